@@ -1,0 +1,34 @@
+"""A fair semaphore in Redis, and what makes Scrapy ask it.
+
+The names here need no Scrapy. With Scrapy, one line of settings is enough:
+`ADDONS = {"semaphore_middleware.addon.SemaphoreAddon": 500}`.
+"""
+
+from semaphore_middleware.errors import (
+    AcquireTimeoutError,
+    ClosedError,
+    PermitLostError,
+    SemaphoreError,
+    ServerRefusedError,
+    ServerUnreachableError,
+    SettingsError,
+)
+from semaphore_middleware.limits import Limit
+from semaphore_middleware.permit import Permit
+from semaphore_middleware.semaphore import FairSemaphore
+from semaphore_middleware.store import Inspection, Member
+
+__all__ = [
+    "AcquireTimeoutError",
+    "ClosedError",
+    "FairSemaphore",
+    "Inspection",
+    "Limit",
+    "Member",
+    "Permit",
+    "PermitLostError",
+    "SemaphoreError",
+    "ServerRefusedError",
+    "ServerUnreachableError",
+    "SettingsError",
+]

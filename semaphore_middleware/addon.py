@@ -1,0 +1,75 @@
+"""Turns all of it on: `ADDONS = {"semaphore_middleware.addon.SemaphoreAddon": 500}`."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, Self
+
+from scrapy.exceptions import NotConfigured
+from scrapy.settings import SETTINGS_PRIORITIES
+
+from semaphore_middleware.gate import Gate, gate_of
+from semaphore_middleware.middleware import SemaphoreMiddleware
+
+if TYPE_CHECKING:
+    from scrapy.crawler import Crawler
+    from scrapy.settings import BaseSettings
+
+logger = logging.getLogger(__name__)
+
+POSITION = 950
+SCRAPYS_DOWNLOADER = "scrapy.core.downloader.Downloader"
+OUR_DOWNLOADER = "semaphore_middleware.downloader.SemaphoreDownloader"
+
+
+class SemaphoreAddon:
+    """Moves the per-site politeness settings into Redis, where they hold for all nodes together."""
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Self:
+        if not crawler.settings.getbool("SEMAPHORE_ENABLED", True):
+            raise NotConfigured("SEMAPHORE_ENABLED is off")
+        return cls(gate_of(crawler))
+
+    def update_settings(self, settings: BaseSettings) -> None:
+        settings.setdefault_in_component_priority_dict(
+            "DOWNLOADER_MIDDLEWARES", SemaphoreMiddleware, POSITION
+        )
+        if settings["DOWNLOADER"] == SCRAPYS_DOWNLOADER:
+            settings.set("DOWNLOADER", OUR_DOWNLOADER, "addon")
+        else:
+            logger.warning(
+                "DOWNLOADER is %r: a transfer goes on when its permit is lost. Derive it from %s.",
+                settings["DOWNLOADER"],
+                OUR_DOWNLOADER,
+            )
+        if settings.getbool("AUTOTHROTTLE_ENABLED"):
+            logger.warning(
+                "AUTOTHROTTLE_ENABLED: AutoThrottle delays requests that already hold a permit, in "
+                "this process only. Set a 'delay' in SEMAPHORE_LIMITS, or DOWNLOAD_DELAY, instead."
+            )
+        self._open_local_slots(settings)
+        # For what else wants this crawl's server and this node's name, such as a shared frontier.
+        if not settings.get("REDIS_URL"):
+            settings.set("REDIS_URL", self._gate.url, "addon")
+        _overrule(settings, "SEMAPHORE_NODE", self._gate.node)
+
+    def _open_local_slots(self, settings: BaseSettings) -> None:
+        """The gate has read these settings and counts for all nodes. Scrapy's own slot comes after
+        the middlewares: there a request would hold a permit while nothing is on the wire.
+
+        Scrapy's pool keeps as many connections a host as the slot allows, so it must allow enough.
+        """
+        enough = settings.getint("CONCURRENT_REQUESTS") or 1000  # 0: without limit
+        _overrule(settings, "CONCURRENT_REQUESTS_PER_DOMAIN", enough)
+        _overrule(settings, "DOWNLOAD_DELAY", 0)
+        _overrule(settings, "DOWNLOAD_SLOTS", {})
+
+
+def _overrule(settings: BaseSettings, name: str, value: Any) -> None:
+    """Set it whoever set it before: an add-on's own priority is below a project's settings."""
+    priority = max(settings.getpriority(name) or 0, SETTINGS_PRIORITIES["addon"])
+    settings.set(name, value, priority)

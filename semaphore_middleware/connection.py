@@ -1,0 +1,242 @@
+"""From a URL to the server: one link for commands, one for grants.
+
+A `Link` is one TCP (or Unix, or TLS) connection, and so it ends in one life of one server. That is
+why redis-py's client and its pool are not used here: they reconnect and send again behind the
+caller's back, and a call meant for one life of the server would reach the next.
+"""
+
+from __future__ import annotations
+
+import math
+import ssl
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from redis.asyncio.connection import AbstractConnection, ConnectionPool
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import (
+    AuthenticationError,
+    AuthorizationError,
+    BusyLoadingError,
+    InvalidResponse,
+    NoPermissionError,
+    ReadOnlyError,
+    RedisError,
+    ResponseError,
+)
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from semaphore_middleware.errors import ServerRefusedError, ServerUnreachableError, SettingsError
+
+SCHEMES = ("redis://", "rediss://", "unix://")
+OLDEST = (6, 2)
+BORN_EMPTY = "semaphore-born-empty"
+"""A key that the embedded server's keeper writes; its value is the run id of that life."""
+Reply = Any
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """What a server says of itself: which life it lives, and what it may have forgotten in it."""
+
+    run_id: str
+    uptime: float
+    """Seconds since the process started."""
+    always_master: bool
+    losses: int
+    """Times that data was thrown away in this life: FLUSHALL, FLUSHDB, evicted keys."""
+    evicts: bool
+    born_empty: bool
+    """Started by `embedded.py` when nobody could have held anything."""
+
+
+class Server:
+    """Where the server is and how to reach it; `str()` of it shows no password."""
+
+    def __init__(self, url: str, timeout: float, where: str = "the server's URL") -> None:
+        if not url.startswith(SCHEMES):
+            raise SettingsError(
+                f"{where}: not a server's address; allowed is redis://host:port/db, "
+                "rediss://host:port/db or unix:///path?db=N"
+            )
+        try:
+            self._pool = ConnectionPool.from_url(
+                url,
+                protocol=2,
+                retry=Retry(NoBackoff(), 0),
+                socket_timeout=timeout,
+                socket_connect_timeout=timeout,
+                client_name="scrapy-semaphore",
+            )
+            self._name = _name_of(self._make_connection(), url)
+        except (ValueError, TypeError):  # its text may hold a part of the password
+            raise SettingsError(
+                f"{where}: the address cannot be read; check its port, its database number, its "
+                "options, and that special characters in the password are percent-encoded"
+            ) from None
+
+    def __str__(self) -> str:
+        return self._name
+
+    def _make_connection(self) -> AbstractConnection:
+        return cast("AbstractConnection", self._pool.make_connection())  # type: ignore[no-untyped-call]
+
+    async def connect(self) -> Link:
+        """A new link. Raises `ServerUnreachableError`, or `ServerRefusedError`: waiting is vain."""
+        link = Link(self._make_connection(), self)
+        try:
+            try:
+                await link.connect()
+            except (RedisError, OSError) as error:
+                raise self._explain(error) from None
+            link.life = await self.look_at(link)
+        except BaseException:
+            await link.close()
+            raise
+        return link
+
+    async def look_at(self, link: Link) -> Life:
+        sections = ("server", "replication", "stats", "memory", "commandstats")
+        info: dict[str, str] = {}
+        *texts, born = await link.call([*(("INFO", s) for s in sections), ("GET", BORN_EMPTY)])
+        for text in texts:
+            if isinstance(text, Exception):
+                raise self._explain(text)
+            lines = text.decode("utf-8", "replace").splitlines()
+            info.update(line.split(":", 1) for line in lines if ":" in line)
+        version = info.get("redis_version", "0")
+        if tuple(int(part) for part in version.split(".")[:2]) < OLDEST:
+            raise ServerRefusedError(f"{self} is version {version}; version 6.2 or newer is needed")
+        if info.get("role") != "master":
+            raise ServerRefusedError(
+                f"{self} is a read-only replica; give the address of its master"
+            )
+        return Life(
+            run_id=info["run_id"],
+            uptime=float(info["uptime_in_seconds"]),
+            always_master=int(info.get("second_repl_offset", "-1")) < 0,
+            losses=int(info["evicted_keys"]) + _calls(info, "flushall") + _calls(info, "flushdb"),
+            evicts=info.get("maxmemory_policy", "noeviction") != "noeviction"
+            and info.get("maxmemory", "0") != "0",
+            born_empty=born == info["run_id"].encode(),
+        )
+
+    def _explain(self, error: Exception) -> Exception:
+        """Our word for redis-py's error: will it pass by itself, or not?"""
+        text = _first_line(error)
+        if isinstance(error, BusyLoadingError):
+            return ServerUnreachableError(f"{self} is still loading its data")
+        if "MASTERDOWN" in text:
+            return ServerUnreachableError(f"{self}: {text}")
+        if isinstance(error, AuthenticationError | AuthorizationError) or "NOAUTH" in text:
+            return ServerRefusedError(f"{self} does not accept this user name and password")
+        if isinstance(error, NoPermissionError):
+            return ServerRefusedError(f"{self} does not permit this user what is needed: {text}")
+        if isinstance(error, InvalidResponse) or "Protocol" in text:
+            return ServerRefusedError(f"{self} does not speak the Redis protocol")
+        if isinstance(error, ssl.SSLError) or isinstance(error.__cause__, ssl.SSLError):
+            return ServerRefusedError(f"{self}: TLS failed: {text}")
+        if isinstance(error, ResponseError):
+            return ServerRefusedError(f"{self} refuses: {text}")
+        return ServerUnreachableError(f"cannot reach {self}: {text}")
+
+
+class Link:
+    """One connection to one life of the server. After any error it is closed and of no more use."""
+
+    life: Life
+
+    def __init__(self, connection: AbstractConnection, server: Server) -> None:
+        self._connection = connection
+        self._server = server
+
+    async def connect(self) -> None:
+        """Raises what redis-py raises: `Server` explains it."""
+        await self._connection.connect()  # type: ignore[no-untyped-call]
+
+    async def call(self, commands: Sequence[tuple[Any, ...]]) -> list[Reply]:
+        """Send all, then read all. A command's own error stands in its place in the list.
+
+        Raises `ServerUnreachableError` if the connection breaks; what was sent may have been done.
+        """
+        try:
+            if not self._connection.is_connected:
+                raise ConnectionResetError("the connection is closed")
+            packed = self._connection.pack_commands(commands)
+            await self._connection.send_packed_command(packed, check_health=False)
+            return [await self._reply() for _ in commands]
+        except (RedisError, OSError) as error:
+            await self.close()
+            raise ServerUnreachableError(
+                f"lost the connection to {self._server}: {_first_line(error)}"
+            ) from None
+        except BaseException:  # cancelled halfway: replies would no longer fit their commands
+            await self.close()
+            raise
+
+    async def _reply(self) -> Reply:
+        try:
+            return await self._connection.read_response()
+        except (ReadOnlyError, BusyLoadingError):
+            raise  # this server can no longer serve: like a broken connection
+        except ResponseError as error:
+            return error
+
+    async def listen(self, channel: bytes, quiet: float, heard: Callable[[Any], None]) -> None:
+        """Subscribe, say `heard(None)`, then `heard(payload)` for each message, until it breaks.
+
+        `quiet` is how many seconds of silence to bear before asking whether the server is there.
+        Raises `ServerUnreachableError`.
+        """
+        try:
+            await self._connection.send_command("SUBSCRIBE", channel)
+            asked = False
+            while True:
+                try:
+                    message = await self._connection.read_response(
+                        timeout=quiet, disconnect_on_error=False
+                    )
+                except (RedisError, OSError) as error:
+                    if asked or not isinstance(error, RedisTimeoutError):
+                        raise
+                    asked = True
+                    await self._connection.send_command("PING")
+                    continue
+                asked = False
+                if message[0] == b"subscribe":
+                    heard(None)
+                elif message[0] == b"message":
+                    heard(message[2])
+        except (RedisError, OSError) as error:
+            raise ServerUnreachableError(
+                f"lost the grants channel of {self._server}: {_first_line(error)}"
+            ) from None
+        finally:
+            await self.close()
+
+    async def close(self) -> None:
+        await self._connection.disconnect(nowait=True)
+
+
+def patience(attempt: int) -> float:
+    """Seconds to wait before attempt number `attempt` (from 0) to reach the server."""
+    return min(1.0, 0.05 * math.pow(2, min(attempt, 10)))
+
+
+def _calls(info: dict[str, str], command: str) -> int:
+    stats = info.get(f"cmdstat_{command}", "calls=0")
+    return int(stats.split("calls=")[1].split(",")[0])
+
+
+def _name_of(connection: Any, url: str) -> str:
+    path = getattr(connection, "path", "")
+    if path:
+        return f"unix://{path}"
+    scheme, _, _ = url.partition("://")
+    return f"{scheme}://{connection.host}:{connection.port}/{connection.db}"
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__

@@ -1,0 +1,227 @@
+"""One a crawler: where its requests get their permits, and where Scrapy's insides are known.
+
+The way of a request: the middleware calls `enter`, which waits for a permit; the transfer runs
+under `watch`, which ends it if the permit is lost. The permit goes back at whichever comes first:
+the signal that the request has left the downloader, or the end of the task that Scrapy runs its
+`fetch` in. That end comes on every path, whatever other middlewares do, so nothing can leak.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary, WeakSet
+
+from scrapy import signals
+from scrapy.exceptions import CloseSpider, IgnoreRequest
+from scrapy.utils.asyncio import is_asyncio_available
+from scrapy.utils.httpobj import urlparse_cached
+
+from semaphore_middleware import embedded
+from semaphore_middleware.errors import (
+    AcquireTimeoutError,
+    ClosedError,
+    SemaphoreError,
+    SettingsError,
+    end_crawl,
+)
+from semaphore_middleware.limits import normal_host
+from semaphore_middleware.permit import Permit
+from semaphore_middleware.semaphore import FairSemaphore
+from semaphore_middleware.settings import SemaphoreSettings
+from semaphore_middleware.stats import GateStats
+
+if TYPE_CHECKING:
+    from scrapy import Request
+    from scrapy.crawler import Crawler
+
+logger = logging.getLogger(__name__)
+
+_gates: WeakKeyDictionary[Crawler, Gate] = WeakKeyDictionary()
+
+
+def gate_of(crawler: Crawler) -> Gate:
+    """The gate of this crawler, made when first asked for. Bad settings end the crawl here."""
+    if crawler not in _gates:
+        try:
+            _gates[crawler] = Gate(crawler)
+        except SemaphoreError as error:
+            end_crawl(error)
+    return _gates[crawler]
+
+
+class Gate:
+    def __init__(self, crawler: Crawler) -> None:
+        _check_reactor()
+        self.settings = SemaphoreSettings.read(crawler.settings)
+        self._crawler = crawler
+        self._stats: GateStats | None = None
+        self._registered_domain = _domain_finder() if self.settings.scope != "host" else None
+        self._lodger = embedded.lodge() if self.settings.url is None else None
+        self.url = self._lodger.url if self._lodger else self.settings.url
+        self._semaphore = FairSemaphore(
+            self.url,
+            node=self.settings.node,
+            lease=self.settings.lease,
+            recovery_wait=self.settings.recovery_wait,
+            prefix=self.settings.prefix,
+            url_from=self.settings.url_from,
+            on_event=self._on_event,
+        )
+        self.node = self._semaphore.node
+        self._permits: dict[Request, Permit] = {}
+        self._in_downloader: set[Request] = set()
+        self._sent_back: WeakSet[Request] = WeakSet()
+        self._failed = False
+        connect = crawler.signals.connect
+        connect(self._open, signals.spider_opened)
+        connect(self._close, signals.spider_closed)
+        connect(self._reached_downloader, signals.request_reached_downloader)
+        connect(self._left_downloader, signals.request_left_downloader)
+
+    # A request's way ----------------------------------------------------------------------------
+
+    def scope_of(self, request: Request) -> str | None:
+        """The name of the semaphore that this request needs a permit of; None: it needs none."""
+        if request.meta.get("semaphore_skip"):
+            return None
+        scope = request.meta.get("semaphore_scope")
+        if scope is not None:
+            if not isinstance(scope, str):
+                raise SettingsError(f"meta['semaphore_scope'] = {scope!r}: allowed is a text")
+            return scope
+        host = urlparse_cached(request).hostname
+        if not host:
+            return None
+        host = normal_host(host)
+        return self._registered_domain(host) if self._registered_domain else host
+
+    async def enter(self, request: Request) -> Request | None:
+        """Wait for this request's permit. Returns a request when it is to go back to the scheduler.
+
+        Raises `AcquireTimeoutError`, and `IgnoreRequest` once the spider is closing.
+        """
+        if request in self._permits:
+            raise SemaphoreError(f"{request} is being fetched already; yield a copy of it")
+        scope = self.scope_of(request)
+        limit = self.settings.limits.of(scope) if scope is not None else None
+        if scope is None or limit is None:
+            return None
+        try:
+            permit = await self._semaphore.acquire(scope, limit, self.settings.acquire_timeout)
+        except AcquireTimeoutError:
+            self._on_event("timeouts")
+            raise
+        except ClosedError:
+            return self._send_back(request)
+        self._permits[request] = permit
+        self.stats.acquired(permit)
+        task = asyncio.current_task()
+        assert task is not None, "Scrapy runs each fetch in a task of its own"
+        task.add_done_callback(lambda _: self._fetch_ended(request))
+        return None
+
+    def watch(self, request: Request) -> AbstractContextManager[None]:
+        """What runs in this `with` is cancelled, and raises `PermitLostError`, with the permit."""
+        permit = self._permits.get(request)
+        return permit.until_lost() if permit else nullcontext()
+
+    def _reached_downloader(self, request: Request) -> None:
+        self._in_downloader.add(request)
+
+    def _left_downloader(self, request: Request) -> None:
+        self._in_downloader.discard(request)
+        self._leave(request)
+
+    def _fetch_ended(self, request: Request) -> None:
+        # A fetch that is cancelled ends before its transfer, which Scrapy runs in another task.
+        if request not in self._in_downloader:
+            self._leave(request)
+
+    def _leave(self, request: Request) -> None:
+        permit = self._permits.pop(request, None)
+        if permit is not None:
+            permit.release()
+            self.stats.released()
+
+    def _send_back(self, request: Request) -> Request:
+        """To the scheduler, which keeps it under JOBDIR or in a shared frontier.
+
+        `engine.download_async` would fetch it again at once instead: it gets it only once.
+        """
+        if request in self._sent_back:
+            raise IgnoreRequest("the spider is closing")
+        again = request.replace(dont_filter=True)
+        self._sent_back.add(again)
+        return again
+
+    # The crawl's way ----------------------------------------------------------------------------
+
+    @property
+    def stats(self) -> GateStats:
+        if self._stats is None:  # the crawler has none yet when an add-on makes the gate
+            self._stats = GateStats(self._crawler.stats)
+        return self._stats
+
+    def _on_event(self, name: str) -> None:
+        self.stats.count(name)
+
+    async def _open(self) -> None:
+        self._drain_when_closing()
+        try:
+            await self._semaphore.open()
+        except SemaphoreError as error:
+            logger.error("%s", error)
+            self._failed = True
+            raise CloseSpider("semaphore_error") from None
+
+    def _drain_when_closing(self) -> None:
+        """A spider that closes waits for its downloads. Those that wait for a permit would hold it
+        up, and be lost under JOBDIR. Scrapy 2.19 has no signal for the beginning of a close.
+        """
+        engine = self._crawler.engine
+        close_spider = engine.close_spider_async
+
+        async def close_spider_async(*args: Any, **kwargs: Any) -> None:
+            self._semaphore.drain()
+            await close_spider(*args, **kwargs)
+
+        setattr(engine, "close_spider_async", close_spider_async)  # noqa: B010
+
+    async def _close(self) -> None:
+        await self._semaphore.close()
+        if self._lodger is not None:
+            self._lodger.leave()
+        self.stats.show_scopes()
+        if self._failed:
+            # Scrapy's commands exit with 1 if a crawl ends without a spider (bootstrap_failed), and
+            # have no other word for a crawl that could not begin.
+            self._crawler.spider = None
+        _gates.pop(self._crawler, None)
+
+
+def _check_reactor() -> None:
+    try:
+        available = is_asyncio_available()
+    except RuntimeError:  # no reactor yet, and no loop: Scrapy is about to install one
+        return
+    if not available:
+        raise SettingsError(
+            "TWISTED_REACTOR: the semaphore needs asyncio; allowed is "
+            "'twisted.internet.asyncioreactor.AsyncioSelectorReactor' (Scrapy's default), or "
+            "TWISTED_REACTOR_ENABLED = False"
+        )
+
+
+def _domain_finder() -> Any:
+    from tldextract import TLDExtract
+
+    # Its bundled list of suffixes: the network would be asked, and the disk written to, by default.
+    extract = TLDExtract(cache_dir=None, suffix_list_urls=())
+
+    def registered_domain(host: str) -> str:
+        return extract.extract_str(host).top_domain_under_public_suffix or host
+
+    return registered_domain

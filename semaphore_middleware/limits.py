@@ -1,0 +1,139 @@
+"""Hosts to limits: what `SEMAPHORE_LIMITS` and Scrapy's own politeness settings ask for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from semaphore_middleware.errors import SettingsError
+
+ALLOWED = (
+    "allowed is an integer >= 1, None for no limit, or a dict with any of "
+    "'concurrency' (an integer >= 1 or None), 'delay' (seconds >= 0) and 'jitter' (0 to 1)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """How many requests a site may see at once, and how far apart they start.
+
+    `delay` is in seconds; `jitter` is the share of the delay by which it varies either way.
+    """
+
+    concurrency: int
+    delay: float = 0.0
+    jitter: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """All limits of a crawl. `of(scope)` picks: exact name, longest `*.` pattern, slot, default."""
+
+    default: Limit | None
+    exact: Mapping[str, Limit | None] = field(default_factory=dict)
+    patterns: Mapping[str, Limit | None] = field(default_factory=dict)
+    slots: Mapping[str, Limit | None] = field(default_factory=dict)
+
+    def of(self, scope: str) -> Limit | None:
+        """The limit of `scope`; None means that it takes no permit."""
+        if scope in self.exact:
+            return self.exact[scope]
+        if self.patterns:
+            _, *parents = scope.split(".")
+            while parents:  # the longest suffix first
+                suffix = ".".join(parents)
+                if suffix in self.patterns:
+                    return self.patterns[suffix]
+                del parents[0]
+        return self.slots.get(scope, self.default)
+
+
+def parse_limit(value: Any, where: str, default: Limit) -> Limit | None:
+    """Check one limit as users write it; what a dict leaves out comes from `default`."""
+    if value is None:
+        return None
+    if isinstance(value, Mapping):
+        return _parse_dict(value, where, default)
+    return Limit(_concurrency(value, where), default.delay, default.jitter)
+
+
+def parse_limits(
+    settings: Mapping[str, Any], slots: Mapping[str, Any], default: Limit, setting: str
+) -> Limits:
+    """Build the table from `SEMAPHORE_LIMITS` and `DOWNLOAD_SLOTS`."""
+    exact: dict[str, Limit | None] = {}
+    patterns: dict[str, Limit | None] = {}
+    for key, value in settings.items():
+        where = f"{setting}[{key!r}]"
+        if not isinstance(key, str) or not key.strip():
+            raise SettingsError(f"{where}: the host is empty; allowed is a host or '*.host'")
+        if key.startswith("*."):
+            suffix = normal_host(key[2:])
+            if not suffix or "*" in suffix:
+                raise SettingsError(f"{where}: allowed is a host, or '*.' and a host")
+            patterns[suffix] = parse_limit(value, where, default)
+        elif "*" in key:
+            raise SettingsError(
+                f"{where}: a '*' may only stand first, as in '*.example.org'; the limit of all "
+                "other hosts is CONCURRENT_REQUESTS_PER_DOMAIN"
+            )
+        else:
+            limit = parse_limit(value, where, default)
+            exact[key] = exact[normal_host(key)] = limit
+    return Limits(default, exact, patterns, _parse_slots(slots, default))
+
+
+def normal_host(host: str) -> str:
+    """A host as URLs have it: lower case, no dot at the end, IDNA where it is not ASCII."""
+    host = host.strip().lower().rstrip(".")
+    if not host.isascii():
+        try:
+            return host.encode("idna").decode("ascii")
+        except UnicodeError:
+            return host  # the name of a scope, not of a host
+    return host
+
+
+def _parse_dict(value: Mapping[Any, Any], where: str, default: Limit) -> Limit | None:
+    unknown = [key for key in value if key not in ("concurrency", "delay", "jitter")]
+    if unknown:
+        raise SettingsError(f"{where}: unknown key {unknown[0]!r}; {ALLOWED}")
+    delay = _number(value.get("delay", default.delay), f"{where}['delay']", math.inf)
+    jitter = _number(value.get("jitter", default.jitter), f"{where}['jitter']", 1)
+    concurrency = value.get("concurrency", default.concurrency)
+    if concurrency is None:
+        if delay:
+            raise SettingsError(f"{where}: a 'delay' needs a 'concurrency'; {ALLOWED}")
+        return None
+    return Limit(_concurrency(concurrency, where), delay, jitter)
+
+
+def _concurrency(value: Any, where: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise SettingsError(f"{where} = {value!r}: {ALLOWED}")
+    return value
+
+
+def _number(value: Any, where: str, most: float) -> float:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not 0 <= value <= most or math.isinf(value):
+        raise SettingsError(f"{where} = {value!r}: {ALLOWED}")
+    return float(value)
+
+
+def _parse_slots(slots: Mapping[str, Any], default: Limit) -> dict[str, Limit | None]:
+    """`DOWNLOAD_SLOTS` is Scrapy's: its other keys, and its old name for jitter, are let be."""
+    parsed = {}
+    for host, slot in slots.items():
+        jitter = slot.get("jitter", default.jitter)
+        if "jitter" not in slot and "randomize_delay" in slot:
+            jitter = 0.5 if slot["randomize_delay"] else 0.0
+        known = {
+            "concurrency": slot.get("concurrency", default.concurrency),
+            "delay": slot.get("delay", default.delay),
+            "jitter": jitter,
+        }
+        parsed[normal_host(host)] = parse_limit(known, f"DOWNLOAD_SLOTS[{host!r}]", default)
+    return parsed

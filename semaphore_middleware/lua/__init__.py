@@ -1,0 +1,1 @@
+"""One verb a file; `prelude.lua` is put in front of acquire, release and renew."""

@@ -1,0 +1,8 @@
+-- Gives permits back, held or still waiting; one that is not there is no error. Safe to send twice.
+-- Keys, arguments and reply: see the prelude.
+
+return for_each_scope(function(scope)
+  for _, id in ipairs(scope.ids) do
+    leave(scope, id)
+  end
+end)

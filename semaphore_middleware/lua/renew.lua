@@ -1,0 +1,18 @@
+-- Lengthens the leases of held permits. One that the server does not know is lost, unless the
+-- server has just begun a life: then it is written down again, above the limit if need be.
+-- Safe to send twice. Keys, arguments and reply: see the prelude.
+
+return for_each_scope(function(scope)
+  for _, id in ipairs(scope.ids) do
+    local lease_end = tonumber(redis.call('ZSCORE', scope.held, id) or 0)
+    if lease_end > NOW then
+      redis.call('ZADD', scope.held, NOW + LEASE, id)
+    elseif NOW < scope.from then
+      redis.call('ZADD', scope.held, NOW + LEASE, id)
+      redis.call('HSET', scope.state, 'since:' .. id, NOW)
+      scope.fresh = true
+    else
+      table.insert(scope.lost, number_of(id))
+    end
+  end
+end)

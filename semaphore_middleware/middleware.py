@@ -1,0 +1,34 @@
+"""The downloader middleware: a request asks for its permit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self
+
+from scrapy.exceptions import NotConfigured
+
+from semaphore_middleware.gate import Gate, gate_of
+
+if TYPE_CHECKING:
+    from scrapy import Request
+    from scrapy.crawler import Crawler
+
+
+class SemaphoreMiddleware:
+    """Holds each request until its site has room for it, counted over all nodes.
+
+    Its place in `DOWNLOADER_MIDDLEWARES` is 950: after the HTTP cache (900), so that a hit takes no
+    permit, and next to the downloader, so that a permit is held for little but the transfer. The
+    gate gives it back.
+    """
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Self:
+        if not crawler.settings.getbool("SEMAPHORE_ENABLED", True):
+            raise NotConfigured("SEMAPHORE_ENABLED is off")
+        return cls(gate_of(crawler))
+
+    async def process_request(self, request: Request) -> Request | None:
+        return await self._gate.enter(request)

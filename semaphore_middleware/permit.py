@@ -1,0 +1,125 @@
+"""A permit: one place at a site, from asking for it to giving it back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import Enum
+
+from semaphore_middleware.errors import PermitLostError
+from semaphore_middleware.limits import Limit
+
+
+class Stage(Enum):
+    WAITING = "waiting"
+    HELD = "held"
+    LOST = "lost"
+    """The lease could not be renewed in time; the permit may be another's by now."""
+    RELEASED = "released"
+
+
+class Permit:
+    """The right to one request at a site, until `release()`. Get it from `FairSemaphore`.
+
+    It lives on the server as a lease that the semaphore renews. When that fails for too long the
+    permit is lost: `lost` turns true, and what runs within `until_lost()` is cancelled.
+    """
+
+    __slots__ = (
+        "_asked_at",
+        "_give_back",
+        "_granted",
+        "_when_lost",
+        "deadline",
+        "limit",
+        "number",
+        "scope",
+        "stage",
+        "wait",
+        "waited",
+    )
+
+    def __init__(
+        self,
+        scope: str,
+        limit: Limit,
+        number: int,
+        loop: asyncio.AbstractEventLoop,
+        give_back: Callable[[Permit], None],
+    ) -> None:
+        self.scope = scope
+        self.limit = limit
+        self.number = number
+        self.stage = Stage.WAITING
+        self.deadline = 0.0
+        """On the loop's clock: until then the server surely knows this permit. 0: never asked."""
+        self.waited = False
+        """Whether it was not to be had at once."""
+        self.wait = 0.0
+        """Seconds from asking to the grant."""
+        self._asked_at = loop.time()
+        self._granted: asyncio.Future[None] = loop.create_future()
+        self._give_back = give_back
+        self._when_lost: Callable[[], object] | None = None
+
+    def __repr__(self) -> str:
+        return f"<Permit {self.number} for {self.scope!r}: {self.stage.value}>"
+
+    @property
+    def lost(self) -> bool:
+        return self.stage is Stage.LOST
+
+    def release(self) -> None:
+        """Give it back. Does nothing the second time."""
+        if self.stage is not Stage.RELEASED:
+            self._give_back(self)
+            self.stage = Stage.RELEASED
+            self._granted.cancel()
+
+    @contextmanager
+    def until_lost(self) -> Iterator[None]:
+        """Cancel what this task does in the `with` when the permit is lost.
+
+        Raises `PermitLostError` then, where a cancellation from outside goes on as it is.
+        """
+        task = asyncio.current_task()
+        assert task is not None, "a permit is used within an asyncio task"
+        if self.lost:
+            raise self._error()
+        cancelled_before = task.cancelling()
+        self._when_lost = task.cancel
+        try:
+            yield
+        except asyncio.CancelledError:
+            if self.lost and task.uncancel() <= cancelled_before:
+                raise self._error() from None
+            raise
+        finally:
+            self._when_lost = None
+
+    def _error(self) -> PermitLostError:
+        return PermitLostError(
+            f"the permit for {self.scope!r} could not be renewed in time, so its work was stopped; "
+            "is the server reachable, and does anything block the event loop?"
+        )
+
+    # What the semaphore does to it --------------------------------------------------------------
+
+    async def granted(self) -> None:
+        await self._granted
+
+    def grant(self, now: float) -> None:
+        self.stage = Stage.HELD
+        self.wait = now - self._asked_at
+        if not self._granted.done():
+            self._granted.set_result(None)
+
+    def lose(self) -> None:
+        self.stage = Stage.LOST
+        if self._when_lost is not None:
+            self._when_lost()
+
+    def refuse(self, error: Exception) -> None:
+        if not self._granted.done():
+            self._granted.set_exception(error)

@@ -1,0 +1,180 @@
+"""The fair semaphore, as programs use it."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Self
+
+from semaphore_middleware import embedded
+from semaphore_middleware.connection import Server
+from semaphore_middleware.errors import AcquireTimeoutError, ClosedError, SettingsError
+from semaphore_middleware.limits import ALLOWED, Limit
+from semaphore_middleware.node import Node
+from semaphore_middleware.permit import Permit
+from semaphore_middleware.settings import check_prefix, default_node, url_from_environment
+from semaphore_middleware.store import Inspection, Store
+
+
+class FairSemaphore:
+    """A counting semaphore for each name, shared by all nodes that use one Redis server.
+
+        async with FairSemaphore("redis://localhost") as semaphore:
+            async with semaphore.permit("api.example.com", limit=3):
+                ...
+
+    Who finds all permits of a scope taken stands in a line on the server and is handed the next
+    one: first come first served within a node, and nodes take turns. A permit is a lease, renewed
+    by a background task; a node that dies gives back what it held when its leases end.
+
+    `url` is a `redis://`, `rediss://` or `unix://` address; None takes `REDIS_URL` from the
+    environment, else starts an embedded server. `lease` and `recovery_wait` (by default the lease)
+    are in seconds and should be the same on all nodes; `prefix` is the first part of every key;
+    `node` is this node's name, to which a few random letters are added.
+    `on_event` is called with the name of what happened: "reconnects", "lost", "store_losses" or
+    "strange_messages".
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        node: str | None = None,
+        lease: float = 15.0,
+        recovery_wait: float | None = None,
+        prefix: str = "semaphore",
+        url_from: str = "the server's URL",
+        on_event: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        if not lease > 0:
+            raise SettingsError(f"lease = {lease!r}: allowed is a number of seconds > 0")
+        if url is None:
+            url, url_from = url_from_environment()
+        self.url = url
+        """The server's address; known once the semaphore is open."""
+        # Two nodes of one name would share ids, and so permits: hence the letters.
+        self.node = f"{node or default_node()}-{secrets.token_hex(2)}"
+        self._url_from = url_from
+        self._lease = lease
+        self._recovery_wait = lease if recovery_wait is None else recovery_wait
+        self._prefix = check_prefix(prefix, "prefix")
+        if url is not None:
+            self._server(url)  # a bad address is an error now, not when the semaphore is opened
+        self._on_event = on_event
+        self._lodger: embedded.Lodger | None = None
+        self._node: Node | None = None
+
+    def __repr__(self) -> str:
+        state = str(self._node) if self._node else "closed"
+        return f"<FairSemaphore {self.node}: {state}>"
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def open(self) -> None:
+        """Reach the server; waits for one that cannot be reached, and says so in the log.
+
+        Raises `SettingsError` for a bad address and `ServerRefusedError` where waiting is in vain.
+        """
+        if self.url is None:
+            self._lodger = await asyncio.to_thread(embedded.lodge)
+            self.url = self._lodger.url
+        try:
+            server = self._server(self.url)
+            store = Store(
+                server, self._prefix, self.node, self._lease, self._recovery_wait, self._on_event
+            )
+            node = Node(server, store, self._lease, self._on_event)
+            await node.start()
+        except BaseException:
+            self._leave_embedded()
+            raise
+        self._node = node
+
+    async def close(self) -> None:
+        """Give everything back and leave. Whoever still waits gets `ClosedError`."""
+        node, self._node = self._node, None
+        if node is not None:
+            await node.stop()
+        self._leave_embedded()
+
+    def drain(self) -> None:
+        """Let nobody in any more: who waits, and who asks from now on, gets `ClosedError`.
+
+        Permits that are held stay held.
+        """
+        if self._node is not None:
+            self._node.drain()
+
+    def _server(self, url: str) -> Server:
+        # A third of the lease, so that a call that hangs leaves time for another.
+        return Server(url, min(5.0, self._lease / 3), self._url_from)
+
+    def _leave_embedded(self) -> None:
+        if self._lodger is not None:
+            self._lodger.leave()
+            self._lodger = None
+
+    @asynccontextmanager
+    async def permit(
+        self, scope: str, limit: int | Limit, timeout: float | None = None
+    ) -> AsyncIterator[Permit]:
+        """Hold a permit for the length of the `async with`, whose body is cancelled if it is lost.
+
+        Raises what `acquire` raises, and `PermitLostError`.
+        """
+        permit = await self.acquire(scope, limit, timeout)
+        try:
+            with permit.until_lost():
+                yield permit
+        finally:
+            permit.release()
+
+    async def acquire(self, scope: str, limit: int | Limit, timeout: float | None = None) -> Permit:
+        """Wait for a permit of `scope`, of which all nodes together hold at most `limit`.
+
+        `scope` is any string. Where nodes name different limits, the lowest counts while the scope
+        is in use. `timeout` is in seconds. May be cancelled at any time. Whoever gets the permit
+        must `release()` it; `permit()` does so by itself.
+
+        Raises `AcquireTimeoutError`, `ClosedError`, `SettingsError`.
+        """
+        permit = self._opened().ask(scope, _limit(limit))
+        try:
+            if timeout is None:
+                await permit.granted()
+            else:
+                async with asyncio.timeout(timeout):
+                    await permit.granted()
+        except TimeoutError:
+            permit.release()
+            raise AcquireTimeoutError(
+                f"no permit for {scope!r} within {timeout:g} s (limit {permit.limit.concurrency})"
+            ) from None
+        except BaseException:
+            permit.release()
+            raise
+        return permit
+
+    async def inspect(self, scope: str) -> Inspection:
+        """Limit, holders and waiters of a scope, on all nodes. Changes nothing on the server."""
+        return await self._opened().inspect(scope)
+
+    def _opened(self) -> Node:
+        if self._node is None:
+            raise ClosedError("the semaphore is not open; use it in an 'async with'")
+        return self._node
+
+
+def _limit(limit: int | Limit) -> Limit:
+    if isinstance(limit, Limit):
+        return limit
+    if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
+        raise SettingsError(f"limit = {limit!r}: {ALLOWED}")
+    return Limit(limit)

@@ -1,0 +1,137 @@
+"""Every `SEMAPHORE_*` setting, read once into one frozen dataclass."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from semaphore_middleware.errors import SettingsError
+from semaphore_middleware.limits import Limit, Limits, parse_limits
+
+if TYPE_CHECKING:
+    from scrapy.settings import BaseSettings
+
+SCOPES = ("host", "registered_domain")
+
+
+@dataclass(frozen=True, slots=True)
+class SemaphoreSettings:
+    """What the user asked for, checked. Times are in seconds."""
+
+    url: str | None
+    """The server; None means the embedded one."""
+    url_from: str
+    """Where `url` was set, for errors."""
+    limits: Limits
+    scope: str
+    lease: float
+    acquire_timeout: float | None
+    recovery_wait: float
+    prefix: str
+    node: str
+
+    @classmethod
+    def read(cls, settings: BaseSettings) -> SemaphoreSettings:
+        """Check Scrapy's settings. Raises `SettingsError`, which names the setting at fault."""
+        lease = _seconds(settings, "SEMAPHORE_LEASE", 15.0, least=0.1)
+        recovery_wait = _seconds(settings, "SEMAPHORE_RECOVERY_WAIT", lease, least=0.0)
+        timeout = None
+        if settings.get("SEMAPHORE_ACQUIRE_TIMEOUT") is not None:
+            timeout = _seconds(settings, "SEMAPHORE_ACQUIRE_TIMEOUT", 0.0, least=0.0)
+        url, url_from = _url(settings)
+        return cls(
+            url=url,
+            url_from=url_from,
+            limits=_limits(settings),
+            scope=_one_of(settings, "SEMAPHORE_SCOPE", SCOPES),
+            lease=lease,
+            acquire_timeout=timeout,
+            recovery_wait=recovery_wait,
+            prefix=check_prefix(settings.get("SEMAPHORE_PREFIX", "semaphore"), "SEMAPHORE_PREFIX"),
+            node=settings.get("SEMAPHORE_NODE") or default_node(),
+        )
+
+
+def url_from_environment() -> tuple[str | None, str]:
+    """`REDIS_URL`, where programs and containers put it; None means the embedded server."""
+    return os.environ.get("REDIS_URL") or None, "REDIS_URL in the environment"
+
+
+def default_node() -> str:
+    """This process, as people find it: host and process id."""
+    return f"{socket.gethostname()}-{os.getpid()}"
+
+
+def check_prefix(prefix: Any, where: str) -> str:
+    """The first part of every key. Braces would move the keys of a scope to different slots."""
+    if not isinstance(prefix, str) or not prefix or "{" in prefix or "}" in prefix:
+        raise SettingsError(f"{where} = {prefix!r}: allowed is a text without '{{' and '}}'")
+    return prefix
+
+
+def _url(settings: BaseSettings) -> tuple[str | None, str]:
+    for name in ("SEMAPHORE_REDIS_URL", "REDIS_URL"):
+        if settings.get(name):
+            return str(settings.get(name)), name
+    return url_from_environment()
+
+
+def _limits(settings: BaseSettings) -> Limits:
+    where = "CONCURRENT_REQUESTS_PER_DOMAIN"
+    try:
+        concurrency = int(settings.get(where))
+        if concurrency != float(settings.get(where)):
+            raise ValueError
+    except (TypeError, ValueError):
+        concurrency = 0
+    if concurrency < 1:
+        raise SettingsError(f"{where} = {settings.get(where)!r}: allowed is an integer >= 1")
+    default = Limit(
+        concurrency,
+        _seconds(settings, "DOWNLOAD_DELAY", 0.0, least=0.0),
+        min(1.0, _seconds(settings, "DOWNLOAD_DELAY_JITTER", 0.5, least=0.0)),
+    )
+    return parse_limits(
+        _dict(settings, "SEMAPHORE_LIMITS"),
+        _dict(settings, "DOWNLOAD_SLOTS"),
+        default,
+        "SEMAPHORE_LIMITS",
+    )
+
+
+def _dict(settings: BaseSettings, name: str) -> Mapping[str, Any]:
+    value = settings.get(name) or {}
+    if isinstance(value, str):  # from the command line
+        try:
+            value = json.loads(value)
+        except ValueError:
+            value = None
+    if not isinstance(value, Mapping):
+        raise SettingsError(
+            f"{name} = {settings.get(name)!r}: allowed is a dict of hosts to limits, on the "
+            "command line as JSON, like '{\"example.com\": 2}'"
+        )
+    return value
+
+
+def _seconds(settings: BaseSettings, name: str, default: float, least: float) -> float:
+    value = settings.get(name)
+    try:
+        seconds = default if value is None else float(value)
+        if isinstance(value, bool) or not least <= seconds < math.inf:
+            raise ValueError
+    except (TypeError, ValueError):
+        raise SettingsError(f"{name} = {value!r}: allowed is a number >= {least:g}") from None
+    return seconds
+
+
+def _one_of(settings: BaseSettings, name: str, allowed: tuple[str, ...]) -> str:
+    value = settings.get(name) or allowed[0]
+    if value not in allowed:
+        raise SettingsError(f"{name} = {value!r}: allowed is {' or '.join(map(repr, allowed))}")
+    return str(value)

