@@ -26,7 +26,6 @@ from redis.exceptions import (
     RedisError,
     ResponseError,
 )
-from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from semaphore_middleware.errors import ServerRefusedError, ServerUnreachableError, SettingsError
 
@@ -113,11 +112,15 @@ class Server:
             raise ServerRefusedError(
                 f"{self} is a read-only replica; give the address of its master"
             )
+        if "run_id" not in info:
+            raise ServerRefusedError(f"{self} does not tell its run_id; Redis and Valkey do")
         return Life(
             run_id=info["run_id"],
-            uptime=float(info["uptime_in_seconds"]),
+            uptime=float(info.get("uptime_in_seconds", 0)),
             always_master=int(info.get("second_repl_offset", "-1")) < 0,
-            losses=int(info["evicted_keys"]) + _calls(info, "flushall") + _calls(info, "flushdb"),
+            losses=int(info.get("evicted_keys", 0))
+            + _calls(info, "flushall")
+            + _calls(info, "flushdb"),
             evicts=info.get("maxmemory_policy", "noeviction") != "noeviction"
             and info.get("maxmemory", "0") != "0",
             born_empty=born == info["run_id"].encode(),
@@ -194,15 +197,14 @@ class Link:
             await self._connection.send_command("SUBSCRIBE", channel)
             asked = False
             while True:
-                try:
-                    message = await self._connection.read_response(
-                        timeout=quiet, disconnect_on_error=False
-                    )
-                except (RedisError, OSError) as error:
-                    if asked or not isinstance(error, RedisTimeoutError):
-                        raise
+                message = await self._connection.read_response(
+                    timeout=quiet, disconnect_on_error=False
+                )
+                if message is None:  # what redis-py returns after `timeout`
+                    if asked:
+                        raise ConnectionResetError("no answer")
+                    await self._connection.send_command("PING", check_health=False)
                     asked = True
-                    await self._connection.send_command("PING")
                     continue
                 asked = False
                 if message[0] == b"subscribe":

@@ -74,6 +74,8 @@ class Gate:
         self._permits: dict[Request, Permit] = {}
         self._in_downloader: set[Request] = set()
         self._sent_back: WeakSet[Request] = WeakSet()
+        self._transfers: WeakSet[asyncio.Task[Any]] = WeakSet()
+        self._opened = asyncio.Event()
         self._failed = False
         connect = crawler.signals.connect
         connect(self._open, signals.spider_opened)
@@ -109,6 +111,7 @@ class Gate:
         limit = self.settings.limits.of(scope) if scope is not None else None
         if scope is None or limit is None:
             return None
+        await self._opened.wait()
         try:
             permit = await self._semaphore.acquire(scope, limit, self.settings.acquire_timeout)
         except AcquireTimeoutError:
@@ -126,7 +129,12 @@ class Gate:
     def watch(self, request: Request) -> AbstractContextManager[None]:
         """What runs in this `with` is cancelled, and raises `PermitLostError`, with the permit."""
         permit = self._permits.get(request)
-        return permit.until_lost() if permit else nullcontext()
+        if permit is None:
+            return nullcontext()
+        task = asyncio.current_task()
+        assert task is not None, "Scrapy runs each transfer in a task of its own"
+        self._transfers.add(task)
+        return permit.until_lost()
 
     def _reached_downloader(self, request: Request) -> None:
         self._in_downloader.add(request)
@@ -171,11 +179,23 @@ class Gate:
     async def _open(self) -> None:
         self._drain_when_closing()
         try:
-            await self._semaphore.open()
+            await self._open_while_wanted()
         except SemaphoreError as error:
             logger.error("%s", error)
             self._failed = True
             raise CloseSpider("semaphore_error") from None
+        finally:
+            self._opened.set()
+
+    async def _open_while_wanted(self) -> None:
+        """A crawl that is stopped before it has begun sends no signal, so look now and then."""
+        opening = asyncio.ensure_future(self._semaphore.open())
+        while not opening.done():
+            if not self._crawler.crawling:
+                opening.cancel()
+                raise CloseSpider("shutdown")
+            await asyncio.wait({opening}, timeout=0.5)
+        await opening
 
     def _drain_when_closing(self) -> None:
         """A spider that closes waits for its downloads. Those that wait for a permit would hold it
@@ -191,6 +211,12 @@ class Gate:
         setattr(engine, "close_spider_async", close_spider_async)  # noqa: B010
 
     async def _close(self) -> None:
+        # Scrapy goes on with the transfer of a cancelled fetch, even past the end of the crawl.
+        for task in self._transfers:
+            task.cancel()
+        await asyncio.gather(*self._transfers, return_exceptions=True)
+        for request in list(self._permits):  # those that are not watched: no add-on
+            self._leave(request)
         await self._semaphore.close()
         if self._lodger is not None:
             self._lodger.leave()

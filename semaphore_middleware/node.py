@@ -243,7 +243,10 @@ class Node:
                         self._settle(answer, sent)
                     await self._look()
                     failures = 0
-                except ServerUnreachableError as error:
+                except Exception as error:
+                    # Whatever it is, those who wait must not wait for ever for a task that is gone.
+                    if not isinstance(error, ServerUnreachableError | ServerRefusedError):
+                        logger.exception("This should not happen; going on with a new connection.")
                     self._complain(error)
                     await self._link.close()
                     await asyncio.sleep(patience(failures))

@@ -27,6 +27,7 @@ logger = logging.getLogger(__name__)
 
 Verb = Literal["acquire", "release", "renew"]
 BUCKETS = 256  # never a setting: nodes that disagreed would each have a limit of their own
+LIMITLESS = 2**53  # Lua's numbers count no further
 MOST_PERMITS = 500  # in one call, so that no call keeps the server from others for long
 
 
@@ -175,11 +176,9 @@ class Store:
         replies = await link.call(commands)
         missing = [i for i, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
         if missing:
-            verbs = {calls[i][0] for i in missing}
-            await link.call([("SCRIPT", "LOAD", self._scripts[verb]) for verb in verbs])
-            again = await link.call([commands[i] for i in missing])
-            for i, reply in zip(missing, again, strict=True):
-                replies[i] = reply
+            await link.call([("SCRIPT", "LOAD", script) for script in self._scripts.values()])
+            # All from the first one on: their order counts, and each can be sent twice.
+            replies[missing[0] :] = await link.call(commands[missing[0] :])
         for reply in replies:
             if isinstance(reply, Exception):  # full, failing to save, a key that is not ours
                 raise ServerUnreachableError(f"{self._server} refuses: {reply}") from reply
@@ -197,8 +196,8 @@ class Store:
         ]
         for ask in batch:
             keys += self._keys(ask.scope)
-            limit = ask.limit
-            arguments += (limit.concurrency, _ms(limit.delay), limit.jitter, len(ask.numbers))
+            limit, concurrency = ask.limit, min(ask.limit.concurrency, LIMITLESS)
+            arguments += (concurrency, _ms(limit.delay), limit.jitter, len(ask.numbers))
             arguments += ask.numbers
         return (batch[0].verb, len(keys), *keys, *arguments)
 

@@ -85,10 +85,10 @@ end
 -- max(virtual time, its node's last place) + 1, and virtual time is the place last granted.
 -- So nodes take turns, and within a node first come is first served.
 
-local function forget_waiters(scope, node, count)
-  if redis.call('HINCRBY', scope.state, 'waiters:' .. node, -count) <= 0 then
-    redis.call('HDEL', scope.state, 'waiters:' .. node, 'last:' .. node)
-  end
+local function forget_waiter(scope, node)
+  local left = redis.call('HINCRBY', scope.state, 'waiters:' .. node, -1)
+  if left <= 0 then redis.call('HDEL', scope.state, 'waiters:' .. node, 'last:' .. node) end
+  return left
 end
 
 local function join(scope, ids)
@@ -111,7 +111,29 @@ local function leave_line(scope, id)
   if redis.call('ZREM', scope.line, id) == 1 then
     redis.call('ZREM', scope.waiting, id)
     redis.call('HDEL', scope.state, 'since:' .. id)
-    forget_waiters(scope, node_of(id), 1)
+    local node = node_of(id)
+    scope.thinned[node] = forget_waiter(scope, node) > 0 or nil
+  end
+end
+
+-- Whoever leaves the line leaves a gap in its node's places, and those behind it move up. Else a
+-- node would be served as if all that it ever asked for and gave up still stood there.
+local function close_gaps(scope)
+  if not next(scope.thinned) then return end
+  local last = {}
+  local line = redis.call('ZRANGE', scope.line, 0, -1, 'WITHSCORES')
+  for i = 1, #line, 2 do
+    local id, score = line[i], tonumber(line[i + 1])
+    local node, place = node_of(id), math.floor(score / TIES)
+    if scope.thinned[node] then
+      last[node] = math.min(place, math.max(scope.virtual, last[node] or 0) + 1)
+      if last[node] < place then
+        redis.call('ZADD', scope.line, last[node] * TIES + score % TIES, id)
+      end
+    end
+  end
+  for node, place in pairs(last) do
+    redis.call('HSET', scope.state, 'last:' .. node, place)
   end
 end
 
@@ -156,7 +178,7 @@ local function grant(scope, id, score)
   redis.call('HSET', scope.state, 'since:' .. id, NOW)
   scope.virtual = math.floor(score / TIES)
   scope.fresh = true
-  forget_waiters(scope, node_of(id), 1)
+  forget_waiter(scope, node_of(id))
   if scope.delay > 0 then space_next_start(scope) end
   if node_of(id) == NODE then
     table.insert(scope.granted, number_of(id))
@@ -181,6 +203,7 @@ end
 -- moves the head of the line to the holders and tells its node.
 local function promote(scope)
   drop_the_dead(scope)
+  close_gaps(scope)
   local count, wait = grantable(scope)
   if count > 0 then
     local heads = redis.call('ZPOPMIN', scope.line, count)
@@ -232,7 +255,7 @@ local function for_each_scope(change)
         delay = tonumber(ARGV[argument + 2]),
         jitter = tonumber(ARGV[argument + 3]),
       },
-      ids = {}, granted = {}, lost = {},
+      ids = {}, granted = {}, lost = {}, thinned = {},
     }
     local count = tonumber(ARGV[argument + 4])
     for i = 1, count do

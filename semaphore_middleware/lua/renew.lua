@@ -8,6 +8,7 @@ return for_each_scope(function(scope)
     if lease_end > NOW then
       redis.call('ZADD', scope.held, NOW + LEASE, id)
     elseif NOW < scope.from then
+      leave_line(scope, id) -- where an old snapshot still has it
       redis.call('ZADD', scope.held, NOW + LEASE, id)
       redis.call('HSET', scope.state, 'since:' .. id, NOW)
       scope.fresh = true

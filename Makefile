@@ -1,0 +1,43 @@
+# `make` alone lists what there is. Everything runs in .venv, which the first command makes.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/installed
+
+export URL NODES LIMIT LATENCY PAGES
+
+.PHONY: help
+help: ## list the commands
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: crawl
+crawl: $(INSTALLED) ## crawl the example site, or URL=, with NODES=3 LIMIT=4 (LATENCY= ms, PAGES=)
+	@$(BIN)/scrapy cluster --url "$$URL" --nodes "$$NODES" --limit "$$LIMIT" \
+		--latency "$$LATENCY" --pages "$$PAGES"
+
+.PHONY: test
+test: $(INSTALLED) ## run the tests; SEMAPHORE_TEST_SERVER=/path/to/redis-server tests with that one
+	$(BIN)/python -m pytest $(ARGS)
+
+.PHONY: lint
+lint: $(INSTALLED) ## check style and types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+.PHONY: format
+format: $(INSTALLED) ## put the code into the project's format
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+.PHONY: clean
+clean: ## remove the environment and what crawls have left
+	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis pages runs
+
+$(INSTALLED): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo 'Python 3.11 or newer is needed; name one with make PYTHON=...'; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+		--constraint constraints.txt --editable '.[dev]'
+	@touch $@

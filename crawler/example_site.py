@@ -1,0 +1,198 @@
+"""An example site that judges its visitors: `python -m crawler.example_site --port 8000`.
+
+It answers to any host name, has the same pages under each, and keeps a record of each by itself.
+`/_judge` tells the records as JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiohttp import web
+from yarl import URL
+
+BRANCHES = 8  # pages that a page links to first: the tree that makes every page reachable
+FORBIDDEN = "/private/diary"
+ROBOTS = f"User-agent: *\nDisallow: {FORBIDDEN}\n"
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@dataclass
+class Record:
+    """What one host has seen of its visitors."""
+
+    now: int = 0  # requests in hand, robots.txt's too
+    most: int = 0  # in hand at once
+    pages: Counter[str] = field(default_factory=Counter)  # path -> requests
+    robots: int = 0  # requests for robots.txt
+    forbidden: int = 0  # requests that robots.txt forbids
+    first: float | None = None  # start of the first request, seconds
+    last: float | None = None  # end of the last one
+
+    def enter(self, path: str) -> None:
+        if self.first is None:
+            self.first = time.monotonic()
+        self.now += 1
+        self.most = max(self.most, self.now)
+        if path == "/robots.txt":
+            self.robots += 1
+        elif path == FORBIDDEN:
+            self.forbidden += 1
+        else:
+            self.pages[path] += 1
+
+    def leave(self) -> None:
+        self.now -= 1
+        self.last = time.monotonic()
+
+
+@dataclass
+class Judge:
+    """The records of all hosts, and what they say about the visitors."""
+
+    paths: list[str]  # every page that may be asked for
+    hosts: dict[str, Record] = field(default_factory=dict)
+
+    def record(self, host: str) -> Record:
+        return self.hosts.setdefault(host, Record())
+
+    def missed(self, host: str) -> list[str]:
+        return [path for path in self.paths if not self.record(host).pages[path]]
+
+    def twice(self, host: str) -> list[str]:
+        return [path for path, requests in self.record(host).pages.items() if requests > 1]
+
+    def state(self) -> dict[str, Any]:
+        return {
+            host: {
+                "now": record.now,
+                "most": record.most,
+                "pages": dict(record.pages),
+                "robots": record.robots,
+                "forbidden": record.forbidden,
+                "missed": self.missed(host),
+                "twice": self.twice(host),
+            }
+            for host, record in self.hosts.items()
+        }
+
+
+class ExampleSite:
+    """Linked pages behind a web server of their own.
+
+    async with ExampleSite(pages=300, latency=0.1).running() as site:
+        ... crawl site.url ...
+        assert site.judge.missed("127.0.0.1") == []
+    """
+
+    def __init__(self, pages: int = 300, latency: float = 0.1, port: int = 0) -> None:
+        self.pages = pages
+        self.latency = latency  # seconds; may be changed at any time
+        self.port = port
+        self._numbers = {path_of(number): number for number in range(pages)}
+        self.judge = Judge(list(self._numbers))
+        self._runner: web.AppRunner | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/"
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[ExampleSite]:
+        await self.start()
+        try:
+            yield self
+        finally:
+            await self.stop()
+
+    async def start(self) -> None:
+        app = web.Application(middlewares=[self._watch])
+        app.router.add_get("/_judge", self._state)
+        app.router.add_get("/robots.txt", self._robots)
+        app.router.add_get("/{path:.*}", self._page)
+        # Cancelled with its connection: a visitor who is gone has nothing in hand.
+        self._runner = web.AppRunner(
+            app, handler_cancellation=True, access_log=None, shutdown_timeout=1.0
+        )
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, "127.0.0.1", self.port)
+        await site.start()
+        self.port = self._runner.addresses[0][1]
+
+    async def stop(self) -> None:
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+
+    @web.middleware
+    async def _watch(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        if request.path == "/_judge":
+            return await handler(request)
+        record = self.judge.record(URL(f"http://{request.host}").host or "")
+        record.enter(request.path)
+        try:
+            response = await handler(request)
+            # Written here and not after the return: until then the request is in hand.
+            await response.prepare(request)
+            await response.write_eof()
+            return response
+        finally:
+            record.leave()
+
+    async def _state(self, _: web.Request) -> web.StreamResponse:
+        return web.json_response(self.judge.state())
+
+    async def _robots(self, _: web.Request) -> web.StreamResponse:
+        await asyncio.sleep(self.latency)
+        return web.Response(text=ROBOTS)
+
+    async def _page(self, request: web.Request) -> web.StreamResponse:
+        await asyncio.sleep(self.latency)
+        if request.path not in self._numbers:
+            return web.Response(status=404, text="No such page.")
+        html = page(self._numbers[request.path], self.pages)
+        return web.Response(text=html, content_type="text/html")
+
+
+def path_of(number: int) -> str:
+    return f"/page/{number}" if number else "/"
+
+
+def page(number: int, pages: int) -> str:
+    """A page of a site of `pages` pages: links down the tree, across it, and back."""
+    down = range(BRANCHES * number + 1, BRANCHES * number + BRANCHES + 1)
+    across = [(7 * number + 3) % pages, max(number - 1, 0), 0]
+    paths = [path_of(target) for target in (*down, *across) if target < pages]
+    if number == 0:
+        paths.append(FORBIDDEN)
+    links = "\n".join(f'<li><a href="{path}">{path}</a></li>' for path in paths)
+    return f"<!doctype html>\n<title>Page {number}</title>\n<ul>\n{links}\n</ul>\n"
+
+
+async def serve(site: ExampleSite) -> None:
+    async with site.running():
+        told = f"{site.pages} pages at {site.url}, the judge at {site.url}_judge"
+        print(told, flush=True)  # noqa: T201  (a program of its own)
+        await asyncio.Event().wait()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Serve the example site until Ctrl-C.")
+    parser.add_argument("--pages", type=int, default=300)
+    parser.add_argument("--latency", type=float, default=0.1, help="seconds")
+    parser.add_argument("--port", type=int, default=0, help="0 for any free one")
+    options = parser.parse_args()
+    with suppress(KeyboardInterrupt):
+        asyncio.run(serve(ExampleSite(options.pages, options.latency, options.port)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+"""A crawling node as a child process."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class NodeReport:
+    """How a node ended, and what it counted."""
+
+    name: str
+    stats: Mapping[str, Any]
+    error: str | None = None  # why it failed, in a line
+
+    @property
+    def pages(self) -> int:
+        return int(self.stats.get("item_scraped_count", 0))
+
+    @property
+    def scopes(self) -> list[str]:
+        """The sites for which the node has had permits, the busiest of them at least."""
+        ends = "semaphore/scope/", "/acquired"
+        return [
+            stat.removeprefix(ends[0]).removesuffix(ends[1])
+            for stat in self.stats
+            if stat.startswith(ends[0]) and stat.endswith(ends[1])
+        ]
+
+    def stat(self, name: str) -> float:
+        return float(self.stats.get(f"semaphore/{name}", 0))
+
+
+class Node:
+    """`scrapy crawl site`, its log and its stats in the run's directory."""
+
+    def __init__(self, name: str, directory: Path) -> None:
+        self.name = name
+        self.log = directory / f"{name}.log"
+        self._stats = directory / f"{name}.json"
+        self._feed = directory / f"{name}.jsonl"
+        self._process: asyncio.subprocess.Process | None = None
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.returncode is None
+
+    async def start(
+        self,
+        arguments: Mapping[str, Any],
+        settings: Mapping[str, Any],
+        environment: Mapping[str, str],
+    ) -> None:
+        command = [sys.executable, "-m", "scrapy", "crawl", "site", "-O", str(self._feed)]
+        command += _options("-a", arguments)
+        command += _options("-s", {**settings, "STATS_FILE": self._stats})
+        with self.log.open("wb") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                *command,
+                env={**os.environ, **environment},
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # Ctrl-C reaches it through us, once
+            )
+
+    async def wait(self) -> None:
+        if self._process is not None:
+            await self._process.wait()
+
+    def interrupt(self) -> None:
+        self._send(signal.SIGINT)
+
+    def kill(self) -> None:
+        self._send(signal.SIGKILL)
+
+    def _send(self, number: signal.Signals) -> None:
+        if self._process is not None and self.running:
+            self._process.send_signal(number)
+
+    def report(self) -> NodeReport:
+        """To be asked once the process has ended."""
+        try:
+            stats = json.loads(self._stats.read_text())
+        except (OSError, ValueError):
+            stats = {}
+        return NodeReport(self.name, stats, self._failure(stats))
+
+    def _failure(self, stats: Mapping[str, Any]) -> str | None:
+        status = self._process.returncode if self._process else None
+        reason = stats.get("finish_reason", "left no stats")
+        if status == 0 and reason == "finished":
+            return None
+        line = last_error(self.log.read_text(errors="replace"))
+        return f"exit status {status}, {reason}: {line}"
+
+
+def _options(flag: str, values: Mapping[str, Any]) -> Sequence[str]:
+    return [part for name, value in values.items() for part in (flag, f"{name}={value}")]
+
+
+def last_error(log: str) -> str:
+    """The line of a log that tells most about a failure: its last error, else its last line."""
+    lines = [line for line in log.splitlines() if line.strip()]
+    errors = [line for line in lines if "ERROR: " in line or "CRITICAL: " in line]
+    return (errors or lines or ["its log is empty"])[-1].strip()

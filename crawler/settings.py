@@ -1,0 +1,58 @@
+"""Settings of this project's crawls; `-s NAME=value` overrides any of them.
+
+Besides Scrapy's and the add-on's settings, the shared frontier reads:
+
+    REDIS_URL        the server that all nodes of a crawl share, by default the environment's
+    CRAWL            the crawl's name: nodes with the same name share one crawl
+    CRAWL_MAX_PAGES  most URLs that all nodes together ask for, 0 for no limit
+    CRAWL_LEASE      seconds after which a silent node no longer keeps the others waiting
+"""
+
+import os
+
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+BOT_NAME = "crawler"
+SPIDER_MODULES = ["crawler.spiders"]
+COMMANDS_MODULE = "crawler.commands"
+
+# A site's limit holds for all nodes together.
+ADDONS = {"semaphore_middleware.addon.SemaphoreAddon": 500}
+CONCURRENT_REQUESTS_PER_DOMAIN = 4
+
+# All nodes of a crawl share its requests and what it has seen.
+SCHEDULER = "crawler.frontier.Scheduler"
+DUPEFILTER_CLASS = "crawler.frontier.SeenSet"
+CRAWL_MAX_PAGES = 0
+CRAWL_LEASE = 15.0
+REDIS_URL = os.environ.get("REDIS_URL", "")
+# The frontier's client holds up its node: it must not wait for long, and never sleep.
+REDIS_PARAMS = {
+    "socket_timeout": 3,
+    "socket_connect_timeout": 3,
+    "retry": Retry(NoBackoff(), 1),
+}
+
+# Manners. Add how to reach you to the user agent before you crawl sites of others.
+USER_AGENT = "scrapy-semaphore (Scrapy)"
+ROBOTSTXT_OBEY = True
+DOWNLOADER_MIDDLEWARES = {
+    "scrapy.downloadermiddlewares.robotstxt.RobotsTxtMiddleware": None,
+    "crawler.robots.RobotsTxtMiddleware": 100,
+}
+
+# Near pages first, so that depth and max_pages keep what matters most.
+DEPTH_PRIORITY = 1
+# Cookies would tie pages to the node that happened to fetch the ones before.
+COOKIES_ENABLED = False
+# A page that is missing is a finding, not a failure.
+HTTPERROR_ALLOW_ALL = True
+DOWNLOAD_MAXSIZE = 32 * 1024 * 1024
+
+FEED_EXPORT_ENCODING = "utf-8"
+
+EXTENSIONS = {"crawler.output.StatsFile": 500}
+LOG_LEVEL = "INFO"
+TELNETCONSOLE_ENABLED = False
+REMOTE_CONTROL_ENABLED = False

@@ -1,0 +1,102 @@
+"""Follow a site's links and write one item a page."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime
+from typing import Any, Self
+from urllib.parse import urldefrag
+
+from scrapy import Request, Spider
+from scrapy.crawler import Crawler
+from scrapy.http import HtmlResponse, Response
+from scrapy.linkextractors import LinkExtractor
+
+from crawler.arguments import SiteArguments
+from crawler.items import Page
+from crawler.output import set_default_feed
+from crawler.shared_crawl import node_name
+from semaphore_middleware.errors import end_crawl
+
+
+class SiteSpider(Spider):
+    """Crawl a site: `scrapy crawl site -a url=https://example.com`.
+
+    url        one start URL or several, separated by spaces or commas
+    urls       a file of start URLs, one a line, # starts a comment
+    allow      follow only links whose URL this regular expression finds something in
+    deny       follow no links whose URL this one finds something in
+    max_pages  most URLs to ask for, all nodes together
+    depth      most links to follow from a start URL
+
+    Links are followed on the hosts of the start URLs and their subdomains.
+    """
+
+    name = "site"
+    links = LinkExtractor(deny_extensions=())  # whatever is linked is part of the site
+
+    def __init__(self, arguments: SiteArguments) -> None:
+        super().__init__(start_urls=list(arguments.urls), allowed_domains=arguments.hosts)
+        self.allow = re.compile(arguments.allow)
+        self.deny = re.compile(arguments.deny) if arguments.deny else None
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler, *_: Any, **given: Any) -> Self:
+        try:
+            arguments = SiteArguments.parse(given)
+        except ValueError as error:
+            end_crawl(error)
+        settings = crawler.settings
+        if not settings.get("CRAWL"):
+            settings.set("CRAWL", arguments.crawl_name, priority="spider")
+        if arguments.max_pages:
+            settings.set("CRAWL_MAX_PAGES", arguments.max_pages, priority="spider")
+        if arguments.depth:
+            settings.set("DEPTH_LIMIT", arguments.depth, priority="spider")
+        set_default_feed(settings)
+        return super().from_crawler(crawler, arguments)
+
+    async def start(self) -> AsyncIterator[Request]:
+        # Every node yields the start URLs, so unlike Scrapy's own these are filtered.
+        for url in self.start_urls:
+            yield Request(url)
+
+    def parse(self, response: Response) -> Iterator[Page | Request]:
+        links = self.links_of(response)
+        yield self.page(response, links)
+        for url in links:
+            if self.allow.search(url) and not (self.deny and self.deny.search(url)):
+                yield Request(url)
+
+    def links_of(self, response: Response) -> list[str]:
+        if not isinstance(response, HtmlResponse):
+            return []
+        urls = (urldefrag(link.url).url for link in self.links.extract_links(response))
+        return list(dict.fromkeys(url for url in urls if url.startswith(("http://", "https://"))))
+
+    def page(self, response: Response, links: list[str]) -> Page:
+        request = response.request
+        return Page(
+            url=response.url,
+            status=response.status,
+            title=title_of(response),
+            depth=response.meta.get("depth", 0),
+            content_type=_text(response.headers.get("Content-Type")),
+            size=len(response.body),
+            links=links,
+            referrer=_text(request.headers.get("Referer")) if request else None,
+            node=node_name(self.settings),
+            time=datetime.now(UTC).isoformat(timespec="milliseconds"),
+        )
+
+
+def title_of(response: Response) -> str | None:
+    if not isinstance(response, HtmlResponse):
+        return None
+    words = response.xpath("string(//title)").get(default="").split()
+    return " ".join(words) or None
+
+
+def _text(header: bytes | None) -> str | None:
+    return header.decode("latin-1") if header is not None else None

@@ -1,0 +1,129 @@
+"""A site to crawl, and nodes that crawl it, as processes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from redis import Redis
+
+from crawler.example_site import ExampleSite
+from tests.servers import RedisServer
+
+REPOSITORY = Path(__file__).parents[2]
+PATIENCE = 60.0  # seconds: after that a test has failed, it never shows that one has passed
+
+
+def wait_until(happened: Callable[[], object]) -> None:
+    end = time.monotonic() + PATIENCE
+    while not happened():
+        assert time.monotonic() < end, "what the test waits for never happened"
+        time.sleep(0.01)
+
+
+@contextmanager
+def serving(pages: int = 60, latency: float = 0.01) -> Iterator[ExampleSite]:
+    """An example site in a thread of its own; its judge may be read from the test."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    site = ExampleSite(pages, latency)
+    asyncio.run_coroutine_threadsafe(site.start(), loop).result(PATIENCE)
+    try:
+        yield site
+    finally:
+        asyncio.run_coroutine_threadsafe(site.stop(), loop).result(PATIENCE)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(PATIENCE)
+        loop.close()
+
+
+@pytest.fixture
+def site() -> Iterator[ExampleSite]:
+    with serving() as site:
+        yield site
+
+
+class Scrapy:
+    """A `scrapy` process in the test's own directory."""
+
+    def __init__(self, directory: Path, number: int, arguments: tuple[str, ...], url: str) -> None:
+        self.log_file = directory / f"scrapy-{number}.log"
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(REPOSITORY),
+            "SCRAPY_SETTINGS_MODULE": "crawler.settings",
+            "REDIS_URL": url,
+        }
+        with self.log_file.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "scrapy", *arguments],
+                cwd=directory,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+
+    @property
+    def log(self) -> str:
+        return self.log_file.read_text()
+
+    def wait(self) -> int:
+        return self.process.wait(PATIENCE)
+
+    def finishes(self) -> bool:
+        """Wait for its end; whether it ended by itself with all work done."""
+        return self.wait() == 0 and "'finish_reason': 'finished'" in self.log
+
+    @property
+    def only_error(self) -> str:
+        """Its one line of error, with no traceback around it."""
+        (error,) = (line for line in self.log.splitlines() if "] ERROR: " in line)
+        assert "Traceback" not in self.log
+        return error
+
+    def interrupt(self) -> None:
+        self.process.send_signal(signal.SIGINT)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait(PATIENCE)
+
+
+StartScrapy = Callable[..., Scrapy]
+
+
+@pytest.fixture
+def scrapy(tmp_path: Path, redis_url: str) -> Iterator[StartScrapy]:
+    """Start `scrapy` with these arguments, on the test's server unless another is given."""
+    started: list[Scrapy] = []
+
+    def start(*arguments: str, url: str = redis_url) -> Scrapy:
+        started.append(Scrapy(tmp_path, len(started), arguments, url))
+        return started[-1]
+
+    yield start
+    for process in started:
+        if process.process.poll() is None:
+            process.kill()
+
+
+@pytest.fixture
+def client(server: RedisServer) -> Iterator[Redis]:
+    """The test's own look at the server."""
+    with server.client() as client:
+        yield client
+
+
+def crawl_keys(client: Redis) -> list[bytes]:
+    return sorted(client.scan_iter("crawl:*"))

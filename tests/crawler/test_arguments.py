@@ -1,0 +1,65 @@
+"""Bad arguments are told in one line, before anything is fetched."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from crawler.arguments import SiteArguments
+
+GOOD = {"url": "https://example.com"}
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({}, "no start URL"),
+        ({"url": " , "}, "no start URL"),
+        ({"url": "ftp://example.com"}, "'ftp://example.com'"),
+        ({"url": "example.com"}, "begins with http:// or https://"),
+        ({"url": "https://"}, "'https://'"),
+        ({"url": "https://example.com:port"}, "'https://example.com:port'"),
+        ({"url": "https://[::1"}, "'https://[::1'"),
+        ({**GOOD, "allow": "("}, "-a allow=(: not a regular expression"),
+        ({**GOOD, "deny": "*"}, "-a deny=*: not a regular expression"),
+        ({**GOOD, "max_pages": "-1"}, "-a max_pages=-1: a whole number from 0"),
+        ({**GOOD, "max_pages": "many"}, "-a max_pages=many: a whole number from 0"),
+        ({**GOOD, "depth": "1.5"}, "-a depth=1.5: a whole number from 0"),
+        ({**GOOD, "depth": ""}, "-a depth=: a whole number from 0"),
+        ({"urls": "/no/such/file"}, "-a urls=/no/such/file: cannot read this file: No such file"),
+        ({**GOOD, "colour": "red"}, "-a colour: no such argument, allowed are url, urls"),
+    ],
+)
+def test_a_bad_argument_is_told_in_one_line(given: dict[str, str], told: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(told)) as error:
+        SiteArguments.parse(given)
+    assert "\n" not in str(error.value)
+
+
+def test_a_file_that_is_not_text_is_told(tmp_path: Path) -> None:
+    (tmp_path / "urls").write_bytes(b"\xff\xfe")
+    with pytest.raises(ValueError, match="it is not UTF-8 text"):
+        SiteArguments.parse({"urls": str(tmp_path / "urls")})
+
+
+def test_start_urls_come_from_arguments_and_files_each_once(tmp_path: Path) -> None:
+    (tmp_path / "urls").write_text("# ours\nhttp://c.org/\n\n  http://a.org/  \n")
+    arguments = SiteArguments.parse(
+        {"url": "http://a.org/, http://b.org/ http://a.org/", "urls": str(tmp_path / "urls")}
+    )
+    assert arguments.urls == ("http://a.org/", "http://b.org/", "http://c.org/")
+
+
+def test_www_stands_for_the_whole_site() -> None:
+    arguments = SiteArguments.parse({"url": "https://www.example.com/ http://example.com:8080/a"})
+    assert arguments.hosts == ["example.com"]
+
+
+def test_the_same_arguments_make_the_same_crawl_and_others_another() -> None:
+    name = SiteArguments.parse(GOOD).crawl_name
+    assert name == SiteArguments.parse({**GOOD, "depth": "0"}).crawl_name
+    assert name.startswith("example.com-")
+    assert name != SiteArguments.parse({**GOOD, "max_pages": "5"}).crawl_name
+    assert name != SiteArguments.parse({"url": "https://example.com/a"}).crawl_name

@@ -1,0 +1,173 @@
+"""`scrapy cluster`: the run, its verdict, and its options."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import io
+import re
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from redis import Redis
+from rich.console import Console
+from scrapy.exceptions import UsageError
+from scrapy.settings import Settings
+
+from crawler.commands.cluster import Command
+from crawler.node import Node, NodeReport, last_error
+from crawler.report import Report, SiteReport, problems, table
+from tests.crawler.conftest import StartScrapy, crawl_keys, serving, wait_until
+
+SITE = SiteReport(most=4, requests=304, seconds=8.0, missed=0, twice=0, forbidden=0)
+NODE = NodeReport(
+    "node-1",
+    {
+        "item_scraped_count": 300,
+        "elapsed_time_seconds": 10.0,
+        "semaphore/acquired": 300,
+        "semaphore/wait_seconds": 600.0,
+        "semaphore/wait_seconds_max": 5.5,
+        "semaphore/scope/a/b.com/acquired": 300,
+    },
+)
+GOOD = Report("http://a/", limit=4, latency=0.1, nodes=[NODE], permits_left=0, site=SITE)
+
+
+def shown(report: Report) -> str:
+    console = Console(width=100, record=True, file=io.StringIO())
+    console.print(table(report))
+    return console.export_text()
+
+
+def test_a_run_as_promised_has_no_problems() -> None:
+    assert problems(GOOD) == []
+
+
+@pytest.mark.parametrize(
+    ("bad", "told"),
+    [
+        (replace(GOOD, site=replace(SITE, most=5)), "the limit was passed: 5 requests at once"),
+        (replace(GOOD, site=replace(SITE, missed=2)), "pages missed: 2"),
+        (replace(GOOD, site=replace(SITE, twice=1)), "pages fetched twice: 1"),
+        (replace(GOOD, site=replace(SITE, forbidden=1)), "robots.txt forbids"),
+        (replace(GOOD, nodes=[replace(NODE, stats={})]), "no page came back"),
+        (replace(GOOD, permits_left=3), "permits left on the server: 3"),
+        (replace(GOOD, nodes=[replace(NODE, error="its last words")]), "node-1 failed: its last"),
+    ],
+)
+def test_each_broken_promise_is_a_problem(bad: Report, told: str) -> None:
+    (problem,) = problems(bad)
+    assert told in problem
+
+
+def test_the_table_sets_what_was_measured_against_what_is_possible() -> None:
+    text = shown(GOOD)
+    for row in ("300", "at most 4", "38.0", "at most 40.0", "2.00 s", "5.50 s"):
+        assert row in text
+
+
+def test_of_another_site_the_table_shows_only_what_the_nodes_know() -> None:
+    text = shown(replace(GOOD, site=None))
+    assert "30.0" in text  # pages a second
+    assert "at most" not in text
+    assert "missed" not in text
+
+
+def test_a_run_without_the_add_on_shows_no_waits() -> None:
+    bare = NodeReport("node-1", {"item_scraped_count": 3})
+    assert "wait" not in shown(replace(GOOD, nodes=[bare]))
+
+
+def test_a_node_tells_which_sites_it_had_permits_for() -> None:
+    assert NODE.scopes == ["a/b.com"]
+
+
+@pytest.mark.parametrize(
+    ("log", "line"),
+    [
+        ("", "its log is empty"),
+        ("one\ntwo\n\n", "two"),
+        ("a\n10:00 [x] ERROR: first\n10:01 [x] CRITICAL: second\nb", "10:01 [x] CRITICAL: second"),
+    ],
+)
+def test_a_failure_is_told_by_the_last_error_of_the_log(log: str, line: str) -> None:
+    assert last_error(log) == line
+
+
+def test_a_run_over_the_example_site_passes(scrapy: StartScrapy, client: Redis) -> None:
+    small = ("--nodes", "2", "--pages", "40", "--latency", "20", "--limit", "", "--url", "")
+    run = scrapy("cluster", *small)
+    assert run.wait() == 0
+    assert "pages of all nodes" in run.log
+    assert "at most 200.0" in run.log  # the default limit of 4, in 20 ms
+    assert crawl_keys(client) == []
+
+
+def test_the_judge_convicts_nodes_that_count_each_for_itself(scrapy: StartScrapy) -> None:
+    run = scrapy("cluster", "--pages", "80", "--latency", "50", "-s", "SEMAPHORE_ENABLED=False")
+    assert run.wait() == 1
+    assert "✗ the limit was passed" in run.log
+
+
+def test_another_site_can_be_crawled(scrapy: StartScrapy) -> None:
+    with serving(pages=20) as site:
+        run = scrapy("cluster", "--nodes", "2", "--pages", "10", "--url", site.url)
+        assert run.wait() == 0
+        assert site.judge.record("127.0.0.1").pages.total() in (9, 10)  # one may be forbidden
+    assert "missed" not in run.log
+
+
+def test_a_run_that_is_interrupted_ends_its_nodes(scrapy: StartScrapy, client: Redis) -> None:
+    run = scrapy("cluster", "--nodes", "2", "--latency", "200")
+    wait_until(lambda: "4/4 permits held" in run.log)
+    run.interrupt()
+    assert run.wait() == 130
+    assert run.log.endswith("Interrupted.\n")
+    assert crawl_keys(client) == []
+
+
+def test_a_node_that_fails_is_reported_with_the_reason(tmp_path: Path, redis_url: str) -> None:
+    async def run() -> NodeReport:
+        node = Node("node-1", tmp_path)
+        await node.start({"colour": "red"}, {}, {"REDIS_URL": redis_url})
+        await node.wait()
+        return node.report()
+
+    with ThreadPoolExecutor() as thread:  # the test's own thread has a loop that runs
+        report = thread.submit(asyncio.run, run()).result()
+    assert report.pages == 0
+    assert report.error is not None
+    assert report.error.startswith("exit status 1, left no stats: ")
+    assert "-a colour: no such argument" in report.error
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("--nodes", "0"), "--nodes 0: a whole number from 1"),
+        (("--limit", "2.5"), "--limit 2.5: a whole number from 1"),
+        (("--latency", "-1"), "--latency -1: a whole number from 0"),
+        (("--pages", "all"), "--pages all: a whole number from 1"),
+        (("--url", "example.com"), "--url: url 'example.com'"),
+        (("--server", "http://localhost"), "--server: Redis URL must specify"),
+        (("more",), "unexpected 'more'"),
+    ],
+)
+def test_a_bad_option_is_told_in_one_line(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    options: tuple[str, ...],
+    told: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    command = Command()
+    command.settings = Settings()
+    parser = argparse.ArgumentParser()
+    command.add_options(parser)
+    opts, args = parser.parse_known_args(options)
+    with pytest.raises(UsageError, match=re.escape(told)):
+        command.run(args, opts)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,228 @@
+"""Whole crawls, as processes, of a site that judges them."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+from redis import Redis
+
+from crawler.example_site import ExampleSite
+from crawler.shared_crawl import SharedCrawl
+from tests.crawler.conftest import Scrapy, StartScrapy, crawl_keys, serving, wait_until
+from tests.servers import RedisServer, free_port
+
+HOST = "127.0.0.1"
+FAST = ("-s", "CONCURRENT_REQUESTS_PER_DOMAIN=8")
+
+
+def crawl(site: ExampleSite, *more: str) -> tuple[str, ...]:
+    return ("crawl", "site", "-a", f"url={site.url}", *FAST, *more)
+
+
+def assert_each_page_was_asked_for_once(site: ExampleSite) -> None:
+    assert site.judge.missed(HOST) == []
+    assert site.judge.twice(HOST) == []
+    assert site.judge.record(HOST).forbidden == 0
+
+
+def pages_asked_for(site: ExampleSite) -> int:
+    return site.judge.record(HOST).pages.total()
+
+
+def items(directory: Path) -> list[list[dict[str, object]]]:
+    """What each node has written to its default feed."""
+    files = sorted(directory.glob("pages/*.jsonl"))
+    return [[json.loads(line) for line in file.read_text().splitlines()] for file in files]
+
+
+def start_together(
+    scrapy: StartScrapy, client: Redis, count: int, arguments: tuple[str, ...], name: str
+) -> list[Scrapy]:
+    """Nodes of one crawl, kept from ending it before all have joined."""
+    crawl = SharedCrawl(client, name, "test", lease=3600)
+    crawl.join()
+    crawl.work()
+    nodes = [scrapy(*arguments, "-s", f"CRAWL={name}") for _ in range(count)]
+    wait_until(lambda: crawl.counts().nodes == count + 1)
+    crawl.leave()
+    return nodes
+
+
+def test_three_nodes_share_one_crawl_and_end_together(
+    scrapy: StartScrapy, client: Redis, tmp_path: Path
+) -> None:
+    with serving(pages=120, latency=0.05) as site:
+        nodes = start_together(scrapy, client, 3, crawl(site), name="a/b %s 🕸")
+        assert [node.finishes() for node in nodes] == [True] * 3
+        assert_each_page_was_asked_for_once(site)
+        assert site.judge.record(HOST).most <= 8
+    feeds = items(tmp_path)
+    assert len(feeds) == 3  # a node without a page leaves no file
+    urls = [item["url"] for feed in feeds for item in feed]
+    assert len(urls) == len(set(urls)) == 120
+    assert len({item["node"] for feed in feeds for item in feed}) == 3
+    assert crawl_keys(client) == []
+
+
+def test_a_second_run_of_a_finished_crawl_starts_anew(
+    scrapy: StartScrapy, site: ExampleSite
+) -> None:
+    assert scrapy(*crawl(site)).finishes()
+    assert_each_page_was_asked_for_once(site)
+    site.judge.hosts.clear()
+    assert scrapy(*crawl(site)).finishes()
+    assert_each_page_was_asked_for_once(site)
+
+
+def test_two_crawls_do_not_mix(scrapy: StartScrapy, site: ExampleSite, tmp_path: Path) -> None:
+    with serving() as other:
+        nodes = [scrapy(*crawl(site)), scrapy(*crawl(other, "-O", "other.jsonl"))]
+        assert [node.finishes() for node in nodes] == [True] * 2
+        assert_each_page_was_asked_for_once(site)
+        assert_each_page_was_asked_for_once(other)
+    (pages,) = items(tmp_path)  # -O replaces the default feed
+    assert {str(item["url"]).startswith(site.url) for item in pages} == {True}
+
+
+def test_an_interrupted_crawl_is_resumed(scrapy: StartScrapy, client: Redis) -> None:
+    with serving(latency=0.02) as site:
+        first = scrapy(*crawl(site))
+        wait_until(lambda: pages_asked_for(site) > 10)
+        first.interrupt()
+        assert first.wait() == 0
+        assert site.judge.missed(HOST)
+        assert crawl_keys(client)
+        assert scrapy(*crawl(site)).finishes()
+        assert_each_page_was_asked_for_once(site)
+    assert crawl_keys(client) == []
+
+
+def test_the_others_go_on_when_a_node_is_interrupted(scrapy: StartScrapy, client: Redis) -> None:
+    with serving(latency=0.05) as site:
+        leaver, stayer = start_together(scrapy, client, 2, crawl(site), name="leaving")
+        wait_until(lambda: pages_asked_for(site) > 10)
+        leaver.interrupt()
+        assert leaver.wait() == 0
+        assert stayer.finishes()
+        assert_each_page_was_asked_for_once(site)
+
+
+def test_a_killed_node_does_not_keep_the_others_for_ever(
+    scrapy: StartScrapy, client: Redis
+) -> None:
+    with serving(latency=0.05) as site:
+        short = crawl(site, "-s", "CRAWL_LEASE=0.5", "-s", "SEMAPHORE_LEASE=1")
+        victim, survivor = start_together(scrapy, client, 2, short, name="killing")
+        wait_until(lambda: pages_asked_for(site) > 10)
+        victim.kill()
+        assert survivor.finishes()
+        assert site.judge.twice(HOST) == []
+    assert crawl_keys(client) == []
+
+
+def test_a_node_taken_for_dead_ends_without_a_trace_when_it_wakes(
+    scrapy: StartScrapy, client: Redis
+) -> None:
+    with serving(latency=0.05) as site:
+        short = crawl(site, "-s", "CRAWL_LEASE=0.5", "-s", "SEMAPHORE_LEASE=1")
+        frozen, awake = start_together(scrapy, client, 2, short, name="freezing")
+        wait_until(lambda: pages_asked_for(site) > 10)
+        frozen.process.send_signal(signal.SIGSTOP)
+        assert awake.finishes()
+        frozen.process.send_signal(signal.SIGCONT)
+        assert frozen.finishes()
+    assert crawl_keys(client) == []
+
+
+def test_max_pages_holds_for_all_nodes_together(scrapy: StartScrapy, client: Redis) -> None:
+    with serving(latency=0.02) as site:
+        limited = crawl(site, "-a", "max_pages=25", "-a", "deny=/private/")
+        nodes = start_together(scrapy, client, 3, limited, name="limited")
+        assert [node.finishes() for node in nodes] == [True] * 3
+        assert pages_asked_for(site) == 25
+        assert site.judge.twice(HOST) == []
+
+
+def test_depth_is_how_many_links_are_followed(scrapy: StartScrapy, site: ExampleSite) -> None:
+    assert scrapy(*crawl(site, "-a", "depth=1")).finishes()
+    asked = set(site.judge.record(HOST).pages)
+    assert asked == {"/", *(f"/page/{number}" for number in range(1, 9))}
+
+
+def test_robots_txt_is_obeyed_by_requests_that_wait_for_it(scrapy: StartScrapy) -> None:
+    with serving(latency=0.05) as site:
+        paths = ["page/1", "page/2", "page/3", "page/4", "private/diary", "private/diary?b"]
+        urls = " ".join(site.url + path for path in paths)
+        assert scrapy("crawl", "site", "-a", f"url={urls}", "-a", "allow=$.", *FAST).finishes()
+        assert set(site.judge.record(HOST).pages) == {"/page/1", "/page/2", "/page/3", "/page/4"}
+        assert site.judge.record(HOST).forbidden == 0
+
+
+@pytest.mark.parametrize(
+    "setting", ["TWISTED_REACTOR_ENABLED=False", "ASYNCIO_EVENT_LOOP=uvloop.Loop"]
+)
+def test_other_event_loops_crawl_too(scrapy: StartScrapy, site: ExampleSite, setting: str) -> None:
+    assert scrapy(*crawl(site, "-s", setting)).finishes()
+    assert_each_page_was_asked_for_once(site)
+
+
+@pytest.mark.parametrize(
+    ("bad", "told"),
+    [
+        ("max_pages=-1", "-a max_pages=-1: a whole number from 0"),
+        ("colour=red", "-a colour: no such argument"),
+    ],
+)
+def test_bad_arguments_end_the_crawl_before_it_starts(
+    scrapy: StartScrapy, site: ExampleSite, client: Redis, bad: str, told: str
+) -> None:
+    before = client.dbsize()
+    node = scrapy(*crawl(site, "-a", bad))
+    assert node.wait() == 1
+    assert told in node.only_error
+    assert site.judge.hosts == {}
+    assert client.dbsize() == before
+
+
+def test_without_a_server_the_frontier_says_so(scrapy: StartScrapy, site: ExampleSite) -> None:
+    node = scrapy(*crawl(site, "-s", "ADDONS={}"), url="")
+    assert node.wait() == 1
+    assert "REDIS_URL is not set" in node.only_error
+
+
+def test_a_server_that_comes_late_is_waited_for(scrapy: StartScrapy, site: ExampleSite) -> None:
+    server = RedisServer(tcp_port=free_port())
+    try:
+        node = scrapy(*crawl(site), url=server.tcp_url)
+        wait_until(lambda: "Waiting for the crawl's server" in node.log)
+        server.start()
+        assert node.finishes()
+        assert_each_page_was_asked_for_once(site)
+    finally:
+        server.remove()
+
+
+def test_a_node_that_waits_for_its_server_can_be_interrupted(
+    scrapy: StartScrapy, site: ExampleSite
+) -> None:
+    node = scrapy(*crawl(site), url=f"redis://127.0.0.1:{free_port()}/0")
+    wait_until(lambda: "Waiting for the crawl's server" in node.log)
+    node.interrupt()
+    assert node.wait() == 0
+    assert "Traceback" not in node.log
+
+
+def test_a_server_that_refuses_ends_the_crawl(scrapy: StartScrapy, site: ExampleSite) -> None:
+    server = RedisServer("--requirepass", "right", tcp_port=free_port()).start()
+    try:
+        url = server.tcp_url.replace("127.0.0.1", ":swordfish@127.0.0.1")
+        node = scrapy(*crawl(site), url=url)
+        assert node.wait() == 1
+        assert node.only_error
+        assert "swordfish" not in node.log
+        assert site.judge.hosts == {}
+    finally:
+        server.remove()

@@ -1,0 +1,71 @@
+"""The judge sees what it is there to see."""
+
+from __future__ import annotations
+
+import json
+import re
+from contextlib import closing
+from http.client import HTTPConnection
+
+import pytest
+
+from crawler.example_site import FORBIDDEN, ExampleSite, page, path_of
+from tests.crawler.conftest import serving, wait_until
+
+
+def ask(site: ExampleSite, path: str, host: str = "127.0.0.1") -> HTTPConnection:
+    """A request whose answer is still to come."""
+    connection = HTTPConnection("127.0.0.1", site.port)
+    connection.request("GET", path, headers={"Host": host})
+    return connection
+
+
+def fetch(site: ExampleSite, path: str) -> bytes:
+    with closing(ask(site, path)) as connection:
+        return connection.getresponse().read()
+
+
+@pytest.mark.parametrize("pages", [1, 2, 9, 100, 300])
+def test_every_page_is_reachable_by_links(pages: int) -> None:
+    numbers = {path_of(number): number for number in range(pages)}
+    found, to_visit = {"/"}, ["/"]
+    while to_visit:
+        links = re.findall('href="(.*?)"', page(numbers[to_visit.pop()], pages))
+        new = {link for link in links if link != FORBIDDEN} - found
+        found |= new
+        to_visit += new
+    assert found == set(numbers)
+
+
+def test_the_judge_counts_pages_missed_and_fetched_twice() -> None:
+    with serving(pages=3, latency=0) as site:
+        for path in ("/", "/page/1", "/page/1", "/robots.txt", FORBIDDEN):
+            fetch(site, path)
+        record = site.judge.record("127.0.0.1")
+        wait_until(lambda: not record.now)
+    assert site.judge.missed("127.0.0.1") == ["/page/2"]
+    assert site.judge.twice("127.0.0.1") == ["/page/1"]
+    assert (record.robots, record.forbidden, record.most) == (1, 1, 1)
+
+
+def test_each_host_has_its_own_record_and_robots_txt_is_in_hand_too() -> None:
+    with serving(latency=3600) as site:
+        hosts = site.judge.hosts
+        requests = [
+            ask(site, path, host)
+            for path, host in (("/", "a:80"), ("/page/1", "a"), ("/robots.txt", "A"), ("/", "b"))
+        ]
+        wait_until(lambda: sum(record.now for record in hosts.values()) == len(requests))
+        assert {host: record.most for host, record in hosts.items()} == {"a": 3, "b": 1}
+        for request in requests:
+            request.close()
+        # A visitor who is gone has nothing in hand.
+        wait_until(lambda: not any(record.now for record in hosts.values()))
+
+
+def test_the_state_is_told_and_leaves_no_trace() -> None:
+    with serving(pages=2, latency=0) as site:
+        fetch(site, "/page/1")
+        state = json.loads(fetch(site, "/_judge"))["127.0.0.1"]
+    assert state["pages"] == {"/page/1": 1}
+    assert state["missed"] == ["/"]
