@@ -6,7 +6,7 @@ import asyncio
 import signal
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import uuid4
@@ -19,7 +19,7 @@ from crawler.example_site import ExampleSite
 from crawler.node import Node, NodeReport
 from crawler.progress import Display, State
 from crawler.report import Report, SiteReport, problems, table
-from crawler.shared_crawl import SharedCrawl
+from crawler.shared_crawl import RunOverError, SharedCrawl
 from semaphore_middleware import FairSemaphore
 
 TICK = 0.2  # seconds
@@ -96,7 +96,7 @@ class Cluster:
             finally:
                 for node in self.nodes:
                     node.kill()  # if we have failed: else it has ended
-                self.crawl.delete()
+                self.crawl.end()
                 self.crawl.server.close()
         return None if self.signals else await self._report()
 
@@ -121,16 +121,18 @@ class Cluster:
                 await asyncio.wait([ended], timeout=TICK)
 
     def _hold_open(self) -> bool:
-        """Keep the crawl from ending before all nodes take part; False once they do.
+        """Keep the crawl from ending before all nodes take part and one has begun; then False.
 
         A small site could else be done, and its crawl forgotten, before the last node has
         started, which would then crawl it all over again.
         """
         running = sum(node.running for node in self.nodes)
-        if self.crawl.counts().nodes - 1 < running:
-            self.crawl.work()
-            return True
-        self.crawl.rest()
+        counts = self.crawl.counts()
+        with suppress(RunOverError):  # this machine was suspended for longer than the lease
+            if counts.nodes - 1 < running or not counts.seen:
+                self.crawl.work()
+                return True
+            self.crawl.rest()
         return False
 
     async def _state(self) -> State:
@@ -142,7 +144,7 @@ class Cluster:
             fetched = len(self.site.judge.record(self.hosts[0]).pages)
             found = len(self.site.judge.paths)
         else:
-            fetched = max(0, counts.seen - counts.queued - held - waiting)
+            fetched = max(0, counts.seen - counts.unfinished)
             found = counts.seen
         running = sum(node.running for node in self.nodes)
         return State(running, fetched, found, held, self.plan.limit, waiting)

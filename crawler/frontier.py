@@ -1,85 +1,83 @@
-"""scrapy-redis's scheduler, queue and dupefilter for crawls that end, and end for all at once.
+"""A scheduler for crawls that many nodes share, that lose nothing, and that end for all at once.
 
-A scrapy-redis crawl never ends by itself, or each node ends when it happens to find the queue
-empty. Here a node that has nothing to do rests until another produces requests, and all of them
-close when the last one finds nothing left (`shared_crawl.py` has the rules).
+A scrapy-redis crawl forgets what a node had in hand when it died, and never ends by itself. Here
+the server keeps a request until it is done: until its callback has finished, what that yielded is
+queued and its items are through, or it was dropped, has failed or been replaced. A node that has
+nothing to do rests until another produces requests, and all close when the last one finds nothing
+left (`shared_crawl.py` has the rules). After a crash a page may be fetched twice.
+
+Against a server that is away the node keeps what it produces, and finishes nothing until that is
+queued. A server that has lost its data has lost what was seen and queued: the nodes put back what
+they have in hand and ask for the start URLs again, so the crawl begins anew. Its pages are fetched
+again, and `max_pages` counts from nothing.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
-import math
-from collections.abc import Callable
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Self, TypeVar
 
-import scrapy_redis.dupefilter
-import scrapy_redis.queue
-import scrapy_redis.scheduler
 from redis.exceptions import RedisError
 from scrapy import Request, Spider, signals
+from scrapy.core.scheduler import BaseScheduler
 from scrapy.crawler import Crawler
 from scrapy.exceptions import CloseSpider, DontCloseSpider
-from scrapy.settings import BaseSettings
-from scrapy.utils.asyncio import create_looping_call
+from scrapy.utils.asyncio import CallLaterResult, call_later, create_looping_call
 from scrapy.utils.defer import deferred_from_coro
 from scrapy_redis.connection import get_redis_from_settings
 from twisted.internet.defer import Deferred
 
-from crawler.news import News, is_passing
-from crawler.shared_crawl import CrawlEndedError, Next, SharedCrawl, node_name
+from crawler.news import News
+from crawler.packing import Packing
+from crawler.shared_crawl import (
+    CrawlEndedError,
+    CrawlLostError,
+    Entry,
+    Next,
+    SharedCrawl,
+    Taken,
+    lease_of,
+    node_name,
+)
 from semaphore_middleware.errors import end_crawl
 
 logger = logging.getLogger(__name__)
 Answer = TypeVar("Answer")
 
-
-class Queue(scrapy_redis.queue.PriorityQueue):  # type: ignore[misc]  # untyped
-    """The requests still to be fetched, the most urgent first."""
-
-    def __init__(self, crawl: SharedCrawl, spider: Spider) -> None:
-        super().__init__(crawl.server, spider, key="")
-        self.key = crawl.requests  # not by the argument, which takes a % for a placeholder
-        self.crawl = crawl
-
-    def push(self, request: Request) -> None:
-        self.crawl.push(-request.priority, self._encode_request(request))
-
-    def pop(self) -> Request | None:
-        data = self.crawl.pop()
-        return None if data is None else self._decode_request(data)
+ASK_AGAIN = 3.0  # seconds. Each try may hold up the node; Scrapy's heartbeat comes every 5
 
 
-class SeenSet(scrapy_redis.dupefilter.RFPDupeFilter):  # type: ignore[misc]  # untyped
-    """All that was ever queued: at most `max_pages` different requests."""
-
-    def __init__(self, crawl: SharedCrawl, max_pages: int, debug: bool = False) -> None:
-        super().__init__(crawl.server, crawl.seen, debug)
-        self.crawl = crawl
-        self.max_pages = max_pages
-
-    def request_seen(self, request: Request) -> bool:
-        return not self.crawl.see(self.request_fingerprint(request), self.max_pages)
-
-
-class Scheduler(scrapy_redis.scheduler.Scheduler):  # type: ignore[misc]  # untyped
+class Scheduler(BaseScheduler):
     """One node's end of the crawl that it shares."""
 
     def __init__(self, crawler: Crawler) -> None:
         settings = crawler.settings
-        super().__init__(get_redis_from_settings(settings), persist=True)
         self.crawler = crawler
+        self.server = get_redis_from_settings(settings)
         self.crawl = SharedCrawl(
             self.server,
             name=settings.get("CRAWL") or crawler.spidercls.name,
             node=node_name(settings),
-            lease=_lease(settings),
+            lease=lease_of(settings),
         )
-        self.news = News(settings["REDIS_URL"], self.crawl.news, self._wake_engine)
+        self.max_pages = settings.getint("CRAWL_MAX_PAGES")
+        self.news = News(settings["REDIS_URL"], self.crawl.key("news"), self._look_again)
         self.renewal = create_looping_call(self._renew)
+        self.alarm: CallLaterResult | None = None
+        self.restart: asyncio.Task[None] | None = None
+        self.in_hand: dict[Request, Taken] = {}
+        self.unsent: deque[Entry] = deque()
         self.takes_part = False
         self.works = False
         self.found_nothing = False
+        self.ended = False
         self.server_away = False
+        self.quiet_until = 0.0
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
@@ -90,15 +88,10 @@ class Scheduler(scrapy_redis.scheduler.Scheduler):  # type: ignore[misc]  # unty
         except ValueError as error:
             end_crawl(error)
 
+    # Joining and leaving ------------------------------------------------------------------------
+
     def open(self, spider: Spider) -> Deferred[None]:
-        settings = spider.settings
-        self.spider = spider
-        self.queue = Queue(self.crawl, spider)
-        self.df = SeenSet(
-            self.crawl,
-            max_pages=settings.getint("CRAWL_MAX_PAGES"),
-            debug=settings.getbool("DUPEFILTER_DEBUG"),
-        )
+        self.packing = Packing(spider)
         return deferred_from_coro(self._join())
 
     async def _join(self) -> None:
@@ -113,7 +106,8 @@ class Scheduler(scrapy_redis.scheduler.Scheduler):  # type: ignore[misc]  # unty
         if not self.takes_part:
             self._close_when_opened("shutdown")
             return
-        logger.info("Node %s joins the crawl: %d requests wait", self.crawl.node, len(self.queue))
+        unfinished = self.crawl.counts().unfinished
+        logger.info("Node %s joins the crawl: %d requests are left", self.crawl.node, unfinished)
         self.crawler.signals.connect(self._spider_idle, signals.spider_idle)
         self.news.listen()
         self.renewal.start(self.crawl.lease / 3, now=False)
@@ -133,28 +127,40 @@ class Scheduler(scrapy_redis.scheduler.Scheduler):  # type: ignore[misc]  # unty
         if self.renewal.running:
             self.renewal.stop()
         await self.news.close()
+        self.quiet_until = 0.0
+        self._send_unsent()
+        for later in (self.alarm, self.restart):
+            if later is not None:
+                later.cancel()
         if self.takes_part:
-            self._ask(self.crawl.leave, otherwise=None)
+            try:
+                self._tell(self.crawl.leave)
+            except RedisError as error:
+                logger.warning("Cannot leave the crawl, its lease does the rest: %s", error)
         self.server.close()
 
+    # What the engine asks for -------------------------------------------------------------------
+
     def enqueue_request(self, request: Request) -> bool:
-        try:
-            queued: bool = super().enqueue_request(request)
-        except CrawlEndedError:
+        entry = self.packing.pack(self.crawl.new_id(), request)
+        # What was produced first is sent first, and only the first try may take its time.
+        queued = None if self.unsent else self._push(entry)
+        if self.ended:
             logger.info("The crawl has ended without this node: %s is dropped", request)
             return False
-        if queued:
-            self.found_nothing = False
-            self._count("scheduler/enqueued/redis")
-        return queued
+        if queued is None:
+            self.unsent.append(entry)
+        elif not queued:
+            self.packing.log_duplicate(request)
+            return False
+        self.found_nothing = False
+        return True
 
     def next_request(self) -> Request | None:
-        request = self._ask(self.queue.pop, otherwise=None)
+        self._send_unsent()
+        request = self._take()
         # With the server away there may be some: the spider must not count as idle.
-        self.found_nothing = request is None and not self.server_away
-        if request is not None:
-            self.works = True
-            self._count("scheduler/dequeued/redis")
+        self.found_nothing = not (request or self.unsent or self.server_away or self.restart)
         return request
 
     def has_pending_requests(self) -> bool:
@@ -162,35 +168,116 @@ class Scheduler(scrapy_redis.scheduler.Scheduler):  # type: ignore[misc]  # unty
         return not self.found_nothing
 
     def _spider_idle(self) -> None:
-        answer = self._ask(self.crawl.rest, otherwise=Next.WAIT)
-        self.works = False
-        if answer is Next.CLOSE:
+        if any(request in self._in_progress() for request in self.in_hand):
+            raise DontCloseSpider  # one is between downloader and spider, where Scrapy looks away
+        rest = self._ask(partial(self._tell, self.crawl.rest))
+        if rest is not None:
+            self.works = False
+            self.ended = rest.next is Next.CLOSE
+        if self.ended:
             return
-        if answer is Next.TAKE_MORE:
+        if rest is not None and rest.next is Next.TAKE_MORE:
             self._wake_engine()
+        elif rest is not None:
+            self._wake_engine_in(rest.seconds)
         raise DontCloseSpider
+
+    # Requests to and from the server ------------------------------------------------------------
+
+    def _push(self, entry: Entry) -> bool | None:
+        """Whether it is queued now; None if the server did not say."""
+        queued = self._ask(partial(self.crawl.push, entry, self.max_pages))
+        if queued:
+            self.crawler.stats.inc_value("scheduler/enqueued/redis")
+        return queued
+
+    def _send_unsent(self) -> None:
+        while self.unsent and self._push(self.unsent[0]) is not None:
+            self.unsent.popleft()
+
+    def _take(self) -> Request | None:
+        while taken := self._ask(partial(self._tell, self.crawl.pop)):
+            self.works = True
+            self.crawler.stats.inc_value("scheduler/dequeued/redis")
+            try:
+                request = self.packing.unpack(taken.data)
+            except Exception:
+                # The spider has changed since: no node could ever finish it.
+                logger.exception("A request cannot be read any more and is dropped")
+                self._ask(partial(self.crawl.work, [taken.id]))
+            else:
+                self.in_hand[request] = taken
+                return request
+        return None
 
     def _renew(self) -> None:
         if self.works:
-            self._ask(self.crawl.work, otherwise=None)
+            self._ask(partial(self._tell, self.crawl.work))
 
-    def _ask(self, question: Callable[[], Answer], otherwise: Answer) -> Answer:
-        """The server's answer, or `otherwise` while it is away: Scrapy's heartbeat asks again."""
+    def _tell(self, verb: Callable[[Sequence[str]], Answer]) -> Answer:
+        """Call this verb with what is done; not before all that came of it is on the server."""
+        in_progress = self._in_progress()
+        done = [] if self.unsent else [r for r in self.in_hand if r not in in_progress]
+        answer = verb([self.in_hand[request].id for request in done])
+        for request in done:
+            del self.in_hand[request]
+        return answer
+
+    def _ask(self, question: Callable[[], Answer]) -> Answer | None:
+        """The server's answer; None while it is away, once the crawl has ended, or if it is new."""
+        if self.ended or time.monotonic() < self.quiet_until:
+            return None
         try:
             answer = question()
+        except CrawlEndedError:
+            self.ended = True
+            self.unsent.clear()
+        except CrawlLostError:
+            self._ask(self._begin_anew)
         except RedisError as error:
-            if not is_passing(error):
-                raise
             if not self.server_away:
                 logger.warning("The crawl's server at %s is away: %s", self.news.server, error)
             self.server_away = True
-            return otherwise
-        self.server_away = False
-        return answer
+            self.quiet_until = time.monotonic() + ASK_AGAIN
+        else:
+            self.server_away = False
+            return answer
+        return None
 
-    def _count(self, stat: str) -> None:
-        # Not left to the base class: it passes the spider along, which Scrapy 2.19 warns about.
-        self.crawler.stats.inc_value(stat)
+    def _begin_anew(self) -> None:
+        self.crawl.join()
+        logger.warning("The crawl's server has lost its data: the crawl begins anew")
+        for taken in self.in_hand.values():
+            again = self.packing.unpack(taken.data)
+            self.unsent.append(self.packing.pack(self.crawl.new_id(), again))
+        self.in_hand.clear()
+        if self.restart is None:
+            self.restart = asyncio.create_task(self._start_again())
+
+    async def _start_again(self) -> None:
+        engine = self.crawler.engine
+        try:
+            start = await engine.scraper.spidermw.process_start()
+            assert start is not None
+            async for request in start:
+                if isinstance(request, Request):
+                    engine.crawl(request)
+                    await asyncio.sleep(0)
+        finally:
+            self.restart = None
+            self._wake_engine()
+
+    # The engine, and time -----------------------------------------------------------------------
+
+    def _in_progress(self) -> set[Request]:
+        """The requests that the engine has not done with.
+
+        Private, as of Scrapy 2.19, which has no signal for that moment: `request_left_downloader`
+        comes before the callback, and nothing at all comes after it.
+        """
+        slot = self.crawler.engine._slot
+        assert slot is not None, "a scheduler is asked while its spider is open"
+        return slot.inprogress
 
     def _wake_engine(self) -> None:
         # The engine has no public way to be woken, and by itself it looks every 5 s only.
@@ -198,13 +285,11 @@ class Scheduler(scrapy_redis.scheduler.Scheduler):  # type: ignore[misc]  # unty
         if engine.running and engine._slot is not None:
             engine._slot.nextcall.schedule()
 
+    def _wake_engine_in(self, seconds: float) -> None:
+        if self.alarm is not None:
+            self.alarm.cancel()
+        self.alarm = call_later(seconds, self._wake_engine)
 
-def _lease(settings: BaseSettings) -> float:
-    value = settings.get("CRAWL_LEASE", 15.0)
-    try:
-        lease = float(value)
-    except (TypeError, ValueError):
-        lease = 0.0
-    if not 0 < lease < math.inf:
-        raise ValueError(f"CRAWL_LEASE = {value!r}: a number of seconds above 0 is allowed")
-    return lease
+    def _look_again(self) -> None:
+        self.quiet_until = 0.0
+        self._wake_engine()

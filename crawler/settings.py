@@ -5,7 +5,7 @@ Besides Scrapy's and the add-on's settings, the shared frontier reads:
     REDIS_URL        the server that all nodes of a crawl share, by default the environment's
     CRAWL            the crawl's name: nodes with the same name share one crawl
     CRAWL_MAX_PAGES  most URLs that all nodes together ask for, 0 for no limit
-    CRAWL_LEASE      seconds after which a silent node no longer keeps the others waiting
+    CRAWL_LEASE      seconds after which a silent node's unfinished requests go to the others
 """
 
 import os
@@ -23,7 +23,6 @@ CONCURRENT_REQUESTS_PER_DOMAIN = 4
 
 # All nodes of a crawl share its requests and what it has seen.
 SCHEDULER = "crawler.frontier.Scheduler"
-DUPEFILTER_CLASS = "crawler.frontier.SeenSet"
 CRAWL_MAX_PAGES = 0
 CRAWL_LEASE = 15.0
 REDIS_URL = os.environ.get("REDIS_URL", "")

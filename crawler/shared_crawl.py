@@ -2,22 +2,56 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from importlib.resources import files
+from secrets import token_hex
 from typing import Any
 
-from redis import Redis
+from redis import Redis, ResponseError
 
 LUA = files("crawler") / "lua"
+VERBS = ("push", "pop", "work", "rest", "leave", "end")
 
 
 def node_name(settings: Mapping[str, Any]) -> str:
     """This node's name: the add-on's, or one as unique where the add-on is left out."""
     return settings.get("SEMAPHORE_NODE") or f"{socket.gethostname()}-{os.getpid()}"
+
+
+def lease_of(settings: Mapping[str, Any]) -> float:
+    value = settings.get("CRAWL_LEASE", 15.0)
+    try:
+        lease = float(value)
+    except (TypeError, ValueError):
+        lease = 0.0
+    if not 0 < lease < math.inf:
+        raise ValueError(f"CRAWL_LEASE = {value!r}: a number of seconds above 0 is allowed")
+    return lease
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A request on its way to the server. Sent twice, it is queued once."""
+
+    id: str
+    score: float
+    data: bytes
+    fingerprint: str = ""  # of none but the first request with this one; empty: queue it anyway
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A request in a node's hand."""
+
+    id: str
+    data: bytes
 
 
 class Next(Enum):
@@ -28,94 +62,136 @@ class Next(Enum):
     CLOSE = b"done"
 
 
+@dataclass(frozen=True, slots=True)
+class Rest:
+    next: Next
+    seconds: float  # to wait at most, before it asks again
+
+
 @dataclass(frozen=True)
 class Counts:
     nodes: int  # that take part
     queued: int
+    unfinished: int  # queued or in hand
     seen: int
 
 
-class CrawlEndedError(Exception):
-    """The crawl has ended without this node: it came late, or was taken for dead."""
+class RunOverError(Exception):
+    """The run of the crawl that this node has joined is over."""
+
+
+class CrawlEndedError(RunOverError):
+    """It has ended without this node, which came late or was taken for dead."""
+
+
+class CrawlLostError(RunOverError):
+    """The server has lost it, with all that was queued and seen."""
+
+
+OVER = {"ENDED": CrawlEndedError, "LOST": CrawlLostError}
 
 
 class SharedCrawl:
     """A crawl's keys, and what its nodes do with them.
 
-        crawl:<name>:requests   zset   what is still to be fetched -> score, the lowest first
-        crawl:<name>:seen       set    fingerprints of all that was ever queued
-        crawl:<name>:working    zset   who may still produce requests -> until when, ms
-        crawl:<name>:nodes      set    who takes part
+        crawl:<name>:run          string  a random id, new for each run of the crawl
+        crawl:<name>:nodes        set     who takes part
+        crawl:<name>:working      zset    who may still produce requests -> until when, ms
+        crawl:<name>:seen         set     fingerprints of all that was ever queued
+        crawl:<name>:requests     hash    id -> request: all that is not done
+        crawl:<name>:queue        zset    ids to be fetched -> score, the lowest first
+        crawl:<name>:hand:<node>  set     ids that a node has taken and not finished
+        crawl:<name>:ended:<run>  string  kept for a day after the end of a run
 
-    A node works from the moment it takes a request until it rests. The crawl is done when nobody
-    works and nothing is queued; its keys are deleted then, so that its next run starts anew. Who
-    dies at work is waited for until its mark ends, by the server's clock. The channel
+    A node works from the moment it takes a request until it rests. Its mark in `working` is
+    renewed meanwhile. If it ends, by the server's clock, the node is taken for dead, and whoever
+    takes a request or rests next puts back what it had in hand. Should it wake, it may go on, but
+    what others have in hand it cannot finish. The crawl is done when nobody works and nothing is
+    queued; its keys are deleted then, so that its next run starts anew. The channel
     crawl:<name>:news tells those who rest when it is worth looking again.
+
+    A node of a run that is over is told whether the run has ended or was lost with the server's
+    data. Only one that has slept for more than a day takes the one for the other.
     """
 
     def __init__(self, server: Redis, name: str, node: str, lease: float = 15.0) -> None:
-        def key(part: str) -> bytes:
-            return f"crawl:{name}:{part}".encode(errors="surrogateescape")
-
         self.server = server
         self.name = name
-        self.node = node
         self.lease = lease
-        self.requests, self.seen, self.nodes = key("requests"), key("seen"), key("nodes")
-        self.working, self.news = key("working"), key("news")
-        self._keys = [self.requests, self.seen, self.working, self.nodes]
+        self.run = ""  # none joined yet
+        # A node that is started again under its old name is not the one that died.
+        self._life = token_hex(4)
+        self.node = f"{node}:{self._life}"
+        self._numbers = itertools.count(1)
+        self.news = self.key("news")
         head = (LUA / "head.lua").read_text()
         self._scripts = {
-            verb: server.register_script(head + (LUA / f"{verb}.lua").read_text())
-            for verb in ("see", "push", "pop", "work", "rest")
+            verb: server.register_script(head + (LUA / f"{verb}.lua").read_text()) for verb in VERBS
         }
 
+    def key(self, part: str) -> bytes:
+        return f"crawl:{self.name}:{part}".encode(errors="surrogateescape")
+
+    def new_id(self) -> str:
+        # The node's own, not the server's, which may repeat itself after it has lost data.
+        return f"{self._life}:{next(self._numbers)}"
+
     def join(self) -> None:
-        self.server.sadd(self.nodes, self.node)
-
-    def see(self, fingerprint: str, most: int) -> bool:
-        """Note a fingerprint: False if it is known, or there are already `most` (0: no limit)."""
-        return self._if_taking_part(self._call("see", fingerprint, most)) == 1
-
-    def push(self, score: float, request: bytes) -> None:
-        self._if_taking_part(self._call("push", score, request))
-
-    def pop(self) -> bytes | None:
-        request: bytes | None = self._call("pop", round(self.lease * 1000))
-        return request
-
-    def work(self) -> None:
-        """Count as working for one lease from now."""
-        self._call("work", round(self.lease * 1000))
-
-    def rest(self) -> Next:
-        """Stop working; who finds that nobody works any more ends the crawl."""
-        return Next(self._call("rest"))
-
-    def leave(self) -> None:
-        """Stop taking part, and let those who rest look whether that was all."""
         with self.server.pipeline() as pipe:
-            pipe.zrem(self.working, self.node)
-            pipe.srem(self.nodes, self.node)
-            pipe.publish(self.news, "left")
-            pipe.execute()
+            pipe.set(self.key("run"), token_hex(8), nx=True)
+            pipe.get(self.key("run"))
+            pipe.sadd(self.key("nodes"), self.node)
+            self.run = pipe.execute()[1].decode()
+
+    def push(self, entry: Entry, most: int = 0) -> bool:
+        """Queue it. False if it is known, or `most` different ones were queued (0: no limit)."""
+        fields = entry.id, entry.score, entry.data, entry.fingerprint
+        return bool(self._call("push", *fields, most))
+
+    def pop(self, done: Sequence[str] = ()) -> Taken | None:
+        """Take the next request. `done`, here and below, are those that the node has finished."""
+        reply = self._call("pop", self._lease_ms, *done)
+        return Taken(reply[0].decode(), reply[1]) if reply else None
+
+    def work(self, done: Sequence[str] = ()) -> None:
+        """Count as working for one lease from now."""
+        self._call("work", self._lease_ms, *done)
+
+    def rest(self, done: Sequence[str] = ()) -> Rest:
+        """Stop working; who finds that nobody works any more ends the crawl."""
+        word, wait_ms = self._call("rest", *done)
+        return Rest(Next(word), wait_ms / 1000)
+
+    def leave(self, done: Sequence[str] = ()) -> None:
+        """Stop taking part, and put back what is unfinished."""
+        with suppress(RunOverError):
+            self._call("leave", *done)
+
+    def end(self) -> None:
+        """End the crawl for all, done or not."""
+        with suppress(RunOverError):
+            self._call("end")
 
     def counts(self) -> Counts:
         with self.server.pipeline() as pipe:
-            pipe.scard(self.nodes)
-            pipe.zcard(self.requests)
-            pipe.scard(self.seen)
+            pipe.scard(self.key("nodes"))
+            pipe.zcard(self.key("queue"))
+            pipe.hlen(self.key("requests"))
+            pipe.scard(self.key("seen"))
             return Counts(*pipe.execute())
 
-    def delete(self) -> None:
-        """End the crawl for all, done or not."""
-        self.server.delete(*self._keys)
-
-    @staticmethod
-    def _if_taking_part(reply: int) -> int:
-        if reply == -1:
-            raise CrawlEndedError
-        return reply
+    @property
+    def _lease_ms(self) -> int:
+        return round(self.lease * 1000)
 
     def _call(self, verb: str, *arguments: Any) -> Any:
-        return self._scripts[verb](keys=self._keys, args=[self.news, self.node, *arguments])
+        parts = ("run", f"ended:{self.run}", "nodes", "working", "seen", "requests", "queue")
+        # The last one is what the keys of all hands begin with.
+        keys = [*(self.key(part) for part in parts), self.key("hand:")]
+        try:
+            return self._scripts[verb](keys, [self.news, self.node, self.run, *arguments])
+        except ResponseError as error:
+            word = str(error).partition(" ")[0]
+            if word in OVER:
+                raise OVER[word] from None
+            raise

@@ -7,9 +7,12 @@ caller's back, and a call meant for one life of the server would reach the next.
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import math
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -28,6 +31,8 @@ from redis.exceptions import (
 )
 
 from semaphore_middleware.errors import ServerRefusedError, ServerUnreachableError, SettingsError
+
+logger = logging.getLogger(__name__)
 
 SCHEMES = ("redis://", "rediss://", "unix://")
 OLDEST = (6, 2)
@@ -65,10 +70,13 @@ class Server:
                 url,
                 protocol=2,
                 retry=Retry(NoBackoff(), 0),
-                socket_timeout=timeout,
-                socket_connect_timeout=timeout,
+                # `Link` sets time limits: redis-py's own cost a task for each command, in which
+                # Python 3.11 can lose a cancellation.
+                socket_timeout=None,
+                socket_connect_timeout=None,
                 client_name="scrapy-semaphore",
             )
+            self.timeout = timeout
             self._name = _name_of(self._make_connection(), url)
         except (ValueError, TypeError):  # its text may hold a part of the password
             raise SettingsError(
@@ -95,6 +103,25 @@ class Server:
             await link.close()
             raise
         return link
+
+    async def reach(
+        self, complain: Callable[[Exception], None], give_up: type[Exception] | tuple[()] = ()
+    ) -> Link:
+        """A link to the server, however long it takes. `complain` hears why not yet."""
+        attempt = 0
+        while True:
+            try:
+                link = await self.connect()
+            except give_up:
+                raise
+            except (ServerUnreachableError, ServerRefusedError) as error:
+                complain(error)
+                await asyncio.sleep(patience(attempt))
+                attempt += 1
+            else:
+                if attempt:
+                    logger.info("Reached %s.", self)
+                return link
 
     async def look_at(self, link: Link) -> Life:
         sections = ("server", "replication", "stats", "memory", "commandstats")
@@ -157,7 +184,8 @@ class Link:
 
     async def connect(self) -> None:
         """Raises what redis-py raises: `Server` explains it."""
-        await self._connection.connect()  # type: ignore[no-untyped-call]
+        async with self._limited():
+            await self._connection.connect()  # type: ignore[no-untyped-call]
 
     async def call(self, commands: Sequence[tuple[Any, ...]]) -> list[Reply]:
         """Send all, then read all. A command's own error stands in its place in the list.
@@ -168,8 +196,9 @@ class Link:
             if not self._connection.is_connected:
                 raise ConnectionResetError("the connection is closed")
             packed = self._connection.pack_commands(commands)
-            await self._connection.send_packed_command(packed, check_health=False)
-            return [await self._reply() for _ in commands]
+            async with self._limited():
+                await self._connection.send_packed_command(packed, check_health=False)
+                return [await self._reply() for _ in commands]
         except (RedisError, OSError) as error:
             await self.close()
             raise ServerUnreachableError(
@@ -217,6 +246,15 @@ class Link:
             ) from None
         finally:
             await self.close()
+
+    @asynccontextmanager
+    async def _limited(self) -> AsyncIterator[None]:
+        limit = self._server.timeout
+        try:
+            async with asyncio.timeout(limit):
+                yield
+        except TimeoutError:
+            raise TimeoutError(f"no answer within {limit:g} s") from None
 
     async def close(self) -> None:
         await self._connection.disconnect(nowait=True)

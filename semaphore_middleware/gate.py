@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+ASYNCIO_REACTOR = "twisted.internet.asyncioreactor.AsyncioSelectorReactor"
+
 _gates: WeakKeyDictionary[Crawler, Gate] = WeakKeyDictionary()
 
 
@@ -54,7 +56,7 @@ def gate_of(crawler: Crawler) -> Gate:
 
 class Gate:
     def __init__(self, crawler: Crawler) -> None:
-        _check_reactor()
+        _check_reactor(crawler)
         self.settings = SemaphoreSettings.read(crawler.settings)
         self._crawler = crawler
         self._stats: GateStats | None = None
@@ -228,16 +230,15 @@ class Gate:
         _gates.pop(self._crawler, None)
 
 
-def _check_reactor() -> None:
+def _check_reactor(crawler: Crawler) -> None:
     try:
         available = is_asyncio_available()
-    except RuntimeError:  # no reactor yet, and no loop: Scrapy is about to install one
-        return
+    except RuntimeError:  # no reactor yet, and no loop: Scrapy is about to install this one
+        available = crawler.settings["TWISTED_REACTOR"] == ASYNCIO_REACTOR
     if not available:
         raise SettingsError(
-            "TWISTED_REACTOR: the semaphore needs asyncio; allowed is "
-            "'twisted.internet.asyncioreactor.AsyncioSelectorReactor' (Scrapy's default), or "
-            "TWISTED_REACTOR_ENABLED = False"
+            f"TWISTED_REACTOR: the semaphore needs asyncio; allowed is {ASYNCIO_REACTOR!r} "
+            "(Scrapy's default), or TWISTED_REACTOR_ENABLED = False"
         )
 
 

@@ -26,6 +26,11 @@ class Limit:
     delay: float = 0.0
     jitter: float = 0.0
 
+    def __post_init__(self) -> None:
+        _concurrency(self.concurrency, "Limit.concurrency")
+        _number(self.delay, "Limit.delay", math.inf)
+        _number(self.jitter, "Limit.jitter", 1)
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -67,7 +72,7 @@ def parse_limits(
     patterns: dict[str, Limit | None] = {}
     for key, value in settings.items():
         where = f"{setting}[{key!r}]"
-        if not isinstance(key, str) or not key.strip():
+        if not isinstance(key, str) or not normal_host(key):
             raise SettingsError(f"{where}: the host is empty; allowed is a host or '*.host'")
         if key.startswith("*."):
             suffix = normal_host(key[2:])
@@ -127,6 +132,12 @@ def _parse_slots(slots: Mapping[str, Any], default: Limit) -> dict[str, Limit | 
     """`DOWNLOAD_SLOTS` is Scrapy's: its other keys, and its old name for jitter, are let be."""
     parsed = {}
     for host, slot in slots.items():
+        where = f"DOWNLOAD_SLOTS[{host!r}]"
+        if not isinstance(host, str) or not isinstance(slot, Mapping):
+            raise SettingsError(
+                f"{where} = {slot!r}: allowed is a host, and a dict like "
+                "{'concurrency': 2, 'delay': 0.5}"
+            )
         jitter = slot.get("jitter", default.jitter)
         if "jitter" not in slot and "randomize_delay" in slot:
             jitter = 0.5 if slot["randomize_delay"] else 0.0
@@ -135,5 +146,5 @@ def _parse_slots(slots: Mapping[str, Any], default: Limit) -> dict[str, Limit | 
             "delay": slot.get("delay", default.delay),
             "jitter": jitter,
         }
-        parsed[normal_host(host)] = parse_limit(known, f"DOWNLOAD_SLOTS[{host!r}]", default)
+        parsed[normal_host(host)] = parse_limit(known, where, default)
     return parsed

@@ -79,11 +79,9 @@ class Node:
                 while self._to_release:
                     self._all_released.clear()
                     await self._all_released.wait()
-        for timer in (*self._again.values(), self._renewal, self._deadlines):
-            if timer is not None:
-                timer.cancel()
-        for task in self._tasks:
-            task.cancel()
+        for what in (*self._again.values(), self._renewal, self._deadlines, *self._tasks):
+            if what is not None:
+                what.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     # What is to be said -------------------------------------------------------------------------
@@ -119,11 +117,9 @@ class Node:
         self._work.set()
 
     def _gather(self, now: float) -> list[Ask]:
-        held: list[Permit] = []
-        waiting = list(self._to_ask.values())
-        if self._say_all_due:
-            held, waiting = self._in_stage(Stage.HELD), self._in_stage(Stage.WAITING)
-        self._say_all_due = False
+        everything, self._say_all_due = self._say_all_due, False
+        held = self._in_stage(Stage.HELD) if everything else []
+        waiting = self._in_stage(Stage.WAITING) if everything else [*self._to_ask.values()]
         self._to_ask.clear()
         for permit in waiting:
             # Counted from the first call until one is answered: any of them may have been heard.
@@ -180,8 +176,7 @@ class Node:
         now = self._loop.time()
         if now < permit.deadline:
             permit.grant(now)
-            if self._deadlines is None:
-                self._deadlines = self._loop.call_at(permit.deadline, self._check_deadlines)
+            self._check_by(permit.deadline)
             return
         # So late that the server may count it as over already: give it back, and ask anew.
         self._give_back(permit)
@@ -204,6 +199,13 @@ class Node:
             self._say_all()
             self._renewal = self._loop.call_later(self._lease / 3, self._renew)
 
+    def _check_by(self, deadline: float) -> None:
+        if self._deadlines is not None:
+            if self._deadlines.when() <= deadline:
+                return
+            self._deadlines.cancel()
+        self._deadlines = self._loop.call_at(deadline, self._check_deadlines)
+
     def _check_deadlines(self) -> None:
         self._deadlines = None
         now = self._loop.time()
@@ -211,8 +213,7 @@ class Node:
             if permit.deadline <= now:
                 self._lose(permit.number)
         if held := self._in_stage(Stage.HELD):
-            earliest = min(permit.deadline for permit in held)
-            self._deadlines = self._loop.call_at(earliest, self._check_deadlines)
+            self._check_by(min(permit.deadline for permit in held))
 
     def _ask_again(self, scope: str, wait: float) -> None:
         """One timer a scope, for its first waiter here: only time is in that one's way."""
@@ -258,8 +259,9 @@ class Node:
                     self._all_released.set()
         finally:
             await self._link.close()
-            for _, answer_to in self._to_inspect:
-                answer_to.cancel()
+            for _, seen in self._to_inspect:
+                if not seen.done():
+                    seen.set_exception(ClosedError("the semaphore was closed"))
 
     async def _look(self) -> None:
         while self._to_inspect:
@@ -272,28 +274,17 @@ class Node:
     async def _listen(self) -> None:
         """Hear of grants that other nodes' calls have caused."""
         for attempt in itertools.count():
-            with suppress(ServerUnreachableError, ServerRefusedError):
+            try:
                 link = await self._server.connect()
                 await link.listen(self._store.channel, self._lease / 3, self._hear)
+            except (ServerUnreachableError, ServerRefusedError) as error:
+                logger.debug("%s", error)  # the other task says what there is to say
             await asyncio.sleep(patience(attempt))
 
     async def _reach(self, give_up: type[Exception] | tuple[()]) -> Link:
-        """A link to the server, however long it takes."""
-        attempt = 0
-        while True:
-            try:
-                link = await self._server.connect()
-            except give_up:
-                raise
-            except (ServerUnreachableError, ServerRefusedError) as error:
-                self._complain(error)
-                await asyncio.sleep(patience(attempt))
-                attempt += 1
-            else:
-                if attempt:
-                    logger.info("Reached %s.", self._server)
-                self._store.meet(link.life)
-                return link
+        link = await self._server.reach(self._complain, give_up)
+        self._store.meet(link.life)
+        return link
 
     def _complain(self, error: Exception) -> None:
         if self._loop.time() - self._complained >= SAY_AGAIN:

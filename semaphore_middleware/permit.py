@@ -88,15 +88,24 @@ class Permit:
         if self.lost:
             raise self._error()
         cancelled_before = task.cancelling()
-        self._when_lost = task.cancel
+        cancelled_here, from_outside = False, True
+
+        def cancel() -> None:
+            nonlocal cancelled_here
+            cancelled_here = task.cancel()
+
+        self._when_lost = cancel
         try:
-            yield
+            try:
+                yield
+            finally:  # as asyncio.timeout does: whatever the body made of it, we take it back
+                self._when_lost = None
+                if cancelled_here:
+                    from_outside = task.uncancel() > cancelled_before
         except asyncio.CancelledError:
-            if self.lost and task.uncancel() <= cancelled_before:
-                raise self._error() from None
-            raise
-        finally:
-            self._when_lost = None
+            if from_outside:
+                raise
+            raise self._error() from None
 
     def _error(self) -> PermitLostError:
         return PermitLostError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -48,8 +49,10 @@ class FairSemaphore:
         url_from: str = "the server's URL",
         on_event: Callable[[str], None] = lambda _: None,
     ) -> None:
-        if not lease > 0:
+        if not 0 < lease < math.inf:
             raise SettingsError(f"lease = {lease!r}: allowed is a number of seconds > 0")
+        if recovery_wait is not None and not 0 <= recovery_wait < math.inf:
+            raise SettingsError(f"recovery_wait = {recovery_wait!r}: allowed is a number >= 0")
         if url is None:
             url, url_from = url_from_environment()
         self.url = url
@@ -119,7 +122,7 @@ class FairSemaphore:
     def _leave_embedded(self) -> None:
         if self._lodger is not None:
             self._lodger.leave()
-            self._lodger = None
+            self._lodger = self.url = None
 
     @asynccontextmanager
     async def permit(

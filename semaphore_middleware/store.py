@@ -10,6 +10,7 @@ import binascii
 import logging
 import math
 import random
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,8 @@ logger = logging.getLogger(__name__)
 Verb = Literal["acquire", "release", "renew"]
 BUCKETS = 256  # never a setting: nodes that disagreed would each have a limit of their own
 LIMITLESS = 2**53  # Lua's numbers count no further
+NEWS = rb"(?:granted \d{1,15}|again \d{1,15} \d{1,15})"
+MESSAGE = re.compile(rb"%b(?: %b)*" % (NEWS, NEWS))
 MOST_PERMITS = 500  # in one call, so that no call keeps the server from others for long
 
 
@@ -154,21 +157,17 @@ class Store:
 
     def read(self, payload: bytes) -> Message | None:
         """A message from the channel; None if it is not one of ours."""
-        words = payload.split() if isinstance(payload, bytes) else []
+        if not isinstance(payload, bytes) or not MESSAGE.fullmatch(payload):
+            return None
+        words = payload.split(b" ")
         granted: list[int] = []
         again: list[tuple[int, float]] = []
-        try:
-            while words:
-                word = words.pop(0)
-                if word == b"granted":
-                    granted.append(int(words.pop(0)))
-                elif word == b"again":
-                    again.append((int(words.pop(0)), int(words.pop(0)) / 1000))
-                else:
-                    return None
-        except (IndexError, ValueError):
-            return None
-        return Message(tuple(granted), tuple(again)) if granted or again else None
+        while words:
+            if words.pop(0) == b"granted":
+                granted.append(int(words.pop(0)))
+            else:
+                again.append((int(words.pop(0)), int(words.pop(0)) / 1000))
+        return Message(tuple(granted), tuple(again))
 
     async def _evaluate(self, link: Link, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
         """EVALSHA each (verb, number of keys, keys and arguments); loads what is missing."""

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
 
 import pytest
+import pytest_twisted
+from twisted.internet.defer import Deferred
 
+from tests.nodes import Outside
 from tests.servers import RedisServer
+from tests.site import Site
+
+pytest.register_assert_rewrite("tests.crawls")
+
 
 @pytest.fixture(autouse=True)
 def environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No test may reach a server that it did not start, nor the embedded one that this user runs."""
+    """No test may reach a server that it did not start, nor this user's embedded one."""
     monkeypatch.delenv("REDIS_URL", raising=False)
     with tempfile.TemporaryDirectory(prefix="sem-") as directory:
         monkeypatch.setenv("XDG_RUNTIME_DIR", directory)
@@ -29,5 +38,34 @@ def server() -> Iterator[RedisServer]:
 
 
 @pytest.fixture
+def outside(server: RedisServer) -> Outside:
+    return Outside(server)
+
+
+@pytest.fixture
 def redis_url(server: RedisServer) -> str:
     return server.url
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    """A judging site, on the reactor's loop."""
+    site = Site()
+    in_the_loop(site.start)
+    try:
+        yield site
+    finally:
+        in_the_loop(site.stop)
+
+
+def in_the_loop(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Let the reactor do this; a fixture runs outside of it."""
+    from twisted.internet import reactor  # not earlier: pytest-twisted is to choose which one
+
+    done: Deferred[None] = Deferred()
+
+    def start() -> None:
+        Deferred.fromFuture(asyncio.ensure_future(work())).chainDeferred(done)
+
+    reactor.callLater(0, start)  # type: ignore[arg-type]  # mypy sees a module there
+    pytest_twisted.blockon(done)

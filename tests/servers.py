@@ -8,7 +8,9 @@ import signal
 import subprocess
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Self
 
 import redis
@@ -27,12 +29,19 @@ class RedisServer:
     `born_empty`: no node need wait because the server has only just started.
     """
 
-    def __init__(self, *options: str, tcp_port: int = 0, born_empty: bool = True) -> None:
+    def __init__(
+        self,
+        *options: str,
+        tcp_port: int = 0,
+        born_empty: bool = True,
+        environment: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="sem-"))
         self.path = self.directory / "s"
         self.tcp_port = tcp_port
         self._options = options
         self._born_empty = born_empty
+        self._environment = environment
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -57,6 +66,7 @@ class RedisServer:
                 *("--save", "", "--dir", str(self.directory)),
                 *self._options,
             ],
+            env={**os.environ, **self._environment},
             stdin=subprocess.DEVNULL,
             stdout=(self.directory / "log").open("ab"),
         )
@@ -84,6 +94,12 @@ class RedisServer:
             self._process.kill()
             self._process.wait()
             self._process = None
+
+    def restart(self) -> None:
+        """Crash and come back at the same address, with what was saved: nothing, as a rule."""
+        self.kill()
+        self._born_empty = False
+        self.start()
 
     def freeze(self) -> None:
         os.kill(self.pid, signal.SIGSTOP)

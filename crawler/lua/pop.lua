@@ -1,14 +1,14 @@
--- Take the next request. In the same step the node counts as working: it may produce more.
--- ARGV: lease of that mark (ms).
--- Reply: the request, or nil.
-local lease_ms = tonumber(ARGV[3])
+-- Take the next request. The node counts as working until it rests: it may produce more.
+-- ARGV: lease of that mark (ms); ids that the node has finished.
+-- Reply: id and request, or nil.
+local lease_ms, first_done = tonumber(ARGV[4]), 5
 
-if not takes_part() then
-  return false
-end
-local first = redis.call("ZPOPMIN", requests)[1]
-if not first then
+finish(first_done)
+stop_the_dead()
+local id = redis.call("ZPOPMIN", queue)[1]
+if not id then
   return false
 end
 work_for(lease_ms)
-return first
+redis.call("SADD", hand_of(node), id)
+return {id, redis.call("HGET", requests, id)}

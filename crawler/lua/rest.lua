@@ -1,21 +1,18 @@
 -- The node has no work left. Who finds that nobody has any ends the crawl for all.
--- ARGV: none.
--- Reply: "more" requests are queued, "wait" for those who work, or "done".
-local function drop_the_dead()
-  redis.call("ZREMRANGEBYSCORE", working, "-inf", now_ms())
-end
+-- ARGV: ids that the node has finished. What is in its hand besides, it never heard of: the reply
+-- was lost, so it goes back.
+-- Reply: "more" requests are queued, "wait" for those who work, or "done"; ms to wait at most.
+local first_done = 4
 
-if not takes_part() then
-  return "done"
+finish(first_done)
+stop(node)
+stop_the_dead()
+if redis.call("ZCARD", queue) > 0 then
+  return {"more", 0}
 end
-redis.call("ZREM", working, node)
-drop_the_dead()
-if redis.call("ZCARD", requests) > 0 then
-  return "more"
+local oldest_mark = redis.call("ZRANGE", working, 0, 0, "WITHSCORES")[2]
+if oldest_mark then
+  return {"wait", oldest_mark - now_ms()}
 end
-if redis.call("ZCARD", working) > 0 then
-  return "wait"
-end
-redis.call("DEL", requests, seen, working, nodes)
-redis.call("PUBLISH", news, "done")
-return "done"
+end_run()
+return {"done", 0}

@@ -1,8 +1,7 @@
 -- Mark the node as working, or renew its mark.
--- ARGV: lease of the mark (ms).
+-- ARGV: lease of the mark (ms); ids that the node has finished.
 -- Reply: none.
-local lease_ms = tonumber(ARGV[3])
+local lease_ms, first_done = tonumber(ARGV[4]), 5
 
-if takes_part() then
-  work_for(lease_ms)
-end
+finish(first_done)
+work_for(lease_ms)

@@ -17,9 +17,12 @@ import pytest
 from redis import Redis
 
 from crawler.example_site import ExampleSite
+from crawler.shared_crawl import SharedCrawl
 from tests.servers import RedisServer
 
 REPOSITORY = Path(__file__).parents[2]
+HOST = "127.0.0.1"  # the example site's
+FAST = ("-s", "CONCURRENT_REQUESTS_PER_DOMAIN=8")
 PATIENCE = 60.0  # seconds: after that a test has failed, it never shows that one has passed
 
 
@@ -126,4 +129,35 @@ def client(server: RedisServer) -> Iterator[Redis]:
 
 
 def crawl_keys(client: Redis) -> list[bytes]:
-    return sorted(client.scan_iter("crawl:*"))
+    """What crawls have left, but for the marks of their ends, which expire by themselves."""
+    keys = sorted(client.scan_iter("crawl:*"))
+    marks = {key for key in keys if b":ended:" in key}
+    assert all(client.ttl(key) > 0 for key in marks)
+    return [key for key in keys if key not in marks]
+
+
+def crawl(site: ExampleSite, *more: str) -> tuple[str, ...]:
+    return ("crawl", "site", "-a", f"url={site.url}", *FAST, *more)
+
+
+def start_together(
+    scrapy: StartScrapy, client: Redis, count: int, arguments: tuple[str, ...], name: str
+) -> list[Scrapy]:
+    """Nodes of one crawl, kept from ending it before all have joined."""
+    crawl = SharedCrawl(client, name, "test", lease=3600)
+    crawl.join()
+    crawl.work()
+    nodes = [scrapy(*arguments, "-s", f"CRAWL={name}") for _ in range(count)]
+    wait_until(lambda: crawl.counts().nodes == count + 1)
+    crawl.leave()
+    return nodes
+
+
+def pages_asked_for(site: ExampleSite) -> int:
+    return site.judge.record(HOST).pages.total()
+
+
+def assert_each_page_was_asked_for_once(site: ExampleSite) -> None:
+    assert site.judge.missed(HOST) == []
+    assert site.judge.twice(HOST) == []
+    assert site.judge.record(HOST).forbidden == 0

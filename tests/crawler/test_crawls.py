@@ -3,52 +3,31 @@
 from __future__ import annotations
 
 import json
-import signal
 from pathlib import Path
 
 import pytest
 from redis import Redis
 
 from crawler.example_site import ExampleSite
-from crawler.shared_crawl import SharedCrawl
-from tests.crawler.conftest import Scrapy, StartScrapy, crawl_keys, serving, wait_until
+from tests.crawler.conftest import (
+    FAST,
+    HOST,
+    StartScrapy,
+    assert_each_page_was_asked_for_once,
+    crawl,
+    crawl_keys,
+    pages_asked_for,
+    serving,
+    start_together,
+    wait_until,
+)
 from tests.servers import RedisServer, free_port
-
-HOST = "127.0.0.1"
-FAST = ("-s", "CONCURRENT_REQUESTS_PER_DOMAIN=8")
-
-
-def crawl(site: ExampleSite, *more: str) -> tuple[str, ...]:
-    return ("crawl", "site", "-a", f"url={site.url}", *FAST, *more)
-
-
-def assert_each_page_was_asked_for_once(site: ExampleSite) -> None:
-    assert site.judge.missed(HOST) == []
-    assert site.judge.twice(HOST) == []
-    assert site.judge.record(HOST).forbidden == 0
-
-
-def pages_asked_for(site: ExampleSite) -> int:
-    return site.judge.record(HOST).pages.total()
 
 
 def items(directory: Path) -> list[list[dict[str, object]]]:
     """What each node has written to its default feed."""
     files = sorted(directory.glob("pages/*.jsonl"))
     return [[json.loads(line) for line in file.read_text().splitlines()] for file in files]
-
-
-def start_together(
-    scrapy: StartScrapy, client: Redis, count: int, arguments: tuple[str, ...], name: str
-) -> list[Scrapy]:
-    """Nodes of one crawl, kept from ending it before all have joined."""
-    crawl = SharedCrawl(client, name, "test", lease=3600)
-    crawl.join()
-    crawl.work()
-    nodes = [scrapy(*arguments, "-s", f"CRAWL={name}") for _ in range(count)]
-    wait_until(lambda: crawl.counts().nodes == count + 1)
-    crawl.leave()
-    return nodes
 
 
 def test_three_nodes_share_one_crawl_and_end_together(
@@ -108,33 +87,6 @@ def test_the_others_go_on_when_a_node_is_interrupted(scrapy: StartScrapy, client
         assert leaver.wait() == 0
         assert stayer.finishes()
         assert_each_page_was_asked_for_once(site)
-
-
-def test_a_killed_node_does_not_keep_the_others_for_ever(
-    scrapy: StartScrapy, client: Redis
-) -> None:
-    with serving(latency=0.05) as site:
-        short = crawl(site, "-s", "CRAWL_LEASE=0.5", "-s", "SEMAPHORE_LEASE=1")
-        victim, survivor = start_together(scrapy, client, 2, short, name="killing")
-        wait_until(lambda: pages_asked_for(site) > 10)
-        victim.kill()
-        assert survivor.finishes()
-        assert site.judge.twice(HOST) == []
-    assert crawl_keys(client) == []
-
-
-def test_a_node_taken_for_dead_ends_without_a_trace_when_it_wakes(
-    scrapy: StartScrapy, client: Redis
-) -> None:
-    with serving(latency=0.05) as site:
-        short = crawl(site, "-s", "CRAWL_LEASE=0.5", "-s", "SEMAPHORE_LEASE=1")
-        frozen, awake = start_together(scrapy, client, 2, short, name="freezing")
-        wait_until(lambda: pages_asked_for(site) > 10)
-        frozen.process.send_signal(signal.SIGSTOP)
-        assert awake.finishes()
-        frozen.process.send_signal(signal.SIGCONT)
-        assert frozen.finishes()
-    assert crawl_keys(client) == []
 
 
 def test_max_pages_holds_for_all_nodes_together(scrapy: StartScrapy, client: Redis) -> None:

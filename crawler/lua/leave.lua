@@ -1,0 +1,9 @@
+-- The node takes part no more. Those who rest are told to look whether that was all.
+-- ARGV: ids that the node has finished. What else it has in hand goes back.
+-- Reply: none.
+local first_done = 4
+
+finish(first_done)
+stop(node)
+redis.call("SREM", nodes, node)
+redis.call("PUBLISH", news, "left")

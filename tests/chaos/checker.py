@@ -1,0 +1,213 @@
+"""Judges the history of a run, whatever was done in it.
+
+Two witnesses must agree that there were never too many: the site, which counts what is open at each
+host, and the nodes, whose permits live from the grant to the release. Both are inside of what the
+server believes, so that an innocent run cannot look guilty.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from tests.chaos.history import Event, History
+
+FROZEN = 0.6  # leases: a node that stands still for longer may come too late to end its transfers
+HASTE = 0.2  # seconds in which what a woken node had begun before it was frozen may still arrive
+FACTOR, SLACK = 2.0, 5.0  # seconds: of a promised time, what may be the machine's fault
+# Times are measured to be reported; a verdict takes only a gross excess for a broken promise.
+
+
+@dataclass
+class Verdict:
+    violations: list[str] = field(default_factory=list)
+    requests: int = 0
+    most: int = 0  # open at one host at once, but for what frozen nodes could not close
+    most_held: int = 0  # permits of one host that nodes held at once, by their own account
+    excess: int = 0  # above the limit, by frozen nodes
+    lost: list[str] = field(default_factory=list)  # pages
+    twice: int = 0  # pages that were worked on more than once
+    recovery: float = 0.0  # seconds to full use, the longest
+    promise: float = 0.0  # what was promised for that one
+    exit: float = 0.0  # seconds from a node's last transfer to its exit
+    stalls: int = 0  # times that a node stood still for long, planned or not
+    kept_in: str = (
+        ""  # the directory with all that was written down; empty if no promise was broken
+    )
+
+    def __str__(self) -> str:
+        return f"BROKEN, see {self.kept_in}" if self.violations else "kept"
+
+
+@dataclass(frozen=True)
+class Span:
+    """From when to when something was so, of which node, at which host."""
+
+    node: str
+    host: str
+    start: float
+    end: float
+
+
+def check(history: History, limit: int, lease: float) -> Verdict:
+    """What the history says about the promises."""
+    events = list(history)
+    verdict = Verdict()
+    frozen = [span for span in _standstills(events) if span.end - span.start > FROZEN * lease]
+    verdict.stalls = len(frozen)
+    visits = _spans(events, "start", {"end"})
+    _check_the_site(verdict, visits, frozen, limit)
+    _check_the_nodes(verdict, events, frozen, limit)
+    _check_starts(verdict, events)
+    _check_pages(verdict, events)
+    _check_times(verdict, events)
+    _check_the_end(verdict, events, frozen, lease)
+    return verdict
+
+
+# Never too many ---------------------------------------------------------------------------------
+
+
+def _check_the_site(verdict: Verdict, visits: list[Span], frozen: list[Span], limit: int) -> None:
+    verdict.requests = len(visits)
+    stuck = [visit for visit in visits if _was_stuck(visit, frozen)]
+    free = [visit for visit in visits if not _was_stuck(visit, frozen)]
+    for host, most, at in _most(free):
+        verdict.most = max(verdict.most, most)
+        if most > limit:
+            verdict.violations.append(
+                f"the site had {most} open at {host}, limit {limit}, at {at:.3f}"
+            )
+    for _, most, _ in _most(visits):
+        verdict.excess = max(verdict.excess, most - max(limit, verdict.most))
+    # What a node has open when it is frozen is what it holds: that it holds too many would show in
+    # its own account. Together frozen nodes can have no more than that.
+    for host, most, at in _most(stuck):
+        if most > limit * len({visit.node for visit in stuck}):
+            verdict.violations.append(f"frozen nodes had {most} open at {host} at {at:.3f}")
+
+
+def _check_the_nodes(verdict: Verdict, events: list[Event], frozen: list[Span], limit: int) -> None:
+    holds = _spans(events, "grant", {"release", "lost"})
+    holds = [hold for hold in holds if not _was_stuck(hold, frozen)]
+    for host, most, at in _most(holds):
+        verdict.most_held = max(verdict.most_held, most)
+        if most > limit:
+            verdict.violations.append(f"nodes held {most} of {host}, limit {limit}, at {at:.3f}")
+    ended = {event.node for event in events if event.what == "closed"}
+    over = events[-1].at if events else 0.0
+    for hold in holds:
+        if hold.end >= over and hold.node in ended:
+            verdict.violations.append(f"{hold.node} never gave back a permit of {hold.host}")
+
+
+def _was_stuck(span: Span, frozen: list[Span]) -> bool:
+    """Whether its node could not have ended it, being frozen."""
+    return any(
+        span.node == ice.node and span.start <= ice.start + HASTE and span.end >= ice.start
+        for ice in frozen
+    )
+
+
+def _check_starts(verdict: Verdict, events: list[Event]) -> None:
+    """Each visit needs a permit of its own."""
+    permits: Counter[tuple[str, str]] = Counter()
+    for event in events:
+        who = event.node, event.host
+        if event.what == "grant":
+            permits[who] += 1
+        elif event.what == "start":
+            permits[who] -= 1
+            if permits[who] < 0:
+                verdict.violations.append(f"{event.node} was at {event.host} without a permit")
+                permits[who] = 0
+
+
+def _spans(events: Iterable[Event], start: str, ends: set[str]) -> list[Span]:
+    """What began and ended, by node, host and id. A killed node has ended everything."""
+    spans: list[Span] = []
+    begun: dict[tuple[str, str, str], float] = {}
+    last = 0.0
+    for event in events:
+        last = event.at
+        which = event.node, event.host, event.id
+        if event.what == start:
+            begun[which] = event.at
+        elif event.what in ends and which in begun:
+            spans.append(Span(event.node, event.host, begun.pop(which), event.at))
+        elif event.what == "killed":
+            gone = [other for other in begun if other[0] == event.node]
+            spans += [Span(*other[:2], begun.pop(other), event.at) for other in gone]
+    spans += [Span(node, host, at, last) for (node, host, _), at in begun.items()]
+    return spans
+
+
+def _standstills(events: Iterable[Event]) -> list[Span]:
+    """When nodes stood still: frozen from outside, or by a callback, or by a busy machine."""
+    frozen_at: dict[str, float] = {}
+    spans = []
+    for event in events:
+        if event.what == "frozen":
+            frozen_at[event.node] = event.at
+        elif event.what == "woken":
+            spans.append(Span(event.node, "", frozen_at.pop(event.node), event.at))
+        elif event.what == "blocked":
+            spans.append(Span(event.node, "", event.at - event.seconds, event.at))
+    return spans
+
+
+def _most(spans: Iterable[Span]) -> list[tuple[str, int, float]]:
+    """Of each host: how many spans there were at once, at most, and when first."""
+    changes: dict[str, list[tuple[float, int]]] = defaultdict(list)
+    for span in spans:
+        changes[span.host] += [(span.start, 1), (span.end, -1)]
+    result = []
+    for host, of_host in changes.items():
+        now = most = 0
+        when = 0.0
+        for at, change in sorted(of_host):  # an end before a start of the same moment
+            now += change
+            if now > most:
+                most, when = now, at
+        result.append((host, most, when))
+    return result
+
+
+# All the rest -----------------------------------------------------------------------------------
+
+
+def _check_pages(verdict: Verdict, events: list[Event]) -> None:
+    known = [(event.host, event.path) for event in events if event.what == "known"]
+    arrived = Counter((event.host, event.path) for event in events if event.what == "page")
+    verdict.lost = [f"{host}{path}" for host, path in known if not arrived[host, path]]
+    verdict.twice = sum(count > 1 for count in arrived.values())
+    if verdict.lost:
+        some = ", ".join(verdict.lost[:3])
+        verdict.violations.append(f"{len(verdict.lost)} pages lost, such as {some}")
+
+
+def _check_times(verdict: Verdict, events: list[Event]) -> None:
+    for event in events:
+        if event.what == "recovered" and event.seconds >= verdict.recovery:
+            verdict.recovery, verdict.promise = event.seconds, event.promise
+        if event.what == "exited":
+            verdict.exit = max(verdict.exit, event.seconds)
+            if event.count:
+                verdict.violations.append(f"{event.node} exited with status {event.count}")
+        if event.what in ("recovered", "exited") and event.seconds > FACTOR * event.promise + SLACK:
+            verdict.violations.append(
+                f"{event.what} after {event.seconds:.1f} s, promised were {event.promise:.1f} s"
+            )
+
+
+def _check_the_end(verdict: Verdict, events: list[Event], frozen: list[Span], lease: float) -> None:
+    for event in events:
+        if event.what == "left" and event.count:
+            verdict.violations.append(f"{event.count} members left on the server: {event.id}")
+        elif event.what == "problem":
+            verdict.violations.append(f"{event.node or 'the run'}: {event.id}")
+        elif event.what == "closed":
+            blocked = [span for span in frozen if span.node == event.node]
+            if not event.count and any(span.end - span.start > lease for span in blocked):
+                verdict.violations.append(f"{event.node} does not say that it was blocked")

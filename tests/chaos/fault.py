@@ -1,0 +1,52 @@
+"""What a fault is: a small function with a name, done to a world.
+
+A fault is done to a world in full swing. It waits for what it has to see (`recovers` measures the
+way back to full use), and lets time pass only where the length of time is what the fault is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from tests.chaos import machine
+from tests.chaos.world import Setup, World
+
+Happens = Callable[[World], Awaitable[None]]
+HOUR = 3600.0
+
+
+@dataclass(frozen=True)
+class Fault:
+    name: str
+    happens: Happens
+    setup: Setup
+
+    def why_not_here(self) -> str:
+        """Why this machine cannot have it; empty if it can."""
+        if self.setup.server_clock:
+            return machine.why_no_server_clock()
+        if self.setup.node_clocks:
+            return machine.why_no_clocks()
+        if self.setup.namespace:
+            return machine.why_no_namespaces()
+        return ""
+
+
+FAULTS: dict[str, Fault] = {}
+
+
+def fault(setup: Setup = Setup()) -> Callable[[Happens], Happens]:  # noqa: B008  (it is frozen)
+    """Enter a function into `FAULTS` under its own name."""
+
+    def enter(happens: Happens) -> Happens:
+        name = happens.__name__.replace("_", "-")
+        FAULTS[name] = Fault(name, happens, setup)
+        return happens
+
+    return enter
+
+
+@fault()
+async def nothing(world: World) -> None:
+    await world.recovers()

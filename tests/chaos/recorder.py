@@ -1,0 +1,96 @@
+"""A node's view of its run: an extension that appends what happens to its permits to a file."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+from typing import Any, Self
+
+from scrapy import Request, signals
+from scrapy.crawler import Crawler
+
+from semaphore_middleware.permit import Permit, Stage
+from tests.chaos import mutants
+
+BEAT = 0.1  # seconds between two looks at how late the event loop is
+BLOCKED = 0.3  # seconds late: that is no longer a busy moment
+
+
+class Signature:
+    """A downloader middleware after the semaphore's: tells the site which node this is.
+
+    Not USER_AGENT: a request that goes back to the others takes its headers along.
+    """
+
+    def __init__(self, node: str) -> None:
+        self._node = node
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Self:
+        return cls(crawler.settings["CHAOS_NODE"])
+
+    def process_request(self, request: Request) -> None:
+        request.headers["User-Agent"] = self._node
+
+
+class Recorder:
+    """Each line is one `write` to the kernel, so that nothing is missing after a kill."""
+
+    def __init__(self, crawler: Crawler) -> None:
+        self._crawler = crawler
+        self._node: str = crawler.settings["CHAOS_NODE"]
+        self._file = os.open(
+            crawler.settings["CHAOS_HISTORY"], os.O_WRONLY | os.O_APPEND | os.O_CREAT
+        )
+        self._watch_permits()
+        if name := crawler.settings.get("CHAOS_MUTANT"):
+            mutants.plant(name)
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Self:
+        recorder = cls(crawler)
+        crawler.signals.connect(recorder._opened, signals.spider_opened)
+        crawler.signals.connect(recorder._stopped, signals.engine_stopped)
+        return recorder
+
+    def note(self, what: str, **facts: Any) -> None:
+        event = {"at": time.monotonic(), "what": what, "node": self._node, **facts}
+        os.write(self._file, json.dumps(event).encode() + b"\n")
+
+    def _watch_permits(self) -> None:
+        """Permits of this process tell their grant after it is true, and their end before."""
+        grant, lose, release = Permit.grant, Permit.lose, Permit.release
+        note = self.note
+
+        def noted_grant(permit: Permit, now: float) -> None:
+            note("grant", host=permit.scope, id=str(permit.number))
+            grant(permit, now)
+
+        def noted_lose(permit: Permit) -> None:
+            note("lost", host=permit.scope, id=str(permit.number))
+            lose(permit)
+
+        def noted_release(permit: Permit) -> None:
+            if permit.stage is Stage.HELD:
+                note("release", host=permit.scope, id=str(permit.number))
+            release(permit)
+
+        ours = {"grant": noted_grant, "lose": noted_lose, "release": noted_release}
+        for name, method in ours.items():
+            setattr(Permit, name, method)
+
+    def _opened(self) -> None:
+        self._beat(asyncio.get_running_loop().time())
+
+    def _beat(self, expected: float) -> None:
+        """Note when the loop was blocked, by the spider or by a machine that had too much to do."""
+        loop = asyncio.get_running_loop()
+        late = loop.time() - expected
+        if late > BLOCKED:
+            self.note("blocked", seconds=late + BEAT)
+        loop.call_later(BEAT, self._beat, loop.time() + BEAT)
+
+    def _stopped(self) -> None:
+        self.note("closed", count=int(self._crawler.stats.get_value("semaphore/stalls", 0)))

@@ -1,0 +1,129 @@
+"""Chaos: real crawls, random faults, one table. `python -m tests.chaos.run --seed N --runs K`
+
+Exit status 1 if any promise was broken. A seed chooses the same faults, victims and moments again;
+what the machine makes of them differs from run to run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tests.chaos.checker import Verdict, check
+from tests.chaos.faults import FAULTS, Fault
+from tests.chaos.report import Result, show
+from tests.chaos.world import Plan, Setup, StuckError, World
+
+SHOWN = 5  # violations of a run: the others are in its directory
+
+
+async def run(plan: Plan, *faults: Fault) -> Verdict:
+    """One run with these faults, one after the other, and what the checker says about it."""
+    directory = Path(tempfile.mkdtemp(prefix="chaos-"))
+    setup = faults[0].setup if faults else Setup()
+    world = World(plan, setup, directory)
+    try:
+        async with world:
+            await world.in_full_swing()
+            for fault in faults:
+                await world.more(world.dice.randint(plan.requests // 10, plan.requests // 3))
+                await fault.happens(world)
+            await world.finish()
+    except StuckError as stuck:
+        world.history.note("problem", id=str(stuck))
+    verdict = check(world.history, plan.limit, plan.lease)
+    if verdict.violations:
+        world.history.write(directory / "history.jsonl")
+        verdict.kept_in = str(directory)
+    else:
+        shutil.rmtree(directory)
+    return verdict
+
+
+@dataclass(frozen=True)
+class Orders:
+    """What the command line asks for."""
+
+    seed: int
+    runs: int
+    faults: list[Fault]
+    budget: float | None  # minutes
+    plan: Plan
+
+    def rounds(self) -> Iterator[tuple[str, Fault]]:
+        """The runs in order, each with the seed that replays it: all faults, as often as asked."""
+        for round in range(self.runs):
+            for fault in self.faults:
+                yield f"{self.seed + round}", fault
+
+
+async def carry_out(orders: Orders) -> list[Result]:
+    end = time.monotonic() + 60 * orders.budget if orders.budget else float("inf")
+    results = []
+    for seed, fault in orders.rounds():
+        if time.monotonic() > end:
+            say(f"The budget of {orders.budget:g} minutes is spent.")
+            break
+        verdict = await run(replace(orders.plan, seed=f"{seed} {fault.name}"), fault)
+        results.append(Result(fault.name, verdict))
+        say(f"{fault.name:45} --seed {seed:6} {verdict}")
+        for violation in verdict.violations[:SHOWN]:
+            say(f"    {violation}")
+        if more := verdict.violations[SHOWN:]:
+            say(f"    and {len(more)} more")
+    return results
+
+
+def say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)  # noqa: T201  (a program of its own)
+
+
+def read_orders(arguments: list[str] | None = None) -> tuple[Orders, bool]:
+    parser = argparse.ArgumentParser(description="Crawl while everything breaks, and judge.")
+    parser.add_argument("--seed", type=int, default=random.randrange(10**6))
+    parser.add_argument("--runs", type=int, default=1, help="of each fault; each its own seed")
+    parser.add_argument("--faults", default="", help="names by commas; all if none")
+    parser.add_argument("--budget", type=float, help="minutes after which no run begins")
+    parser.add_argument("--requests", type=int, default=3000, help="at least, in each run")
+    parser.add_argument("--nodes", type=int, default=3)
+    parser.add_argument("--lease", type=float, default=2.0, help="seconds")
+    parser.add_argument("--mutant", default="", help="plant this in the scripts, to be caught")
+    parser.add_argument("--json", action="store_true", help="results as JSON, not as a table")
+    given = parser.parse_args(arguments)
+    names = given.faults.split(",") if given.faults else list(FAULTS)
+    if unknown := set(names) - set(FAULTS):
+        parser.error(f"no such fault: {', '.join(sorted(unknown))}; there are {', '.join(FAULTS)}")
+    plan = Plan(
+        "", nodes=given.nodes, lease=given.lease, requests=given.requests, mutant=given.mutant
+    )
+    faults = []
+    for name in names:
+        if why := FAULTS[name].why_not_here():
+            say(f"{name:45} skipped: {why}")
+        else:
+            faults.append(FAULTS[name])
+    return Orders(given.seed, given.runs, faults, given.budget, plan), given.json
+
+
+def main() -> None:
+    orders, as_json = read_orders()
+    say(f"Seed {orders.seed}, {len(orders.faults)} faults, {orders.runs} runs of each.")
+    results = asyncio.run(carry_out(orders))
+    if as_json:
+        print(json.dumps([result.as_dict() for result in results], indent=1))  # noqa: T201
+    else:
+        show(results, orders.plan.limit)
+    sys.exit(any(result.verdict.violations for result in results))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,26 @@
+"""A short cut of the chaos suite: two crawls to which one fault happens after the other."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.chaos.faults import FAULTS
+from tests.chaos.run import run
+from tests.chaos.world import Plan
+from tests.nodes import in_asyncio
+
+PLAN = Plan(seed="a short cut", lease=1.5, requests=600, patience=30.0)
+CRAWLS = {
+    "nodes": ["node-killed-and-replaced", "node-frozen-for-more-than-a-lease", "node-interrupted"],
+    "server": ["flushall", "replies-dropped", "grants-dropped", "server-killed-and-back-empty"],
+    "network": ["node-cut-off-for-more-than-a-lease", "connections-dropped", "scripts-forgotten"],
+}
+
+
+@pytest.mark.parametrize("crawl", CRAWLS)
+@in_asyncio
+async def test_every_promise_is_kept_through_faults(crawl: str) -> None:
+    verdict = await run(PLAN, *(FAULTS[name] for name in CRAWLS[crawl]))
+    assert verdict.violations == []
+    assert verdict.requests >= PLAN.requests
+    assert verdict.most == PLAN.limit

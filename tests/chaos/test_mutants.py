@@ -1,0 +1,52 @@
+"""The chaos suite can convict: crawls whose scripts have one thing wrong break a promise."""
+
+from __future__ import annotations
+
+import pytest
+
+from semaphore_middleware import store
+from tests.chaos.faults import FAULTS
+from tests.chaos.mutants import MUTANTS, mutate
+from tests.chaos.run import run
+from tests.chaos.world import Plan
+from tests.nodes import in_asyncio
+
+CAUGHT = {  # in a run with which fault, and of what it is convicted
+    "client clock instead of TIME": ("nothing", "the site had"),
+    "notify without granting": ("nothing", "the site had"),
+    "eviction of the dead left out": ("node-killed", "for full use again"),
+    "acquire not idempotent": ("grants-dropped", "left on the server"),
+    "epoch check left out": ("flushall", "the site had"),
+}
+QUICK = "notify without granting"
+
+
+def test_there_is_a_crawl_for_every_mutant() -> None:
+    assert set(CAUGHT) == set(MUTANTS)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_every_mutant_fits_the_scripts(mutant: str) -> None:
+    scripts = "prelude", "acquire", "release", "renew"
+    assert any(mutate(mutant, name, store._source(name)) != store._source(name) for name in scripts)
+
+
+@in_asyncio
+async def test_a_mutant_is_caught() -> None:
+    await _is_caught(QUICK)
+
+
+@pytest.mark.mutants
+@pytest.mark.parametrize("mutant", sorted(set(CAUGHT) - {QUICK}))
+@in_asyncio
+async def test_each_mutant_is_caught(mutant: str) -> None:
+    await _is_caught(mutant)
+
+
+async def _is_caught(mutant: str) -> None:
+    fault, crime = CAUGHT[mutant]
+    plan = Plan(seed="mutants", lease=1.5, requests=600, patience=15.0, mutant=mutant)
+    verdict = await run(plan, FAULTS[fault])
+    convictions = [violation for violation in verdict.violations if crime in violation]
+    assert convictions, verdict.violations
+    print(f"{mutant}: caught with {fault}, {convictions[0]}")  # noqa: T201  (-rP shows it)

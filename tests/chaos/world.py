@@ -1,0 +1,260 @@
+"""One run: a site, a server, the nodes with their proxies, and what can be done to them."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any, Self
+
+from tests.chaos.history import History
+from tests.chaos.machine import Clock, Namespace
+from tests.chaos.nodes import Node
+from tests.chaos.proxy import Proxy
+from tests.chaos.site import Site
+from tests.nodes import eventually
+from tests.servers import RedisServer
+
+
+class StuckError(Exception):
+    """What a run waits for does not happen."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    seed: str
+    nodes: int = 3
+    hosts: int = 6
+    limit: int = 3
+    lease: float = 2.0  # seconds
+    requests: int = 3000  # that the site must see before the run comes to its end
+    patience: float = 60.0  # seconds; who waits for longer has failed, never passed
+    mutant: str = ""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a fault needs from the start."""
+
+    server_clock: bool = False
+    node_clocks: tuple[float, ...] = ()  # seconds that the nodes' clocks are off
+    namespace: bool = False  # for the first node
+    server_options: tuple[str, ...] = ()
+
+
+class World:
+    """The pages to be fetched are kept on a server of their own, which no fault touches: what is
+    judged here is the semaphore, whose data may be lost.
+    """
+
+    def __init__(self, plan: Plan, setup: Setup, directory: Path) -> None:
+        self.plan = plan
+        self.lease = plan.lease
+        self.dice = Random(plan.seed)
+        self.history = History()
+        self.nodes: list[Node] = []
+        self.clock = Clock(directory / "server-clock") if setup.server_clock else None
+        self.namespace = Namespace(plan.hosts) if setup.namespace else None
+        # A server that anyone may have used before: the nodes wait once for the recovery wait.
+        self.server = RedisServer(
+            *setup.server_options,
+            born_empty=False,
+            environment=self.clock.environment if self.clock else {},
+        )
+        self._setup = setup
+        self._directory = directory
+        self._frontier = RedisServer()
+        self._stack = AsyncExitStack()
+        addresses = [f"127.0.0.{number + 1}" for number in range(plan.hosts)]
+        if self.namespace:
+            addresses = self.namespace.site_addresses
+        self.site = Site(self.history, Random(plan.seed), addresses, plan.limit, plan.lease)
+
+    async def __aenter__(self) -> Self:
+        async with AsyncExitStack() as stack:
+            if self.namespace:
+                stack.enter_context(self.namespace)
+            for server in (self.server, self._frontier):
+                stack.callback(server.remove)
+                await asyncio.to_thread(server.start)
+            await stack.enter_async_context(self.site)
+            stack.push_async_callback(self._end_nodes)
+            self._stack = stack.pop_all()
+            for _ in range(self.plan.nodes):
+                await self.start_node()
+        return self
+
+    async def __aexit__(self, *exit: Any) -> None:
+        await self._stack.__aexit__(*exit)
+
+    async def _end_nodes(self) -> None:
+        for node in self.nodes:
+            await node.end()
+            if node.history.exists():
+                self.history.read(node.history)
+
+    async def start_node(self) -> Node:
+        number = len(self.nodes)
+        in_namespace = self.namespace if number == 0 else None
+        address = in_namespace.server_address if in_namespace else "127.0.0.1"
+        proxy = await self._stack.enter_async_context(Proxy(self.server.path, address))
+        node = Node(f"node-{number + 1}", self._directory, proxy)
+        clock: dict[str, str] = {}
+        if self._setup.node_clocks:
+            off = Clock(self._directory / f"{node.name}-clock")
+            off.jump(self._setup.node_clocks[number % len(self._setup.node_clocks)])
+            clock.update(off.environment)
+        settings = {
+            "REDIS_URL": self._frontier.url,
+            "CRAWL": "chaos",
+            "CRAWL_LEASE": self.lease,
+            "SEMAPHORE_LEASE": self.lease,
+            "CONCURRENT_REQUESTS_PER_DOMAIN": self.plan.limit,
+            "CHAOS_MUTANT": self.plan.mutant,
+        }
+        await node.start(
+            [f"{host.url}/0" for host in self.site.hosts],
+            settings,
+            clock,
+            in_namespace.prefix if in_namespace else (),
+        )
+        self.nodes.append(node)
+        return node
+
+    # What runs wait for -------------------------------------------------------------------------
+
+    async def until(self, seen: Callable[[], bool], what: str) -> None:
+        """Wait until the site has seen something."""
+        await self._in_time(self.site.until(seen), what)
+
+    async def in_full_swing(self) -> None:
+        """All nodes take part and every place is in use."""
+        names = {node.name for node in self.nodes}
+        await self.until(lambda: self.site.visitors >= names, "all nodes to take part")
+        await self._in_time(self.site.in_full_use(time.monotonic()), "the first full use")
+
+    async def happens(self, event: asyncio.Event, what: str) -> None:
+        await self._in_time(event.wait(), what)
+
+    async def more(self, requests: int) -> None:
+        goal = self.site.requests + requests
+        await self.until(lambda: self.site.requests >= goal, "more requests")
+
+    async def recovers(self, promise: float = 0.0, since: float | None = None) -> None:
+        """Wait for full use again, and note how long it took since then, by default since now.
+
+        What is promised, by default, is what holds for all that happens to nodes.
+        """
+        since = since or time.monotonic()
+        await self._in_time(self.site.in_full_use(since), "full use again")
+        seconds = max(host.filled for host in self.site.hosts) - since
+        promise = promise or self.lease + self.lease / 3
+        self.history.note("recovered", seconds=seconds, promise=promise)
+
+    async def recovers_from_loss(self) -> None:
+        """The same for a server that has lost its data, or may have: the recovery wait is added."""
+        await self.recovers(self.lease + self.lease + self.lease / 3)
+
+    async def finish(self) -> None:
+        """Let the nodes come to the end of the site, and see what is left behind."""
+        goal = self.plan.requests
+        await self.until(lambda: self.site.requests >= goal, f"{goal} requests")
+        self.site.backlog = 0
+        ended = asyncio.gather(*(node.ended.wait() for node in self.nodes))
+        await self._in_time(ended, "the end of the crawl")
+        for node in self.nodes:
+            if node.status != 0 and not node.was_told_to_end:
+                self.history.note("problem", node.name, id=f"ended with exit status {node.status}")
+            for error in node.errors:
+                self.history.note("problem", node.name, id=f"logged: {error}")
+        self.history.note("left", id="semaphore", count=await self._left())
+        with self._frontier.client() as client:
+            keys = [key for key in client.keys("crawl:*") if b":ended:" not in key]  # kept a while
+            self.history.note("left", id="frontier", count=len(keys))
+
+    async def _left(self) -> int:
+        """Members that nobody came for. Those of the dead end with their keys, two leases later."""
+        end = time.monotonic() + 3 * self.lease
+        left = 0
+
+        async def settled() -> bool:
+            nonlocal left
+            left = sum(self.server.members().values())
+            return left == 0 or time.monotonic() > end
+
+        await eventually(settled)
+        return left
+
+    async def _in_time(self, happens: Any, what: str) -> None:
+        try:
+            await asyncio.wait_for(happens, self.plan.patience)
+        except TimeoutError:
+            state = f"{self.site.requests} requests, {self.server.members()}"
+            raise StuckError(f"waited {self.plan.patience:.0f} s for {what}; {state}") from None
+
+    # What is done to nodes ----------------------------------------------------------------------
+
+    def any_node(self) -> Node:
+        return self.dice.choice([node for node in self.nodes if node.runs])
+
+    async def some_time(self, least: float, most: float) -> None:
+        """Let this many leases pass, more or less."""
+        await asyncio.sleep(self.dice.uniform(least, most) * self.lease)
+
+    async def kill(self, node: Node) -> None:
+        node.was_told_to_end = True
+        self.site.afflicted.add(node.name)
+        node.send(signal.SIGKILL)
+        await node.ended.wait()
+        self.history.note("killed", node.name)
+
+    @asynccontextmanager
+    async def frozen(self, node: Node) -> AsyncIterator[None]:
+        self.history.note("frozen", node.name)
+        node.send(signal.SIGSTOP)
+        try:
+            async with self.afflicted(node):
+                yield
+        finally:
+            node.send(signal.SIGCONT)
+            self.history.note("woken", node.name)
+
+    @asynccontextmanager
+    async def afflicted(self, node: Node) -> AsyncIterator[None]:
+        """What this node has open does not count as use of a place: the others have to come up."""
+        self.site.afflicted.add(node.name)
+        try:
+            yield
+        finally:
+            self.site.afflicted.discard(node.name)
+
+    # What is done to the server -----------------------------------------------------------------
+
+    async def restart_server(self, leases_down: float = 0.0) -> None:
+        self.server.kill()
+        await asyncio.sleep(leases_down * self.lease)
+        await asyncio.to_thread(self.server.start)
+
+    def also_ends(self, server: RedisServer) -> None:
+        """Another server, which is to end with the run."""
+        self._stack.callback(server.remove)
+
+    def use(self, server: RedisServer) -> None:
+        """From now on this is the server, for whoever connects anew."""
+        self.server = server
+        for node in self.nodes:
+            node.proxy.target = server.path
+
+    async def command(self, *words: str | int | bytes) -> Any:
+        """Say something to the server, past all proxies."""
+
+        def say() -> Any:
+            with self.server.client() as client:
+                return client.execute_command(*words)
+
+        return await asyncio.to_thread(say)

@@ -1,0 +1,198 @@
+"""Whole crawls in which nodes and servers fail: a page may be fetched twice, never lost."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+from redis import Redis
+
+from crawler.example_site import ExampleSite
+from crawler.shared_crawl import Entry, SharedCrawl
+from tests.crawler.conftest import (
+    HOST,
+    Scrapy,
+    StartScrapy,
+    assert_each_page_was_asked_for_once,
+    crawl,
+    crawl_keys,
+    pages_asked_for,
+    serving,
+    start_together,
+    wait_until,
+)
+from tests.servers import RedisServer
+
+SHORT_LEASES = ("-s", "CRAWL_LEASE=0.5", "-s", "SEMAPHORE_LEASE=1")
+
+
+def name_of(node: Scrapy) -> str:
+    (name,) = re.findall(r"Node (\S+) joins the crawl", node.log)
+    return str(name)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_a_killed_node_had_in_hand_is_fetched_by_the_others(
+    scrapy: StartScrapy, client: Redis, seed: int
+) -> None:
+    random = Random(seed)
+    with serving(latency=0.03) as site:
+        nodes = start_together(scrapy, client, 3, crawl(site, *SHORT_LEASES), name="killing")
+        moment = random.randrange(1, 55)
+        wait_until(lambda: pages_asked_for(site) >= moment)
+        victim = nodes.pop(random.randrange(3))
+        victim.kill()
+        assert [node.finishes() for node in nodes] == [True] * 2
+        assert site.judge.missed(HOST) == []
+    assert crawl_keys(client) == []
+
+
+def test_a_crawl_whose_nodes_were_all_killed_is_resumed(scrapy: StartScrapy, client: Redis) -> None:
+    with serving(latency=0.05) as site:
+        short = crawl(site, *SHORT_LEASES)
+        nodes = start_together(scrapy, client, 2, short, name="killing")
+        wait_until(lambda: pages_asked_for(site) > 20)
+        for node in nodes:
+            node.kill()
+        fetched = {*site.judge.record(HOST).pages}
+        site.judge.hosts.clear()
+        assert scrapy(*short, "-s", "CRAWL=killing").finishes()
+        again = {*site.judge.record(HOST).pages}
+        assert fetched | again == {*site.judge.paths}
+        assert len(fetched & again) <= 16  # what two nodes had in hand, not all of it
+    assert crawl_keys(client) == []
+
+
+def test_a_node_that_wakes_goes_on_crawling(scrapy: StartScrapy, client: Redis) -> None:
+    with serving(latency=0.05) as site:
+        short = crawl(site, *SHORT_LEASES)
+        frozen, awake = start_together(scrapy, client, 2, short, name="freezing")
+        wait_until(lambda: pages_asked_for(site) > 10)
+        frozen.process.send_signal(signal.SIGSTOP)
+        working = SharedCrawl(client, "freezing", "test").key("working")
+        wait_until(lambda: client.zscore(working, name_of(frozen)) is None)
+        frozen.process.send_signal(signal.SIGCONT)
+        assert [awake.finishes(), frozen.finishes()] == [True] * 2
+        assert site.judge.missed(HOST) == []
+    assert crawl_keys(client) == []
+
+
+def test_a_node_that_wakes_after_the_end_leaves_no_trace(
+    scrapy: StartScrapy, client: Redis
+) -> None:
+    with serving(latency=0.05) as site:
+        short = crawl(site, *SHORT_LEASES)
+        frozen, awake = start_together(scrapy, client, 2, short, name="freezing")
+        wait_until(lambda: pages_asked_for(site) > 10)
+        frozen.process.send_signal(signal.SIGSTOP)
+        assert awake.finishes()
+        assert site.judge.missed(HOST) == []
+        frozen.process.send_signal(signal.SIGCONT)
+        assert frozen.finishes()
+    assert crawl_keys(client) == []
+
+
+GATED = """
+import asyncio
+from pathlib import Path
+from scrapy import Request, Spider
+
+class Gate:
+    async def process_item(self, item):
+        while not Path("open").exists():
+            await asyncio.sleep(0.01)
+        return item
+
+class Gated(Spider):
+    name = "gated"
+    custom_settings = {"ITEM_PIPELINES": {Gate: 1}}
+
+    async def start(self):
+        yield Request(self.url)
+
+    def parse(self, response):
+        yield Request(response.urljoin("/page/1"), callback=self.parse_link)
+        yield {"url": response.url}
+
+    def parse_link(self, response):
+        pass
+"""
+
+
+def test_a_page_is_in_hand_until_its_items_are_through(
+    scrapy: StartScrapy, client: Redis, site: ExampleSite, tmp_path: Path
+) -> None:
+    (tmp_path / "gated.py").write_text(GATED)
+    node = scrapy("runspider", "gated.py", "-a", f"url={site.url}", *SHORT_LEASES)
+    shared = SharedCrawl(client, "gated", "test")
+    wait_until(lambda: pages_asked_for(site) == 2 and shared.counts().unfinished == 1)
+    node.kill()
+    (tmp_path / "open").touch()
+    again = scrapy("runspider", "gated.py", "-a", f"url={site.url}", *SHORT_LEASES)
+    assert again.finishes()
+    assert site.judge.twice(HOST) == ["/"]
+    assert "'item_scraped_count': 1" in again.log
+    assert crawl_keys(client) == []
+
+
+def test_a_request_that_cannot_be_read_does_not_hold_up_the_crawl(
+    scrapy: StartScrapy, client: Redis, site: ExampleSite
+) -> None:
+    spoiler = SharedCrawl(client, "spoilt", "test")
+    spoiler.join()
+    spoiler.push(Entry(spoiler.new_id(), score=-1, data=b"no request"))
+    spoiler.leave()
+    node = scrapy(*crawl(site, "-s", "CRAWL=spoilt"))
+    assert node.finishes()
+    assert node.log.count("A request cannot be read any more and is dropped") == 1
+    assert_each_page_was_asked_for_once(site)
+    assert crawl_keys(client) == []
+
+
+@pytest.fixture
+def lasting() -> Iterator[RedisServer]:
+    """A server whose data outlives it."""
+    server = RedisServer("--appendonly", "yes", "--appendfsync", "always").start()
+    try:
+        yield server
+    finally:
+        server.remove()
+
+
+def test_links_found_while_the_server_is_away_are_kept(
+    scrapy: StartScrapy, lasting: RedisServer
+) -> None:
+    with serving(latency=0.3) as site:
+        node = scrapy(*crawl(site), url=lasting.url)
+        wait_until(lambda: pages_asked_for(site) > 1)  # the second level's, with links to a third
+        lasting.kill()
+        wait_until(lambda: "is away" in node.log and site.judge.record(HOST).now == 0)
+        site.latency = 0.01
+        lasting.start()
+        assert node.finishes()
+        assert_each_page_was_asked_for_once(site)
+        with lasting.client() as client:
+            assert crawl_keys(client) == []
+
+
+@pytest.mark.parametrize("loss", ["restart", "flushall"])
+def test_a_crawl_that_its_server_has_lost_begins_anew(
+    scrapy: StartScrapy, server: RedisServer, client: Redis, loss: str
+) -> None:
+    with serving(latency=0.1) as site:
+        nodes = start_together(scrapy, client, 2, crawl(site, *SHORT_LEASES), name="losing")
+        wait_until(lambda: pages_asked_for(site) > 10)
+        if loss == "restart":
+            server.kill()
+            server.start()
+        else:
+            client.flushall()
+        wait_until(lambda: all("begins anew" in node.log for node in nodes))
+        site.latency = 0.01
+        assert [node.finishes() for node in nodes] == [True] * 2
+        assert site.judge.missed(HOST) == []
+    assert crawl_keys(client) == []
