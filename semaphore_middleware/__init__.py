@@ -14,9 +14,9 @@ from semaphore_middleware.errors import (
     SettingsError,
 )
 from semaphore_middleware.limits import Limit
+from semaphore_middleware.messages import Inspection, Member
 from semaphore_middleware.permit import Permit
 from semaphore_middleware.semaphore import FairSemaphore
-from semaphore_middleware.store import Inspection, Member
 
 __all__ = [
     "AcquireTimeoutError",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import re
 import ssl
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -66,6 +67,9 @@ class Server:
                 "rediss://host:port/db or unix:///path?db=N"
             )
         try:
+            host, *rest = re.split("[/?#]", url.partition("://")[2], maxsplit=1)
+            if host and "@" in "".join(rest):  # a part of the password would be taken for the host
+                raise ValueError
             self._pool = ConnectionPool.from_url(
                 url,
                 protocol=2,
@@ -155,6 +159,8 @@ class Server:
 
     def _explain(self, error: Exception) -> Exception:
         """Our word for redis-py's error: will it pass by itself, or not?"""
+        if isinstance(error.__cause__, RedisError):  # as redis-py has it on a Unix socket
+            error = error.__cause__
         text = _first_line(error)
         if isinstance(error, BusyLoadingError):
             return ServerUnreachableError(f"{self} is still loading its data")

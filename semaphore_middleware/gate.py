@@ -107,8 +107,6 @@ class Gate:
 
         Raises `AcquireTimeoutError`, and `IgnoreRequest` once the spider is closing.
         """
-        if request in self._permits:
-            raise SemaphoreError(f"{request} is being fetched already; yield a copy of it")
         scope = self.scope_of(request)
         limit = self.settings.limits.of(scope) if scope is not None else None
         if scope is None or limit is None:
@@ -121,11 +119,14 @@ class Gate:
             raise
         except ClosedError:
             return self._send_back(request)
+        if request in self._permits:
+            permit.release()
+            raise SemaphoreError(f"{request} is being fetched already; yield a copy of it")
         self._permits[request] = permit
         self.stats.acquired(permit)
         task = asyncio.current_task()
         assert task is not None, "Scrapy runs each fetch in a task of its own"
-        task.add_done_callback(lambda _: self._fetch_ended(request))
+        task.add_done_callback(lambda _: self.answered(request))
         return None
 
     def watch(self, request: Request) -> AbstractContextManager[None]:
@@ -145,8 +146,8 @@ class Gate:
         self._in_downloader.discard(request)
         self._leave(request)
 
-    def _fetch_ended(self, request: Request) -> None:
-        # A fetch that is cancelled ends before its transfer, which Scrapy runs in another task.
+    def answered(self, request: Request) -> None:
+        """Give the permit back unless something is on the wire, as it is after a cancellation."""
         if request not in self._in_downloader:
             self._leave(request)
 

@@ -11,6 +11,7 @@ from semaphore_middleware.gate import Gate, gate_of
 if TYPE_CHECKING:
     from scrapy import Request
     from scrapy.crawler import Crawler
+    from scrapy.http import Response
 
 
 class SemaphoreMiddleware:
@@ -32,3 +33,13 @@ class SemaphoreMiddleware:
 
     async def process_request(self, request: Request) -> Request | None:
         return await self._gate.enter(request)
+
+    def process_response(self, request: Request, response: Response) -> Response:
+        """What a middleware after this one has answered holds no permit from here on: one before
+        may want to ask the same site.
+        """
+        self._gate.answered(request)
+        return response
+
+    def process_exception(self, request: Request, exception: Exception) -> None:  # noqa: ARG002
+        self._gate.answered(request)

@@ -10,15 +10,15 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 
 from semaphore_middleware.connection import Link, Server, patience
 from semaphore_middleware.errors import ClosedError, ServerRefusedError, ServerUnreachableError
 from semaphore_middleware.limits import Limit
+from semaphore_middleware.messages import Answer, Ask, Inspection, Message, asks
 from semaphore_middleware.permit import Permit, Stage
-from semaphore_middleware.store import Answer, Ask, Inspection, Store, Verb
+from semaphore_middleware.store import GRACE, RENEWAL, Store
 
 logger = logging.getLogger(__name__)
 
@@ -33,9 +33,7 @@ class Node:
         self._server = server
         self._store = store
         self._lease = lease
-        # From sending a call that lengthens a lease to the local deadline: less than the lease, so
-        # that a transfer has been ended when the server counts its permit as over.
-        self._grace = 0.9 * lease
+        self._grace = GRACE * lease  # from sending a call that lengthens a lease to the deadline
         self._count = on_event
 
         self._numbers = itertools.count(1)
@@ -95,7 +93,7 @@ class Node:
         self._to_ask[permit.number] = permit
         self._work.set()
         if self._renewal is None:
-            self._renewal = self._loop.call_later(self._lease / 3, self._renew)
+            self._renewal = self._loop.call_later(RENEWAL * self._lease, self._renew)
         return permit
 
     async def inspect(self, scope: str) -> Inspection:
@@ -112,7 +110,7 @@ class Node:
             self._work.set()
 
     def _say_all(self) -> None:
-        """Ask for all that wait and renew all that is held: after a gap, and every lease/3."""
+        """Ask for all that wait and renew all that is held: after a gap, and to keep the leases."""
         self._say_all_due = True
         self._work.set()
 
@@ -125,9 +123,9 @@ class Node:
             # Counted from the first call until one is answered: any of them may have been heard.
             permit.deadline = permit.deadline or now + self._grace
         return [
-            *_group("release", ((n, *what) for n, what in self._to_release.items())),
-            *_group("renew", ((p.number, p.scope, p.limit) for p in held)),
-            *_group("acquire", ((p.number, p.scope, p.limit) for p in waiting)),
+            *asks("release", ((n, *what) for n, what in self._to_release.items())),
+            *asks("renew", ((p.number, p.scope, p.limit) for p in held)),
+            *asks("acquire", ((p.number, p.scope, p.limit) for p in waiting)),
         ]
 
     def _in_stage(self, stage: Stage) -> list[Permit]:
@@ -159,7 +157,7 @@ class Node:
         if payload is None:  # subscribed, maybe anew: what was said before was not heard
             self._say_all()
             return
-        message = self._store.read(payload)
+        message = Message.read(payload)
         if message is None:
             self._count("strange_messages")
             return
@@ -194,10 +192,20 @@ class Node:
     # Time ---------------------------------------------------------------------------------------
 
     def _renew(self) -> None:
+        assert self._renewal is not None
+        late = self._loop.time() - self._renewal.when()
         self._renewal = None
+        if late > RENEWAL * self._lease:
+            self._count("stalls")
+            logger.warning(
+                "This process stood still for %.1f s, and so could not renew its permits. A permit "
+                "outlives %.1f s: is it the machine, or a callback that computes for long?",
+                late,
+                self._lease,
+            )
         if self._permits:
             self._say_all()
-            self._renewal = self._loop.call_later(self._lease / 3, self._renew)
+            self._renewal = self._loop.call_later(RENEWAL * self._lease, self._renew)
 
     def _check_by(self, deadline: float) -> None:
         if self._deadlines is not None:
@@ -290,11 +298,3 @@ class Node:
         if self._loop.time() - self._complained >= SAY_AGAIN:
             self._complained = self._loop.time()
             logger.warning("%s. No permit is granted until it serves again; %s.", error, self)
-
-
-def _group(verb: Verb, permits: Iterable[tuple[int, str, Limit]]) -> list[Ask]:
-    """One ask a scope (and limit: it may have changed), in the order of the permits."""
-    numbers: dict[tuple[str, Limit], list[int]] = defaultdict(list)
-    for number, scope, limit in permits:
-        numbers[scope, limit].append(number)
-    return [Ask(verb, scope, limit, tuple(group)) for (scope, limit), group in numbers.items()]

@@ -13,10 +13,11 @@ from semaphore_middleware import embedded
 from semaphore_middleware.connection import Server
 from semaphore_middleware.errors import AcquireTimeoutError, ClosedError, SettingsError
 from semaphore_middleware.limits import ALLOWED, Limit
+from semaphore_middleware.messages import Inspection
 from semaphore_middleware.node import Node
 from semaphore_middleware.permit import Permit
 from semaphore_middleware.settings import check_prefix, default_node, url_from_environment
-from semaphore_middleware.store import Inspection, Store
+from semaphore_middleware.store import Store
 
 
 class FairSemaphore:
@@ -34,8 +35,8 @@ class FairSemaphore:
     environment, else starts an embedded server. `lease` and `recovery_wait` (by default the lease)
     are in seconds and should be the same on all nodes; `prefix` is the first part of every key;
     `node` is this node's name, to which a few random letters are added.
-    `on_event` is called with the name of what happened: "reconnects", "lost", "store_losses" or
-    "strange_messages".
+    `on_event` is called with the name of what happened: "reconnects", "lost", "store_losses",
+    "stalls" or "strange_messages".
     """
 
     def __init__(
@@ -116,8 +117,8 @@ class FairSemaphore:
             self._node.drain()
 
     def _server(self, url: str) -> Server:
-        # A third of the lease, so that a call that hangs leaves time for another.
-        return Server(url, min(5.0, self._lease / 3), self._url_from)
+        # A sixth of the lease, so that a call that hangs leaves time for another.
+        return Server(url, min(5.0, self._lease / 6), self._url_from)
 
     def _leave_embedded(self) -> None:
         if self._lodger is not None:

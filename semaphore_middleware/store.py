@@ -10,87 +10,31 @@ import binascii
 import logging
 import math
 import random
-import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from hashlib import sha1
 from importlib import resources
-from typing import Any, Literal
+from typing import Any
 
 from redis.exceptions import NoScriptError
 
 from semaphore_middleware.connection import Life, Link, Server
 from semaphore_middleware.errors import ServerUnreachableError
-from semaphore_middleware.limits import Limit
+from semaphore_middleware.messages import Answer, Ask, Inspection, Member, batches
 
 logger = logging.getLogger(__name__)
 
-Verb = Literal["acquire", "release", "renew"]
 BUCKETS = 256  # never a setting: nodes that disagreed would each have a limit of their own
 LIMITLESS = 2**53  # Lua's numbers count no further
-NEWS = rb"(?:granted \d{1,15}|again \d{1,15} \d{1,15})"
-MESSAGE = re.compile(rb"%b(?: %b)*" % (NEWS, NEWS))
-MOST_PERMITS = 500  # in one call, so that no call keeps the server from others for long
 
-
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """A verb, for these permits of this scope. Only their numbers travel, never their names."""
-
-    verb: Verb
-    scope: str
-    limit: Limit
-    numbers: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    ask: Ask
-    granted: tuple[int, ...]
-    """Of the caller's permits, not only of those asked about."""
-    lost: tuple[int, ...]
-    again: float | None
-    """Seconds until asking again is worth it: only time is in the way of the head of the line."""
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """What a node is told over its channel."""
-
-    granted: tuple[int, ...] = ()
-    again: tuple[tuple[int, float], ...] = ()
-    """A permit's number, and seconds until asking for it again is worth it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """A permit as `inspect` shows it. Times are in seconds."""
-
-    id: str
-    age: float
-    """Since it was granted; of a waiter, since it asked."""
-    lease_left: float
-
-    @property
-    def node(self) -> str:
-        return self.id.rpartition(":")[0]
-
-
-@dataclass(frozen=True, slots=True)
-class Inspection:
-    """A scope as the server sees it."""
-
-    scope: str
-    limit: int | None
-    """The limit in force; None while the scope is idle."""
-    holders: tuple[Member, ...]
-    waiters: tuple[Member, ...]
-    """In the order of the line."""
-
-    def __str__(self) -> str:
-        limit = self.limit or "-"
-        return f"{self.scope}: {len(self.holders)}/{limit} held, {len(self.waiters)} waiting"
+# Shares of a lease. Renewals come more often than the server's clock may step in a call (STEP), so
+# that it keeps pace with time, and a step too far still leaves the living time to renew:
+# RENEWAL < STEP, and RENEWAL + STEP + RENEWAL < 1. And a node ends what it could not renew (GRACE)
+# before such a clock can think the lease over: GRACE < 1 - STEP.
+RENEWAL = 0.3
+STEP = 0.32
+GRACE = 0.65
 
 
 class Store:
@@ -108,7 +52,10 @@ class Store:
         self._node = node.encode("utf-8", "surrogatepass")
         self._lease = lease
         self._recovery_wait = recovery_wait
+        self._step = _ms(STEP * lease)
+        self._keys = lru_cache(maxsize=512)(self._name_keys)
         self._life: Life | None = None
+        self._seen: dict[bytes, float] = {}  # epoch key -> when it was last as it should be
         self._quiet_since = -math.inf
         self._silent_until = -math.inf
         self._count = on_event
@@ -135,13 +82,15 @@ class Store:
         """
         answers: list[Answer] = []
         while asks:
-            batches = list(_batches(asks))
-            replies = await self._evaluate(link, [self._pack(batch) for batch in batches])
+            calls = list(batches(asks))
+            replies = await self._evaluate(link, [self._pack(call) for call in calls])
             strangers: list[Ask] = []
-            for batch, (_, per_scope) in zip(batches, replies, strict=True):
-                for ask, reply in zip(batch, per_scope, strict=True):
+            now = time.monotonic()
+            for call, per_scope in zip(calls, replies, strict=True):
+                for ask, reply in zip(call, per_scope, strict=True):
                     if reply[0] == b"ok":
-                        answers.append(_answer(ask, reply))
+                        answers.append(Answer.read(ask, reply))
+                        self._seen[self._epoch_key(ask.scope)] = now
                     else:
                         strangers.append(ask)
             if strangers:
@@ -151,23 +100,15 @@ class Store:
 
     async def inspect(self, link: Link, scope: str) -> Inspection:
         """Look at a scope without changing anything."""
-        keys = self._keys(scope)[:4]
-        ((limit, holders, waiters),) = await self._evaluate(link, [("inspect", len(keys), *keys)])
-        return Inspection(scope, limit or None, _members(holders), _members(waiters))
-
-    def read(self, payload: bytes) -> Message | None:
-        """A message from the channel; None if it is not one of ours."""
-        if not isinstance(payload, bytes) or not MESSAGE.fullmatch(payload):
-            return None
-        words = payload.split(b" ")
-        granted: list[int] = []
-        again: list[tuple[int, float]] = []
-        while words:
-            if words.pop(0) == b"granted":
-                granted.append(int(words.pop(0)))
-            else:
-                again.append((int(words.pop(0)), int(words.pop(0)) / 1000))
-        return Message(tuple(granted), tuple(again))
+        keys = self._keys(scope)
+        call = ("inspect", len(keys), *keys, self._step)
+        ((limit, holders, waiters),) = await self._evaluate(link, [call])
+        return Inspection(
+            scope,
+            limit or None,
+            tuple(Member.read(*holder) for holder in holders),
+            tuple(Member.read(*waiter) for waiter in waiters),
+        )
 
     async def _evaluate(self, link: Link, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
         """EVALSHA each (verb, number of keys, keys and arguments); loads what is missing."""
@@ -191,6 +132,7 @@ class Store:
             self._node,
             self._life.run_id,
             _ms(self._lease),
+            self._step,
             random.random(),
         ]
         for ask in batch:
@@ -200,7 +142,7 @@ class Store:
             arguments += ask.numbers
         return (batch[0].verb, len(keys), *keys, *arguments)
 
-    def _keys(self, scope: str) -> list[bytes]:
+    def _name_keys(self, scope: str) -> list[bytes]:
         name = scope.encode("utf-8", "surrogatepass")
         stem = b"%s:{%d}:" % (self._prefix, _bucket(name))
         parts = (b"held", b"line", b"waiting", b"state")
@@ -214,6 +156,8 @@ class Store:
     def meet(self, life: Life) -> None:
         """Note which life a new link ends in. Call it before the link is used."""
         known = self._life
+        if known is None or known.run_id != life.run_id:
+            self._seen.clear()
         if known is None or (known.run_id, known.losses) != (life.run_id, life.losses):
             now = time.monotonic()
             if life.losses or not life.always_master:
@@ -232,13 +176,15 @@ class Store:
         """
         life = await self._server.look_at(link)
         self.meet(life)
-        wait = max(0.0, self._recovery_wait - (time.monotonic() - self._quiet_since))
+        now = time.monotonic()
         kept = max(60.0, 4 * self._lease)
-        arguments = (life.run_id, _ms(wait), _ms(kept))
+        if any(now - self._seen.get(epoch, -math.inf) < kept / 2 for epoch in epochs):
+            self._quiet_since = now  # it was there in this very life, and cannot have expired since
+        wait = max(0.0, self._recovery_wait - (now - self._quiet_since))
+        arguments = (life.run_id, _ms(wait), _ms(kept), self._step)
         calls = [("hello", 1, epoch, *arguments) for epoch in epochs]
         waits = await self._evaluate(link, calls)
         silent = max(waits) / 1000
-        now = time.monotonic()
         if silent > 0 and now >= self._silent_until:
             self._count("store_losses")
             logger.warning(
@@ -260,36 +206,3 @@ def _bucket(name: bytes) -> int:
 
 def _ms(seconds: float) -> int:
     return math.ceil(seconds * 1000)
-
-
-def _batches(asks: Sequence[Ask]) -> Iterator[list[Ask]]:
-    """Cut the asks into calls: of one verb each, none too long, in the same order."""
-    batch: list[Ask] = []
-    size = 0
-    for ask in asks:
-        for start in range(0, len(ask.numbers), MOST_PERMITS):
-            numbers = ask.numbers[start : start + MOST_PERMITS]
-            if batch and (batch[0].verb != ask.verb or size + len(numbers) > MOST_PERMITS):
-                yield batch
-                batch, size = [], 0
-            batch.append(Ask(ask.verb, ask.scope, ask.limit, numbers))
-            size += len(numbers)
-    if batch:
-        yield batch
-
-
-def _answer(ask: Ask, reply: Sequence[Any]) -> Answer:
-    _, again, granted, lost = reply
-    return Answer(
-        ask,
-        tuple(int(number) for number in granted),
-        tuple(int(number) for number in lost),
-        again / 1000 if again >= 0 else None,
-    )
-
-
-def _members(raw: Iterable[Sequence[Any]]) -> tuple[Member, ...]:
-    return tuple(
-        Member(id.decode("utf-8", "surrogatepass"), age / 1000, left / 1000)
-        for id, age, left in raw
-    )

@@ -100,8 +100,11 @@ class Crawl:
         return self.crawler.stats.get_value(name, 0)
 
     async def finished(self) -> None:
-        async with asyncio.timeout(PATIENCE):
-            await self._task
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await asyncio.shield(self._task)
+        finally:
+            self._task.cancel()
 
     async def gave_back(self, permits: int, site: Site) -> None:
         """Wait for the end of the crawl, and hold it to what every crawl promises."""

@@ -15,7 +15,7 @@ from hypothesis.stateful import (
     rule,
 )
 
-from semaphore_middleware.store import Verb
+from semaphore_middleware.messages import Message, Verb
 from tests.model import Model
 from tests.nodes import Caller, Loop, Outside
 from tests.servers import RedisServer
@@ -190,7 +190,7 @@ class Machine(RuleBasedStateMachine):
         """Over its channel each node is told of its grants, in their order, and of nothing else."""
         by_node: dict[str, list[str]] = {node: [] for node in NODES}
         for node, text in self.ground.outside.told():
-            message = self.ground.bystander.store.read(text.encode())
+            message = Message.read(text.encode())
             assert message is not None
             assert self.models[scope].recovering or not message.again
             by_node[node] += [f"{node}:{number}" for number in message.granted]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import count
 
-from semaphore_middleware.store import Verb
+from semaphore_middleware.messages import Verb
 
 
 @dataclass

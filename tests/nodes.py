@@ -12,7 +12,8 @@ from typing import Any, ParamSpec, Self, TypeVar
 
 from semaphore_middleware.connection import Link, Server
 from semaphore_middleware.limits import Limit
-from semaphore_middleware.store import Answer, Ask, Inspection, Store, Verb
+from semaphore_middleware.messages import Answer, Ask, Inspection, Verb
+from semaphore_middleware.store import Store
 from tests.servers import RedisServer
 
 PATIENCE = 30.0  # seconds: after that a test has failed, it never shows that one has passed

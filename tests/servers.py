@@ -1,4 +1,4 @@
-"""Real servers for the tests: each started by the test that uses it, and ended by its process id."""
+"""Real servers for the tests: each started by its test, and ended by its process id."""
 
 from __future__ import annotations
 

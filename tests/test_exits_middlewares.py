@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from scrapy import Request
+from scrapy.crawler import Crawler
 from scrapy.exceptions import IgnoreRequest
 from scrapy.http import Response
 
@@ -94,3 +95,39 @@ async def test_whatever_another_middleware_does_the_permit_goes_back(
     errors = {"drop": IgnoreRequest, "bug": ValueError}
     if outcome in errors:
         assert [type(failure) for failure in crawl.spider.failures] == [errors[outcome]] * 2
+
+
+class AsksAgain:
+    """On its way back to the engine, asks the same site for another page."""
+
+    def __init__(self, crawler: Crawler) -> None:
+        self._crawler = crawler
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Self:
+        return cls(crawler)
+
+    async def process_response(self, request: Request, response: Response) -> Any:
+        await self._ask(request)
+        return response
+
+    async def process_exception(self, request: Request, exception: Exception) -> Any:  # noqa: ARG002
+        await self._ask(request)
+
+    async def _ask(self, request: Request) -> None:
+        if "then" in request.meta:
+            await self._crawler.engine.download_async(Request(request.meta["then"]))
+
+
+@both
+@pytest.mark.parametrize("outcome", ["a response", "bug"])
+@asyncio_test
+async def test_a_middleware_may_ask_the_same_site_while_another_ones_answer_passes_it(
+    server: RedisServer, site: Site, by: Mapping[str, Any], outcome: str
+) -> None:
+    requests = interfered(site, "/page/", "process_request", outcome)
+
+    crawl = Crawl(server, *requests, by=by, middlewares={Interferer: AFTER, AsksAgain: BEFORE})
+
+    await crawl.gave_back(4, site)
+    assert sorted(site.arrivals) == ["/page/then-a", "/page/then-b"]

@@ -9,8 +9,8 @@ from collections import Counter
 import pytest
 
 from semaphore_middleware import FairSemaphore
-from semaphore_middleware.store import Message
-from tests.nodes import AGES, Caller, eventually, in_asyncio
+from semaphore_middleware.messages import Message
+from tests.nodes import AGES, eventually, in_asyncio
 from tests.servers import RedisServer
 
 STRANGE = [
@@ -57,8 +57,8 @@ STRANGE = [
         (b"granted 999999999999", Message(granted=(999_999_999_999,))),
     ],
 )
-def test_our_own_messages_are_read(server: RedisServer, payload: bytes, message: Message) -> None:
-    assert Caller(server, "a").store.read(payload) == message
+def test_our_own_messages_are_read(payload: bytes, message: Message) -> None:
+    assert Message.read(payload) == message
 
 
 @in_asyncio

@@ -195,7 +195,8 @@ async def test_the_recovery_wait_ends_and_the_crawl_goes_on(mortal: RedisServer)
 @in_asyncio
 async def test_an_old_snapshot_deceives_nobody(mortal: RedisServer) -> None:
     """It shows a permit that has been given back since, and not the one that is held now."""
-    (a, _), (b, _) = watched(mortal, lease=BRIEF, recovery_wait=AGES), watched(mortal, lease=BRIEF)
+    a, _ = watched(mortal, lease=BRIEF, recovery_wait=AGES)
+    b, _ = watched(mortal, lease=BRIEF, recovery_wait=AGES)
     async with a, b:
         old = await a.acquire("s", 1)
         mortal.client().save()
@@ -255,15 +256,16 @@ async def test_a_node_that_falls_silent_keeps_nothing(server: RedisServer) -> No
     """Its tasks have ended and its sockets are closed, and nobody has said goodbye."""
     silent, _ = watched(server, lease=BRIEF)
     semaphore, _ = watched(server, lease=BRIEF)
+    before = asyncio.all_tasks()
     await silent.open()
-    others = asyncio.all_tasks() - {asyncio.current_task()}
+    its_tasks = asyncio.all_tasks() - before
     await silent.acquire("s", 1)
-    waiting_there = asyncio.create_task(silent.acquire("s", 1))
+    its_tasks.add(asyncio.create_task(silent.acquire("s", 1)))
     async with semaphore:
         await in_line(semaphore, 1, 1)
         waiting: asyncio.Task[Permit] = asyncio.create_task(semaphore.acquire("s", 1))
         await in_line(semaphore, 1, 2)
-        for task in {*asyncio.all_tasks(), waiting_there} & {*others, waiting_there}:
+        for task in its_tasks:
             task.cancel()
         (await waiting).release()
     assert server.members() == {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from semaphore_middleware.limits import Limit
-from semaphore_middleware.store import Ask
+from semaphore_middleware.messages import Ask
 from tests.nodes import Caller, Outside, in_asyncio
 from tests.servers import RedisServer
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from semaphore_middleware.limits import Limit
+from semaphore_middleware.messages import Message
 from tests.nodes import Caller, Outside, eventually, in_asyncio, key
 from tests.servers import RedisServer
 
@@ -73,7 +74,7 @@ async def test_the_head_of_the_line_is_told_once_over_its_channel_when_to_come_b
     word, number, wait = text.split()
     assert (node, word, number) == ("a", "again", "4")
     assert 0 < int(wait) <= 60_000
-    message = a.store.read(text.encode())
+    message = Message.read(text.encode())
     assert message is not None
     assert message.again == ((4, int(wait) / 1000),)
 

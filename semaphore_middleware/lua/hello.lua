@@ -1,15 +1,19 @@
 -- Records that the server lives a life the epoch key does not know, and from when it may grant.
--- KEYS: epoch. ARGV: the run id of that life, how long to grant nothing (ms), how long to keep
--- the key (ms). Reply: how long nothing is granted from now on (ms).
+-- KEYS: epoch. ARGV: the run id of that life; how long to grant nothing, how long to keep the key,
+-- the clock's longest step (all ms). Reply: how long nothing is granted from now on (ms).
 
-local LIFE, WAIT, KEPT = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
-local clock = redis.call('TIME')
-local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+local LIFE, WAIT, KEPT, STEP = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local time = redis.call('TIME')
+local WALL = time[1] * 1000 + math.floor(time[2] / 1000)
 
-local life, from = unpack(redis.call('HMGET', KEYS[1], 'life', 'from'))
+local life, from, wall, clock = unpack(redis.call('HMGET', KEYS[1], 'life', 'from', 'wall', 'clock'))
+-- The leases of a life before, if any were saved, go by its clock: it goes on.
+local now = clock and clock + math.max(0, math.min(WALL - wall, STEP)) or WALL
 if life ~= LIFE then
   from = now + WAIT
-  redis.call('HSET', KEYS[1], 'life', LIFE, 'from', from, 'expires', now + KEPT + WAIT)
-  redis.call('PEXPIRE', KEYS[1], KEPT + WAIT)
+  local expires = WALL + KEPT + WAIT
+  redis.call('HSET', KEYS[1], 'life', LIFE, 'from', from, 'expires', expires,
+    'wall', WALL, 'clock', now)
+  redis.call('PEXPIREAT', KEYS[1], expires)
 end
-return math.max(0, math.ceil(tonumber(from) - now))
+return math.max(0, math.ceil(from - now))

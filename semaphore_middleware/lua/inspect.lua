@@ -1,10 +1,12 @@
 -- Looks at a scope and changes nothing.
--- KEYS: held, line, waiting, state. ARGV: none.
+-- KEYS: held, line, waiting, state, epoch. ARGV: the clock's longest step (ms).
 -- Reply: limit in force (0: idle), holders, waiters in the order of the line; each of them as
 --        id, age (ms; of a waiter since it asked, of a holder since its grant), lease left (ms).
 
-local clock = redis.call('TIME')
-local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+local time = redis.call('TIME')
+local WALL = time[1] * 1000 + math.floor(time[2] / 1000)
+local wall, clock = unpack(redis.call('HMGET', KEYS[5], 'wall', 'clock'))
+local now = clock and clock + math.max(0, math.min(WALL - wall, tonumber(ARGV[1]))) or WALL
 
 local function member(id, lease_end)
   local since = tonumber(redis.call('HGET', KEYS[4], 'since:' .. id)) or now

@@ -2,20 +2,21 @@
 -- KEYS: five a scope, in this order: held, line, waiting, state, epoch.
 -- ARGV: the head below; then for each scope: limit, delay (ms), jitter (share of the delay),
 --       how many permits, and their numbers. A permit's id is "<node>:<number>".
--- Every time is in milliseconds of this server's own clock.
+-- Every time is in milliseconds.
 
 local CHANNELS = ARGV[1] -- first part of the channel that a node's grants are told on
 local NODE = ARGV[2]
 local LIFE = ARGV[3] -- the run id of the server that the caller believes to talk to
 local LEASE = tonumber(ARGV[4])
-local DICE = tonumber(ARGV[5]) -- in [0, 1): redis.call seeds math.random the same for each call
-local HEAD = 5
+local STEP = tonumber(ARGV[5]) -- see the clock
+local DICE = tonumber(ARGV[6]) -- in [0, 1): each call seeds math.random the same
+local HEAD = 6
 
 local TIES = 2097152 -- 2^21: a place and its tie-breaker share one double, 32 + 21 bits
-local EPOCH_KEPT = math.max(60000, 4 * LEASE) -- longer than any key of a scope is kept
+local KEPT = math.max(60000, 4 * LEASE) -- how long an epoch is kept after its last use
 
-local clock = redis.call('TIME')
-local NOW = clock[1] * 1000 + math.floor(clock[2] / 1000)
+local time = redis.call('TIME')
+local WALL = time[1] * 1000 + math.floor(time[2] / 1000)
 
 local messages = {} -- channel -> what `promote` has to say to that node
 
@@ -39,21 +40,34 @@ local function send_messages()
   end
 end
 
--- The server's life ------------------------------------------------------------------------------
+-- The server's life, and its clock ----------------------------------------------------------------
+-- Leases and starts go by a clock that each bucket keeps in its epoch. It follows the server's wall
+-- clock, but never back, and in one call by no more than STEP. The living renew more often than
+-- that, so a wall clock that is set an hour ahead ends none of their leases. Only the expiry of keys
+-- goes by the wall clock itself.
 
 local epochs = {} -- one look at an epoch key is enough for a call
 
 local function epoch_of(key)
-  local epoch = epochs[key]
-  if not epoch then
-    local life, from, expires = unpack(redis.call('HMGET', key, 'life', 'from', 'expires'))
-    epoch = { known = life == LIFE, from = tonumber(from) or 0 }
-    if epoch.known and tonumber(expires) < NOW + EPOCH_KEPT / 2 then
-      redis.call('HSET', key, 'expires', NOW + EPOCH_KEPT)
-      redis.call('PEXPIRE', key, EPOCH_KEPT)
+  if epochs[key] then return epochs[key] end
+  local life, from, expires, wall, clock =
+    unpack(redis.call('HMGET', key, 'life', 'from', 'expires', 'wall', 'clock'))
+  local epoch = { known = life == LIFE }
+  if epoch.known then
+    local passed = math.max(0, math.min(WALL - wall, STEP))
+    epoch.now = clock + passed
+    epoch.from = tonumber(from)
+    epoch.expires = tonumber(expires)
+    if passed > STEP / 8 or WALL < tonumber(wall) then
+      redis.call('HSET', key, 'wall', WALL, 'clock', epoch.now)
     end
-    epochs[key] = epoch
+    if epoch.expires < WALL + KEPT / 2 then
+      epoch.expires = WALL + KEPT
+      redis.call('HSET', key, 'expires', epoch.expires)
+      redis.call('PEXPIREAT', key, epoch.expires)
+    end
   end
+  epochs[key] = epoch
   return epoch
 end
 
@@ -99,8 +113,8 @@ local function join(scope, ids)
     place = place + 1
     scope.joined = (scope.joined + 1) % TIES
     redis.call('ZADD', scope.line, place * TIES + scope.joined, id)
-    redis.call('ZADD', scope.waiting, NOW + LEASE, id)
-    redis.call('HSET', scope.state, 'since:' .. id, NOW)
+    redis.call('ZADD', scope.waiting, scope.now + LEASE, id)
+    redis.call('HSET', scope.state, 'since:' .. id, scope.now)
   end
   redis.call('HSET', scope.state, 'last:' .. NODE, place)
   redis.call('HINCRBY', scope.state, 'waiters:' .. NODE, #ids)
@@ -146,10 +160,10 @@ local function leave(scope, id)
 end
 
 local function drop_the_dead(scope)
-  for _, id in ipairs(redis.call('ZRANGEBYSCORE', scope.held, '-inf', NOW)) do
+  for _, id in ipairs(redis.call('ZRANGEBYSCORE', scope.held, '-inf', scope.now)) do
     leave(scope, id)
   end
-  for _, id in ipairs(redis.call('ZRANGEBYSCORE', scope.waiting, '-inf', NOW)) do
+  for _, id in ipairs(redis.call('ZRANGEBYSCORE', scope.waiting, '-inf', scope.now)) do
     leave_line(scope, id)
   end
 end
@@ -159,14 +173,14 @@ local function grantable(scope)
   local free = scope.limit - redis.call('ZCARD', scope.held)
   if free <= 0 then return 0 end
   local earliest = math.max(scope.from, scope.next)
-  if NOW < earliest then return 0, earliest - NOW end
+  if scope.now < earliest then return 0, earliest - scope.now end
   if scope.delay > 0 then return 1, 0 end -- one start at a time
   return free
 end
 
 local function space_next_start(scope)
   local varied = scope.delay * (1 + scope.jitter * (2 * DICE - 1))
-  scope.next = NOW + math.max(0, varied)
+  scope.next = scope.now + math.max(0, varied)
 end
 
 local function grant(scope, id, score)
@@ -174,8 +188,8 @@ local function grant(scope, id, score)
   -- call, so the server must not believe in more.
   local lease_end = redis.call('ZSCORE', scope.waiting, id)
   redis.call('ZREM', scope.waiting, id)
-  redis.call('ZADD', scope.held, lease_end or NOW + LEASE, id)
-  redis.call('HSET', scope.state, 'since:' .. id, NOW)
+  redis.call('ZADD', scope.held, lease_end or scope.now + LEASE, id)
+  redis.call('HSET', scope.state, 'since:' .. id, scope.now)
   scope.virtual = math.floor(score / TIES)
   scope.fresh = true
   forget_waiter(scope, node_of(id))
@@ -216,18 +230,20 @@ local function promote(scope)
 end
 
 -- Writes back what a verb changed. An idle scope leaves nothing behind, but for the time of its
--- next start, until then.
+-- next start, until then. Keys are kept longer than their epoch: when they are gone, so is it, and
+-- the next caller hears "hello", not that the scope is idle.
 local function write_state(scope)
   if redis.call('EXISTS', scope.held, scope.line) == 0 then
     redis.call('DEL', scope.state)
-    if scope.next > NOW then
+    local wait = math.ceil(scope.next - scope.now)
+    if wait > 0 then
       redis.call('HSET', scope.state, 'next', scope.next)
-      redis.call('PEXPIREAT', scope.state, math.ceil(scope.next))
+      redis.call('PEXPIRE', scope.state, wait)
     end
     return
   end
-  if scope.expires < NOW + 1.5 * LEASE then
-    scope.expires = NOW + 2 * LEASE
+  if scope.expires < scope.epoch.expires + KEPT / 2 then
+    scope.expires = scope.epoch.expires + KEPT
     scope.fresh = true
   end
   redis.call('HSET', scope.state, 'limit', scope.limit, 'delay', scope.delay,
@@ -235,7 +251,7 @@ local function write_state(scope)
     'joined', scope.joined, 'expires', scope.expires, 'told', scope.told or '')
   if scope.fresh then
     for _, key in ipairs({ scope.held, scope.line, scope.waiting, scope.state }) do
-      redis.call('PEXPIREAT', key, math.ceil(scope.expires))
+      redis.call('PEXPIREAT', key, scope.expires)
     end
   end
 end
@@ -243,7 +259,7 @@ end
 -- A call -----------------------------------------------------------------------------------------
 
 -- The frame of every verb: `change(scope)`, then `promote`, for each scope of the call.
--- Reply: now, then for each scope "ok", when to ask again (ms, -1: no need), the caller's granted
+-- Reply: for each scope "ok", when to ask again (ms, -1: no need), the caller's granted
 -- numbers, its lost numbers; or "hello" where the epoch is of another life, and nothing is done.
 local function for_each_scope(change)
   local replies, argument = {}, HEAD
@@ -265,7 +281,7 @@ local function for_each_scope(change)
 
     local epoch = epoch_of(KEYS[key + 4])
     if epoch.known then
-      scope.from = epoch.from
+      scope.epoch, scope.now, scope.from = epoch, epoch.now, epoch.from
       read_state(scope)
       agree_on_limit(scope)
       change(scope)
@@ -278,5 +294,5 @@ local function for_each_scope(change)
     end
   end
   send_messages()
-  return { NOW, replies }
+  return replies
 end

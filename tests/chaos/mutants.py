@@ -13,12 +13,13 @@ Change = tuple[str, str, str]  # in this script, this text, to that text
 def _client_clock() -> list[Change]:
     """Each node believes in its own clock, which is off by up to ten seconds."""
     off = os.getpid() * 7919 % 20_000 - 10_000
-    now = "local NOW = clock[1] * 1000 + math.floor(clock[2] / 1000)"
-    return [("prelude", now, f"{now} + {off}")]
+    time = "local WALL = time[1] * 1000 + math.floor(time[2] / 1000)"
+    return [("prelude", time, f"{time} + {off}")]
 
 
 def _notify_without_granting() -> list[Change]:
-    return [("prelude", "redis.call('ZADD', scope.held, lease_end or NOW + LEASE, id)", "")]
+    granting = "redis.call('ZADD', scope.held, lease_end or scope.now + LEASE, id)"
+    return [("prelude", granting, "")]
 
 
 def _the_dead_stay() -> list[Change]:
@@ -31,7 +32,10 @@ def _acquire_not_idempotent() -> list[Change]:
 
 
 def _epoch_not_checked() -> list[Change]:
-    return [("prelude", "known = life == LIFE", "known = life and true")]
+    """A missing epoch is none of another life either."""
+    missing = "if not clock then wall, clock, from, expires = WALL, WALL, 0, 0 end\n  "
+    epoch = "local epoch = {{ known = {} }}"
+    return [("prelude", epoch.format("life == LIFE"), missing + epoch.format("true"))]
 
 
 MUTANTS: Mapping[str, Callable[[], list[Change]]] = {

@@ -15,7 +15,7 @@ CAUGHT = {  # in a run with which fault, and of what it is convicted
     "client clock instead of TIME": ("nothing", "the site had"),
     "notify without granting": ("nothing", "the site had"),
     "eviction of the dead left out": ("node-killed", "for full use again"),
-    "acquire not idempotent": ("grants-dropped", "left on the server"),
+    "acquire not idempotent": ("replies-dropped", "held and in the line at once"),
     "epoch check left out": ("flushall", "the site had"),
 }
 QUICK = "notify without granting"

@@ -12,6 +12,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Self
 
+from tests.chaos.audit import Audit
 from tests.chaos.history import History
 from tests.chaos.machine import Clock, Namespace
 from tests.chaos.nodes import Node
@@ -69,6 +70,7 @@ class World:
         self._setup = setup
         self._directory = directory
         self._frontier = RedisServer()
+        self._audit = Audit(self.history, self.server)
         self._stack = AsyncExitStack()
         addresses = [f"127.0.0.{number + 1}" for number in range(plan.hosts)]
         if self.namespace:
@@ -83,6 +85,7 @@ class World:
                 stack.callback(server.remove)
                 await asyncio.to_thread(server.start)
             await stack.enter_async_context(self.site)
+            await stack.enter_async_context(self._audit)
             stack.push_async_callback(self._end_nodes)
             self._stack = stack.pop_all()
             for _ in range(self.plan.nodes):
@@ -246,7 +249,7 @@ class World:
 
     def use(self, server: RedisServer) -> None:
         """From now on this is the server, for whoever connects anew."""
-        self.server = server
+        self.server = self._audit.server = server
         for node in self.nodes:
             node.proxy.target = server.path
 

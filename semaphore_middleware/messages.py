@@ -1,0 +1,128 @@
+"""What a node says to the scripts and hears from them: no raw reply travels further than here."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Self
+
+from semaphore_middleware.limits import Limit
+
+Verb = Literal["acquire", "release", "renew"]
+MOST_PERMITS = 500  # in one call, so that no call keeps the server from others for long
+NEWS = rb"(?:granted \d{1,15}|again \d{1,15} \d{1,15})"
+MESSAGE = re.compile(rb"%b(?: %b)*" % (NEWS, NEWS))
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A verb, for these permits of this scope. Only their numbers travel, never their names."""
+
+    verb: Verb
+    scope: str
+    limit: Limit
+    numbers: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    ask: Ask
+    granted: tuple[int, ...]
+    """Of the caller's permits, not only of those asked about."""
+    lost: tuple[int, ...]
+    again: float | None
+    """Seconds until asking again is worth it: only time is in the way of the head of the line."""
+
+    @classmethod
+    def read(cls, ask: Ask, reply: Sequence[Any]) -> Self:
+        _, again, granted, lost = reply
+        return cls(
+            ask,
+            tuple(int(number) for number in granted),
+            tuple(int(number) for number in lost),
+            again / 1000 if again >= 0 else None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What a node is told over its channel."""
+
+    granted: tuple[int, ...] = ()
+    again: tuple[tuple[int, float], ...] = ()
+    """A permit's number, and seconds until asking for it again is worth it."""
+
+    @classmethod
+    def read(cls, payload: bytes) -> Self | None:
+        """None if it is not one of ours."""
+        if not MESSAGE.fullmatch(payload):
+            return None
+        words = payload.split(b" ")
+        granted: list[int] = []
+        again: list[tuple[int, float]] = []
+        while words:
+            if words.pop(0) == b"granted":
+                granted.append(int(words.pop(0)))
+            else:
+                again.append((int(words.pop(0)), int(words.pop(0)) / 1000))
+        return cls(tuple(granted), tuple(again))
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A permit as `inspect` shows it. Times are in seconds."""
+
+    id: str
+    age: float
+    """Since it was granted; of a waiter, since it asked."""
+    lease_left: float
+
+    @classmethod
+    def read(cls, id: bytes, age: int, lease_left: int) -> Self:
+        return cls(id.decode("utf-8", "surrogatepass"), age / 1000, lease_left / 1000)
+
+    @property
+    def node(self) -> str:
+        return self.id.rpartition(":")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """A scope as the server sees it."""
+
+    scope: str
+    limit: int | None
+    """The limit in force; None while the scope is idle."""
+    holders: tuple[Member, ...]
+    waiters: tuple[Member, ...]
+    """In the order of the line."""
+
+    def __str__(self) -> str:
+        limit = self.limit or "-"
+        return f"{self.scope}: {len(self.holders)}/{limit} held, {len(self.waiters)} waiting"
+
+
+def asks(verb: Verb, permits: Iterable[tuple[int, str, Limit]]) -> list[Ask]:
+    """One ask a scope (and limit: it may have changed), in the order of the permits."""
+    numbers: dict[tuple[str, Limit], list[int]] = defaultdict(list)
+    for number, scope, limit in permits:
+        numbers[scope, limit].append(number)
+    return [Ask(verb, scope, limit, tuple(group)) for (scope, limit), group in numbers.items()]
+
+
+def batches(asks: Sequence[Ask]) -> Iterator[list[Ask]]:
+    """Cut the asks into calls: of one verb each, none too long, in the same order."""
+    batch: list[Ask] = []
+    size = 0
+    for ask in asks:
+        for start in range(0, len(ask.numbers), MOST_PERMITS):
+            numbers = ask.numbers[start : start + MOST_PERMITS]
+            if batch and (batch[0].verb != ask.verb or size + len(numbers) > MOST_PERMITS):
+                yield batch
+                batch, size = [], 0
+            batch.append(Ask(ask.verb, ask.scope, ask.limit, numbers))
+            size += len(numbers)
+    if batch:
+        yield batch

@@ -1,0 +1,60 @@
+"""A grant that a node hears too late, because it stood still, is worth nothing any more."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+from semaphore_middleware import FairSemaphore
+from tests.chaos.proxy import Proxy
+from tests.nodes import eventually, in_asyncio
+from tests.servers import RedisServer
+
+LEASE = 1.0  # seconds: the test waits for the end of one
+
+
+@in_asyncio
+async def test_a_grant_that_another_has_by_now_is_not_taken(server: RedisServer) -> None:
+    """What the channel had for a node when it froze, the node reads when it wakes: maybe only after
+    it has asked again, and been told that it has to wait."""
+    events: Counter[str] = Counter()
+
+    def note(event: str) -> None:
+        events[event] += 1
+
+    async with (
+        Proxy(server.path) as proxy,
+        FairSemaphore(server.url, lease=LEASE) as other,
+        FairSemaphore(proxy.url, lease=LEASE, on_event=note) as sleeper,
+    ):
+        channel = f"semaphore:grants:{sleeper.node}"
+
+        async def waits() -> bool:
+            seen = await other.inspect("s")
+            return [waiter.node for waiter in seen.waiters] == [sleeper.node]
+
+        async def listens() -> bool:
+            with server.client() as client:
+                return bool(client.pubsub_numsub(channel)[0][1])
+
+        async def heard() -> bool:
+            return events["strange_messages"] == 1  # and so what was told before it
+
+        held = await other.acquire("s", 1)
+        waiter = asyncio.create_task(sleeper.acquire("s", 1))
+        await eventually(waits)
+        number = (await other.inspect("s")).waiters[0].id.rpartition(":")[2]
+        proxy.cut()
+        held.release()  # a grant to the sleeper, which does not hear of it
+        held = await other.acquire("s", 1)  # once the sleeper's lease has ended
+        proxy.heal()
+        await eventually(waits)
+        await eventually(listens)
+        await sleeper.inspect("s")  # so by now it knows that it waits
+        with server.client() as client:
+            client.publish(channel, f"granted {number}")
+            client.publish(channel, "the end")
+        await eventually(heard)
+        assert not waiter.done()
+        held.release()
+        (await waiter).release()
