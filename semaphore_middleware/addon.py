@@ -18,8 +18,19 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 POSITION = 950
-SCRAPYS_DOWNLOADER = "scrapy.core.downloader.Downloader"
-OUR_DOWNLOADER = "semaphore_middleware.downloader.SemaphoreDownloader"
+# Setting -> Scrapy's class, ours, and what happens with another one.
+REPLACED = {
+    "DOWNLOADER": (
+        "scrapy.core.downloader.Downloader",
+        "semaphore_middleware.downloader.SemaphoreDownloader",
+        "requests that wait take up CONCURRENT_REQUESTS, and lost permits end no transfer",
+    ),
+    "SCHEDULER_PRIORITY_QUEUE": (
+        "scrapy.pqueues.DownloaderAwarePriorityQueue",
+        "semaphore_middleware.queue.SemaphorePriorityQueue",
+        "requests of a full site may stand in the way of other sites'",
+    ),
+}
 
 
 class SemaphoreAddon:
@@ -38,14 +49,11 @@ class SemaphoreAddon:
         settings.setdefault_in_component_priority_dict(
             "DOWNLOADER_MIDDLEWARES", SemaphoreMiddleware, POSITION
         )
-        if settings["DOWNLOADER"] == SCRAPYS_DOWNLOADER:
-            settings.set("DOWNLOADER", OUR_DOWNLOADER, "addon")
-        else:
-            logger.warning(
-                "DOWNLOADER is %r: a transfer goes on when its permit is lost. Derive it from %s.",
-                settings["DOWNLOADER"],
-                OUR_DOWNLOADER,
-            )
+        for name, (scrapys, ours, loss) in REPLACED.items():
+            if settings[name] == scrapys:
+                settings.set(name, ours, "addon")
+            elif settings[name] != ours:
+                logger.warning("%s is %r: %s. Derive it from %s.", name, settings[name], loss, ours)
         if settings.getbool("AUTOTHROTTLE_ENABLED"):
             logger.warning(
                 "AUTOTHROTTLE_ENABLED: AutoThrottle delays requests that already hold a permit, in "

@@ -1,10 +1,12 @@
-"""Scrapy's downloader, whose transfers end when their permits are lost."""
+"""Scrapy's downloader: waiting requests take no room; a lost permit ends its transfer."""
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
 from scrapy.core.downloader import Downloader
+from twisted.internet.defer import Deferred, inlineCallbacks
 
 from semaphore_middleware.gate import Gate, gate_of
 
@@ -18,7 +20,24 @@ if TYPE_CHECKING:
 class SemaphoreDownloader(Downloader):
     def __init__(self, crawler: Crawler) -> None:
         super().__init__(crawler)
-        self.handlers = WatchedHandlers(self.handlers, gate_of(crawler))  # type: ignore[assignment]
+        gate = gate_of(crawler)
+        self._waiters = gate.waiters
+        self.handlers = WatchedHandlers(self.handlers, gate)  # type: ignore[assignment]
+
+    @inlineCallbacks
+    def fetch(  # type: ignore[override]  # Scrapy's has an argument that it no longer passes
+        self, request: Request
+    ) -> Generator[Deferred[Any], Any, Response | Request]:
+        with self._waiters.expecting(request):
+            result: Response | Request = yield super().fetch(request)
+        return result
+
+    def needs_backout(self) -> bool:
+        """Whether the scheduler is to be left alone. Scrapy's `active` counts the waiters too: with
+        them one full site would take up all of CONCURRENT_REQUESTS, and stall all others.
+        """
+        at_work = len(self.active) - self._waiters.taking_no_room
+        return 0 < self.total_concurrency <= at_work or self._waiters.too_many
 
 
 class WatchedHandlers:

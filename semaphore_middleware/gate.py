@@ -17,7 +17,6 @@ from weakref import WeakKeyDictionary, WeakSet
 from scrapy import signals
 from scrapy.exceptions import CloseSpider, IgnoreRequest
 from scrapy.utils.asyncio import is_asyncio_available
-from scrapy.utils.httpobj import urlparse_cached
 
 from semaphore_middleware import embedded
 from semaphore_middleware.errors import (
@@ -27,15 +26,17 @@ from semaphore_middleware.errors import (
     SettingsError,
     end_crawl,
 )
-from semaphore_middleware.limits import normal_host
 from semaphore_middleware.permit import Permit
+from semaphore_middleware.scopes import scope_finder
 from semaphore_middleware.semaphore import FairSemaphore
 from semaphore_middleware.settings import SemaphoreSettings
 from semaphore_middleware.stats import GateStats
+from semaphore_middleware.waiters import Waiters
 
 if TYPE_CHECKING:
     from scrapy import Request
     from scrapy.crawler import Crawler
+    from scrapy.pqueues import DownloaderAwarePriorityQueue
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +61,8 @@ class Gate:
         self.settings = SemaphoreSettings.read(crawler.settings)
         self._crawler = crawler
         self._stats: GateStats | None = None
-        self._registered_domain = _domain_finder() if self.settings.scope != "host" else None
+        self.scope_of = scope_finder(self.settings.scope)
+        self.waiters = Waiters(self.scope_of, self.settings.limits, self._wake_engine)
         self._lodger = embedded.lodge() if self.settings.url is None else None
         self.url = self._lodger.url if self._lodger else self.settings.url
         self._semaphore = FairSemaphore(
@@ -87,21 +89,6 @@ class Gate:
 
     # A request's way ----------------------------------------------------------------------------
 
-    def scope_of(self, request: Request) -> str | None:
-        """The name of the semaphore that this request needs a permit of; None: it needs none."""
-        if request.meta.get("semaphore_skip"):
-            return None
-        scope = request.meta.get("semaphore_scope")
-        if scope is not None:
-            if not isinstance(scope, str):
-                raise SettingsError(f"meta['semaphore_scope'] = {scope!r}: allowed is a text")
-            return scope
-        host = urlparse_cached(request).hostname
-        if not host:
-            return None
-        host = normal_host(host)
-        return self._registered_domain(host) if self._registered_domain else host
-
     async def enter(self, request: Request) -> Request | None:
         """Wait for this request's permit. Returns a request when it is to go back to the scheduler.
 
@@ -123,6 +110,7 @@ class Gate:
             permit.release()
             raise SemaphoreError(f"{request} is being fetched already; yield a copy of it")
         self._permits[request] = permit
+        self.waiters.arrived(request)
         self.stats.acquired(permit)
         task = asyncio.current_task()
         assert task is not None, "Scrapy runs each fetch in a task of its own"
@@ -176,6 +164,20 @@ class Gate:
             self._stats = GateStats(self._crawler.stats)
         return self._stats
 
+    def pass_over_full_sites(self, queue: DownloaderAwarePriorityQueue) -> None:
+        """Have the scheduler's queue ask our waiters what it asks Scrapy's downloader. Scrapy 2.19
+        keeps what it asks in a private attribute.
+        """
+        queue._downloader_interface = self.waiters  # type: ignore[assignment]
+
+    def _wake_engine(self) -> None:
+        """Have the scheduler asked again at once: by itself the engine would look in 5 s. Scrapy
+        2.19 has no public way; the slot is None before the spider is open and after it is closed.
+        """
+        slot = self._crawler.engine._slot
+        if slot is not None:
+            slot.nextcall.schedule()
+
     def _on_event(self, name: str) -> None:
         self.stats.count(name)
 
@@ -192,9 +194,10 @@ class Gate:
 
     async def _open_while_wanted(self) -> None:
         """A crawl that is stopped before it has begun sends no signal, so look now and then."""
+        crawling = self._crawler.crawling  # not in `scrapy shell`
         opening = asyncio.ensure_future(self._semaphore.open())
         while not opening.done():
-            if not self._crawler.crawling:
+            if crawling and not self._crawler.crawling:
                 opening.cancel()
                 raise CloseSpider("shutdown")
             await asyncio.wait({opening}, timeout=0.5)
@@ -241,15 +244,3 @@ def _check_reactor(crawler: Crawler) -> None:
             f"TWISTED_REACTOR: the semaphore needs asyncio; allowed is {ASYNCIO_REACTOR!r} "
             "(Scrapy's default), or TWISTED_REACTOR_ENABLED = False"
         )
-
-
-def _domain_finder() -> Any:
-    from tldextract import TLDExtract
-
-    # Its bundled list of suffixes: the network would be asked, and the disk written to, by default.
-    extract = TLDExtract(cache_dir=None, suffix_list_urls=())
-
-    def registered_domain(host: str) -> str:
-        return extract.extract_str(host).top_domain_under_public_suffix or host
-
-    return registered_domain

@@ -122,7 +122,9 @@ class Outside:
 
     def __init__(self, server: RedisServer) -> None:
         self.client: Any = server.client()  # redis-py's types promise every kind of reply
-        self._channels: Any = server.client().pubsub(ignore_subscribe_messages=True)
+        self._channels: Any = self.client.pubsub(  # type: ignore[no-untyped-call]
+            ignore_subscribe_messages=True
+        )
         self._channels.psubscribe("semaphore:grants:*")
         self.told()
 

@@ -10,7 +10,7 @@ from semaphore_middleware import AcquireTimeoutError, FairSemaphore, PermitLostE
 from tests.nodes import AGES, Outside, eventually, in_asyncio
 from tests.servers import RedisServer
 
-BRIEF = 0.6  # seconds: a lease to lose
+BRIEF = 1.5  # seconds: a lease to lose
 
 
 async def turns(count: int) -> None:

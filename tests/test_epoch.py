@@ -93,7 +93,20 @@ async def test_an_epoch_that_only_expired_is_no_loss(server: RedisServer, outsid
     await a.acquire("s", 1)
     await a.release("s", 1)
     outside.client.delete(epoch_key("s"))
-    assert (await a.acquire("s", 2)).granted == (2,)
+    b = await Caller.join(server, "b")
+    assert (await b.acquire("s", 1)).granted == (1,)
+    assert b.events["store_losses"] == 0
+
+
+@in_asyncio
+async def test_an_epoch_that_vanishes_before_its_time_is_a_loss(
+    server: RedisServer, outside: Outside
+) -> None:
+    a = await Caller.join(server, "a")
+    await a.acquire("s", 1)
+    outside.client.delete(*outside.client.keys("semaphore:*"))
+    assert (await a.acquire("s", 2)).granted == ()
+    assert a.events["store_losses"] == 1
 
 
 @in_asyncio
@@ -154,7 +167,7 @@ def test_hello_tells_what_is_left_of_the_wait_and_never_lengthens_it(outside: Ou
     hello = store._source("hello")
 
     def say(life: str, wait: int) -> int:
-        left = outside.client.eval(hello, 1, "epoch", life, wait, 60_000)
+        left = outside.client.eval(hello, 1, "epoch", life, wait, 60_000, 1000)
         assert isinstance(left, int)
         return left
 

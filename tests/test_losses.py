@@ -29,9 +29,16 @@ def mortal() -> Iterator[RedisServer]:
         server.remove()
 
 
-def watched(server: RedisServer, **options: float) -> tuple[FairSemaphore, Counter[str]]:
+def watched(
+    server: RedisServer, lease: float, recovery_wait: float | None = None
+) -> tuple[FairSemaphore, Counter[str]]:
     events: Counter[str] = Counter()
-    semaphore = FairSemaphore(server.url, on_event=lambda name: events.update([name]), **options)
+    semaphore = FairSemaphore(
+        server.url,
+        lease=lease,
+        recovery_wait=recovery_wait,
+        on_event=lambda name: events.update([name]),
+    )
     return semaphore, events
 
 
@@ -181,7 +188,7 @@ async def test_an_empty_server_is_told_what_is_held_and_grants_nothing_for_the_r
 
 @in_asyncio
 async def test_the_recovery_wait_ends_and_the_crawl_goes_on(mortal: RedisServer) -> None:
-    semaphore, events = watched(mortal, lease=BRIEF)
+    semaphore, events = watched(mortal, lease=LASTING, recovery_wait=BRIEF)
     async with semaphore:
         async with semaphore.permit("s", 1):
             await restart(mortal)
@@ -196,7 +203,7 @@ async def test_the_recovery_wait_ends_and_the_crawl_goes_on(mortal: RedisServer)
 async def test_an_old_snapshot_deceives_nobody(mortal: RedisServer) -> None:
     """It shows a permit that has been given back since, and not the one that is held now."""
     a, _ = watched(mortal, lease=BRIEF, recovery_wait=AGES)
-    b, _ = watched(mortal, lease=BRIEF, recovery_wait=AGES)
+    b, _ = watched(mortal, lease=LASTING, recovery_wait=AGES)
     async with a, b:
         old = await a.acquire("s", 1)
         mortal.client().save()

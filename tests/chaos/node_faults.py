@@ -30,7 +30,7 @@ async def node_killed_and_replaced(world: World) -> None:
 
 @fault()
 async def all_nodes_but_one_killed(world: World) -> None:
-    for node in world.nodes[1:]:
+    for node in world.living[1:]:
         await world.kill(node)
     await world.recovers()
 

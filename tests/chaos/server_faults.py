@@ -77,6 +77,7 @@ async def keys_evicted(world: World) -> None:
         await world.command("SET", f"junk-{number}", JUNK)
         number += 1
     await world.recovers_from_loss()
+    await world.command("CONFIG", "SET", "maxmemory", 0)
 
 
 @fault()

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from tests.chaos.audit import Audit
 from tests.chaos.history import History
@@ -18,8 +18,9 @@ from tests.chaos.machine import Clock, Namespace
 from tests.chaos.nodes import Node
 from tests.chaos.proxy import Proxy
 from tests.chaos.site import Site
-from tests.nodes import eventually
 from tests.servers import RedisServer
+
+T = TypeVar("T")
 
 
 class StuckError(Exception):
@@ -137,9 +138,12 @@ class World:
 
     async def in_full_swing(self) -> None:
         """All nodes take part and every place is in use."""
-        names = {node.name for node in self.nodes}
-        await self.until(lambda: self.site.visitors >= names, "all nodes to take part")
+        await self._until_all_take_part()
         await self._in_time(self.site.in_full_use(time.monotonic()), "the first full use")
+
+    async def _until_all_take_part(self) -> None:
+        names = {node.name for node in self.living}
+        await self.until(lambda: self.site.visitors >= names, "all nodes to take part")
 
     async def happens(self, event: asyncio.Event, what: str) -> None:
         await self._in_time(event.wait(), what)
@@ -154,10 +158,9 @@ class World:
         What is promised, by default, is what holds for all that happens to nodes.
         """
         since = since or time.monotonic()
-        await self._in_time(self.site.in_full_use(since), "full use again")
-        seconds = max(host.filled for host in self.site.hosts) - since
+        then = await self._in_time(self.site.in_full_use(since), "full use again")
         promise = promise or self.lease + self.lease / 3
-        self.history.note("recovered", seconds=seconds, promise=promise)
+        self.history.note("recovered", seconds=then - since, promise=promise)
 
     async def recovers_from_loss(self) -> None:
         """The same for a server that has lost its data, or may have: the recovery wait is added."""
@@ -175,27 +178,15 @@ class World:
                 self.history.note("problem", node.name, id=f"ended with exit status {node.status}")
             for error in node.errors:
                 self.history.note("problem", node.name, id=f"logged: {error}")
-        self.history.note("left", id="semaphore", count=await self._left())
+        # At once: those of the dead have long been dropped, and the living have given theirs back.
+        self.history.note("left", id="semaphore", count=sum(self.server.members().values()))
         with self._frontier.client() as client:
             keys = [key for key in client.keys("crawl:*") if b":ended:" not in key]  # kept a while
             self.history.note("left", id="frontier", count=len(keys))
 
-    async def _left(self) -> int:
-        """Members that nobody came for. Those of the dead end with their keys, two leases later."""
-        end = time.monotonic() + 3 * self.lease
-        left = 0
-
-        async def settled() -> bool:
-            nonlocal left
-            left = sum(self.server.members().values())
-            return left == 0 or time.monotonic() > end
-
-        await eventually(settled)
-        return left
-
-    async def _in_time(self, happens: Any, what: str) -> None:
+    async def _in_time(self, happens: Awaitable[T], what: str) -> T:
         try:
-            await asyncio.wait_for(happens, self.plan.patience)
+            return await asyncio.wait_for(happens, self.plan.patience)
         except TimeoutError:
             state = f"{self.site.requests} requests, {self.server.members()}"
             raise StuckError(f"waited {self.plan.patience:.0f} s for {what}; {state}") from None
@@ -203,7 +194,17 @@ class World:
     # What is done to nodes ----------------------------------------------------------------------
 
     def any_node(self) -> Node:
-        return self.dice.choice([node for node in self.nodes if node.runs])
+        return self.dice.choice(self.living)
+
+    @property
+    def living(self) -> list[Node]:
+        return [node for node in self.nodes if node.runs]
+
+    async def up_to_strength(self) -> None:
+        """Replace the nodes that have gone."""
+        while len(self.living) < self.plan.nodes:
+            await self.start_node()
+        await self._until_all_take_part()
 
     async def some_time(self, least: float, most: float) -> None:
         """Let this many leases pass, more or less."""

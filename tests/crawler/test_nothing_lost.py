@@ -67,6 +67,45 @@ def test_a_crawl_whose_nodes_were_all_killed_is_resumed(scrapy: StartScrapy, cli
     assert crawl_keys(client) == []
 
 
+def test_a_slow_node_is_not_taken_for_dead(scrapy: StartScrapy, client: Redis) -> None:
+    with serving(pages=9, latency=0.3) as site:
+        lease = crawl(site, "-s", "CRAWL_LEASE=1.5")
+        nodes = start_together(scrapy, client, 2, lease, name="slow")
+        wait_until(lambda: pages_asked_for(site) > 0)
+        site.latency = 3.0
+        assert [node.finishes() for node in nodes] == [True] * 2
+        assert_each_page_was_asked_for_once(site)
+
+
+WITHOUT_HEARTBEAT = """
+from scrapy import Request, Spider
+from scrapy.core.engine import ExecutionEngine
+
+ExecutionEngine._SLOT_HEARTBEAT_INTERVAL = 3600.0
+
+class Resting(Spider):
+    name = "resting"
+
+    async def start(self):
+        yield Request(self.url)
+
+    def parse(self, response):
+        pass
+"""
+
+
+def test_a_resting_node_wakes_by_itself_when_a_mark_ends(
+    scrapy: StartScrapy, client: Redis, site: ExampleSite, tmp_path: Path
+) -> None:
+    (tmp_path / "resting.py").write_text(WITHOUT_HEARTBEAT)
+    dead = SharedCrawl(client, "resting", "dead", lease=4.0)  # longer than a node takes to rest
+    dead.join()
+    dead.work()
+    assert scrapy("runspider", "resting.py", "-a", f"url={site.url}").finishes()
+    assert site.judge.twice(HOST) == []
+    assert crawl_keys(client) == []
+
+
 def test_a_node_that_wakes_goes_on_crawling(scrapy: StartScrapy, client: Redis) -> None:
     with serving(latency=0.05) as site:
         short = crawl(site, *SHORT_LEASES)

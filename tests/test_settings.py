@@ -1,0 +1,141 @@
+"""Every setting: its default, what it may be, and an error that names it where it may not."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from typing import Any
+
+import pytest
+from scrapy.settings import Settings
+
+from semaphore_middleware import Limit, SettingsError
+from semaphore_middleware.settings import SemaphoreSettings
+
+
+def read(**settings: Any) -> SemaphoreSettings:
+    return SemaphoreSettings.read(Settings(settings))
+
+
+def refused(**settings: Any) -> str:
+    with pytest.raises(SettingsError) as error:
+        read(**settings)
+    return str(error.value)
+
+
+def test_what_nobody_set_has_its_default() -> None:
+    settings = read()
+    assert settings.url is None
+    assert settings.limits.of("example.com") == Limit(8, 0, 0.5)
+    assert settings.scope == "host"
+    assert settings.lease == settings.recovery_wait == 15
+    assert settings.acquire_timeout is None
+    assert settings.prefix == "semaphore"
+    assert settings.node == f"{socket.gethostname()}-{os.getpid()}"
+
+
+def test_what_is_set_is_read() -> None:
+    settings = read(
+        SEMAPHORE_REDIS_URL="redis://a/1",
+        SEMAPHORE_SCOPE="registered_domain",
+        SEMAPHORE_LEASE=30,
+        SEMAPHORE_ACQUIRE_TIMEOUT=0.5,
+        SEMAPHORE_RECOVERY_WAIT=0,
+        SEMAPHORE_PREFIX="crawl",
+        SEMAPHORE_NODE="here",
+    )
+    assert (settings.url, settings.url_from) == ("redis://a/1", "SEMAPHORE_REDIS_URL")
+    assert settings.scope == "registered_domain"
+    assert (settings.lease, settings.acquire_timeout, settings.recovery_wait) == (30, 0.5, 0)
+    assert (settings.prefix, settings.node) == ("crawl", "here")
+
+
+def test_the_recovery_wait_is_the_lease_unless_it_is_set() -> None:
+    assert read(SEMAPHORE_LEASE=7).recovery_wait == 7
+    assert read(SEMAPHORE_LEASE=7, SEMAPHORE_RECOVERY_WAIT=2).recovery_wait == 2
+
+
+def test_scrapys_own_settings_are_the_default_limit() -> None:
+    settings = read(CONCURRENT_REQUESTS_PER_DOMAIN=3, DOWNLOAD_DELAY=2, DOWNLOAD_DELAY_JITTER=0.1)
+    assert settings.limits.of("example.com") == Limit(3, 2, 0.1)
+
+
+def test_a_jitter_above_1_is_1_since_scrapy_allows_it() -> None:
+    assert read(DOWNLOAD_DELAY_JITTER=3).limits.default == Limit(8, 0, 1)
+
+
+def test_the_server_s_address_comes_from_the_nearest_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("REDIS_URL", "redis://environment")
+    assert read().url == "redis://environment"
+    assert read().url_from == "REDIS_URL in the environment"
+    assert read(REDIS_URL="redis://setting").url == "redis://setting"
+    assert read(REDIS_URL="redis://setting").url_from == "REDIS_URL"
+    both = read(REDIS_URL="redis://setting", SEMAPHORE_REDIS_URL="redis://ours")
+    assert (both.url, both.url_from) == ("redis://ours", "SEMAPHORE_REDIS_URL")
+
+
+def test_the_command_line_s_strings_are_understood() -> None:
+    settings = read(
+        CONCURRENT_REQUESTS_PER_DOMAIN="2",
+        DOWNLOAD_DELAY="0.5",
+        DOWNLOAD_DELAY_JITTER="0",
+        DOWNLOAD_SLOTS='{"slot.example": {"concurrency": 1}}',
+        SEMAPHORE_LEASE="20",
+        SEMAPHORE_ACQUIRE_TIMEOUT="60",
+        SEMAPHORE_RECOVERY_WAIT="1.5",
+        SEMAPHORE_LIMITS='{"example.com": 4, "*.example.org": {"delay": 1}, "free.example": null}',
+    )
+    assert (settings.lease, settings.acquire_timeout, settings.recovery_wait) == (20, 60, 1.5)
+    assert settings.limits.of("example.net") == Limit(2, 0.5, 0)
+    assert settings.limits.of("slot.example") == Limit(1, 0.5, 0)
+    assert settings.limits.of("example.com") == Limit(4, 0.5, 0)
+    assert settings.limits.of("www.example.org") == Limit(2, 1, 0)
+    assert settings.limits.of("free.example") is None
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "allowed"),
+    [
+        (
+            "SEMAPHORE_LEASE",
+            [0, 0.05, -1, "soon", True, float("nan"), float("inf"), []],
+            "number >= 0.1",
+        ),
+        ("SEMAPHORE_ACQUIRE_TIMEOUT", [-1, "x", False, float("inf")], "number >= 0"),
+        ("SEMAPHORE_RECOVERY_WAIT", [-1, "x", True, float("nan")], "number >= 0"),
+        ("SEMAPHORE_SCOPE", ["hosts", "HOST", 1], "'host' or 'registered_domain'"),
+        ("SEMAPHORE_PREFIX", ["", 1, "a{1}", "}"], "text without '{' and '}'"),
+        ("CONCURRENT_REQUESTS_PER_DOMAIN", [0, -1, 1.5, "1.5", "x", None], "integer >= 1"),
+        ("DOWNLOAD_DELAY", [-1, "x", float("inf"), True], "number >= 0"),
+        ("DOWNLOAD_DELAY_JITTER", [-1, "x"], "number >= 0"),
+        ("SEMAPHORE_LIMITS", ["x", "[1]", "2", [1], 7], "dict of hosts to limits"),
+    ],
+)
+def test_a_value_that_is_not_allowed_is_refused_by_name(
+    name: str, values: list[Any], allowed: str
+) -> None:
+    for value in values:
+        message = refused(**{name: value})
+        assert message.startswith(f"{name} = {value!r}: allowed is ")
+        assert allowed in message
+
+
+def test_a_mistake_in_a_limit_is_refused_by_setting_and_key() -> None:
+    assert refused(SEMAPHORE_LIMITS={"a.example": 0}).startswith(
+        "SEMAPHORE_LIMITS['a.example'] = 0"
+    )
+    assert refused(SEMAPHORE_LIMITS='{"a.example": "2"}').startswith(
+        "SEMAPHORE_LIMITS['a.example']"
+    )
+    assert refused(DOWNLOAD_SLOTS={"a.example": {"concurrency": 0}}).startswith(
+        "DOWNLOAD_SLOTS['a.example'] = 0"
+    )
+    assert "unknown key 'limit'" in refused(SEMAPHORE_LIMITS={"a.example": {"limit": 2}})
+
+
+def test_an_error_is_one_line() -> None:
+    for message in (refused(SEMAPHORE_LEASE="1\n2"), refused(SEMAPHORE_LIMITS={"a\nb": 0})):
+        assert re.fullmatch(".+", message)
