@@ -19,6 +19,10 @@ crawl: $(INSTALLED) ## crawl the example site, or URL=, with NODES=3 LIMIT=4 (LA
 test: $(INSTALLED) ## run the tests; SEMAPHORE_TEST_SERVER=/path/to/redis-server tests with that one
 	$(BIN)/python -m pytest $(ARGS)
 
+.PHONY: chaos
+chaos: $(INSTALLED) ## crawl under random faults and judge (SEED=7 ARGS='--budget 5')
+	$(BIN)/python -m tests.chaos.run $(if $(SEED),--seed $(SEED)) $(ARGS)
+
 .PHONY: lint
 lint: $(INSTALLED) ## check style and types
 	$(BIN)/ruff format --check .
