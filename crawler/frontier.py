@@ -224,7 +224,7 @@ class Scheduler(BaseScheduler):
         return answer
 
     def _ask(self, question: Callable[[], Answer]) -> Answer | None:
-        """The server's answer; None while it is away, once the crawl has ended, or if it is new."""
+        """The server's answer; None if it has none: it is away, or the run of the crawl is over."""
         if self.ended or time.monotonic() < self.quiet_until:
             return None
         try:

@@ -94,7 +94,7 @@ def _limits(settings: BaseSettings) -> Limits:
     default = Limit(
         concurrency,
         _seconds(settings, "DOWNLOAD_DELAY", 0.0, least=0.0),
-        min(1.0, _seconds(settings, "DOWNLOAD_DELAY_JITTER", 0.5, least=0.0)),
+        _jitter(settings),
     )
     return parse_limits(
         _dict(settings, "SEMAPHORE_LIMITS"),
@@ -102,6 +102,14 @@ def _limits(settings: BaseSettings) -> Limits:
         default,
         "SEMAPHORE_LIMITS",
     )
+
+
+def _jitter(settings: BaseSettings) -> float:
+    """Scrapy 2.19 goes by the older of its two settings where that is set at a higher priority."""
+    old, new = "RANDOMIZE_DOWNLOAD_DELAY", "DOWNLOAD_DELAY_JITTER"
+    if (settings.getpriority(old) or 0) > (settings.getpriority(new) or 0):
+        return 0.5 if settings.getbool(old) else 0.0
+    return min(1.0, _seconds(settings, new, 0.5, least=0.0))
 
 
 def _dict(settings: BaseSettings, name: str) -> Mapping[str, Any]:

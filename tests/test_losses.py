@@ -166,7 +166,7 @@ async def test_an_empty_server_is_told_what_is_held_and_grants_nothing_for_the_r
     mortal: RedisServer,
 ) -> None:
     a, a_events = watched(mortal, lease=LASTING, recovery_wait=AGES)
-    b, _ = watched(mortal, lease=LASTING, recovery_wait=AGES)
+    b, b_events = watched(mortal, lease=LASTING, recovery_wait=AGES)
     async with a, b:
         held = [await each.acquire("s", 2) for each in (a, b)]
         waiting = [asyncio.create_task(each.acquire("s", 2)) for each in (b, a)]
@@ -175,7 +175,7 @@ async def test_an_empty_server_is_told_what_is_held_and_grants_nothing_for_the_r
         await in_line(a, 2, 2)
         held[0].release()
         await in_line(a, 1, 2)
-        assert a_events["store_losses"] == 1
+        assert (a_events + b_events)["store_losses"] >= 1, "of those who say hello first"
         assert not [task for task in waiting if task.done()]
         outside.end_recovery("s")
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)

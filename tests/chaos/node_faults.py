@@ -90,16 +90,17 @@ async def _told_to_end(world: World, number: signal.Signals) -> None:
     node.was_told_to_end = True
     node.send(number)
     since = time.monotonic()
-    await world.happens(node.ended, "the end of a node")
-    last = max(since, world.site.last_end.get(node.name, since))
-    world.history.note(
-        "exited",
-        node.name,
-        seconds=time.monotonic() - last,
-        promise=LAST_TRANSFER,
-        count=node.status or 0,
-    )
-    await world.recovers(since=since)
+
+    async def exits() -> None:
+        await world.happens(node.ended, "the end of a node")
+        last = max(since, world.site.last_end.get(node.name, since))
+        seconds = time.monotonic() - last
+        status = node.status or 0
+        world.history.note(
+            "exited", node.name, seconds=seconds, promise=LAST_TRANSFER, count=status
+        )
+
+    await asyncio.gather(world.recovers(), exits())
 
 
 @fault()

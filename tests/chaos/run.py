@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -66,9 +67,9 @@ class Orders:
                 yield f"{self.seed + round}", fault
 
 
-async def carry_out(orders: Orders) -> list[Result]:
+async def carry_out(orders: Orders, results: list[Result]) -> None:
+    """Do all the runs, or those that the budget allows, and add their results."""
     end = time.monotonic() + 60 * orders.budget if orders.budget else float("inf")
-    results = []
     for seed, fault in orders.rounds():
         if time.monotonic() > end:
             say(f"The budget of {orders.budget:g} minutes is spent.")
@@ -80,7 +81,6 @@ async def carry_out(orders: Orders) -> list[Result]:
             say(f"    {violation}")
         if more := verdict.violations[SHOWN:]:
             say(f"    and {len(more)} more")
-    return results
 
 
 def say(line: str) -> None:
@@ -117,7 +117,9 @@ def read_orders(arguments: list[str] | None = None) -> tuple[Orders, bool]:
 def main() -> None:
     orders, as_json = read_orders()
     say(f"Seed {orders.seed}, {len(orders.faults)} faults, {orders.runs} runs of each.")
-    results = asyncio.run(carry_out(orders))
+    results: list[Result] = []
+    with suppress(KeyboardInterrupt):  # then the table has what there is
+        asyncio.run(carry_out(orders, results))
     if as_json:
         print(json.dumps([result.as_dict() for result in results], indent=1))  # noqa: T201
     else:

@@ -152,12 +152,12 @@ class World:
         goal = self.site.requests + requests
         await self.until(lambda: self.site.requests >= goal, "more requests")
 
-    async def recovers(self, promise: float = 0.0, since: float | None = None) -> None:
-        """Wait for full use again, and note how long it took since then, by default since now.
+    async def recovers(self, promise: float = 0.0) -> None:
+        """Wait for full use again, and note how long it took from now on.
 
         What is promised, by default, is what holds for all that happens to nodes.
         """
-        since = since or time.monotonic()
+        since = time.monotonic()
         then = await self._in_time(self.site.in_full_use(since), "full use again")
         promise = promise or self.lease + self.lease / 3
         self.history.note("recovered", seconds=then - since, promise=promise)

@@ -235,3 +235,17 @@ def test_a_crawl_that_its_server_has_lost_begins_anew(
         assert [node.finishes() for node in nodes] == [True] * 2
         assert site.judge.missed(HOST) == []
     assert crawl_keys(client) == []
+
+
+def test_a_node_with_nothing_in_hand_begins_a_lost_crawl_at_its_start(
+    scrapy: StartScrapy, client: Redis, site: ExampleSite
+) -> None:
+    holder = SharedCrawl(client, "losing", "test", lease=3600)
+    holder.join()
+    holder.work()
+    node = scrapy(*crawl(site, *SHORT_LEASES, "-s", "CRAWL=losing"))
+    wait_until(lambda: not site.judge.missed(HOST) and holder.counts().unfinished == 0)
+    client.flushall()
+    assert node.finishes()
+    assert set(site.judge.record(HOST).pages.values()) == {2}
+    assert crawl_keys(client) == []
