@@ -65,6 +65,12 @@ def test_a_jitter_above_1_is_1_since_scrapy_allows_it() -> None:
     assert read(DOWNLOAD_DELAY_JITTER=3).limits.default == Limit(8, 0, 1)
 
 
+@pytest.mark.parametrize(("randomize", "jitter"), [(False, 0.0), (True, 0.5)])
+def test_scrapys_older_name_for_jitter_is_heard(randomize: bool, jitter: float) -> None:
+    settings = read(DOWNLOAD_DELAY=1, RANDOMIZE_DOWNLOAD_DELAY=randomize)
+    assert settings.limits.default == Limit(8, 1, jitter)
+
+
 def test_the_server_s_address_comes_from_the_nearest_place(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
