@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 POSITION = 950
+SPIDER_ATTRIBUTES = {
+    "download_delay": "DOWNLOAD_DELAY",
+    "max_concurrent_requests": "CONCURRENT_REQUESTS_PER_DOMAIN",
+}
 # Setting -> Scrapy's class, ours, and what happens with another one.
 REPLACED = {
     "DOWNLOADER": (
@@ -43,6 +47,7 @@ class SemaphoreAddon:
     def from_crawler(cls, crawler: Crawler) -> Self:
         if not crawler.settings.getbool("SEMAPHORE_ENABLED", True):
             raise NotConfigured("SEMAPHORE_ENABLED is off")
+        _hear_spider_attributes(crawler)
         return cls(gate_of(crawler))
 
     def update_settings(self, settings: BaseSettings) -> None:
@@ -71,10 +76,19 @@ class SemaphoreAddon:
 
         Scrapy's pool keeps as many connections a host as the slot allows, so it must allow enough.
         """
-        enough = settings.getint("CONCURRENT_REQUESTS") or 1000  # 0: without limit
+        largest = self._gate.settings.limits.largest
+        enough = max(largest, settings.getint("CONCURRENT_REQUESTS") or 1000)  # 0: without limit
         _overrule(settings, "CONCURRENT_REQUESTS_PER_DOMAIN", enough)
         _overrule(settings, "DOWNLOAD_DELAY", 0)
         _overrule(settings, "DOWNLOAD_SLOTS", {})
+
+
+def _hear_spider_attributes(crawler: Crawler) -> None:
+    """Scrapy 2.19 makes settings of these deprecated attributes, but only after the add-ons."""
+    for attribute, name in SPIDER_ATTRIBUTES.items():
+        if hasattr(crawler.spidercls, attribute):
+            value = getattr(crawler.spider or crawler.spidercls, attribute)
+            crawler.settings.set(name, value, "spider")
 
 
 def _overrule(settings: BaseSettings, name: str, value: Any) -> None:

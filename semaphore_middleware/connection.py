@@ -1,8 +1,7 @@
 """From a URL to the server: one link for commands, one for grants.
 
-A `Link` is one TCP (or Unix, or TLS) connection, and so it ends in one life of one server. That is
-why redis-py's client and its pool are not used here: they reconnect and send again behind the
-caller's back, and a call meant for one life of the server would reach the next.
+A `Link` is one connection, and so it ends in one life of one server. redis-py's client and its pool
+reconnect and send again behind the caller's back: a call meant for one life would reach the next.
 """
 
 from __future__ import annotations
@@ -49,12 +48,23 @@ class Life:
     run_id: str
     uptime: float
     """Seconds since the process started."""
-    always_master: bool
+    promoted_at: int
+    """Where in the stream of writes it was last promoted from a replica; -1 if it never was."""
     losses: int
     """Times that data was thrown away in this life: FLUSHALL, FLUSHDB, evicted keys."""
     evicts: bool
     born_empty: bool
     """Started by `embedded.py` when nobody could have held anything."""
+
+    @property
+    def condition(self) -> tuple[str, int, int]:
+        """As long as this stays the same, nothing was lost."""
+        return self.run_id, self.losses, self.promoted_at
+
+    @property
+    def may_have_lost(self) -> bool:
+        """In this life, at a time that cannot be told."""
+        return self.losses > 0 or self.promoted_at >= 0
 
 
 class Server:
@@ -70,14 +80,16 @@ class Server:
             host, *rest = re.split("[/?#]", url.partition("://")[2], maxsplit=1)
             if host and "@" in "".join(rest):  # a part of the password would be taken for the host
                 raise ValueError
-            self._pool = ConnectionPool.from_url(
-                url,
+            self._pool = ConnectionPool.from_url(url)
+            # After the URL's own options, which would win. `Link` sets time limits: redis-py's own
+            # cost a task for each command, in which Python 3.11 can lose a cancellation.
+            self._pool.connection_kwargs.update(
                 protocol=2,
+                decode_responses=False,
                 retry=Retry(NoBackoff(), 0),
-                # `Link` sets time limits: redis-py's own cost a task for each command, in which
-                # Python 3.11 can lose a cancellation.
                 socket_timeout=None,
                 socket_connect_timeout=None,
+                health_check_interval=0,
                 client_name="scrapy-semaphore",
             )
             self.timeout = timeout
@@ -147,8 +159,9 @@ class Server:
             raise ServerRefusedError(f"{self} does not tell its run_id; Redis and Valkey do")
         return Life(
             run_id=info["run_id"],
-            uptime=float(info.get("uptime_in_seconds", 0)),
-            always_master=int(info.get("second_repl_offset", "-1")) < 0,
+            # By the wall clock: below zero if that was set back since.
+            uptime=max(0.0, float(info.get("uptime_in_seconds", 0))),
+            promoted_at=int(info.get("second_repl_offset", "-1")),
             losses=int(info.get("evicted_keys", 0))
             + _calls(info, "flushall")
             + _calls(info, "flushdb"),

@@ -27,6 +27,7 @@ from redis.retry import Retry
 from semaphore_middleware.connection import BORN_EMPTY
 from semaphore_middleware.errors import ServerRefusedError
 
+DIRECTORY = "SEMAPHORE_EMBEDDED_DIRECTORY"  # in the environment: where it is to run instead
 START_TIMEOUT = 20.0  # seconds
 NO_SERVER = (
     "no server's URL is given and no embedded server was found: set SEMAPHORE_REDIS_URL, or "
@@ -58,12 +59,27 @@ def lodge() -> Lodger:
         lock = (directory / "lodgers.lock").open("ab")
         try:
             fcntl.flock(lock, fcntl.LOCK_SH)  # waits for a keeper that is just ending its server
-            if not _answers(path):
-                _start_keeper(directory, born_empty=_lodges_alone(lock))
+            deadline = time.monotonic() + START_TIMEOUT
+            while not _answers(path) and time.monotonic() < deadline:
+                if not _lives(directory):
+                    _start_keeper(directory, born_empty=_lodges_alone(lock))
+                time.sleep(0.01)  # it is about to end, or stands still: then it may go on
         except BaseException:
             lock.close()
             raise
     return Lodger(f"unix://{path}", lock)
+
+
+def _lives(directory: Path) -> bool:
+    """Whether there is a server though it does not answer: it stands still, and a second one beside
+    it would grant what it has granted. Keeper and server hold this lock for as long as they live.
+    """
+    with (directory / "keeper.lock").open("ab") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
 
 
 def _lodges_alone(lock: IO[bytes]) -> bool:
@@ -90,9 +106,12 @@ def find_server() -> str:
 
 
 def _private_directory() -> Path:
-    """A directory of this user's own. Short: a Unix socket's path has about 100 bytes."""
-    parent = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
-    directory = Path(parent) / f"scrapy-semaphore-{os.getuid()}"
+    """A directory of this user's own, the same in a terminal, a cron job and a service.
+
+    Short: a Unix socket's path has about 100 bytes.
+    """
+    default = Path(tempfile.gettempdir()) / f"scrapy-semaphore-{os.getuid()}"
+    directory = Path(os.environ.get(DIRECTORY) or default)
     directory.mkdir(mode=0o700, exist_ok=True)
     status = directory.lstat()
     mine = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
@@ -135,6 +154,8 @@ def _keep(directory: Path, born_empty: bool) -> None:
     """The keeper: start the server, say so, and end it when the last lodger has left."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # through the `finally` below
     path = directory / "server.sock"
+    alive = (directory / "keeper.lock").open("ab")
+    fcntl.flock(alive, fcntl.LOCK_EX)
     path.unlink(missing_ok=True)
     server = subprocess.Popen(
         [
@@ -144,6 +165,7 @@ def _keep(directory: Path, born_empty: bool) -> None:
         ],
         stdin=subprocess.DEVNULL,
         stdout=sys.stderr,
+        pass_fds=[alive.fileno()],
     )
     try:
         _wait_until_it_answers(server, path)
@@ -157,6 +179,7 @@ def _keep(directory: Path, born_empty: bool) -> None:
             fcntl.flock(lock, fcntl.LOCK_EX)
             _end(server)
             path.unlink(missing_ok=True)
+            alive.close()
     finally:
         _end(server)
 

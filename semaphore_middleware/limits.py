@@ -41,6 +41,12 @@ class Limits:
     patterns: Mapping[str, Limit | None] = field(default_factory=dict)
     slots: Mapping[str, Limit | None] = field(default_factory=dict)
 
+    @property
+    def largest(self) -> int:
+        """The most requests that any one site may have at once."""
+        limits = [self.default, *self.exact.values(), *self.patterns.values(), *self.slots.values()]
+        return max(limit.concurrency for limit in limits if limit is not None)
+
     def of(self, scope: str) -> Limit | None:
         """The limit of `scope`; None means that it takes no permit."""
         if scope in self.exact:

@@ -28,6 +28,7 @@ class Permit:
 
     __slots__ = (
         "_asked_at",
+        "_error",
         "_give_back",
         "_granted",
         "_when_lost",
@@ -62,6 +63,7 @@ class Permit:
         self._granted: asyncio.Future[None] = loop.create_future()
         self._give_back = give_back
         self._when_lost: Callable[[], object] | None = None
+        self._error: PermitLostError | None = None
 
     def __repr__(self) -> str:
         return f"<Permit {self.number} for {self.scope!r}: {self.stage.value}>"
@@ -69,6 +71,11 @@ class Permit:
     @property
     def lost(self) -> bool:
         return self.stage is Stage.LOST
+
+    @property
+    def ends_with_loss(self) -> bool:
+        """Whether something runs in `until_lost()`."""
+        return self._when_lost is not None
 
     def release(self) -> None:
         """Give it back. Does nothing the second time."""
@@ -85,8 +92,8 @@ class Permit:
         """
         task = asyncio.current_task()
         assert task is not None, "a permit is used within an asyncio task"
-        if self.lost:
-            raise self._error()
+        if self._error is not None:
+            raise self._error
         cancelled_before = task.cancelling()
         cancelled_here, from_outside = False, True
 
@@ -105,13 +112,8 @@ class Permit:
         except asyncio.CancelledError:
             if from_outside:
                 raise
-            raise self._error() from None
-
-    def _error(self) -> PermitLostError:
-        return PermitLostError(
-            f"the permit for {self.scope!r} could not be renewed in time, so its work was stopped; "
-            "is the server reachable, and does anything block the event loop?"
-        )
+            assert self._error is not None
+            raise self._error from None
 
     # What the semaphore does to it --------------------------------------------------------------
 
@@ -124,8 +126,9 @@ class Permit:
         if not self._granted.done():
             self._granted.set_result(None)
 
-    def lose(self) -> None:
+    def lose(self, why: str) -> None:
         self.stage = Stage.LOST
+        self._error = PermitLostError(why)
         if self._when_lost is not None:
             self._when_lost()
 

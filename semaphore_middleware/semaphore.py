@@ -34,7 +34,8 @@ class FairSemaphore:
     `url` is a `redis://`, `rediss://` or `unix://` address; None takes `REDIS_URL` from the
     environment, else starts an embedded server. `lease` and `recovery_wait` (by default the lease)
     are in seconds and should be the same on all nodes; `prefix` is the first part of every key;
-    `node` is this node's name, to which a few random letters are added.
+    `node` is this node's name, to which a few random letters are added; `url_from` says in errors
+    where the address was set.
     `on_event` is called with the name of what happened: "reconnects", "lost", "store_losses",
     "stalls" or "strange_messages".
     """
@@ -102,11 +103,15 @@ class FairSemaphore:
         self._node = node
 
     async def close(self) -> None:
-        """Give everything back and leave. Whoever still waits gets `ClosedError`."""
+        """Give everything back and leave. Whoever still waits gets `ClosedError`; what runs in an
+        `async with permit()` is cancelled, with `PermitLostError`.
+        """
         node, self._node = self._node, None
-        if node is not None:
-            await node.stop()
-        self._leave_embedded()
+        try:
+            if node is not None:
+                await node.stop()
+        finally:
+            self._leave_embedded()
 
     def drain(self) -> None:
         """Let nobody in any more: who waits, and who asks from now on, gets `ClosedError`.

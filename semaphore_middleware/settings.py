@@ -42,7 +42,7 @@ class SemaphoreSettings:
         recovery_wait = _seconds(settings, "SEMAPHORE_RECOVERY_WAIT", lease, least=0.0)
         timeout = None
         if settings.get("SEMAPHORE_ACQUIRE_TIMEOUT") is not None:
-            timeout = _seconds(settings, "SEMAPHORE_ACQUIRE_TIMEOUT", 0.0, least=0.0)
+            timeout = _seconds(settings, "SEMAPHORE_ACQUIRE_TIMEOUT", 0.0, least=0.001)
         url, url_from = _url(settings)
         return cls(
             url=url,

@@ -28,10 +28,14 @@ logger = logging.getLogger(__name__)
 BUCKETS = 256  # never a setting: nodes that disagreed would each have a limit of their own
 LIMITLESS = 2**53  # Lua's numbers count no further
 
+# Seconds that an epoch is kept after its last use: a wall clock that is set an hour ahead must not
+# expire it, for a node that is new could not tell that from an idle server.
+KEPT = 3 * 3600.0
+
 # Shares of a lease. Renewals come more often than the server's clock may step in a call (STEP), so
 # that it keeps pace with time, and a step too far still leaves the living time to renew:
 # RENEWAL < STEP, and RENEWAL + STEP + RENEWAL < 1. And a node ends what it could not renew (GRACE)
-# before such a clock can think the lease over: GRACE < 1 - STEP.
+# before such a clock, one step ahead, can think the lease over: GRACE < 1 - STEP.
 RENEWAL = 0.3
 STEP = 0.32
 GRACE = 0.65
@@ -59,9 +63,10 @@ class Store:
         self._quiet_since = -math.inf
         self._silent_until = -math.inf
         self._count = on_event
-        prelude = _source("prelude")
-        self._scripts = {verb: prelude + _source(verb) for verb in ("acquire", "release", "renew")}
-        self._scripts |= {verb: _source(verb) for verb in ("hello", "inspect")}
+        clock, prelude = _source("clock"), _source("prelude")
+        self._scripts = {verb: clock + _source(verb) for verb in ("hello", "inspect")}
+        for verb in ("acquire", "release", "renew"):
+            self._scripts[verb] = clock + prelude + _source(verb)
         self._shas = {v: sha1(s.encode()).hexdigest() for v, s in self._scripts.items()}
 
     @property
@@ -133,6 +138,7 @@ class Store:
             self._life.run_id,
             _ms(self._lease),
             self._step,
+            _ms(KEPT),
             random.random(),
         ]
         for ask in batch:
@@ -158,9 +164,15 @@ class Store:
         known = self._life
         if known is None or known.run_id != life.run_id:
             self._seen.clear()
-        if known is None or (known.run_id, known.losses) != (life.run_id, life.losses):
+            if life.evicts:
+                logger.warning(
+                    "%s throws keys away when its memory is full. A permit that is thrown away can "
+                    "be granted twice: set its maxmemory-policy to noeviction.",
+                    self._server,
+                )
+        if known is None or known.condition != life.condition:
             now = time.monotonic()
-            if life.losses or not life.always_master:
+            if life.may_have_lost:
                 self._quiet_since = now  # lost something at some time, no one can tell when
             elif life.born_empty:
                 self._quiet_since = -math.inf
@@ -177,11 +189,12 @@ class Store:
         life = await self._server.look_at(link)
         self.meet(life)
         now = time.monotonic()
-        kept = max(60.0, 4 * self._lease)
-        if any(now - self._seen.get(epoch, -math.inf) < kept / 2 for epoch in epochs):
+        if any(now - self._seen.get(epoch, -math.inf) < KEPT / 2 for epoch in epochs):
             self._quiet_since = now  # it was there in this very life, and cannot have expired since
+        elif await self._others_have_waited(link, life):
+            self._quiet_since = -math.inf
         wait = max(0.0, self._recovery_wait - (now - self._quiet_since))
-        arguments = (life.run_id, _ms(wait), _ms(kept), self._step)
+        arguments = (life.run_id, _ms(wait), _ms(KEPT), self._step)
         calls = [("hello", 1, epoch, *arguments) for epoch in epochs]
         waits = await self._evaluate(link, calls)
         silent = max(waits) / 1000
@@ -194,6 +207,19 @@ class Store:
                 silent,
             )
         self._silent_until = max(self._silent_until, now + silent)
+
+    async def _others_have_waited(self, link: Link, life: Life) -> bool:
+        """On a server that was flushed at some time, not each new crawl need wait: a note tells
+        that a node has seen no loss since, for a whole recovery wait. Writes it if this one has.
+        """
+        if not life.may_have_lost:
+            return False
+        note, condition = self._prefix + b":quiet", repr(life.condition).encode()
+        if time.monotonic() - self._quiet_since >= self._recovery_wait:
+            await link.call([("SET", note, condition, "PX", _ms(KEPT))])
+            return True
+        (reply,) = await link.call([("GET", note)])
+        return bool(reply == condition)
 
 
 def _source(verb: str) -> str:

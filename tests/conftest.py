@@ -23,7 +23,7 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No test may reach a server that it did not start, nor this user's embedded one."""
     monkeypatch.delenv("REDIS_URL", raising=False)
     with tempfile.TemporaryDirectory(prefix="sem-") as directory:
-        monkeypatch.setenv("XDG_RUNTIME_DIR", directory)
+        monkeypatch.setenv("SEMAPHORE_EMBEDDED_DIRECTORY", directory)
         yield
 
 

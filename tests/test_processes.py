@@ -85,7 +85,7 @@ class Embedded(RedisServer):
     """The server that crawls without a URL start by themselves; looked at, not started, here."""
 
     def __init__(self) -> None:
-        self.directory = Path(os.environ["XDG_RUNTIME_DIR"]) / f"scrapy-semaphore-{os.getuid()}"
+        self.directory = Path(os.environ["SEMAPHORE_EMBEDDED_DIRECTORY"])
         self.path = self.directory / "server.sock"
 
     @property

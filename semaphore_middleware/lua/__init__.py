@@ -1,1 +1,1 @@
-"""One verb a file; `prelude.lua` is put in front of acquire, release and renew."""
+"""One verb a file. `clock.lua` comes before each, `prelude.lua` before acquire, release, renew."""

@@ -3,12 +3,9 @@
 -- the clock's longest step (all ms). Reply: how long nothing is granted from now on (ms).
 
 local LIFE, WAIT, KEPT, STEP = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
-local time = redis.call('TIME')
-local WALL = time[1] * 1000 + math.floor(time[2] / 1000)
-
 local life, from, wall, clock = unpack(redis.call('HMGET', KEYS[1], 'life', 'from', 'wall', 'clock'))
 -- The leases of a life before, if any were saved, go by its clock: it goes on.
-local now = clock and clock + math.max(0, math.min(WALL - wall, STEP)) or WALL
+local now = clock and bucket_clock(wall, clock, STEP) or WALL
 if life ~= LIFE then
   from = now + WAIT
   local expires = WALL + KEPT + WAIT

@@ -3,10 +3,8 @@
 -- Reply: limit in force (0: idle), holders, waiters in the order of the line; each of them as
 --        id, age (ms; of a waiter since it asked, of a holder since its grant), lease left (ms).
 
-local time = redis.call('TIME')
-local WALL = time[1] * 1000 + math.floor(time[2] / 1000)
 local wall, clock = unpack(redis.call('HMGET', KEYS[5], 'wall', 'clock'))
-local now = clock and clock + math.max(0, math.min(WALL - wall, tonumber(ARGV[1]))) or WALL
+local now = clock and bucket_clock(wall, clock, tonumber(ARGV[1])) or WALL
 
 local function member(id, lease_end)
   local since = tonumber(redis.call('HGET', KEYS[4], 'since:' .. id)) or now

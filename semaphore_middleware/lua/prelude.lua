@@ -8,15 +8,12 @@ local CHANNELS = ARGV[1] -- first part of the channel that a node's grants are t
 local NODE = ARGV[2]
 local LIFE = ARGV[3] -- the run id of the server that the caller believes to talk to
 local LEASE = tonumber(ARGV[4])
-local STEP = tonumber(ARGV[5]) -- see the clock
-local DICE = tonumber(ARGV[6]) -- in [0, 1): each call seeds math.random the same
-local HEAD = 6
+local STEP = tonumber(ARGV[5]) -- of the clock, in one call
+local KEPT = tonumber(ARGV[6]) -- how long an epoch is kept after its last use
+local DICE = tonumber(ARGV[7]) -- in [0, 1): each call seeds math.random the same
+local HEAD = 7
 
 local TIES = 2097152 -- 2^21: a place and its tie-breaker share one double, 32 + 21 bits
-local KEPT = math.max(60000, 4 * LEASE) -- how long an epoch is kept after its last use
-
-local time = redis.call('TIME')
-local WALL = time[1] * 1000 + math.floor(time[2] / 1000)
 
 local messages = {} -- channel -> what `promote` has to say to that node
 
@@ -40,11 +37,7 @@ local function send_messages()
   end
 end
 
--- The server's life, and its clock ----------------------------------------------------------------
--- Leases and starts go by a clock that each bucket keeps in its epoch. It follows the server's wall
--- clock, but never back, and in one call by no more than STEP. The living renew more often than
--- that, so a wall clock that is set an hour ahead ends none of their leases. Only the expiry of keys
--- goes by the wall clock itself.
+-- The server's life ------------------------------------------------------------------------------
 
 local epochs = {} -- one look at an epoch key is enough for a call
 
@@ -54,11 +47,10 @@ local function epoch_of(key)
     unpack(redis.call('HMGET', key, 'life', 'from', 'expires', 'wall', 'clock'))
   local epoch = { known = life == LIFE }
   if epoch.known then
-    local passed = math.max(0, math.min(WALL - wall, STEP))
-    epoch.now = clock + passed
+    epoch.now = bucket_clock(wall, clock, STEP)
     epoch.from = tonumber(from)
     epoch.expires = tonumber(expires)
-    if passed > STEP / 8 or WALL < tonumber(wall) then
+    if epoch.now - clock > STEP / 8 or WALL < tonumber(wall) then
       redis.call('HSET', key, 'wall', WALL, 'clock', epoch.now)
     end
     if epoch.expires < WALL + KEPT / 2 then
@@ -83,6 +75,11 @@ local function read_state(scope)
   scope.virtual = scope.virtual or 0
   scope.joined = scope.joined or 0
   scope.next = scope.next or 0
+  if not scope.limit and scope.next > 0 then
+    -- Idle: nobody called, so its clock may have stood still. The key's own expiry has not.
+    local left = redis.call('PTTL', scope.state)
+    scope.next = math.min(scope.next, scope.now + math.max(0, left))
+  end
   scope.expires = scope.expires or 0
 end
 

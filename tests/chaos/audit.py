@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Self
 
-from redis.asyncio import Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from tests.chaos.history import History
 from tests.servers import RedisServer
 
 PAUSE = 0.1  # seconds between two looks
+PATIENCE = 5.0  # seconds that a look may take
 
 # Whoever holds a permit has left the line: an id in both would be granted twice.
 IN_BOTH = """
@@ -32,31 +31,31 @@ class Audit:
     def __init__(self, history: History, server: RedisServer) -> None:
         self.server = server
         self._history = history
+        self._over = asyncio.Event()
 
     async def __aenter__(self) -> Self:
         self._task = asyncio.create_task(self._look_again_and_again())
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._task.cancel()
-        await asyncio.wait([self._task])
+        # Not by cancelling: redis-py's asyncio client may swallow that.
+        self._over.set()
+        await self._task
 
     async def _look_again_and_again(self) -> None:
         seen: set[bytes] = set()
-        while True:
-            for id in set(await self._look()) - seen:
+        while not self._over.is_set():
+            for id in set(await asyncio.to_thread(self._look)) - seen:
                 seen.add(id)
                 self._history.note("problem", id=f"{id.decode()} was held and in the line at once")
-            await asyncio.sleep(PAUSE)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._over.wait(), PAUSE)
 
-    async def _look(self) -> list[bytes]:
+    def _look(self) -> list[bytes]:
         """Nothing, while the server is away."""
-        client = Redis(
-            unix_socket_path=str(self.server.path), socket_timeout=5, retry=Retry(NoBackoff(), 0)
-        )
-        async with client:
-            try:
-                found: list[bytes] = await client.eval(IN_BOTH, 0)
-            except (RedisError, OSError):
-                return []
-            return found
+        try:
+            with self.server.client(socket_timeout=PATIENCE) as client:
+                found: list[bytes] = client.eval(IN_BOTH, 0)
+                return found
+        except (RedisError, OSError):
+            return []

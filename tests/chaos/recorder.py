@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import time
+from collections.abc import Callable
 from typing import Any, Self
 
 from scrapy import Request, signals
@@ -64,20 +65,24 @@ class Recorder:
         grant, lose, release = Permit.grant, Permit.lose, Permit.release
         note = self.note
 
-        def noted_grant(permit: Permit, now: float) -> None:
+        def noted_grant(permit: Permit, *how: Any) -> None:
             note("grant", host=permit.scope, id=str(permit.number))
-            grant(permit, now)
+            grant(permit, *how)
 
-        def noted_lose(permit: Permit) -> None:
+        def noted_lose(permit: Permit, *why: Any) -> None:
             note("lost", host=permit.scope, id=str(permit.number))
-            lose(permit)
+            lose(permit, *why)
 
         def noted_release(permit: Permit) -> None:
             if permit.stage is Stage.HELD:
                 note("release", host=permit.scope, id=str(permit.number))
             release(permit)
 
-        ours = {"grant": noted_grant, "lose": noted_lose, "release": noted_release}
+        ours: dict[str, Callable[..., None]] = {
+            "grant": noted_grant,
+            "lose": noted_lose,
+            "release": noted_release,
+        }
         for name, method in ours.items():
             setattr(Permit, name, method)
 

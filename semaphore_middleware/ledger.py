@@ -1,0 +1,223 @@
+"""What one node wants and holds: the permits, what is to be said of them, and when time is up.
+
+Every verb is idempotent, so after a gap all of it is simply said again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Callable
+
+from semaphore_middleware.errors import ClosedError
+from semaphore_middleware.limits import Limit
+from semaphore_middleware.messages import Answer, Ask, Message, asks
+from semaphore_middleware.permit import Permit, Stage
+from semaphore_middleware.store import GRACE, RENEWAL
+
+logger = logging.getLogger(__name__)
+
+
+class Ledger:
+    """`something_to_say` is called whenever `gather` has something to give."""
+
+    def __init__(
+        self,
+        lease: float,
+        on_event: Callable[[str], None],
+        something_to_say: Callable[[], None],
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._lease = lease
+        self._grace = GRACE * lease  # from sending a call that lengthens a lease to the deadline
+        self._count = on_event
+        self._something_to_say = something_to_say
+        self._numbers = itertools.count(1)
+        self._permits: dict[int, Permit] = {}  # waiting and held, in the order of asking
+        self._to_ask: dict[int, Permit] = {}
+        self._to_release: dict[int, tuple[str, Limit]] = {}
+        self._say_all_due = False
+        self._closed = False
+        self._renewal: asyncio.TimerHandle | None = None
+        self._deadlines: asyncio.TimerHandle | None = None
+        self._again: dict[str, asyncio.TimerHandle] = {}
+
+    def __str__(self) -> str:
+        held = len(self._in_stage(Stage.HELD))
+        return f"{held} held, {len(self._permits) - held} waiting"
+
+    @property
+    def settled(self) -> bool:
+        """Whether everything has been given back, and the server knows."""
+        return not self._permits and not self._to_release
+
+    def drain(self) -> None:
+        """Let nobody in any more."""
+        self._closed = True
+        for permit in self._in_stage(Stage.WAITING):
+            permit.refuse(ClosedError("the semaphore is closing"))
+
+    def give_all_back(self) -> None:
+        """What runs under a permit is cancelled; that permit goes back when it has ended."""
+        self.drain()
+        for permit in list(self._permits.values()):
+            if permit.stage is Stage.HELD and permit.ends_with_loss:
+                permit.lose(f"the semaphore was closed over a permit for {permit.scope!r}")
+            else:
+                permit.release()
+
+    def stop_timers(self) -> None:
+        for timer in (*self._again.values(), self._renewal, self._deadlines):
+            if timer is not None:
+                timer.cancel()
+
+    # What is to be said -------------------------------------------------------------------------
+
+    def ask(self, scope: str, limit: Limit) -> Permit:
+        """Want a permit; its future tells when it is there."""
+        if self._closed:
+            raise ClosedError("the semaphore is closing")
+        permit = Permit(scope, limit, next(self._numbers), self._loop, self._give_back)
+        self._permits[permit.number] = permit
+        self._to_ask[permit.number] = permit
+        self._something_to_say()
+        if self._renewal is None:
+            self._renewal = self._loop.call_later(RENEWAL * self._lease, self._renew)
+        return permit
+
+    def _give_back(self, permit: Permit) -> None:
+        self._permits.pop(permit.number, None)
+        self._to_ask.pop(permit.number, None)
+        if permit.deadline:  # else the server has never heard of it
+            self._to_release[permit.number] = permit.scope, permit.limit
+            self._something_to_say()
+
+    def say_all(self) -> None:
+        """Ask for all that wait and renew all that is held: after a gap, and to keep the leases."""
+        self._say_all_due = True
+        self._something_to_say()
+
+    def gather(self, now: float) -> list[Ask]:
+        everything, self._say_all_due = self._say_all_due, False
+        held = self._in_stage(Stage.HELD) if everything else []
+        waiting = self._in_stage(Stage.WAITING) if everything else [*self._to_ask.values()]
+        self._to_ask.clear()
+        for permit in waiting:
+            # Counted from the first call until one is answered: any of them may have been heard.
+            permit.deadline = permit.deadline or now + self._grace
+        return [
+            *asks("release", ((n, *what) for n, what in self._to_release.items())),
+            *asks("renew", ((p.number, p.scope, p.limit) for p in held)),
+            *asks("acquire", ((p.number, p.scope, p.limit) for p in waiting)),
+        ]
+
+    def _in_stage(self, stage: Stage) -> list[Permit]:
+        return [permit for permit in self._permits.values() if permit.stage is stage]
+
+    # What is heard ------------------------------------------------------------------------------
+
+    def settle(self, answer: Answer, sent: float) -> None:
+        ask = answer.ask
+        if ask.verb == "release":
+            for number in ask.numbers:
+                self._to_release.pop(number, None)
+        else:
+            for number in ask.numbers:
+                if (permit := self._permits.get(number)) and number not in answer.lost:
+                    permit.deadline = sent + self._grace
+        for number in answer.lost:
+            self._lose(number)
+        for number in answer.granted:
+            self._grant(number)
+        if ask.verb == "acquire":
+            for number in ask.numbers:
+                if (permit := self._permits.get(number)) and permit.stage is Stage.WAITING:
+                    permit.waited = True
+        if answer.again is not None:
+            self._ask_again(ask.scope, answer.again)
+
+    def hear(self, payload: bytes) -> None:
+        message = Message.read(payload)
+        if message is None:
+            self._count("strange_messages")
+            return
+        for number in message.granted:
+            self._grant(number)
+        for number, wait in message.again:
+            if permit := self._permits.get(number):
+                self._ask_again(permit.scope, wait)
+
+    def _grant(self, number: int) -> None:
+        permit = self._permits.get(number)
+        if permit is None or permit.stage is not Stage.WAITING:
+            return  # told twice, or given back while the grant was under way
+        self._to_ask.pop(number, None)
+        now = self._loop.time()
+        if now < permit.deadline:
+            permit.grant(now)
+            self._check_by(permit.deadline)
+            return
+        # So late that the server may count it as over already: give it back, and ask anew.
+        self._give_back(permit)
+        permit.number, permit.deadline = next(self._numbers), 0.0
+        self._permits[permit.number] = permit
+        self._to_ask[permit.number] = permit
+
+    def _lose(self, number: int) -> None:
+        permit = self._permits.pop(number, None)
+        if permit is not None and permit.stage is Stage.HELD:
+            self._count("lost")
+            logger.warning("Lost a permit for %r.", permit.scope)
+            permit.lose(
+                f"the permit for {permit.scope!r} could not be renewed in time, so its work was "
+                "stopped; is the server reachable, and does anything block the event loop?"
+            )
+
+    # Time ---------------------------------------------------------------------------------------
+
+    def _renew(self) -> None:
+        assert self._renewal is not None
+        late = self._loop.time() - self._renewal.when()
+        self._renewal = None
+        if late > RENEWAL * self._lease:
+            self._count("stalls")
+            logger.warning(
+                "This process stood still for %.1f s, and so could not renew its permits. A permit "
+                "outlives %.1f s: is it the machine, or a callback that computes for long?",
+                late,
+                self._lease,
+            )
+        if self._permits:
+            self.say_all()
+            self._renewal = self._loop.call_later(RENEWAL * self._lease, self._renew)
+
+    def _check_by(self, deadline: float) -> None:
+        if self._deadlines is not None:
+            if self._deadlines.when() <= deadline:
+                return
+            self._deadlines.cancel()
+        self._deadlines = self._loop.call_at(deadline, self._check_deadlines)
+
+    def _check_deadlines(self) -> None:
+        self._deadlines = None
+        now = self._loop.time()
+        for permit in self._in_stage(Stage.HELD):
+            if permit.deadline <= now:
+                self._lose(permit.number)
+        if held := self._in_stage(Stage.HELD):
+            self._check_by(min(permit.deadline for permit in held))
+
+    def _ask_again(self, scope: str, wait: float) -> None:
+        """One timer a scope, for its first waiter here: only time is in that one's way."""
+        if timer := self._again.pop(scope, None):
+            timer.cancel()
+        self._again[scope] = self._loop.call_later(wait, self._ask_for_first, scope)
+
+    def _ask_for_first(self, scope: str) -> None:
+        self._again.pop(scope, None)
+        for permit in self._permits.values():
+            if permit.scope == scope and permit.stage is Stage.WAITING:
+                self._to_ask[permit.number] = permit
+                self._something_to_say()
+                return

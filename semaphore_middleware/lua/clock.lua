@@ -1,0 +1,12 @@
+-- Put in front of every script: a bucket's clock.
+-- Leases and starts go by a clock that each bucket keeps in its epoch. It follows the server's wall
+-- clock, but in one call by no more than `step`, and it does not go back (but for less than an eighth
+-- of a step, which is not written down). The living renew more often than that, so a wall clock that
+-- is set an hour ahead ends none of their leases. Every time is in milliseconds.
+
+local time = redis.call('TIME')
+local WALL = time[1] * 1000 + math.floor(time[2] / 1000)
+
+local function bucket_clock(wall, clock, step)
+  return clock + math.max(0, math.min(WALL - wall, step))
+end
