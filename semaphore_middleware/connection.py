@@ -13,7 +13,6 @@ import re
 import ssl
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Any, cast
 
 from redis.asyncio.connection import AbstractConnection, ConnectionPool
@@ -31,40 +30,13 @@ from redis.exceptions import (
 )
 
 from semaphore_middleware.errors import ServerRefusedError, ServerUnreachableError, SettingsError
+from semaphore_middleware.life import BORN_EMPTY, Life
 
 logger = logging.getLogger(__name__)
 
 SCHEMES = ("redis://", "rediss://", "unix://")
 OLDEST = (6, 2)
-BORN_EMPTY = "semaphore-born-empty"
-"""A key that the embedded server's keeper writes; its value is the run id of that life."""
 Reply = Any
-
-
-@dataclass(frozen=True, slots=True)
-class Life:
-    """What a server says of itself: which life it lives, and what it may have forgotten in it."""
-
-    run_id: str
-    uptime: float
-    """Seconds since the process started."""
-    promoted_at: int
-    """Where in the stream of writes it was last promoted from a replica; -1 if it never was."""
-    losses: int
-    """Times that data was thrown away in this life: FLUSHALL, FLUSHDB, evicted keys."""
-    evicts: bool
-    born_empty: bool
-    """Started by `embedded.py` when nobody could have held anything."""
-
-    @property
-    def condition(self) -> tuple[str, int, int]:
-        """As long as this stays the same, nothing was lost."""
-        return self.run_id, self.losses, self.promoted_at
-
-    @property
-    def may_have_lost(self) -> bool:
-        """In this life, at a time that cannot be told."""
-        return self.losses > 0 or self.promoted_at >= 0
 
 
 class Server:
@@ -156,19 +128,8 @@ class Server:
                 f"{self} is a read-only replica; give the address of its master"
             )
         if "run_id" not in info:
-            raise ServerRefusedError(f"{self} does not tell its run_id; Redis and Valkey do")
-        return Life(
-            run_id=info["run_id"],
-            # By the wall clock: below zero if that was set back since.
-            uptime=max(0.0, float(info.get("uptime_in_seconds", 0))),
-            promoted_at=int(info.get("second_repl_offset", "-1")),
-            losses=int(info.get("evicted_keys", 0))
-            + _calls(info, "flushall")
-            + _calls(info, "flushdb"),
-            evicts=info.get("maxmemory_policy", "noeviction") != "noeviction"
-            and info.get("maxmemory", "0") != "0",
-            born_empty=born == info["run_id"].encode(),
-        )
+            raise ServerRefusedError(f"{self} tells no run_id, as Redis and Valkey do")
+        return Life.read(info, born_empty=born == info["run_id"].encode())
 
     def _explain(self, error: Exception) -> Exception:
         """Our word for redis-py's error: will it pass by itself, or not?"""
@@ -280,13 +241,8 @@ class Link:
 
 
 def patience(attempt: int) -> float:
-    """Seconds to wait before attempt number `attempt` (from 0) to reach the server."""
+    """Seconds to wait before the next attempt to reach the server, after `attempt` failures."""
     return min(1.0, 0.05 * math.pow(2, min(attempt, 10)))
-
-
-def _calls(info: dict[str, str], command: str) -> int:
-    stats = info.get(f"cmdstat_{command}", "calls=0")
-    return int(stats.split("calls=")[1].split(",")[0])
 
 
 def _name_of(connection: Any, url: str) -> str:

@@ -24,8 +24,8 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from semaphore_middleware.connection import BORN_EMPTY
 from semaphore_middleware.errors import ServerRefusedError
+from semaphore_middleware.life import BORN_EMPTY
 
 DIRECTORY = "SEMAPHORE_EMBEDDED_DIRECTORY"  # in the environment: where it is to run instead
 START_TIMEOUT = 20.0  # seconds

@@ -102,10 +102,14 @@ class Ledger:
         everything, self._say_all_due = self._say_all_due, False
         held = self._in_stage(Stage.HELD) if everything else []
         waiting = self._in_stage(Stage.WAITING) if everything else [*self._to_ask.values()]
-        self._to_ask.clear()
         for permit in waiting:
+            if permit.deadline and permit.deadline <= now:
+                # So late that it may have been granted and taken back, and that grant still be on
+                # its way here: under a new number it cannot be mistaken for the one to come.
+                self._renumber(permit)
             # Counted from the first call until one is answered: any of them may have been heard.
             permit.deadline = permit.deadline or now + self._grace
+        self._to_ask.clear()
         return [
             *asks("release", ((n, *what) for n, what in self._to_release.items())),
             *asks("renew", ((p.number, p.scope, p.limit) for p in held)),
@@ -158,7 +162,11 @@ class Ledger:
             permit.grant(now)
             self._check_by(permit.deadline)
             return
-        # So late that the server may count it as over already: give it back, and ask anew.
+        # So late that the server may count it as over already.
+        self._renumber(permit)
+
+    def _renumber(self, permit: Permit) -> None:
+        """Give back what there may be of it on the server, and ask anew."""
         self._give_back(permit)
         permit.number, permit.deadline = next(self._numbers), 0.0
         self._permits[permit.number] = permit

@@ -20,7 +20,7 @@ from semaphore_middleware.store import RENEWAL, Store
 logger = logging.getLogger(__name__)
 
 SAY_AGAIN = 5.0  # seconds between two log lines about a server that does not serve
-MANY = 5  # failures in a row after which the log says that grants are not heard
+MANY = 5  # failures in a row, after which it is said that something does not work
 FAREWELL = 2.0  # seconds that leaving may take to give everything back
 
 
@@ -39,6 +39,7 @@ class Node:
         self.ask = self._ledger.ask
         self.drain = self._ledger.drain
         self._to_inspect: list[tuple[str, asyncio.Future[Inspection]]] = []
+        self._failed_looks = 0
         self._complained = -SAY_AGAIN
         self._ears: Link | None = None
         self._deaf = True
@@ -110,14 +111,23 @@ class Node:
 
     async def _look(self) -> None:
         while self._to_inspect:
-            scope, answer = self._to_inspect.pop(0)
+            scope, answer = self._to_inspect[0]
+            seen: Inspection | Exception
+            try:
+                seen = await self._store.inspect(self._link, scope)
+            except ServerUnreachableError as error:
+                self._failed_looks += 1
+                if self._failed_looks < MANY:
+                    raise
+                seen = error  # it is not the server, but what is there to be seen
+            self._failed_looks = 0
+            del self._to_inspect[0]
             if answer.done():
                 continue
-            try:
-                answer.set_result(await self._store.inspect(self._link, scope))
-            except Exception as error:
-                answer.set_exception(error)
-                raise
+            if isinstance(seen, Exception):
+                answer.set_exception(seen)
+            else:
+                answer.set_result(seen)
 
     async def _listen(self) -> None:
         """Hear of grants that other nodes' calls have caused."""

@@ -19,8 +19,9 @@ from typing import Any
 
 from redis.exceptions import NoScriptError
 
-from semaphore_middleware.connection import Life, Link, Server
+from semaphore_middleware.connection import Link, Server
 from semaphore_middleware.errors import ServerUnreachableError
+from semaphore_middleware.life import Life
 from semaphore_middleware.messages import Answer, Ask, Inspection, Member, batches
 
 logger = logging.getLogger(__name__)
@@ -136,6 +137,7 @@ class Store:
             self._channels,
             self._node,
             self._life.run_id,
+            int(self._life.evicts),
             _ms(self._lease),
             self._step,
             _ms(KEPT),
@@ -166,8 +168,8 @@ class Store:
             self._seen.clear()
             if life.evicts:
                 logger.warning(
-                    "%s throws keys away when its memory is full. A permit that is thrown away can "
-                    "be granted twice: set its maxmemory-policy to noeviction.",
+                    "%s throws keys away when its memory is full. Each time, no permit is granted "
+                    "for a while: set its maxmemory-policy to noeviction.",
                     self._server,
                 )
         if known is None or known.condition != life.condition:
@@ -194,7 +196,7 @@ class Store:
         elif await self._others_have_waited(link, life):
             self._quiet_since = -math.inf
         wait = max(0.0, self._recovery_wait - (now - self._quiet_since))
-        arguments = (life.run_id, _ms(wait), _ms(KEPT), self._step)
+        arguments = (life.run_id, int(life.evicts), _ms(wait), _ms(KEPT), self._step)
         calls = [("hello", 1, epoch, *arguments) for epoch in epochs]
         waits = await self._evaluate(link, calls)
         silent = max(waits) / 1000

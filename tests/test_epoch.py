@@ -164,10 +164,10 @@ async def test_forgetting_the_scripts_is_harmless(server: RedisServer, outside: 
 
 
 def test_hello_tells_what_is_left_of_the_wait_and_never_lengthens_it(outside: Outside) -> None:
-    hello = store._source("hello")
+    hello = store._source("clock") + store._source("hello")
 
     def say(life: str, wait: int) -> int:
-        left = outside.client.eval(hello, 1, "epoch", life, wait, 60_000, 1000)
+        left = outside.client.eval(hello, 1, "epoch", life, 0, wait, 60_000, 1000)
         assert isinstance(left, int)
         return left
 

@@ -25,14 +25,16 @@ FLOORS = [  # from the top; arrows only go down
     {"gate"},
     {"scopes", "semaphore", "stats", "waiters"},
     {"node"},
+    {"ledger"},
     {"store"},
     {"embedded", "messages", "permit", "settings"},
     {"connection", "limits"},
+    {"life"},
     {"errors", "lua"},
 ]
 WITHOUT_SCRAPY = {
-    *("semaphore", "node", "permit", "store", "messages"),
-    *("connection", "embedded", "errors", "limits", "lua"),
+    *("semaphore", "node", "ledger", "permit", "store", "messages"),
+    *("connection", "embedded", "errors", "life", "limits", "lua"),
 }
 PUBLIC = {
     "AcquireTimeoutError",

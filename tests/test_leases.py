@@ -140,14 +140,14 @@ async def test_keys_outlive_every_lease(server: RedisServer, outside: Outside) -
 
 
 @in_asyncio
-async def test_a_scope_whose_nodes_all_died_goes_by_itself_within_minutes(
+async def test_a_scope_whose_nodes_all_died_goes_by_itself_within_hours(
     server: RedisServer, outside: Outside
 ) -> None:
     a = await Caller.join(server, "a", lease=15)
     await a.acquire("s", 1, 2, 3)
     assert len(outside.in_use()) == 4
     for key in outside.in_use():
-        assert 15_000 < outside.ttl(key) <= 120_000
+        assert 15_000 < outside.ttl(key) <= 6 * 3_600_000
 
 
 @in_asyncio

@@ -36,8 +36,8 @@ SEEN_BY_THE_MODEL: dict[str, Mutant] = {
     ),
     "a node's clock": (
         "prelude",
-        "epoch.now = clock",
-        "epoch.now = (NODE == 'b' and LEASE or 0) + clock",
+        "epoch.now = bucket_clock",
+        "epoch.now = (NODE == 'b' and LEASE or 0) + bucket_clock",
     ),
     "asking twice takes two": ("acquire", "redis.call('ZSCORE', scope.held, id)", "false"),
     "asking again loses the place": ("acquire", "redis.call('ZSCORE', scope.line, id)", "false"),

@@ -1,221 +1,280 @@
-"""The house is in order: who may know whom, what is public, and one place that grants."""
+"""FairSemaphore as programs use it, on plain asyncio."""
 
 from __future__ import annotations
 
-import ast
-import inspect
+import asyncio
 import re
-import subprocess
-import sys
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable
+from typing import Any
 
 import pytest
+import uvloop
 
-import semaphore_middleware
-from semaphore_middleware import store
-
-REPOSITORY = Path(__file__).parents[1]
-PACKAGE = REPOSITORY / "semaphore_middleware"
-
-FLOORS = [  # from the top; arrows only go down
-    {"commands"},
-    {"addon"},
-    {"middleware", "downloader", "queue"},
-    {"gate"},
-    {"scopes", "semaphore", "stats", "waiters"},
-    {"node"},
-    {"store"},
-    {"embedded", "messages", "permit", "settings"},
-    {"connection", "limits"},
-    {"errors", "lua"},
-]
-WITHOUT_SCRAPY = {
-    *("semaphore", "node", "permit", "store", "messages"),
-    *("connection", "embedded", "errors", "limits", "lua"),
-}
-PUBLIC = {
-    "AcquireTimeoutError",
-    "ClosedError",
-    "FairSemaphore",
-    "Inspection",
-    "Limit",
-    "Member",
-    "Permit",
-    "PermitLostError",
-    "SemaphoreError",
-    "ServerRefusedError",
-    "ServerUnreachableError",
-    "SettingsError",
-}
+from semaphore_middleware import (
+    AcquireTimeoutError,
+    ClosedError,
+    FairSemaphore,
+    Limit,
+    SettingsError,
+)
+from semaphore_middleware.limits import ALLOWED
+from tests.nodes import AGES, Loop, eventually, in_asyncio
+from tests.servers import RedisServer
 
 
-def sources(directory: Path) -> list[Path]:
-    return [path for path in directory.rglob("*") if path.suffix in (".py", ".lua")]
+async def race(server: RedisServer, nodes: int, tasks: int, limit: int) -> int:
+    """Let many tasks of several nodes want the same permits; how many had one at once?"""
+    inside = most = 0
+
+    async def work(semaphore: FairSemaphore) -> None:
+        nonlocal inside, most
+        async with semaphore.permit("s", limit):
+            inside += 1
+            most = max(most, inside)
+            for _ in range(3):
+                await asyncio.sleep(0)
+            inside -= 1
+
+    semaphores = [FairSemaphore(server.url) for _ in range(nodes)]
+    for semaphore in semaphores:
+        await semaphore.open()
+    await asyncio.gather(*(work(semaphore) for semaphore in semaphores for _ in range(tasks)))
+    for semaphore in semaphores:
+        await semaphore.close()
+    return most
 
 
-def imports(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: imports are absolute"
-            for alias in node.names:
-                yield f"{node.module}.{alias.name}"
+# Holding and waiting ----------------------------------------------------------------------------
 
 
-def rooms(path: Path) -> set[str]:
-    """Of this package, what a file imports: the names of its modules."""
-    return {name.split(".")[1] for name in imports(path) if name.startswith(f"{PACKAGE.name}.")}
+@pytest.mark.parametrize("loop_of", [asyncio.new_event_loop, uvloop.new_event_loop])
+@pytest.mark.parametrize(("nodes", "limit"), [(1, 1), (3, 1), (3, 4)])
+def test_never_more_than_the_limit_hold_a_permit_and_all_get_theirs(
+    server: RedisServer, loop_of: Callable[[], asyncio.AbstractEventLoop], nodes: int, limit: int
+) -> None:
+    loop = Loop(loop_of)
+    try:
+        assert loop.run(race(server, nodes, tasks=100, limit=limit)) == limit
+    finally:
+        loop.close()
+    assert server.members() == {}
 
 
-def room_of(path: Path) -> str:
-    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+@in_asyncio
+async def test_a_node_s_tasks_are_served_in_the_order_of_their_asking(server: RedisServer) -> None:
+    order: list[int] = []
+
+    async def work(number: int) -> None:
+        async with semaphore.permit("s", 1):
+            order.append(number)
+
+    async with FairSemaphore(server.url) as semaphore:
+        await asyncio.gather(*map(work, range(50)))
+    assert order == list(range(50))
 
 
-# Who knows whom ---------------------------------------------------------------------------------
+@in_asyncio
+async def test_a_permit_given_back_on_one_node_is_handed_to_another(server: RedisServer) -> None:
+    async with FairSemaphore(server.url) as a, FairSemaphore(server.url) as b:
+        held = await a.acquire("s", 1)
+        waiting = asyncio.create_task(b.acquire("s", 1))
+        await eventually(lambda: waits(a, 1))
+        assert not waiting.done()
+        held.release()
+        permit = await waiting
+        assert permit.waited
+        assert not held.waited
 
 
-def test_every_module_has_its_floor() -> None:
-    floors = set().union(*FLOORS)
-    assert {room_of(path) for path in sources(PACKAGE)} - {"__init__"} <= floors
+@in_asyncio
+async def test_starts_are_spaced_and_nobody_polls(server: RedisServer) -> None:
+    async with FairSemaphore(server.url) as a, FairSemaphore(server.url) as b:
+        limit = Limit(10, delay=0.05)
+        permits = await asyncio.gather(*(each.acquire("s", limit) for each in (a, b) * 4))
+        assert len({(permit.number, permit.wait) for permit in permits}) == 8
+        with server.client() as client:
+            calls = client.info("commandstats")["cmdstat_evalsha"]["calls"]
+        assert calls < 40, "two of each: ask, be told, ask when told"
 
 
-def test_arrows_only_go_down() -> None:
-    floor_of = {room: number for number, floor in enumerate(FLOORS) for room in floor}
-    for path in PACKAGE.rglob("*.py"):
-        room = room_of(path)
-        if room == "__init__":
-            continue
-        up = {other for other in rooms(path) - {room} if floor_of[other] <= floor_of[room]}
-        assert not up, f"{path.name} imports {up}"
-
-
-def test_the_crawler_knows_the_root_and_the_errors_only() -> None:
-    for path in (REPOSITORY / "crawler").rglob("*.py"):
-        inside = {room for room in rooms(path) if room not in PUBLIC}
-        assert inside <= {"errors"}, f"{path} imports {inside}"
-
-
-def test_the_package_does_not_know_the_crawler() -> None:
-    for path in PACKAGE.rglob("*.py"):
-        assert not [name for name in imports(path) if name.split(".")[0] in ("crawler", "tests")]
-
-
-def test_the_semaphore_knows_nothing_of_scrapy_or_twisted() -> None:
-    for path in PACKAGE.rglob("*.py"):
-        if room_of(path) in WITHOUT_SCRAPY:
-            known = {name.split(".")[0] for name in imports(path)}
-            assert not known & {"scrapy", "twisted"}, path
-
-
-def test_importing_the_package_loads_neither_scrapy_nor_twisted() -> None:
-    script = (
-        "import sys, semaphore_middleware\n"
-        "print([name for name in ('scrapy', 'twisted') if name in sys.modules])"
-    )
-    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert run.stdout.strip() == "[]"
-
-
-# What is public ---------------------------------------------------------------------------------
-
-
-def test_the_public_names_are_these() -> None:
-    assert set(semaphore_middleware.__all__) == PUBLIC
-    assert list(semaphore_middleware.__all__) == sorted(PUBLIC)
-
-
-@pytest.mark.parametrize("name", sorted(PUBLIC))
-def test_what_is_public_is_typed_and_explained(name: str) -> None:
-    thing = getattr(semaphore_middleware, name)
-    assert inspect.getdoc(thing)
-    for method_name, method in inspect.getmembers(thing, inspect.isfunction):
-        if method_name.startswith("_") or method.__module__.split(".")[0] != PACKAGE.name:
-            continue
-        signature = inspect.signature(method)
-        assert signature.return_annotation is not inspect.Signature.empty, f"{name}.{method_name}"
-        untyped = [
-            parameter
-            for parameter in list(signature.parameters.values())[1:]
-            if parameter.annotation is inspect.Parameter.empty
+@in_asyncio
+async def test_giving_back_twice_frees_one_permit(server: RedisServer) -> None:
+    async with FairSemaphore(server.url) as semaphore:
+        first = await semaphore.acquire("s", 1)
+        waiting = [asyncio.create_task(semaphore.acquire("s", 1)) for _ in range(2)]
+        first.release()
+        first.release()
+        second = await waiting[0]
+        first.release()
+        assert [held.id for held in (await semaphore.inspect("s")).holders] == [
+            f"{semaphore.node}:{second.number}"
         ]
-        assert not untyped, f"{name}.{method_name}"
-    assert (PACKAGE / "py.typed").exists()
+        second.release()
+        await waiting[1]
 
 
-def test_a_program_s_methods_are_explained() -> None:
-    for thing in (semaphore_middleware.FairSemaphore, semaphore_middleware.Permit):
-        for name in (
-            "open",
-            "close",
-            "drain",
-            "permit",
-            "acquire",
-            "inspect",
-            "release",
-            "until_lost",
-        ):
-            if hasattr(thing, name):
-                assert inspect.getdoc(getattr(thing, name)), f"{thing.__name__}.{name}"
+@in_asyncio
+async def test_an_exception_in_the_body_gives_the_permit_back(server: RedisServer) -> None:
+    async with FairSemaphore(server.url) as semaphore:
+        for _ in range(3):
+            with pytest.raises(ZeroDivisionError):
+                async with semaphore.permit("s", 1, timeout=AGES):
+                    raise ZeroDivisionError
 
 
-# Files ------------------------------------------------------------------------------------------
+@in_asyncio
+async def test_who_waits_too_long_gets_an_error_and_leaves_the_line(server: RedisServer) -> None:
+    async with FairSemaphore(server.url) as semaphore:
+        permit = await semaphore.acquire("s", 1)
+        with pytest.raises(AcquireTimeoutError, match=r"no permit for 's' within 0.05 s \(limit 1"):
+            await semaphore.acquire("s", 1, timeout=0.05)
+        await eventually(lambda: waits(semaphore, 0))
+        permit.release()
+        async with semaphore.permit("s", 1, timeout=AGES):
+            pass
+    assert server.members() == {}
 
 
-def test_no_file_wants_a_second_room() -> None:
-    for directory in ("semaphore_middleware", "crawler", "tests"):
-        for path in sources(REPOSITORY / directory):
-            assert len(path.read_text("utf-8").splitlines()) <= 300, path
+# Looking ----------------------------------------------------------------------------------------
 
 
-def test_every_script_begins_with_what_it_is_for_and_what_it_takes() -> None:
-    for path in PACKAGE.rglob("*.lua"):
-        head = re.match(r"(--[^\n]*\n){2,}", path.read_text("utf-8"))
-        assert head, path
-        own = "KEYS:" in head[0] and "ARGV:" in head[0]
-        assert own or "Keys, arguments and reply: see the prelude." in head[0], path
+async def waits(semaphore: FairSemaphore, count: int, scope: str = "s") -> bool:
+    return len((await semaphore.inspect(scope)).waiters) == count
 
 
-def test_a_script_s_functions_know_keys_and_arguments_by_name() -> None:
-    prelude = functions(store._source("prelude"))
-    for name, body in prelude.items():
-        if name not in ("", "for_each_scope"):  # these give them their names
-            assert not re.search(r"KEYS\[|ARGV\[", body), name
-    for verb in ("acquire", "release", "renew"):
-        assert not re.search(r"KEYS\[|ARGV\[", store._source(verb)), verb
+@in_asyncio
+async def test_inspect_tells_limit_holders_and_waiters_of_all_nodes(server: RedisServer) -> None:
+    async with (
+        FairSemaphore(server.url, node="first") as a,
+        FairSemaphore(server.url, node="second") as b,
+    ):
+        held = await a.acquire("s", 1)
+        waiting = asyncio.create_task(b.acquire("s", 1))
+        await eventually(lambda: waits(a, 1))
+        seen = await a.inspect("s")
+        assert seen.limit == 1
+        ((holder,), (waiter,)) = seen.holders, seen.waiters
+        assert (holder.node, holder.id) == (a.node, f"{a.node}:{held.number}")
+        assert (waiter.node, waiter.id) == (b.node, f"{b.node}:1")
+        assert 0 <= waiter.age < AGES
+        assert re.fullmatch("first-....", a.node)
+        assert repr(a) == f"<FairSemaphore {a.node}: 1 held, 0 waiting>"
+        assert repr(b) == f"<FairSemaphore {b.node}: 0 held, 1 waiting>"
+        assert repr(held) == "<Permit 1 for 's': held>"
+        held.release()
+        (await waiting).release()
+        await eventually(lambda: waits(b, 0))
+        assert (await b.inspect("s")).limit is None
 
 
-# One rule ---------------------------------------------------------------------------------------
+# Closing ----------------------------------------------------------------------------------------
 
 
-def functions(script: str) -> dict[str, str]:
-    """A script's top-level functions, by name; what is left is the verb's own body, named ""."""
-    found = dict(re.findall(r"^local function (\w+)(.*?^end$)", script, re.MULTILINE | re.DOTALL))
-    found[""] = re.sub(r"^local function \w+.*?^end$", "", script, flags=re.MULTILINE | re.DOTALL)
-    return found
+@in_asyncio
+async def test_a_semaphore_that_is_not_open_says_so(server: RedisServer) -> None:
+    semaphore = FairSemaphore(server.url)
+    for _ in range(2):
+        with pytest.raises(ClosedError, match="async with"):
+            await semaphore.acquire("s", 1)
+        with pytest.raises(ClosedError, match="async with"):
+            await semaphore.inspect("s")
+        assert repr(semaphore).endswith(": closed>")
+        await semaphore.close()  # does nothing
+        async with semaphore:
+            pass
 
 
-def test_promote_is_the_only_place_that_grants() -> None:
-    prelude = functions(store._source("prelude"))
-    holding = "'ZADD', scope.held"
-    assert [name for name, body in prelude.items() if holding in body] == ["grant"]
-    assert [
-        name for name, body in prelude.items() if re.search(r"\bgrant\(", body) and name != "grant"
-    ] == ["promote"]
-    assert store._source("release").count(holding) == 0
-    # The others touch only what is held already, or was held when the server lost its data.
-    acquire, renew = store._source("acquire"), store._source("renew")
-    assert re.findall(rf"(.*)\n.*{holding}", acquire) == [
-        "    if redis.call('ZSCORE', scope.held, id) then"
-    ]
-    assert renew.count(holding) == 2
-    assert "lease_end > scope.now then" in renew
-    assert "scope.now < scope.from then" in renew
+@in_asyncio
+async def test_closing_refuses_who_waits_and_gives_everything_back(server: RedisServer) -> None:
+    semaphore = FairSemaphore(server.url)
+    async with semaphore:
+        held = await semaphore.acquire("s", 1)
+        waiting = [asyncio.create_task(semaphore.acquire("s", 1)) for _ in range(20)]
+        await eventually(lambda: waits(semaphore, 20))
+    outcomes = await asyncio.gather(*waiting, return_exceptions=True)
+    assert {type(outcome) for outcome in outcomes} == {ClosedError}
+    assert server.members() == {}
+    held.release()  # late, and no harm
 
 
-def test_every_verb_ends_in_promote() -> None:
-    frame = functions(store._source("prelude"))["for_each_scope"]
-    assert re.search(r"change\(scope\)\s+promote\(scope\)", frame)
-    for verb in ("acquire", "release", "renew"):
-        assert "return for_each_scope(function(scope)" in store._source(verb)
+@in_asyncio
+async def test_draining_lets_nobody_in_and_leaves_what_is_held(server: RedisServer) -> None:
+    async with FairSemaphore(server.url) as semaphore:
+        held = await semaphore.acquire("s", 1)
+        waiting = asyncio.create_task(semaphore.acquire("s", 1))
+        await eventually(lambda: waits(semaphore, 1))
+        semaphore.drain()
+        semaphore.drain()
+        with pytest.raises(ClosedError):
+            await waiting
+        with pytest.raises(ClosedError):
+            await semaphore.acquire("other", 1)
+        await eventually(lambda: waits(semaphore, 0))
+        assert len((await semaphore.inspect("s")).holders) == 1
+        held.release()
+
+
+@in_asyncio
+async def test_closing_while_someone_looks_is_no_cancellation(server: RedisServer) -> None:
+    semaphore = FairSemaphore(server.url, lease=AGES)
+    await semaphore.open()
+    server.freeze()
+    looking = asyncio.create_task(semaphore.inspect("s"))
+    await asyncio.sleep(0)
+    await semaphore.close()
+    server.thaw()
+    with pytest.raises(ClosedError):
+        await looking
+
+
+# Names and values -------------------------------------------------------------------------------
+
+
+@in_asyncio
+async def test_two_nodes_of_one_name_share_no_permit(server: RedisServer) -> None:
+    async with FairSemaphore(server.url, node="n") as a, FairSemaphore(server.url, node="n") as b:
+        held = await a.acquire("s", 1)
+        waiting = asyncio.create_task(b.acquire("s", 1))
+        await eventually(lambda: waits(a, 1))
+        held.release()
+        await waiting
+
+
+@in_asyncio
+async def test_prefixes_keep_programs_apart(server: RedisServer) -> None:
+    async with (
+        FairSemaphore(server.url, prefix="a") as a,
+        FairSemaphore(server.url, prefix="b") as b,
+    ):
+        await a.acquire("s", 1)
+        await b.acquire("s", 1)
+        assert len((await a.inspect("s")).holders) == 1
+        assert len(server.members("a")) == len(server.members("b")) == 1
+        assert server.members() == {}
+
+
+@pytest.mark.parametrize("limit", [0, -1, 1.5, "2", None, True, {"concurrency": 1}])
+@in_asyncio
+async def test_what_is_no_limit_is_refused(server: RedisServer, limit: Any) -> None:
+    async with FairSemaphore(server.url) as semaphore:
+        with pytest.raises(SettingsError, match=re.escape(f"limit = {limit!r}: {ALLOWED}")):
+            await semaphore.acquire("s", limit)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"lease": 0},
+        {"lease": -1},
+        {"lease": float("nan")},
+        {"lease": float("inf")},
+        {"recovery_wait": -1},
+        {"recovery_wait": float("inf")},
+        {"prefix": ""},
+        {"prefix": "a{b}"},
+    ],
+)
+def test_an_option_that_is_not_allowed_is_refused_by_name(options: dict[str, Any]) -> None:
+    ((name, value),) = options.items()
+    with pytest.raises(SettingsError, match=re.escape(f"{name} = {value!r}: allowed is")):
+        FairSemaphore("redis://localhost", **options)

@@ -1,8 +1,10 @@
 -- Records that the server lives a life the epoch key does not know, and from when it may grant.
--- KEYS: epoch. ARGV: the run id of that life; how long to grant nothing, how long to keep the key,
--- the clock's longest step (all ms). Reply: how long nothing is granted from now on (ms).
+-- KEYS: epoch. ARGV: the run id of that life; 1 if the server throws keys away; how long to grant
+-- nothing, how long to keep the key, the clock's longest step (all ms).
+-- Reply: how long nothing is granted from now on (ms).
 
-local LIFE, WAIT, KEPT, STEP = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local LIFE = life_of(ARGV[1], ARGV[2])
+local WAIT, KEPT, STEP = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 local life, from, wall, clock = unpack(redis.call('HMGET', KEYS[1], 'life', 'from', 'wall', 'clock'))
 -- The leases of a life before, if any were saved, go by its clock: it goes on.
 local now = clock and bucket_clock(wall, clock, STEP) or WALL

@@ -6,12 +6,12 @@
 
 local CHANNELS = ARGV[1] -- first part of the channel that a node's grants are told on
 local NODE = ARGV[2]
-local LIFE = ARGV[3] -- the run id of the server that the caller believes to talk to
-local LEASE = tonumber(ARGV[4])
-local STEP = tonumber(ARGV[5]) -- of the clock, in one call
-local KEPT = tonumber(ARGV[6]) -- how long an epoch is kept after its last use
-local DICE = tonumber(ARGV[7]) -- in [0, 1): each call seeds math.random the same
-local HEAD = 7
+local LIFE = life_of(ARGV[3], ARGV[4]) -- run id of the server that the caller believes to talk to
+local LEASE = tonumber(ARGV[5])
+local STEP = tonumber(ARGV[6]) -- of the clock, in one call
+local KEPT = tonumber(ARGV[7]) -- how long an epoch is kept after its last use
+local DICE = tonumber(ARGV[8]) -- in [0, 1): each call seeds math.random the same
+local HEAD = 8
 
 local TIES = 2097152 -- 2^21: a place and its tie-breaker share one double, 32 + 21 bits
 

@@ -14,7 +14,7 @@ def _client_clock() -> list[Change]:
     """Each node believes in its own clock, which is off by up to ten seconds."""
     off = os.getpid() * 7919 % 20_000 - 10_000
     time = "local WALL = time[1] * 1000 + math.floor(time[2] / 1000)"
-    return [("prelude", time, f"{time} + {off}")]
+    return [("clock", time, f"{time} + {off}")]
 
 
 def _notify_without_granting() -> list[Change]:

@@ -72,6 +72,7 @@ async def keys_evicted(world: World) -> None:
     await world.command("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
     used = (await world.command("INFO", "memory"))["used_memory"]
     await world.command("CONFIG", "SET", "maxmemory", used + 200 * len(JUNK))
+    await world.command("CLIENT", "KILL", "TYPE", "normal")  # nodes look at this as they connect
     number = 0
     while not (await world.command("INFO", "stats"))["evicted_keys"] or number < 2000:
         await world.command("SET", f"junk-{number}", JUNK)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 
 from semaphore_middleware import store
@@ -27,7 +29,7 @@ def test_there_is_a_crawl_for_every_mutant() -> None:
 
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_every_mutant_fits_the_scripts(mutant: str) -> None:
-    scripts = "prelude", "acquire", "release", "renew"
+    scripts = "clock", "prelude", "acquire", "release", "renew"
     assert any(mutate(mutant, name, store._source(name)) != store._source(name) for name in scripts)
 
 
@@ -49,4 +51,5 @@ async def _is_caught(mutant: str) -> None:
     verdict = await run(plan, FAULTS[fault])
     convictions = [violation for violation in verdict.violations if crime in violation]
     assert convictions, verdict.violations
+    shutil.rmtree(verdict.kept_in)
     print(f"{mutant}: caught with {fault}, {convictions[0]}")  # noqa: T201  (-rP shows it)

@@ -258,7 +258,7 @@ class World:
         """Say something to the server, past all proxies."""
 
         def say() -> Any:
-            with self.server.client() as client:
+            with self.server.client(socket_timeout=self.plan.patience) as client:
                 return client.execute_command(*words)
 
         return await asyncio.to_thread(say)
