@@ -20,8 +20,9 @@ test: $(INSTALLED) ## run the tests; SEMAPHORE_TEST_SERVER=/path/to/redis-server
 	$(BIN)/python -m pytest $(ARGS)
 
 .PHONY: chaos
-chaos: $(INSTALLED) ## crawl under random faults and judge (SEED=7 ARGS='--budget 5')
+chaos: $(INSTALLED) ## crawl under random faults and judge (SEED=7 ARGS='--budget 5'), then the mutants
 	$(BIN)/python -m tests.chaos.run $(if $(SEED),--seed $(SEED)) $(ARGS)
+	$(BIN)/python -m pytest -m mutants tests/chaos -rP
 
 .PHONY: lint
 lint: $(INSTALLED) ## check style and types
