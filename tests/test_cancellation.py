@@ -198,3 +198,34 @@ async def test_each_task_s_permit_is_its_own_to_lose(server: RedisServer, outsid
                 with kept.until_lost():
                     await asyncio.sleep(AGES)
         assert not kept.lost
+
+
+@in_asyncio
+async def test_closing_ends_what_runs_under_a_permit_before_another_may_start(
+    server: RedisServer,
+) -> None:
+    closing, other = FairSemaphore(server.url), FairSemaphore(server.url)
+    inside: list[str] = []
+    entered = asyncio.Event()
+
+    async def work(semaphore: FairSemaphore, name: str) -> None:
+        async with semaphore.permit("s", 1):
+            inside.append(name)
+            entered.set()
+            try:
+                assert inside == [name], "alone"
+                if name == "closing":
+                    await asyncio.Event().wait()
+            finally:
+                inside.remove(name)
+
+    async with other:
+        await closing.open()
+        working = asyncio.create_task(work(closing, "closing"))
+        await entered.wait()
+        next_one = asyncio.create_task(work(other, "other"))
+        await closing.close()
+        with pytest.raises(PermitLostError, match="closed"):
+            await working
+        await next_one
+    assert server.members() == {}

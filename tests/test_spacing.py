@@ -29,6 +29,20 @@ async def test_with_a_delay_one_starts_at_a_time(server: RedisServer, outside: O
 
 
 @in_asyncio
+async def test_the_delay_of_an_idle_scope_goes_by_real_time_though_nobody_called(
+    server: RedisServer, outside: Outside
+) -> None:
+    a = await Caller.join(server, "a")
+    await a.acquire("s", 1, limit=SLOW)
+    await a.release("s", 1)
+    outside.client.pexpire(key("s", "state"), 5000)  # what 55 s without a call would do
+
+    again = (await a.acquire("s", 2, limit=SLOW)).again
+    assert again is not None
+    assert again <= 5
+
+
+@in_asyncio
 async def test_starts_that_are_due_come_by_asking_when_told(
     server: RedisServer, outside: Outside
 ) -> None:
