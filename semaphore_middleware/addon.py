@@ -67,7 +67,7 @@ class SemaphoreAddon:
         self._open_local_slots(settings)
         # For what else wants this crawl's server and this node's name, such as a shared frontier.
         if not settings.get("REDIS_URL"):
-            settings.set("REDIS_URL", self._gate.url, "addon")
+            _overrule(settings, "REDIS_URL", self._gate.url)
         _overrule(settings, "SEMAPHORE_NODE", self._gate.node)
 
     def _open_local_slots(self, settings: BaseSettings) -> None:

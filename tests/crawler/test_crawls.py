@@ -46,6 +46,13 @@ def test_three_nodes_share_one_crawl_and_end_together(
     assert crawl_keys(client) == []
 
 
+def test_without_a_server_s_url_the_crawl_uses_the_embedded_one(
+    scrapy: StartScrapy, site: ExampleSite
+) -> None:
+    assert scrapy(*crawl(site), url="").finishes()
+    assert_each_page_was_asked_for_once(site)
+
+
 def test_a_second_run_of_a_finished_crawl_starts_anew(
     scrapy: StartScrapy, site: ExampleSite
 ) -> None:
