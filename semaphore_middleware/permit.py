@@ -31,6 +31,7 @@ class Permit:
         "_error",
         "_give_back",
         "_granted",
+        "_loop",
         "_when_lost",
         "deadline",
         "limit",
@@ -59,6 +60,7 @@ class Permit:
         """Whether it was not to be had at once."""
         self.wait = 0.0
         """Seconds from asking to the grant."""
+        self._loop = loop
         self._asked_at = loop.time()
         self._granted: asyncio.Future[None] = loop.create_future()
         self._give_back = give_back
@@ -94,6 +96,9 @@ class Permit:
         assert task is not None, "a permit is used within an asyncio task"
         if self._error is not None:
             raise self._error
+        if self._loop.time() >= self.deadline:
+            # A process that stood still comes back here before it hears of anything.
+            raise PermitLostError(f"the permit for {self.scope!r} was over before its work began")
         cancelled_before = task.cancelling()
         cancelled_here, from_outside = False, True
 

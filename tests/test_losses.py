@@ -276,3 +276,16 @@ async def test_a_node_that_falls_silent_keeps_nothing(server: RedisServer) -> No
             task.cancel()
         (await waiting).release()
     assert server.members() == {}
+
+
+@in_asyncio
+async def test_nothing_begins_under_a_permit_that_is_over(server: RedisServer) -> None:
+    """As in a process that was stopped between the grant and the start, and has just woken."""
+    semaphore, _ = watched(server, lease=LASTING)
+    async with semaphore:
+        permit = await semaphore.acquire("s", 1)
+        permit.deadline = asyncio.get_running_loop().time()
+        with pytest.raises(PermitLostError, match="before its work began"), permit.until_lost():
+            pytest.fail("it has begun")
+        permit.release()
+    assert server.members() == {}
