@@ -84,11 +84,15 @@ class SemaphoreAddon:
 
 
 def _hear_spider_attributes(crawler: Crawler) -> None:
-    """Scrapy 2.19 makes settings of these deprecated attributes, but only after the add-ons."""
+    """Scrapy 2.19 makes settings of these deprecated attributes, but only after the add-ons.
+
+    As there, a setting of the spider's own wins over its attribute.
+    """
+    spider = crawler.spider or crawler.spidercls
     for attribute, name in SPIDER_ATTRIBUTES.items():
-        if hasattr(crawler.spidercls, attribute):
-            value = getattr(crawler.spider or crawler.spidercls, attribute)
-            crawler.settings.set(name, value, "spider")
+        priority = crawler.settings.getpriority(name) or 0
+        if hasattr(spider, attribute) and priority < SETTINGS_PRIORITIES["spider"]:
+            crawler.settings.set(name, getattr(spider, attribute), "spider")
 
 
 def _overrule(settings: BaseSettings, name: str, value: Any) -> None:

@@ -33,6 +33,22 @@ async def test_a_spider_s_own_attributes_hold_for_all_nodes(
     assert crawl.crawler.settings.getfloat("DOWNLOAD_DELAY") == 0, "the local slot is open"
 
 
+class Modern(Polite):
+    custom_settings = {"CONCURRENT_REQUESTS_PER_DOMAIN": 2, "DOWNLOAD_DELAY": 0}  # noqa: RUF012
+
+
+@pytest.mark.filterwarnings("ignore::scrapy.exceptions.ScrapyDeprecationWarning")
+@asyncio_test
+async def test_a_spider_s_settings_win_over_its_attributes(server: RedisServer, site: Site) -> None:
+    requests = [Request(site.url(f"/slow/{n}")) for n in range(4)]
+    crawl = Crawl(server, *requests, spider=Modern, limit=4)
+
+    await site.until(lambda: site.now == 2)
+    site.let_go()
+    await crawl.gave_back(4, site)
+    assert site.most == 2
+
+
 @asyncio_test
 async def test_the_local_slot_is_opened_as_far_as_any_site_s_limit(
     server: RedisServer, site: Site
