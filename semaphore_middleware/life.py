@@ -16,7 +16,7 @@ class Life:
 
     run_id: str
     uptime: float
-    """Seconds since the process started."""
+    """Seconds since the process started, at least."""
     promoted_at: int
     """Where in the stream of writes it was last promoted from a replica; -1 if it never was."""
     losses: int
@@ -31,8 +31,9 @@ class Life:
         """From what the server answers to INFO."""
         return cls(
             run_id=info["run_id"],
-            # By the wall clock: below zero if that was set back since.
-            uptime=max(0.0, float(info.get("uptime_in_seconds", 0))),
+            # By the wall clock: below zero if that was set back since. And a difference of whole
+            # seconds: a server that started 0.05 s ago can say 1.
+            uptime=max(0.0, float(info.get("uptime_in_seconds", 0)) - 1),
             promoted_at=int(info.get("second_repl_offset", "-1")),
             losses=int(info.get("evicted_keys", 0))
             + _calls(info, "flushall")

@@ -20,6 +20,12 @@ def test_a_server_whose_clock_was_set_back_has_not_started_in_the_future() -> No
     assert life(uptime_in_seconds="-3597").uptime == 0
 
 
+def test_of_a_server_s_age_only_whole_seconds_that_surely_passed_are_counted() -> None:
+    """It tells the difference of two truncated times: 1 may be a twentieth of a second."""
+    assert life(uptime_in_seconds="1").uptime == 0
+    assert life(uptime_in_seconds="90").uptime == 89
+
+
 @pytest.mark.parametrize(
     "change",
     [

@@ -188,7 +188,7 @@ async def test_an_empty_server_is_told_what_is_held_and_grants_nothing_for_the_r
 
 @in_asyncio
 async def test_the_recovery_wait_ends_and_the_crawl_goes_on(mortal: RedisServer) -> None:
-    semaphore, events = watched(mortal, lease=LASTING, recovery_wait=BRIEF)
+    semaphore, events = watched(mortal, lease=AGES, recovery_wait=2 * BRIEF)
     async with semaphore:
         async with semaphore.permit("s", 1):
             await restart(mortal)
