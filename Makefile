@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
+BENCH_INSTALLED := $(VENV)/installed-bench
 
 export URL NODES LIMIT LATENCY PAGES
 
@@ -23,6 +24,13 @@ test: $(INSTALLED) ## run the tests; SEMAPHORE_TEST_SERVER=/path/to/redis-server
 chaos: $(INSTALLED) ## crawl under random faults and judge (SEED=7 ARGS='--budget 5'), then the mutants
 	$(BIN)/python -m tests.chaos.run $(if $(SEED),--seed $(SEED)) $(ARGS)
 	$(BIN)/python -m pytest -m mutants tests/chaos -rP
+
+.PHONY: bench
+bench: $(BENCH_INSTALLED) ## measure what README quotes; make bench-use measures one (ARGS='--json FILE')
+	$(BIN)/python -m benchmarks $(ARGS)
+
+bench-%: $(BENCH_INSTALLED)
+	$(BIN)/python -m benchmarks $* $(ARGS)
 
 .PHONY: lint
 lint: $(INSTALLED) ## check style and types
@@ -45,4 +53,9 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
 		--constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+$(BENCH_INSTALLED): $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+		--constraint constraints.txt --editable '.[bench]'
 	@touch $@

@@ -166,7 +166,7 @@ def test_a_program_s_methods_are_explained() -> None:
 
 
 def test_no_file_wants_a_second_room() -> None:
-    for directory in ("semaphore_middleware", "crawler", "tests"):
+    for directory in ("semaphore_middleware", "crawler", "tests", "benchmarks"):
         for path in sources(REPOSITORY / directory):
             assert len(path.read_text("utf-8").splitlines()) <= 300, path
 
