@@ -26,6 +26,9 @@ from semaphore_middleware.messages import Answer, Ask, Inspection, Member, batch
 
 logger = logging.getLogger(__name__)
 
+VERBS = ("acquire", "release", "renew")
+SHARED = ("prelude", "scope", "line", "promote")  # scripts in front of every verb's, in this order
+
 BUCKETS = 256  # never a setting: nodes that disagreed would each have a limit of their own
 LIMITLESS = 2**53  # Lua's numbers count no further
 
@@ -64,10 +67,9 @@ class Store:
         self._quiet_since = -math.inf
         self._silent_until = -math.inf
         self._count = on_event
-        clock, prelude = _source("clock"), _source("prelude")
+        clock, shared = _source("clock"), "".join(_source(part) for part in SHARED)
         self._scripts = {verb: clock + _source(verb) for verb in ("hello", "inspect")}
-        for verb in ("acquire", "release", "renew"):
-            self._scripts[verb] = clock + prelude + _source(verb)
+        self._scripts |= {verb: clock + shared + _source(verb) for verb in VERBS}
         self._shas = {v: sha1(s.encode()).hexdigest() for v, s in self._scripts.items()}
 
     @property

@@ -144,6 +144,21 @@ class Machine(RuleBasedStateMachine):
                 assert len(model.held) >= (model.limit or 0)
 
     @invariant()
+    def what_is_written_down_twice_agrees(self) -> None:
+        """So that a call need not count, or look for the dead."""
+        for scope in SCOPES:
+            state = self.ground.outside.state(scope)
+            counted = {f"waiters:{id[0]}" for id in self.ground.outside.line(scope)}
+            assert {field for field in state if field.startswith("waiters:")} == counted
+            for field in counted:
+                line = self.ground.outside.line(scope)
+                assert int(state[field]) == sum(id[0] == field[-1] for id in line)
+            known = {f"since:{id}" for id in self.ground.outside.everyone(scope)}
+            assert {field for field in state if field.startswith("since:")} == known
+            if known:
+                assert float(state["due"]) <= self.ground.outside.first_lease_end(scope)
+
+    @invariant()
     def every_key_expires(self) -> None:
         for key in self.ground.outside.client.scan_iter("*", count=1000):
             assert self.ground.outside.ttl(key) > 0, key
@@ -179,6 +194,7 @@ class Machine(RuleBasedStateMachine):
             told, lost = self.models[scope].say(verb, ids, limit)
             answer = self.ground.loop.run(caller.say(verb, scope, said, limit))
             assert [f"{node}:{number}" for number in answer.lost] == lost
+            assert answer.waiting == len(self.models[scope].line)
             assert [f"{node}:{n}" for n in answer.granted] == [id for id in told if id[0] == node]
             for number in answer.lost:
                 self.forget(self.holds[node, scope], number)

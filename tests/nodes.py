@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import binascii
 import functools
+import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -176,6 +177,18 @@ class Outside:
                 for id in self._members(scope, part):
                     if id.rpartition(":")[0] == node:
                         self.client.zadd(key(scope, part), {id: 1}, xx=True)
+                        self.client.hset(key(scope, "state"), "due", 1)
+
+    def everyone(self, scope: str = "s") -> list[str]:
+        return [*self.held(scope), *self.line(scope)]
+
+    def first_lease_end(self, scope: str = "s") -> float:
+        ends = [
+            score
+            for part in ("held", "waiting")
+            for _, score in self.client.zrange(key(scope, part), 0, 0, withscores=True)
+        ]
+        return min(ends, default=math.inf)
 
     def end_recovery(self, *scopes: str) -> None:
         """What time does to the wait after the server has lost its data."""

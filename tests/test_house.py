@@ -180,11 +180,10 @@ def test_every_script_begins_with_what_it_is_for_and_what_it_takes() -> None:
 
 
 def test_a_script_s_functions_know_keys_and_arguments_by_name() -> None:
-    prelude = functions(store._source("prelude"))
-    for name, body in prelude.items():
+    for name, body in shared_functions().items():
         if name not in ("", "for_each_scope"):  # these give them their names
             assert not re.search(r"KEYS\[|ARGV\[", body), name
-    for verb in ("acquire", "release", "renew"):
+    for verb in store.VERBS:
         assert not re.search(r"KEYS\[|ARGV\[", store._source(verb)), verb
 
 
@@ -198,26 +197,32 @@ def functions(script: str) -> dict[str, str]:
     return found
 
 
+def shared_functions() -> dict[str, str]:
+    return functions("".join(store._source(part) for part in store.SHARED))
+
+
 def test_promote_is_the_only_place_that_grants() -> None:
-    prelude = functions(store._source("prelude"))
+    shared = shared_functions()
     holding = "'ZADD', scope.held"
-    assert [name for name, body in prelude.items() if holding in body] == ["grant"]
+    assert [name for name, body in shared.items() if holding in body] == ["grant"]
     assert [
-        name for name, body in prelude.items() if re.search(r"\bgrant\(", body) and name != "grant"
+        name for name, body in shared.items() if re.search(r"\bgrant\(", body) and name != "grant"
     ] == ["promote"]
-    assert store._source("release").count(holding) == 0
-    # The others touch only what is held already, or was held when the server lost its data.
+    # The verbs lengthen only what is held already, or was held when the server lost its data.
+    lengthens = "lengthen(scope, 'held', "
+    assert [name for name, body in shared.items() if lengthens in body] == []
+    assert "ZADD" not in "".join(store._source(verb) for verb in store.VERBS)
     acquire, renew = store._source("acquire"), store._source("renew")
-    assert re.findall(rf"(.*)\n.*{holding}", acquire) == [
-        "    if redis.call('ZSCORE', scope.held, id) then"
-    ]
-    assert renew.count(holding) == 2
-    assert "lease_end > scope.now then" in renew
-    assert "scope.now < scope.from then" in renew
+    assert store._source("release").count(lengthens) == 0
+    assert acquire.count(lengthens) == acquire.count(f"{lengthens}to_hold)") == 1
+    assert "if held[i] then\n      table.insert(to_hold, id)" in acquire
+    assert renew.count(lengthens) == 2
+    assert "> scope.now then\n      table.insert(alive, id)" in renew
+    assert "scope.now < scope.from then\n      table.insert(claimed, id)" in renew
 
 
 def test_every_verb_ends_in_promote() -> None:
-    frame = functions(store._source("prelude"))["for_each_scope"]
+    frame = shared_functions()["for_each_scope"]
     assert re.search(r"change\(scope\)\s+promote\(scope\)", frame)
-    for verb in ("acquire", "release", "renew"):
+    for verb in store.VERBS:
         assert "return for_each_scope(function(scope)" in store._source(verb)

@@ -22,71 +22,96 @@ from tests.test_model import EXAMPLES
 Mutant = tuple[str, str, str]  # which script, what it says, what it says instead
 
 SEEN_BY_THE_MODEL: dict[str, Mutant] = {
-    "notify without granting": ("prelude", "scope.held, lease_end or", "scope.line,"),
-    "grant without telling": ("prelude", "tell(id, 'granted ' .. number_of(id))", ""),
+    "notify without granting": (
+        "promote",
+        "scope.held, unpack(members)",
+        "scope.line, unpack(members)",
+    ),
+    "grant without telling": ("promote", "tell(id, 'granted ' .. number_of(id))", ""),
     "the dead keep what they held": (
-        "prelude",
-        "scope.held, '-inf', scope.now",
-        "scope.held, '-inf', 0",
+        "promote",
+        "drop_dead(scope, 'held')",
+        "",
     ),
     "the dead wait for ever": (
-        "prelude",
-        "scope.waiting, '-inf', scope.now",
-        "scope.waiting, '-inf', 0",
+        "promote",
+        "drop_dead(scope, 'waiting')",
+        "",
     ),
     "a node's clock": (
         "prelude",
         "epoch.now = bucket_clock",
         "epoch.now = (NODE == 'b' and LEASE or 0) + bucket_clock",
     ),
-    "asking twice takes two": ("acquire", "redis.call('ZSCORE', scope.held, id)", "false"),
-    "asking again loses the place": ("acquire", "redis.call('ZSCORE', scope.line, id)", "false"),
+    "leases that end are forgotten": (
+        "scope",
+        "keep(scope, 'due', math.min(scope.due or ends, ends))",
+        "keep(scope, 'due', scope.now + 2 * LEASE)",
+    ),
+    "asking twice takes two": ("acquire", "if held[i] then", "if false then"),
+    "asking again loses the place": ("acquire", "elseif waits[i] then", "elseif false then"),
     "giving back twice frees two": (
         "release",
         "leave(",
-        "redis.call('ZPOPMIN', scope.held) leave(",
+        "count(scope, 'held', -#redis.call('ZPOPMIN', scope.held) / 2) leave(",
     ),
-    "who cancels keeps the place": ("prelude", "  else\n    leave_line(scope, id)\n", ""),
+    "who cancels keeps the place": ("line", "if held < #ids then leave_line(scope, ids) end", ""),
     "hello does not wait": ("hello", "from = now + WAIT", "from = now"),
     "no recovery wait": ("prelude", "epoch.from = tonumber(from)", "epoch.from = 0"),
-    "no turns between nodes": ("prelude", "math.max(scope.virtual, last)", "scope.joined"),
-    "virtual time stands still": ("prelude", "scope.virtual = math.floor(score / TIES)", ""),
-    "ties by name": ("prelude", "place * TIES + scope.joined", "place * TIES"),
-    "gaps in the line stay": ("prelude", "  close_gaps(scope)\n", ""),
-    "the latest limit wins": ("prelude", "math.min(scope.limit or scope.asked.limit, ", "("),
-    "a limit outlives its use": ("prelude", "scope.held, scope.line) == 0", "scope.held) == 2"),
+    "no turns between nodes": (
+        "line",
+        "math.max(scope.virtual, scope['last:' .. NODE] or 0)",
+        "scope.joined",
+    ),
+    "virtual time stands still": (
+        "promote",
+        "keep(scope, 'virtual', place_of(tonumber(popped[#popped])))",
+        "",
+    ),
+    "ties by name": ("line", "place * TIES + joined", "place * TIES"),
+    "gaps in the line stay": ("promote", "  close_gaps(scope)\n", ""),
+    "the latest limit wins": ("scope", "math.min(scope.limit or scope.asked.limit, ", "("),
+    "a limit outlives its use": ("scope", "scope.count.held + scope.count.line == 0", "false"),
     "one more than the limit": (
-        "prelude",
+        "promote",
         "local free = scope.limit",
         "local free = 1 + scope.limit",
     ),
-    "one grant a call": ("prelude", "  return free\n", "  return 1\n"),
-    "no promotion": ("prelude", "      promote(scope)\n", "      drop_the_dead(scope)\n"),
+    "one grant a call": (
+        "promote",
+        "MOST)))\n    free, wait = grantable(scope)",
+        "1)))\n    free = 0",
+    ),
+    "no promotion": (
+        "promote",
+        "      promote(scope)\n",
+        "      drop_the_dead(scope)\n      stand_in_line(scope)\n",
+    ),
     "the loser is not told": ("renew", "table.insert(scope.lost, number_of(id))", ""),
     "claims at any time": ("renew", "scope.now < scope.from", "true"),
     "claims at no time": ("renew", "scope.now < scope.from", "false"),
-    "keys for ever": ("prelude", "  if scope.fresh then", "  if false then"),
+    "keys for ever": ("scope", "(all or scope.endless[counted])", "false"),
 }
 
 SEEN_BY_A_TEST: dict[str, tuple[Mutant, Callable[..., None]]] = {
     "a grant lengthens the lease": (
-        ("prelude", "lease_end or scope.now + LEASE", "scope.now + LEASE"),
+        ("promote", "ends[i] or lease_end(scope)", "lease_end(scope)"),
         test_leases.test_a_grant_does_not_lengthen_the_lease,
     ),
     "the dead may renew": (
-        ("renew", "lease_end > scope.now", "lease_end > 0"),
+        ("renew", "> scope.now then", "> 0 then"),
         test_scripts.test_a_permit_whose_lease_is_over_cannot_be_renewed,
     ),
     "renewing does not": (
-        ("renew", "redis.call('ZADD', scope.held, scope.now + LEASE, id)", ""),
+        ("renew", "lengthen(scope, 'held', alive)", ""),
         test_scripts.test_renewing_lengthens_the_lease,
     ),
     "asking again does not keep alive": (
-        ("acquire", "redis.call('ZADD', scope.waiting, scope.now + LEASE, id)", ""),
+        ("acquire", "lengthen(scope, 'waiting', to_wait)", ""),
         test_leases.test_asking_again_keeps_a_waiter_alive,
     ),
     "keys end before the leases": (
-        ("prelude", "scope.expires = scope.epoch.expires + KEPT", "scope.expires = WALL + 10000"),
+        ("scope", "'expires', scope.epoch.expires + KEPT)", "'expires', WALL + 10000)"),
         test_leases.test_keys_outlive_every_lease,
     ),
     "every life is known": (
@@ -98,31 +123,35 @@ SEEN_BY_A_TEST: dict[str, tuple[Mutant, Callable[..., None]]] = {
         test_leases.test_inspect_leaves_out_the_dead,
     ),
     "no delay": (
-        ("prelude", "if scope.delay > 0 then space_next_start(scope) end", ""),
+        ("promote", "if scope.delay > 0 then space_next_start(scope) end", ""),
         test_spacing.test_with_a_delay_one_starts_at_a_time,
     ),
     "all that is due starts at once": (
-        ("prelude", "if scope.delay > 0 then return 1, 0 end", ""),
+        ("promote", "if scope.delay > 0 then return 1, 0 end", ""),
         test_spacing.test_with_a_delay_one_starts_at_a_time,
     ),
     "the shortest delay wins": (
-        ("prelude", "scope.asked.delay > scope.delay", "scope.asked.delay < scope.delay"),
+        ("scope", "scope.asked.delay > scope.delay", "scope.asked.delay < scope.delay"),
         test_spacing.test_the_longest_delay_in_use_wins,
     ),
     "an idle scope forgets its delay": (
-        ("prelude", "if wait > 0 then", "if false then"),
+        ("scope", "if wait > 0 then", "if false then"),
         test_spacing.test_a_delay_outlives_the_idle_scope,
     ),
     "told again and again": (
-        ("prelude", "elseif scope.told ~= head then", "else"),
+        ("promote", "elseif scope.told ~= head then", "else"),
         test_spacing.test_the_head_of_the_line_is_told_once_over_its_channel_when_to_come_back,
     ),
     "never told when": (
-        ("prelude", "if wait then tell_when(scope, wait) end", ""),
+        ("promote", "if wait and scope.count.line > 0 then tell_when(scope, wait) end", ""),
         test_spacing.test_the_next_head_is_told_when_the_first_one_leaves,
     ),
     "told when before the grant": (
-        ("prelude", "if wait then wait = select(2, grantable(scope)) end", "wait = nil"),
+        (
+            "promote",
+            "    free, wait = grantable(scope)\n",
+            "    free, wait = grantable(scope), nil\n",
+        ),
         test_spacing.test_the_next_head_is_told_when_the_first_one_starts,
     ),
     "hello lengthens the wait": (
@@ -134,11 +163,11 @@ SEEN_BY_A_TEST: dict[str, tuple[Mutant, Callable[..., None]]] = {
         test_epoch.test_an_epoch_in_use_is_kept,
     ),
     "a claim keeps its place in line": (
-        ("renew", "leave_line(scope, id)", ""),
+        ("renew", "leave(scope, claimed)", ""),
         test_epoch.test_a_claim_takes_the_permit_out_of_the_line,
     ),
     "a node pays for what it cancelled": (
-        ("prelude", "'waiters:' .. node, 'last:' .. node)", "'waiters:' .. node)"),
+        ("line", "forget(scope, 'last:' .. node)", ""),
         test_line.test_a_node_that_cancelled_many_waiters_is_not_punished_afterwards,
     ),
 }

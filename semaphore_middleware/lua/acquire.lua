@@ -2,16 +2,18 @@
 -- Keys, arguments and reply: see the prelude.
 
 return for_each_scope(function(scope)
-  local new = {}
-  for _, id in ipairs(scope.ids) do
-    if redis.call('ZSCORE', scope.held, id) then
-      redis.call('ZADD', scope.held, scope.now + LEASE, id)
+  local held, waits = scores(scope, 'held', scope.ids), scores(scope, 'line', scope.ids)
+  local to_hold, to_wait = {}, {}
+  for i, id in ipairs(scope.ids) do
+    if held[i] then
+      table.insert(to_hold, id)
       table.insert(scope.granted, number_of(id))
-    elseif redis.call('ZSCORE', scope.line, id) then
-      redis.call('ZADD', scope.waiting, scope.now + LEASE, id)
+    elseif waits[i] then
+      table.insert(to_wait, id)
     else
-      table.insert(new, id)
+      table.insert(scope.coming, id)
     end
   end
-  join(scope, new)
+  lengthen(scope, 'held', to_hold)
+  lengthen(scope, 'waiting', to_wait)
 end)

@@ -2,7 +2,5 @@
 -- Keys, arguments and reply: see the prelude.
 
 return for_each_scope(function(scope)
-  for _, id in ipairs(scope.ids) do
-    leave(scope, id)
-  end
+  leave(scope, scope.ids)
 end)

@@ -3,17 +3,24 @@
 -- Safe to send twice. Keys, arguments and reply: see the prelude.
 
 return for_each_scope(function(scope)
-  for _, id in ipairs(scope.ids) do
-    local lease_end = tonumber(redis.call('ZSCORE', scope.held, id) or 0)
-    if lease_end > scope.now then
-      redis.call('ZADD', scope.held, scope.now + LEASE, id)
+  local ends = scores(scope, 'held', scope.ids)
+  local alive, claimed = {}, {}
+  for i, id in ipairs(scope.ids) do
+    if (tonumber(ends[i]) or 0) > scope.now then
+      table.insert(alive, id)
     elseif scope.now < scope.from then
-      leave_line(scope, id) -- where an old snapshot still has it
-      redis.call('ZADD', scope.held, scope.now + LEASE, id)
-      redis.call('HSET', scope.state, 'since:' .. id, scope.now)
-      scope.fresh = true
+      table.insert(claimed, id)
     else
       table.insert(scope.lost, number_of(id))
+    end
+  end
+  lengthen(scope, 'held', alive)
+  if #claimed > 0 then
+    leave(scope, claimed) -- where an old snapshot still has it, in line or with a lease that is over
+    lengthen(scope, 'held', claimed)
+    count(scope, 'held', #claimed)
+    for _, id in ipairs(claimed) do
+      keep(scope, 'since:' .. id, scope.now)
     end
   end
 end)

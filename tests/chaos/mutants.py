@@ -18,17 +18,16 @@ def _client_clock() -> list[Change]:
 
 
 def _notify_without_granting() -> list[Change]:
-    granting = "redis.call('ZADD', scope.held, lease_end or scope.now + LEASE, id)"
-    return [("prelude", granting, "")]
+    return [("promote", "redis.call('ZADD', scope.held, unpack(members))", "")]
 
 
 def _the_dead_stay() -> list[Change]:
     head = "local function drop_the_dead(scope)\n"
-    return [("prelude", head, f"{head}  do return end\n")]
+    return [("promote", head, f"{head}  do return end\n")]
 
 
 def _acquire_not_idempotent() -> list[Change]:
-    return [("acquire", "if redis.call('ZSCORE', scope.held, id) then", "if false then")]
+    return [("acquire", "if held[i] then", "if false then")]
 
 
 def _epoch_not_checked() -> list[Change]:

@@ -1,0 +1,154 @@
+-- Put in front of every verb: `promote`, which alone grants, and the frame that each verb fills.
+-- Keys, arguments and reply: see the prelude.
+
+local function drop_dead(scope, key)
+  repeat
+    local ids = redis.call('ZRANGEBYSCORE', scope[key], '-inf', scope.now, 'LIMIT', 0, MOST)
+    if #ids > 0 then leave(scope, ids) end
+  until #ids < MOST
+end
+
+local function first_end(scope, key)
+  return tonumber(redis.call('ZRANGE', scope[key], 0, 0, 'WITHSCORES')[2]) or math.huge
+end
+
+local function drop_the_dead(scope)
+  if not scope.due or scope.now < scope.due then return end
+  drop_dead(scope, 'held')
+  drop_dead(scope, 'waiting')
+  local due = math.min(first_end(scope, 'held'), first_end(scope, 'waiting'))
+  if due < math.huge then keep(scope, 'due', due) end
+end
+
+-- How many permits may be granted now; when only time is in the way, also how long that takes.
+local function grantable(scope)
+  local free = scope.limit - scope.count.held
+  if free <= 0 then return 0 end
+  local earliest = math.max(scope.from, scope.next)
+  if scope.now < earliest then return 0, earliest - scope.now end
+  if scope.delay > 0 then return 1, 0 end -- one start at a time
+  return free
+end
+
+local function space_next_start(scope)
+  local varied = scope.delay * (1 + scope.jitter * (2 * DICE - 1))
+  keep(scope, 'next', scope.now + math.max(0, varied))
+end
+
+-- The first in line, and when their leases end.
+local function take_from_line(scope, most)
+  local popped = redis.call('ZPOPMIN', scope.line, most)
+  local ids, ends = {}, {}
+  for i = 1, #popped, 2 do
+    table.insert(ids, popped[i])
+  end
+  if #ids == 0 then return ids, ends end
+  keep(scope, 'virtual', place_of(tonumber(popped[#popped])))
+  -- A grant does not lengthen the lease: the waiter's node counts its own deadline from its last
+  -- call, so the server must not believe in more.
+  ends = redis.call('ZMSCORE', scope.waiting, unpack(ids))
+  redis.call('ZREM', scope.waiting, unpack(ids))
+  count(scope, 'line', -#ids)
+  for node, fewer in pairs(by_node(ids)) do
+    fewer_waiters(scope, node, fewer)
+  end
+  return ids, ends
+end
+
+-- Where nobody stands in line, who comes need not be written down there first.
+local function take_from_coming(scope, most)
+  local ids, ends, rest = {}, {}, {}
+  for i, id in ipairs(scope.coming) do
+    if i <= most then
+      ids[i], ends[i] = id, lease_end(scope)
+    else
+      table.insert(rest, id)
+    end
+  end
+  scope.coming = rest
+  return ids, ends
+end
+
+local function grant(scope, ids, ends)
+  local members = {}
+  for i, id in ipairs(ids) do
+    members[2 * i - 1], members[2 * i] = ends[i] or lease_end(scope), id
+    keep(scope, 'since:' .. id, scope.now)
+    if node_of(id) == NODE then
+      table.insert(scope.granted, number_of(id))
+    else
+      tell(id, 'granted ' .. number_of(id))
+    end
+  end
+  redis.call('ZADD', scope.held, unpack(members))
+  count(scope, 'held', #ids)
+  if scope.delay > 0 then space_next_start(scope) end
+end
+
+-- Tells the head of the line when to ask again, once: it is the only one with a reason to.
+local function tell_when(scope, wait)
+  local head = redis.call('ZRANGE', scope.line, 0, 0)[1]
+  if not head then return end
+  if node_of(head) == NODE then
+    scope.again = wait
+  elseif scope.told ~= head then
+    tell(head, 'again ' .. number_of(head) .. ' ' .. math.ceil(wait))
+  end
+  keep(scope, 'told', head)
+end
+
+-- The only place that grants: drops the dead, and while a permit is free and nothing forbids it,
+-- moves the head of the line to the holders and tells its node.
+local function promote(scope)
+  drop_the_dead(scope)
+  close_gaps(scope)
+  if scope.count.line > 0 then stand_in_line(scope) end
+  local free, wait = grantable(scope)
+  while free > 0 and scope.count.line + #scope.coming > 0 do
+    local take = scope.count.line > 0 and take_from_line or take_from_coming
+    grant(scope, take(scope, math.min(free, MOST)))
+    free, wait = grantable(scope)
+  end
+  stand_in_line(scope)
+  if wait and scope.count.line > 0 then tell_when(scope, wait) end
+end
+
+-- The frame of every verb: `change(scope)`, then `promote`, for each scope of the call.
+-- Reply: for each scope "ok", when to ask again (ms, -1: no need), how many stand in line, the
+-- caller's granted numbers, its lost numbers; or "hello" where the epoch is of another life, and
+-- nothing is done.
+local function for_each_scope(change)
+  local replies, argument = {}, HEAD
+  for key = 1, #KEYS, 5 do
+    local scope = {
+      held = KEYS[key], line = KEYS[key + 1], waiting = KEYS[key + 2], state = KEYS[key + 3],
+      asked = {
+        limit = tonumber(ARGV[argument + 1]),
+        delay = tonumber(ARGV[argument + 2]),
+        jitter = tonumber(ARGV[argument + 3]),
+      },
+      ids = {}, coming = {}, granted = {}, lost = {}, gaps = {},
+    }
+    local permits = tonumber(ARGV[argument + 4])
+    for i = 1, permits do
+      scope.ids[i] = NODE .. ':' .. ARGV[argument + 4 + i]
+    end
+    argument = argument + 4 + permits
+
+    local epoch = epoch_of(KEYS[key + 4])
+    if epoch.known then
+      scope.epoch, scope.now, scope.from = epoch, epoch.now, epoch.from
+      read(scope)
+      agree_on_limit(scope)
+      change(scope)
+      promote(scope)
+      write(scope)
+      local again = math.ceil(scope.again or -1)
+      table.insert(replies, { 'ok', again, scope.count.line, scope.granted, scope.lost })
+    else
+      table.insert(replies, { 'hello' })
+    end
+  end
+  send_messages()
+  return replies
+end
