@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
 from scrapy.core.downloader import Downloader
-from twisted.internet.defer import Deferred, inlineCallbacks
 
 from semaphore_middleware.gate import Gate, gate_of
 
@@ -15,29 +13,35 @@ if TYPE_CHECKING:
     from scrapy.core.downloader.handlers import DownloadHandlers
     from scrapy.crawler import Crawler
     from scrapy.http import Response
+    from twisted.internet.defer import Deferred
 
 
 class SemaphoreDownloader(Downloader):
     def __init__(self, crawler: Crawler) -> None:
         super().__init__(crawler)
-        gate = gate_of(crawler)
-        self._waiters = gate.waiters
-        self.handlers = WatchedHandlers(self.handlers, gate)  # type: ignore[assignment]
+        self._gate = gate_of(crawler)
+        self._gate.sees_transfers = True
+        self.handlers = WatchedHandlers(self.handlers, self._gate)  # type: ignore[assignment]
 
-    @inlineCallbacks
     def fetch(  # type: ignore[override]  # Scrapy's has an argument that it no longer passes
         self, request: Request
-    ) -> Generator[Deferred[Any], Any, Response | Request]:
-        with self._waiters.expecting(request):
-            result: Response | Request = yield super().fetch(request)
+    ) -> Deferred[Response | Request]:
+        self._gate.waiters.entered(request)
+        return super().fetch(request).addBoth(self._fetched, request)
+
+    def _fetched(self, result: Any, request: Request) -> Any:
+        self._gate.waiters.left(request)
+        self._gate.answered(request)
         return result
 
     def needs_backout(self) -> bool:
         """Whether the scheduler is to be left alone. Scrapy's `active` counts the waiters too: with
         them one full site would take up all of CONCURRENT_REQUESTS, and stall all others.
         """
-        at_work = len(self.active) - self._waiters.taking_no_room
-        return 0 < self.total_concurrency <= at_work or self._waiters.too_many
+        waiters = self._gate.waiters
+        at_work = len(self.active) - waiters.taking_no_room
+        full = 0 < self.total_concurrency <= at_work
+        return full or waiters.too_many or self._gate.hands.somebody_aside
 
 
 class WatchedHandlers:
@@ -55,5 +59,5 @@ class WatchedHandlers:
         return getattr(self._handlers, name)
 
     async def download_request_async(self, request: Request) -> Response:
-        with self._gate.watch(request):
+        with self._gate.transfer(request):
             return await self._handlers.download_request_async(request)

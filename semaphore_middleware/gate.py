@@ -1,16 +1,19 @@
 """One a crawler: where its requests get their permits, and where Scrapy's insides are known.
 
-The way of a request: the middleware calls `enter`, which waits for a permit; the transfer runs
-under `watch`, which ends it if the permit is lost. The permit goes back at whichever comes first:
-the signal that the request has left the downloader, or the end of the task that Scrapy runs its
-`fetch` in. That end comes on every path, whatever other middlewares do, so nothing can leak.
+The way of a request: the middleware calls `enter`, which waits for a permit; the transfer runs in
+`transfer`, which ends it if the permit is lost. The permit goes back at whichever comes first: the
+end of the transfer, or the end of Scrapy's `fetch`. That one comes on every path, whatever other
+middlewares do, so nothing can leak. Where the middleware is used without the add-on's downloader, a
+signal tells of the one, and the end of the task that `fetch` runs in of the other.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -26,6 +29,8 @@ from semaphore_middleware.errors import (
     SettingsError,
     end_crawl,
 )
+from semaphore_middleware.hands import Hands
+from semaphore_middleware.limits import Limit
 from semaphore_middleware.permit import Permit
 from semaphore_middleware.scopes import scope_finder
 from semaphore_middleware.semaphore import FairSemaphore
@@ -75,8 +80,11 @@ class Gate:
             on_event=self._on_event,
         )
         self.node = self._semaphore.node
+        self.sees_transfers = False
+        """Whether `transfer` is used; else signals tell."""
+        self.hands = Hands(crawler.settings.getint("CONCURRENT_REQUESTS"))
         self._permits: dict[Request, Permit] = {}
-        self._in_downloader: set[Request] = set()
+        self._on_wire: set[Request] = set()
         self._sent_back: WeakSet[Request] = WeakSet()
         self._transfers: WeakSet[asyncio.Task[Any]] = WeakSet()
         self._opened = asyncio.Event()
@@ -84,8 +92,6 @@ class Gate:
         connect = crawler.signals.connect
         connect(self._open, signals.spider_opened)
         connect(self._close, signals.spider_closed)
-        connect(self._reached_downloader, signals.request_reached_downloader)
-        connect(self._left_downloader, signals.request_left_downloader)
 
     # A request's way ----------------------------------------------------------------------------
 
@@ -100,7 +106,7 @@ class Gate:
             return None
         await self._opened.wait()
         try:
-            permit = await self._semaphore.acquire(scope, limit, self.settings.acquire_timeout)
+            permit = await self._take(request, scope, limit)
         except AcquireTimeoutError:
             self._on_event("timeouts")
             raise
@@ -110,40 +116,70 @@ class Gate:
             permit.release()
             raise SemaphoreError(f"{request} is being fetched already; yield a copy of it")
         self._permits[request] = permit
-        self.waiters.arrived(request)
+        self.hands.take()
+        self.waiters.got_permit(request)
         self.stats.acquired(permit)
-        task = asyncio.current_task()
-        assert task is not None, "Scrapy runs each fetch in a task of its own"
-        task.add_done_callback(lambda _: self.answered(request))
+        if not self.sees_transfers:
+            task = asyncio.current_task()
+            assert task is not None, "Scrapy runs each fetch in a task of its own"
+            task.add_done_callback(lambda _: self.answered(request))
         return None
 
-    def watch(self, request: Request) -> AbstractContextManager[None]:
-        """What runs in this `with` is cancelled, and raises `PermitLostError`, with the permit."""
+    async def _take(self, request: Request, scope: str, limit: Limit) -> Permit:
+        """A permit, with this node's hands free to use it. CONCURRENT_REQUESTS holds for those who
+        come out of a line as well: a permit that would have to wait for it goes to others.
+        """
+        in_line = partial(self._stands_in_line, request)
+        timeout = self.settings.acquire_timeout
+        while True:
+            permit = await self._semaphore.acquire(scope, limit, timeout, in_line)
+            if not self.hands.full:
+                return permit
+            permit.release()
+            await self.hands.wait()
+
+    def _stands_in_line(self, request: Request) -> None:
+        self.waiters.stands_in_line(request)
+        self.hands.call_one()  # this one may have been called, and has no use for free hands
+
+    @contextmanager
+    def transfer(self, request: Request) -> Iterator[None]:
+        """What runs in this `with` is cancelled, and raises `PermitLostError`, with the permit. At
+        its end the permit goes back.
+        """
         permit = self._permits.get(request)
         if permit is None:
-            return nullcontext()
+            yield
+            return
         task = asyncio.current_task()
         assert task is not None, "Scrapy runs each transfer in a task of its own"
         self._transfers.add(task)
-        return permit.until_lost()
+        self._on_wire.add(request)
+        try:
+            with permit.until_lost():
+                yield
+        finally:
+            self._left_wire(request)
 
-    def _reached_downloader(self, request: Request) -> None:
-        self._in_downloader.add(request)
+    def _reached_wire(self, request: Request) -> None:
+        self._on_wire.add(request)
 
-    def _left_downloader(self, request: Request) -> None:
-        self._in_downloader.discard(request)
-        self._leave(request)
+    def _left_wire(self, request: Request) -> None:
+        self._on_wire.discard(request)
+        self._give_back(request)
 
     def answered(self, request: Request) -> None:
         """Give the permit back unless something is on the wire, as it is after a cancellation."""
-        if request not in self._in_downloader:
-            self._leave(request)
+        if request not in self._on_wire:
+            self._give_back(request)
 
-    def _leave(self, request: Request) -> None:
+    def _give_back(self, request: Request) -> None:
         permit = self._permits.pop(request, None)
         if permit is not None:
             permit.release()
+            self.waiters.gave_back(request)
             self.stats.released()
+            self.hands.free()
 
     def _send_back(self, request: Request) -> Request:
         """To the scheduler, which keeps it under JOBDIR or in a shared frontier.
@@ -182,6 +218,10 @@ class Gate:
         self.stats.count(name)
 
     async def _open(self) -> None:
+        if not self.sees_transfers:
+            connect = self._crawler.signals.connect
+            connect(self._reached_wire, signals.request_reached_downloader)
+            connect(self._left_wire, signals.request_left_downloader)
         self._drain_when_closing()
         try:
             await self._open_while_wanted()
@@ -212,6 +252,7 @@ class Gate:
 
         async def close_spider_async(*args: Any, **kwargs: Any) -> None:
             self._semaphore.drain()
+            self.hands.refuse_all(ClosedError("the spider is closing"))
             await close_spider(*args, **kwargs)
 
         setattr(engine, "close_spider_async", close_spider_async)  # noqa: B010
@@ -222,7 +263,7 @@ class Gate:
             task.cancel()
         await asyncio.gather(*self._transfers, return_exceptions=True)
         for request in list(self._permits):  # those that are not watched: no add-on
-            self._leave(request)
+            self._give_back(request)
         await self._semaphore.close()
         if self._lodger is not None:
             self._lodger.leave()

@@ -74,11 +74,11 @@ class Ledger:
 
     # What is to be said -------------------------------------------------------------------------
 
-    def ask(self, scope: str, limit: Limit) -> Permit:
+    def ask(self, scope: str, limit: Limit, on_wait: Callable[[], None] | None = None) -> Permit:
         """Want a permit; its future tells when it is there."""
         if self._closed:
             raise ClosedError("the semaphore is closing")
-        permit = Permit(scope, limit, next(self._numbers), self._loop, self._give_back)
+        permit = Permit(scope, limit, next(self._numbers), self._loop, self._give_back, on_wait)
         self._permits[permit.number] = permit
         self._to_ask[permit.number] = permit
         self._something_to_say()
@@ -137,7 +137,7 @@ class Ledger:
         if ask.verb == "acquire":
             for number in ask.numbers:
                 if (permit := self._permits.get(number)) and permit.stage is Stage.WAITING:
-                    permit.waited = True
+                    permit.wait_in_line()
         if answer.again is not None:
             self._ask_again(ask.scope, answer.again)
 

@@ -32,6 +32,7 @@ class Permit:
         "_give_back",
         "_granted",
         "_loop",
+        "_on_wait",
         "_when_lost",
         "deadline",
         "limit",
@@ -49,6 +50,7 @@ class Permit:
         number: int,
         loop: asyncio.AbstractEventLoop,
         give_back: Callable[[Permit], None],
+        on_wait: Callable[[], None] | None = None,
     ) -> None:
         self.scope = scope
         self.limit = limit
@@ -64,6 +66,7 @@ class Permit:
         self._asked_at = loop.time()
         self._granted: asyncio.Future[None] = loop.create_future()
         self._give_back = give_back
+        self._on_wait = on_wait
         self._when_lost: Callable[[], object] | None = None
         self._error: PermitLostError | None = None
 
@@ -124,6 +127,12 @@ class Permit:
 
     async def granted(self) -> None:
         await self._granted
+
+    def wait_in_line(self) -> None:
+        if not self.waited:
+            self.waited = True
+            if self._on_wait is not None:
+                self._on_wait()
 
     def grant(self, now: float) -> None:
         self.stage = Stage.HELD

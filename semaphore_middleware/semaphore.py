@@ -145,16 +145,22 @@ class FairSemaphore:
         finally:
             permit.release()
 
-    async def acquire(self, scope: str, limit: int | Limit, timeout: float | None = None) -> Permit:
+    async def acquire(
+        self,
+        scope: str,
+        limit: int | Limit,
+        timeout: float | None = None,
+        on_wait: Callable[[], None] | None = None,
+    ) -> Permit:
         """Wait for a permit of `scope`, of which all nodes together hold at most `limit`.
 
         `scope` is any string. Where nodes name different limits, the lowest counts while the scope
         is in use. `timeout` is in seconds. May be cancelled at any time. Whoever gets the permit
-        must `release()` it; `permit()` does so by itself.
+        must `release()` it; `permit()` does so by itself. `on_wait` is called once if none is free.
 
         Raises `AcquireTimeoutError`, `ClosedError`, `SettingsError`.
         """
-        permit = self._opened().ask(scope, _limit(limit))
+        permit = self._opened().ask(scope, _limit(limit), on_wait)
         try:
             if timeout is None:
                 await permit.granted()

@@ -68,6 +68,11 @@ def waiting(server: RedisServer) -> int:
     return sum(n for key, n in server.members().items() if key.endswith(":line"))
 
 
+def holding(server: RedisServer) -> int:
+    """How many permits are held, by whomever."""
+    return sum(n for key, n in server.members().items() if key.endswith(":held"))
+
+
 class Crawl:
     """A crawl in this process, from when it is made until `await finished()`."""
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from scrapy import Request
 from scrapy.core.scheduler import Scheduler
 
-from tests.crawls import Crawl, asyncio_test, until, waiting
+from semaphore_middleware import FairSemaphore
+from tests.crawls import Crawl, asyncio_test, holding, until, waiting
 from tests.servers import RedisServer
 from tests.site import Site
 
@@ -71,3 +72,69 @@ async def test_requests_behind_the_robots_txt_of_a_full_site_count_as_waiting(
     await site.until(lambda: sum("/page/free/" in path for path in site.arrivals) == 10)
     site.let_go()
     await crawl.gave_back(31, site)
+
+
+def of_sites(site: Site, path: str, sites: int, each: int) -> list[Request]:
+    """Requests that the judge counts together, and the semaphore as if of several sites."""
+    return [
+        Request(site.url(f"{path}{number}/{n}"), meta={"semaphore_scope": f"site{number}"})
+        for n in range(each)
+        for number in range(sites)
+    ]
+
+
+@asyncio_test
+async def test_a_node_s_own_concurrency_holds_for_those_who_come_out_of_a_line(
+    server: RedisServer, site: Site
+) -> None:
+    async with FairSemaphore(server.url) as other:
+        held = [await other.acquire(f"site{number}", 1) for number in range(6)]
+        crawl = Crawl(server, *of_sites(site, "/slow/", sites=6, each=3), CONCURRENT_REQUESTS=2)
+        await until(lambda: waiting(server) == 6)
+        for permit in held:
+            permit.release()
+        await site.until(lambda: site.now == 2)
+        await until(lambda: holding(server) == 2)  # what it has no hands for, it gives to others
+        site.let_go()
+        await crawl.finished()
+    assert site.records["127.0.0.1"].most == 2
+    assert len(site.arrivals) == 18
+    assert server.members() == {}
+
+
+@asyncio_test
+async def test_a_request_with_free_hands_that_must_wait_again_lets_others_go(
+    server: RedisServer, site: Site
+) -> None:
+    """It was set aside, another node has taken its site since, and nothing is on the wire."""
+    async with FairSemaphore(server.url) as other:
+        held = [await other.acquire(f"site{number}", 1) for number in range(4)]
+        crawl = Crawl(server, *of_sites(site, "/slow/", sites=4, each=1), CONCURRENT_REQUESTS=1)
+        await until(lambda: waiting(server) == 4)
+        for permit in held:
+            permit.release()
+        await site.until(lambda: site.now == 1)
+        await until(lambda: holding(server) == 1)
+        (at_work,) = {f"site{path.split('/')[2]}" for path in site.arrivals}
+        others = [name for name in ("site0", "site1", "site2", "site3") if name != at_work]
+        taken = [await other.acquire(name, 1) for name in others[:2]]
+        site.let_go()
+        await site.until(lambda: len(site.arrivals) == 2)
+        for permit in taken:
+            permit.release()
+        await crawl.finished()
+    assert site.records["127.0.0.1"].most == 1
+    assert len(site.arrivals) == 4
+
+
+@asyncio_test
+async def test_who_only_asks_takes_room_until_it_is_told_to_wait(
+    server: RedisServer, site: Site
+) -> None:
+    """Else all that a site's limit allows would be taken from the scheduler, and start at once."""
+    crawl = Crawl(server, *pages(site, "/slow/", FULL, 40), limit=20, CONCURRENT_REQUESTS=4)
+    await site.until(lambda: site.now == 4)
+    assert len(crawl.crawler.engine.downloader.active) == 4
+    site.let_go()
+    await crawl.gave_back(40, site)
+    assert site.records[FULL].most == 4

@@ -23,7 +23,7 @@ FLOORS = [  # from the top; arrows only go down
     {"addon"},
     {"middleware", "downloader", "queue"},
     {"gate"},
-    {"scopes", "semaphore", "stats", "waiters"},
+    {"hands", "scopes", "semaphore", "stats", "waiters"},
     {"node"},
     {"ledger"},
     {"store"},
