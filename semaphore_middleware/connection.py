@@ -11,10 +11,10 @@ import logging
 import math
 import re
 import ssl
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
+from hiredis import pack_command
 from redis.asyncio.connection import AbstractConnection, ConnectionPool
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
@@ -131,11 +131,16 @@ class Server:
             raise ServerRefusedError(f"{self} tells no run_id, as Redis and Valkey do")
         return Life.read(info, born_empty=born == info["run_id"].encode())
 
+    def text_of(self, error: BaseException) -> str:
+        if isinstance(error, TimeoutError) and not str(error):
+            return f"no answer within {self.timeout:g} s"
+        return str(error).splitlines()[0] if str(error) else type(error).__name__
+
     def _explain(self, error: Exception) -> Exception:
         """Our word for redis-py's error: will it pass by itself, or not?"""
         if isinstance(error.__cause__, RedisError):  # as redis-py has it on a Unix socket
             error = error.__cause__
-        text = _first_line(error)
+        text = self.text_of(error)
         if isinstance(error, BusyLoadingError):
             return ServerUnreachableError(f"{self} is still loading its data")
         if "MASTERDOWN" in text:
@@ -164,7 +169,7 @@ class Link:
 
     async def connect(self) -> None:
         """Raises what redis-py raises: `Server` explains it."""
-        async with self._limited():
+        async with asyncio.timeout(self._server.timeout):
             await self._connection.connect()  # type: ignore[no-untyped-call]
 
     async def call(self, commands: Sequence[tuple[Any, ...]]) -> list[Reply]:
@@ -175,14 +180,15 @@ class Link:
         try:
             if not self._connection.is_connected:
                 raise ConnectionResetError("the connection is closed")
-            packed = self._connection.pack_commands(commands)
-            async with self._limited():
+            # hiredis packs: redis-py does it in Python, where that is most of a call's cost.
+            packed = b"".join([pack_command(command) for command in commands])
+            async with asyncio.timeout(self._server.timeout):
                 await self._connection.send_packed_command(packed, check_health=False)
                 return [await self._reply() for _ in commands]
         except (RedisError, OSError) as error:
             await self.close()
             raise ServerUnreachableError(
-                f"lost the connection to {self._server}: {_first_line(error)}"
+                f"lost the connection to {self._server}: {self._server.text_of(error)}"
             ) from None
         except BaseException:  # cancelled halfway: replies would no longer fit their commands
             await self.close()
@@ -222,19 +228,10 @@ class Link:
                     heard(message[2])
         except (RedisError, OSError) as error:
             raise ServerUnreachableError(
-                f"lost the grants channel of {self._server}: {_first_line(error)}"
+                f"lost the grants channel of {self._server}: {self._server.text_of(error)}"
             ) from None
         finally:
             await self.close()
-
-    @asynccontextmanager
-    async def _limited(self) -> AsyncIterator[None]:
-        limit = self._server.timeout
-        try:
-            async with asyncio.timeout(limit):
-                yield
-        except TimeoutError:
-            raise TimeoutError(f"no answer within {limit:g} s") from None
 
     async def close(self) -> None:
         await self._connection.disconnect(nowait=True)
@@ -251,7 +248,3 @@ def _name_of(connection: Any, url: str) -> str:
         return f"unix://{path}"
     scheme, _, _ = url.partition("://")
     return f"{scheme}://{connection.host}:{connection.port}/{connection.db}"
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__

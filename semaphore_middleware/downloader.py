@@ -59,5 +59,4 @@ class WatchedHandlers:
         return getattr(self._handlers, name)
 
     async def download_request_async(self, request: Request) -> Response:
-        with self._gate.transfer(request):
-            return await self._handlers.download_request_async(request)
+        return await self._gate.transfer(request, self._handlers.download_request_async)

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, WeakSet
@@ -41,6 +40,7 @@ from semaphore_middleware.waiters import Waiters
 if TYPE_CHECKING:
     from scrapy import Request
     from scrapy.crawler import Crawler
+    from scrapy.http import Response
     from scrapy.pqueues import DownloaderAwarePriorityQueue
 
 logger = logging.getLogger(__name__)
@@ -84,9 +84,9 @@ class Gate:
         """Whether `transfer` is used; else signals tell."""
         self.hands = Hands(crawler.settings.getint("CONCURRENT_REQUESTS"))
         self._permits: dict[Request, Permit] = {}
-        self._on_wire: set[Request] = set()
+        self._on_wire: dict[Request, asyncio.Task[Any] | None] = {}
+        """What ends the transfer; None where only signals tell of it."""
         self._sent_back: WeakSet[Request] = WeakSet()
-        self._transfers: WeakSet[asyncio.Task[Any]] = WeakSet()
         self._opened = asyncio.Event()
         self._failed = False
         connect = crawler.signals.connect
@@ -142,30 +142,27 @@ class Gate:
         self.waiters.stands_in_line(request)
         self.hands.call_one()  # this one may have been called, and has no use for free hands
 
-    @contextmanager
-    def transfer(self, request: Request) -> Iterator[None]:
-        """What runs in this `with` is cancelled, and raises `PermitLostError`, with the permit. At
-        its end the permit goes back.
+    async def transfer(
+        self, request: Request, download: Callable[[Request], Awaitable[Response]]
+    ) -> Response:
+        """Download under the request's permit, if it has one. The transfer is cancelled, and raises
+        `PermitLostError`, with the permit, which goes back at its end.
         """
         permit = self._permits.get(request)
         if permit is None:
-            yield
-            return
-        task = asyncio.current_task()
-        assert task is not None, "Scrapy runs each transfer in a task of its own"
-        self._transfers.add(task)
-        self._on_wire.add(request)
+            return await download(request)
+        self._on_wire[request] = asyncio.current_task()
         try:
             with permit.until_lost():
-                yield
+                return await download(request)
         finally:
             self._left_wire(request)
 
     def _reached_wire(self, request: Request) -> None:
-        self._on_wire.add(request)
+        self._on_wire[request] = None
 
     def _left_wire(self, request: Request) -> None:
-        self._on_wire.discard(request)
+        self._on_wire.pop(request, None)
         self._give_back(request)
 
     def answered(self, request: Request) -> None:
@@ -259,15 +256,16 @@ class Gate:
 
     async def _close(self) -> None:
         # Scrapy goes on with the transfer of a cancelled fetch, even past the end of the crawl.
-        for task in self._transfers:
+        transfers = [task for task in self._on_wire.values() if task is not None]
+        for task in transfers:
             task.cancel()
-        await asyncio.gather(*self._transfers, return_exceptions=True)
+        await asyncio.gather(*transfers, return_exceptions=True)
         for request in list(self._permits):  # those that are not watched: no add-on
             self._give_back(request)
         await self._semaphore.close()
         if self._lodger is not None:
             self._lodger.leave()
-        self.stats.show_scopes()
+        self.stats.close()
         if self._failed:
             # Scrapy's commands exit with 1 if a crawl ends without a spider (bootstrap_failed), and
             # have no other word for a crawl that could not begin.

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import math
 from collections.abc import Callable
 
 from semaphore_middleware.errors import ClosedError
@@ -18,15 +19,20 @@ from semaphore_middleware.store import GRACE, RENEWAL
 
 logger = logging.getLogger(__name__)
 
+BUSY = 1 / 400  # seconds from one request to the next, below which calls cost a node too much
+MANY = 1000  # scopes to remember
+
 
 class Ledger:
-    """`something_to_say` is called whenever `gather` has something to give."""
+    """`something_to_say` is called whenever `gather` has something to give, with whether to say it
+    at once: somebody waits, or few are asked for. Else it is worth waiting for more.
+    """
 
     def __init__(
         self,
         lease: float,
         on_event: Callable[[str], None],
-        something_to_say: Callable[[], None],
+        something_to_say: Callable[[bool], None],
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._lease = lease
@@ -38,6 +44,9 @@ class Ledger:
         self._to_ask: dict[int, Permit] = {}
         self._to_release: dict[int, tuple[str, Limit]] = {}
         self._say_all_due = False
+        self._asked_at = -math.inf
+        self._pace = 1.0  # seconds from one request to the next, on average
+        self._tight: set[str] = set()  # scopes that had no permit to spare when last heard of
         self._closed = False
         self._renewal: asyncio.TimerHandle | None = None
         self._deadlines: asyncio.TimerHandle | None = None
@@ -81,7 +90,9 @@ class Ledger:
         permit = Permit(scope, limit, next(self._numbers), self._loop, self._give_back, on_wait)
         self._permits[permit.number] = permit
         self._to_ask[permit.number] = permit
-        self._something_to_say()
+        self._pace += (min(1.0, permit.asked_at - self._asked_at) - self._pace) / 16
+        self._asked_at = permit.asked_at
+        self._something_to_say(self._pace > BUSY or scope in self._tight)
         if self._renewal is None:
             self._renewal = self._loop.call_later(RENEWAL * self._lease, self._renew)
         return permit
@@ -91,12 +102,12 @@ class Ledger:
         self._to_ask.pop(permit.number, None)
         if permit.deadline:  # else the server has never heard of it
             self._to_release[permit.number] = permit.scope, permit.limit
-            self._something_to_say()
+            self._something_to_say(permit.scope in self._tight)
 
     def say_all(self) -> None:
         """Ask for all that wait and renew all that is held: after a gap, and to keep the leases."""
         self._say_all_due = True
-        self._something_to_say()
+        self._something_to_say(True)
 
     def gather(self, now: float) -> list[Ask]:
         everything, self._say_all_due = self._say_all_due, False
@@ -123,6 +134,7 @@ class Ledger:
 
     def settle(self, answer: Answer, sent: float) -> None:
         ask = answer.ask
+        self._note_tightness(ask.scope, answer.spare)
         if ask.verb == "release":
             for number in ask.numbers:
                 self._to_release.pop(number, None)
@@ -140,6 +152,14 @@ class Ledger:
                     permit.wait_in_line()
         if answer.again is not None:
             self._ask_again(ask.scope, answer.again)
+
+    def _note_tightness(self, scope: str, spare: int) -> None:
+        if spare > 0:
+            self._tight.discard(scope)
+        else:
+            if len(self._tight) > MANY:  # of sites that this node has long done with
+                self._tight.clear()
+            self._tight.add(scope)
 
     def hear(self, payload: bytes) -> None:
         message = Message.read(payload)
@@ -227,5 +247,5 @@ class Ledger:
         for permit in self._permits.values():
             if permit.scope == scope and permit.stage is Stage.WAITING:
                 self._to_ask[permit.number] = permit
-                self._something_to_say()
+                self._something_to_say(True)
                 return

@@ -32,19 +32,19 @@ class Answer:
     granted: tuple[int, ...]
     """Of the caller's permits, not only of those asked about."""
     lost: tuple[int, ...]
-    waiting: int
-    """How many stand in line now, of all nodes."""
+    spare: int
+    """Permits of the scope that are free now, less those who stand in line, of all nodes."""
     again: float | None
     """Seconds until asking again is worth it: only time is in the way of the head of the line."""
 
     @classmethod
     def read(cls, ask: Ask, reply: Sequence[Any]) -> Self:
-        _, again, waiting, granted, lost = reply
+        _, again, spare, granted, lost = reply
         return cls(
             ask,
             tuple(int(number) for number in granted),
             tuple(int(number) for number in lost),
-            waiting,
+            spare,
             again / 1000 if again >= 0 else None,
         )
 

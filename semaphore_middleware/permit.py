@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from enum import Enum
+from types import TracebackType
 
 from semaphore_middleware.errors import PermitLostError
 from semaphore_middleware.limits import Limit
@@ -27,14 +28,14 @@ class Permit:
     """
 
     __slots__ = (
-        "_asked_at",
-        "_error",
         "_give_back",
         "_granted",
         "_loop",
         "_on_wait",
         "_when_lost",
+        "asked_at",
         "deadline",
+        "error",
         "limit",
         "number",
         "scope",
@@ -63,12 +64,13 @@ class Permit:
         self.wait = 0.0
         """Seconds from asking to the grant."""
         self._loop = loop
-        self._asked_at = loop.time()
+        self.asked_at = loop.time()
         self._granted: asyncio.Future[None] = loop.create_future()
         self._give_back = give_back
         self._on_wait = on_wait
         self._when_lost: Callable[[], object] | None = None
-        self._error: PermitLostError | None = None
+        self.error: PermitLostError | None = None
+        """Why it was lost."""
 
     def __repr__(self) -> str:
         return f"<Permit {self.number} for {self.scope!r}: {self.stage.value}>"
@@ -89,39 +91,12 @@ class Permit:
             self.stage = Stage.RELEASED
             self._granted.cancel()
 
-    @contextmanager
-    def until_lost(self) -> Iterator[None]:
+    def until_lost(self) -> AbstractContextManager[None]:
         """Cancel what this task does in the `with` when the permit is lost.
 
         Raises `PermitLostError` then, where a cancellation from outside goes on as it is.
         """
-        task = asyncio.current_task()
-        assert task is not None, "a permit is used within an asyncio task"
-        if self._error is not None:
-            raise self._error
-        if self._loop.time() >= self.deadline:
-            # A process that stood still comes back here before it hears of anything.
-            raise PermitLostError(f"the permit for {self.scope!r} was over before its work began")
-        cancelled_before = task.cancelling()
-        cancelled_here, from_outside = False, True
-
-        def cancel() -> None:
-            nonlocal cancelled_here
-            cancelled_here = task.cancel()
-
-        self._when_lost = cancel
-        try:
-            try:
-                yield
-            finally:  # as asyncio.timeout does: whatever the body made of it, we take it back
-                self._when_lost = None
-                if cancelled_here:
-                    from_outside = task.uncancel() > cancelled_before
-        except asyncio.CancelledError:
-            if from_outside:
-                raise
-            assert self._error is not None
-            raise self._error from None
+        return UntilLost(self)
 
     # What the semaphore does to it --------------------------------------------------------------
 
@@ -136,16 +111,63 @@ class Permit:
 
     def grant(self, now: float) -> None:
         self.stage = Stage.HELD
-        self.wait = now - self._asked_at
+        self.wait = now - self.asked_at
         if not self._granted.done():
             self._granted.set_result(None)
 
     def lose(self, why: str) -> None:
         self.stage = Stage.LOST
-        self._error = PermitLostError(why)
+        self.error = PermitLostError(why)
         if self._when_lost is not None:
             self._when_lost()
 
     def refuse(self, error: Exception) -> None:
         if not self._granted.done():
             self._granted.set_exception(error)
+
+    def end_with_loss(self, end: Callable[[], object] | None) -> None:
+        self._when_lost = end
+
+    def check(self) -> None:
+        """Raises `PermitLostError` if nothing may begin under this permit."""
+        if self.error is not None:
+            raise self.error
+        if self._loop.time() >= self.deadline:
+            # A process that stood still comes back here before it hears of anything.
+            raise PermitLostError(f"the permit for {self.scope!r} was over before its work began")
+
+
+class UntilLost(AbstractContextManager[None]):
+    """Of a permit, what `until_lost` returns. A class, as one is entered for every request."""
+
+    __slots__ = ("_cancelled_before", "_cancelled_here", "_permit", "_task")
+
+    def __init__(self, permit: Permit) -> None:
+        self._permit = permit
+
+    def __enter__(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None, "a permit is used within an asyncio task"
+        self._permit.check()
+        self._task = task
+        self._cancelled_before = task.cancelling()
+        self._cancelled_here = False
+        self._permit.end_with_loss(self._cancel)
+
+    def _cancel(self) -> None:
+        self._cancelled_here = self._task.cancel()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        self._permit.end_with_loss(None)
+        if not self._cancelled_here:
+            return
+        # As asyncio.timeout does: whatever the body made of the cancellation, we take it back.
+        from_outside = self._task.uncancel() > self._cancelled_before
+        if kind is asyncio.CancelledError and not from_outside:
+            assert self._permit.error is not None
+            raise self._permit.error from None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,7 +14,7 @@ if TYPE_CHECKING:
 
 SHOWN = 20  # scopes in the stats: the busiest
 COUNTED = 1000  # scopes counted at most, so that a broad crawl does not grow without end
-EVERY = 50  # permits between two looks at which scopes are the busiest
+LATE = 1.0  # seconds that the stats may lag behind: to write each at once costs more than to count
 
 
 @dataclass(slots=True)
@@ -25,37 +27,56 @@ class ScopeCount:
 class GateStats:
     def __init__(self, stats: StatsCollector) -> None:
         self._stats = stats
+        self._counts: Counter[str] = Counter(acquired=0, released=0, waited=0)
+        self._wait_seconds = 0.0
+        self._wait_seconds_max = 0.0
+        self._held = 0
+        self._held_max = 0
         self._scopes: dict[str, ScopeCount] = {}
         self._shown: set[str] = set()
-        self._held = 0
-        self._acquired = 0
-        for name in ("acquired", "released", "waited"):
-            self.count(name, 0)
+        self._writing: asyncio.TimerHandle | None = None
 
-    def count(self, name: str, by: float = 1) -> None:
-        self._stats.inc_value(f"semaphore/{name}", by)  # type: ignore[arg-type]
+    def count(self, name: str) -> None:
+        self._counts[name] += 1
+        if self._writing is None:
+            self._writing = asyncio.get_running_loop().call_later(LATE, self._write)
 
     def acquired(self, permit: Permit) -> None:
-        self._held += 1
-        self._acquired += 1
         self.count("acquired")
-        self._stats.max_value("semaphore/held_max", self._held)
-        scope = self._scopes.setdefault(permit.scope, ScopeCount())
+        self._held += 1
+        self._held_max = max(self._held_max, self._held)
+        scope = self._scopes.get(permit.scope)
+        if scope is None:
+            scope = self._scopes[permit.scope] = ScopeCount()
         scope.acquired += 1
         if permit.waited:
             self.count("waited")
-            self.count("wait_seconds", permit.wait)
-            self._stats.max_value("semaphore/wait_seconds_max", permit.wait)
+            self._wait_seconds += permit.wait
+            self._wait_seconds_max = max(self._wait_seconds_max, permit.wait)
             scope.waited += 1
             scope.wait_seconds += permit.wait
-        if self._acquired % EVERY == 0:
-            self.show_scopes()
 
     def released(self) -> None:
-        self._held -= 1
         self.count("released")
+        self._held -= 1
 
-    def show_scopes(self) -> None:
+    def close(self) -> None:
+        if self._writing is not None:
+            self._writing.cancel()
+        self._write()
+
+    def _write(self) -> None:
+        self._writing = None
+        for name, count in self._counts.items():
+            self._stats.set_value(f"semaphore/{name}", count)
+        if self._counts["acquired"]:
+            self._stats.set_value("semaphore/held_max", self._held_max)
+        if self._counts["waited"]:
+            self._stats.set_value("semaphore/wait_seconds", self._wait_seconds)
+            self._stats.set_value("semaphore/wait_seconds_max", self._wait_seconds_max)
+        self._write_scopes()
+
+    def _write_scopes(self) -> None:
         """Put the busiest scopes into the stats, and take out those that no longer are."""
         busiest = sorted(self._scopes, key=lambda name: -self._scopes[name].acquired)
         for name in self._shown.difference(busiest[:SHOWN]):

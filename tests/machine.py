@@ -194,7 +194,9 @@ class Machine(RuleBasedStateMachine):
             told, lost = self.models[scope].say(verb, ids, limit)
             answer = self.ground.loop.run(caller.say(verb, scope, said, limit))
             assert [f"{node}:{number}" for number in answer.lost] == lost
-            assert answer.waiting == len(self.models[scope].line)
+            model = self.models[scope]
+            if model.limit is not None:
+                assert answer.spare == model.limit - len(model.held) - len(model.line)
             assert [f"{node}:{n}" for n in answer.granted] == [id for id in told if id[0] == node]
             for number in answer.lost:
                 self.forget(self.holds[node, scope], number)

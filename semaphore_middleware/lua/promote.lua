@@ -114,9 +114,9 @@ local function promote(scope)
 end
 
 -- The frame of every verb: `change(scope)`, then `promote`, for each scope of the call.
--- Reply: for each scope "ok", when to ask again (ms, -1: no need), how many stand in line, the
--- caller's granted numbers, its lost numbers; or "hello" where the epoch is of another life, and
--- nothing is done.
+-- Reply: for each scope "ok", when to ask again (ms, -1: no need), how many permits are free (less
+-- those who stand in line), the caller's granted numbers, its lost numbers; or "hello" where the
+-- epoch is of another life, and nothing is done.
 local function for_each_scope(change)
   local replies, argument = {}, HEAD
   for key = 1, #KEYS, 5 do
@@ -144,7 +144,8 @@ local function for_each_scope(change)
       promote(scope)
       write(scope)
       local again = math.ceil(scope.again or -1)
-      table.insert(replies, { 'ok', again, scope.count.line, scope.granted, scope.lost })
+      local spare = scope.limit - scope.count.held - scope.count.line
+      table.insert(replies, { 'ok', again, spare, scope.granted, scope.lost })
     else
       table.insert(replies, { 'hello' })
     end
