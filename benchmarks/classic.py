@@ -49,7 +49,7 @@ class Trial:
 def measure(quick: bool) -> Report:
     server = RedisServer().start()
     try:
-        race, lease = (Race(8, 0.2), 1.3) if quick else (Race(32, 2.0), SHORT_LEASE)
+        race, lease = (Race(8, 0.1), 1.3) if quick else (Race(32, 2.0), SHORT_LEASE)
         trials = asyncio.run(_measure(server, race, lease))
     finally:
         server.remove()

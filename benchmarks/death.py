@@ -15,8 +15,8 @@ from benchmarks.race import HOLD, Judge
 
 LIVING = 3  # clients beside a dead holder
 LEASES = 3.0  # after so many, a dead holder's permit counts as gone for good
-WORK = 2.2  # leases that who merely works for long does so
-NEWCOMER = 1.5  # leases after which somebody else asks
+WORK = 1.8  # leases that who merely works for long does so
+NEWCOMER = 1.3  # leases after which somebody else asks
 
 
 @dataclass(frozen=True, slots=True)
