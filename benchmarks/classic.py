@@ -67,8 +67,8 @@ def measure(quick: bool) -> Report:
     )
     who = (
         f"{race.clients} clients in one process, each with its own connection (ours: a node); "
-        f"limit {LIMIT}, or 1; {HOLD * 1e3:.0f} ms inside. Trips: a permit, and permits "
-        "per s, are counted with no time spent inside."
+        f"limit {LIMIT}, or 1; {HOLD * 1e3:.0f} ms inside. Trips a permit, and permits a "
+        "second, are counted with no time spent inside."
     )
     trouble = (
         f"Clocks: half of them are {APART:g} s ahead, and one client stays inside for {LONG:g} "
