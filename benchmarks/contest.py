@@ -77,4 +77,4 @@ class Ours:
         return id in [holder.id for holder in seen.holders]
 
 
-OURS = Contender("this project", Ours)
+OURS = Contender("ours", Ours)
