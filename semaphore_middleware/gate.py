@@ -10,9 +10,10 @@ signal tells of the one, and the end of the task that `fetch` runs in of the oth
 from __future__ import annotations
 
 import asyncio
+import functools
+import gc
 import logging
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -129,7 +130,7 @@ class Gate:
         """A permit, with this node's hands free to use it. CONCURRENT_REQUESTS holds for those who
         come out of a line as well: a permit that would have to wait for it goes to others.
         """
-        in_line = partial(self._stands_in_line, request)
+        in_line = functools.partial(self._stands_in_line, request)
         timeout = self.settings.acquire_timeout
         while True:
             permit = await self._semaphore.acquire(scope, limit, timeout, in_line)
@@ -220,6 +221,7 @@ class Gate:
             connect(self._reached_wire, signals.request_reached_downloader)
             connect(self._left_wire, signals.request_left_downloader)
         self._drain_when_closing()
+        _spare_the_collector()
         try:
             await self._open_while_wanted()
         except SemaphoreError as error:
@@ -271,6 +273,15 @@ class Gate:
             # have no other word for a crawl that could not begin.
             self._crawler.spider = None
         _gates.pop(self._crawler, None)
+
+
+@functools.cache  # once a process
+def _spare_the_collector() -> None:
+    """Python's garbage collector looks again and again at all that was ever loaded, a fifth of a
+    crawl's processor time, and redis-py adds a tenth to it. What is there now is there to stay.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def _check_reactor(crawler: Crawler) -> None:

@@ -59,8 +59,9 @@ class FairSemaphore:
             url, url_from = url_from_environment()
         self.url = url
         """The server's address; known once the semaphore is open."""
-        # Two nodes of one name would share ids, and so permits: hence the letters.
-        self.node = f"{node or default_node()}-{secrets.token_hex(2)}"
+        # Two nodes of one name would share ids, and so permits: hence the letters. They are enough
+        # that of 1,000 nodes that were given one name no two will draw the same.
+        self.node = f"{node or default_node()}-{secrets.token_hex(6)}"
         self._url_from = url_from
         self._lease = lease
         self._recovery_wait = lease if recovery_wait is None else recovery_wait
