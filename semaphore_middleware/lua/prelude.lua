@@ -14,12 +14,14 @@ local KEPT = tonumber(ARGV[7]) -- how long an epoch is kept after its last use
 local DICE = tonumber(ARGV[8]) -- in [0, 1): each call seeds math.random the same
 local HEAD = 8
 
+local own = {} -- id -> number, of those that the call is about
+
 local function node_of(id)
-  return string.match(id, '^(.*):')
+  return own[id] and NODE or string.match(id, '^(.*):')
 end
 
 local function number_of(id)
-  return string.match(id, '([^:]*)$')
+  return own[id] or string.match(id, '^.*:(.*)$')
 end
 
 -- A command takes no more than some 8,000 arguments from a script.

@@ -131,7 +131,9 @@ local function for_each_scope(change)
     }
     local permits = tonumber(ARGV[argument + 4])
     for i = 1, permits do
-      scope.ids[i] = NODE .. ':' .. ARGV[argument + 4 + i]
+      local number = ARGV[argument + 4 + i]
+      scope.ids[i] = NODE .. ':' .. number
+      own[scope.ids[i]] = number
     end
     argument = argument + 4 + permits
 
