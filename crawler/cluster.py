@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import uuid4
 
-from redis import Redis
+from redis.asyncio import Redis
 from rich.console import Console
 
 from crawler.arguments import SiteArguments
@@ -88,16 +88,16 @@ class Cluster:
         """None if the user has ended the run."""
         with self._signals_passed_on(console):
             try:
-                self.crawl.join()
-                self.crawl.work()
+                await self.crawl.join()
+                await self.crawl.work()
                 for node in self.nodes:
                     await self._start(node)
                 await self._watch(Display(console))
             finally:
                 for node in self.nodes:
                     node.kill()  # if we have failed: else it has ended
-                self.crawl.end()
-                self.crawl.server.close()
+                await self.crawl.end()
+                await self.crawl.server.aclose()
         return None if self.signals else await self._report()
 
     async def _start(self, node: Node) -> None:
@@ -116,30 +116,30 @@ class Cluster:
         held_open = True
         with display:
             while not ended.done():
-                held_open = held_open and self._hold_open()
+                held_open = held_open and await self._hold_open()
                 display.show(await self._state())
                 await asyncio.wait([ended], timeout=TICK)
 
-    def _hold_open(self) -> bool:
+    async def _hold_open(self) -> bool:
         """Keep the crawl from ending before all nodes take part and one has begun; then False.
 
         A small site could else be done, and its crawl forgotten, before the last node has
         started, which would then crawl it all over again.
         """
         running = sum(node.running for node in self.nodes)
-        counts = self.crawl.counts()
+        counts = await self.crawl.counts()
         with suppress(RunOverError):  # this machine was suspended for longer than the lease
             if counts.nodes - 1 < running or not counts.seen:
-                self.crawl.work()
+                await self.crawl.work()
                 return True
-            self.crawl.rest()
+            await self.crawl.rest()
         return False
 
     async def _state(self) -> State:
         scopes = [await self.semaphore.inspect(host) for host in self.hosts]
         held = sum(len(scope.holders) for scope in scopes)
         waiting = sum(len(scope.waiters) for scope in scopes)
-        counts = self.crawl.counts()
+        counts = await self.crawl.counts()
         if self.site:
             fetched = len(self.site.judge.record(self.hosts[0]).pages)
             found = len(self.site.judge.paths)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from redis import exceptions
 from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.retry import Retry
 
 logger = logging.getLogger(__name__)
 
@@ -23,36 +23,49 @@ def is_passing(error: Exception) -> bool:
     return isinstance(error, exceptions.ConnectionError | exceptions.TimeoutError) and not refused
 
 
+def client_of(url: str) -> Redis:
+    # Trying again, and saying so, is its users' own task.
+    return Redis.from_url(url, retry=Retry(NoBackoff(), 0))
+
+
+def address_of(client: Redis) -> str:
+    """Where the server is, without what a log must not show."""
+    where = client.connection_pool.connection_kwargs
+    return where.get("path") or f"{where.get('host', 'localhost')}:{where.get('port', 6379)}"
+
+
+async def end(task: asyncio.Task[None]) -> None:
+    """Cancel it until it ends: redis-py 8 loses a cancellation in the middle of a subscription."""
+    while not task.done():
+        task.cancel()
+        await asyncio.wait([task], timeout=0.05)
+
+
 class News:
     """A crawl's news channel; `tell` is called whenever it is worth looking at the crawl again."""
 
-    def __init__(self, url: str, channel: bytes, tell: Callable[[], None]) -> None:
-        # Trying again, and saying so, is this class's own task.
-        self._client = Redis.from_url(url, retry=Retry(NoBackoff(), 0))
+    def __init__(self, client: Redis, channel: bytes, tell: Callable[[], None]) -> None:
+        self._client = client
         self._channel = channel
         self._tell = tell
         self._listening: asyncio.Task[None] | None = None
 
-    @property
-    def server(self) -> str:
-        """Where the server is, without what a log must not show."""
-        where = self._client.connection_pool.connection_kwargs
-        return where.get("path") or f"{where.get('host', 'localhost')}:{where.get('port', 6379)}"
-
-    async def meet_server(self, act: Callable[[], None], wanted: Callable[[], bool]) -> bool:
+    async def meet_server(
+        self, act: Callable[[], Awaitable[None]], wanted: Callable[[], bool]
+    ) -> bool:
         """Wait for the server, then `act`; False if it was no longer `wanted` before that."""
         quiet_until = 0.0
         while wanted():
             try:
-                await self._client.ping()
-                act()
+                await act()
                 return True
             except exceptions.RedisError as error:
                 if not is_passing(error):
                     raise
                 now = asyncio.get_running_loop().time()
                 if now >= quiet_until:
-                    logger.warning("Waiting for the crawl's server at %s: %s", self.server, error)
+                    where = address_of(self._client)
+                    logger.warning("Waiting for the crawl's server at %s: %s", where, error)
                     quiet_until = now + SAY_AGAIN
             await asyncio.sleep(TRY_AGAIN)
         return False
@@ -74,6 +87,4 @@ class News:
 
     async def close(self) -> None:
         if self._listening is not None:
-            self._listening.cancel()
-            await asyncio.wait([self._listening])
-        await self._client.aclose()
+            await end(self._listening)

@@ -21,10 +21,11 @@ class Packing(scrapy_redis.queue.Base):  # type: ignore[misc]  # untyped
         debug = spider.settings.getbool("DUPEFILTER_DEBUG")
         self._filter = scrapy_redis.dupefilter.RFPDupeFilter(None, key="", debug=debug)
 
-    def pack(self, id: str, request: Request) -> Entry:
+    def pack(self, id: str, site: str, request: Request) -> Entry:
         return Entry(
             id=id,
             score=-request.priority,
+            site=site,
             data=self._encode_request(request),
             fingerprint="" if request.dont_filter else self._filter.request_fingerprint(request),
         )

@@ -10,9 +10,6 @@ Besides Scrapy's and the add-on's settings, the shared frontier reads:
 
 import os
 
-from redis.backoff import NoBackoff
-from redis.retry import Retry
-
 BOT_NAME = "crawler"
 SPIDER_MODULES = ["crawler.spiders"]
 COMMANDS_MODULE = "crawler.commands"
@@ -26,12 +23,6 @@ SCHEDULER = "crawler.frontier.Scheduler"
 CRAWL_MAX_PAGES = 0
 CRAWL_LEASE = 15.0
 REDIS_URL = os.environ.get("REDIS_URL", "")
-# The frontier's client holds up its node: it must not wait for long, and never sleep.
-REDIS_PARAMS = {
-    "socket_timeout": 3,
-    "socket_connect_timeout": 3,
-    "retry": Retry(NoBackoff(), 1),
-}
 
 # Manners. Add how to reach you to the user agent before you crawl sites of others.
 USER_AGENT = "scrapy-semaphore (Scrapy)"

@@ -6,7 +6,7 @@ import itertools
 import math
 import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
@@ -14,10 +14,11 @@ from importlib.resources import files
 from secrets import token_hex
 from typing import Any
 
-from redis import Redis, ResponseError
+from redis.asyncio import Redis
+from redis.exceptions import ResponseError
 
 LUA = files("crawler") / "lua"
-VERBS = ("push", "pop", "work", "rest", "leave", "end")
+VERBS = ("exchange", "rest", "leave", "end")
 
 
 def node_name(settings: Mapping[str, Any]) -> str:
@@ -42,6 +43,7 @@ class Entry:
 
     id: str
     score: float
+    site: str
     data: bytes
     fingerprint: str = ""  # of none but the first request with this one; empty: queue it anyway
 
@@ -51,7 +53,27 @@ class Taken:
     """A request in a node's hand."""
 
     id: str
+    site: str
     data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a node would take: of all sites in turn, but for those that are passed over."""
+
+    requests: int = 0  # at most
+    of_a_site: int = 0  # of these, at most
+    passed_over: frozenset[str] = frozenset()
+
+
+NOTHING = Wish()
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    queued: list[bool]  # of each entry, False if it is known or too many
+    taken: list[Taken]
+    was_taken_for_dead: bool  # all that the node had in hand before is others' now
 
 
 class Next(Enum):
@@ -71,8 +93,8 @@ class Rest:
 @dataclass(frozen=True)
 class Counts:
     nodes: int  # that take part
-    queued: int
-    unfinished: int  # queued or in hand
+    sites: int  # that have requests queued
+    unfinished: int  # requests that are queued or in hand
     seen: int
 
 
@@ -94,30 +116,34 @@ OVER = {"ENDED": CrawlEndedError, "LOST": CrawlLostError}
 class SharedCrawl:
     """A crawl's keys, and what its nodes do with them.
 
-        crawl:<name>:run          string  a random id, new for each run of the crawl
-        crawl:<name>:nodes        set     who takes part
-        crawl:<name>:working      zset    who may still produce requests -> until when, ms
-        crawl:<name>:seen         set     fingerprints of all that was ever queued
-        crawl:<name>:requests     hash    id -> request: all that is not done
-        crawl:<name>:queue        zset    ids to be fetched -> score, the lowest first
-        crawl:<name>:hand:<node>  set     ids that a node has taken and not finished
-        crawl:<name>:ended:<run>  string  kept for a day after the end of a run
+        crawl:<name>:run           string  a random id, new for each run of the crawl
+        crawl:<name>:nodes         set     who takes part
+        crawl:<name>:working       zset    who may still produce requests -> until when, ms
+        crawl:<name>:seen          set     fingerprints of all that was ever queued
+        crawl:<name>:requests      hash    id -> request: all that is not done
+        crawl:<name>:queue:<site>  zset    ids to be fetched -> score, the lowest first
+        crawl:<name>:sites         zset    sites with such a queue -> turn, the lowest is next
+        crawl:<name>:hand:<node>   hash    ids that a node has taken and not finished -> score, site
+        crawl:<name>:ended:<run>   string  kept for a day after the end of a run
 
     A node works from the moment it takes a request until it rests. Its mark in `working` is
     renewed meanwhile. If it ends, by the server's clock, the node is taken for dead, and whoever
-    takes a request or rests next puts back what it had in hand. Should it wake, it may go on, but
-    what others have in hand it cannot finish. The crawl is done when nobody works and nothing is
-    queued; its keys are deleted then, so that its next run starts anew. The channel
+    takes requests or rests next puts back what it had in hand, to where it was. Should it wake, it
+    may go on, but what others have in hand it cannot finish. The crawl is done when nobody works
+    and nothing is queued; its keys are deleted then, so that its next run starts anew. The channel
     crawl:<name>:news tells those who rest when it is worth looking again.
 
     A node of a run that is over is told whether the run has ended or was lost with the server's
     data. Only one that has slept for more than a day takes the one for the other.
     """
 
-    def __init__(self, server: Redis, name: str, node: str, lease: float = 15.0) -> None:
+    def __init__(
+        self, server: Redis, name: str, node: str, lease: float = 15.0, max_pages: int = 0
+    ) -> None:
         self.server = server
         self.name = name
         self.lease = lease
+        self.max_pages = max_pages  # fingerprints that may be seen, by all nodes; 0 for no limit
         self.run = ""  # none joined yet
         # A node that is started again under its old name is not the one that died.
         self._life = token_hex(4)
@@ -133,65 +159,83 @@ class SharedCrawl:
         return f"crawl:{self.name}:{part}".encode(errors="surrogateescape")
 
     def new_id(self) -> str:
-        # The node's own, not the server's, which may repeat itself after it has lost data.
-        return f"{self._life}:{next(self._numbers)}"
+        # The node's own, not the server's, which may repeat itself after it has lost data. Requests
+        # with the same score leave in the order of their ids: first come, first served.
+        return f"{next(self._numbers):012}:{self._life}"
 
-    def join(self) -> None:
-        with self.server.pipeline() as pipe:
+    async def join(self) -> None:
+        async with self.server.pipeline() as pipe:
             pipe.set(self.key("run"), token_hex(8), nx=True)
             pipe.get(self.key("run"))
             pipe.sadd(self.key("nodes"), self.node)
-            self.run = pipe.execute()[1].decode()
+            self.run = (await pipe.execute())[1].decode()
 
-    def push(self, entry: Entry, most: int = 0) -> bool:
-        """Queue it. False if it is known, or `most` different ones were queued (0: no limit)."""
-        fields = entry.id, entry.score, entry.data, entry.fingerprint
-        return bool(self._call("push", *fields, most))
+    async def exchange(
+        self,
+        entries: Sequence[Entry] = (),
+        done: Sequence[str] = (),
+        wish: Wish = NOTHING,
+        works: bool = False,
+    ) -> Answer:
+        """Queue these entries, forget what is done, take what is wished, in this order.
 
-    def pop(self, done: Sequence[str] = ()) -> Taken | None:
-        """Take the next request. `done`, here and below, are those that the node has finished."""
-        reply = self._call("pop", self._lease_ms, *done)
-        return Taken(reply[0].decode(), reply[1]) if reply else None
+        `done`, here and below, are ids that the node has finished. A node that works is to say so:
+        it counts as working for one lease from now, as does one that has taken something.
+        """
+        queued, taken, was_dead = await self._call(
+            "exchange",
+            *(round(self.lease * 1000), int(works), self.max_pages),
+            len(entries),
+            *itertools.chain.from_iterable(map(_fields, entries)),
+            *(len(done), *done),
+            *(wish.requests, wish.of_a_site, *wish.passed_over),
+        )
+        return Answer([bool(one) for one in queued], list(_taken(taken)), bool(was_dead))
 
-    def work(self, done: Sequence[str] = ()) -> None:
+    async def work(self) -> None:
         """Count as working for one lease from now."""
-        self._call("work", self._lease_ms, *done)
+        await self.exchange(works=True)
 
-    def rest(self, done: Sequence[str] = ()) -> Rest:
+    async def rest(self, done: Sequence[str] = ()) -> Rest:
         """Stop working; who finds that nobody works any more ends the crawl."""
-        word, wait_ms = self._call("rest", *done)
+        word, wait_ms = await self._call("rest", *done)
         return Rest(Next(word), wait_ms / 1000)
 
-    def leave(self, done: Sequence[str] = ()) -> None:
+    async def leave(self, done: Sequence[str] = ()) -> None:
         """Stop taking part, and put back what is unfinished."""
         with suppress(RunOverError):
-            self._call("leave", *done)
+            await self._call("leave", *done)
 
-    def end(self) -> None:
+    async def end(self) -> None:
         """End the crawl for all, done or not."""
         with suppress(RunOverError):
-            self._call("end")
+            await self._call("end")
 
-    def counts(self) -> Counts:
-        with self.server.pipeline() as pipe:
+    async def counts(self) -> Counts:
+        async with self.server.pipeline() as pipe:
             pipe.scard(self.key("nodes"))
-            pipe.zcard(self.key("queue"))
+            pipe.zcard(self.key("sites"))
             pipe.hlen(self.key("requests"))
             pipe.scard(self.key("seen"))
-            return Counts(*pipe.execute())
+            return Counts(*await pipe.execute())
 
-    @property
-    def _lease_ms(self) -> int:
-        return round(self.lease * 1000)
-
-    def _call(self, verb: str, *arguments: Any) -> Any:
-        parts = ("run", f"ended:{self.run}", "nodes", "working", "seen", "requests", "queue")
-        # The last one is what the keys of all hands begin with.
-        keys = [*(self.key(part) for part in parts), self.key("hand:")]
+    async def _call(self, verb: str, *arguments: Any) -> Any:
+        parts = ("run", f"ended:{self.run}", "nodes", "working", "seen", "requests", "sites")
+        # The last two are what the keys of all queues and of all hands begin with.
+        keys = [self.key(part) for part in (*parts, "queue:", "hand:")]
         try:
-            return self._scripts[verb](keys, [self.news, self.node, self.run, *arguments])
+            return await self._scripts[verb](keys, [self.news, self.node, self.run, *arguments])
         except ResponseError as error:
             word = str(error).partition(" ")[0]
             if word in OVER:
                 raise OVER[word] from None
             raise
+
+
+def _fields(entry: Entry) -> tuple[str, float, str, bytes, str]:
+    return entry.id, entry.score, entry.site, entry.data, entry.fingerprint
+
+
+def _taken(reply: list[bytes]) -> Iterable[Taken]:
+    for id, site, data in zip(*[iter(reply)] * 3, strict=True):
+        yield Taken(id.decode(), site.decode(), data)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from scrapy.pqueues import DownloaderAwarePriorityQueue
 
 from semaphore_middleware.gate import gate_of
+
+if TYPE_CHECKING:
+    from scrapy import Request
 
 
 class SemaphorePriorityQueue(DownloaderAwarePriorityQueue):
@@ -16,4 +19,16 @@ class SemaphorePriorityQueue(DownloaderAwarePriorityQueue):
 
     def __init__(self, crawler: Any, *args: Any, **kwargs: Any) -> None:
         super().__init__(crawler, *args, **kwargs)
-        gate_of(crawler).pass_over_full_sites(self)
+        gate = gate_of(crawler)
+        gate.pass_over_full_sites(self)
+        self._waiters = gate.waiters
+
+    # For a scheduler that has more requests than it keeps here ------------------------------------
+
+    def site_of(self, request: Request) -> str:
+        """What this request shares a limit with: one name for a site in all nodes, of any scope."""
+        return self._waiters.get_slot_key(request)
+
+    def is_full(self, site: str) -> bool:
+        """Whether `pop` passes over the requests of this site now."""
+        return not self._waiters.stats([site])

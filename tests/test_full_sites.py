@@ -8,6 +8,7 @@ from scrapy import Request
 from scrapy.core.scheduler import Scheduler
 
 from semaphore_middleware import FairSemaphore
+from semaphore_middleware.queue import SemaphorePriorityQueue
 from tests.crawls import Crawl, asyncio_test, holding, until, waiting
 from tests.servers import RedisServer
 from tests.site import Site
@@ -30,6 +31,26 @@ async def test_requests_of_a_full_site_hold_up_no_other_site(
     assert site.records[FULL].now == 1
     site.let_go()
     await crawl.gave_back(60, site)
+
+
+@asyncio_test
+async def test_a_scheduler_can_ask_its_queue_what_is_full(server: RedisServer, site: Site) -> None:
+    full = pages(site, "/slow/", FULL, 30)
+    crawl = Crawl(server, *full, SEMAPHORE_SCOPE="registered_domain")
+    await until(lambda: waiting(server) == 1)
+    scheduler = crawl.crawler.engine.scheduler
+    assert isinstance(scheduler, Scheduler)
+    queue = scheduler.mqs
+    assert isinstance(queue, SemaphorePriorityQueue)
+
+    assert queue.site_of(full[0]) == FULL
+    assert queue.site_of(Request("http://a.example.com/")) == "example.com"
+    assert queue.site_of(Request("http://a/", meta={"semaphore_scope": FULL})) == FULL
+    assert queue.is_full(FULL)
+    assert not queue.is_full("example.com")
+    site.let_go()
+    await crawl.gave_back(30, site)
+    assert not queue.is_full(FULL)
 
 
 @asyncio_test

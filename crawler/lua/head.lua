@@ -1,9 +1,10 @@
 -- Put before every script: a crawl's keys, who is asking, and what the scripts have in common.
--- KEYS: run, ended, nodes, working, seen, requests, queue, hands (see shared_crawl.py).
+-- KEYS: run, ended, nodes, working, seen, requests, sites, and what the keys of all queues and of
+-- all hands begin with (see shared_crawl.py).
 -- ARGV: channel of the news; node; the run that the node has joined.
 -- Reply to a node whose run is over: an error that says so. It leaves no traces in the next run.
 local run, ended, nodes, working = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local seen, requests, queue, hands = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local seen, requests, sites, queues, hands = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local news, node, its_run = ARGV[1], ARGV[2], ARGV[3]
 
 local MARK_OF_THE_END_S = 24 * 3600
@@ -24,31 +25,52 @@ local function hand_of(name)
   return hands .. name
 end
 
-local function work_for(lease_ms)
-  redis.call("ZADD", working, now_ms() + lease_ms, node)
+local function queue_of(site)
+  return queues .. site
 end
 
--- Resting nodes need only be told of the first request: then they look for themselves.
-local function put_in_line(score, id)
-  redis.call("ZADD", queue, score, id)
-  if redis.call("ZCARD", queue) == 1 then
+-- A place in turn behind all other sites.
+local function last_turn()
+  local last = redis.call("ZRANGE", sites, -1, -1, "WITHSCORES")[2]
+  return (last or 0) + 1
+end
+
+local has_news = false
+
+-- Others need only be told of a site's first request: then they look for themselves.
+local function put_in_line(site, score, id)
+  redis.call("ZADD", queue_of(site), score, id)
+  if not redis.call("ZSCORE", sites, site) then
+    redis.call("ZADD", sites, last_turn(), site)
+    has_news = true
+  end
+end
+
+local function tell_the_resting()
+  if has_news and redis.call("EXISTS", sites) == 1 then
     redis.call("PUBLISH", news, "requests")
   end
 end
 
--- What the node has finished is forgotten, unless it was taken for dead and others have it now.
-local function finish(first_done)
+-- What is done is forgotten, unless the node was taken for dead and others have it now.
+local function finish(id)
+  if redis.call("HDEL", hand_of(node), id) == 1 then
+    redis.call("HDEL", requests, id)
+  end
+end
+
+local function finish_all_from(first_done)
   for i = first_done, #ARGV do
-    if redis.call("SREM", hand_of(node), ARGV[i]) == 1 then
-      redis.call("HDEL", requests, ARGV[i])
-    end
+    finish(ARGV[i])
   end
 end
 
 -- Requests and mark go together: who has requests in hand is always marked as working.
 local function stop(name)
-  for _, id in ipairs(redis.call("SMEMBERS", hand_of(name))) do
-    put_in_line("-inf", id) -- at the head of the line, where it was when it was taken
+  local hand = redis.call("HGETALL", hand_of(name))
+  for i = 1, #hand, 2 do
+    local score, site = string.match(hand[i + 1], "^(%S+) (.*)$")
+    put_in_line(site, score, hand[i]) -- where it was when it was taken
   end
   redis.call("DEL", hand_of(name))
   redis.call("ZREM", working, name)
@@ -66,7 +88,10 @@ local function end_run()
   for _, name in ipairs(redis.call("SMEMBERS", nodes)) do
     redis.call("DEL", hand_of(name))
   end
-  redis.call("DEL", run, nodes, working, seen, requests, queue)
+  for _, site in ipairs(redis.call("ZRANGE", sites, 0, -1)) do
+    redis.call("DEL", queue_of(site))
+  end
+  redis.call("DEL", run, nodes, working, seen, requests, sites)
   redis.call("SET", ended, "", "EX", MARK_OF_THE_END_S)
   redis.call("PUBLISH", news, "done")
 end

@@ -3,7 +3,8 @@
 -- Reply: none.
 local first_done = 4
 
-finish(first_done)
+finish_all_from(first_done)
 stop(node)
+tell_the_resting()
 redis.call("SREM", nodes, node)
 redis.call("PUBLISH", news, "left")

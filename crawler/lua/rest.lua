@@ -4,10 +4,11 @@
 -- Reply: "more" requests are queued, "wait" for those who work, or "done"; ms to wait at most.
 local first_done = 4
 
-finish(first_done)
+finish_all_from(first_done)
 stop(node)
 stop_the_dead()
-if redis.call("ZCARD", queue) > 0 then
+tell_the_resting()
+if redis.call("EXISTS", sites) == 1 then
   return {"more", 0}
 end
 local oldest_mark = redis.call("ZRANGE", working, 0, 0, "WITHSCORES")[2]

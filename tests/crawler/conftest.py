@@ -17,13 +17,13 @@ import pytest
 from redis import Redis
 
 from crawler.example_site import ExampleSite
-from crawler.shared_crawl import SharedCrawl
+from tests.crawler.node import Call, calls_noted
+from tests.crawler.outside import PATIENCE, OutsideCrawl, clients_closed
 from tests.servers import RedisServer
 
 REPOSITORY = Path(__file__).parents[2]
 HOST = "127.0.0.1"  # the example site's
 FAST = ("-s", "CONCURRENT_REQUESTS_PER_DOMAIN=8")
-PATIENCE = 60.0  # seconds: after that a test has failed, it never shows that one has passed
 
 
 def wait_until(happened: Callable[[], object]) -> None:
@@ -34,20 +34,26 @@ def wait_until(happened: Callable[[], object]) -> None:
 
 
 @contextmanager
-def serving(pages: int = 60, latency: float = 0.01) -> Iterator[ExampleSite]:
-    """An example site in a thread of its own; its judge may be read from the test."""
+def in_a_thread(site: ExampleSite) -> Iterator[None]:
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
-    site = ExampleSite(pages, latency)
     asyncio.run_coroutine_threadsafe(site.start(), loop).result(PATIENCE)
     try:
-        yield site
+        yield
     finally:
         asyncio.run_coroutine_threadsafe(site.stop(), loop).result(PATIENCE)
         loop.call_soon_threadsafe(loop.stop)
         thread.join(PATIENCE)
         loop.close()
+
+
+@contextmanager
+def serving(pages: int = 60, latency: float = 0.01) -> Iterator[ExampleSite]:
+    """An example site in a thread of its own; its judge may be read from the test."""
+    site = ExampleSite(pages, latency)
+    with in_a_thread(site):
+        yield site
 
 
 @pytest.fixture
@@ -124,8 +130,14 @@ def scrapy(tmp_path: Path, redis_url: str) -> Iterator[StartScrapy]:
 @pytest.fixture
 def client(server: RedisServer) -> Iterator[Redis]:
     """The test's own look at the server."""
-    with server.client() as client:
+    with server.client() as client, clients_closed():
         yield client
+
+
+@pytest.fixture
+def calls() -> Iterator[list[Call]]:
+    with calls_noted() as calls:
+        yield calls
 
 
 def crawl_keys(client: Redis) -> list[bytes]:
@@ -144,12 +156,12 @@ def start_together(
     scrapy: StartScrapy, client: Redis, count: int, arguments: tuple[str, ...], name: str
 ) -> list[Scrapy]:
     """Nodes of one crawl, kept from ending it before all have joined."""
-    crawl = SharedCrawl(client, name, "test", lease=3600)
-    crawl.join()
-    crawl.work()
+    crawl = OutsideCrawl(client, name, "test", lease=3600)
+    crawl.joins()
+    crawl.works()
     nodes = [scrapy(*arguments, "-s", f"CRAWL={name}") for _ in range(count)]
-    wait_until(lambda: crawl.counts().nodes == count + 1)
-    crawl.leave()
+    wait_until(lambda: crawl.now.nodes == count + 1)
+    crawl.leaves()
     return nodes
 
 

@@ -12,7 +12,8 @@ import pytest
 from redis import Redis
 
 from crawler.example_site import ExampleSite
-from crawler.shared_crawl import Entry, SharedCrawl
+from crawler.hand import OF_A_SITE
+from crawler.shared_crawl import Entry
 from tests.crawler.conftest import (
     HOST,
     Scrapy,
@@ -25,6 +26,7 @@ from tests.crawler.conftest import (
     start_together,
     wait_until,
 )
+from tests.crawler.outside import OutsideCrawl
 from tests.servers import RedisServer
 
 SHORT_LEASES = ("-s", "CRAWL_LEASE=0.5", "-s", "SEMAPHORE_LEASE=1")
@@ -48,6 +50,22 @@ def test_what_a_killed_node_had_in_hand_is_fetched_by_the_others(
         victim.kill()
         assert [node.finishes() for node in nodes] == [True] * 2
         assert site.judge.missed(HOST) == []
+    assert crawl_keys(client) == []
+
+
+def test_what_a_killed_node_had_taken_ahead_is_fetched_by_the_others(
+    scrapy: StartScrapy, client: Redis
+) -> None:
+    with serving(pages=80, latency=0.03) as site:
+        slow = crawl(site, *SHORT_LEASES, "-s", "CONCURRENT_REQUESTS_PER_DOMAIN=1")
+        victim, other = start_together(scrapy, client, 2, slow, name="killing")
+        hand = OutsideCrawl(client, "killing", "test").key(f"hand:{name_of(victim)}")
+        wait_until(lambda: client.hlen(hand) > OF_A_SITE)
+        victim.kill()
+        assert client.hlen(hand) > OF_A_SITE / 2
+        assert other.finishes()
+        assert site.judge.missed(HOST) == []
+        assert site.judge.record(HOST).most == 1
     assert crawl_keys(client) == []
 
 
@@ -98,9 +116,9 @@ def test_a_resting_node_wakes_by_itself_when_a_mark_ends(
     scrapy: StartScrapy, client: Redis, site: ExampleSite, tmp_path: Path
 ) -> None:
     (tmp_path / "resting.py").write_text(WITHOUT_HEARTBEAT)
-    dead = SharedCrawl(client, "resting", "dead", lease=4.0)  # longer than a node takes to rest
-    dead.join()
-    dead.work()
+    dead = OutsideCrawl(client, "resting", "dead", lease=4.0)  # longer than a node takes to rest
+    dead.joins()
+    dead.works()
     assert scrapy("runspider", "resting.py", "-a", f"url={site.url}").finishes()
     assert site.judge.twice(HOST) == []
     assert crawl_keys(client) == []
@@ -112,7 +130,7 @@ def test_a_node_that_wakes_goes_on_crawling(scrapy: StartScrapy, client: Redis) 
         frozen, awake = start_together(scrapy, client, 2, short, name="freezing")
         wait_until(lambda: pages_asked_for(site) > 10)
         frozen.process.send_signal(signal.SIGSTOP)
-        working = SharedCrawl(client, "freezing", "test").key("working")
+        working = OutsideCrawl(client, "freezing", "test").key("working")
         wait_until(lambda: client.zscore(working, name_of(frozen)) is None)
         frozen.process.send_signal(signal.SIGCONT)
         assert [awake.finishes(), frozen.finishes()] == [True] * 2
@@ -167,8 +185,8 @@ def test_a_page_is_in_hand_until_its_items_are_through(
 ) -> None:
     (tmp_path / "gated.py").write_text(GATED)
     node = scrapy("runspider", "gated.py", "-a", f"url={site.url}", *SHORT_LEASES)
-    shared = SharedCrawl(client, "gated", "test")
-    wait_until(lambda: pages_asked_for(site) == 2 and shared.counts().unfinished == 1)
+    shared = OutsideCrawl(client, "gated", "test")
+    wait_until(lambda: pages_asked_for(site) == 2 and shared.now.unfinished == 1)
     node.kill()
     (tmp_path / "open").touch()
     again = scrapy("runspider", "gated.py", "-a", f"url={site.url}", *SHORT_LEASES)
@@ -181,10 +199,10 @@ def test_a_page_is_in_hand_until_its_items_are_through(
 def test_a_request_that_cannot_be_read_does_not_hold_up_the_crawl(
     scrapy: StartScrapy, client: Redis, site: ExampleSite
 ) -> None:
-    spoiler = SharedCrawl(client, "spoilt", "test")
-    spoiler.join()
-    spoiler.push(Entry(spoiler.new_id(), score=-1, data=b"no request"))
-    spoiler.leave()
+    spoiler = OutsideCrawl(client, "spoilt", "test")
+    spoiler.joins()
+    spoiler.pushes(Entry(spoiler.new_id(), score=-1, site="", data=b"no request"))
+    spoiler.leaves()
     node = scrapy(*crawl(site, "-s", "CRAWL=spoilt"))
     assert node.finishes()
     assert node.log.count("A request cannot be read any more and is dropped") == 1
@@ -240,11 +258,11 @@ def test_a_crawl_that_its_server_has_lost_begins_anew(
 def test_a_node_with_nothing_in_hand_begins_a_lost_crawl_at_its_start(
     scrapy: StartScrapy, client: Redis, site: ExampleSite
 ) -> None:
-    holder = SharedCrawl(client, "losing", "test", lease=3600)
-    holder.join()
-    holder.work()
+    holder = OutsideCrawl(client, "losing", "test", lease=3600)
+    holder.joins()
+    holder.works()
     node = scrapy(*crawl(site, *SHORT_LEASES, "-s", "CRAWL=losing"))
-    wait_until(lambda: not site.judge.missed(HOST) and holder.counts().unfinished == 0)
+    wait_until(lambda: not site.judge.missed(HOST) and holder.now.unfinished == 0)
     client.flushall()
     assert node.finishes()
     assert set(site.judge.record(HOST).pages.values()) == {2}

@@ -6,94 +6,108 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from redis import Redis
+from redis.exceptions import ResponseError
 
-from crawler.shared_crawl import CrawlEndedError, CrawlLostError, Entry, Next, SharedCrawl, Taken
+from crawler.shared_crawl import CrawlEndedError, CrawlLostError, Entry, Next, Wish
 from tests.crawler.conftest import crawl_keys, wait_until
+from tests.crawler.outside import OutsideCrawl, wait_for
+from tests.crawler.verbs import ONE, die, entry, fill, node, pop, push, take
 
-
-def node(client: Redis, name: str, crawl: str = "books", lease: float = 60.0) -> SharedCrawl:
-    shared = SharedCrawl(client, crawl, name, lease)
-    shared.join()
-    return shared
-
-
-def push(
-    crawl: SharedCrawl, data: bytes, score: float = 0, fingerprint: str = "", most: int = 0
-) -> bool:
-    return crawl.push(Entry(crawl.new_id(), score, data, fingerprint), most)
-
-
-def pop(crawl: SharedCrawl, *done: Taken) -> Taken:
-    taken = crawl.pop([one.id for one in done])
-    assert taken is not None
-    return taken
-
-
-def die(crawl: SharedCrawl) -> None:
-    """Its mark is no longer renewed, and ends."""
-    crawl.server.zadd(crawl.key("working"), {crawl.node: 1})
+# Queueing and taking ----------------------------------------------------------------------------
 
 
 def test_requests_leave_in_order_of_their_score_each_once(client: Redis) -> None:
     one, two = node(client, "one"), node(client, "two")
     push(one, b"later", score=2)
     push(two, b"sooner", score=1)
-    assert [pop(two).data, pop(one).data, one.pop()] == [b"sooner", b"later", None]
+    assert [pop(two).data, pop(one).data, take(one)] == [b"sooner", b"later", None]
+
+
+def test_requests_with_the_same_score_leave_in_the_order_in_which_they_came(client: Redis) -> None:
+    one = node(client, "one")
+    pages = [b"%d" % number for number in range(120)]
+    one.pushes(*(entry(one, page) for page in pages))
+    assert [taken.data for taken in one.takes(Wish(120, 120))] == pages
 
 
 def test_a_fingerprint_is_queued_once_for_all_nodes(client: Redis) -> None:
     one, two = node(client, "one"), node(client, "two")
     assert push(one, b"page", fingerprint="a")
     assert not push(two, b"page", fingerprint="a")
-    assert one.counts().queued == 1
+    assert one.queued == 1
 
 
 def test_what_has_no_fingerprint_is_queued_as_often_as_it_comes(client: Redis) -> None:
     one = node(client, "one")
     assert push(one, b"page")
     assert push(one, b"page")
-    assert one.counts().queued == 2
+    assert one.queued == 2
+
+
+def test_many_are_queued_in_one_call_each_with_its_answer(client: Redis) -> None:
+    one = node(client, "one")
+    push(one, b"b", fingerprint="b")
+    entries = [entry(one, letter.encode(), fingerprint=letter) for letter in "abca"]
+    before = client.info("commandstats")["cmdstat_evalsha"]["calls"]
+    assert one.pushes(*entries) == [True, False, True, False]
+    assert client.info("commandstats")["cmdstat_evalsha"]["calls"] == before + 1
 
 
 @pytest.mark.parametrize("fingerprint", ["a", ""])
 def test_an_entry_that_is_sent_twice_is_queued_once(client: Redis, fingerprint: str) -> None:
     one = node(client, "one")
-    entry = Entry(one.new_id(), 0, b"page", fingerprint)
-    assert one.push(entry)
-    assert one.push(entry)
+    page = entry(one, b"page", fingerprint=fingerprint)
+    assert one.pushes(page) == [True]
+    assert one.pushes(page) == [True]
     assert pop(one).data == b"page"
-    assert one.push(entry)  # in hand is as good as queued
-    assert one.pop() is None
+    assert one.pushes(page) == [True]  # in hand is as good as queued
+    assert take(one) is None
 
 
 def test_all_nodes_together_queue_at_most_the_number_allowed(client: Redis) -> None:
-    nodes = [node(client, f"node-{number}") for number in range(4)]
+    nodes = [node(client, f"node-{number}", max_pages=25) for number in range(4)]
 
     def push_page(number: int) -> bool:
-        return push(nodes[number % 4], b"page", fingerprint=f"page-{number // 2}", most=25)
+        return push(nodes[number % 4], b"page", fingerprint=f"page-{number // 2}")
 
     with ThreadPoolExecutor(len(nodes)) as threads:
         assert sum(threads.map(push_page, range(200))) == 25
-    assert push(nodes[0], b"again", most=25)  # without a fingerprint it is no other page
+    assert push(nodes[0], b"again")  # without a fingerprint it is no other page
+
+
+def test_nothing_is_done_or_taken_if_queueing_fails(client: Redis) -> None:
+    one = node(client, "one")
+    push(one, b"page")
+    page = pop(one)
+    push(one, b"next")
+    link, broken = entry(one, b"link"), Entry(one.new_id(), float("nan"), "a", b"broken")
+    with pytest.raises(ResponseError):
+        wait_for(one.exchange([link, broken], [page.id], ONE))
+    assert one.queued == 2
+    assert one.now.unfinished == 3 + 1  # nothing has come of the broken one but its data
+    assert client.hlen(one.key(f"hand:{one.node}")) == 1
+
+
+# Done, dead, and away ---------------------------------------------------------------------------
 
 
 def test_a_resting_node_waits_for_one_that_works(client: Redis) -> None:
     one, two = node(client, "one"), node(client, "two")
     push(one, b"page")
-    assert two.rest().next is Next.TAKE_MORE
+    assert two.rests().next is Next.TAKE_MORE
     taken = pop(one)
-    rest = two.rest()
+    rest = two.rests()
     assert rest.next is Next.WAIT
     assert 0.0 < rest.seconds <= 60.0  # when the mark of `one` ends
-    assert one.rest([taken.id]).next is Next.CLOSE
+    assert one.rests(taken).next is Next.CLOSE
     with pytest.raises(CrawlEndedError):
-        two.rest()
+        two.rests()
 
 
 def test_a_crawl_that_is_done_leaves_nothing_behind(client: Redis) -> None:
     one = node(client, "one")
     push(one, b"page", fingerprint="a")
-    assert one.rest([pop(one).id]).next is Next.CLOSE
+    assert one.rests(pop(one)).next is Next.CLOSE
     assert crawl_keys(client) == []
 
 
@@ -101,42 +115,46 @@ def test_a_crawl_that_is_ended_early_leaves_nothing_behind(client: Redis) -> Non
     one, two = node(client, "one"), node(client, "two")
     push(one, b"a", fingerprint="a")
     push(one, b"b")
+    fill(one, b=3, c=3)
     pop(two)
-    one.end()
+    one.ends()
     assert crawl_keys(client) == []
-    two.leave()
-    one.end()
+    two.leaves()
+    one.ends()
     assert crawl_keys(client) == []
 
 
-@pytest.mark.parametrize("verb", ["pop", "work", "rest", "leave"])
-def test_what_is_done_is_told_with_any_verb(client: Redis, verb: str) -> None:
+@pytest.mark.parametrize("verb", [pop, OutsideCrawl.works, OutsideCrawl.rests, OutsideCrawl.leaves])
+def test_what_is_done_is_told_with_any_verb(client: Redis, verb: object) -> None:
     one, other = node(client, "one"), node(client, "other")
     push(one, b"page")
     taken = pop(one)
-    assert other.counts().unfinished == 1
-    getattr(one, verb)([taken.id])
-    assert other.counts().unfinished == 0
+    if verb is pop:
+        push(one, b"next")
+    before = other.now.unfinished
+    verb(one, taken)  # type: ignore[operator]
+    assert other.now.unfinished == before - 1
 
 
-def test_a_dead_nodes_requests_go_to_who_takes_next_before_all_others(client: Redis) -> None:
+def test_a_dead_nodes_requests_go_back_to_where_they_were(client: Redis) -> None:
     dead, living = node(client, "dead"), node(client, "living")
-    push(living, b"page", score=5)
-    pop(dead)
+    for page in (b"first", b"second", b"third"):
+        push(living, page, score=5)
+    assert [pop(dead).data, pop(dead).data] == [b"first", b"second"]
     push(living, b"urgent", score=-5)
     assert pop(living).data == b"urgent"
-    assert living.pop() is None
     push(living, b"more urgent", score=-10)
     die(dead)
-    assert [pop(living).data, pop(living).data] == [b"page", b"more urgent"]
+    taken = [pop(living).data for _ in range(4)]
+    assert taken == [b"more urgent", b"first", b"second", b"third"]
 
 
 def test_a_dead_nodes_requests_go_to_who_rests_next(client: Redis) -> None:
     dead, living = node(client, "dead", lease=0.05), node(client, "living")
     push(living, b"page")
     pop(dead)
-    wait_until(lambda: living.rest().next is Next.TAKE_MORE)
-    assert living.rest([pop(living).id]).next is Next.CLOSE
+    wait_until(lambda: living.rests().next is Next.TAKE_MORE)
+    assert living.rests(pop(living)).next is Next.CLOSE
 
 
 def test_a_node_that_was_taken_for_dead_cannot_finish_what_others_have(client: Redis) -> None:
@@ -145,10 +163,20 @@ def test_a_node_that_was_taken_for_dead_cannot_finish_what_others_have(client: R
     taken = pop(sleeper)
     die(sleeper)
     assert pop(other) == taken
-    sleeper.work([taken.id])
-    assert other.counts().unfinished == 1
-    other.leave()  # with the page in hand: it goes back
+    sleeper.works(taken)
+    assert other.now.unfinished == 1
+    other.leaves()  # with the page in hand: it goes back
     assert pop(sleeper) == taken
+
+
+def test_a_node_that_was_taken_for_dead_is_told_once(client: Redis) -> None:
+    sleeper, other = node(client, "sleeper"), node(client, "other")
+    push(sleeper, b"page")
+    pop(sleeper)
+    die(sleeper)
+    pop(other)
+    answers = [wait_for(sleeper.exchange(works=True)).was_taken_for_dead for _ in range(2)]
+    assert answers == [True, False]
 
 
 def test_a_node_is_not_dead_to_itself(client: Redis) -> None:
@@ -156,9 +184,9 @@ def test_a_node_is_not_dead_to_itself(client: Redis) -> None:
     push(one, b"page")
     taken = pop(one)
     die(one)
-    assert one.pop() is None
-    one.work([taken.id])
-    assert one.counts().unfinished == 0
+    assert take(one) is None
+    one.works(taken)
+    assert one.now.unfinished == 0
 
 
 def test_a_node_that_starts_again_under_its_name_is_another(client: Redis) -> None:
@@ -176,7 +204,7 @@ def test_a_request_whose_reply_was_lost_is_given_back_when_its_node_rests(client
     one = node(client, "one")
     push(one, b"page")
     lost = pop(one)
-    assert one.rest().next is Next.TAKE_MORE
+    assert one.rests().next is Next.TAKE_MORE
     assert pop(one) == lost
 
 
@@ -185,8 +213,8 @@ def test_a_mark_is_renewed_while_its_node_works(client: Redis) -> None:
     push(one, b"page")
     pop(one)
     one.lease = 60.0
-    one.work()
-    assert two.rest().seconds > 30.0
+    one.works()
+    assert two.rests().seconds > 30.0
 
 
 def test_a_node_that_leaves_keeps_the_rest_of_the_crawl_for_its_next_run(client: Redis) -> None:
@@ -194,24 +222,24 @@ def test_a_node_that_leaves_keeps_the_rest_of_the_crawl_for_its_next_run(client:
     for page in ("a", "b"):
         push(one, page.encode(), fingerprint=page)
     done, unfinished = pop(one), pop(one)
-    one.leave([done.id])
+    one.leaves(done)
     two = node(client, "two")
     assert not push(two, b"a", fingerprint="a")
     assert pop(two) == unfinished
-    assert two.rest([unfinished.id]).next is Next.CLOSE
+    assert two.rests(unfinished).next is Next.CLOSE
 
 
 def test_who_came_too_late_leaves_no_trace(client: Redis) -> None:
     late, other = node(client, "late"), node(client, "other")
-    assert other.rest().next is Next.CLOSE
+    assert other.rests().next is Next.CLOSE
     again = node(client, "again")  # a new run of the same name
     push(again, b"page")
     before = {key: client.dump(key) for key in crawl_keys(client)}
-    for verb in (late.pop, late.work, late.rest, lambda: push(late, b"stray")):
+    for verb in (lambda: pop(late), late.works, late.rests, lambda: push(late, b"stray")):
         with pytest.raises(CrawlEndedError):
             verb()
-    late.leave()
-    late.end()
+    late.leaves()
+    late.ends()
     assert {key: client.dump(key) for key in crawl_keys(client)} == before
 
 
@@ -221,42 +249,18 @@ def test_a_crawl_that_the_server_has_lost_has_not_ended(client: Redis) -> None:
     client.flushall()
     for lost in (one, two):
         with pytest.raises(CrawlLostError):
-            lost.rest()
-    one.join()
+            lost.rests()
+    one.joins()
     with pytest.raises(CrawlLostError):  # not even when others have begun anew
-        two.pop()
-    two.join()
+        pop(two)
+    two.joins()
     assert push(two, b"page", fingerprint="a")
     assert pop(one).data == b"page"
 
 
 def test_a_node_that_never_joined_is_told(client: Redis) -> None:
     with pytest.raises(CrawlLostError):
-        SharedCrawl(client, "books", "one").pop()
-
-
-def test_news_tells_of_first_requests_of_who_leaves_and_of_the_end(client: Redis) -> None:
-    one, two = node(client, "one"), node(client, "two")
-    with client.pubsub(ignore_subscribe_messages=True) as listener:  # type: ignore[no-untyped-call]
-        listener.subscribe(one.key("news"))
-        push(one, b"a")
-        push(one, b"b")  # there was one: whoever rests has been told
-        taken = [pop(one), pop(one)]
-        push(one, b"c")
-        taken.append(pop(two))
-        two.leave()  # which gives one back
-        taken[2] = pop(one)
-        one.rest([each.id for each in taken])
-        heard: list[bytes] = []
-        wait_until(lambda: _hear(listener, heard) and heard[-1] == b"done")
-    assert heard == [b"requests", b"requests", b"requests", b"left", b"done"]
-
-
-def _hear(listener: object, heard: list[bytes]) -> bool:
-    message = listener.get_message(timeout=1.0)  # type: ignore[attr-defined]
-    if message:
-        heard.append(message["data"])
-    return bool(heard)
+        pop(OutsideCrawl(client, "books", "one"))
 
 
 NASTY = ["50%s %(spider)s", "{a}:b", "line\nbreak", "🕸", "", "x" * 10_000, "\udcff"]
@@ -269,5 +273,5 @@ def test_crawls_of_any_name_do_not_mix(client: Redis) -> None:
         one = node(client, "one", crawl=name)
         taken = pop(one)
         assert taken.data == name.encode(errors="surrogateescape")
-        assert one.rest([taken.id]).next is Next.CLOSE
+        assert one.rests(taken).next is Next.CLOSE
     assert crawl_keys(client) == []

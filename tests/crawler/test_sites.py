@@ -1,0 +1,45 @@
+"""Whole crawls of several sites: a full one holds up nobody."""
+
+from __future__ import annotations
+
+import asyncio
+
+from aiohttp import web
+from redis import Redis
+
+from crawler.example_site import ExampleSite
+from tests.crawler.conftest import HOST, StartScrapy, in_a_thread, start_together, wait_until
+
+FULL, FREE = HOST, "localhost"
+
+
+class HalfClosedSite(ExampleSite):
+    """Its pages at one of its hosts are answered once it is `open`."""
+
+    open = False
+
+    async def _page(self, request: web.Request) -> web.StreamResponse:
+        while not self.open and request.host.startswith(FULL):  # noqa: ASYNC110 - set by a thread
+            await asyncio.sleep(0.01)
+        return await super()._page(request)
+
+
+def test_a_full_site_holds_up_nobody(scrapy: StartScrapy, client: Redis) -> None:
+    site = HalfClosedSite(pages=80, latency=0.01)
+    with in_a_thread(site):
+        full = [f"http://{FULL}:{site.port}/page/{number}" for number in range(1, 41)]
+        urls = " ".join([*full, f"http://{FREE}:{site.port}/"])
+        limits = ("-s", "CONCURRENT_REQUESTS_PER_DOMAIN=2", "-s", "CONCURRENT_REQUESTS=4")
+        nodes = start_together(
+            scrapy, client, 2, ("crawl", "site", "-a", f"url={urls}", *limits), name="full"
+        )
+        wait_until(lambda: not site.judge.missed(FREE))
+        record = site.judge.record(FULL)
+        assert (record.now, record.pages.total()) == (2, 2)
+
+        site.open = True
+        assert [node.finishes() for node in nodes] == [True] * 2
+        for host in (FULL, FREE):
+            assert site.judge.missed(host) == []
+            assert site.judge.twice(host) == []
+            assert site.judge.record(host).most <= 2
