@@ -68,7 +68,7 @@ class Gate:
         self._crawler = crawler
         self._stats: GateStats | None = None
         self.scope_of = scope_finder(self.settings.scope)
-        self.waiters = Waiters(self.scope_of, self.settings.limits, self._wake_engine)
+        self.waiters = Waiters(self.scope_of, self.settings.limits, self._room_made)
         self._lodger = embedded.lodge() if self.settings.url is None else None
         self.url = self._lodger.url if self._lodger else self.settings.url
         self._semaphore = FairSemaphore(
@@ -203,6 +203,10 @@ class Gate:
         keeps what it asks in a private attribute.
         """
         queue._downloader_interface = self.waiters  # type: ignore[assignment]
+
+    def _room_made(self) -> None:
+        """Let what has just got its permit go first: its transfer begins in the loop's next turn."""
+        asyncio.get_running_loop().call_soon(self._wake_engine)
 
     def _wake_engine(self) -> None:
         """Have the scheduler asked again at once: by itself the engine would look in 5 s. Scrapy
