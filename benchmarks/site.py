@@ -24,7 +24,7 @@ PAGE = HEAD % (b"text/html", len(BODY)) + BODY
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """A request, from when the site has read it until it has answered."""
+    """A request, from when the site has read it until it has answered, or been asked for this."""
 
     host: str
     visitor: str
@@ -32,8 +32,22 @@ class Visit:
     end: float
 
 
+class Record:
+    def __init__(self) -> None:
+        self.over: list[tuple[str, str, float, float]] = []
+        self.in_hand: set[Visitor] = set()
+
+    def told(self) -> bytes:
+        now = monotonic()
+        return json.dumps([*self.over, *((*at.visit, now) for at in self.in_hand)]).encode()
+
+
 class Visitor(asyncio.Protocol):
-    def __init__(self, record: list[tuple[str, str, float, float]]) -> None:
+    """A connection, which has one request in hand at most."""
+
+    visit: tuple[str, str, float]
+
+    def __init__(self, record: Record) -> None:
         self._record = record
         self._heard = b""
         self._answer: asyncio.TimerHandle | None = None
@@ -50,11 +64,12 @@ class Visitor(asyncio.Protocol):
         self._heard = rest  # nobody sends the next request before the answer
         path = head.split(b" ", 2)[1].decode()
         if path == "/record":
-            told = json.dumps(self._record).encode()
+            told = self._record.told()
             self._transport.write(HEAD % (b"application/json", len(told)) + told)
             return
-        self._host, milliseconds, self._who, _ = path[1:].split("/")
-        self._begin = monotonic()
+        host, milliseconds, who, _ = path[1:].split("/")
+        self.visit = host, who, monotonic()
+        self._record.in_hand.add(self)
         if wait := float(milliseconds):
             self._answer = asyncio.get_running_loop().call_later(wait / 1000, self._leave, PAGE)
         else:
@@ -68,11 +83,12 @@ class Visitor(asyncio.Protocol):
     def _leave(self, answer: bytes) -> None:
         self._answer = None
         self._transport.write(answer)
-        self._record.append((self._host, self._who, self._begin, monotonic()))
+        self._record.in_hand.remove(self)
+        self._record.over.append((*self.visit, monotonic()))
 
 
 async def serve() -> None:
-    record: list[tuple[str, str, float, float]] = []
+    record = Record()
     loop = asyncio.get_running_loop()
     server = await loop.create_server(lambda: Visitor(record), "127.0.0.1", 0, backlog=1000)
     sys.stdout.write(f"{server.sockets[0].getsockname()[1]}\n")
@@ -91,7 +107,7 @@ class Site:
         return f"http://{host}:{self._port}/{host}/{milliseconds:g}/{visitor}/"
 
     def visits(self) -> list[Visit]:
-        """Those that are over, in the order of their ends."""
+        """Those that are over in the order of their ends, then those in hand."""
         with urlopen(f"http://127.0.0.1:{self._port}/record") as reply:
             return [Visit(*visit) for visit in json.load(reply)]
 
