@@ -1,0 +1,105 @@
+"""How the pictures look: on white, so that they can be read in a dark README too."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+INK, FAINT, RED, EXCESS = "#333333", "#d0d0d0", "#c1121f", "#e5646f"
+COLORS = "#0072b2", "#8a8a8a", "#e69f00"  # told apart by everyone
+STYLE: Any = {
+    "svg.hashsalt": "scrapy-semaphore",  # the same file from the same figures
+    "font.family": "DejaVu Sans",
+    "font.size": 9,
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": FAINT,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+}
+
+
+def draw_in_hand(
+    file: Path, steps: Mapping[str, Sequence[tuple[float, int]]], limit: int, seconds: float
+) -> None:
+    """One under the other, on one scale: what the site has in hand over time."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    tops = [max(2 * limit, *(count + 1 for _, count in changes)) for changes in steps.values()]
+    with rc_context(STYLE):
+        figure = Figure(figsize=(7, 5))
+        rows = figure.subplots(len(steps), sharex=True, height_ratios=tops)
+        for axes, color, top, name in zip(rows, COLORS, tops, steps, strict=True):
+            _area(axes, color, [step for step in steps[name] if step[0] < seconds], limit, seconds)
+            axes.set_title(name, loc="left", fontsize=9, fontweight="bold", color=INK)
+            axes.set_ylim(0, top)
+            axes.set_yticks(range(0, top, limit if top < 20 else 10))
+        rows[0].text(seconds, limit, f" limit {limit}", color=RED, va="center")
+        rows[1].set_ylabel("requests open at the site")
+        rows[-1].set_xlabel("seconds")
+        rows[-1].set_xlim(0, seconds)
+        _save(figure, file)
+
+
+def _area(
+    axes: Axes, color: str, steps: Sequence[tuple[float, int]], limit: int, seconds: float
+) -> None:
+    counts = [(0.0, steps[0][1]), *steps]
+    _stairs(axes, counts, seconds, EXCESS)
+    _stairs(axes, [(when, min(count, limit)) for when, count in counts], seconds, color)
+    axes.axhline(limit, color=RED, linewidth=1)
+
+
+def _stairs(axes: Axes, counts: Sequence[tuple[float, int]], end: float, color: str) -> None:
+    # Only what changes is drawn, which keeps the file small.
+    changes = [counts[0], *(new for old, new in pairwise(counts) if new[1] != old[1])]
+    times = [*(when for when, _ in changes), end]
+    axes.stairs([count for _, count in changes], times, fill=True, color=color, linewidth=0)
+
+
+def draw_waits(
+    file: Path, waits: Mapping[str, Sequence[Sequence[float]]], nodes: Sequence[str]
+) -> None:
+    """Side by side: each request's wait, node by node."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    with rc_context(STYLE):
+        figure = Figure(figsize=(7, 3.4))
+        columns = figure.subplots(1, len(waits), sharey=True)
+        for axes, color, name in zip(columns, COLORS[::2], waits, strict=True):
+            _strips(axes, color, waits[name])
+            labels = [
+                f"{node}\n{len(of_node)} pages"
+                for node, of_node in zip(nodes, waits[name], strict=True)
+            ]
+            axes.set_xticks(range(len(nodes)), labels)
+            axes.set_title(name, loc="left", fontsize=9, fontweight="bold", color=INK)
+        columns[0].set_ylabel("seconds that a request waits")
+        columns[0].set_ylim(bottom=0)
+        _save(figure, file)
+
+
+def _strips(axes: Axes, color: str, of_nodes: Sequence[Sequence[float]]) -> None:
+    shake = random.Random(1)
+    for place, waits in enumerate(of_nodes):
+        places = [place + shake.uniform(-0.3, 0.3) for _ in waits]
+        axes.scatter(places, waits, s=9, color=color, alpha=0.7, linewidths=0, clip_on=False)
+    axes.set_xlim(-0.6, len(of_nodes) - 0.4)
+    axes.grid(axis="y", color=FAINT, linewidth=0.5)
+    axes.set_axisbelow(True)
+
+
+def _save(figure: Figure, file: Path) -> None:
+    figure.tight_layout()
+    figure.savefig(file, facecolor="white", metadata={"Creator": None, "Date": None})

@@ -1,0 +1,40 @@
+"""What a site had in hand, from its own record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+
+from benchmarks.site import Visit
+
+
+def in_hand(visits: Iterable[Visit]) -> Iterator[tuple[float, int]]:
+    """Each change: when, and how many requests were in hand from then on."""
+    changes = [(visit.begin, 1) for visit in visits] + [(visit.end, -1) for visit in visits]
+    now = 0
+    for when, change in sorted(changes):  # at the same time, the ends first
+        now += change
+        yield when, now
+
+
+def most(visits: Iterable[Visit]) -> int:
+    return max(now for _, now in in_hand(visits))
+
+
+def mean(visits: Iterable[Visit], begin: float, end: float) -> float:
+    """How many were in hand on average from begin to end."""
+    steps = [*in_hand(visits), (end, 0)]
+    area = sum(
+        now * (min(until, end) - max(since, begin))
+        for (since, now), (until, _) in pairwise(steps)
+        if since < end and until > begin
+    )
+    return area / (end - begin)
+
+
+def all_at_work(visits: Sequence[Visit]) -> tuple[float, float]:
+    """From when each visitor has begun to when the first of them asks for the last time."""
+    begins: dict[str, list[float]] = {}
+    for visit in visits:
+        begins.setdefault(visit.visitor, []).append(visit.begin)
+    return max(map(min, begins.values())), min(map(max, begins.values()))
