@@ -172,18 +172,24 @@ class Link:
         async with asyncio.timeout(self._server.timeout):
             await self._connection.connect()  # type: ignore[no-untyped-call]
 
-    async def call(self, commands: Sequence[tuple[Any, ...]]) -> list[Reply]:
+    async def call(
+        self, commands: Sequence[tuple[Any, ...]], first_apart: bool = False
+    ) -> list[Reply]:
         """Send all, then read all. A command's own error stands in its place in the list.
 
+        With `first_apart` the server need not do them all before others hear of the first.
         Raises `ServerUnreachableError` if the connection breaks; what was sent may have been done.
         """
         try:
             if not self._connection.is_connected:
                 raise ConnectionResetError("the connection is closed")
             # hiredis packs: redis-py does it in Python, where that is most of a call's cost.
-            packed = b"".join([pack_command(command) for command in commands])
+            packed = [pack_command(command) for command in commands]
             async with asyncio.timeout(self._server.timeout):
-                await self._connection.send_packed_command(packed, check_health=False)
+                if first_apart and len(packed) > 1:
+                    await self._send(packed[:1])
+                    del packed[0]
+                await self._send(packed)
                 return [await self._reply() for _ in commands]
         except (RedisError, OSError) as error:
             await self.close()
@@ -193,6 +199,9 @@ class Link:
         except BaseException:  # cancelled halfway: replies would no longer fit their commands
             await self.close()
             raise
+
+    async def _send(self, packed: Sequence[bytes]) -> None:
+        await self._connection.send_packed_command(b"".join(packed), check_health=False)
 
     async def _reply(self) -> Reply:
         try:

@@ -205,7 +205,7 @@ class Gate:
         queue._downloader_interface = self.waiters  # type: ignore[assignment]
 
     def _room_made(self) -> None:
-        """Let what has just got its permit go first: its transfer begins in the loop's next turn."""
+        """Let what has just got its permit begin first: it does in the loop's next turn."""
         asyncio.get_running_loop().call_soon(self._wake_engine)
 
     def _wake_engine(self) -> None:

@@ -37,6 +37,7 @@ class Node:
         self._work = asyncio.Event()
         self._settled = asyncio.Event()
         self._gathering: asyncio.TimerHandle | None = None
+        self._in_a_hurry = False
         self._ledger = Ledger(lease, on_event, self._something_to_say)
         self.ask = self._ledger.ask
         self.drain = self._ledger.drain
@@ -81,6 +82,7 @@ class Node:
 
     def _something_to_say(self, at_once: bool) -> None:
         if at_once:
+            self._in_a_hurry = True
             self._work.set()
         elif self._gathering is None:
             self._gathering = self._loop.call_later(GATHER, self._end_gathering)
@@ -101,8 +103,10 @@ class Node:
                 try:
                     if failures:
                         await self._reconnect()
-                    sent = self._loop.time()
-                    for answer in await self._store.run(self._link, self._ledger.gather(sent)):
+                    sent, in_a_hurry = self._loop.time(), self._in_a_hurry
+                    self._in_a_hurry = False
+                    asks = self._ledger.gather(sent)
+                    for answer in await self._store.run(self._link, asks, in_a_hurry):
                         self._ledger.settle(answer, sent)
                     await self._look()
                     failures = 0

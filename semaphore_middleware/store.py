@@ -83,15 +83,17 @@ class Store:
 
     # Calls ------------------------------------------------------------------------------------
 
-    async def run(self, link: Link, asks: Sequence[Ask]) -> list[Answer]:
+    async def run(self, link: Link, asks: Sequence[Ask], first_apart: bool = False) -> list[Answer]:
         """Send all asks in one go, in their order, and read all answers.
 
+        `first_apart`: somebody waits for what the first call, a release as a rule, sets free.
         Raises `ServerUnreachableError`; every ask can then be sent again without harm.
         """
         answers: list[Answer] = []
         while asks:
             calls = list(batches(asks))
-            replies = await self._evaluate(link, [self._pack(call) for call in calls])
+            packed = [self._pack(call) for call in calls]
+            replies = await self._evaluate(link, packed, first_apart)
             strangers: list[Ask] = []
             now = time.monotonic()
             for call, per_scope in zip(calls, replies, strict=True):
@@ -118,10 +120,12 @@ class Store:
             tuple(Member.read(*waiter) for waiter in waiters),
         )
 
-    async def _evaluate(self, link: Link, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
+    async def _evaluate(
+        self, link: Link, calls: Sequence[tuple[Any, ...]], first_apart: bool = False
+    ) -> list[Any]:
         """EVALSHA each (verb, number of keys, keys and arguments); loads what is missing."""
         commands = [("EVALSHA", self._shas[verb], *rest) for verb, *rest in calls]
-        replies = await link.call(commands)
+        replies = await link.call(commands, first_apart)
         missing = [i for i, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
         if missing:
             await link.call([("SCRIPT", "LOAD", script) for script in self._scripts.values()])
