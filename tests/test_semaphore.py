@@ -157,7 +157,7 @@ async def test_inspect_tells_limit_holders_and_waiters_of_all_nodes(server: Redi
         assert (holder.node, holder.id) == (a.node, f"{a.node}:{held.number}")
         assert (waiter.node, waiter.id) == (b.node, f"{b.node}:1")
         assert 0 <= waiter.age < AGES
-        assert re.fullmatch("first-....", a.node)
+        assert re.fullmatch("first-[0-9a-f]{12}", a.node)
         assert repr(a) == f"<FairSemaphore {a.node}: 1 held, 0 waiting>"
         assert repr(b) == f"<FairSemaphore {b.node}: 0 held, 1 waiting>"
         assert repr(held) == "<Permit 1 for 's': held>"
