@@ -1,6 +1,7 @@
 """A site as a process of its own, so that its work is not counted as the crawl's.
 
-`/<host's name>/<milliseconds>/<visitor>/<number>` is a small page that takes so long to answer. The
+`/<host's name>/<milliseconds>/<visitor>/<number>` is a small page that takes that long to answer;
+with two times, as in 150-250, pages take times between, spread evenly over their numbers. The
 site writes down who has what in hand, and when; `/record` tells it. It is as simple as a server can
 be: on a machine with few cores it must leave them to those who are measured.
 """
@@ -67,10 +68,10 @@ class Visitor(asyncio.Protocol):
             told = self._record.told()
             self._transport.write(HEAD % (b"application/json", len(told)) + told)
             return
-        host, milliseconds, who, _ = path[1:].split("/")
+        host, milliseconds, who, number = path[1:].split("/")
         self.visit = host, who, monotonic()
         self._record.in_hand.add(self)
-        if wait := float(milliseconds):
+        if wait := _wait(milliseconds, int(number)):
             self._answer = asyncio.get_running_loop().call_later(wait / 1000, self._leave, PAGE)
         else:
             self._leave(PAGE)
@@ -85,6 +86,12 @@ class Visitor(asyncio.Protocol):
         self._transport.write(answer)
         self._record.in_hand.remove(self)
         self._record.over.append((*self.visit, monotonic()))
+
+
+def _wait(milliseconds: str, number: int) -> float:
+    least, _, most = milliseconds.partition("-")
+    share = number * 0.618 % 1  # of neighbours, no two are near each other
+    return float(least) + (float(most) - float(least)) * share if most else float(least)
 
 
 async def serve() -> None:
@@ -102,9 +109,11 @@ class Site:
     def __init__(self, port: int) -> None:
         self._port = port
 
-    def pages(self, milliseconds: float, visitor: str = "one", host: str = "site.test") -> str:
+    def pages(
+        self, milliseconds: float | str, visitor: str = "one", host: str = "site.test"
+    ) -> str:
         """The address of pages, to which a number is to be added."""
-        return f"http://{host}:{self._port}/{host}/{milliseconds:g}/{visitor}/"
+        return f"http://{host}:{self._port}/{host}/{milliseconds}/{visitor}/"
 
     def visits(self) -> list[Visit]:
         """Those that are over in the order of their ends, then those in hand."""
