@@ -41,7 +41,7 @@ class SemaphoreDownloader(Downloader):
         waiters = self._gate.waiters
         at_work = len(self.active) - waiters.taking_no_room
         full = 0 < self.total_concurrency <= at_work
-        return full or waiters.too_many or self._gate.hands.somebody_aside
+        return full or waiters.too_many or self._gate.hands.wanted
 
 
 class WatchedHandlers:

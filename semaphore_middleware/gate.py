@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import gc
 import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
@@ -22,6 +21,7 @@ from scrapy.exceptions import CloseSpider, IgnoreRequest
 from scrapy.utils.asyncio import is_asyncio_available
 
 from semaphore_middleware import embedded
+from semaphore_middleware.collector import spare_the_collector
 from semaphore_middleware.errors import (
     AcquireTimeoutError,
     ClosedError,
@@ -115,9 +115,9 @@ class Gate:
             return self._send_back(request)
         if request in self._permits:
             permit.release()
+            self.hands.free()
             raise SemaphoreError(f"{request} is being fetched already; yield a copy of it")
         self._permits[request] = permit
-        self.hands.take()
         self.waiters.got_permit(request)
         self.stats.acquired(permit)
         if not self.sees_transfers:
@@ -127,15 +127,19 @@ class Gate:
         return None
 
     async def _take(self, request: Request, scope: str, limit: Limit) -> Permit:
-        """A permit, with this node's hands free to use it. CONCURRENT_REQUESTS holds for those who
-        come out of a line as well: a permit that would have to wait for it goes to others.
+        """A permit, and a hand of this node's to use it. CONCURRENT_REQUESTS holds for those who
+        come out of a line as well: a permit that would have to wait for it long goes to others.
         """
         in_line = functools.partial(self._stands_in_line, request)
         timeout = self.settings.acquire_timeout
         while True:
             permit = await self._semaphore.acquire(scope, limit, timeout, in_line)
-            if not self.hands.full:
-                return permit
+            try:
+                if await self.hands.take():
+                    return permit
+            except BaseException:
+                permit.release()
+                raise
             permit.release()
             await self.hands.wait()
 
@@ -225,7 +229,7 @@ class Gate:
             connect(self._reached_wire, signals.request_reached_downloader)
             connect(self._left_wire, signals.request_left_downloader)
         self._drain_when_closing()
-        _spare_the_collector()
+        spare_the_collector()
         try:
             await self._open_while_wanted()
         except SemaphoreError as error:
@@ -277,15 +281,6 @@ class Gate:
             # have no other word for a crawl that could not begin.
             self._crawler.spider = None
         _gates.pop(self._crawler, None)
-
-
-@functools.cache  # once a process
-def _spare_the_collector() -> None:
-    """Python's garbage collector looks again and again at all that was ever loaded, a fifth of a
-    crawl's processor time, and redis-py adds a tenth to it. What is there now is there to stay.
-    """
-    gc.collect()
-    gc.freeze()
 
 
 def _check_reactor(crawler: Crawler) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from scrapy import Request
 from scrapy.core.scheduler import Scheduler
 
-from semaphore_middleware import FairSemaphore
+from semaphore_middleware import FairSemaphore, hands
 from semaphore_middleware.queue import SemaphorePriorityQueue
 from tests.crawls import Crawl, asyncio_test, holding, until, waiting
 from tests.servers import RedisServer
@@ -121,6 +122,27 @@ async def test_a_node_s_own_concurrency_holds_for_those_who_come_out_of_a_line(
     assert site.records["127.0.0.1"].most == 2
     assert len(site.arrivals) == 18
     assert server.members() == {}
+
+
+@asyncio_test
+async def test_a_permit_that_comes_while_all_are_at_work_is_used_next(
+    server: RedisServer, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a node that always has other work would pass it over each time."""
+    monkeypatch.setattr(hands, "BRIEF", 600.0)
+    async with FairSemaphore(server.url) as other:
+        held = [await other.acquire(f"site{number}", 1) for number in range(2)]
+        crawl = Crawl(server, *of_sites(site, "/slow/", sites=2, each=5), CONCURRENT_REQUESTS=1)
+        await until(lambda: waiting(server) == 2)
+        held[0].release()
+        await site.until(lambda: site.now == 1)
+        held[1].release()
+        await until(lambda: holding(server) == 2 and waiting(server) == 0)
+        site.let_go()
+        await crawl.finished()
+    assert [path.split("/")[2] for path in site.arrivals[:2]] == ["0", "1"]
+    assert site.records["127.0.0.1"].most == 1
+    assert len(site.arrivals) == 10
 
 
 @asyncio_test

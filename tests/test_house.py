@@ -23,7 +23,7 @@ FLOORS = [  # from the top; arrows only go down
     {"addon"},
     {"middleware", "downloader", "queue"},
     {"gate"},
-    {"hands", "scopes", "semaphore", "stats", "waiters"},
+    {"collector", "hands", "scopes", "semaphore", "stats", "waiters"},
     {"node"},
     {"ledger"},
     {"store"},
