@@ -48,7 +48,7 @@ def measure(quick: bool) -> Report:
     rivals.check_installed()
     contenders = [OURS, *rivals.contenders()]
     server = RedisServer().start()
-    race, rounds, turns = (Race(8, 0.3), 1, 50) if quick else (Race(32, 3.0), 4, 250)
+    race, rounds, turns = (Race(8, 0.3), 1, 50) if quick else (Race(32, 3.0), 5, 400)
     lease = 1.0 if quick else LEASE
     results = Results()
     try:
