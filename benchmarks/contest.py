@@ -6,7 +6,9 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
+
+from redis.asyncio import Redis
 
 from semaphore_middleware import FairSemaphore, Permit
 
@@ -41,6 +43,27 @@ class Contender:
 
     name: str
     join: Callable[[Place], AbstractAsyncContextManager[Client]]
+
+
+class WithRedis:
+    """What clients have in common that use redis-py themselves: a connection for their time."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        # Without redis-py's own time limit, 5 s: it would end a BLPOP that waits longer, and Python
+        # 3.11 can lose a cancellation in it.
+        self.redis: Any = Redis(unix_socket_path=place.path, socket_timeout=None)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.redis.aclose()
 
 
 class Ours:

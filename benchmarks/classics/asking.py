@@ -6,36 +6,19 @@ import asyncio
 import random
 import secrets
 import time
-from types import TracebackType
-from typing import Any, Self
 
-from redis.asyncio import Redis
-
-from benchmarks.contest import Place
+from benchmarks.contest import Place, WithRedis
 
 
-class Asking:
+class Asking(WithRedis):
     """A client with one connection, and with a clock of its own, which may be wrong."""
 
     retry = 0.01
     """Seconds until it asks again, on average. Varied, or all who were refused ask at once."""
 
     def __init__(self, place: Place) -> None:
-        self.place = place
-        # Without redis-py's own time limit, in which Python 3.11 can lose a cancellation.
-        self.redis: Any = Redis(unix_socket_path=place.path, socket_timeout=None)
+        super().__init__(place)
         self.id = ""
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.redis.aclose()
 
     @property
     def now(self) -> float:

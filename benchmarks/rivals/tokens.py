@@ -7,35 +7,21 @@
 from __future__ import annotations
 
 import math
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from limiters import AsyncSemaphore
-from redis.asyncio import Redis
 from steindamm import AsyncRedisSemaphore
 
-from benchmarks.contest import Place
+from benchmarks.contest import Place, WithRedis
 
 
-class Tokens:
+class Tokens(WithRedis):
     def __init__(self, place: Place) -> None:
-        # Without a time limit: redis-py's own, 5 s, would end a BLPOP that waits longer.
-        self._client = Redis(unix_socket_path=place.path, socket_timeout=None)
+        super().__init__(place)
         self._semaphore = self._make(place, max(1, math.ceil(place.lease)))
 
     def _make(self, place: Place, expiry: int) -> Any:
         raise NotImplementedError
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self._client.aclose()
 
     async def acquire(self) -> None:
         await self._semaphore.__aenter__()
@@ -50,7 +36,7 @@ class Tokens:
 class Steindamm(Tokens):
     def _make(self, place: Place, expiry: int) -> Any:
         return AsyncRedisSemaphore(
-            connection=self._client,
+            connection=self.redis,
             name=place.scope,
             capacity=place.limit,
             expiry=expiry,
@@ -61,7 +47,7 @@ class Steindamm(Tokens):
 class RateLimiters(Tokens):
     def _make(self, place: Place, expiry: int) -> Any:
         return AsyncSemaphore(
-            connection=self._client,
+            connection=self.redis,
             name=place.scope,
             capacity=place.limit,
             expiry=expiry,

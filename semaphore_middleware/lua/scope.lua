@@ -12,8 +12,7 @@ local FIELDS = {
   'expires', -- when the keys do
   'told', -- which head of the line knows when to ask again
 }
-local OWN = #FIELDS + 1
-FIELDS[OWN] = 'last:' .. NODE
+table.insert(FIELDS, 'last:' .. NODE)
 
 local function keep(scope, field, value)
   if scope[field] ~= value then
