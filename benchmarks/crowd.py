@@ -77,7 +77,7 @@ class Crowd:
                 for number in message.granted:
                     self._grants.put_nowait((node, number))
 
-        await link.listen(self._callers[node].store.channel, QUIET, hear)
+        await link.listen(self._callers[node].store.channels, QUIET, hear)
 
     # What there is ------------------------------------------------------------------------------
 

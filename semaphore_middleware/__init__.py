@@ -15,11 +15,14 @@ from semaphore_middleware.errors import (
 )
 from semaphore_middleware.limits import Limit
 from semaphore_middleware.messages import Inspection, Member
+from semaphore_middleware.outcome import Backoff
 from semaphore_middleware.permit import Permit
+from semaphore_middleware.rules import Rule
 from semaphore_middleware.semaphore import FairSemaphore
 
 __all__ = [
     "AcquireTimeoutError",
+    "Backoff",
     "ClosedError",
     "FairSemaphore",
     "Inspection",
@@ -27,6 +30,7 @@ __all__ = [
     "Member",
     "Permit",
     "PermitLostError",
+    "Rule",
     "SemaphoreError",
     "ServerRefusedError",
     "ServerUnreachableError",

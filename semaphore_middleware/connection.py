@@ -211,14 +211,16 @@ class Link:
         except ResponseError as error:
             return error
 
-    async def listen(self, channel: bytes, quiet: float, heard: Callable[[Any], None]) -> None:
+    async def listen(
+        self, channels: Sequence[bytes], quiet: float, heard: Callable[[Any], None]
+    ) -> None:
         """Subscribe, say `heard(None)`, then `heard(payload)` for each message, until it breaks.
 
         `quiet` is how many seconds of silence to bear before asking whether the server is there.
         Raises `ServerUnreachableError`.
         """
         try:
-            await self._connection.send_command("SUBSCRIBE", channel)
+            await self._connection.send_command("SUBSCRIBE", *channels)
             asked = False
             while True:
                 message = await self._connection.read_response(
@@ -232,7 +234,8 @@ class Link:
                     continue
                 asked = False
                 if message[0] == b"subscribe":
-                    heard(None)
+                    if message[2] == len(channels):
+                        heard(None)
                 elif message[0] == b"message":
                     heard(message[2])
         except (RedisError, OSError) as error:

@@ -10,10 +10,12 @@ import itertools
 import logging
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 from semaphore_middleware.errors import ClosedError
 from semaphore_middleware.limits import Limit
 from semaphore_middleware.messages import Answer, Ask, Message, asks
+from semaphore_middleware.outcome import Outcome, Report
 from semaphore_middleware.permit import Permit, Stage
 from semaphore_middleware.store import GRACE, RENEWAL
 
@@ -43,10 +45,13 @@ class Ledger:
         self._permits: dict[int, Permit] = {}  # waiting and held, in the order of asking
         self._to_ask: dict[int, Permit] = {}
         self._to_release: dict[int, tuple[str, Limit]] = {}
+        self._to_report: dict[int, tuple[str, Limit, Outcome, float]] = {}
         self._say_all_due = False
         self._asked_at = -math.inf
         self._pace = 1.0  # seconds from one request to the next, on average
         self._tight: set[str] = set()  # scopes that had no permit to spare when last heard of
+        self._curious: set[str] = set()  # scopes of which the server wants to know all answers
+        self._limits: dict[str, int] = {}  # in force, when last heard of
         self._closed = False
         self._renewal: asyncio.TimerHandle | None = None
         self._deadlines: asyncio.TimerHandle | None = None
@@ -59,7 +64,11 @@ class Ledger:
     @property
     def settled(self) -> bool:
         """Whether everything has been given back, and the server knows."""
-        return not self._permits and not self._to_release
+        return not self._permits and not self._to_release and not self._to_report
+
+    def limit_of(self, scope: str) -> int | None:
+        """The limit in force, as last heard of."""
+        return self._limits.get(scope)
 
     def drain(self) -> None:
         """Let nobody in any more."""
@@ -100,9 +109,15 @@ class Ledger:
     def _give_back(self, permit: Permit) -> None:
         self._permits.pop(permit.number, None)
         self._to_ask.pop(permit.number, None)
-        if permit.deadline:  # else the server has never heard of it
-            self._to_release[permit.number] = permit.scope, permit.limit
-            self._something_to_say(permit.scope in self._tight)
+        if not permit.deadline:  # the server has never heard of it
+            return
+        scope, limit, outcome = permit.scope, permit.limit, permit.outcome
+        if outcome and (outcome.latency is None or limit.adaptive or scope in self._curious):
+            self._to_report[permit.number] = scope, limit, outcome, permit.granted_at
+        else:
+            self._to_release[permit.number] = scope, limit
+        refused = outcome is not None and outcome.refused
+        self._something_to_say(refused or scope in self._tight)
 
     def say_all(self) -> None:
         """Ask for all that wait and renew all that is held: after a gap, and to keep the leases."""
@@ -122,9 +137,22 @@ class Ledger:
             permit.deadline = permit.deadline or now + self._grace
         self._to_ask.clear()
         return [
+            *self._reports(now),
             *asks("release", ((n, *what) for n, what in self._to_release.items())),
             *asks("renew", ((p.number, p.scope, p.limit) for p in held)),
             *asks("acquire", ((p.number, p.scope, p.limit) for p in waiting)),
+        ]
+
+    def _reports(self, now: float) -> list[Ask]:
+        """First of all that is said: a site that said "not now" is to be left alone at once."""
+        outcomes = {
+            n: (outcome, now - granted_at)
+            for n, (_, _, outcome, granted_at) in self._to_report.items()
+        }
+        of_sites = asks("report", ((n, *what[:2]) for n, what in self._to_report.items()))
+        return [
+            replace(ask, report=Report.of(outcomes[number] for number in ask.numbers))
+            for ask in of_sites
         ]
 
     def _in_stage(self, stage: Stage) -> list[Permit]:
@@ -134,10 +162,11 @@ class Ledger:
 
     def settle(self, answer: Answer, sent: float) -> None:
         ask = answer.ask
-        self._note_tightness(ask.scope, answer.spare)
-        if ask.verb == "release":
+        self._note(ask.scope, answer)
+        if ask.verb in ("release", "report"):
             for number in ask.numbers:
                 self._to_release.pop(number, None)
+                self._to_report.pop(number, None)
         else:
             for number in ask.numbers:
                 if (permit := self._permits.get(number)) and number not in answer.lost:
@@ -153,13 +182,20 @@ class Ledger:
         if answer.again is not None:
             self._ask_again(ask.scope, answer.again)
 
-    def _note_tightness(self, scope: str, spare: int) -> None:
-        if spare > 0:
-            self._tight.discard(scope)
-        else:
-            if len(self._tight) > MANY:  # of sites that this node has long done with
-                self._tight.clear()
-            self._tight.add(scope)
+    def _note(self, scope: str, answer: Answer) -> None:
+        for known in (self._tight, self._curious, self._limits):
+            if len(known) > MANY:  # of sites that this node has long done with
+                known.clear()
+        (self._tight.discard if answer.spare > 0 else self._tight.add)(scope)
+        (self._curious.add if answer.curious else self._curious.discard)(scope)
+        self._limits[scope] = answer.limit
+        if answer.quiet is not None:
+            self._count("backoffs")
+            logger.info(
+                "%s says 'not now', or does not answer: no node starts a request there for %.3g s.",
+                scope,
+                answer.quiet,
+            )
 
     def hear(self, payload: bytes) -> None:
         message = Message.read(payload)
@@ -171,6 +207,9 @@ class Ledger:
         for number, wait in message.again:
             if permit := self._permits.get(number):
                 self._ask_again(permit.scope, wait)
+        if message.changed:
+            for scope in {permit.scope for permit in self._in_stage(Stage.WAITING)}:
+                self._ask_for_first(scope)
 
     def _grant(self, number: int) -> None:
         permit = self._permits.get(number)
@@ -243,7 +282,8 @@ class Ledger:
         self._again[scope] = self._loop.call_later(wait, self._ask_for_first, scope)
 
     def _ask_for_first(self, scope: str) -> None:
-        self._again.pop(scope, None)
+        if timer := self._again.pop(scope, None):
+            timer.cancel()
         for permit in self._permits.values():
             if permit.scope == scope and permit.stage is Stage.WAITING:
                 self._to_ask[permit.number] = permit

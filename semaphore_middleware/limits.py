@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from semaphore_middleware.errors import SettingsError
 
 ALLOWED = (
     "allowed is an integer >= 1, None for no limit, or a dict with any of "
-    "'concurrency' (an integer >= 1 or None), 'delay' (seconds >= 0) and 'jitter' (0 to 1)"
+    "'concurrency' (an integer >= 1 or None), 'delay' (seconds >= 0), 'jitter' (0 to 1) and "
+    "'adaptive' (True or False)"
 )
 
 
@@ -19,17 +20,20 @@ ALLOWED = (
 class Limit:
     """How many requests a site may see at once, and how far apart they start.
 
-    `delay` is in seconds; `jitter` is the share of the delay by which it varies either way.
+    `delay` is in seconds; `jitter` is the share of the delay by which it varies either way. With
+    `adaptive` the number that holds at a time is below `concurrency` where the site wants it so.
     """
 
     concurrency: int
     delay: float = 0.0
     jitter: float = 0.0
+    adaptive: bool = False
 
     def __post_init__(self) -> None:
         _concurrency(self.concurrency, "Limit.concurrency")
         _number(self.delay, "Limit.delay", math.inf)
         _number(self.jitter, "Limit.jitter", 1)
+        _truth(self.adaptive, "Limit.adaptive")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +67,47 @@ class Limits:
 
 def parse_limit(value: Any, where: str, default: Limit) -> Limit | None:
     """Check one limit as users write it; what a dict leaves out comes from `default`."""
+    parts = parse_parts(value, where)
+    if parts.get("concurrency", 1) is not None:
+        return replace(default, **parts)
+    if parts.get("delay") or parts.get("adaptive"):
+        raise SettingsError(f"{where}: a 'delay' or 'adaptive' needs a 'concurrency'; {ALLOWED}")
+    return None
+
+
+def parse_parts(value: Any, where: str) -> dict[str, Any]:
+    """Check what a limit, as users write it, says; of a dict that may be a part of it all."""
     if value is None:
-        return None
-    if isinstance(value, Mapping):
-        return _parse_dict(value, where, default)
-    return Limit(_concurrency(value, where), default.delay, default.jitter)
+        return {"concurrency": None}
+    if not isinstance(value, Mapping):
+        return {"concurrency": _concurrency(value, where)}
+    checks: dict[str, Callable[[Any, str], Any]] = {
+        "concurrency": _concurrency_or_none,
+        "delay": lambda value, where: _number(value, where, math.inf),
+        "jitter": lambda value, where: _number(value, where, 1),
+        "adaptive": _truth,
+    }
+    unknown = [key for key in value if key not in checks]
+    if unknown:
+        raise SettingsError(f"{where}: unknown key {unknown[0]!r}; {ALLOWED}")
+    return {key: checks[key](part, f"{where}[{key!r}]") for key, part in value.items()}
+
+
+def parse_name(name: Any, where: str) -> str:
+    """Check what a limit is for: a scope, as it is, or '*.' and a host, in its normal form."""
+    if not isinstance(name, str) or not normal_host(name):
+        raise SettingsError(f"{where}: the host is empty; allowed is a host or '*.host'")
+    if name.startswith("*."):
+        suffix = normal_host(name[2:])
+        if not suffix or "*" in suffix:
+            raise SettingsError(f"{where}: allowed is a host, or '*.' and a host")
+        return f"*.{suffix}"
+    if "*" in name:
+        raise SettingsError(
+            f"{where}: a '*' may only stand first, as in '*.example.org'; the limit of all "
+            "other hosts is CONCURRENT_REQUESTS_PER_DOMAIN"
+        )
+    return name
 
 
 def parse_limits(
@@ -78,21 +118,12 @@ def parse_limits(
     patterns: dict[str, Limit | None] = {}
     for key, value in settings.items():
         where = f"{setting}[{key!r}]"
-        if not isinstance(key, str) or not normal_host(key):
-            raise SettingsError(f"{where}: the host is empty; allowed is a host or '*.host'")
-        if key.startswith("*."):
-            suffix = normal_host(key[2:])
-            if not suffix or "*" in suffix:
-                raise SettingsError(f"{where}: allowed is a host, or '*.' and a host")
-            patterns[suffix] = parse_limit(value, where, default)
-        elif "*" in key:
-            raise SettingsError(
-                f"{where}: a '*' may only stand first, as in '*.example.org'; the limit of all "
-                "other hosts is CONCURRENT_REQUESTS_PER_DOMAIN"
-            )
+        name = parse_name(key, where)
+        limit = parse_limit(value, where, default)
+        if name.startswith("*."):
+            patterns[name[2:]] = limit
         else:
-            limit = parse_limit(value, where, default)
-            exact[key] = exact[normal_host(key)] = limit
+            exact[name] = exact[normal_host(name)] = limit
     return Limits(default, exact, patterns, _parse_slots(slots, default))
 
 
@@ -107,18 +138,8 @@ def normal_host(host: str) -> str:
     return host
 
 
-def _parse_dict(value: Mapping[Any, Any], where: str, default: Limit) -> Limit | None:
-    unknown = [key for key in value if key not in ("concurrency", "delay", "jitter")]
-    if unknown:
-        raise SettingsError(f"{where}: unknown key {unknown[0]!r}; {ALLOWED}")
-    delay = _number(value.get("delay", default.delay), f"{where}['delay']", math.inf)
-    jitter = _number(value.get("jitter", default.jitter), f"{where}['jitter']", 1)
-    concurrency = value.get("concurrency", default.concurrency)
-    if concurrency is None:
-        if delay:
-            raise SettingsError(f"{where}: a 'delay' needs a 'concurrency'; {ALLOWED}")
-        return None
-    return Limit(_concurrency(concurrency, where), delay, jitter)
+def _concurrency_or_none(value: Any, where: str) -> int | None:
+    return None if value is None else _concurrency(value, where)
 
 
 def _concurrency(value: Any, where: str) -> int:
@@ -132,6 +153,12 @@ def _number(value: Any, where: str, most: float) -> float:
     if not is_number or not 0 <= value <= most or math.isinf(value):
         raise SettingsError(f"{where} = {value!r}: {ALLOWED}")
     return float(value)
+
+
+def _truth(value: Any, where: str) -> bool:
+    if not isinstance(value, bool):
+        raise SettingsError(f"{where} = {value!r}: {ALLOWED}")
+    return value
 
 
 def _parse_slots(slots: Mapping[str, Any], default: Limit) -> dict[str, Limit | None]:

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 from semaphore_middleware.limits import Limit
+from semaphore_middleware.outcome import Report
 
-Verb = Literal["acquire", "release", "renew"]
+Verb = Literal["acquire", "release", "renew", "report"]
 MOST_PERMITS = 500  # in one call, so that no call keeps the server from others for long
-NEWS = rb"(?:granted \d{1,15}|again \d{1,15} \d{1,15})"
+NEWS = rb"(?:granted \d{1,15}|again \d{1,15} \d{1,15}|changed)"
 MESSAGE = re.compile(rb"%b(?: %b)*" % (NEWS, NEWS))
 
 
@@ -24,6 +25,8 @@ class Ask:
     scope: str
     limit: Limit
     numbers: tuple[int, ...]
+    report: Report | None = None
+    """With the verb "report", which gives back like "release": what the site answered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,16 +39,25 @@ class Answer:
     """Permits of the scope that are free now, less those who stand in line, of all nodes."""
     again: float | None
     """Seconds until asking again is worth it: only time is in the way of the head of the line."""
+    limit: int
+    """How many may hold a permit of the scope now."""
+    curious: bool
+    """Whether the server wants to know what the site answers, be it as usual."""
+    quiet: float | None
+    """Seconds for which the site is left alone from now on, if this ask's report was the cause."""
 
     @classmethod
     def read(cls, ask: Ask, reply: Sequence[Any]) -> Self:
-        _, again, spare, granted, lost = reply
+        _, again, spare, limit, curious, quiet, granted, lost = reply
         return cls(
             ask,
             tuple(int(number) for number in granted),
             tuple(int(number) for number in lost),
             spare,
             again / 1000 if again >= 0 else None,
+            limit,
+            bool(curious),
+            quiet / 1000 if quiet >= 0 else None,
         )
 
 
@@ -56,6 +68,8 @@ class Message:
     granted: tuple[int, ...] = ()
     again: tuple[tuple[int, float], ...] = ()
     """A permit's number, and seconds until asking for it again is worth it."""
+    changed: bool = False
+    """An operator has changed a rule: whoever waits may be let in by it."""
 
     @classmethod
     def read(cls, payload: bytes) -> Self | None:
@@ -65,12 +79,16 @@ class Message:
         words = payload.split(b" ")
         granted: list[int] = []
         again: list[tuple[int, float]] = []
+        changed = False
         while words:
-            if words.pop(0) == b"granted":
+            word = words.pop(0)
+            if word == b"granted":
                 granted.append(int(words.pop(0)))
-            else:
+            elif word == b"again":
                 again.append((int(words.pop(0)), int(words.pop(0)) / 1000))
-        return cls(tuple(granted), tuple(again))
+            else:
+                changed = True
+        return cls(tuple(granted), tuple(again), changed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +115,43 @@ class Inspection:
 
     scope: str
     limit: int | None
-    """The limit in force; None while the scope is idle."""
+    """How many may hold a permit now; None while the scope is idle, and no operator has set one."""
     holders: tuple[Member, ...]
     waiters: tuple[Member, ...]
     """In the order of the line."""
+    most: int | None = None
+    """What `limit` may grow to; more than `limit` only where that adapts to the site."""
+    delay: float = 0.0
+    next_start: float = 0.0
+    """Seconds until the delay allows the next start."""
+    quiet: float = 0.0
+    """Seconds for which nothing starts, because the site said "not now"."""
+    backoff: float = 0.0
+    """The last such pause that the site did not set itself, as far as it is not forgiven yet."""
+    paused: bool = False
+    set_by: str | None = None
+    """Who has set a rule on the server; None: the nodes' settings hold."""
+    grants: int = 0
+    """So many, since the scope was idle."""
+
+    @classmethod
+    def read(cls, scope: str, reply: Sequence[Any]) -> Self:
+        limit, most, delay, next_start, quiet, backoff, paused, set_by, grants, *rest = reply
+        holders, waiters = rest
+        return cls(
+            scope,
+            limit or None,
+            tuple(Member.read(*holder) for holder in holders),
+            tuple(Member.read(*waiter) for waiter in waiters),
+            most or None,
+            delay / 1000,
+            next_start / 1000,
+            quiet / 1000,
+            backoff / 1000,
+            bool(paused),
+            set_by.decode("utf-8", "replace") or None,
+            grants,
+        )
 
     def __str__(self) -> str:
         limit = self.limit or "-"
@@ -125,7 +176,9 @@ def batches(asks: Sequence[Ask]) -> Iterator[list[Ask]]:
             if batch and (batch[0].verb != ask.verb or size + len(numbers) > MOST_PERMITS):
                 yield batch
                 batch, size = [], 0
-            batch.append(Ask(ask.verb, ask.scope, ask.limit, numbers))
+            # A report counts once, however many calls its permits need.
+            report = ask.report if start == 0 else None
+            batch.append(Ask(ask.verb, ask.scope, ask.limit, numbers, report))
             size += len(numbers)
     if batch:
         yield batch

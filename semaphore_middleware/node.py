@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from typing import Any, TypeVar
 
 from semaphore_middleware.connection import Link, Server, patience
 from semaphore_middleware.errors import ClosedError, ServerRefusedError, ServerUnreachableError
 from semaphore_middleware.ledger import Ledger
-from semaphore_middleware.messages import Inspection
 from semaphore_middleware.store import RENEWAL, Store
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 SAY_AGAIN = 5.0  # seconds between two log lines about a server that does not serve
 MANY = 5  # failures in a row, after which it is said that something does not work
@@ -41,8 +42,9 @@ class Node:
         self._ledger = Ledger(lease, on_event, self._something_to_say)
         self.ask = self._ledger.ask
         self.drain = self._ledger.drain
-        self._to_inspect: list[tuple[str, asyncio.Future[Inspection]]] = []
-        self._failed_looks = 0
+        self.limit_of = self._ledger.limit_of
+        self._jobs: list[tuple[Callable[[Link], Awaitable[Any]], asyncio.Future[Any]]] = []
+        self._failed_jobs = 0
         self._complained = -SAY_AGAIN
         self._ears: Link | None = None
         self._deaf = True
@@ -74,11 +76,12 @@ class Node:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def inspect(self, scope: str) -> Inspection:
-        answer: asyncio.Future[Inspection] = self._loop.create_future()
-        self._to_inspect.append((scope, answer))
+    async def do(self, job: Callable[[Link], Awaitable[T]]) -> T:
+        """Have something done over the link, between two round trips; it may be done twice."""
+        done: asyncio.Future[T] = self._loop.create_future()
+        self._jobs.append((job, done))
         self._work.set()
-        return await answer
+        return await done
 
     def _something_to_say(self, at_once: bool) -> None:
         if at_once:
@@ -108,7 +111,7 @@ class Node:
                     asks = self._ledger.gather(sent)
                     for answer in await self._store.run(self._link, asks, in_a_hurry):
                         self._ledger.settle(answer, sent)
-                    await self._look()
+                    await self._do_jobs()
                     failures = 0
                 except Exception as error:
                     # Whatever it is: those who wait would wait for ever for a task that is gone.
@@ -123,29 +126,30 @@ class Node:
                     self._settled.set()
         finally:
             await self._link.close()
-            for _, seen in self._to_inspect:
-                if not seen.done():
-                    seen.set_exception(ClosedError("the semaphore was closed"))
+            for _, done in self._jobs:
+                if not done.done():
+                    done.set_exception(ClosedError("the semaphore was closed"))
 
-    async def _look(self) -> None:
-        while self._to_inspect:
-            scope, answer = self._to_inspect[0]
-            seen: Inspection | Exception
+    async def _do_jobs(self) -> None:
+        while self._jobs:
+            job, done = self._jobs[0]
+            result: Any = None
+            failure: Exception | None = None
             try:
-                seen = await self._store.inspect(self._link, scope)
+                result = await job(self._link)
             except ServerUnreachableError as error:
-                self._failed_looks += 1
-                if self._failed_looks < MANY:
+                self._failed_jobs += 1
+                if self._failed_jobs < MANY:
                     raise
-                seen = error  # it is not the server, but what is there to be seen
-            self._failed_looks = 0
-            del self._to_inspect[0]
-            if answer.done():
+                failure = error  # it is not the server, but what is there to be done
+            self._failed_jobs = 0
+            del self._jobs[0]
+            if done.done():
                 continue
-            if isinstance(seen, Exception):
-                answer.set_exception(seen)
+            if failure is not None:
+                done.set_exception(failure)
             else:
-                answer.set_result(seen)
+                done.set_result(result)
 
     async def _listen(self) -> None:
         """Hear of grants that other nodes' calls have caused."""
@@ -153,7 +157,8 @@ class Node:
         while True:
             try:
                 self._ears = await self._server.connect()
-                await self._ears.listen(self._store.channel, RENEWAL * self._lease, self._hear)
+                channels = self._store.channels
+                await self._ears.listen(channels, RENEWAL * self._lease, self._hear)
             except Exception as error:
                 failures = failures + 1 if self._deaf else 0
                 self._deaf = True

@@ -10,6 +10,7 @@ from types import TracebackType
 
 from semaphore_middleware.errors import PermitLostError
 from semaphore_middleware.limits import Limit
+from semaphore_middleware.outcome import Outcome
 
 
 class Stage(Enum):
@@ -38,6 +39,7 @@ class Permit:
         "error",
         "limit",
         "number",
+        "outcome",
         "scope",
         "stage",
         "wait",
@@ -71,6 +73,8 @@ class Permit:
         self._when_lost: Callable[[], object] | None = None
         self.error: PermitLostError | None = None
         """Why it was lost."""
+        self.outcome: Outcome | None = None
+        """What came of the request; told with the release, where it is of use."""
 
     def __repr__(self) -> str:
         return f"<Permit {self.number} for {self.scope!r}: {self.stage.value}>"
@@ -78,6 +82,11 @@ class Permit:
     @property
     def lost(self) -> bool:
         return self.stage is Stage.LOST
+
+    @property
+    def granted_at(self) -> float:
+        """On the loop's clock."""
+        return self.asked_at + self.wait
 
     @property
     def ends_with_loss(self) -> bool:
@@ -90,6 +99,20 @@ class Permit:
             self._give_back(self)
             self.stage = Stage.RELEASED
             self._granted.cancel()
+
+    def answered(self, latency: float) -> None:
+        """The site answered as usual, after so many seconds. Say it before the release."""
+        self.outcome = Outcome(latency)
+
+    def refused(self, retry_after: float = 0.0) -> None:
+        """The site said "not now", and for how many seconds if it did. Say it before the release:
+        nobody else gets a permit of this scope until then.
+        """
+        self.outcome = Outcome(refused=True, retry_after=max(0.0, retry_after))
+
+    def failed(self) -> None:
+        """The site gave no answer. Some of these in a row are like a refusal."""
+        self.outcome = Outcome()
 
     def until_lost(self) -> AbstractContextManager[None]:
         """Cancel what this task does in the `with` when the permit is lost.

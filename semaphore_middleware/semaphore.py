@@ -5,18 +5,22 @@ from __future__ import annotations
 import asyncio
 import math
 import secrets
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import Self
+from typing import Any, Self
 
 from semaphore_middleware import embedded
 from semaphore_middleware.connection import Server
 from semaphore_middleware.errors import AcquireTimeoutError, ClosedError, SettingsError
+from semaphore_middleware.keys import Keys
 from semaphore_middleware.limits import ALLOWED, Limit
 from semaphore_middleware.messages import Inspection
 from semaphore_middleware.node import Node
+from semaphore_middleware.outcome import Backoff
 from semaphore_middleware.permit import Permit
+from semaphore_middleware.rules import Change, Rule
 from semaphore_middleware.settings import check_prefix, default_node, url_from_environment
+from semaphore_middleware.steering import Steering
 from semaphore_middleware.store import Store
 
 
@@ -34,10 +38,11 @@ class FairSemaphore:
     `url` is a `redis://`, `rediss://` or `unix://` address; None takes `REDIS_URL` from the
     environment, else starts an embedded server. `lease` and `recovery_wait` (by default the lease)
     are in seconds and should be the same on all nodes; `prefix` is the first part of every key;
-    `node` is this node's name, to which a few random letters are added; `url_from` says in errors
-    where the address was set.
+    `node` is this node's name, to which a few random letters are added; `backoff` is how long a
+    site is left alone that said "not now" (see `Permit.refused`), but not for how long; `url_from`
+    says in errors where the address was set.
     `on_event` is called with the name of what happened: "reconnects", "lost", "store_losses",
-    "stalls" or "strange_messages".
+    "backoffs", "stalls" or "strange_messages".
     """
 
     def __init__(
@@ -48,6 +53,7 @@ class FairSemaphore:
         lease: float = 15.0,
         recovery_wait: float | None = None,
         prefix: str = "semaphore",
+        backoff: Backoff = Backoff(),  # noqa: B008 - it is frozen
         url_from: str = "the server's URL",
         on_event: Callable[[str], None] = lambda _: None,
     ) -> None:
@@ -66,6 +72,7 @@ class FairSemaphore:
         self._lease = lease
         self._recovery_wait = lease if recovery_wait is None else recovery_wait
         self._prefix = check_prefix(prefix, "prefix")
+        self._backoff = backoff
         if url is not None:
             self._server(url)  # a bad address is an error now, not when the semaphore is opened
         self._on_event = on_event
@@ -93,11 +100,19 @@ class FairSemaphore:
             self.url = self._lodger.url
         try:
             server = self._server(self.url)
+            keys = Keys(self._prefix)
             store = Store(
-                server, self._prefix, self.node, self._lease, self._recovery_wait, self._on_event
+                server,
+                keys,
+                self.node,
+                self._lease,
+                self._recovery_wait,
+                self._on_event,
+                self._backoff,
             )
             node = Node(server, store, self._lease, self._on_event)
             await node.start()
+            self._steering = Steering(store, keys)
         except BaseException:
             self._leave_embedded()
             raise
@@ -180,7 +195,46 @@ class FairSemaphore:
 
     async def inspect(self, scope: str) -> Inspection:
         """Limit, holders and waiters of a scope, on all nodes. Changes nothing on the server."""
-        return await self._opened().inspect(scope)
+        (seen,) = await self._opened().do(lambda link: self._steering.inspect(link, scope))
+        return seen
+
+    async def survey(self) -> list[Inspection]:
+        """All scopes that are in use, that are remembered for what their sites answered, or that
+        have a rule; by name. Changes nothing on the server, but looks at all of its keys.
+        """
+        return await self._opened().do(self._steering.survey)
+
+    async def rules(self) -> list[Rule]:
+        """What operators have set with `configure` and `pause`, by name."""
+        return await self._opened().do(self._steering.rules)
+
+    def limit_of(self, scope: str) -> int | None:
+        """How many may hold a permit of `scope`, as this node last heard; None: it never did."""
+        return self._opened().limit_of(scope)
+
+    async def configure(self, name: str, limit: int | Limit | Mapping[str, Any] | None) -> None:
+        """Set the limit of a scope, or of each host below one (`"*.example.org"`), on the server.
+
+        Written as in `SEMAPHORE_LIMITS`; what a dict leaves out stays as it is. It wins over what
+        all nodes' settings say until `reset`, holds within a second everywhere, takes nothing from
+        holders, and outlives the nodes. Raises `SettingsError`.
+        """
+        await self._change(Change.configure(name, limit, self.node))
+
+    async def pause(self, name: str) -> None:
+        """Grant no permit of this scope, or of hosts that fit the pattern, until `resume`."""
+        await self._change(Change.pause(name, self.node))
+
+    async def resume(self, name: str) -> None:
+        """Go on after `pause`; also at once with a site that said "not now"."""
+        await self._change(Change.resume(name, self.node))
+
+    async def reset(self, name: str) -> None:
+        """Let the nodes' settings hold again, and forget what the site's answers have taught."""
+        await self._change(Change.reset(name))
+
+    async def _change(self, change: Change) -> None:
+        await self._opened().do(lambda link: self._steering.change(link, change))
 
     def _opened(self) -> Node:
         if self._node is None:

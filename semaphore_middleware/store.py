@@ -6,13 +6,11 @@ it saw of each server's life.
 
 from __future__ import annotations
 
-import binascii
 import logging
 import math
 import random
 import time
 from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache
 from hashlib import sha1
 from importlib import resources
 from typing import Any
@@ -21,16 +19,17 @@ from redis.exceptions import NoScriptError
 
 from semaphore_middleware.connection import Link, Server
 from semaphore_middleware.errors import ServerUnreachableError
+from semaphore_middleware.keys import Keys, encoded
 from semaphore_middleware.life import Life
-from semaphore_middleware.messages import Answer, Ask, Inspection, Member, batches
+from semaphore_middleware.messages import Answer, Ask, batches
+from semaphore_middleware.outcome import Backoff
+from semaphore_middleware.rules import LIMITLESS
 
 logger = logging.getLogger(__name__)
 
-VERBS = ("acquire", "release", "renew")
-SHARED = ("prelude", "scope", "line", "promote")  # scripts in front of every verb's, in this order
-
-BUCKETS = 256  # never a setting: nodes that disagreed would each have a limit of their own
-LIMITLESS = 2**53  # Lua's numbers count no further
+VERBS = ("acquire", "release", "renew", "report")
+SHARED = ("prelude", "site", "scope", "line", "promote")  # in front of every verb, in this order
+LEARNING = ("adaptive", "answers")  # and these in front of "report"
 
 # Seconds that an epoch is kept after its last use: a wall clock that is set an hour ahead must not
 # expire it, for a node that is new could not tell that from an idle server.
@@ -49,37 +48,39 @@ class Store:
     def __init__(
         self,
         server: Server,
-        prefix: str,
+        keys: Keys,
         node: str,
         lease: float,
         recovery_wait: float,
         on_event: Callable[[str], None],
+        backoff: Backoff = Backoff(),  # noqa: B008 - it is frozen
     ) -> None:
         self._server = server
-        self._prefix = prefix.encode("utf-8", "surrogatepass")
-        self._node = node.encode("utf-8", "surrogatepass")
+        self._backoff = backoff
+        self._keys = keys
+        self._node = encoded(node)
         self._lease = lease
         self._recovery_wait = recovery_wait
         self._step = _ms(STEP * lease)
-        self._keys = lru_cache(maxsize=512)(self._name_keys)
         self._life: Life | None = None
         self._seen: dict[bytes, float] = {}  # epoch key -> when it was last as it should be
         self._quiet_since = -math.inf
         self._silent_until = -math.inf
         self._count = on_event
-        clock, shared = _source("clock"), "".join(_source(part) for part in SHARED)
-        self._scripts = {verb: clock + _source(verb) for verb in ("hello", "inspect")}
-        self._scripts |= {verb: clock + shared + _source(verb) for verb in VERBS}
+        self._scripts = {
+            "hello": _script("hello"),
+            "inspect": _script("site", "inspect"),
+            **{verb: _script(*SHARED, verb) for verb in VERBS},
+            "report": _script(*SHARED, *LEARNING, "report"),
+        }
         self._shas = {v: sha1(s.encode()).hexdigest() for v, s in self._scripts.items()}
 
     @property
-    def channel(self) -> bytes:
-        """Where this node is told of grants that another node's call has caused."""
-        return self._channels + self._node
-
-    @property
-    def _channels(self) -> bytes:
-        return self._prefix + b":grants:"
+    def channels(self) -> tuple[bytes, bytes]:
+        """Where this node is told of grants that another node's call has caused, and where all are
+        told that operators have changed something.
+        """
+        return self._keys.grants + self._node, self._keys.changes
 
     # Calls ------------------------------------------------------------------------------------
 
@@ -100,25 +101,23 @@ class Store:
                 for ask, reply in zip(call, per_scope, strict=True):
                     if reply[0] == b"ok":
                         answers.append(Answer.read(ask, reply))
-                        self._seen[self._epoch_key(ask.scope)] = now
+                        self._seen[self._keys.of(ask.scope).epoch] = now
                     else:
                         strangers.append(ask)
             if strangers:
-                await self._say_hello(link, {self._epoch_key(ask.scope) for ask in strangers})
+                await self._say_hello(link, {self._keys.of(ask.scope).epoch for ask in strangers})
             asks = strangers
         return answers
 
-    async def inspect(self, link: Link, scope: str) -> Inspection:
-        """Look at a scope without changing anything."""
-        keys = self._keys(scope)
-        call = ("inspect", len(keys), *keys, self._step)
-        ((limit, holders, waiters),) = await self._evaluate(link, [call])
-        return Inspection(
-            scope,
-            limit or None,
-            tuple(Member.read(*holder) for holder in holders),
-            tuple(Member.read(*waiter) for waiter in waiters),
-        )
+    async def inspect(self, link: Link, scopes: Sequence[str]) -> list[Any]:
+        """Look at scopes without changing anything: a raw reply for each."""
+        keys = [self._keys.of(scope) for scope in scopes]
+        calls = [("inspect", len(k), *k, self._step) for k in keys]
+        return await self._evaluate(link, calls) if calls else []
+
+    async def command(self, link: Link, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Plain commands, in one go. Raises `ServerUnreachableError` if the server refuses one."""
+        return self._check(await link.call(commands))
 
     async def _evaluate(
         self, link: Link, calls: Sequence[tuple[Any, ...]], first_apart: bool = False
@@ -131,6 +130,9 @@ class Store:
             await link.call([("SCRIPT", "LOAD", script) for script in self._scripts.values()])
             # All from the first one on: their order counts, and each can be sent twice.
             replies[missing[0] :] = await link.call(commands[missing[0] :])
+        return self._check(replies)
+
+    def _check(self, replies: list[Any]) -> list[Any]:
         for reply in replies:
             if isinstance(reply, Exception):  # full, failing to save, a key that is not ours
                 raise ServerUnreachableError(f"{self._server} refuses: {reply}") from reply
@@ -140,7 +142,7 @@ class Store:
         assert self._life is not None
         keys: list[bytes] = []
         arguments: list[Any] = [
-            self._channels,
+            self._keys.grants,
             self._node,
             self._life.run_id,
             int(self._life.evicts),
@@ -150,20 +152,12 @@ class Store:
             random.random(),
         ]
         for ask in batch:
-            keys += self._keys(ask.scope)
+            keys += self._keys.of(ask.scope)
             limit, concurrency = ask.limit, min(ask.limit.concurrency, LIMITLESS)
-            arguments += (concurrency, _ms(limit.delay), limit.jitter, len(ask.numbers))
-            arguments += ask.numbers
+            report = ask.report.packed(self._backoff) if ask.report else b""
+            arguments += (concurrency, _ms(limit.delay), limit.jitter, int(limit.adaptive), report)
+            arguments += (len(ask.numbers), *ask.numbers)
         return (batch[0].verb, len(keys), *keys, *arguments)
-
-    def _name_keys(self, scope: str) -> list[bytes]:
-        name = scope.encode("utf-8", "surrogatepass")
-        stem = b"%s:{%d}:" % (self._prefix, _bucket(name))
-        parts = (b"held", b"line", b"waiting", b"state")
-        return [stem + name + b":" + part for part in parts] + [stem + b"epoch"]
-
-    def _epoch_key(self, scope: str) -> bytes:
-        return self._keys(scope)[4]
 
     # The server's life ------------------------------------------------------------------------
 
@@ -222,7 +216,7 @@ class Store:
         """
         if not life.may_have_lost:
             return False
-        note, condition = self._prefix + b":quiet", repr(life.condition).encode()
+        note, condition = self._keys.quiet, repr(life.condition).encode()
         if time.monotonic() - self._quiet_since >= self._recovery_wait:
             await link.call([("SET", note, condition, "PX", _ms(KEPT))])
             return True
@@ -230,12 +224,12 @@ class Store:
         return bool(reply == condition)
 
 
+def _script(*parts: str) -> str:
+    return "".join(_source(part) for part in ("clock", *parts))
+
+
 def _source(verb: str) -> str:
     return resources.files("semaphore_middleware.lua").joinpath(f"{verb}.lua").read_text("utf-8")
-
-
-def _bucket(name: bytes) -> int:
-    return binascii.crc_hqx(name, 0) % BUCKETS  # CRC16 as in Redis Cluster
 
 
 def _ms(seconds: float) -> int:

@@ -12,8 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ParamSpec, Self, TypeVar
 
 from semaphore_middleware.connection import Link, Server
+from semaphore_middleware.keys import Keys
 from semaphore_middleware.limits import Limit
 from semaphore_middleware.messages import Answer, Ask, Inspection, Verb
+from semaphore_middleware.steering import Steering
 from semaphore_middleware.store import Store
 from tests.servers import RedisServer
 
@@ -69,9 +71,11 @@ class Caller:
         self.name = name
         self.events: Counter[str] = Counter()
         self._server = Server(server.url, 5.0)
+        keys = Keys("semaphore")
         self.store = Store(
-            self._server, "semaphore", name, lease, recovery_wait, lambda e: self.events.update([e])
+            self._server, keys, name, lease, recovery_wait, lambda e: self.events.update([e])
         )
+        self._steering = Steering(self.store, keys)
 
     @classmethod
     async def join(cls, server: RedisServer, name: str, **options: float) -> Self:
@@ -104,7 +108,8 @@ class Caller:
         return answer
 
     async def inspect(self, scope: str) -> Inspection:
-        return await self.store.inspect(self.link, scope)
+        (seen,) = await self._steering.inspect(self.link, scope)
+        return seen
 
 
 def key(scope: str, part: str) -> bytes:

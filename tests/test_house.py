@@ -25,19 +25,20 @@ FLOORS = [  # from the top; arrows only go down
     {"gate"},
     {"collector", "hands", "scopes", "semaphore", "stats", "waiters"},
     {"node"},
-    {"ledger"},
+    {"ledger", "steering"},
     {"store"},
-    {"embedded", "messages", "permit", "settings"},
-    {"connection", "limits"},
+    {"embedded", "messages", "permit", "rules", "settings"},
+    {"connection", "keys", "limits", "outcome"},
     {"life"},
     {"errors", "lua"},
 ]
 WITHOUT_SCRAPY = {
-    *("semaphore", "node", "ledger", "permit", "store", "messages"),
-    *("connection", "embedded", "errors", "life", "limits", "lua"),
+    *("semaphore", "node", "ledger", "steering", "permit", "store", "messages", "keys"),
+    *("connection", "embedded", "errors", "life", "limits", "lua", "outcome", "rules"),
 }
 PUBLIC = {
     "AcquireTimeoutError",
+    "Backoff",
     "ClosedError",
     "FairSemaphore",
     "Inspection",
@@ -45,6 +46,7 @@ PUBLIC = {
     "Member",
     "Permit",
     "PermitLostError",
+    "Rule",
     "SemaphoreError",
     "ServerRefusedError",
     "ServerUnreachableError",

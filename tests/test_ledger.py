@@ -29,7 +29,7 @@ class Said:
 
     def hear(self, scope: str, spare: int, *numbers: int) -> None:
         ask = Ask("acquire", scope, Limit(9), numbers)
-        self.ledger.settle(Answer(ask, numbers, (), spare, None), sent=0.0)
+        self.ledger.settle(Answer(ask, numbers, (), spare, None, 9, False, None), sent=0.0)
 
 
 @in_asyncio

@@ -127,7 +127,8 @@ def test_a_value_that_is_no_limit_is_refused(value: Any) -> None:
         limits({"example.com": value})
     with pytest.raises(SettingsError, match=re.escape(f"{SETTING}['*.example.com'] = {value!r}")):
         limits({"*.example.com": value})
-    with pytest.raises(SettingsError, match=re.escape(f"{SETTING}['a'] = {value!r}: {ALLOWED}")):
+    message = re.escape(f"{SETTING}['a']['concurrency'] = {value!r}: {ALLOWED}")
+    with pytest.raises(SettingsError, match=message):
         limits({"a": {"concurrency": value}})
 
 
@@ -144,7 +145,12 @@ def test_a_value_that_is_no_limit_is_refused(value: Any) -> None:
         ({"jitter": 1.1}, "['jitter'] = 1.1: "),
         ({"concurency": 2}, ": unknown key 'concurency'; "),
         ({1: 2}, ": unknown key 1; "),
-        ({"concurrency": None, "delay": 1}, ": a 'delay' needs a 'concurrency'; "),
+        ({"adaptive": 1}, "['adaptive'] = 1: "),
+        ({"concurrency": None, "delay": 1}, ": a 'delay' or 'adaptive' needs a 'concurrency'; "),
+        (
+            {"concurrency": None, "adaptive": True},
+            ": a 'delay' or 'adaptive' needs a 'concurrency'; ",
+        ),
     ],
 )
 def test_a_dict_with_a_mistake_is_refused_by_the_key_at_fault(
@@ -170,7 +176,7 @@ def test_a_star_anywhere_else_is_refused(host: str) -> None:
 @pytest.mark.parametrize(
     ("slots", "message"),
     [
-        ({"a": {"concurrency": 0}}, "DOWNLOAD_SLOTS['a'] = 0: allowed is"),
+        ({"a": {"concurrency": 0}}, "DOWNLOAD_SLOTS['a']['concurrency'] = 0: allowed is"),
         ({"a": {"delay": -1}}, "DOWNLOAD_SLOTS['a']['delay'] = -1: allowed is"),
         ({"a": 3}, "DOWNLOAD_SLOTS['a'] = 3: allowed is"),
         ({"a": None}, "DOWNLOAD_SLOTS['a'] = None: allowed is"),
@@ -183,7 +189,7 @@ def test_a_bad_slot_is_refused(slots: dict[Any, Any], message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [(0,), (-1,), (1.5,), ("2",), (1, -1), (1, math.inf), (1, 0, 2)]
+    "arguments", [(0,), (-1,), (1.5,), ("2",), (1, -1), (1, math.inf), (1, 0, 2), (1, 0, 0, 1)]
 )
 def test_there_is_no_bad_limit(arguments: tuple[Any, ...]) -> None:
     with pytest.raises(SettingsError, match="Limit"):
@@ -193,5 +199,7 @@ def test_there_is_no_bad_limit(arguments: tuple[Any, ...]) -> None:
 def test_one_limit_is_read_like_those_of_the_table() -> None:
     assert parse_limit(None, "here", DEFAULT) is None
     assert parse_limit(3, "here", DEFAULT) == Limit(3, 1, 0.5)
+    assert parse_limit({"adaptive": True}, "here", DEFAULT) == Limit(8, 1, 0.5, adaptive=True)
+    assert parse_limit({"concurrency": None}, "here", DEFAULT) is None
     with pytest.raises(SettingsError, match=re.escape(f"here = 0: {ALLOWED}")):
         parse_limit(0, "here", DEFAULT)

@@ -13,7 +13,15 @@ from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from semaphore_middleware import store
-from tests import test_epoch, test_leases, test_line, test_scripts, test_spacing
+from tests import (
+    test_epoch,
+    test_leases,
+    test_line,
+    test_refusals,
+    test_rules,
+    test_scripts,
+    test_spacing,
+)
 from tests.machine import Playground, machine_on
 from tests.nodes import Outside
 from tests.servers import RedisServer
@@ -70,12 +78,12 @@ SEEN_BY_THE_MODEL: dict[str, Mutant] = {
     ),
     "ties by name": ("line", "place * TIES + joined", "place * TIES"),
     "gaps in the line stay": ("promote", "  close_gaps(scope)\n", ""),
-    "the latest limit wins": ("scope", "math.min(scope.limit or scope.asked.limit, ", "("),
+    "the latest limit wins": ("scope", "math.min(scope.limit or asked.limit, ", "("),
     "a limit outlives its use": ("scope", "scope.count.held + scope.count.line == 0", "false"),
     "one more than the limit": (
         "promote",
-        "local free = scope.limit",
-        "local free = 1 + scope.limit",
+        "local free = scope.in_force.limit",
+        "local free = 1 + scope.in_force.limit",
     ),
     "one grant a call": (
         "promote",
@@ -123,19 +131,19 @@ SEEN_BY_A_TEST: dict[str, tuple[Mutant, Callable[..., None]]] = {
         test_leases.test_inspect_leaves_out_the_dead,
     ),
     "no delay": (
-        ("promote", "if scope.delay > 0 then space_next_start(scope) end", ""),
+        ("promote", "if scope.in_force.delay > 0 then space_next_start(scope) end", ""),
         test_spacing.test_with_a_delay_one_starts_at_a_time,
     ),
     "all that is due starts at once": (
-        ("promote", "if scope.delay > 0 then return 1, 0 end", ""),
+        ("promote", "if scope.in_force.delay > 0 then return 1, 0 end", ""),
         test_spacing.test_with_a_delay_one_starts_at_a_time,
     ),
     "the shortest delay wins": (
-        ("scope", "scope.asked.delay > scope.delay", "scope.asked.delay < scope.delay"),
+        ("scope", "asked.delay > scope.delay", "asked.delay < scope.delay"),
         test_spacing.test_the_longest_delay_in_use_wins,
     ),
     "an idle scope forgets its delay": (
-        ("scope", "if wait > 0 then", "if false then"),
+        ("scope", "if kept == 0 then return end", "do return end"),
         test_spacing.test_a_delay_outlives_the_idle_scope,
     ),
     "told again and again": (
@@ -169,6 +177,38 @@ SEEN_BY_A_TEST: dict[str, tuple[Mutant, Callable[..., None]]] = {
     "a node pays for what it cancelled": (
         ("line", "forget(scope, 'last:' .. node)", ""),
         test_line.test_a_node_that_cancelled_many_waiters_is_not_punished_afterwards,
+    ),
+    "a refusal is not heeded": (
+        ("promote", "scope.next, scope.site.quiet)", "scope.next)"),
+        test_refusals.test_a_refusal_does_not_hand_the_permit_to_the_next_in_line,
+    ),
+    "each refusal is an incident": (
+        ("answers", "if scope.now - report.bad_age >= scope.site.quiet then", "do"),
+        test_refusals.test_many_refusals_of_one_incident_are_one_step,
+    ),
+    "the last refusal decides": (
+        ("answers", "math.max(scope.site.quiet, scope.now + pause)", "scope.now + pause"),
+        test_refusals.test_of_one_incident_the_longest_wait_that_the_site_asks_for_counts,
+    ),
+    "any answer forgives": (
+        ("answers", "and scope.now - report.good_age >= scope.site.quiet then", "then"),
+        test_refusals.test_an_answer_to_what_began_before_the_refusal_forgives_nothing,
+    ),
+    "a report counts each time": (
+        ("report", "if leave(scope, scope.ids) and", "leave(scope, scope.ids) if"),
+        test_refusals.test_a_report_that_is_sent_twice_counts_once,
+    ),
+    "an idle site is forgiven": (
+        ("scope", "learn(scope, 'quiet', scope.now + math", "learn(scope, 'quiet', 0 * math"),
+        test_refusals.test_a_pause_outlives_the_idle_scope,
+    ),
+    "a pattern before the name": (
+        ("site", "rule[part] = rule[part] or found", "rule[part] = found"),
+        test_rules.test_the_most_exact_name_wins_part_by_part,
+    ),
+    "a pause is not heeded": (
+        ("promote", "if scope.in_force.paused then return 0 end", ""),
+        test_rules.test_a_scope_goes_on_although_its_pattern_is_paused,
     ),
 }
 

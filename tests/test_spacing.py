@@ -35,7 +35,8 @@ async def test_the_delay_of_an_idle_scope_goes_by_real_time_though_nobody_called
     a = await Caller.join(server, "a")
     await a.acquire("s", 1, limit=SLOW)
     await a.release("s", 1)
-    outside.client.pexpire(key("s", "state"), 5000)  # what 55 s without a call would do
+    # What 55 s without a call would do.
+    outside.client.hincrbyfloat(key("s", "state"), "idle", -55_000)
 
     again = (await a.acquire("s", 2, limit=SLOW)).again
     assert again is not None

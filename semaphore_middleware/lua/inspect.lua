@@ -1,6 +1,9 @@
 -- Looks at a scope and changes nothing.
--- KEYS: held, line, waiting, state, epoch. ARGV: the clock's longest step (ms).
--- Reply: limit in force (0: idle), holders, waiters in the order of the line; each of them as
+-- KEYS: held, line, waiting, state, epoch, rules. ARGV: the clock's longest step (ms).
+-- Reply: limit in force (0: idle, and no operator has set one), the limit it grows back to where it
+--        is adaptive; delay; how long until the next start may be, and how long the site is quiet (ms);
+--        the pause that a next incident would begin with (ms); 1 if paused; who set the limit (empty:
+--        the nodes' settings); grants since the scope was idle; holders, waiters in the order of the line; each of them as
 --        id, age (ms; of a waiter since it asked, of a holder since its grant), lease left (ms).
 
 local wall, clock = unpack(redis.call('HMGET', KEYS[5], 'wall', 'clock'))
@@ -21,5 +24,19 @@ for _, id in ipairs(redis.call('ZRANGE', KEYS[2], 0, -1)) do
   local lease_end = tonumber(redis.call('ZSCORE', KEYS[3], id)) or now
   if lease_end > now then table.insert(waiters, member(id, lease_end)) end
 end
-local limit = tonumber(redis.call('HGET', KEYS[4], 'limit')) or 0
-return { limit, holders, waiters }
+
+local limit, delay, jitter, adaptive, after, text, idle, grants = unpack(redis.call('HMGET',
+  KEYS[4], 'limit', 'delay', 'jitter', 'adaptive', 'next', 'learnt', 'idle', 'grants'))
+local rule, site = rule_of(string.match(KEYS[1], '}:(.*):held$'), KEYS[6]), read_learnt(text)
+local force = in_force(rule, tonumber(limit) or 0, tonumber(delay) or 0, jitter, adaptive == '1')
+if force.adaptive and site.working > 0 then
+  force.limit = math.min(force.most, math.floor(site.working))
+end
+local since = idle and WALL - idle or now
+local function left(time)
+  return math.max(0, math.ceil((tonumber(time) or 0) - since))
+end
+return {
+  force.limit, force.most, math.ceil(force.delay), left(after), left(site.quiet),
+  math.ceil(site.backoff), force.paused and 1 or 0, rule.by or '', tonumber(grants) or 0, holders, waiters,
+}

@@ -99,6 +99,7 @@ local function close_gaps(scope)
   scope.gaps = {}
 end
 
+-- Whether any of them held a permit is the reply.
 local function leave(scope, ids)
   local held = scope.count.held > 0 and redis.call('ZREM', scope.held, unpack(ids)) or 0
   if held > 0 then
@@ -108,4 +109,5 @@ local function leave(scope, ids)
     end
   end
   if held < #ids then leave_line(scope, ids) end
+  return held > 0
 end

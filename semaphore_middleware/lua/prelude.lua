@@ -1,7 +1,8 @@
 -- Put in front of every verb: how a call is read, what is told to nodes, and the server's life.
--- KEYS: five a scope, in this order: held, line, waiting, state, epoch.
--- ARGV: the head below; then for each scope: limit, delay (ms), jitter (share of the delay),
---       how many permits, and their numbers. A permit's id is "<node>:<number>".
+-- KEYS: six a scope, in this order: held, line, waiting, state, epoch, rules.
+-- ARGV: the head below; then for each scope: limit, delay (ms), jitter (share of the delay), 1 if the
+--       limit is adaptive, a report (see `answers`; else empty), how many permits, and their numbers.
+--       A permit's id is "<node>:<number>".
 -- Every time is in milliseconds. Calls cost more than what they carry, so nothing is asked of the
 -- server twice, and many permits go in one command.
 

@@ -22,16 +22,17 @@ end
 
 -- How many permits may be granted now; when only time is in the way, also how long that takes.
 local function grantable(scope)
-  local free = scope.limit - scope.count.held
+  if scope.in_force.paused then return 0 end
+  local free = scope.in_force.limit - scope.count.held
   if free <= 0 then return 0 end
-  local earliest = math.max(scope.from, scope.next)
+  local earliest = math.max(scope.from, scope.next, scope.site.quiet)
   if scope.now < earliest then return 0, earliest - scope.now end
-  if scope.delay > 0 then return 1, 0 end -- one start at a time
+  if scope.in_force.delay > 0 then return 1, 0 end -- one start at a time
   return free
 end
 
 local function space_next_start(scope)
-  local varied = scope.delay * (1 + scope.jitter * (2 * DICE - 1))
+  local varied = scope.in_force.delay * (1 + scope.in_force.jitter * (2 * DICE - 1))
   keep(scope, 'next', scope.now + math.max(0, varied))
 end
 
@@ -82,7 +83,8 @@ local function grant(scope, ids, ends)
   end
   redis.call('ZADD', scope.held, unpack(members))
   count(scope, 'held', #ids)
-  if scope.delay > 0 then space_next_start(scope) end
+  keep(scope, 'grants', (scope.grants or 0) + #ids)
+  if scope.in_force.delay > 0 then space_next_start(scope) end
 end
 
 -- Tells the head of the line when to ask again, once: it is the only one with a reason to.
@@ -113,41 +115,56 @@ local function promote(scope)
   if wait and scope.count.line > 0 then tell_when(scope, wait) end
 end
 
+-- Of what use an answer's latency, and that it came at all, would be: whether nodes are to report.
+local function is_curious(scope)
+  return scope.in_force.adaptive or scope.site.backoff > 0 or scope.site.failures > 0
+end
+
+local function reply_of(scope)
+  local limit = scope.in_force.limit
+  local spare = limit - scope.count.held - scope.count.line
+  local again, incident = math.ceil(scope.again or -1), math.ceil(scope.incident or -1)
+  local curious = is_curious(scope) and 1 or 0
+  return { 'ok', again, spare, limit, curious, incident, scope.granted, scope.lost }
+end
+
 -- The frame of every verb: `change(scope)`, then `promote`, for each scope of the call.
 -- Reply: for each scope "ok", when to ask again (ms, -1: no need), how many permits are free (less
--- those who stand in line), the caller's granted numbers, its lost numbers; or "hello" where the
--- epoch is of another life, and nothing is done.
+-- those who stand in line), the limit that holds now, 1 if reports are wanted, for how long the site
+-- falls quiet because of this call (ms, -1: it does not), the caller's granted numbers, its lost
+-- numbers; or "hello" where the epoch is of another life, and nothing is done.
 local function for_each_scope(change)
   local replies, argument = {}, HEAD
-  for key = 1, #KEYS, 5 do
+  for key = 1, #KEYS, 6 do
     local scope = {
       held = KEYS[key], line = KEYS[key + 1], waiting = KEYS[key + 2], state = KEYS[key + 3],
       asked = {
         limit = tonumber(ARGV[argument + 1]),
         delay = tonumber(ARGV[argument + 2]),
         jitter = tonumber(ARGV[argument + 3]),
+        adaptive = tonumber(ARGV[argument + 4]),
       },
+      report = ARGV[argument + 5],
       ids = {}, coming = {}, granted = {}, lost = {}, gaps = {},
     }
-    local permits = tonumber(ARGV[argument + 4])
+    local permits = tonumber(ARGV[argument + 6])
     for i = 1, permits do
-      local number = ARGV[argument + 4 + i]
+      local number = ARGV[argument + 6 + i]
       scope.ids[i] = NODE .. ':' .. number
       own[scope.ids[i]] = number
     end
-    argument = argument + 4 + permits
+    argument = argument + 6 + permits
 
     local epoch = epoch_of(KEYS[key + 4])
     if epoch.known then
       scope.epoch, scope.now, scope.from = epoch, epoch.now, epoch.from
+      scope.rule = rule_of(string.match(KEYS[key], '}:(.*):held$'), KEYS[key + 5])
       read(scope)
       agree_on_limit(scope)
       change(scope)
       promote(scope)
       write(scope)
-      local again = math.ceil(scope.again or -1)
-      local spare = scope.limit - scope.count.held - scope.count.line
-      table.insert(replies, { 'ok', again, spare, scope.granted, scope.lost })
+      table.insert(replies, reply_of(scope))
     else
       table.insert(replies, { 'hello' })
     end

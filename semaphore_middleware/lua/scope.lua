@@ -5,13 +5,18 @@
 -- or asked for).
 
 local FIELDS = {
-  'limit', 'delay', 'jitter', -- in force
+  'limit', 'delay', 'jitter', 'adaptive', -- what the nodes agree on
   'next', -- when the next start may be
   'virtual', 'joined', -- the line's virtual time, and its tie-breaker
+  'grants', -- so many, since the scope was idle
   'due', -- no lease ends before
   'expires', -- when the keys do
   'told', -- which head of the line knows when to ask again
+  'learnt', -- of the site
+  'idle', -- since when nobody uses it, by the wall clock; `next` and `quiet` count from there
 }
+local TEXTS = { told = true, learnt = true }
+local MEMORY = 600000 -- how long what was learnt of an idle site is kept
 table.insert(FIELDS, 'last:' .. NODE)
 
 local function keep(scope, field, value)
@@ -33,10 +38,28 @@ local function count(scope, key, change)
   if scope.count[key] == 0 then scope.endless[key] = true end
 end
 
+-- Notes something of the site, besides FIELDS.
+local function learn(scope, part, value)
+  if scope.site[part] ~= value then
+    scope.site[part] = value
+    scope.has_learnt = true
+  end
+end
+
+-- Nobody called, so the bucket's clock may have stood still. The wall clock has not.
+local function wake(scope)
+  local passed = math.max(0, WALL - scope.idle)
+  keep(scope, 'next', scope.now + math.max(0, scope.next - passed))
+  if scope.site.quiet > 0 then
+    learn(scope, 'quiet', scope.now + math.max(0, scope.site.quiet - passed))
+  end
+  forget(scope, 'idle')
+end
+
 local function read(scope)
   local values = redis.call('HMGET', scope.state, unpack(FIELDS))
   for i, field in ipairs(FIELDS) do
-    scope[field] = field == 'told' and values[i] or tonumber(values[i]) or nil
+    scope[field] = TEXTS[field] and values[i] or tonumber(values[i]) or nil
   end
   scope.changed, scope.count, scope.endless = {}, {}, { state = not scope.limit }
   for _, key in ipairs({ 'held', 'line' }) do
@@ -47,20 +70,28 @@ local function read(scope)
   scope.virtual = scope.virtual or 0
   scope.joined = scope.joined or 0
   scope.next = scope.next or 0
-  if not scope.limit and scope.next > 0 then
-    -- Idle: nobody called, so its clock may have stood still. The key's own expiry has not.
-    local left = redis.call('PTTL', scope.state)
-    scope.next = math.min(scope.next, scope.now + math.max(0, left))
-  end
+  scope.site = read_learnt(scope.learnt)
+  if scope.idle then wake(scope) end
+end
+
+-- An adaptive limit starts low, or the site's own latency would never be seen.
+local function apply_working_limit(scope)
+  if scope.site.working == 0 then learn(scope, 'working', 1) end
+  scope.in_force.limit = math.min(scope.in_force.most, math.floor(scope.site.working))
 end
 
 -- The strictest limit in use wins, until the scope is idle.
 local function agree_on_limit(scope)
-  keep(scope, 'limit', math.min(scope.limit or scope.asked.limit, scope.asked.limit))
-  if not scope.delay or scope.asked.delay > scope.delay then
-    keep(scope, 'delay', scope.asked.delay)
-    keep(scope, 'jitter', scope.asked.jitter)
+  local asked = scope.asked
+  keep(scope, 'limit', math.min(scope.limit or asked.limit, asked.limit))
+  if not scope.delay or asked.delay > scope.delay then
+    keep(scope, 'delay', asked.delay)
+    keep(scope, 'jitter', asked.jitter)
   end
+  if asked.adaptive > 0 then keep(scope, 'adaptive', 1) end
+  local adaptive = scope.adaptive == 1
+  scope.in_force = in_force(scope.rule, scope.limit, scope.delay, scope.jitter, adaptive)
+  if scope.in_force.adaptive then apply_working_limit(scope) end
 end
 
 -- The scores of these members, in their order; nothing where there is none.
@@ -84,14 +115,27 @@ local function lengthen(scope, key, ids)
   redis.call('ZADD', scope[key], unpack(pairs_of))
 end
 
--- An idle scope leaves nothing behind, but for the time of its next start, until then.
+local function pack_learnt(site)
+  local values = {}
+  for i, part in ipairs(LEARNT) do
+    values[i] = site[part]
+  end
+  return table.concat(values, ' ')
+end
+
+-- An idle scope leaves nothing behind, but for the time of its next start, until then, and what was
+-- learnt of the site, for a while.
 local function write_idle(scope)
   redis.call('DEL', scope.state)
-  local wait = math.ceil(scope.next - scope.now)
-  if wait > 0 then
-    redis.call('HSET', scope.state, 'next', scope.next)
-    redis.call('PEXPIRE', scope.state, wait)
-  end
+  local site = scope.site
+  site.quiet, site.samples, site.sum = math.max(0, site.quiet - scope.now), 0, 0
+  local wait = math.max(0, scope.next - scope.now)
+  local kept = math.max(wait, site.quiet)
+  if site.backoff + site.failures + site.working > 0 then kept = kept + MEMORY end
+  if kept == 0 then return end
+  redis.call('HSET', scope.state, 'next', wait, 'idle', WALL)
+  if kept > wait then redis.call('HSET', scope.state, 'learnt', pack_learnt(site)) end
+  redis.call('PEXPIRE', scope.state, math.ceil(kept))
 end
 
 -- Keys are kept longer than their epoch: when they are gone, so is it, and the next caller hears
@@ -109,6 +153,7 @@ local function write(scope)
   if scope.count.held + scope.count.line == 0 then return write_idle(scope) end
   local ends_soon = (scope.expires or 0) < scope.epoch.expires + KEPT / 2
   if ends_soon then keep(scope, 'expires', scope.epoch.expires + KEPT) end
+  if scope.has_learnt then keep(scope, 'learnt', pack_learnt(scope.site)) end
   local values, gone = {}, {}
   for field, value in pairs(scope.changed) do
     if value then

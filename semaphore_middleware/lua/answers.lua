@@ -1,0 +1,54 @@
+-- Put in front of `report`: what a site's answers say of how much it can take.
+-- Keys, arguments and reply: see the prelude.
+-- A report is nine numbers, as below. An incident is one step, however many requests it meets: all
+-- that began before the site fell quiet belong to it.
+
+local REPORT = {
+  'good', 'latency', 'good_age', -- answers, the mean of their latencies' logarithms, the oldest's age
+  'failed', 'refused', 'bad_age', -- those without answer, those told "not now", the youngest's age
+  'retry_after', -- the longest that the site asked for; 0: it did not say
+  'start', 'most', -- the first pause where it did not, and the longest
+}
+local IN_A_ROW = 3 -- failures that count as "not now"
+
+local function read_report(text)
+  local report, values = {}, string.gmatch(text, '%S+')
+  for _, part in ipairs(REPORT) do
+    report[part] = tonumber(values())
+  end
+  return report
+end
+
+local function fall_quiet(scope, report)
+  local pause = math.min(report.retry_after, report.most)
+  if scope.now - report.bad_age >= scope.site.quiet then
+    if pause == 0 then
+      pause = math.min(report.most, math.max(report.start, 2 * scope.site.backoff))
+      learn(scope, 'backoff', pause)
+    end
+    scope.incident = pause
+    shrink(scope, AFTER_REFUSAL)
+  end
+  learn(scope, 'quiet', math.max(scope.site.quiet, scope.now + pause))
+end
+
+-- A limit's worth of answers halves the pause that the next incident would begin with.
+local function recover(scope, report)
+  learn(scope, 'failures', 0)
+  if scope.site.backoff > 0 and scope.now - report.good_age >= scope.site.quiet then
+    local backoff = scope.site.backoff * 0.5 ^ (report.good / scope.in_force.limit)
+    learn(scope, 'backoff', backoff >= report.start / 2 and backoff or 0)
+  end
+end
+
+local function hear_answers(scope)
+  local report = read_report(scope.report)
+  if report.good > 0 then
+    recover(scope, report)
+    hear_latency(scope, report)
+  end
+  learn(scope, 'failures', scope.site.failures + report.failed)
+  if report.refused > 0 or (report.failed > 0 and scope.site.failures >= IN_A_ROW) then
+    fall_quiet(scope, report)
+  end
+end

@@ -1,0 +1,67 @@
+-- Put in front of every verb, and of `inspect`: what is known of a site besides what nodes ask for.
+-- Keys, arguments and reply: see the prelude.
+-- Rules are what operators have set. A bucket's rules key has fields "<part>:<name>", where a name is
+-- a scope, or "*." and a host for each host below it. They win over what nodes ask for.
+
+local PARTS = { 'concurrency', 'delay', 'jitter', 'adaptive', 'paused', 'by' }
+
+local rules = {} -- rules key -> its fields: one look is enough for a call
+
+local function rules_in(key)
+  if rules[key] == nil then
+    local fields = redis.call('HGETALL', key)
+    rules[key] = #fields > 0 and {}
+    for i = 1, #fields, 2 do
+      rules[key][fields[i]] = fields[i + 1]
+    end
+  end
+  return rules[key]
+end
+
+-- Each part as the most exact name has it that has it at all: the scope, then the longest pattern.
+local function rule_of(scope_name, key)
+  local rule, found = {}, rules_in(key)
+  if not found then return rule end
+  local name, rest = scope_name, scope_name
+  while rest do
+    for _, part in ipairs(PARTS) do
+      rule[part] = rule[part] or found[part .. ':' .. name]
+    end
+    rest = string.match(rest, '^[^.]*%.(.+)$')
+    name = rest and '*.' .. rest
+  end
+  return rule
+end
+
+-- What holds now: an operator's word before the nodes'.
+local function in_force(rule, limit, delay, jitter, adaptive)
+  if rule.adaptive then adaptive = rule.adaptive == '1' end
+  local most = tonumber(rule.concurrency) or limit
+  return {
+    most = most,
+    limit = most, -- but for an adaptive one, whose working limit is lower at times
+    delay = tonumber(rule.delay) or delay,
+    jitter = tonumber(rule.jitter) or jitter,
+    adaptive = adaptive,
+    paused = rule.paused == '1',
+  }
+end
+
+-- What its answers have taught about the site, in one field, for most sites have taught nothing.
+local LEARNT = {
+  'quiet', -- no start before; the site said "not now"
+  'backoff', -- the last such pause that had to be guessed, decayed (ms)
+  'failures', -- in a row
+  'working', -- the working limit, where it is adaptive; a fraction counts from one answer to the next
+  'base', -- the site's own latency, as the logarithm of milliseconds; 0: not known
+  'steady', -- 1 once the working limit has met the site's, and grows slowly
+  'samples', 'sum', 'since', -- of latencies, under this working limit
+}
+
+local function read_learnt(text)
+  local learnt, values = {}, string.gmatch(text or '', '%S+')
+  for _, part in ipairs(LEARNT) do
+    learnt[part] = tonumber(values() or 0)
+  end
+  return learnt
+end

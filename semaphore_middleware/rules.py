@@ -1,0 +1,113 @@
+"""Rules: what operators set on the server, for a scope or a pattern. They win over all settings."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from semaphore_middleware.limits import Limit, normal_host, parse_name, parse_parts
+
+LIMITLESS = 2**53  # Lua's numbers count no further
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What operators have set for a name; None: nothing, so what nodes ask for holds."""
+
+    name: str
+    """A scope; or '*.' and a host, for each host below it."""
+    by: str
+    """The node that set it last."""
+    concurrency: int | None = None
+    delay: float | None = None
+    jitter: float | None = None
+    adaptive: bool | None = None
+    paused: bool | None = None
+
+    @property
+    def is_pattern(self) -> bool:
+        return self.name.startswith("*.")
+
+    @classmethod
+    def read_all(cls, fields: Mapping[bytes, bytes]) -> list[Self]:
+        """From the fields of a rules key."""
+        parts: dict[str, dict[str, Any]] = {}
+        for field, value in fields.items():
+            part, _, name = field.decode("utf-8", "surrogatepass").partition(":")
+            read = READ.get(part)
+            if read is not None:
+                parts.setdefault(name, {"by": "", "name": name})[part] = read(value)
+        return [cls(**rule) for rule in parts.values()]
+
+
+READ: Mapping[str, Callable[[bytes], Any]] = {
+    "by": lambda value: value.decode("utf-8", "replace"),
+    "concurrency": int,
+    "delay": lambda value: int(value) / 1000,
+    "jitter": float,
+    "adaptive": lambda value: value == b"1",
+    "paused": lambda value: value == b"1",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Of the rule for one name: what is set, what no longer is, and all else stays as it was."""
+
+    names: tuple[str, ...]
+    """Scopes; or '*.' and a host, for each host below it."""
+    set: Mapping[str, Any]
+    unset: tuple[str, ...] = ()
+    unlearn: bool = False
+    """Whether what the site's answers have taught is forgotten, such as a pause of its own."""
+
+    @classmethod
+    def configure(cls, name: str, limit: int | Limit | Mapping[str, Any] | None, by: str) -> Self:
+        """Raises `SettingsError`, in the words of `SEMAPHORE_LIMITS`."""
+        where = f"the limit of {name!r}"
+        if isinstance(limit, Limit):
+            parts = {part: getattr(limit, part) for part in READ if hasattr(limit, part)}
+        else:
+            parts = parse_parts(limit, where)
+        if parts.get("concurrency", 1) is None:
+            parts["concurrency"] = LIMITLESS
+        if "delay" in parts:
+            parts["delay"] = math.ceil(1000 * parts["delay"])
+        return cls(_names(name), {**parts, "by": by})
+
+    @classmethod
+    def pause(cls, name: str, by: str) -> Self:
+        return cls(_names(name), {"paused": True, "by": by})
+
+    @classmethod
+    def resume(cls, name: str, by: str) -> Self:
+        """Said out loud, so that a scope goes on although a pattern that it fits is paused."""
+        return cls(_names(name), {"paused": False, "by": by}, unlearn=True)
+
+    @classmethod
+    def reset(cls, name: str) -> Self:
+        return cls(_names(name), {}, unset=tuple(READ), unlearn=True)
+
+    @property
+    def is_pattern(self) -> bool:
+        return self.names[0].startswith("*.")
+
+    def values(self, name: str) -> list[Any]:
+        """Fields and values, as the scripts read them."""
+        pairs = self.set.items()
+        return [
+            item
+            for part, value in pairs
+            for item in (f"{part}:{name}", int(value) if isinstance(value, bool) else value)
+        ]
+
+    def gone(self, name: str) -> list[str]:
+        return [f"{part}:{name}" for part in self.unset]
+
+
+def _names(name: str) -> tuple[str, ...]:
+    """A scope as it was written; and, should it be a host, as the URLs of its requests have it."""
+    name = parse_name(name, f"the limit of {name!r}")
+    return tuple(dict.fromkeys((name, name if name.startswith("*.") else normal_host(name))))

@@ -1,0 +1,63 @@
+"""What people see of the server, and what they set there. Seeing changes nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from semaphore_middleware.connection import Link
+from semaphore_middleware.keys import Keys
+from semaphore_middleware.messages import Inspection
+from semaphore_middleware.rules import Change, Rule
+from semaphore_middleware.store import Store
+
+MOST = 200  # scopes to look at in one round trip
+
+
+class Steering:
+    def __init__(self, store: Store, keys: Keys) -> None:
+        self._store = store
+        self._keys = keys
+
+    async def inspect(self, link: Link, *scopes: str) -> list[Inspection]:
+        replies = await self._store.inspect(link, scopes)
+        return [Inspection.read(*pair) for pair in zip(scopes, replies, strict=True)]
+
+    async def survey(self, link: Link) -> list[Inspection]:
+        """All scopes that are in use, remembered, or have a rule."""
+        names = {rule.name for rule in await self.rules(link) if not rule.is_pattern}
+        cursor = b"0"
+        while True:
+            scan = ("SCAN", cursor, "MATCH", self._keys.states, "COUNT", 1000)
+            ((cursor, found),) = await self._store.command(link, [scan])
+            names.update(map(self._keys.scope_of, found))
+            if cursor == b"0":
+                break
+        ordered = sorted(names)
+        seen: list[Inspection] = []
+        for start in range(0, len(ordered), MOST):
+            seen += await self.inspect(link, *ordered[start : start + MOST])
+        return seen
+
+    async def rules(self, link: Link) -> list[Rule]:
+        """What operators have set, by name."""
+        replies = await self._store.command(link, [("HGETALL", k) for k in self._keys.all_rules])
+        rules: dict[str, Rule] = {}
+        for reply in replies:
+            fields = dict(zip(reply[::2], reply[1::2], strict=True))
+            rules.update((rule.name, rule) for rule in Rule.read_all(fields))
+        return sorted(rules.values(), key=lambda rule: rule.name)
+
+    async def change(self, link: Link, change: Change) -> None:
+        """Change what operators have set, and tell all nodes."""
+        commands: list[tuple[Any, ...]] = []
+        for name in change.names:
+            of_scope = self._keys.of(name)
+            keys = self._keys.all_rules if change.is_pattern else [of_scope.rules]
+            if change.set:
+                commands += [("HSET", key, *change.values(name)) for key in keys]
+            if change.unset:
+                commands += [("HDEL", key, *change.gone(name)) for key in keys]
+            if change.unlearn and not change.is_pattern:
+                commands.append(("HDEL", of_scope.state, "learnt"))
+        commands.append(("PUBLISH", self._keys.changes, "changed"))
+        await self._store.command(link, commands)
