@@ -1,8 +1,10 @@
 """A site as a process of its own, so that its work is not counted as the crawl's.
 
 `/<host's name>/<milliseconds>/<visitor>/<number>` is a small page that takes that long to answer;
-with two times, as in 150-250, pages take times between, spread evenly over their numbers. The
-site writes down who has what in hand, and when; `/record` tells it. It is as simple as a server can
+with two times, as in 150-250, pages take times between, spread evenly over their numbers. With a
+capacity, as in 100@10, what comes while more than that is in hand takes twice as long, and while
+half as much again is, gets a 503. With a quota, as in 100!50-2, the 50th request, and what comes in
+the two seconds after it, gets a 429 with that Retry-After. The site writes down who has what in hand, and when; `/record` tells it. It is as simple as a server can
 be: on a machine with few cores it must leave them to those who are measured.
 """
 
@@ -21,6 +23,9 @@ from urllib.request import urlopen
 BODY = b"<!doctype html>\n<title>A page</title>\n" + 12 * b"<p>Some words, to be a page.</p>\n"
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: %b\r\nContent-Length: %d\r\n\r\n"
 PAGE = HEAD % (b"text/html", len(BODY)) + BODY
+TOO_MANY = b"HTTP/1.1 429 Too Many Requests\r\nRetry-After: %d\r\nContent-Length: 0\r\n\r\n"
+UNAVAILABLE = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n"
+REFUSING = 1.5  # times its capacity, above which a site refuses
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,16 +36,37 @@ class Visit:
     visitor: str
     begin: float  # seconds on the machine's monotonic clock, the same for all processes
     end: float
+    status: int = 200
 
 
 class Record:
     def __init__(self) -> None:
-        self.over: list[tuple[str, str, float, float]] = []
+        self.over: list[tuple[str, str, float, float, int]] = []
         self.in_hand: set[Visitor] = set()
+        self.requests = 0
+        self.refusing_until = 0.0
 
     def told(self) -> bytes:
         now = monotonic()
         return json.dumps([*self.over, *((*at.visit, now) for at in self.in_hand)]).encode()
+
+    def answer(self, manner: str, number: int) -> tuple[float, bytes]:
+        """Milliseconds, and what to answer then."""
+        self.requests += 1
+        time, _, quota = manner.partition("!")
+        if quota:
+            last, _, seconds = quota.partition("-")
+            if self.requests == int(last):
+                self.refusing_until = monotonic() + float(seconds)
+            if monotonic() < self.refusing_until:
+                return 0, TOO_MANY % int(seconds)
+        time, _, capacity = time.partition("@")
+        wait = _wait(time, number)
+        if capacity and len(self.in_hand) > int(capacity):
+            if len(self.in_hand) > REFUSING * int(capacity):
+                return 0, UNAVAILABLE
+            wait *= 2
+        return wait, PAGE
 
 
 class Visitor(asyncio.Protocol):
@@ -68,13 +94,14 @@ class Visitor(asyncio.Protocol):
             told = self._record.told()
             self._transport.write(HEAD % (b"application/json", len(told)) + told)
             return
-        host, milliseconds, who, number = path[1:].split("/")
+        host, manner, who, number = path[1:].split("/")
         self.visit = host, who, monotonic()
         self._record.in_hand.add(self)
-        if wait := _wait(milliseconds, int(number)):
-            self._answer = asyncio.get_running_loop().call_later(wait / 1000, self._leave, PAGE)
+        wait, answer = self._record.answer(manner, int(number))
+        if wait:
+            self._answer = asyncio.get_running_loop().call_later(wait / 1000, self._leave, answer)
         else:
-            self._leave(PAGE)
+            self._leave(answer)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         if self._answer is not None:  # a visitor who is gone has nothing in hand
@@ -85,7 +112,8 @@ class Visitor(asyncio.Protocol):
         self._answer = None
         self._transport.write(answer)
         self._record.in_hand.remove(self)
-        self._record.over.append((*self.visit, monotonic()))
+        status = int(answer.split(b" ", 2)[1]) if answer else 0
+        self._record.over.append((*self.visit, monotonic(), status))
 
 
 def _wait(milliseconds: str, number: int) -> float:

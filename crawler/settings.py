@@ -27,10 +27,6 @@ REDIS_URL = os.environ.get("REDIS_URL", "")
 # Manners. Add how to reach you to the user agent before you crawl sites of others.
 USER_AGENT = "scrapy-semaphore (Scrapy)"
 ROBOTSTXT_OBEY = True
-DOWNLOADER_MIDDLEWARES = {
-    "scrapy.downloadermiddlewares.robotstxt.RobotsTxtMiddleware": None,
-    "crawler.robots.RobotsTxtMiddleware": 100,
-}
 
 # Near pages first, so that depth and max_pages keep what matters most.
 DEPTH_PRIORITY = 1

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self
 
+from scrapy.downloadermiddlewares.robotstxt import RobotsTxtMiddleware as ScrapyRobotsTxtMiddleware
 from scrapy.exceptions import NotConfigured
 from scrapy.settings import SETTINGS_PRIORITIES
+from scrapy.utils.misc import load_object
 
 from semaphore_middleware.gate import Gate, gate_of
 from semaphore_middleware.middleware import SemaphoreMiddleware
+from semaphore_middleware.robots import RobotsTxtMiddleware
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -62,8 +66,15 @@ class SemaphoreAddon:
         if settings.getbool("AUTOTHROTTLE_ENABLED"):
             logger.warning(
                 "AUTOTHROTTLE_ENABLED: AutoThrottle delays requests that already hold a permit, in "
-                "this process only. Set a 'delay' in SEMAPHORE_LIMITS, or DOWNLOAD_DELAY, instead."
+                "this process only. An 'adaptive' limit in SEMAPHORE_LIMITS does for all nodes "
+                "what it is for; or set a 'delay' there."
             )
+        if self._gate.settings.obey_crawl_delay and not settings.getbool("ROBOTSTXT_OBEY"):
+            logger.warning(
+                "SEMAPHORE_OBEY_CRAWL_DELAY: robots.txt is read with ROBOTSTXT_OBEY only, so no "
+                "site's Crawl-delay is known."
+            )
+        _judge_all_by_robots_txt(settings)
         self._open_local_slots(settings)
         # For what else wants this crawl's server and this node's name, such as a shared frontier.
         if not settings.get("REDIS_URL"):
@@ -81,6 +92,17 @@ class SemaphoreAddon:
         _overrule(settings, "CONCURRENT_REQUESTS_PER_DOMAIN", enough)
         _overrule(settings, "DOWNLOAD_DELAY", 0)
         _overrule(settings, "DOWNLOAD_SLOTS", {})
+
+
+def _judge_all_by_robots_txt(settings: BaseSettings) -> None:
+    """Put our robots.txt middleware in the place of Scrapy's, wherever that is."""
+    own = "DOWNLOADER_MIDDLEWARES"
+    chosen = {load_object(component) for component in settings.getdict(own)}
+    name = own if ScrapyRobotsTxtMiddleware in chosen else f"{own}_BASE"
+    with suppress(KeyError):  # switched off, or taken out
+        settings.replace_in_component_priority_dict(
+            name, ScrapyRobotsTxtMiddleware, RobotsTxtMiddleware
+        )
 
 
 def _hear_spider_attributes(crawler: Crawler) -> None:

@@ -1,4 +1,4 @@
-"""One a crawler: where its requests get their permits, and where Scrapy's insides are known.
+"""One a crawler: where its requests get their permits, and give them back.
 
 The way of a request: the middleware calls `enter`, which waits for a permit; the transfer runs in
 `transfer`, which ends it if the permit is lost. The permit goes back at whichever comes first: the
@@ -18,20 +18,21 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from scrapy import signals
 from scrapy.exceptions import CloseSpider, IgnoreRequest
-from scrapy.utils.asyncio import is_asyncio_available
 
 from semaphore_middleware import embedded
+from semaphore_middleware.answers import REFUSALS, Answers
 from semaphore_middleware.collector import spare_the_collector
+from semaphore_middleware.engine import Engine, check_reactor
 from semaphore_middleware.errors import (
     AcquireTimeoutError,
     ClosedError,
     SemaphoreError,
-    SettingsError,
     end_crawl,
 )
 from semaphore_middleware.hands import Hands
 from semaphore_middleware.limits import Limit
 from semaphore_middleware.permit import Permit
+from semaphore_middleware.robots import CrawlDelays
 from semaphore_middleware.scopes import scope_finder
 from semaphore_middleware.semaphore import FairSemaphore
 from semaphore_middleware.settings import SemaphoreSettings
@@ -42,11 +43,9 @@ if TYPE_CHECKING:
     from scrapy import Request
     from scrapy.crawler import Crawler
     from scrapy.http import Response
-    from scrapy.pqueues import DownloaderAwarePriorityQueue
+    from scrapy.robotstxt import RobotParser
 
 logger = logging.getLogger(__name__)
-
-ASYNCIO_REACTOR = "twisted.internet.asyncioreactor.AsyncioSelectorReactor"
 
 _gates: WeakKeyDictionary[Crawler, Gate] = WeakKeyDictionary()
 
@@ -63,12 +62,15 @@ def gate_of(crawler: Crawler) -> Gate:
 
 class Gate:
     def __init__(self, crawler: Crawler) -> None:
-        _check_reactor(crawler)
+        check_reactor(crawler)
         self.settings = SemaphoreSettings.read(crawler.settings)
         self._crawler = crawler
+        self._engine = Engine(crawler)
         self._stats: GateStats | None = None
         self.scope_of = scope_finder(self.settings.scope)
-        self.waiters = Waiters(self.scope_of, self.settings.limits, self._room_made)
+        self.waiters = Waiters(self.scope_of, self.settings.limits, self._engine.wake_soon)
+        self.answers = Answers(self.settings.backoff_codes, self.settings.backoff_times)
+        self._delays = CrawlDelays(crawler.settings, self.settings.max_crawl_delay)
         self._lodger = embedded.lodge() if self.settings.url is None else None
         self.url = self._lodger.url if self._lodger else self.settings.url
         self._semaphore = FairSemaphore(
@@ -77,6 +79,7 @@ class Gate:
             lease=self.settings.lease,
             recovery_wait=self.settings.recovery_wait,
             prefix=self.settings.prefix,
+            backoff=self.settings.backoff,
             url_from=self.settings.url_from,
             on_event=self._on_event,
         )
@@ -90,9 +93,12 @@ class Gate:
         self._sent_back: WeakSet[Request] = WeakSet()
         self._opened = asyncio.Event()
         self._failed = False
+        self._retries = crawler.settings.getbool("RETRY_ENABLED")
         connect = crawler.signals.connect
         connect(self._open, signals.spider_opened)
         connect(self._close, signals.spider_closed)
+        if self.settings.obey_crawl_delay:
+            connect(self._robots_parsed, signals.robots_parsed)
 
     # A request's way ----------------------------------------------------------------------------
 
@@ -102,7 +108,7 @@ class Gate:
         Raises `AcquireTimeoutError`, and `IgnoreRequest` once the spider is closing.
         """
         scope = self.scope_of(request)
-        limit = self.settings.limits.of(scope) if scope is not None else None
+        limit = self._limit_of(request, scope)
         if scope is None or limit is None:
             return None
         await self._opened.wait()
@@ -119,12 +125,16 @@ class Gate:
             raise SemaphoreError(f"{request} is being fetched already; yield a copy of it")
         self._permits[request] = permit
         self.waiters.got_permit(request)
-        self.stats.acquired(permit)
+        self.stats.acquired(permit, self._semaphore.limit_of(scope))
         if not self.sees_transfers:
             task = asyncio.current_task()
             assert task is not None, "Scrapy runs each fetch in a task of its own"
             task.add_done_callback(lambda _: self.answered(request))
         return None
+
+    def _limit_of(self, request: Request, scope: str | None) -> Limit | None:
+        limit = self.settings.limits.of(scope) if scope is not None else None
+        return self._delays.applied_to(limit, request) if limit is not None else None
 
     async def _take(self, request: Request, scope: str, limit: Limit) -> Permit:
         """A permit, and a hand of this node's to use it. CONCURRENT_REQUESTS holds for those who
@@ -159,12 +169,21 @@ class Gate:
         self._on_wire[request] = asyncio.current_task()
         try:
             with permit.until_lost():
-                return await download(request)
+                response = await download(request)
+            self.answers.hear(permit, request, response)
+            return response
+        except Exception as error:
+            self.answers.hear_failure(permit, error)
+            raise
         finally:
             self._left_wire(request)
 
     def _reached_wire(self, request: Request) -> None:
         self._on_wire[request] = None
+
+    def _downloaded(self, request: Request, response: Response) -> None:
+        if permit := self._permits.get(request):
+            self.answers.hear(permit, request, response)
 
     def _left_wire(self, request: Request) -> None:
         self._on_wire.pop(request, None)
@@ -182,6 +201,16 @@ class Gate:
             self.waiters.gave_back(request)
             self.stats.released()
             self.hands.free()
+
+    def again(self, request: Request, response: Response) -> Request | None:
+        """The request to make later in place of one that the site refused, if any."""
+        if not self.answers.refuses(response):
+            request.meta.pop(REFUSALS, None)
+            return None
+        if self._limit_of(request, self.scope_of(request)) is None:
+            return None
+        self.stats.count("refused")
+        return self.answers.again(request) if self._retries else None
 
     def _send_back(self, request: Request) -> Request:
         """To the scheduler, which keeps it under JOBDIR or in a shared frontier.
@@ -202,23 +231,9 @@ class Gate:
             self._stats = GateStats(self._crawler.stats)
         return self._stats
 
-    def pass_over_full_sites(self, queue: DownloaderAwarePriorityQueue) -> None:
-        """Have the scheduler's queue ask our waiters what it asks Scrapy's downloader. Scrapy 2.19
-        keeps what it asks in a private attribute.
-        """
-        queue._downloader_interface = self.waiters  # type: ignore[assignment]
-
-    def _room_made(self) -> None:
-        """Let what has just got its permit begin first: it does in the loop's next turn."""
-        asyncio.get_running_loop().call_soon(self._wake_engine)
-
-    def _wake_engine(self) -> None:
-        """Have the scheduler asked again at once: by itself the engine would look in 5 s. Scrapy
-        2.19 has no public way; the slot is None before the spider is open and after it is closed.
-        """
-        slot = self._crawler.engine._slot
-        if slot is not None:
-            slot.nextcall.schedule()
+    def _robots_parsed(self, robotparser: RobotParser, request: Request) -> None:
+        if self._delays.heard(robotparser, request):
+            self.stats.count("crawl_delays")
 
     def _on_event(self, name: str) -> None:
         self.stats.count(name)
@@ -227,8 +242,9 @@ class Gate:
         if not self.sees_transfers:
             connect = self._crawler.signals.connect
             connect(self._reached_wire, signals.request_reached_downloader)
+            connect(self._downloaded, signals.response_downloaded)
             connect(self._left_wire, signals.request_left_downloader)
-        self._drain_when_closing()
+        self._engine.before_close(self._drain)
         spare_the_collector()
         try:
             await self._open_while_wanted()
@@ -250,19 +266,12 @@ class Gate:
             await asyncio.wait({opening}, timeout=0.5)
         await opening
 
-    def _drain_when_closing(self) -> None:
+    def _drain(self) -> None:
         """A spider that closes waits for its downloads. Those that wait for a permit would hold it
-        up, and be lost under JOBDIR. Scrapy 2.19 has no signal for the beginning of a close.
+        up, and be lost under JOBDIR.
         """
-        engine = self._crawler.engine
-        close_spider = engine.close_spider_async
-
-        async def close_spider_async(*args: Any, **kwargs: Any) -> None:
-            self._semaphore.drain()
-            self.hands.refuse_all(ClosedError("the spider is closing"))
-            await close_spider(*args, **kwargs)
-
-        setattr(engine, "close_spider_async", close_spider_async)  # noqa: B010
+        self._semaphore.drain()
+        self.hands.refuse_all(ClosedError("the spider is closing"))
 
     async def _close(self) -> None:
         # Scrapy goes on with the transfer of a cancelled fetch, even past the end of the crawl.
@@ -277,19 +286,5 @@ class Gate:
             self._lodger.leave()
         self.stats.close()
         if self._failed:
-            # Scrapy's commands exit with 1 if a crawl ends without a spider (bootstrap_failed), and
-            # have no other word for a crawl that could not begin.
-            self._crawler.spider = None
+            self._engine.end_with_failure()
         _gates.pop(self._crawler, None)
-
-
-def _check_reactor(crawler: Crawler) -> None:
-    try:
-        available = is_asyncio_available()
-    except RuntimeError:  # no reactor yet, and no loop: Scrapy is about to install this one
-        available = crawler.settings["TWISTED_REACTOR"] == ASYNCIO_REACTOR
-    if not available:
-        raise SettingsError(
-            f"TWISTED_REACTOR: the semaphore needs asyncio; allowed is {ASYNCIO_REACTOR!r} "
-            "(Scrapy's default), or TWISTED_REACTOR_ENABLED = False"
-        )

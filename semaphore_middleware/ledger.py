@@ -23,6 +23,7 @@ logger = logging.getLogger(__name__)
 
 BUSY = 1 / 400  # seconds from one request to the next, below which calls cost a node too much
 MANY = 1000  # scopes to remember
+EARLY = 0.001  # seconds: timers are so late, since the event loop's poll counts in milliseconds
 
 
 class Ledger:
@@ -279,6 +280,7 @@ class Ledger:
         """One timer a scope, for its first waiter here: only time is in that one's way."""
         if timer := self._again.pop(scope, None):
             timer.cancel()
+        wait = max(0.0, wait - EARLY)
         self._again[scope] = self._loop.call_later(wait, self._ask_for_first, scope)
 
     def _ask_for_first(self, scope: str) -> None:

@@ -34,12 +34,12 @@ class SemaphoreMiddleware:
     async def process_request(self, request: Request) -> Request | None:
         return await self._gate.enter(request)
 
-    def process_response(self, request: Request, response: Response) -> Response:
+    def process_response(self, request: Request, response: Response) -> Response | Request:
         """What a middleware after this one has answered holds no permit from here on: one before
-        may want to ask the same site.
+        may want to ask the same site. What the site refused is to be made again later.
         """
         self._gate.answered(request)
-        return response
+        return self._gate.again(request, response) or response
 
     def process_exception(self, request: Request, exception: Exception) -> None:  # noqa: ARG002
         self._gate.answered(request)

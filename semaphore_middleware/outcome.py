@@ -74,7 +74,7 @@ class Report:
             self.failed,
             self.refused,
             1000 * self.bad_age,
-            math.ceil(1000 * self.retry_after),
+            math.ceil(1000 * min(self.retry_after, backoff.most)),
             math.ceil(1000 * backoff.start),
             math.ceil(1000 * backoff.most),
         )

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from scrapy.pqueues import DownloaderAwarePriorityQueue
 
+from semaphore_middleware.engine import pass_over_full_sites
 from semaphore_middleware.gate import gate_of
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ class SemaphorePriorityQueue(DownloaderAwarePriorityQueue):
     def __init__(self, crawler: Any, *args: Any, **kwargs: Any) -> None:
         super().__init__(crawler, *args, **kwargs)
         gate = gate_of(crawler)
-        gate.pass_over_full_sites(self)
+        pass_over_full_sites(self, gate.waiters)
         self._waiters = gate.waiters
 
     # For a scheduler that has more requests than it keeps here ------------------------------------

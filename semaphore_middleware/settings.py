@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from semaphore_middleware.errors import SettingsError
 from semaphore_middleware.limits import Limit, Limits, parse_limits
+from semaphore_middleware.outcome import Backoff
 
 if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
@@ -34,6 +35,13 @@ class SemaphoreSettings:
     recovery_wait: float
     prefix: str
     node: str
+    backoff: Backoff
+    backoff_codes: frozenset[int]
+    """HTTP statuses that mean "not now"."""
+    backoff_times: int
+    """How often a request that was told so is made again."""
+    obey_crawl_delay: bool
+    max_crawl_delay: float
 
     @classmethod
     def read(cls, settings: BaseSettings) -> SemaphoreSettings:
@@ -54,6 +62,13 @@ class SemaphoreSettings:
             recovery_wait=recovery_wait,
             prefix=check_prefix(settings.get("SEMAPHORE_PREFIX", "semaphore"), "SEMAPHORE_PREFIX"),
             node=settings.get("SEMAPHORE_NODE") or default_node(),
+            backoff=_backoff(settings),
+            backoff_codes=_statuses(settings, "SEMAPHORE_BACKOFF_CODES", (429, 503)),
+            backoff_times=_count(settings, "SEMAPHORE_BACKOFF_TIMES", 10),
+            obey_crawl_delay=settings.getbool(
+                "SEMAPHORE_OBEY_CRAWL_DELAY", settings.getbool("ROBOTSTXT_OBEY")
+            ),
+            max_crawl_delay=_seconds(settings, "SEMAPHORE_MAX_CRAWL_DELAY", 60.0, least=0.0),
         )
 
 
@@ -102,6 +117,31 @@ def _limits(settings: BaseSettings) -> Limits:
         default,
         "SEMAPHORE_LIMITS",
     )
+
+
+def _backoff(settings: BaseSettings) -> Backoff:
+    start = _seconds(settings, "SEMAPHORE_BACKOFF_START", 1.0, least=0.001)
+    return Backoff(start, _seconds(settings, "SEMAPHORE_BACKOFF_MAX", max(300.0, start), start))
+
+
+def _statuses(settings: BaseSettings, name: str, default: tuple[int, ...]) -> frozenset[int]:
+    value = settings.get(name)
+    try:
+        statuses = default if value is None else [int(status) for status in settings.getlist(name)]
+        if not all(100 <= status <= 599 for status in statuses):
+            raise ValueError
+    except (TypeError, ValueError):
+        raise SettingsError(
+            f"{name} = {value!r}: allowed is a list of HTTP statuses, like [429, 503], or []"
+        ) from None
+    return frozenset(statuses)
+
+
+def _count(settings: BaseSettings, name: str, default: int) -> int:
+    number = _seconds(settings, name, float(default), least=0.0)
+    if number != int(number):
+        raise SettingsError(f"{name} = {settings.get(name)!r}: allowed is an integer >= 0")
+    return int(number)
 
 
 def _jitter(settings: BaseSettings) -> float:

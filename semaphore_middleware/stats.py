@@ -22,6 +22,8 @@ class ScopeCount:
     acquired: int = 0
     waited: int = 0
     wait_seconds: float = 0.0
+    limit: int | None = None
+    """In force on the server, when last heard of."""
 
 
 class GateStats:
@@ -41,7 +43,7 @@ class GateStats:
         if self._writing is None:
             self._writing = asyncio.get_running_loop().call_later(LATE, self._write)
 
-    def acquired(self, permit: Permit) -> None:
+    def acquired(self, permit: Permit, limit: int | None) -> None:
         self.count("acquired")
         self._held += 1
         self._held_max = max(self._held_max, self._held)
@@ -49,6 +51,7 @@ class GateStats:
         if scope is None:
             scope = self._scopes[permit.scope] = ScopeCount()
         scope.acquired += 1
+        scope.limit = limit
         if permit.waited:
             self.count("waited")
             self._wait_seconds += permit.wait
@@ -86,7 +89,8 @@ class GateStats:
         for name in self._shown:
             for part in ScopeCount.__slots__:
                 value = getattr(self._scopes[name], part)
-                self._stats.set_value(f"semaphore/scope/{name}/{part}", value)
+                if value is not None:
+                    self._stats.set_value(f"semaphore/scope/{name}/{part}", value)
         if len(busiest) > COUNTED:
             for name in busiest[COUNTED // 2 :]:
                 del self._scopes[name]

@@ -37,6 +37,9 @@ QUIET: dict[str, Any] = {
     "TELNETCONSOLE_ENABLED": False,
     "REMOTE_CONTROL_ENABLED": False,
     "RETRY_TIMES": 1,
+    "SEMAPHORE_BACKOFF_START": 0.01,
+    "SEMAPHORE_BACKOFF_MAX": 0.02,
+    "SEMAPHORE_BACKOFF_TIMES": 1,
 }
 
 both = pytest.mark.parametrize("by", [ADD_ON, ALONE], ids=["add-on", "middleware alone"])

@@ -28,6 +28,8 @@ class Site:
     /large              a body of 10 kB
     /redirect/...       to the path that follows, by status 302; /refresh/... by the page's own word
     /status/503         that status, each time; /status-once/503 the first time, then a page
+    /busy/...           answers "not now" `refusals` times, or always if that is None, else at
+                        once; /busy/slow... after `let_go()`
     /drop               breaks the connection before the headers; /drop-midway within the body
     /truncated          ends the connection properly, but before the end of the body
     /robots.txt         `robots`; after `let_go()` if `robots_is_slow`
@@ -37,6 +39,10 @@ class Site:
         self.port = 0
         self.records: dict[str, Record] = {}  # by host name
         self.arrivals: list[str] = []  # paths and queries, in the order of their requests
+        self.times: list[float] = []  # of the arrivals, on the loop's clock
+        self.refusals: int | None = 0
+        self.refusal_headers: dict[str, str] = {}
+        self.refused_at: list[float] = []
         self.robots = "User-agent: *\nDisallow: /forbidden\n"
         self.robots_is_slow = False
         self._may_answer = asyncio.Event()
@@ -81,6 +87,7 @@ class Site:
             "/refresh{to:/.*}": self._refresh,
             "/status/{status}": self._status,
             "/status-once/{status}": self._status_once,
+            "/busy/{name:.*}": self._busy,
             "/drop": self._drop,
             "/drop-midway": self._drop_midway,
             "/truncated": self._truncated,
@@ -104,6 +111,7 @@ class Site:
         record = self.records.setdefault(host, Record())
         record.enter(request.path)
         self.arrivals.append(request.path_qs)
+        self.times.append(asyncio.get_running_loop().time())
         self._changed.set()
         try:
             response = await handler(request)
@@ -148,6 +156,16 @@ class Site:
     async def _status_once(self, request: web.Request) -> web.StreamResponse:
         first = self.arrivals.count(request.path_qs) == 1
         return await (self._status(request) if first else self._page(request))
+
+    async def _busy(self, request: web.Request) -> web.StreamResponse:
+        if request.match_info["name"].startswith("slow"):
+            await self._may_answer.wait()
+        if self.refusals == 0:
+            return await self._page(request)
+        if self.refusals is not None:
+            self.refusals -= 1
+        self.refused_at.append(asyncio.get_running_loop().time())
+        return web.Response(status=429, headers=self.refusal_headers)
 
     async def _drop(self, request: web.Request) -> web.StreamResponse:
         _transport(request).abort()

@@ -190,10 +190,6 @@ SEEN_BY_A_TEST: dict[str, tuple[Mutant, Callable[..., None]]] = {
         ("answers", "math.max(scope.site.quiet, scope.now + pause)", "scope.now + pause"),
         test_refusals.test_of_one_incident_the_longest_wait_that_the_site_asks_for_counts,
     ),
-    "any answer forgives": (
-        ("answers", "and scope.now - report.good_age >= scope.site.quiet then", "then"),
-        test_refusals.test_an_answer_to_what_began_before_the_refusal_forgives_nothing,
-    ),
     "a report counts each time": (
         ("report", "if leave(scope, scope.ids) and", "leave(scope, scope.ids) if"),
         test_refusals.test_a_report_that_is_sent_twice_counts_once,

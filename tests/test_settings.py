@@ -137,7 +137,7 @@ def test_a_mistake_in_a_limit_is_refused_by_setting_and_key() -> None:
         "SEMAPHORE_LIMITS['a.example']"
     )
     assert refused(DOWNLOAD_SLOTS={"a.example": {"concurrency": 0}}).startswith(
-        "DOWNLOAD_SLOTS['a.example'] = 0"
+        "DOWNLOAD_SLOTS['a.example']['concurrency'] = 0"
     )
     assert "unknown key 'limit'" in refused(SEMAPHORE_LIMITS={"a.example": {"limit": 2}})
 

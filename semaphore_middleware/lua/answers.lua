@@ -32,11 +32,12 @@ local function fall_quiet(scope, report)
   learn(scope, 'quiet', math.max(scope.site.quiet, scope.now + pause))
 end
 
--- A limit's worth of answers halves the pause that the next incident would begin with.
+-- A quarter of a limit's worth of answers halves the pause that the next incident would begin with:
+-- a site that answers most requests and refuses the rest must not end up with the longest pause.
 local function recover(scope, report)
   learn(scope, 'failures', 0)
-  if scope.site.backoff > 0 and scope.now - report.good_age >= scope.site.quiet then
-    local backoff = scope.site.backoff * 0.5 ^ (report.good / scope.in_force.limit)
+  if scope.site.backoff > 0 then
+    local backoff = scope.site.backoff * 0.5 ^ (report.good / math.max(1, scope.in_force.limit / 4))
     learn(scope, 'backoff', backoff >= report.start / 2 and backoff or 0)
   end
 end

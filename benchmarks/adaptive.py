@@ -1,0 +1,87 @@
+"""An adaptive limit against a fixed one, at a site that can do less than either allows."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from statistics import median
+from typing import Any
+
+from benchmarks.crawls import crawling, with_add_on
+from benchmarks.in_hand import all_at_work, mean
+from benchmarks.report import Cell, Goal, Report
+from benchmarks.site import REFUSING, Visit, site
+from tests.servers import RedisServer
+
+NODES = 3
+CAPACITY = 10
+SERVICE = 100  # milliseconds that a page takes, up to the capacity
+LIMIT = 2 * CAPACITY
+
+
+def measure(quick: bool) -> Report:
+    seconds = 2.0 if quick else 8.0
+    limits: dict[str, Any] = {
+        f"fixed, {LIMIT}": LIMIT,
+        f"adaptive, up to {LIMIT}": {"concurrency": LIMIT, "adaptive": True},
+        f"fixed, {CAPACITY}: as if one knew": CAPACITY,
+    }
+    rows: list[list[Cell]] = []
+    goals: list[Goal] = []
+    for name, limit in limits.items():
+        visits = _visits(limit, seconds)
+        since, until = all_at_work(visits)
+        settled = [visit for visit in visits if since + seconds / 4 <= visit.begin <= until]
+        in_hand = mean(visits, since + seconds / 4, until)
+        pages = [visit for visit in settled if visit.status == 200]
+        latencies = [1000 * (visit.end - visit.begin) for visit in pages]
+        errors = len(settled) - len(pages)
+        rate = len(pages) / (settled[-1].begin - settled[0].begin)
+        rows.append([name, in_hand, median(latencies), mean_of(latencies), errors, rate])
+        if isinstance(limit, dict):
+            goals.append(
+                Goal(
+                    "in hand, times the capacity",
+                    in_hand / CAPACITY,
+                    at_least=0.8,
+                    at_most=1.2,
+                )
+            )
+    return Report(
+        title=f"adaptive: a site whose latency doubles above {CAPACITY} at once",
+        columns=[
+            "limit",
+            "in hand, mean",
+            "latency, ms: median",
+            "mean",
+            "errors",
+            "pages a second",
+        ],
+        rows=rows,
+        goals=goals,
+        notes=(
+            f"{NODES} nodes; a page takes {SERVICE} ms, twice that above the capacity, and above "
+            f"{REFUSING:g} times the capacity the site answers 503.",
+            "Counted after the first quarter, while all nodes are at work; the site itself counts.",
+        ),
+    )
+
+
+def mean_of(values: list[float]) -> float:
+    return sum(values) / len(values)
+
+
+def _visits(limit: Any, seconds: float) -> list[Visit]:
+    pages = round(seconds * CAPACITY * 1000 / SERVICE / NODES)
+    with ExitStack() as stack:
+        of_site = stack.enter_context(site())
+        server = RedisServer().start()
+        stack.callback(server.remove)
+        settings = with_add_on(server.url, SEMAPHORE_LIMITS={"site.test": limit})
+        manner = f"{SERVICE}@{CAPACITY}"
+        crawls = [
+            stack.enter_context(crawling(settings, [(of_site.pages(manner, f"node-{n}"), pages)]))
+            for n in range(NODES)
+        ]
+        for node in crawls:
+            node.outcome()
+        return of_site.visits()

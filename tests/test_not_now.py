@@ -1,0 +1,252 @@
+"""Crawls of a site that says "not now": nobody starts there for a while, and nothing is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from email.utils import formatdate
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scrapy import Request
+from scrapy.http import Response
+
+from semaphore_middleware.answers import retry_after
+from tests.crawls import Crawl, asyncio_test, both, scrapy, until
+from tests.servers import RedisServer, free_port
+from tests.site import Site
+from tests.visits import Visits
+
+NOW = 1_800_000_000
+
+
+class Tolerant(Visits):
+    """Wants to see every answer."""
+
+    handle_httpstatus_list = (429, 503)
+
+
+def requests(site: Site, count: int, path: str = "/busy/") -> list[Request]:
+    return [Request(site.url(f"{path}{n}")) for n in range(count)]
+
+
+# Retry-After ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [
+        ("30", 30),
+        (" 0 ", 0),
+        ("-5", 0),
+        ("1.5", 0),
+        ("soon", 0),
+        ("", 0),
+        ("²", 0),
+        ("9" * 5000, float("inf")),
+        (formatdate(NOW + 90, usegmt=True), 90),
+        (formatdate(NOW - 90, usegmt=True), 0),
+        ("Fri, 99 Foo 2026 00:00:00 GMT", 0),
+        ("Wed, 01 Jan 99999999999 00:00:00 GMT", 0),
+    ],
+)
+def test_retry_after_is_read_whatever_a_site_writes(value: str, seconds: float) -> None:
+    headers = {"Retry-After": value.encode("latin-1"), "Date": formatdate(NOW, usegmt=True)}
+    assert retry_after(Response("http://a/", headers=headers)) == seconds
+
+
+def test_a_date_is_taken_by_our_clock_where_the_site_tells_no_time() -> None:
+    assert retry_after(Response("http://a/", headers={"Retry-After": formatdate(0)})) == 0
+    far = Response("http://a/", headers={"Retry-After": formatdate(2**33)})
+    assert retry_after(far) > 10**9
+    assert retry_after(Response("http://a/")) == 0
+
+
+# One process ------------------------------------------------------------------------------------
+
+
+@both
+@asyncio_test
+async def test_nobody_starts_a_request_before_the_time_that_the_site_named(
+    server: RedisServer, site: Site, by: Mapping[str, Any]
+) -> None:
+    site.refusals, site.refusal_headers = 1, {"Retry-After": "1"}
+    crawl = Crawl(server, *requests(site, 4), by=by, limit=1, SEMAPHORE_BACKOFF_MAX=10)
+
+    await crawl.finished()
+    assert len(crawl.spider.responses) == 4
+    assert len(site.arrivals) == 5
+    assert site.times[1] >= site.refused_at[0] + 1
+    assert (crawl.stat("semaphore/refused"), crawl.stat("semaphore/backoffs")) == (1, 1)
+
+
+@both
+@asyncio_test
+async def test_refused_requests_are_made_again_without_using_up_their_retries(
+    server: RedisServer, site: Site, by: Mapping[str, Any]
+) -> None:
+    site.refusals = 5
+    settings = {"RETRY_TIMES": 0, "SEMAPHORE_BACKOFF_TIMES": 5}
+    crawl = Crawl(server, *requests(site, 3), by=by, limit=2, **settings)
+
+    await crawl.finished()
+    assert [response.status for response in crawl.spider.responses] == [200] * 3
+    assert all("semaphore_refusals" not in response.meta for response in crawl.spider.responses)
+    assert crawl.stat("semaphore/refused") == 5
+    assert crawl.stat("retry/count") == 0
+    assert server.members() == {}
+
+
+@both
+@asyncio_test
+async def test_what_is_refused_too_often_goes_to_the_spider_as_it_came(
+    server: RedisServer, site: Site, by: Mapping[str, Any]
+) -> None:
+    site.refusals = None
+    settings = {"RETRY_TIMES": 2, "SEMAPHORE_BACKOFF_TIMES": 3}
+    crawl = Crawl(server, *requests(site, 1), spider=Tolerant, by=by, **settings)
+
+    await crawl.finished()
+    assert [response.status for response in crawl.spider.responses] == [429]
+    assert len(site.arrivals) == 1 + 3
+
+
+@pytest.mark.parametrize("how", ["dont_retry", "RETRY_ENABLED"])
+@asyncio_test
+async def test_who_wants_no_retries_gets_the_answer_at_once(
+    server: RedisServer, site: Site, how: str
+) -> None:
+    site.refusals = None
+    request = Request(site.url("/busy/"), meta={"dont_retry": how == "dont_retry"})
+    crawl = Crawl(server, request, spider=Tolerant, RETRY_ENABLED=how == "dont_retry")
+
+    await crawl.finished()
+    assert [response.status for response in crawl.spider.responses] == [429]
+    assert len(site.arrivals) == 1
+    assert crawl.stat("semaphore/backoffs") == 1
+
+
+@both
+@asyncio_test
+async def test_many_refusals_at_once_are_one_incident(
+    server: RedisServer, site: Site, by: Mapping[str, Any]
+) -> None:
+    site.refusals = 4
+    crawl = Crawl(server, *requests(site, 8, "/busy/slow"), by=by, limit=4)
+
+    await site.until(lambda: site.now == 4)
+    site.let_go()
+    await crawl.finished()
+    assert len(crawl.spider.responses) == 8
+    assert crawl.stat("semaphore/refused") == 4
+    assert crawl.stat("semaphore/backoffs") == 1
+
+
+@asyncio_test
+async def test_what_means_not_now_can_be_chosen(server: RedisServer, site: Site) -> None:
+    crawl = Crawl(
+        server,
+        Request(site.url("/status/503")),
+        Request(site.url("/status-once/418")),
+        spider=Tolerant,
+        SEMAPHORE_BACKOFF_CODES=[418],
+    )
+
+    await crawl.finished()
+    assert crawl.stat("semaphore/refused") == 1
+    assert crawl.stat("retry/count") == 1
+
+
+@asyncio_test
+async def test_connections_refused_in_a_row_are_like_a_refusal(
+    server: RedisServer, site: Site
+) -> None:
+    nobody = f"http://127.0.0.1:{free_port()}/"
+    crawl = Crawl(server, *[Request(f"{nobody}{n}") for n in range(3)], RETRY_TIMES=0)
+
+    await crawl.finished()
+    assert len(crawl.spider.failures) == 3
+    assert crawl.stat("semaphore/backoffs") == 1
+
+
+@asyncio_test
+async def test_time_outs_in_a_row_are_like_a_refusal(server: RedisServer, site: Site) -> None:
+    never = [
+        Request(site.url("/never"), meta={"download_timeout": 0.05}, dont_filter=True)
+        for _ in range(3)
+    ]
+    crawl = Crawl(server, *never, RETRY_TIMES=0, limit=3)
+
+    await crawl.finished()
+    assert crawl.stat("semaphore/backoffs") == 1
+
+
+@asyncio_test
+async def test_a_name_that_does_not_exist_is_not_the_site_s_word(server: RedisServer) -> None:
+    nowhere = [Request(f"http://nowhere.invalid/{n}") for n in range(4)]
+    crawl = Crawl(server, *nowhere, RETRY_TIMES=0)
+
+    await crawl.finished()
+    assert crawl.stat("semaphore/backoffs") == 0
+
+
+@asyncio_test
+async def test_sites_without_a_limit_are_left_to_scrapy(server: RedisServer, site: Site) -> None:
+    site.refusals = None
+    free = Request(site.url("/busy/a"), meta={"semaphore_skip": True})
+    limits = {"localhost": None}
+    unlimited = Request(site.url("/busy/b", "localhost"))
+    crawl = Crawl(server, free, unlimited, spider=Tolerant, SEMAPHORE_LIMITS=limits)
+
+    await crawl.finished()
+    assert crawl.stat("semaphore/refused") == 0
+    assert crawl.stat("retry/count") == 2
+
+
+@asyncio_test
+async def test_a_crawl_can_be_stopped_while_its_site_is_left_alone(
+    server: RedisServer, site: Site
+) -> None:
+    site.refusals, site.refusal_headers = None, {"Retry-After": "200"}
+    crawl = Crawl(server, *requests(site, 5), SEMAPHORE_BACKOFF_MAX=300)
+
+    await site.until(lambda: len(site.refused_at) == 1)
+    await crawl.crawler.engine.close_spider_async(reason="enough")
+    await crawl.finished()
+    assert len(site.arrivals) == 1
+
+
+# Three processes --------------------------------------------------------------------------------
+
+
+@asyncio_test
+async def test_what_one_process_is_told_all_of_them_heed(
+    server: RedisServer, site: Site, tmp_path: Path
+) -> None:
+    limit = 3
+    site.refusals, site.refusal_headers = None, {"Retry-After": "1"}
+    settings = {
+        "SEMAPHORE_REDIS_URL": server.url,
+        "CONCURRENT_REQUESTS_PER_DOMAIN": limit,
+        "SEMAPHORE_BACKOFF_MAX": 10,
+        "SEMAPHORE_BACKOFF_TIMES": 10,
+        **{"ADDONS": {"semaphore_middleware.addon.SemaphoreAddon": 500}},
+    }
+    async with AsyncExitStack() as stack:
+        crawls = [
+            await stack.enter_async_context(scrapy(tmp_path, *requests(site, 5), **settings))
+            for _ in range(3)
+        ]
+        await site.until(lambda: len(site.refused_at) > limit)
+        site.refusals = 0
+        for crawl in crawls:
+            assert await crawl.ended() == 0
+    first = site.refused_at[0]
+    during = [time for time in site.times if first < time < first + 1]
+    assert len(during) < limit, "only what was under way"
+    pages = sum(crawl.stat("downloader/response_status_count/200") for crawl in crawls)
+    assert pages == 15
+    assert sum(crawl.stat("semaphore/refused") for crawl in crawls) == len(site.refused_at)
+    assert all(crawl.stat("retry/count") == 0 for crawl in crawls)
+    await until(lambda: server.members() == {})
