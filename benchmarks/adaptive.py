@@ -59,8 +59,8 @@ def measure(quick: bool) -> Report:
         rows=rows,
         goals=goals,
         notes=(
-            f"{NODES} nodes; a page takes {SERVICE} ms, twice that above the capacity, and above "
-            f"{REFUSING:g} times the capacity the site answers 503.",
+            f"{NODES} nodes; a page takes {SERVICE} ms, twice that above the capacity.",
+            f"Above {REFUSING:g} times the capacity the site answers 503.",
             "Counted after the first quarter, while all nodes are at work; the site itself counts.",
         ),
     )

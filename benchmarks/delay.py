@@ -53,9 +53,7 @@ def _starts(delay: float, nodes: int, seconds: float) -> Sequence[float]:
         stack.callback(server.remove)
         settings = with_add_on(server.url, DOWNLOAD_DELAY=delay, DOWNLOAD_DELAY_JITTER=0)
         crawls = [
-            stack.enter_context(
-                crawling(settings, [(of_site.pages(SERVICE, f"node-{n}"), pages)])
-            )
+            stack.enter_context(crawling(settings, [(of_site.pages(SERVICE, f"node-{n}"), pages)]))
             for n in range(nodes)
         ]
         for node in crawls:

@@ -48,8 +48,8 @@ def measure(quick: bool) -> Report:
             Goal("quiet time, s", min(quiets), at_least=PAUSE),
         ],
         notes=(
-            f"{NODES} nodes, limit {LIMIT}, pages of {SERVICE} ms; median of the quiet times "
-            f"{median(quiets):.3f} s.",
+            f"{NODES} nodes, limit {LIMIT}, pages of {SERVICE} ms.",
+            f"Median of the quiet times: {median(quiets):.3f} s.",
         ),
     )
 
@@ -62,9 +62,7 @@ def _visits() -> list[Visit]:
         settings = with_add_on(server.url, CONCURRENT_REQUESTS_PER_DOMAIN=LIMIT)
         manner = f"{SERVICE}!{LAST}-{PAUSE}"
         crawls = [
-            stack.enter_context(
-                crawling(settings, [(of_site.pages(manner, f"node-{n}"), EACH)])
-            )
+            stack.enter_context(crawling(settings, [(of_site.pages(manner, f"node-{n}"), EACH)]))
             for n in range(NODES)
         ]
         for node in crawls:

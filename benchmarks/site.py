@@ -4,8 +4,9 @@
 with two times, as in 150-250, pages take times between, spread evenly over their numbers. With a
 capacity, as in 100@10, what comes while more than that is in hand takes twice as long, and while
 half as much again is, gets a 503. With a quota, as in 100!50-2, the 50th request, and what comes in
-the two seconds after it, gets a 429 with that Retry-After. The site writes down who has what in hand, and when; `/record` tells it. It is as simple as a server can
-be: on a machine with few cores it must leave them to those who are measured.
+the two seconds after it, gets a 429 with that Retry-After. The site writes down who has what in
+hand, and when; `/record` tells it. It is as simple as a server can be: on a machine with few cores
+it must leave them to those who are measured.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from semaphore_middleware import store
 from tests import (
+    test_adaptive,
     test_epoch,
     test_leases,
     test_line,
@@ -197,6 +198,14 @@ SEEN_BY_A_TEST: dict[str, tuple[Mutant, Callable[..., None]]] = {
     "an idle site is forgiven": (
         ("scope", "learn(scope, 'quiet', scope.now + math", "learn(scope, 'quiet', 0 * math"),
         test_refusals.test_a_pause_outlives_the_idle_scope,
+    ),
+    "no answer is thought slow": (
+        ("adaptive", "mean > site.base + WELL_ABOVE", "false"),
+        test_adaptive.test_it_is_one_value_for_all_nodes_and_outlives_the_idle_scope,
+    ),
+    "refused, and goes on as before": (
+        ("answers", "    shrink(scope, AFTER_REFUSAL)\n", ""),
+        test_adaptive.test_not_now_halves_it_at_once_and_it_grows_back_slowly,
     ),
     "a pattern before the name": (
         ("site", "rule[part] = rule[part] or found", "rule[part] = found"),

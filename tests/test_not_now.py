@@ -13,7 +13,7 @@ from scrapy import Request
 from scrapy.http import Response
 
 from semaphore_middleware.answers import retry_after
-from tests.crawls import Crawl, asyncio_test, both, scrapy, until
+from tests.crawls import ADD_ON, Crawl, asyncio_test, both, scrapy, until
 from tests.servers import RedisServer, free_port
 from tests.site import Site
 from tests.visits import Visits
@@ -159,9 +159,7 @@ async def test_what_means_not_now_can_be_chosen(server: RedisServer, site: Site)
 
 
 @asyncio_test
-async def test_connections_refused_in_a_row_are_like_a_refusal(
-    server: RedisServer, site: Site
-) -> None:
+async def test_connections_refused_in_a_row_are_like_a_refusal(server: RedisServer) -> None:
     nobody = f"http://127.0.0.1:{free_port()}/"
     crawl = Crawl(server, *[Request(f"{nobody}{n}") for n in range(3)], RETRY_TIMES=0)
 
@@ -231,7 +229,7 @@ async def test_what_one_process_is_told_all_of_them_heed(
         "CONCURRENT_REQUESTS_PER_DOMAIN": limit,
         "SEMAPHORE_BACKOFF_MAX": 10,
         "SEMAPHORE_BACKOFF_TIMES": 10,
-        **{"ADDONS": {"semaphore_middleware.addon.SemaphoreAddon": 500}},
+        **ADD_ON,
     }
     async with AsyncExitStack() as stack:
         crawls = [

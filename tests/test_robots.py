@@ -133,7 +133,9 @@ async def test_who_wants_it_without_robots_txt_is_told(
     server: RedisServer, site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
     await Crawl(server, *pages(site, 1), SEMAPHORE_OBEY_CRAWL_DELAY=True).gave_back(1, site)
-    assert any("SEMAPHORE_OBEY_CRAWL_DELAY: robots.txt is read" in r.message for r in caplog.records)
+    assert any(
+        "SEMAPHORE_OBEY_CRAWL_DELAY: robots.txt is read" in r.message for r in caplog.records
+    )
 
 
 @pytest.mark.parametrize(

@@ -128,7 +128,7 @@ end
 local function write_idle(scope)
   redis.call('DEL', scope.state)
   local site = scope.site
-  site.quiet, site.samples, site.sum = math.max(0, site.quiet - scope.now), 0, 0
+  site.quiet = math.max(0, site.quiet - scope.now)
   local wait = math.max(0, scope.next - scope.now)
   local kept = math.max(wait, site.quiet)
   if site.backoff + site.failures + site.working > 0 then kept = kept + MEMORY end
