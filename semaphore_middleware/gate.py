@@ -146,7 +146,11 @@ class Gate:
             permit = await self._semaphore.acquire(scope, limit, timeout, in_line)
             try:
                 if await self.hands.take():
-                    return permit
+                    if not permit.withdrawn:
+                        return permit
+                    self.hands.free()
+                    permit.release()
+                    continue
             except BaseException:
                 permit.release()
                 raise

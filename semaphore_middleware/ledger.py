@@ -208,6 +208,9 @@ class Ledger:
         for number, wait in message.again:
             if permit := self._permits.get(number):
                 self._ask_again(permit.scope, wait)
+        for number in message.quiet:
+            if permit := self._permits.get(number):
+                permit.withdrawn = True
         if message.changed:
             for scope in {permit.scope for permit in self._in_stage(Stage.WAITING)}:
                 self._ask_for_first(scope)

@@ -13,7 +13,7 @@ from semaphore_middleware.outcome import Report
 
 Verb = Literal["acquire", "release", "renew", "report"]
 MOST_PERMITS = 500  # in one call, so that no call keeps the server from others for long
-NEWS = rb"(?:granted \d{1,15}|again \d{1,15} \d{1,15}|changed)"
+NEWS = rb"(?:granted \d{1,15}|again \d{1,15} \d{1,15}|quiet \d{1,15}|changed)"
 MESSAGE = re.compile(rb"%b(?: %b)*" % (NEWS, NEWS))
 
 
@@ -68,6 +68,8 @@ class Message:
     granted: tuple[int, ...] = ()
     again: tuple[tuple[int, float], ...] = ()
     """A permit's number, and seconds until asking for it again is worth it."""
+    quiet: tuple[int, ...] = ()
+    """Permits whose site has said "not now" since they were granted."""
     changed: bool = False
     """An operator has changed a rule: whoever waits may be let in by it."""
 
@@ -79,6 +81,7 @@ class Message:
         words = payload.split(b" ")
         granted: list[int] = []
         again: list[tuple[int, float]] = []
+        quiet: list[int] = []
         changed = False
         while words:
             word = words.pop(0)
@@ -86,9 +89,11 @@ class Message:
                 granted.append(int(words.pop(0)))
             elif word == b"again":
                 again.append((int(words.pop(0)), int(words.pop(0)) / 1000))
+            elif word == b"quiet":
+                quiet.append(int(words.pop(0)))
             else:
                 changed = True
-        return cls(tuple(granted), tuple(again), changed)
+        return cls(tuple(granted), tuple(again), tuple(quiet), changed)
 
 
 @dataclass(frozen=True, slots=True)

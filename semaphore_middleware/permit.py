@@ -44,6 +44,7 @@ class Permit:
         "stage",
         "wait",
         "waited",
+        "withdrawn",
     )
 
     def __init__(
@@ -73,6 +74,8 @@ class Permit:
         self._when_lost: Callable[[], object] | None = None
         self.error: PermitLostError | None = None
         """Why it was lost."""
+        self.withdrawn = False
+        """Whether the site has said "not now" since the grant: what has not begun should not."""
         self.outcome: Outcome | None = None
         """What came of the request; told with the release, where it is of use."""
 

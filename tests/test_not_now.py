@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AsyncExitStack
 from email.utils import formatdate
 from pathlib import Path
@@ -12,7 +12,10 @@ import pytest
 from scrapy import Request
 from scrapy.http import Response
 
+from semaphore_middleware import FairSemaphore, Permit, hands
 from semaphore_middleware.answers import retry_after
+from semaphore_middleware.gate import gate_of
+from semaphore_middleware.keys import Keys
 from tests.crawls import ADD_ON, Crawl, asyncio_test, both, scrapy, until
 from tests.servers import RedisServer, free_port
 from tests.site import Site
@@ -87,7 +90,7 @@ async def test_refused_requests_are_made_again_without_using_up_their_retries(
     server: RedisServer, site: Site, by: Mapping[str, Any]
 ) -> None:
     site.refusals = 5
-    settings = {"RETRY_TIMES": 0, "SEMAPHORE_BACKOFF_TIMES": 5}
+    settings: dict[str, Any] = {"RETRY_TIMES": 0, "SEMAPHORE_BACKOFF_TIMES": 5}
     crawl = Crawl(server, *requests(site, 3), by=by, limit=2, **settings)
 
     await crawl.finished()
@@ -104,7 +107,7 @@ async def test_what_is_refused_too_often_goes_to_the_spider_as_it_came(
     server: RedisServer, site: Site, by: Mapping[str, Any]
 ) -> None:
     site.refusals = None
-    settings = {"RETRY_TIMES": 2, "SEMAPHORE_BACKOFF_TIMES": 3}
+    settings: dict[str, Any] = {"RETRY_TIMES": 2, "SEMAPHORE_BACKOFF_TIMES": 3}
     crawl = Crawl(server, *requests(site, 1), spider=Tolerant, by=by, **settings)
 
     await crawl.finished()
@@ -213,6 +216,46 @@ async def test_a_crawl_can_be_stopped_while_its_site_is_left_alone(
     await crawl.crawler.engine.close_spider_async(reason="enough")
     await crawl.finished()
     assert len(site.arrivals) == 1
+
+
+@asyncio_test
+async def test_a_permit_that_waits_for_a_hand_is_not_used_after_a_refusal(
+    server: RedisServer, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hands, "BRIEF", 600.0)
+    host, other = "127.0.0.1", "localhost"
+    async with FairSemaphore(server.url) as outside:
+        first, second = [await outside.acquire(host, 2) for _ in range(2)]
+        requests = [Request(site.url("/page/", host)), Request(site.url("/slow/", other))]
+        crawl = Crawl(server, *requests, limit=2, CONCURRENT_REQUESTS=1)
+        await site.until(lambda: site.arrivals == ["/slow/"])
+        first.release()
+        node = gate_of(crawl.crawler).node
+        await until(lambda: _holds(server, node, host))
+        second.refused(retry_after=100)
+        second.release()
+        await until(lambda: _permit_of(crawl).withdrawn)
+        site.let_go()
+        await until(lambda: not _holds(server, node, host))
+        assert site.arrivals == ["/slow/"]
+        await outside.resume(host)
+        await crawl.finished()
+        await outside.reset(host)
+    assert site.arrivals == ["/slow/", "/page/"]
+
+
+def _holds(server: RedisServer, node: str, scope: str) -> bool:
+    client: Any = server.client()  # redis-py's types promise every kind of reply
+    ids = client.zrange(Keys("semaphore").of(scope).held, 0, -1)
+    return any(id.decode().startswith(node) for id in ids)
+
+
+def _permit_of(crawl: Crawl) -> Permit:
+    """The one that waits for a hand: nothing but the node knows what it has heard of it."""
+    semaphore: Any = gate_of(crawl.crawler)._semaphore
+    permits: Iterable[Permit] = semaphore._node._ledger._permits.values()
+    (permit,) = (permit for permit in permits if permit.scope == "127.0.0.1")
+    return permit
 
 
 # Three processes --------------------------------------------------------------------------------

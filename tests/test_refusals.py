@@ -61,7 +61,9 @@ async def test_a_refusal_does_not_hand_the_permit_to_the_next_in_line(
     await b.acquire("s", 1, limit=LIMIT)
     await report(a, 1, REFUSED)
     assert outside.line() == ["b:1"]
-    assert [text.split()[0] for _, text in outside.told()] == ["again"]
+    told = dict(outside.told())
+    assert told["b"].split()[:2] == ["again", "1"]
+    assert told["a"] == "quiet 2 quiet 3 quiet 4", "what has not begun should not"
 
 
 @in_asyncio

@@ -15,7 +15,7 @@ from tests.crawls import ADD_ON, Crawl, asyncio_test, both, scrapy
 from tests.servers import RedisServer
 from tests.site import Site
 
-POLITE = {"ROBOTSTXT_OBEY": True, "USER_AGENT": "bot", "DOWNLOAD_DELAY_JITTER": 0}
+POLITE: dict[str, Any] = {"ROBOTSTXT_OBEY": True, "USER_AGENT": "bot", "DOWNLOAD_DELAY_JITTER": 0}
 DELAY = 0.2
 
 

@@ -11,6 +11,7 @@ import pytest
 from scrapy.settings import Settings
 
 from semaphore_middleware import Limit, SettingsError
+from semaphore_middleware.outcome import Backoff
 from semaphore_middleware.settings import SemaphoreSettings
 
 
@@ -114,6 +115,11 @@ def test_the_command_line_s_strings_are_understood() -> None:
         ("SEMAPHORE_RECOVERY_WAIT", [-1, "x", True, float("nan")], "number >= 0"),
         ("SEMAPHORE_SCOPE", ["hosts", "HOST", 1], "'host' or 'registered_domain'"),
         ("SEMAPHORE_PREFIX", ["", 1, "a{1}", "}"], "text without '{' and '}'"),
+        ("SEMAPHORE_BACKOFF_CODES", ["x", [99], [600], [None], 7.5], "list of HTTP statuses"),
+        ("SEMAPHORE_BACKOFF_START", [0, -1, "x", True, float("inf")], "number >= 0.001"),
+        ("SEMAPHORE_BACKOFF_MAX", [0.5, -1, "x", float("nan")], "number >= 1"),
+        ("SEMAPHORE_BACKOFF_TIMES", [-1, "x", True], "number >= 0"),
+        ("SEMAPHORE_MAX_CRAWL_DELAY", [-1, "x", float("inf")], "number >= 0"),
         ("CONCURRENT_REQUESTS_PER_DOMAIN", [0, -1, 1.5, "1.5", "x", None], "integer >= 1"),
         ("DOWNLOAD_DELAY", [-1, "x", float("inf"), True], "number >= 0"),
         ("DOWNLOAD_DELAY_JITTER", [-1, "x"], "number >= 0"),
@@ -127,6 +133,19 @@ def test_a_value_that_is_not_allowed_is_refused_by_name(
         message = refused(**{name: value})
         assert message.startswith(f"{name} = {value!r}: allowed is ")
         assert allowed in message
+
+
+def test_what_means_not_now_and_for_how_long_has_defaults() -> None:
+    settings = read()
+    assert settings.backoff == Backoff(1, 300)
+    assert (settings.backoff_codes, settings.backoff_times) == (frozenset({429, 503}), 10)
+    assert (settings.obey_crawl_delay, settings.max_crawl_delay) == (False, 60)
+    assert read(ROBOTSTXT_OBEY=True).obey_crawl_delay
+    assert not read(ROBOTSTXT_OBEY=True, SEMAPHORE_OBEY_CRAWL_DELAY=False).obey_crawl_delay
+    assert read(SEMAPHORE_BACKOFF_CODES="420,429").backoff_codes == {420, 429}
+    assert read(SEMAPHORE_BACKOFF_CODES=[]).backoff_codes == set()
+    assert read(SEMAPHORE_BACKOFF_START=400).backoff == Backoff(400, 400)
+    assert "integer >= 0" in refused(SEMAPHORE_BACKOFF_TIMES=1.5)
 
 
 def test_a_mistake_in_a_limit_is_refused_by_setting_and_key() -> None:

@@ -19,6 +19,13 @@ local function read_report(text)
   return report
 end
 
+-- Whoever holds a permit, and has not begun to use it, had better not.
+local function warn_holders(scope)
+  for _, id in ipairs(redis.call('ZRANGE', scope.held, 0, -1)) do
+    tell(id, 'quiet ' .. number_of(id))
+  end
+end
+
 local function fall_quiet(scope, report)
   local pause = math.min(report.retry_after, report.most)
   if scope.now - report.bad_age >= scope.site.quiet then
@@ -27,6 +34,7 @@ local function fall_quiet(scope, report)
       learn(scope, 'backoff', pause)
     end
     scope.incident = pause
+    warn_holders(scope)
     shrink(scope, AFTER_REFUSAL)
   end
   learn(scope, 'quiet', math.max(scope.site.quiet, scope.now + pause))
