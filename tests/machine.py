@@ -15,7 +15,10 @@ from hypothesis.stateful import (
     rule,
 )
 
-from semaphore_middleware.messages import Message, Verb
+from semaphore_middleware.limits import Limit
+from semaphore_middleware.messages import Ask, Message, Verb
+from semaphore_middleware.outcome import Report
+from semaphore_middleware.rules import Change
 from tests.model import Model
 from tests.nodes import Caller, Loop, Outside
 from tests.servers import RedisServer
@@ -100,6 +103,45 @@ class Machine(RuleBasedStateMachine):
     def cancel(self, data: Any, limit: int, twice: bool) -> None:
         self.let_go(self.waits, data, limit, twice)
 
+    @precondition(lambda self: any(self.holds.values()))
+    @rule(data=st.data(), limit=limits, twice=twice)
+    def hear_not_now(self, data: Any, limit: int, twice: bool) -> None:
+        (node, scope), numbers = self.some_of(self.holds, data)
+        for number in numbers:
+            self.holds[node, scope].remove(number)
+        report = Report(refused=1, retry_after=200)
+        ask = Ask("report", scope, Limit(limit), tuple(numbers), report)
+        ids = tuple(f"{node}:{number}" for number in numbers)
+        caller, model = self.ground.callers[node], self.models[scope]
+        for _ in range(1 + twice):
+            told = model.refuse(ids, limit)
+            (answer,) = self.ground.loop.run(caller.store.run(caller.link, [ask]))
+            assert [f"{node}:{n}" for n in answer.granted] == [id for id in told if id[0] == node]
+            for number in answer.granted:
+                self.take(node, scope, number)
+            self.check_told([id for id in told if id[0] != node], scope)
+
+    # What operators do ----------------------------------------------------------------------------
+
+    @rule(scope=scopes, limit=st.none() | limits)
+    def operator_sets_a_limit(self, scope: str, limit: int | None) -> None:
+        change = Change.configure(scope, limit, "boss") if limit else Change.reset(scope)
+        self.models[scope].rule = limit
+        if not limit:
+            self.models[scope].paused = self.models[scope].quiet = False
+        self.change(change, scope)
+
+    @rule(scope=scopes, paused=st.booleans())
+    def operator_pauses_or_resumes(self, scope: str, paused: bool) -> None:
+        model = self.models[scope]
+        model.paused, model.quiet = paused, model.quiet and paused
+        self.change((Change.pause if paused else Change.resume)(scope, "boss"), scope)
+
+    def change(self, change: Change, scope: str) -> None:
+        self.ground.loop.run(self.ground.bystander.change(change))
+        self.ground.poke(scope)
+        self.check_told(self.models[scope].promote(), scope)
+
     # What time and misfortune do ------------------------------------------------------------------
 
     @precondition(lambda self: any(model.line for model in self.models.values()))
@@ -109,6 +151,15 @@ class Machine(RuleBasedStateMachine):
         self.ground.outside.end_leases(node, *SCOPES)
         for scope, model in self.models.items():
             model.die(node)
+            self.ground.poke(scope)
+            self.check_told(model.promote(), scope)
+
+    @precondition(lambda self: any(model.quiet for model in self.models.values()))
+    @rule()
+    def sites_may_be_asked_again(self) -> None:
+        for scope, model in self.models.items():
+            model.quiet = False
+            self.ground.outside.end_quiet(scope)
             self.ground.poke(scope)
             self.check_told(model.promote(), scope)
 
@@ -140,8 +191,8 @@ class Machine(RuleBasedStateMachine):
     @invariant()
     def nobody_waits_while_a_permit_is_free(self) -> None:
         for model in self.models.values():
-            if model.line and not model.recovering:
-                assert len(model.held) >= (model.limit or 0)
+            if model.line and not model.forbids:
+                assert len(model.held) >= model.in_force
 
     @invariant()
     def what_is_written_down_twice_agrees(self) -> None:
@@ -160,11 +211,14 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def every_key_expires(self) -> None:
+        """But for what operators have set."""
         for key in self.ground.outside.client.scan_iter("*", count=1000):
-            assert self.ground.outside.ttl(key) > 0, key
+            assert key.endswith(b":rules") or self.ground.outside.ttl(key) > 0, key
 
     def teardown(self) -> None:
         self.recovery_ends()
+        for scope in SCOPES:
+            self.operator_sets_a_limit(scope, None)
         for node, scope in {*self.holds, *self.waits}:
             mine = [*self.holds[node, scope], *self.waits[node, scope]]
             self.say("release", node, scope, mine, 1, twice=False)
@@ -196,7 +250,8 @@ class Machine(RuleBasedStateMachine):
             assert [f"{node}:{number}" for number in answer.lost] == lost
             model = self.models[scope]
             if model.limit is not None:
-                assert answer.spare == model.limit - len(model.held) - len(model.line)
+                assert answer.spare == model.in_force - len(model.held) - len(model.line)
+                assert answer.limit == model.in_force
             assert [f"{node}:{n}" for n in answer.granted] == [id for id in told if id[0] == node]
             for number in answer.lost:
                 self.forget(self.holds[node, scope], number)
@@ -210,7 +265,7 @@ class Machine(RuleBasedStateMachine):
         for node, text in self.ground.outside.told():
             message = Message.read(text.encode())
             assert message is not None
-            assert self.models[scope].recovering or not message.again
+            assert self.models[scope].forbids or not message.again
             by_node[node] += [f"{node}:{number}" for number in message.granted]
         for node, ids in by_node.items():
             assert ids == [id for id in expected if id[0] == node]

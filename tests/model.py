@@ -28,6 +28,12 @@ class Model:
     def __init__(self) -> None:
         self.recovering = False
         self._arrivals = count()
+        self._forget_all()
+
+    def _forget_all(self) -> None:
+        self.rule: int | None = None  # an operator's word
+        self.paused = False
+        self.quiet = False  # the site has said "not now"
         self._be_idle()
 
     def _be_idle(self) -> None:
@@ -35,6 +41,15 @@ class Model:
         self.held: list[str] = []
         self._line: list[Waiter] = []
         self._virtual = 0
+
+    @property
+    def in_force(self) -> int:
+        return self.rule or self.limit or 0
+
+    @property
+    def forbids(self) -> bool:
+        """Whether nothing may start, however many permits are free."""
+        return self.recovering or self.paused or self.quiet
 
     @property
     def line(self) -> list[str]:
@@ -58,9 +73,17 @@ class Model:
                 lost.append(id)
         return told + self.promote(), lost
 
+    def refuse(self, ids: tuple[str, ...], limit: int) -> list[str]:
+        """Given back with the word that the site said "not now", if it was held at all."""
+        self.limit = min(self.limit or limit, limit)
+        self.quiet = self.quiet or any(id in self.held for id in ids)
+        for id in ids:
+            self._leave(id)
+        return self.promote()
+
     def promote(self) -> list[str]:
         granted = []
-        while self._line and not self.recovering and len(self.held) < (self.limit or 0):
+        while self._line and not self.forbids and len(self.held) < self.in_force:
             head = self._sorted()[0]
             self._line.remove(head)
             self._virtual = head.place
@@ -75,7 +98,7 @@ class Model:
         self._line = [waiter for waiter in self._line if waiter.node != node]
 
     def lose_all(self) -> None:
-        self._be_idle()
+        self._forget_all()
         self.recovering = True
 
     def _join(self, id: str) -> None:

@@ -15,6 +15,7 @@ from semaphore_middleware.connection import Link, Server
 from semaphore_middleware.keys import Keys
 from semaphore_middleware.limits import Limit
 from semaphore_middleware.messages import Answer, Ask, Inspection, Verb
+from semaphore_middleware.rules import Change
 from semaphore_middleware.steering import Steering
 from semaphore_middleware.store import Store
 from tests.servers import RedisServer
@@ -107,6 +108,9 @@ class Caller:
         (answer,) = await self.store.run(self.link, [Ask(verb, scope, limit, tuple(numbers))])
         return answer
 
+    async def change(self, change: Change) -> None:
+        await self._steering.change(self.link, change)
+
     async def inspect(self, scope: str) -> Inspection:
         (seen,) = await self._steering.inspect(self.link, scope)
         return seen
@@ -194,6 +198,12 @@ class Outside:
             for _, score in self.client.zrange(key(scope, part), 0, 0, withscores=True)
         ]
         return min(ends, default=math.inf)
+
+    def end_quiet(self, scope: str = "s") -> None:
+        """What time does to a site that has said "not now"."""
+        if learnt := self.state(scope).get("learnt"):
+            rest = learnt.partition(" ")[2]
+            self.client.hset(key(scope, "state"), "learnt", f"0 {rest}")
 
     def end_recovery(self, *scopes: str) -> None:
         """What time does to the wait after the server has lost its data."""

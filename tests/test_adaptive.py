@@ -13,7 +13,6 @@ from semaphore_middleware.messages import Answer, Ask
 from semaphore_middleware.outcome import Outcome, Report
 from tests.nodes import Caller, Outside, in_asyncio
 from tests.servers import RedisServer
-from tests.test_refusals import time_passes
 
 MOST = 16
 LIMIT = Limit(MOST, adaptive=True)
@@ -82,7 +81,7 @@ async def test_not_now_halves_it_at_once_and_it_grows_back_slowly(
     assert (await a.acquire("s", 10**6, limit=LIMIT)).limit == MOST
     answer = await visitor.answer((10**6,), Outcome(refused=True, retry_after=0.001))
     assert answer.limit == MOST // 2
-    time_passes(outside)
+    outside.end_quiet()
     in_hand = await visitor.rounds(12)
     assert max(in_hand) <= MOST // 2 + 3
     assert (await visitor.rounds(60))[-1] == MOST

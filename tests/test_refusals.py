@@ -30,12 +30,6 @@ async def one_more(caller: Caller, number: int, outcome: Outcome) -> Answer:
     return await report(caller, number, outcome)
 
 
-def time_passes(outside: Outside) -> None:
-    """Until the site may be asked again."""
-    learnt = outside.state()["learnt"].split()
-    outside.client.hset(key("s", "state"), "learnt", " ".join(["0", *learnt[1:]]))
-
-
 @in_asyncio
 async def test_after_a_refusal_nobody_starts_for_as_long_as_the_site_said(
     server: RedisServer, outside: Outside
@@ -48,7 +42,7 @@ async def test_after_a_refusal_nobody_starts_for_as_long_as_the_site_said(
     assert answer.granted == ()
     assert answer.again is not None
     assert 29 < answer.again <= 30
-    time_passes(outside)
+    outside.end_quiet()
     assert (await b.acquire("s", 2, limit=LIMIT)).granted == (2,)
 
 
@@ -74,7 +68,7 @@ async def test_each_incident_without_a_word_of_the_site_doubles_the_pause(
     pauses = []
     for number in range(1, 12):
         pauses.append((await one_more(a, number, REFUSED)).quiet)
-        time_passes(outside)
+        outside.end_quiet()
     assert pauses == [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300]
 
 
@@ -88,7 +82,7 @@ async def test_many_refusals_of_one_incident_are_one_step(
     assert (await report(a, 1, REFUSED, age=0.5)).quiet == START
     assert (await report(a, 2, REFUSED, age=0.5)).quiet is None
     assert (await report(b, 1, REFUSED, age=0.1)).quiet is None
-    time_passes(outside)
+    outside.end_quiet()
     assert (await report(b, 2, REFUSED, age=10**10)).quiet is None, "it began long before"
     assert (await one_more(a, 3, REFUSED)).quiet == 2 * START
 
@@ -123,7 +117,7 @@ async def test_a_quarter_of_a_limit_s_worth_of_answers_halves_the_pause(
     a = await Caller.join(server, "a")
     for number in (1, 2, 3):
         await one_more(a, number, REFUSED)
-        time_passes(outside)
+        outside.end_quiet()
     assert (await one_more(a, 4, GOOD)).curious
     assert (await one_more(a, 20, REFUSED)).quiet == 4, "half of 4, doubled"
 
@@ -132,7 +126,7 @@ async def test_a_quarter_of_a_limit_s_worth_of_answers_halves_the_pause(
 async def test_enough_answers_forgive_all(server: RedisServer, outside: Outside) -> None:
     a = await Caller.join(server, "a")
     await one_more(a, 1, REFUSED)
-    time_passes(outside)
+    outside.end_quiet()
     assert (await one_more(a, 2, GOOD)).curious
     assert not (await one_more(a, 3, GOOD)).curious
     assert (await one_more(a, 20, REFUSED)).quiet == START
@@ -148,7 +142,7 @@ async def test_a_site_that_refuses_only_what_is_too_much_is_not_left_alone_for_l
         assert (await report(a, start, REFUSED)).quiet == START
         for number in range(start + 1, start + 4):
             await report(a, number, GOOD)
-        time_passes(outside)
+        outside.end_quiet()
 
 
 @in_asyncio
@@ -157,7 +151,7 @@ async def test_failures_in_a_row_count_as_a_refusal(server: RedisServer, outside
     assert (await one_more(a, 1, FAILED)).quiet is None
     assert (await one_more(a, 2, FAILED)).quiet is None
     assert (await one_more(a, 3, FAILED)).quiet == START
-    time_passes(outside)
+    outside.end_quiet()
     assert (await one_more(a, 4, FAILED)).quiet == 2 * START, "still the same row"
 
 
