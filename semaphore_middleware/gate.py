@@ -31,6 +31,7 @@ from semaphore_middleware.errors import (
 )
 from semaphore_middleware.hands import Hands
 from semaphore_middleware.limits import Limit
+from semaphore_middleware.long_waits import LongWaits
 from semaphore_middleware.permit import Permit
 from semaphore_middleware.robots import CrawlDelays
 from semaphore_middleware.scopes import scope_finder
@@ -84,6 +85,7 @@ class Gate:
             on_event=self._on_event,
         )
         self.node = self._semaphore.node
+        self._long_waits = LongWaits(self._semaphore)
         self.sees_transfers = False
         """Whether `transfer` is used; else signals tell."""
         self.hands = Hands(crawler.settings.getint("CONCURRENT_REQUESTS"))
@@ -140,7 +142,7 @@ class Gate:
         """A permit, and a hand of this node's to use it. CONCURRENT_REQUESTS holds for those who
         come out of a line as well: a permit that would have to wait for it long goes to others.
         """
-        in_line = functools.partial(self._stands_in_line, request)
+        in_line = functools.partial(self._stands_in_line, request, scope)
         timeout = self.settings.acquire_timeout
         while True:
             permit = await self._semaphore.acquire(scope, limit, timeout, in_line)
@@ -153,8 +155,9 @@ class Gate:
             permit.release()
             await self.hands.wait()
 
-    def _stands_in_line(self, request: Request) -> None:
+    def _stands_in_line(self, request: Request, scope: str) -> None:
         self.waiters.stands_in_line(request)
+        self._long_waits.watch(scope)
         self.hands.call_one()  # this one may have been called, and has no use for free hands
 
     async def transfer(
@@ -274,6 +277,7 @@ class Gate:
         self.hands.refuse_all(ClosedError("the spider is closing"))
 
     async def _close(self) -> None:
+        await self._long_waits.close()
         # Scrapy goes on with the transfer of a cancelled fetch, even past the end of the crawl.
         transfers = [task for task in self._on_wire.values() if task is not None]
         for task in transfers:

@@ -43,6 +43,7 @@ class Node:
         self.ask = self._ledger.ask
         self.drain = self._ledger.drain
         self.limit_of = self._ledger.limit_of
+        self.permits = self._ledger.permits
         self._jobs: list[tuple[Callable[[Link], Awaitable[Any]], asyncio.Future[Any]]] = []
         self._failed_jobs = 0
         self._complained = -SAY_AGAIN

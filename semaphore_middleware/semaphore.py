@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import secrets
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Self
 
@@ -207,6 +207,10 @@ class FairSemaphore:
     async def rules(self) -> list[Rule]:
         """What operators have set with `configure` and `pause`, by name."""
         return await self._opened().do(self._steering.rules)
+
+    def permits(self) -> Collection[Permit]:
+        """This node's permits: those that it holds, and those that it waits for."""
+        return self._node.permits() if self._node is not None else ()
 
     def limit_of(self, scope: str) -> int | None:
         """How many may hold a permit of `scope`, as this node last heard; None: it never did."""

@@ -23,6 +23,7 @@ FLOORS = [  # from the top; arrows only go down
     {"addon"},
     {"middleware", "downloader", "queue"},
     {"gate"},
+    {"long_waits"},
     {
         "answers",
         "collector",
@@ -45,6 +46,7 @@ FLOORS = [  # from the top; arrows only go down
 WITHOUT_SCRAPY = {
     *("semaphore", "node", "ledger", "steering", "permit", "store", "messages", "keys"),
     *("connection", "embedded", "errors", "life", "limits", "lua", "outcome", "rules"),
+    "long_waits",
 }
 PUBLIC = {
     "AcquireTimeoutError",
