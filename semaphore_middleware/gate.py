@@ -31,7 +31,6 @@ from semaphore_middleware.errors import (
 )
 from semaphore_middleware.hands import Hands
 from semaphore_middleware.limits import Limit
-from semaphore_middleware.long_waits import LongWaits
 from semaphore_middleware.permit import Permit
 from semaphore_middleware.robots import CrawlDelays
 from semaphore_middleware.scopes import scope_finder
@@ -39,6 +38,7 @@ from semaphore_middleware.semaphore import FairSemaphore
 from semaphore_middleware.settings import SemaphoreSettings
 from semaphore_middleware.stats import GateStats
 from semaphore_middleware.waiters import Waiters
+from semaphore_middleware.watch import Watch
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -67,7 +67,7 @@ class Gate:
         self.settings = SemaphoreSettings.read(crawler.settings)
         self._crawler = crawler
         self._engine = Engine(crawler)
-        self._stats: GateStats | None = None
+        self._watch = Watch(self.settings)
         self.scope_of = scope_finder(self.settings.scope)
         self.waiters = Waiters(self.scope_of, self.settings.limits, self._engine.wake_soon)
         self.answers = Answers(self.settings.backoff_codes, self.settings.backoff_times)
@@ -83,9 +83,9 @@ class Gate:
             backoff=self.settings.backoff,
             url_from=self.settings.url_from,
             on_event=self._on_event,
+            on_round_trip=self._watch.on_round_trip,
         )
         self.node = self._semaphore.node
-        self._long_waits = LongWaits(self._semaphore)
         self.sees_transfers = False
         """Whether `transfer` is used; else signals tell."""
         self.hands = Hands(crawler.settings.getint("CONCURRENT_REQUESTS"))
@@ -157,7 +157,7 @@ class Gate:
 
     def _stands_in_line(self, request: Request, scope: str) -> None:
         self.waiters.stands_in_line(request)
-        self._long_waits.watch(scope)
+        self._watch.stands_in_line(scope)
         self.hands.call_one()  # this one may have been called, and has no use for free hands
 
     async def transfer(
@@ -228,11 +228,9 @@ class Gate:
 
     # The crawl's way ----------------------------------------------------------------------------
 
-    @property
+    @functools.cached_property  # the crawler has none yet when an add-on makes the gate
     def stats(self) -> GateStats:
-        if self._stats is None:  # the crawler has none yet when an add-on makes the gate
-            self._stats = GateStats(self._crawler.stats)
-        return self._stats
+        return self._watch.stats(self._crawler.stats)
 
     def _robots_parsed(self, robotparser: RobotParser, request: Request) -> None:
         if self._delays.heard(robotparser, request):
@@ -249,6 +247,7 @@ class Gate:
             connect(self._left_wire, signals.request_left_downloader)
         self._engine.before_close(self._drain)
         spare_the_collector()
+        await self._watch.open(self._semaphore, self.stats)
         try:
             await self._open_while_wanted()
         except SemaphoreError as error:
@@ -277,7 +276,7 @@ class Gate:
         self.hands.refuse_all(ClosedError("the spider is closing"))
 
     async def _close(self) -> None:
-        await self._long_waits.close()
+        await self._watch.close()
         # Scrapy goes on with the transfer of a cancelled fetch, even past the end of the crawl.
         transfers = [task for task in self._on_wire.values() if task is not None]
         for task in transfers:
