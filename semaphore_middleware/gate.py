@@ -38,6 +38,7 @@ from semaphore_middleware.semaphore import FairSemaphore
 from semaphore_middleware.settings import SemaphoreSettings
 from semaphore_middleware.stats import GateStats
 from semaphore_middleware.waiters import Waiters
+from semaphore_middleware.watch import Watch
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -66,7 +67,7 @@ class Gate:
         self.settings = SemaphoreSettings.read(crawler.settings)
         self._crawler = crawler
         self._engine = Engine(crawler)
-        self._stats: GateStats | None = None
+        self._watch = Watch(self.settings)
         self.scope_of = scope_finder(self.settings.scope)
         self.waiters = Waiters(self.scope_of, self.settings.limits, self._engine.wake_soon)
         self.answers = Answers(self.settings.backoff_codes, self.settings.backoff_times)
@@ -82,6 +83,7 @@ class Gate:
             backoff=self.settings.backoff,
             url_from=self.settings.url_from,
             on_event=self._on_event,
+            on_round_trip=self._watch.on_round_trip,
         )
         self.node = self._semaphore.node
         self.sees_transfers = False
@@ -140,7 +142,7 @@ class Gate:
         """A permit, and a hand of this node's to use it. CONCURRENT_REQUESTS holds for those who
         come out of a line as well: a permit that would have to wait for it long goes to others.
         """
-        in_line = functools.partial(self._stands_in_line, request)
+        in_line = functools.partial(self._stands_in_line, request, scope)
         timeout = self.settings.acquire_timeout
         while True:
             permit = await self._semaphore.acquire(scope, limit, timeout, in_line)
@@ -157,8 +159,9 @@ class Gate:
             permit.release()
             await self.hands.wait()
 
-    def _stands_in_line(self, request: Request) -> None:
+    def _stands_in_line(self, request: Request, scope: str) -> None:
         self.waiters.stands_in_line(request)
+        self._watch.stands_in_line(scope)
         self.hands.call_one()  # this one may have been called, and has no use for free hands
 
     async def transfer(
@@ -229,11 +232,9 @@ class Gate:
 
     # The crawl's way ----------------------------------------------------------------------------
 
-    @property
+    @functools.cached_property  # the crawler has none yet when an add-on makes the gate
     def stats(self) -> GateStats:
-        if self._stats is None:  # the crawler has none yet when an add-on makes the gate
-            self._stats = GateStats(self._crawler.stats)
-        return self._stats
+        return self._watch.stats(self._crawler.stats)
 
     def _robots_parsed(self, robotparser: RobotParser, request: Request) -> None:
         if self._delays.heard(robotparser, request):
@@ -250,6 +251,7 @@ class Gate:
             connect(self._left_wire, signals.request_left_downloader)
         self._engine.before_close(self._drain)
         spare_the_collector()
+        await self._watch.open(self._semaphore, self.stats)
         try:
             await self._open_while_wanted()
         except SemaphoreError as error:
@@ -278,6 +280,7 @@ class Gate:
         self.hands.refuse_all(ClosedError("the spider is closing"))
 
     async def _close(self) -> None:
+        await self._watch.close()
         # Scrapy goes on with the transfer of a cancelled fetch, even past the end of the crawl.
         transfers = [task for task in self._on_wire.values() if task is not None]
         for task in transfers:

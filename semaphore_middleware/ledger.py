@@ -9,7 +9,7 @@ import asyncio
 import itertools
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from semaphore_middleware.errors import ClosedError
@@ -66,6 +66,10 @@ class Ledger:
     def settled(self) -> bool:
         """Whether everything has been given back, and the server knows."""
         return not self._permits and not self._to_release and not self._to_report
+
+    def permits(self) -> Collection[Permit]:
+        """All that wait and all that are held."""
+        return self._permits.values()
 
     def limit_of(self, scope: str) -> int | None:
         """The limit in force, as last heard of."""

@@ -28,12 +28,18 @@ FAREWELL = 2.0  # seconds that leaving may take to give everything back
 
 class Node:
     def __init__(
-        self, server: Server, store: Store, lease: float, on_event: Callable[[str], None]
+        self,
+        server: Server,
+        store: Store,
+        lease: float,
+        on_event: Callable[[str], None],
+        on_round_trip: Callable[[float], None] | None = None,
     ) -> None:
         self._server = server
         self._store = store
         self._lease = lease
         self._count = on_event
+        self._on_round_trip = on_round_trip
         self._loop = asyncio.get_running_loop()
         self._work = asyncio.Event()
         self._settled = asyncio.Event()
@@ -43,6 +49,7 @@ class Node:
         self.ask = self._ledger.ask
         self.drain = self._ledger.drain
         self.limit_of = self._ledger.limit_of
+        self.permits = self._ledger.permits
         self._jobs: list[tuple[Callable[[Link], Awaitable[Any]], asyncio.Future[Any]]] = []
         self._failed_jobs = 0
         self._complained = -SAY_AGAIN
@@ -109,7 +116,10 @@ class Node:
                     sent, in_a_hurry = self._loop.time(), self._in_a_hurry
                     self._in_a_hurry = False
                     asks = self._ledger.gather(sent)
-                    for answer in await self._store.run(self._link, asks, in_a_hurry):
+                    answers = await self._store.run(self._link, asks, in_a_hurry)
+                    if answers and self._on_round_trip is not None:
+                        self._on_round_trip(self._loop.time() - sent)
+                    for answer in answers:
                         self._ledger.settle(answer, sent)
                     await self._do_jobs()
                     failures = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import secrets
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Self
 
@@ -42,7 +42,8 @@ class FairSemaphore:
     site is left alone that said "not now" (see `Permit.refused`), but not for how long; `url_from`
     says in errors where the address was set.
     `on_event` is called with the name of what happened: "reconnects", "lost", "store_losses",
-    "backoffs", "stalls" or "strange_messages".
+    "backoffs", "stalls" or "strange_messages"; `on_round_trip`, after each call, with how
+    many seconds the server took to answer.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class FairSemaphore:
         backoff: Backoff = Backoff(),  # noqa: B008 - it is frozen
         url_from: str = "the server's URL",
         on_event: Callable[[str], None] = lambda _: None,
+        on_round_trip: Callable[[float], None] | None = None,
     ) -> None:
         if not 0 < lease < math.inf:
             raise SettingsError(f"lease = {lease!r}: allowed is a number of seconds > 0")
@@ -76,6 +78,7 @@ class FairSemaphore:
         if url is not None:
             self._server(url)  # a bad address is an error now, not when the semaphore is opened
         self._on_event = on_event
+        self._on_round_trip = on_round_trip
         self._lodger: embedded.Lodger | None = None
         self._node: Node | None = None
 
@@ -110,7 +113,7 @@ class FairSemaphore:
                 self._on_event,
                 self._backoff,
             )
-            node = Node(server, store, self._lease, self._on_event)
+            node = Node(server, store, self._lease, self._on_event, self._on_round_trip)
             await node.start()
             self._steering = Steering(store, keys)
         except BaseException:
@@ -207,6 +210,10 @@ class FairSemaphore:
     async def rules(self) -> list[Rule]:
         """What operators have set with `configure` and `pause`, by name."""
         return await self._opened().do(self._steering.rules)
+
+    def permits(self) -> Collection[Permit]:
+        """This node's permits: those that it holds, and those that it waits for."""
+        return self._node.permits() if self._node is not None else ()
 
     def limit_of(self, scope: str) -> int | None:
         """How many may hold a permit of `scope`, as this node last heard; None: it never did."""

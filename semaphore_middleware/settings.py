@@ -33,6 +33,9 @@ class SemaphoreSettings:
     lease: float
     acquire_timeout: float | None
     recovery_wait: float
+    metrics_port: int | None
+    """0: any that is free; None: no metrics."""
+    metrics_host: str
     prefix: str
     node: str
     backoff: Backoff
@@ -60,6 +63,8 @@ class SemaphoreSettings:
             lease=lease,
             acquire_timeout=timeout,
             recovery_wait=recovery_wait,
+            metrics_port=_port(settings, "SEMAPHORE_METRICS_PORT"),
+            metrics_host=_host(settings, "SEMAPHORE_METRICS_HOST", "127.0.0.1"),
             prefix=check_prefix(settings.get("SEMAPHORE_PREFIX", "semaphore"), "SEMAPHORE_PREFIX"),
             node=settings.get("SEMAPHORE_NODE") or default_node(),
             backoff=_backoff(settings),
@@ -176,6 +181,30 @@ def _seconds(settings: BaseSettings, name: str, default: float, least: float) ->
     except (TypeError, ValueError):
         raise SettingsError(f"{name} = {value!r}: allowed is a number >= {least:g}") from None
     return seconds
+
+
+def _port(settings: BaseSettings, name: str) -> int | None:
+    value = settings.get(name)
+    if value is None or value == "":  # as an environment has it that does not set it
+        return None
+    try:
+        port = int(value)
+        if isinstance(value, bool) or port != float(value) or not 0 <= port <= 65535:
+            raise ValueError
+    except (TypeError, ValueError, OverflowError):
+        raise SettingsError(
+            f"{name} = {value!r}: allowed is a port, 0 (any that is free) to 65535, or None"
+        ) from None
+    return port
+
+
+def _host(settings: BaseSettings, name: str, default: str) -> str:
+    value = settings.get(name) or default
+    if not isinstance(value, str):
+        raise SettingsError(
+            f"{name} = {value!r}: allowed is an address to listen on, like '127.0.0.1' or '0.0.0.0'"
+        )
+    return value
 
 
 def _one_of(settings: BaseSettings, name: str, allowed: tuple[str, ...]) -> str:

@@ -23,6 +23,8 @@ FLOORS = [  # from the top; arrows only go down
     {"addon"},
     {"middleware", "downloader", "queue"},
     {"gate"},
+    {"watch"},
+    {"long_waits", "metrics"},
     {
         "answers",
         "collector",
@@ -38,13 +40,14 @@ FLOORS = [  # from the top; arrows only go down
     {"ledger", "steering"},
     {"store"},
     {"embedded", "messages", "permit", "rules", "settings"},
-    {"connection", "keys", "limits", "outcome"},
+    {"connection", "endpoint", "keys", "limits", "outcome"},
     {"life"},
     {"errors", "lua"},
 ]
 WITHOUT_SCRAPY = {
     *("semaphore", "node", "ledger", "steering", "permit", "store", "messages", "keys"),
     *("connection", "embedded", "errors", "life", "limits", "lua", "outcome", "rules"),
+    *("endpoint", "long_waits"),
 }
 PUBLIC = {
     "AcquireTimeoutError",
