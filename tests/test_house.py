@@ -23,12 +23,11 @@ FLOORS = [  # from the top; arrows only go down
     {"addon"},
     {"middleware", "downloader", "queue"},
     {"gate"},
-    {"watch"},
+    {"engine", "watch"},
     {"long_waits", "metrics"},
     {
         "answers",
         "collector",
-        "engine",
         "hands",
         "robots",
         "scopes",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from email.utils import formatdate
 from pathlib import Path
@@ -252,8 +252,7 @@ def _holds(server: RedisServer, node: str, scope: str) -> bool:
 
 def _permit_of(crawl: Crawl) -> Permit:
     """The one that waits for a hand: nothing but the node knows what it has heard of it."""
-    semaphore: Any = gate_of(crawl.crawler)._semaphore
-    permits: Iterable[Permit] = semaphore._node._ledger._permits.values()
+    permits = gate_of(crawl.crawler)._semaphore.permits()
     (permit,) = (permit for permit in permits if permit.scope == "127.0.0.1")
     return permit
 
