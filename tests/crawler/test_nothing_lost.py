@@ -33,6 +33,8 @@ SHORT_LEASES = ("-s", "CRAWL_LEASE=0.5", "-s", "SEMAPHORE_LEASE=1")
 
 
 def name_of(node: Scrapy) -> str:
+    """Ask before the node is stopped: it tells others that it is there before it tells its log."""
+    wait_until(lambda: "joins the crawl" in node.log)
     (name,) = re.findall(r"Node (\S+) joins the crawl", node.log)
     return str(name)
 
@@ -129,9 +131,10 @@ def test_a_node_that_wakes_goes_on_crawling(scrapy: StartScrapy, client: Redis) 
         short = crawl(site, *SHORT_LEASES)
         frozen, awake = start_together(scrapy, client, 2, short, name="freezing")
         wait_until(lambda: pages_asked_for(site) > 10)
+        name = name_of(frozen)
         frozen.process.send_signal(signal.SIGSTOP)
         working = OutsideCrawl(client, "freezing", "test").key("working")
-        wait_until(lambda: client.zscore(working, name_of(frozen)) is None)
+        wait_until(lambda: client.zscore(working, name) is None)
         frozen.process.send_signal(signal.SIGCONT)
         assert [awake.finishes(), frozen.finishes()] == [True] * 2
         assert site.judge.missed(HOST) == []
