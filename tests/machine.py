@@ -123,19 +123,24 @@ class Machine(RuleBasedStateMachine):
 
     # What operators do ----------------------------------------------------------------------------
 
-    @rule(scope=scopes, limit=st.none() | limits)
-    def operator_sets_a_limit(self, scope: str, limit: int | None) -> None:
-        change = Change.configure(scope, limit, "boss") if limit else Change.reset(scope)
-        self.models[scope].rule = limit
-        if not limit:
-            self.models[scope].paused = self.models[scope].quiet = False
-        self.change(change, scope)
-
-    @rule(scope=scopes, paused=st.booleans())
-    def operator_pauses_or_resumes(self, scope: str, paused: bool) -> None:
+    @rule(
+        scope=scopes, act=st.sampled_from(["configure", "reset", "pause", "resume"]), limit=limits
+    )
+    def operator_acts(self, scope: str, act: str, limit: int) -> None:
         model = self.models[scope]
-        model.paused, model.quiet = paused, model.quiet and paused
-        self.change((Change.pause if paused else Change.resume)(scope, "boss"), scope)
+        if act == "configure":
+            model.rule = limit
+            self.change(Change.configure(scope, limit, "boss"), scope)
+        elif act == "pause":
+            model.paused = True
+            self.change(Change.pause(scope, "boss"), scope)
+        else:
+            model.paused = model.quiet = False
+            if act == "reset":
+                model.rule = None
+            self.change(
+                Change.reset(scope) if act == "reset" else Change.resume(scope, "boss"), scope
+            )
 
     def change(self, change: Change, scope: str) -> None:
         self.ground.loop.run(self.ground.bystander.change(change))
@@ -218,7 +223,7 @@ class Machine(RuleBasedStateMachine):
     def teardown(self) -> None:
         self.recovery_ends()
         for scope in SCOPES:
-            self.operator_sets_a_limit(scope, None)
+            self.operator_acts(scope, "reset", 1)
         for node, scope in {*self.holds, *self.waits}:
             mine = [*self.holds[node, scope], *self.waits[node, scope]]
             self.say("release", node, scope, mine, 1, twice=False)

@@ -239,7 +239,8 @@ def test_the_model_convicts(
     try:
         with pytest.raises(AssertionError):
             run_state_machine_as_test(
-                machine_on(ground), settings=settings(EXAMPLES, phases=[Phase.generate])
+                machine_on(ground),
+                settings=settings(EXAMPLES, phases=[Phase.generate], max_examples=400),
             )
     finally:
         ground.close()
