@@ -9,7 +9,7 @@ export URL NODES LIMIT LATENCY PAGES
 
 .PHONY: help
 help: ## list the commands
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: crawl
 crawl: $(INSTALLED) ## crawl the example site, or URL=, with NODES=3 LIMIT=4 (LATENCY= ms, PAGES=)
@@ -24,6 +24,10 @@ test: $(INSTALLED) ## run the tests; SEMAPHORE_TEST_SERVER=/path/to/redis-server
 chaos: $(INSTALLED) ## crawl under random faults and judge (SEED=7 ARGS='--budget 5'), then the mutants
 	$(BIN)/python -m tests.chaos.run $(if $(SEED),--seed $(SEED)) $(ARGS)
 	$(BIN)/python -m pytest -m mutants tests/chaos -rP
+
+.PHONY: compose-test
+compose-test: $(INSTALLED) ## run docker-compose.yml in podman and judge: minutes, root, see docs/docker.md
+	$(BIN)/python -m pytest -m compose tests/compose -rP $(ARGS)
 
 .PHONY: bench
 bench: $(BENCH_INSTALLED) ## measure what README quotes; make bench-use measures one (ARGS='--json FILE')

@@ -93,17 +93,20 @@ class ExampleSite:
         assert site.judge.missed("127.0.0.1") == []
     """
 
-    def __init__(self, pages: int = 300, latency: float = 0.1, port: int = 0) -> None:
+    def __init__(
+        self, pages: int = 300, latency: float = 0.1, port: int = 0, host: str = "127.0.0.1"
+    ) -> None:
         self.pages = pages
         self.latency = latency  # seconds; may be changed at any time
         self.port = port
+        self.host = host  # to listen at
         self._numbers = {path_of(number): number for number in range(pages)}
         self.judge = Judge(list(self._numbers))
         self._runner: web.AppRunner | None = None
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}/"
+        return f"http://{self.host}:{self.port}/"
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[ExampleSite]:
@@ -123,7 +126,7 @@ class ExampleSite:
             app, handler_cancellation=True, access_log=None, shutdown_timeout=1.0
         )
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", self.port)
+        site = web.TCPSite(self._runner, self.host, self.port)
         await site.start()
         self.port = self._runner.addresses[0][1]
 
@@ -189,9 +192,10 @@ def main() -> None:
     parser.add_argument("--pages", type=int, default=300)
     parser.add_argument("--latency", type=float, default=0.1, help="seconds")
     parser.add_argument("--port", type=int, default=0, help="0 for any free one")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen at")
     options = parser.parse_args()
     with suppress(KeyboardInterrupt):
-        asyncio.run(serve(ExampleSite(options.pages, options.latency, options.port)))
+        asyncio.run(serve(ExampleSite(**vars(options))))
 
 
 if __name__ == "__main__":

@@ -23,6 +23,9 @@ SCHEDULER = "crawler.frontier.Scheduler"
 CRAWL_MAX_PAGES = 0
 CRAWL_LEASE = 15.0
 REDIS_URL = os.environ.get("REDIS_URL", "")
+# Where this node serves its metrics, if at all. Containers set it: each has its ports to itself.
+SEMAPHORE_METRICS_PORT = os.environ.get("SEMAPHORE_METRICS_PORT")
+SEMAPHORE_METRICS_HOST = os.environ.get("SEMAPHORE_METRICS_HOST")
 
 # Manners. Add how to reach you to the user agent before you crawl sites of others.
 USER_AGENT = "scrapy-semaphore (Scrapy)"

@@ -1,0 +1,19 @@
+#!/bin/sh
+# Starts the server given as arguments, with the password in /password/redis. Without REDIS_PASSWORD
+# it is made up at the first start: nobody need choose it, and there is no default to know.
+set -eu
+file=/password/redis
+umask 022 # the nodes have another user, and only they share the volume
+if [ -n "${REDIS_PASSWORD:-}" ]; then
+    case $REDIS_PASSWORD in
+    *[!A-Za-z0-9._~-]*)
+        echo "REDIS_PASSWORD: letters, digits and . _ ~ - are allowed, as it becomes part of a URL" >&2
+        exit 1
+        ;;
+    esac
+    printf %s "$REDIS_PASSWORD" >"$file"
+elif [ ! -s "$file" ]; then
+    head -c 32 /dev/urandom | od -An -v -tx1 | tr -d ' \n' >"$file.new"
+    mv "$file.new" "$file"
+fi
+exec docker-entrypoint.sh "$@" --requirepass "$(cat "$file")"

@@ -1,0 +1,134 @@
+"""`docker compose up` and its variants, really run, with a site that judges the nodes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from tests.compose.cluster import Cluster
+from tests.compose.engine import Engine
+
+pytestmark = pytest.mark.compose
+
+LIMIT = 4
+PAGES = "300"
+NAMES = ("ten", "alone", "halted", "killed")  # of the site, one a test
+
+
+@pytest.fixture(scope="module")
+def cluster(engine: Engine) -> Iterator[Cluster]:
+    """Up with three nodes, which crawl the example site."""
+    cluster = Cluster(engine, "semaphore", NAMES)
+    try:
+        cluster.compose("build", "--quiet")
+        cluster.compose("up", "--detach")
+        yield cluster
+    finally:
+        cluster.compose("down", "--volumes", "--timeout", "1")
+
+
+def assert_well_crawled(cluster: Cluster, host: str) -> None:
+    judged = cluster.judge(host)
+    assert judged["missed"] == []
+    assert judged["twice"] == []
+    assert judged["forbidden"] == 0
+    assert judged["now"] == 0
+    assert judged["most"] == LIMIT  # it was used, and never passed
+
+
+def test_up_crawls_the_example_site_with_three_nodes(cluster: Cluster) -> None:
+    cluster.until(cluster.nodes_have_ended)
+    assert cluster.exit_statuses() == [0, 0, 0]
+    assert_well_crawled(cluster, "site")
+    assert cluster.log("node").count("Spider closed (finished)") == 3
+
+
+def test_nodes_that_have_finished_stay_down(cluster: Cluster) -> None:
+    assert [one["RestartCount"] for one in cluster.containers("node")] == [0, 0, 0]
+
+
+def test_ten_nodes_crawl_another_site_together(cluster: Cluster) -> None:
+    cluster.compose("up", "--detach", "--scale", "node=10", URL="http://ten:8000/")
+    cluster.until(cluster.nodes_have_ended)
+    assert cluster.exit_statuses() == [0] * 10
+    assert_well_crawled(cluster, "ten")
+
+
+def test_run_crawls_with_one_node_and_its_pages_are_on_the_volume(cluster: Cluster) -> None:
+    crawl = ("scrapy", "crawl", "site", "-a", "url=http://alone:8000/", "-O", "alone.jsonl")
+    assert cluster.run(*crawl)[0] == 0
+    assert_well_crawled(cluster, "alone")
+    lines = cluster.run("cat", "alone.jsonl")[1].splitlines()
+    assert len({json.loads(line)["url"] for line in lines}) == len(lines) == int(PAGES)
+
+
+def test_a_crawl_that_was_stopped_goes_on_with_a_new_server_container(cluster: Cluster) -> None:
+    up = ("up", "--detach", "--scale", "node=3")
+    cluster.compose(*up, URL="http://halted:8000/")
+    cluster.until(lambda: cluster.pages_asked_for("halted") > 40)
+    cluster.compose("stop", "node")  # SIGTERM
+    assert cluster.exit_statuses() == [0, 0, 0]
+    assert cluster.log("node").count("Spider closed (shutdown)") == 3
+    halfway = cluster.judge("halted")
+    assert halfway["now"] == 0
+    assert halfway["missed"]
+    cluster.compose("rm", "--stop", "--force", "redis")
+    cluster.compose(*up, URL="http://halted:8000/")
+    cluster.until(cluster.nodes_have_ended)
+    assert_well_crawled(cluster, "halted")
+
+
+def test_a_killed_node_comes_back_and_the_crawl_is_finished(cluster: Cluster) -> None:
+    cluster.compose("up", "--detach", URL="http://killed:8000/")
+    cluster.until(lambda: cluster.pages_asked_for("killed") > 40)
+    node = cluster.running("node")[0]
+    assert node["State"]["Pid"] > 1
+    os.kill(node["State"]["Pid"], signal.SIGKILL)
+    cluster.until(cluster.nodes_have_ended)
+    assert cluster.engine.ask(f"/containers/{node['Id']}/json")["RestartCount"] == 1
+    judged = cluster.judge("killed")
+    assert judged["missed"] == []
+    assert judged["most"] <= LIMIT
+    assert len(judged["twice"]) <= LIMIT  # what it had in hand
+
+
+def test_a_wrong_url_ends_the_node_with_one_line(cluster: Cluster) -> None:
+    status, told = cluster.run("scrapy", "crawl", "site", "-a", "url=ftp://x")
+    assert status == 1
+    assert "a start URL begins with http:// or https:// and a host" in told
+    assert "Traceback" not in told
+
+
+def test_the_server_asks_for_a_password_and_keeps_everything(cluster: Cluster) -> None:
+    assert "NOAUTH" in cluster.inside("redis", "valkey-cli", "ping")
+    assert cluster.server("ping") == "PONG"
+    assert cluster.server("config get appendonly") == "appendonly yes"
+    assert cluster.server("config get maxmemory-policy") == "maxmemory-policy noeviction"
+    assert cluster.inside("redis", "stat", "-c", "%U", "/proc/1") == "valkey"
+
+
+def test_no_port_of_the_server_is_published(cluster: Cluster) -> None:
+    (redis,) = cluster.running("redis")
+    assert not redis["HostConfig"]["PortBindings"]
+    networks = {one["name"]: one for one in cluster.engine.ask("/networks/json")}
+    assert list(redis["NetworkSettings"]["Networks"]) == ["semaphore_redis"]
+    assert networks["semaphore_redis"]["internal"]
+
+
+def test_a_password_that_is_made_up_is_in_no_container_s_description(cluster: Cluster) -> None:
+    password = cluster.inside("redis", "cat", "/password/redis")
+    assert len(password) == 64
+    for service in ("redis", "node", "site"):
+        assert password not in json.dumps(cluster.containers(service))
+
+
+def test_a_node_is_nobody_special_and_can_build_nothing(cluster: Cluster) -> None:
+    assert cluster.run("sh", "-c", "id -u; id -g")[1].split() == ["10001", "10001"]
+    assert "Read-only file system" in cluster.run("touch", "/crawl/crawler/x")[1]
+    assert "NoNewPrivs:\t1" in cluster.run("cat", "/proc/self/status")[1]
+    for tool in ("pip", "hatchling"):  # the base image's own pip is not in the environment
+        assert f"No module named {tool}" in cluster.run("python", "-m", tool)[1]

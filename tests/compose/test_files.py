@@ -1,0 +1,88 @@
+"""What needs no container to be seen: the lines of docker-compose.yml and the Dockerfile, and the
+scripts that they start."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+REPOSITORY = Path(__file__).parents[2]
+COMPOSE = (REPOSITORY / "docker-compose.yml").read_text()
+DOCKERFILE = (REPOSITORY / "Dockerfile").read_text()
+
+
+def test_every_image_is_pinned_to_a_full_version() -> None:
+    named = re.findall(r"^(?: +image:|FROM) (\S+)", COMPOSE + DOCKERFILE, re.MULTILINE)
+    others = [name for name in named if name != "dependencies"]  # a stage
+    assert len(others) == 5
+    assert [name for name in others if not re.search(r":v?\d+\.\d+\.\d+(-|$)", name)] == []
+
+
+def test_what_is_published_is_published_on_loopback_only() -> None:
+    published = re.findall(r"^ +ports: *(.*)$", COMPOSE, re.MULTILINE)
+    assert published == ['["127.0.0.1:9090:9090"]', '["127.0.0.1:3000:3000"]']
+
+
+def test_no_container_has_a_name_that_would_keep_it_from_being_scaled() -> None:
+    assert "container_name" not in COMPOSE
+
+
+def test_every_file_of_the_compose_file_is_there() -> None:
+    mounted = re.findall(r"- \./(\S+?):", COMPOSE)
+    assert mounted
+    assert [path for path in mounted if not (REPOSITORY / path).exists()] == []
+
+
+def test_the_commands_of_docs_docker_name_services_and_variables_that_exist() -> None:
+    text = (REPOSITORY / "docs/docker.md").read_text()
+    services = set(re.findall(r"^  (\w+):$", COMPOSE.split("services:")[1], re.MULTILINE))
+    used = re.findall(
+        r"docker compose (?:run --rm|run --rm --no-deps|exec|stop|--profile) (\w+)", text
+    )
+    assert used
+    assert set(used) <= services | {"monitoring"}
+    variables = set(re.findall(r"\$\{(\w+):-", COMPOSE))
+    told = set(re.findall(r"^\| `([A-Z_]+)` ", text, re.MULTILINE))
+    assert told == variables
+
+
+def script(name: str, *command: str, **environment: str) -> tuple[int, str]:
+    """Exit status, and all that it prints."""
+    done = subprocess.run(
+        ["sh", REPOSITORY / "docker" / name, *command],
+        env={"PATH": "/usr/bin:/bin", **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    return done.returncode, done.stdout
+
+
+TELL = ("sh", "-c", 'echo "${REDIS_URL:-none}"')
+
+
+def test_a_container_s_url_has_the_password_of_the_file(tmp_path: Path) -> None:
+    (tmp_path / "redis").write_text("secret")
+    file = str(tmp_path / "redis")
+    told = script("entrypoint.sh", *TELL, REDIS_PASSWORD_FILE=file)
+    assert told == (0, "redis://:secret@redis:6379/0\n")
+
+
+def test_a_url_from_outside_is_left_alone() -> None:
+    given = {"REDIS_URL": "rediss://elsewhere", "REDIS_PASSWORD_FILE": "/no/such/file"}
+    assert script("entrypoint.sh", *TELL, **given) == (0, "rediss://elsewhere\n")
+    assert script("entrypoint.sh", *TELL) == (0, "none\n")
+
+
+def test_a_missing_password_is_told() -> None:
+    status, told = script("entrypoint.sh", *TELL, REDIS_PASSWORD_FILE="/no/such/file")
+    assert status == 1
+    assert "REDIS_PASSWORD_FILE=/no/such/file: no password there; is the server up?" in told
+
+
+def test_a_password_that_a_url_would_garble_is_refused() -> None:
+    status, told = script("redis.sh", "valkey-server", REDIS_PASSWORD="p@ss")
+    assert status == 1
+    assert told.startswith("REDIS_PASSWORD: letters, digits and . _ ~ - are allowed")
