@@ -234,6 +234,15 @@ class FairSemaphore:
         """Let the nodes' settings hold again, and forget what the site's answers have taught."""
         await self._change(Change.reset(name))
 
+    async def evict(self, node: str) -> tuple[int, int]:
+        """Give back what a dead node holds, before its leases end, and its places in line.
+
+        `node` is its full name, as `Member.node` has it. Says how many permits it held, and how
+        many places it had. What a node holds that lives after all is lost to it at its next
+        renewal, which ends its transfers; until then a site may see them on top of its limit.
+        """
+        return await self._opened().do(lambda link: self._steering.evict(link, node))
+
     async def _change(self, change: Change) -> None:
         await self._opened().do(lambda link: self._steering.change(link, change))
 
