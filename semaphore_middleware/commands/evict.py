@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from semaphore_middleware.commands.report import NodeSum, by_node
 from semaphore_middleware.commands.session import CommandError, Status, answered, session
 from semaphore_middleware.commands.words import clean, count, time_of
+from semaphore_middleware.messages import Inspection
 from semaphore_middleware.settings import SemaphoreSettings
 
 if TYPE_CHECKING:
@@ -30,20 +31,24 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(settings: BaseSettings, options: argparse.Namespace) -> int:
-    return asyncio.run(_run(settings, options.node, options.yes))
-
-
-async def _run(settings: BaseSettings, name: str, sure: bool) -> int:
-    lease = SemaphoreSettings.read(settings).lease
-    async with session(settings) as semaphore:
-        node = the_one(name, by_node(await answered(semaphore, semaphore.survey())))
-        question = f"{what_it_has(node, lease)} Give it all back now? [y/N] "
-        if not sure and not await asyncio.to_thread(_confirmed, question):
-            print("Nothing was changed.")
-            return Status.DECLINED
-        permits, places = await answered(semaphore, semaphore.evict(node.node))
+    node = the_one(options.node, by_node(asyncio.run(_survey(settings))))
+    print(what_it_has(node, SemaphoreSettings.read(settings).lease))
+    if not options.yes and not _confirmed("Give it all back now? [y/N] "):
+        print("Nothing was changed.")
+        return Status.DECLINED
+    permits, places = asyncio.run(_evict(settings, node.node))
     print(f"Gave back {count(permits, 'permit')} and {count(places, 'place')} in line.")
     return Status.DONE
+
+
+async def _survey(settings: BaseSettings) -> list[Inspection]:
+    async with session(settings) as semaphore:
+        return await answered(semaphore, semaphore.survey())
+
+
+async def _evict(settings: BaseSettings, node: str) -> tuple[int, int]:
+    async with session(settings) as semaphore:
+        return await answered(semaphore, semaphore.evict(node))
 
 
 def the_one(name: str, nodes: Sequence[NodeSum]) -> NodeSum:

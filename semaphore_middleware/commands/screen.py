@@ -13,6 +13,7 @@ from semaphore_middleware.commands.words import (
     clean,
     count,
     held_of,
+    set_time,
     time_of,
     time_or_nothing,
 )
@@ -92,7 +93,7 @@ def _state(seen: Inspection) -> Text | str:
         return Text("paused", "yellow")
     if seen.quiet:
         return Text(f"quiet {time_of(seen.quiet)}", "yellow")
-    return f"every {time_of(seen.delay)}" if seen.delay else "-"
+    return f"every {set_time(seen.delay)}" if seen.delay else "-"
 
 
 def sparkline(values: Sequence[float], most: float, length: int) -> str:

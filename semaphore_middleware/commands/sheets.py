@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from rich.text import Text
 
 from semaphore_middleware.commands.report import by_node, in_order, longest_wait
-from semaphore_middleware.commands.tables import Column, console, table
+from semaphore_middleware.commands.tables import Column, Paper, table
 from semaphore_middleware.commands.words import (
     NOTHING,
     clean,
     held_of,
     limit_word,
+    set_time,
     time_of,
     time_or_nothing,
     without_letters,
@@ -23,7 +24,7 @@ from semaphore_middleware.rules import Rule
 
 def show(seen: Sequence[Inspection], rules: Sequence[Rule], members: bool, nodes: bool) -> None:
     """Print the scopes, their permits one by one or by node, and what is set for patterns."""
-    out = console()
+    out = Paper()
     sheets = [scopes(seen, out.width)]
     if nodes:
         sheets.append(of_nodes(seen, out.width))
@@ -49,7 +50,7 @@ def scopes(seen: Sequence[Inspection], width: int) -> list[Text]:
             held_of(one),
             str(len(one.waiters)),
             time_or_nothing(longest_wait(one)),
-            time_or_nothing(one.delay),
+            set_time(one.delay) if one.delay else NOTHING,
             time_or_nothing(one.next_start),
             _marked(time_or_nothing(one.quiet)),
             _marked("paused" if one.paused else NOTHING),
@@ -108,7 +109,7 @@ def patterns(rules: Sequence[Rule], width: int) -> list[Text]:
         (
             clean(rule.name),
             NOTHING if rule.concurrency is None else limit_word(rule.concurrency),
-            NOTHING if rule.delay is None else time_of(rule.delay),
+            NOTHING if rule.delay is None else set_time(rule.delay),
             _marked("paused") if rule.paused else NOTHING,
             _operator(rule.by),
         )

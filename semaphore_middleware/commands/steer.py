@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from semaphore_middleware.commands.session import Status, answered, session
 from semaphore_middleware.commands.status import look
-from semaphore_middleware.commands.words import clean, held_of, limit_word, time_of
+from semaphore_middleware.commands.words import clean, held_of, limit_word, set_time
 from semaphore_middleware.limits import normal_host, parse_name
 from semaphore_middleware.messages import Inspection
 from semaphore_middleware.rules import Rule
@@ -65,7 +65,7 @@ def _words(rule: Rule | None) -> str:
         if rule.concurrency is not None:
             words.append(f"limit {limit_word(rule.concurrency)}")
         if rule.delay is not None:
-            words.append(f"delay {time_of(rule.delay)}")
+            words.append(f"delay {set_time(rule.delay)}")
         if rule.paused is not None:
             words.append("paused" if rule.paused else "not paused")
     return ", ".join(words) or "nothing is set"

@@ -38,12 +38,18 @@ class Column:
 Row = Sequence[Text | str]
 
 
-def console() -> Console:
-    """For what is printed: as wide as the terminal, and in a pipe as wide as need be."""
-    if hasattr(sys.stdout, "reconfigure"):
-        sys.stdout.reconfigure(errors="replace")  # a terminal that knows few characters
-    shown = Console(highlight=False, soft_wrap=True)
-    return shown if shown.is_terminal else Console(highlight=False, soft_wrap=True, width=10_000)
+class Paper(Console):
+    """What is printed on: as wide as the terminal, and in a pipe as wide as need be."""
+
+    def __init__(self) -> None:
+        if hasattr(sys.stdout, "reconfigure"):
+            sys.stdout.reconfigure(errors="replace")  # a terminal that knows few characters
+        super().__init__(
+            highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 10_000
+        )
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError  # the command knows what to do; rich would end the process
 
 
 def table(

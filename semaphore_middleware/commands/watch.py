@@ -51,7 +51,7 @@ async def _run(settings: BaseSettings) -> None:
     from semaphore_middleware.commands import tables  # says what to do where rich is missing
 
     async with session(settings) as semaphore:
-        await Watch(semaphore, tables.console()).run()
+        await Watch(semaphore, tables.Paper()).run()
 
 
 class Watch:

@@ -25,6 +25,11 @@ def time_of(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
+def set_time(seconds: float) -> str:
+    """What somebody has set, as it was set: 0.25 s."""
+    return f"{seconds:g} s"
+
+
 def time_or_nothing(seconds: float | None) -> str:
     return time_of(seconds) if seconds else NOTHING
 
