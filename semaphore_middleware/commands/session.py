@@ -72,6 +72,17 @@ def open_semaphore(settings: BaseSettings) -> FairSemaphore:
     )
 
 
+def check_rich() -> None:
+    """Say what to do where what draws is missing; only commands need it, and not all of them."""
+    try:
+        import rich  # noqa: F401
+    except ImportError:
+        raise CommandError(
+            "this needs rich: pip install 'scrapy-semaphore[commands]' (status --json does not)",
+            Status.WRONG,
+        ) from None
+
+
 @asynccontextmanager
 async def session(settings: BaseSettings) -> AsyncIterator[FairSemaphore]:
     """The open semaphore. Raises also `ServerUnreachableError` and `ServerRefusedError`."""

@@ -9,7 +9,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from semaphore_middleware.commands.report import as_json, fits, is_known
-from semaphore_middleware.commands.session import CommandError, Status, answered, session
+from semaphore_middleware.commands.session import (
+    CommandError,
+    Status,
+    answered,
+    check_rich,
+    session,
+)
 from semaphore_middleware.commands.words import clean
 from semaphore_middleware.limits import normal_host
 from semaphore_middleware.messages import Inspection
@@ -32,6 +38,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(settings: BaseSettings, options: argparse.Namespace) -> int:
+    if not options.json:
+        check_rich()
     seen, rules = asyncio.run(_look(settings, options.scopes))
     if options.json:
         print(json.dumps(as_json(seen, rules), indent=2))

@@ -1,7 +1,4 @@
-"""Tables that fit: columns as wide as what is in them, and long names shortened in the middle.
-
-Needs rich, which only commands do.
-"""
+"""Tables that fit: columns as wide as what is in them, and long names shortened in the middle."""
 
 from __future__ import annotations
 
@@ -9,18 +6,11 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from semaphore_middleware.commands.session import CommandError, Status
-from semaphore_middleware.commands.words import NOTHING
+from rich.cells import cell_len
+from rich.console import Console
+from rich.text import Text
 
-try:
-    from rich.cells import cell_len
-    from rich.console import Console
-    from rich.text import Text
-except ImportError:
-    raise CommandError(
-        "this needs rich: pip install 'scrapy-semaphore[commands]' (status --json does not)",
-        Status.WRONG,
-    ) from None
+from semaphore_middleware.commands.words import NOTHING
 
 LEAST = 16  # of a name, however little room there is
 

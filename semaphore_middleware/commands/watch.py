@@ -14,7 +14,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from semaphore_middleware.commands.session import CommandError, Status, name_of, session
+from semaphore_middleware.commands.session import (
+    CommandError,
+    Status,
+    check_rich,
+    name_of,
+    session,
+)
 from semaphore_middleware.commands.words import time_of
 from semaphore_middleware.errors import ServerUnreachableError
 
@@ -43,15 +49,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(settings: BaseSettings, _options: argparse.Namespace) -> int:
     if not sys.stdout.isatty():
         raise CommandError("watch needs a terminal; see 'status'", Status.WRONG)
+    check_rich()
     asyncio.run(_run(settings))
     return Status.DONE
 
 
 async def _run(settings: BaseSettings) -> None:
-    from semaphore_middleware.commands import tables  # says what to do where rich is missing
+    from semaphore_middleware.commands.tables import Paper
 
     async with session(settings) as semaphore:
-        await Watch(semaphore, tables.Paper()).run()
+        await Watch(semaphore, Paper()).run()
 
 
 class Watch:
