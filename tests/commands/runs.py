@@ -15,7 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple, Self
 
-from tests.nodes import AGES, PATIENCE, Caller, key
+from tests.nodes import AGES, PATIENCE, Caller, eventually, key
 from tests.servers import RedisServer
 
 REPOSITORY = Path(__file__).parents[2]
@@ -70,6 +70,7 @@ class Terminal:
         self._ours, self._theirs = os.openpty()
         self._drawn = b""
         self._news = asyncio.Event()
+        os.set_blocking(self._ours, False)
         self.size(width, height)
         self.modes = termios.tcgetattr(self._theirs)
 
@@ -77,7 +78,7 @@ class Terminal:
         """Also of a terminal in use: the kernel tells the process."""
         fcntl.ioctl(self._ours, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
 
-    async def start(self, server: RedisServer, *arguments: str) -> Self:
+    async def start(self, server: RedisServer | str, *arguments: str) -> Self:
         theirs = self._theirs
         self._process = await asyncio.create_subprocess_exec(
             *command(*arguments),
@@ -93,7 +94,8 @@ class Terminal:
         return self
 
     def _read(self) -> None:
-        self._drawn += os.read(self._ours, 65536)
+        with suppress(BlockingIOError):
+            self._drawn += os.read(self._ours, 65536)
         self._news.set()
 
     def press(self, keys: bytes) -> None:
@@ -111,7 +113,8 @@ class Terminal:
         if len(whole) < 2:
             return []
         plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", whole[-1])
-        return plain.replace("\r", "").split("\n")
+        lines = plain.replace("\r", "").split("\n")
+        return lines if len(lines) > 1 else []  # but for the empty one that it begins with
 
     async def shows(self, what: Callable[[list[str]], object]) -> list[str]:
         """Wait until a whole screen is so, and return it."""
@@ -121,21 +124,40 @@ class Terminal:
                 await self._news.wait()
         return self.frame
 
+    async def has_drawn(self, text: str, times: int = 1) -> None:
+        async with asyncio.timeout(PATIENCE):
+            while self.drawn.count(text) < times:
+                self._news.clear()
+                await self._news.wait()
+
+    async def stopped(self) -> None:
+        """Wait until it has stopped, as after Ctrl-Z. The terminal is then as it was before."""
+        status = Path(f"/proc/{self.pid}/stat")
+
+        async def is_stopped() -> bool:
+            text = status.read_text()  # noqa: ASYNC240 - the kernel's, in no time
+            return text.rpartition(")")[2].split()[0] == "T"
+
+        await eventually(is_stopped)
+        self._read()
+        assert termios.tcgetattr(self._theirs) == self.modes
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     async def ended(self) -> int:
         """Its exit status. The terminal is then as it was before."""
         async with asyncio.timeout(PATIENCE):
             status = await self._process.wait()
-        self._drawn += await asyncio.to_thread(self._rest)
+        self._read()
         assert termios.tcgetattr(self._theirs) == self.modes
         return status
 
-    def _rest(self) -> bytes:
-        os.set_blocking(self._ours, False)
-        with suppress(BlockingIOError):
-            return os.read(self._ours, 65536)
-        return b""
-
-    def close(self) -> None:
+    async def close(self) -> None:
+        if self._process.returncode is None:
+            self._process.kill()
+            await self._process.wait()
         asyncio.get_running_loop().remove_reader(self._ours)
         os.close(self._ours)
         os.close(self._theirs)

@@ -222,7 +222,7 @@ async def test_in_a_narrow_terminal_all_fits_and_empty_columns_are_left_out(
             "other.example              1/1        0        -",
         ]
     finally:
-        terminal.close()
+        await terminal.close()
 
 
 @in_asyncio
