@@ -123,6 +123,13 @@ def test_the_semaphore_knows_nothing_of_scrapy_or_twisted() -> None:
             assert not known & {"scrapy", "twisted"}, path
 
 
+def test_only_commands_draw() -> None:
+    """Crawls need no rich, nor do programs."""
+    for path in PACKAGE.rglob("*.py"):
+        known = {name.split(".")[0] for name in imports(path)}
+        assert "rich" not in known or room_of(path) == "commands", path
+
+
 def test_importing_the_package_loads_neither_scrapy_nor_twisted() -> None:
     script = (
         "import sys, semaphore_middleware\n"

@@ -23,7 +23,7 @@ from semaphore_middleware.settings import URLS, SemaphoreSettings
 if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
 
-PATIENCE = 10.0  # seconds for what takes some milliseconds
+PATIENCE = 30.0  # seconds, for what takes milliseconds; with 50,000 sites in use, some of them
 T = TypeVar("T")
 
 
