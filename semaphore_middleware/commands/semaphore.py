@@ -125,6 +125,7 @@ class Command(ScrapyCommand):
         except SemaphoreError as error:
             self._fail(str(error), Status.NO_SERVER)
         except KeyboardInterrupt:
+            print(file=sys.stderr)  # the shell's prompt is not to stand behind ^C
             self.exitcode = 130
         except BrokenPipeError:  # `| head` has seen enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

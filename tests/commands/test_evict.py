@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from semaphore_middleware import FairSemaphore, PermitLostError
-from tests.commands.runs import LONG, SITE, semaphore, three_nodes
+from tests.commands.runs import LONG, SITE, Terminal, semaphore, three_nodes
 from tests.nodes import AGES, PATIENCE, Caller, Outside, eventually, in_asyncio
 from tests.servers import RedisServer
 
@@ -97,6 +97,24 @@ async def test_it_asks_before_and_does_nothing_unless_told_yes(
     ran = await semaphore(server, "evict", "three", *lease, answer="y\n")
     assert ran.status == 0
     assert outside.line(SITE) == ["one:11", "two:12"]
+
+
+@pytest.mark.parametrize(("keys", "status", "left"), [(b"\x03", 130, 2), (b"y\n", 0, 0)])
+@in_asyncio
+async def test_in_a_terminal_it_waits_for_the_answer(
+    server: RedisServer, outside: Outside, keys: bytes, status: int, left: int
+) -> None:
+    await three_nodes(server)
+    terminal = await Terminal(80, 24).start(server, "evict", "one")
+    try:
+        await terminal.has_drawn("[y/N] ")
+        assert len([id for id in outside.everyone(SITE) if id.startswith("one:")]) == 2
+        terminal.press(keys)
+        assert await terminal.ended() == status
+        assert len([id for id in outside.everyone(SITE) if id.startswith("one:")]) == left
+        assert "Traceback" not in terminal.drawn
+    finally:
+        await terminal.close()
 
 
 @in_asyncio

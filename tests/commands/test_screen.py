@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from semaphore_middleware.commands.board import SAMPLES, Board
 from semaphore_middleware.commands.screen import screen, sparkline
 from semaphore_middleware.messages import Inspection, Member
 
+PAGE = (Path(__file__).parents[2] / "docs" / "commands.md").read_text("utf-8")
 SERVER = "redis://redis.example.internal:6379/0"
 
 
@@ -47,6 +50,8 @@ def test_a_screen_of_80_by_24() -> None:
         "a-very-lo…mple.edu     0/4                0       -  0.0/s          paused",
         "slow.example       0/2 (8)                0       -  0.0/s          quiet 90 s",
     ]
+    for line in lines[:7]:
+        assert f"\n    {line}\n" in PAGE
     assert lines[7:] == [""] * 16 + ["q quits"]
 
 
