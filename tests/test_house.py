@@ -20,6 +20,7 @@ PACKAGE = REPOSITORY / "semaphore_middleware"
 
 FLOORS = [  # from the top; arrows only go down
     {"commands"},
+    {"page"},
     {"addon"},
     {"middleware", "downloader", "queue"},
     {"gate"},
