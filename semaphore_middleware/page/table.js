@@ -113,7 +113,7 @@ function make(scope) {
 function update(row, scope) {
   if (ticks || !row.held.length) {
     push(row.held, scope.held);
-    push(row.rate, scope.rate ?? 0);
+    if (scope.rate !== null) push(row.rate, scope.rate);
   }
   const finite = scope.limit !== null && scope.limit <= Number.MAX_SAFE_INTEGER;
   draw(row.heldLine, row.held, finite ? scope.limit : 1);
