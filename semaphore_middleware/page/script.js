@@ -1,6 +1,6 @@
 // Asks the server for the state once a second, while somebody looks, and shows it.
 
-import { dash, element, limit, number, rate, seconds, withoutLetters, write } from "./draw.js";
+import { dash, element, limit, nameOf, number, rate, seconds, withoutLetters, write } from "./draw.js";
 import { allow, onDone } from "./steer.js";
 import { isHeld, letGo, onOpen, openedId, show } from "./table.js";
 
@@ -101,14 +101,12 @@ function showRules(rules, more) {
       const tr = element("tr");
       const head = element("th");
       head.scope = "row";
-      head.append(element("bdi"));
       tr.append(head, element("td"), element("td"), element("td"), element("td"));
       list.append(tr);
     }
-    cells.forEach((text, j) => {
-      const cell = list.rows[i].cells[j];
-      write(j ? cell : cell.firstElementChild, text);
-    });
+    const [head, ...others] = list.rows[i].cells;
+    if (head.textContent !== nameOf(cells[0]).textContent) head.replaceChildren(nameOf(cells[0]));
+    others.forEach((cell, j) => write(cell, cells[j + 1]));
   });
 }
 
@@ -129,7 +127,7 @@ function changes(last, scope) {
   const found = [];
   if (scope.paused !== last.paused) found.push(scope.paused ? "is paused" : "goes on");
   if (scope.quiet > last.quiet) found.push(`said “not now”: nothing starts for ${seconds(scope.quiet)}`);
-  if (scope.by && scope.most !== null && (scope.most !== last.most || !last.by)) {
+  if (scope.by && scope.most !== last.most && scope.most !== null) {
     found.push(`has a limit of ${limit(scope.most)}, set by ${withoutLetters(scope.by)}`);
   }
   if (scope.by && scope.delay !== last.delay) found.push(`has a delay of ${seconds(scope.delay)}`);

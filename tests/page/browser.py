@@ -81,6 +81,11 @@ class Browser:
         elif event == "Log.entryAdded" and told["entry"]["level"] in ("error", "warning"):
             self.complaints.append(told["entry"]["text"])
 
+    def forgive(self, text: str) -> None:
+        """What was to be complained of: the browser notes each answer that is a refusal."""
+        assert [one for one in self.complaints if text not in one] == []
+        self.complaints.clear()
+
     async def begin(self) -> None:
         made = await self.do("Target.createTarget", url="about:blank")
         attached = await self.do("Target.attachToTarget", targetId=made["targetId"], flatten=True)
@@ -118,6 +123,12 @@ class Browser:
             {"name": f"prefers-{k.replace('_', '-')}", "value": v} for k, v in features.items()
         ]
         await self.do("Emulation.setEmulatedMedia", features=media)
+
+    async def cut_off(self, offline: bool) -> None:
+        """From every server."""
+        await self.do("Network.enable")
+        anything = {"latency": 0, "downloadThroughput": -1, "uploadThroughput": -1}
+        await self.do("Network.emulateNetworkConditions", offline=offline, **anything)
 
     async def press(self, key: str, shift: bool = False) -> None:
         about = {"key": key if key != "Space" else " ", "code": key}

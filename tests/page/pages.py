@@ -12,11 +12,12 @@ from typing import Any, ParamSpec
 import aiohttp
 from twisted.internet.defer import Deferred
 
-from semaphore_middleware import FairSemaphore
+from semaphore_middleware import FairSemaphore, Permit
 from semaphore_middleware.page.answers import Answers
 from semaphore_middleware.page.guard import Guard
 from semaphore_middleware.page.server import PageSite
-from tests.nodes import PATIENCE
+from tests.nodes import PATIENCE, eventually
+from tests.page.browser import Browser, browsing
 from tests.servers import RedisServer
 
 TOKEN = "a-token-of-the-tests"
@@ -72,3 +73,29 @@ async def serving(server: RedisServer, token: str | None = TOKEN) -> AsyncIterat
                 Deferred.asFuture(listening.stopListening(), asyncio.get_event_loop())
             )
             await site.stop()
+
+
+@asynccontextmanager
+async def looking(
+    server: RedisServer, token: str | None = TOKEN
+) -> AsyncIterator[tuple[Browser, Served]]:
+    """A browser that looks at a page, and in the end has had nothing to complain of."""
+    async with serving(server, token) as page, browsing() as browser:
+        await browser.size(1280, 800)
+        await browser.open(page.url)
+        yield browser, page
+        assert browser.complaints == []
+
+
+async def fill(semaphore: FairSemaphore, scope: str, held: int, waiting: int = 0) -> list[Permit]:
+    """Hold some permits of a scope, of which there are no more, and wait for others."""
+    permits = [await semaphore.acquire(scope, held) for _ in range(held)]
+    for _ in range(waiting):
+        line = asyncio.ensure_future(semaphore.acquire(scope, held))
+        line.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+    async def all_there() -> bool:
+        return len((await semaphore.inspect(scope)).waiters) == waiting
+
+    await eventually(all_there)
+    return permits
