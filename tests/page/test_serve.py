@@ -132,3 +132,35 @@ def test_a_server_that_cannot_be_reached_is_one_clear_line(tmp_path: Path) -> No
     assert (run.returncode, run.stdout) == (3, "")
     assert run.stderr.startswith("scrapy semaphore: cannot reach redis://127.0.0.1:")
     assert run.stderr.count("\n") == 1
+
+
+def test_the_commands_of_its_documentation_do_what_they_say(
+    server: RedisServer, tmp_path: Path
+) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "page.md").read_text("utf-8")
+    examples = re.findall(r"```console\n\$ (.*)\n(.*)\n```", text)
+    assert len(examples) == 2
+    for line, said in examples:
+        process = subprocess.Popen(
+            # Its port may be another's on this machine.
+            ["sh", "-c", f"exec env {line.replace('$(openssl rand -hex 16)', 'secret')} --port 0"],
+            cwd=tmp_path,
+            env={
+                **os.environ,
+                "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+                "SEMAPHORE_REDIS_URL": server.url,
+            },
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            assert process.stdout is not None
+            printed = process.stdout.readline().strip()
+            assert re.sub(r":\d+/", ":8379/", printed) == said
+            address = printed.partition(" ")[0]
+            assert state(address)["steering"] is ("SEMAPHORE_TOKEN" in line)
+            process.send_signal(signal.SIGINT)
+            assert process.wait(PATIENCE) == 0
+        finally:
+            process.kill()
+            process.communicate()
