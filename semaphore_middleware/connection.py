@@ -93,7 +93,9 @@ class Server:
         return link
 
     async def reach(
-        self, complain: Callable[[Exception], None], give_up: type[Exception] | tuple[()] = ()
+        self,
+        complain: Callable[[Exception], None],
+        give_up: type[Exception] | tuple[type[Exception], ...] = (),
     ) -> Link:
         """A link to the server, however long it takes. `complain` hears why not yet."""
         attempt = 0

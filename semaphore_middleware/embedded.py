@@ -70,6 +70,16 @@ def lodge() -> Lodger:
     return Lodger(f"unix://{path}", lock)
 
 
+def find() -> str | None:
+    """The embedded server's URL if it runs. Starts none, and keeps none from ending."""
+    directory = _directory()
+    path = directory / "server.sock"
+    if not path.exists():
+        return None
+    _check_private(directory)
+    return f"unix://{path}" if _lives(directory) else None
+
+
 def _lives(directory: Path) -> bool:
     """Whether there is a server though it does not answer: it stands still, and a second one beside
     it would grant what it has granted. Keeper and server hold this lock for as long as they live.
@@ -106,18 +116,27 @@ def find_server() -> str:
 
 
 def _private_directory() -> Path:
+    directory = _directory()
+    directory.mkdir(mode=0o700, exist_ok=True)
+    _check_private(directory)
+    return directory
+
+
+def _directory() -> Path:
     """A directory of this user's own, the same in a terminal, a cron job and a service.
 
     Short: a Unix socket's path has about 100 bytes.
     """
     default = Path(tempfile.gettempdir()) / f"scrapy-semaphore-{os.getuid()}"
-    directory = Path(os.environ.get(DIRECTORY) or default)
-    directory.mkdir(mode=0o700, exist_ok=True)
+    return Path(os.environ.get(DIRECTORY) or default)
+
+
+def _check_private(directory: Path) -> None:
+    """Raises `ServerRefusedError` where others could have put a server of theirs."""
     status = directory.lstat()
     mine = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
     if not mine or status.st_mode & 0o077:
         raise ServerRefusedError(f"{directory} is not a private directory of this user's")
-    return directory
 
 
 def _answers(path: Path) -> bool:

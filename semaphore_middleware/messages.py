@@ -113,6 +113,11 @@ class Member:
     def node(self) -> str:
         return self.id.rpartition(":")[0]
 
+    @property
+    def number(self) -> int:
+        """Of the permit, on its node."""
+        return int(self.id.rpartition(":")[2])
+
 
 @dataclass(frozen=True, slots=True)
 class Inspection:

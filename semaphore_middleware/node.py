@@ -60,9 +60,12 @@ class Node:
     def __str__(self) -> str:
         return str(self._ledger)
 
-    async def start(self) -> None:
-        """Reach the server. Raises `ServerRefusedError` where waiting is in vain."""
-        self._link = await self._server.reach(self._complain, give_up=ServerRefusedError)
+    async def start(self, wait: bool = True) -> None:
+        """Reach the server. Raises `ServerRefusedError` where waiting is in vain; and, unless it is
+        to wait, `ServerUnreachableError`.
+        """
+        give_up = ServerRefusedError if wait else (ServerRefusedError, ServerUnreachableError)
+        self._link = await self._server.reach(self._complain, give_up)
         self._store.meet(self._link.life)
         self._tasks = [asyncio.create_task(self._serve()), asyncio.create_task(self._listen())]
 

@@ -35,12 +35,12 @@ class FairSemaphore:
     one: first come first served within a node, and nodes take turns. A permit is a lease, renewed
     by a background task; a node that dies gives back what it held when its leases end.
 
-    `url` is a `redis://`, `rediss://` or `unix://` address; None takes `REDIS_URL` from the
-    environment, else starts an embedded server. `lease` and `recovery_wait` (by default the lease)
-    are in seconds and should be the same on all nodes; `prefix` is the first part of every key;
-    `node` is this node's name, to which a few random letters are added; `backoff` is how long a
-    site is left alone that said "not now" (see `Permit.refused`), but not for how long; `url_from`
-    says in errors where the address was set.
+    `url` is a `redis://`, `rediss://` or `unix://` address; None takes `SEMAPHORE_REDIS_URL` or
+    `REDIS_URL` from the environment, else starts an embedded server. `lease` and `recovery_wait`
+    (by default the lease) are in seconds and should be the same on all nodes; `prefix` is the first
+    part of every key; `node` is this node's name, to which a few random letters are added;
+    `backoff` is how long a site is left alone that said "not now" (see `Permit.refused`), but not
+    for how long; `url_from` says in errors where the address was set.
     `on_event` is called with the name of what happened: "reconnects", "lost", "store_losses",
     "backoffs", "stalls" or "strange_messages"; `on_round_trip`, after each call, with how
     many seconds the server took to answer.
@@ -93,10 +93,11 @@ class FairSemaphore:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def open(self) -> None:
+    async def open(self, wait: bool = True) -> None:
         """Reach the server; waits for one that cannot be reached, and says so in the log.
 
-        Raises `SettingsError` for a bad address and `ServerRefusedError` where waiting is in vain.
+        Raises `SettingsError` for a bad address and `ServerRefusedError` where waiting is in vain;
+        with `wait` False also `ServerUnreachableError`, after one attempt.
         """
         if self.url is None:
             self._lodger = await asyncio.to_thread(embedded.lodge)
@@ -114,7 +115,7 @@ class FairSemaphore:
                 self._backoff,
             )
             node = Node(server, store, self._lease, self._on_event, self._on_round_trip)
-            await node.start()
+            await node.start(wait)
             self._steering = Steering(store, keys)
         except BaseException:
             self._leave_embedded()
@@ -239,6 +240,15 @@ class FairSemaphore:
     async def reset(self, name: str) -> None:
         """Let the nodes' settings hold again, and forget what the site's answers have taught."""
         await self._change(Change.reset(name))
+
+    async def evict(self, node: str) -> tuple[int, int]:
+        """Give back what a dead node holds, before its leases end, and its places in line.
+
+        `node` is its full name, as `Member.node` has it. Says how many permits it held, and how
+        many places it had. What a node holds that lives after all is lost to it at its next
+        renewal, which ends its transfers; until then a site may see them on top of its limit.
+        """
+        return await self._opened().do(lambda link: self._steering.evict(link, node))
 
     async def _change(self, change: Change) -> None:
         await self._opened().do(lambda link: self._steering.change(link, change))

@@ -17,6 +17,7 @@ from semaphore_middleware.outcome import Backoff
 if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
 
+URLS = ("SEMAPHORE_REDIS_URL", "REDIS_URL")  # in the settings, then in the environment
 SCOPES = ("host", "registered_domain")
 
 
@@ -78,8 +79,11 @@ class SemaphoreSettings:
 
 
 def url_from_environment() -> tuple[str | None, str]:
-    """`REDIS_URL`, where programs and containers put it; None means the embedded server."""
-    return os.environ.get("REDIS_URL") or None, "REDIS_URL in the environment"
+    """Where programs and containers put it; None means the embedded server."""
+    for name in URLS:
+        if os.environ.get(name):
+            return os.environ[name], f"{name} in the environment"
+    return None, "the environment"
 
 
 def default_node() -> str:
@@ -95,7 +99,7 @@ def check_prefix(prefix: Any, where: str) -> str:
 
 
 def _url(settings: BaseSettings) -> tuple[str | None, str]:
-    for name in ("SEMAPHORE_REDIS_URL", "REDIS_URL"):
+    for name in URLS:
         if settings.get(name):
             return str(settings.get(name)), name
     return url_from_environment()

@@ -6,11 +6,13 @@ from typing import Any
 
 from semaphore_middleware.connection import Link
 from semaphore_middleware.keys import Keys
-from semaphore_middleware.messages import Inspection
-from semaphore_middleware.rules import Change, Rule
+from semaphore_middleware.limits import Limit
+from semaphore_middleware.messages import Ask, Inspection
+from semaphore_middleware.rules import LIMITLESS, Change, Rule
 from semaphore_middleware.store import Store
 
 MOST = 200  # scopes to look at in one round trip
+NO_LIMIT = Limit(LIMITLESS)  # to ask with, where the scope's own limit is not to be lowered
 
 
 class Steering:
@@ -61,3 +63,19 @@ class Steering:
                 commands.append(("HDEL", of_scope.state, "learnt"))
         commands.append(("PUBLISH", self._keys.changes, "changed"))
         await self._store.command(link, commands)
+
+    async def evict(self, link: Link, node: str) -> tuple[int, int]:
+        """Give back all that a node holds, and its places in line, as it would itself."""
+        store = self._store.speaking_as(node)
+        permits = places = 0
+        asks: list[Ask] = []
+        for scope in await self.survey(link):
+            waiting = [member.number for member in scope.waiters if member.node == node]
+            held = [member.number for member in scope.holders if member.node == node]
+            if waiting or held:
+                # Places first: else what its holders give back would be handed to itself.
+                asks.append(Ask("release", scope.scope, NO_LIMIT, (*waiting, *held)))
+                places += len(waiting)
+                permits += len(held)
+        await store.run(link, asks)
+        return permits, places

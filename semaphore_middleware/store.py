@@ -11,9 +11,10 @@ import math
 import random
 import time
 from collections.abc import Callable, Iterable, Sequence
+from copy import copy
 from hashlib import sha1
 from importlib import resources
-from typing import Any
+from typing import Any, Self
 
 from redis.exceptions import NoScriptError
 
@@ -81,6 +82,12 @@ class Store:
         told that operators have changed something.
         """
         return self._keys.grants + self._node, self._keys.changes
+
+    def speaking_as(self, node: str) -> Self:
+        """The same, but what it says counts as that node's."""
+        other = copy(self)
+        other._node = encoded(node)
+        return other
 
     # Calls ------------------------------------------------------------------------------------
 

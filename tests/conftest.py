@@ -11,6 +11,7 @@ import pytest
 import pytest_twisted
 from twisted.internet.defer import Deferred
 
+from semaphore_middleware.settings import URLS
 from tests.nodes import Outside
 from tests.servers import RedisServer
 from tests.site import Site
@@ -21,7 +22,8 @@ pytest.register_assert_rewrite("tests.crawls")
 @pytest.fixture(autouse=True)
 def environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No test may reach a server that it did not start, nor this user's embedded one."""
-    monkeypatch.delenv("REDIS_URL", raising=False)
+    for name in URLS:
+        monkeypatch.delenv(name, raising=False)
     with tempfile.TemporaryDirectory(prefix="sem-") as directory:
         monkeypatch.setenv("SEMAPHORE_EMBEDDED_DIRECTORY", directory)
         yield

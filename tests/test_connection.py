@@ -10,7 +10,13 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from semaphore_middleware import FairSemaphore, ServerRefusedError, SettingsError
+from semaphore_middleware import (
+    ClosedError,
+    FairSemaphore,
+    ServerRefusedError,
+    ServerUnreachableError,
+    SettingsError,
+)
 from semaphore_middleware.connection import Server
 from tests.nodes import eventually, in_asyncio
 from tests.servers import RedisServer, free_port
@@ -74,6 +80,17 @@ def test_without_an_address_the_environment_s_counts(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("REDIS_URL", "wrong")
     with pytest.raises(SettingsError, match="REDIS_URL in the environment"):
         FairSemaphore()
+    monkeypatch.setenv("SEMAPHORE_REDIS_URL", "redis://ours/2")
+    assert FairSemaphore().url == "redis://ours/2"
+
+
+@in_asyncio
+async def test_a_program_need_not_wait_for_a_server_that_is_not_there() -> None:
+    semaphore = FairSemaphore("unix:///nowhere/s")
+    with pytest.raises(ServerUnreachableError, match="cannot reach unix:///nowhere/s: "):
+        await semaphore.open(wait=False)
+    with pytest.raises(ClosedError):
+        await semaphore.survey()
 
 
 @in_asyncio

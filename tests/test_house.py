@@ -20,6 +20,7 @@ PACKAGE = REPOSITORY / "semaphore_middleware"
 
 FLOORS = [  # from the top; arrows only go down
     {"commands"},
+    {"page"},
     {"addon"},
     {"middleware", "downloader", "queue"},
     {"gate"},
@@ -123,6 +124,13 @@ def test_the_semaphore_knows_nothing_of_scrapy_or_twisted() -> None:
         if room_of(path) in WITHOUT_SCRAPY:
             known = {name.split(".")[0] for name in imports(path)}
             assert not known & {"scrapy", "twisted"}, path
+
+
+def test_only_commands_draw() -> None:
+    """Crawls need no rich, nor do programs."""
+    for path in PACKAGE.rglob("*.py"):
+        known = {name.split(".")[0] for name in imports(path)}
+        assert "rich" not in known or room_of(path) == "commands", path
 
 
 def test_importing_the_package_loads_neither_scrapy_nor_twisted() -> None:

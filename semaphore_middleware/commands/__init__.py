@@ -1,0 +1,1 @@
+"""`scrapy semaphore`: see what the semaphores do, and steer them, from a terminal."""

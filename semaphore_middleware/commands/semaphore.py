@@ -1,0 +1,148 @@
+"""`scrapy semaphore`: its verbs, their options, and what the exit status says of how they went."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, ClassVar, NoReturn
+
+from scrapy.commands import ScrapyCommand, ScrapyHelpFormatter
+from scrapy.exceptions import UsageError
+
+# Scrapy imports this module for every command that there is: what the verbs need comes later.
+
+VERBS = {  # verb -> the module that does it, and what it does
+    "status": ("status", "show who holds permits, who waits, and which limits hold"),
+    "watch": ("watch", "show the same live, the sites with the longest lines first"),
+    "serve": ("serve", "show the same in a browser"),
+    "limit": ("limit", "set a site's limit, for all nodes, at once"),
+    "pause": ("steer", "let no request start at a site, until 'resume'"),
+    "resume": ("steer", "go on after 'pause', or at once with a site that said \"not now\""),
+    "reset": ("steer", "take back what 'limit', 'pause' and 'resume' have set"),
+    "evict": ("evict", "give back what a dead node holds, without waiting for its leases"),
+}
+
+EXIT_STATUSES = (
+    "Exit status: 0 done; 1 asked whether to go on, and not told yes; 2 a value or an option is "
+    "not allowed; 3 the server cannot be reached, or has no address; 4 nothing is known of that "
+    "scope or node; 130 interrupted."
+)
+
+
+class VerbParser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}; see {self.prog} -h\n")
+
+
+class Command(ScrapyCommand):
+    requires_project = False
+    requires_crawler_process = False
+    default_settings: ClassVar[dict[str, object]] = {"LOG_ENABLED": False}
+
+    def syntax(self) -> str:
+        return "<verb> [options]"
+
+    def short_desc(self) -> str:
+        return "See and steer the limits that all crawling processes hold together"
+
+    def long_desc(self) -> str:
+        return (
+            "Shows which sites' limits are full, who holds permits and who waits, and sets limits "
+            "while crawls run. The server is that of the project's crawls (SEMAPHORE_REDIS_URL or "
+            "REDIS_URL, in the settings, by -s, or in the environment), else the embedded one if "
+            "it runs. Looking changes nothing there."
+        )
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        super().add_options(parser)
+        parser.epilog = f"scrapy semaphore <verb> -h tells more of each. {EXIT_STATUSES}"
+        verbs = parser.add_subparsers(
+            title="Verbs",
+            dest="verb",
+            metavar="<verb>",
+            prog="scrapy semaphore",
+            parser_class=VerbParser,
+        )
+        for verb, (module, text) in VERBS.items():
+            if find_spec(_path(module)) is None:
+                continue
+            of_verb = verbs.add_parser(
+                verb,
+                help=text,
+                description=f"{text[0].upper()}{text[1:]}.",
+                epilog=EXIT_STATUSES,
+                formatter_class=ScrapyHelpFormatter,
+                conflict_handler="resolve",
+            )
+            import_module(_path(module)).add_options(of_verb)
+            of_verb.usage = f"scrapy semaphore {verb} [options]{_positionals(of_verb)}"
+            self._add_global_options(of_verb)
+
+    def _add_global_options(self, parser: argparse.ArgumentParser) -> None:
+        """Scrapy's own options may stand before the verb and after it."""
+        before = set(parser._actions)
+        super().add_options(parser)
+        for action in set(parser._actions) - before:
+            action.default = argparse.SUPPRESS  # else it would overrule what stands before the verb
+            if action.dest == "set":
+                action.dest = "set_after"
+
+    def process_options(self, args: list[str], opts: argparse.Namespace) -> None:
+        opts.set = [*opts.set, *getattr(opts, "set_after", [])]
+        super().process_options(args, opts)
+
+    def run(self, args: list[str], opts: argparse.Namespace) -> None:
+        if opts.verb is None:
+            raise UsageError
+        # What argparse does not know what to do with: scopes that stand behind an option.
+        scopes = getattr(opts, "scopes", None)
+        unknown = [a for a in args if scopes is None or a.startswith("-")]
+        if unknown:
+            self._fail(f"unexpected {unknown[0]!r}; see scrapy semaphore {opts.verb} -h", 2)
+            return
+        if scopes is not None:
+            opts.scopes = [*scopes, *args]
+        self._run(opts)
+
+    def _run(self, opts: argparse.Namespace) -> None:
+        from scrapy.utils.log import configure_logging
+
+        from semaphore_middleware.commands.session import CommandError, Status
+        from semaphore_middleware.errors import SemaphoreError, SettingsError
+
+        configure_logging(self.settings)
+        verb: Any = import_module(_path(VERBS[opts.verb][0]))
+        try:
+            self.exitcode = int(verb.run(self.settings, opts))
+            sys.stdout.flush()
+        except CommandError as error:
+            self._fail(str(error), error.status)
+        except SettingsError as error:
+            self._fail(str(error), Status.WRONG)
+        except SemaphoreError as error:
+            self._fail(str(error), Status.NO_SERVER)
+        except KeyboardInterrupt:
+            print(file=sys.stderr)  # the shell's prompt is not to stand behind ^C
+            self.exitcode = 130
+        except BrokenPipeError:  # `| head` has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+    def _fail(self, text: str, status: int) -> None:
+        print(f"scrapy semaphore: {text}", file=sys.stderr)
+        self.exitcode = int(status)
+
+
+def _path(module: str) -> str:
+    return f"{__package__}.{module}"
+
+
+def _positionals(parser: argparse.ArgumentParser) -> str:
+    names = [
+        f"[{action.metavar} ...]" if action.nargs == "*" else str(action.metavar)
+        for action in parser._actions
+        if not action.option_strings
+    ]
+    return "".join(f" {name}" for name in names)

@@ -1,0 +1,80 @@
+// Numbers and names to what people read. Names are untrusted: they only ever become text.
+
+const SVG = "http://www.w3.org/2000/svg";
+export const POINTS = 60; // of a sparkline, one a second
+
+const LONGEST = 200; // characters of a name; the title has them all
+export const dash = "–";
+
+/** Seconds, in the words of `watch`: 50 ms, 0.3 s, 12 s, 3 min, 5 h, 4 d. */
+export function seconds(value) {
+  if (value === null) return dash;
+  if (value <= 0) return "0 s";
+  if (value < 0.0995) return `${Math.max(1, Math.round(1000 * value))} ms`;
+  if (value < 9.95) return `${value.toFixed(1)} s`;
+  for (const [size, unit] of [[86400, "d"], [3600, "h"], [60, "min"]]) {
+    if (value >= 2 * size) return `${Math.round(value / size)} ${unit}`;
+  }
+  return `${Math.round(value)} s`;
+}
+
+export function number(value) {
+  return value === null ? dash : value.toLocaleString("en", { maximumFractionDigits: 1 });
+}
+
+/** A second's worth, always with its decimal, so that it does not dance. */
+export function rate(value) {
+  return value === null ? dash : value.toFixed(value < 100 ? 1 : 0);
+}
+
+export function limit(value) {
+  if (value === null) return dash;
+  return value > Number.MAX_SAFE_INTEGER ? "∞" : number(value);
+}
+
+/** A node's name as it was given, without the random letters that were added. */
+export function withoutLetters(node) {
+  return node.replace(/-[0-9a-f]{12}$/, "");
+}
+
+/** Write only what has changed: screen readers and selections are left alone. */
+export function write(element, text) {
+  if (element.textContent !== text) element.textContent = text;
+}
+
+/** A scope's or node's name, isolated: one that is written from right to left turns nothing round. */
+export function nameOf(text) {
+  const bdi = element("bdi");
+  const shown = text.length > LONGEST ? `${text.slice(0, LONGEST)}…` : text || "(no name)";
+  for (const part of shown.split(/(?<=[.:/@])/)) bdi.append(part, element("wbr"));
+  bdi.title = text;
+  return bdi;
+}
+
+export function element(name, text = "", className = "") {
+  const made = document.createElement(name);
+  if (text) made.textContent = text;
+  if (className) made.className = className;
+  return made;
+}
+
+/** An empty sparkline; the number that stands beside it says the same to those who do not see. */
+export function sparkline(className) {
+  const svg = document.createElementNS(SVG, "svg");
+  svg.setAttribute("viewBox", `0 0 ${POINTS - 1} 20`);
+  svg.setAttribute("preserveAspectRatio", "none");
+  svg.setAttribute("class", `spark ${className}`);
+  svg.setAttribute("aria-hidden", "true");
+  svg.append(document.createElementNS(SVG, "polygon"), document.createElementNS(SVG, "polyline"));
+  return svg;
+}
+
+/** Draw values, the newest at the right edge; `top` is the least that the upper edge stands for. */
+export function draw(svg, values, top) {
+  const most = Math.max(top, ...values, 1e-9);
+  const left = POINTS - values.length;
+  const points = values.map((value, i) => `${left + i},${(19 - (18 * value) / most).toFixed(2)}`);
+  const [area, line] = svg.children;
+  line.setAttribute("points", points.join(" "));
+  area.setAttribute("points", `${left},20 ${points.join(" ")} ${POINTS - 1},20`);
+}

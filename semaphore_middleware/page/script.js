@@ -1,0 +1,181 @@
+// Asks the server for the state once a second, while somebody looks, and shows it.
+
+import { dash, element, limit, nameOf, number, rate, seconds, withoutLetters, write } from "./draw.js";
+import { allow, onDone } from "./steer.js";
+import { isHeld, letGo, onOpen, openedId, show } from "./table.js";
+
+const EVERY = 1000; // ms between two looks
+const PATIENCE = 8000; // ms that an answer may take: the server itself waits for Redis for 2 s
+const MOST_NEWS = 3; // scopes that one announcement names
+
+const $ = (selector) => document.querySelector(selector);
+const view = { match: "", sort: "waiting", down: true };
+const names = {}; // of the columns
+let timer = 0;
+let looking = null; // the look that is under way
+let before = new Map(); // scopes as they were last, for the news
+let lost = false;
+let seen = dash; // when the state was as it is shown
+
+async function look() {
+  clearTimeout(timer);
+  if (looking) looking.abort();
+  const mine = (looking = new AbortController());
+  const patience = setTimeout(() => mine.abort("late"), PATIENCE);
+  const query = new URLSearchParams({ ...view, down: view.down ? 1 : 0, open: openedId() });
+  try {
+    const answer = await fetch(`state.json?${query}`, { signal: mine.signal });
+    if (!answer.ok) throw new Error((await answer.json()).error);
+    const state = await answer.json();
+    if (mine === looking) display(state);
+  } catch (error) {
+    if (mine !== looking) return; // another look has taken this one's place
+    problem(`Connection lost: the server of this page does not answer. Trying again. What is shown was the state at ${seen}.`);
+    lost = true;
+  } finally {
+    clearTimeout(patience);
+    if (mine === looking) {
+      looking = null;
+      if (!document.hidden) timer = setTimeout(look, EVERY);
+    }
+  }
+}
+
+function display(state) {
+  if (state.problem) {
+    problem(`${state.problem} No permit is granted until it does. What is shown was the state at ${seen}.`);
+  } else {
+    problem("");
+    seen = new Date().toLocaleTimeString("en-GB");
+  }
+  if (lost) news(["Connected again."]);
+  lost = false;
+  allow(state.steering);
+  write($("#server"), state.server);
+  showTotals(state.totals);
+  show(state.scopes, state.opened);
+  showRules(state.rules, state.more_rules);
+  write($("#caption"), caption(state));
+  tell(state.scopes);
+}
+
+function problem(text) {
+  write($("#problem"), text);
+  document.body.classList.toggle("stale", Boolean(text));
+}
+
+function showTotals(totals) {
+  for (const cell of document.querySelectorAll("[data-total]")) {
+    const name = cell.dataset.total;
+    const value = totals[name];
+    if (name === "longest") write(cell, totals.waiting ? seconds(value) : dash);
+    else write(cell, name === "rate" ? rate(value) : number(value));
+  }
+}
+
+function caption({ matching, scopes, totals }) {
+  const more = matching - scopes.length;
+  const shown = more
+    ? `The first ${number(scopes.length)} of ${number(matching)} scopes, ${number(more)} more`
+    : matching === 1 ? "1 scope" : `${number(matching)} scopes`;
+  const of = view.match ? ` that match, of ${number(totals.scopes)}` : "";
+  const order = isHeld() ? "order held while you are in the table" : `sorted by ${names[view.sort]}`;
+  return matching || view.match ? `${shown}${of}; ${order}` : "No scope is in use.";
+}
+
+function showRules(rules, more) {
+  const section = $("#rules");
+  section.hidden = !rules.length;
+  const texts = rules.map((rule) => [
+    rule.name,
+    rule.limit === null ? "as nodes ask" : `${limit(rule.limit)}${rule.adaptive ? ", adaptive" : ""}`,
+    rule.delay === null ? "as nodes ask" : seconds(rule.delay),
+    rule.paused ? "paused" : rule.paused === false ? "resumed" : dash,
+    withoutLetters(rule.by),
+  ]);
+  if (more) texts.push([`and ${number(more)} more`, "", "", "", ""]);
+  const list = section.querySelector("tbody");
+  while (list.rows.length > texts.length) list.lastElementChild.remove();
+  texts.forEach((cells, i) => {
+    if (!list.rows[i]) {
+      const tr = element("tr");
+      const head = element("th");
+      head.scope = "row";
+      tr.append(head, element("td"), element("td"), element("td"), element("td"));
+      list.append(tr);
+    }
+    const [head, ...others] = list.rows[i].cells;
+    if (head.textContent !== nameOf(cells[0]).textContent) head.replaceChildren(nameOf(cells[0]));
+    others.forEach((cell, j) => write(cell, cells[j + 1]));
+  });
+}
+
+// What changes and matters is said, also to those who do not see it ------------------------------
+
+function tell(scopes) {
+  const now = new Map(scopes.map((scope) => [scope.id, scope]));
+  const said = [];
+  for (const [id, scope] of now) {
+    const last = before.get(id);
+    if (last) said.push(...changes(last, scope).map((text) => `${scope.scope} ${text}.`));
+  }
+  before = now;
+  if (said.length) news(said);
+}
+
+function changes(last, scope) {
+  const found = [];
+  if (scope.paused !== last.paused) found.push(scope.paused ? "is paused" : "goes on");
+  if (scope.quiet > last.quiet) found.push(`said “not now”: nothing starts for ${seconds(scope.quiet)}`);
+  if (scope.by && scope.most !== last.most && scope.most !== null) {
+    found.push(`has a limit of ${limit(scope.most)}, set by ${withoutLetters(scope.by)}`);
+  }
+  if (scope.by && scope.delay !== last.delay) found.push(`has a delay of ${seconds(scope.delay)}`);
+  if (last.by && !scope.by) found.push("goes by the nodes’ settings again");
+  return found;
+}
+
+function news(texts) {
+  const more = texts.length - MOST_NEWS;
+  const shown = texts.slice(0, MOST_NEWS).join(" ");
+  const time = new Date().toLocaleTimeString("en-GB");
+  write($("#news"), `${time} ${shown}${more > 0 ? ` And ${more} more.` : ""}`);
+}
+
+// What people choose -----------------------------------------------------------------------------
+
+function showSort() {
+  for (const th of document.querySelectorAll("[data-sort]")) {
+    if (th.dataset.sort === view.sort) th.setAttribute("aria-sort", view.down ? "descending" : "ascending");
+    else th.removeAttribute("aria-sort");
+  }
+}
+
+for (const th of document.querySelectorAll("[data-sort]")) {
+  const button = th.firstElementChild;
+  names[th.dataset.sort] = button.textContent.toLowerCase();
+  button.addEventListener("click", () => {
+    const { sort } = th.dataset;
+    // Names begin at a, numbers with the largest; a second press turns it round.
+    view.down = view.sort === sort ? !view.down : !["scope", "by"].includes(sort);
+    view.sort = sort;
+    showSort();
+    letGo();
+    look();
+  });
+}
+
+$("#filter").addEventListener("input", (event) => {
+  view.match = event.target.value;
+  letGo();
+  look();
+});
+
+document.addEventListener("visibilitychange", () => {
+  if (!document.hidden) look();
+});
+
+onOpen(look);
+onDone(look);
+showSort();
+look();

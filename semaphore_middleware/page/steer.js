@@ -1,0 +1,122 @@
+// Steering: only with the token, which stays in this tab.
+
+const KEY = "semaphore-token";
+const unlock = document.querySelector("#unlock");
+const dialog = document.querySelector("#ask");
+const input = document.querySelector("#token");
+const refused = document.querySelector("#refused");
+let token = sessionStorage.getItem(KEY);
+let allowed = false; // whether the command was given a token at all
+let done = () => {};
+
+export function onDone(callback) {
+  done = callback;
+}
+
+/** Called with each state: a page whose server takes no orders shows no way to give some. */
+export function allow(steering) {
+  allowed = steering;
+  write();
+}
+
+/** A form that steers what `nameOf()` says. It is hidden unless the page is unlocked. */
+export function steering(nameOf, title) {
+  const form = document.querySelector("#steering").content.firstElementChild.cloneNode(true);
+  const answer = form.querySelector(".answer");
+  form.setAttribute("aria-label", title ? `Steer ${title}` : "Steer any scope or pattern");
+  form.hidden = !isUnlocked();
+  const order = async (what, said) => {
+    answer.classList.remove("wrong");
+    answer.textContent = "…";
+    const error = await send("steer", { name: nameOf(), ...what });
+    answer.classList.toggle("wrong", Boolean(error));
+    answer.textContent = error || said;
+    if (!error) done();
+    return !error;
+  };
+  form.addEventListener("submit", async (event) => {
+    event.preventDefault();
+    const { limit, delay } = form.elements;
+    const parts = {};
+    if (limit.value) parts.concurrency = Number(limit.value);
+    if (delay.value) parts.delay = Number(delay.value);
+    if (!Object.keys(parts).length) {
+      answer.textContent = "Give a limit, a delay, or both.";
+    } else if (await order({ do: "limit", limit: parts }, "It is set.")) {
+      form.reset();
+    }
+  });
+  const words = { pause: "It is paused.", resume: "It goes on.", reset: "The nodes’ settings hold again." };
+  for (const button of form.querySelectorAll("[data-do]")) {
+    button.addEventListener("click", () => order({ do: button.dataset.do }, words[button.dataset.do]));
+  }
+  return form;
+}
+
+function isUnlocked() {
+  return allowed && token !== null;
+}
+
+function write() {
+  unlock.hidden = !allowed;
+  unlock.textContent = isUnlocked() ? "Lock" : "Steer…";
+  for (const part of document.querySelectorAll("#any, form.steering")) part.hidden = !isUnlocked();
+}
+
+/** Null if it was done, else what went wrong. */
+async function send(path, order) {
+  let answer;
+  try {
+    answer = await fetch(path, {
+      method: "POST",
+      headers: { Authorization: `Bearer ${token}`, "Content-Type": "application/json" },
+      body: JSON.stringify(order),
+    });
+  } catch {
+    return "Connection lost: whether it was done is not known.";
+  }
+  if (answer.ok) return null;
+  if (answer.status === 403) forget();
+  const { error } = await answer.json().catch(() => ({ error: `status ${answer.status}` }));
+  return `Refused: ${error}.`;
+}
+
+function forget() {
+  token = null;
+  sessionStorage.removeItem(KEY);
+  write();
+}
+
+unlock.addEventListener("click", () => {
+  if (isUnlocked()) {
+    forget();
+  } else {
+    refused.textContent = "";
+    input.value = "";
+    dialog.showModal();
+  }
+});
+
+document.querySelector("#cancel").addEventListener("click", () => dialog.close());
+
+dialog.addEventListener("submit", async (event) => {
+  event.preventDefault();
+  token = input.value;
+  let error;
+  if (!/^[!-~]+$/.test(token)) {
+    error = "Refused: this is not the token that the command was given.";
+  } else {
+    error = await send("token", {});
+  }
+  if (error) {
+    forget();
+    refused.textContent = error;
+    input.select();
+    return;
+  }
+  sessionStorage.setItem(KEY, token);
+  write();
+  dialog.close();
+});
+
+document.querySelector("#any").append(steering(() => document.querySelector("#name").value, ""));

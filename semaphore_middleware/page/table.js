@@ -1,0 +1,210 @@
+// The table of scopes: a row each, updated in place, and the details of one of them.
+
+import { POINTS, dash, draw, element, limit, nameOf, number, rate, seconds, sparkline, withoutLetters, write } from "./draw.js";
+import { steering } from "./steer.js";
+
+const COLUMNS = ["held", "waiting", "longest", "rate", "delay", "next", "state", "by"];
+const LABELS = {
+  held: "held", waiting: "waiting", longest: "longest wait", rate: "grants/s",
+  delay: "delay", next: "next start", state: "state", by: "limit set by",
+};
+const TICK = 800; // ms
+const CALM = 4000; // ms: so long after the pointer has moved over a row none of them moves away
+
+const body = document.querySelector("#scopes tbody");
+const rows = new Map(); // a scope's id to its row
+let opened = null; // the open scope's id, and its row of details
+let touched = -CALM;
+let ticked = -TICK;
+let ticks = true; // whether this look is a new point of the sparklines, or comes in between
+let changed = () => {};
+
+body.addEventListener("pointermove", () => { touched = performance.now(); });
+
+export function onOpen(callback) {
+  changed = callback;
+}
+
+export function openedId() {
+  return opened ? opened.id : "";
+}
+
+/** Rows stand still while somebody is about to click on one, or has the focus in one. */
+export function isHeld() {
+  return body.contains(document.activeElement) || performance.now() - touched < CALM;
+}
+
+/** The order may change: somebody has just asked for another. */
+export function letGo() {
+  touched = -CALM;
+}
+
+export function show(scopes, details) {
+  ticks = performance.now() - ticked > TICK;
+  if (ticks) ticked = performance.now();
+  const wanted = new Set(scopes.map((scope) => scope.id));
+  for (const [id, row] of rows) {
+    if (wanted.has(id)) continue;
+    if (openedId() === id && details) {
+      update(row, details);
+    } else if (row.tr.contains(document.activeElement) || openedId() === id) {
+      unlist(row); // whoever reads it is not to lose it
+    } else {
+      row.tr.remove();
+      rows.delete(id);
+    }
+  }
+  const known = rows.size;
+  for (const scope of scopes) {
+    if (!rows.has(scope.id)) rows.set(scope.id, make(scope));
+    update(rows.get(scope.id), scope);
+  }
+  const order = scopes.map((scope) => rows.get(scope.id));
+  if (known && isHeld()) {
+    for (const row of order) if (!row.tr.isConnected) body.append(row.tr);
+  } else {
+    arrange(order);
+  }
+  showDetails(details);
+}
+
+/** Put the rows in order, and touch only those that stand in the wrong place. */
+function arrange(order) {
+  let next = body.firstElementChild;
+  for (const { id, tr } of order) {
+    if (tr === next) next = tr.nextElementSibling;
+    else body.insertBefore(tr, next);
+    if (openedId() !== id) continue;
+    if (opened.tr === next) next = next.nextElementSibling;
+    else tr.after(opened.tr);
+  }
+}
+
+function make(scope) {
+  const tr = element("tr");
+  tr.setAttribute("role", "row");
+  const head = element("th");
+  head.scope = "row";
+  head.setAttribute("role", "rowheader");
+  const button = element("button", "", "scope");
+  button.type = "button";
+  button.setAttribute("aria-expanded", "false");
+  button.append(nameOf(scope.scope));
+  button.addEventListener("click", () => toggle(scope.id));
+  head.append(button);
+  tr.append(head);
+  const row = { id: scope.id, name: scope.scope, tr, button, cells: {}, held: [], rate: [] };
+  for (const column of COLUMNS) {
+    const cell = element("td", "", column);
+    cell.setAttribute("role", "cell");
+    cell.dataset.label = LABELS[column];
+    const value = element("span");
+    cell.append(value);
+    if (column === "held" || column === "rate") {
+      row[`${column}Line`] = sparkline(column);
+      cell.append(row[`${column}Line`]);
+    }
+    row.cells[column] = { cell, value };
+    tr.append(cell);
+  }
+  return row;
+}
+
+function update(row, scope) {
+  if (ticks || !row.held.length) {
+    push(row.held, scope.held);
+    if (scope.rate !== null) push(row.rate, scope.rate);
+  }
+  const finite = scope.limit !== null && scope.limit <= Number.MAX_SAFE_INTEGER;
+  draw(row.heldLine, row.held, finite ? scope.limit : 1);
+  draw(row.rateLine, row.rate, 1);
+  const grows = scope.most !== null && scope.most !== scope.limit && finite;
+  put(row, "held", `${number(scope.held)}/${limit(scope.limit)}${grows ? ` (${limit(scope.most)})` : ""}`);
+  put(row, "waiting", number(scope.waiting), !scope.waiting);
+  put(row, "longest", scope.waiting ? seconds(scope.longest) : dash, !scope.waiting);
+  put(row, "rate", rate(scope.rate), !scope.rate);
+  put(row, "delay", scope.delay ? seconds(scope.delay) : dash, !scope.delay);
+  put(row, "next", scope.next ? seconds(scope.next) : dash, !scope.next);
+  put(row, "by", scope.by ? withoutLetters(scope.by) : "settings", !scope.by);
+  row.cells.by.cell.title = scope.by ?? "";
+  const [word, kind] = stateOf(scope);
+  put(row, "state", word, kind === "idle");
+  row.cells.state.value.className = `badge ${kind}`;
+}
+
+function stateOf(scope) {
+  if (scope.paused) return ["paused", "paused"];
+  if (scope.quiet) return [`quiet, ${seconds(scope.quiet)}`, "quiet"];
+  if (scope.backoff) return [`backoff, ${seconds(scope.backoff)}`, "quiet"];
+  if (!scope.held && !scope.waiting) return ["idle", "idle"];
+  return scope.limit !== null && scope.held >= scope.limit ? ["full", "full"] : ["open", "open"];
+}
+
+function put(row, column, text, isEmpty = false) {
+  const { cell, value } = row.cells[column];
+  write(value, text);
+  cell.classList.toggle("empty", isEmpty);
+}
+
+function push(values, value) {
+  values.push(value);
+  if (values.length > POINTS) values.shift();
+}
+
+function unlist(row) {
+  for (const column of COLUMNS) put(row, column, dash, true);
+  put(row, "state", "not listed", true);
+  row.cells.state.value.className = "badge idle";
+}
+
+// Details ---------------------------------------------------------------------------------------
+
+function toggle(id) {
+  const again = openedId() === id;
+  if (opened) {
+    opened.tr.remove();
+    opened.row.button.setAttribute("aria-expanded", "false");
+    opened.row.button.removeAttribute("aria-controls");
+    opened = null;
+  }
+  if (!again) {
+    const row = rows.get(id);
+    const tr = document.querySelector("#details").content.firstElementChild.cloneNode(true);
+    tr.id = `details-${id}`;
+    opened = { id, row, tr };
+    tr.firstElementChild.append(steering(() => row.name, row.name));
+    row.tr.after(tr);
+    row.button.setAttribute("aria-expanded", "true");
+    row.button.setAttribute("aria-controls", tr.id);
+  }
+  changed();
+}
+
+function showDetails(details) {
+  if (!opened) return;
+  const known = details && details.id === opened.id ? details
+    : { holders: [], waiters: [], more_holders: 0, more_waiters: 0 };
+  const [holders, waiters] = opened.tr.querySelectorAll("table");
+  showMembers(holders, "Holders", known.holders, known.more_holders);
+  showMembers(waiters, "Waiters, in the order of the line", known.waiters, known.more_waiters);
+}
+
+function showMembers(table, title, members, more) {
+  write(table.caption, more ? `${title}: ${members.length}, and ${number(more)} more` : `${title}: ${members.length}`);
+  const list = table.tBodies[0];
+  while (list.rows.length > members.length) list.lastElementChild.remove();
+  members.forEach((member, i) => {
+    let tr = list.rows[i];
+    if (!tr) {
+      tr = element("tr");
+      const head = element("th");
+      head.scope = "row";
+      head.append(element("bdi"));
+      tr.append(head, element("td"), element("td"));
+      list.append(tr);
+    }
+    write(tr.cells[0].firstElementChild, member.node);
+    write(tr.cells[1], seconds(member.age));
+    write(tr.cells[2], seconds(Math.max(0, member.left)));
+  });
+}

@@ -1,0 +1,235 @@
+"""A real headless Chromium, driven over its DevTools protocol: nothing else is needed."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import itertools
+import json
+import os
+import shutil
+import signal
+import tempfile
+from asyncio.subprocess import DEVNULL, Process
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+WHY_NOT = "no Chromium on PATH (Debian's package is 'chromium')"
+PATIENCE = 30.0  # seconds: after that a test has failed, it never shows that one has passed
+FLAGS = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"),
+    # Without these it looks for Google's hosts at every start.
+    *("--disable-quic", "--no-first-run", "--disable-background-networking"),
+    *("--disable-component-update", "--disable-sync", "--disable-extensions"),
+)
+KEYS = {"Tab": 9, "Enter": 13, "Escape": 27, "Space": 32}
+TEXTS = {"Enter": "\r", "Space": " "}
+
+
+class Browser:
+    """One page of one browser."""
+
+    def __init__(self, process: Process, socket: aiohttp.ClientWebSocketResponse) -> None:
+        self._process = process
+        self._socket = socket
+        self._numbers = itertools.count(1)
+        self._replies: dict[int, asyncio.Future[Any]] = {}
+        self._session = ""
+        self._loaded = asyncio.Event()
+        self.complaints: list[str] = []
+        """What the console says: errors and warnings, also of the Content-Security-Policy."""
+        self._reader = asyncio.create_task(self._read())
+
+    # The protocol -------------------------------------------------------------------------------
+
+    async def do(self, method: str, **parameters: Any) -> Any:
+        number = next(self._numbers)
+        reply = self._replies[number] = asyncio.get_running_loop().create_future()
+        session = {"sessionId": self._session} if self._session else {}
+        await self._socket.send_json(
+            {"id": number, "method": method, "params": parameters, **session}
+        )
+        async with asyncio.timeout(PATIENCE):
+            return await reply
+
+    async def _read(self) -> None:
+        async for message in self._socket:
+            told = json.loads(message.data)
+            if "id" in told:
+                reply = self._replies.pop(told["id"])
+                if reply.done():  # nobody waits for it any more
+                    continue
+                if "error" in told:
+                    reply.set_exception(RuntimeError(told["error"]["message"]))
+                else:
+                    reply.set_result(told["result"])
+            else:
+                self._hear(told["method"], told["params"])
+
+    def _hear(self, event: str, told: Any) -> None:
+        if event == "Page.loadEventFired":
+            self._loaded.set()
+        elif event == "Runtime.exceptionThrown":
+            self.complaints.append(str(told["exceptionDetails"]))
+        elif event == "Runtime.consoleAPICalled" and told["type"] in ("error", "warning"):
+            self.complaints.append(str(told["args"]))
+        elif event == "Log.entryAdded" and told["entry"]["level"] in ("error", "warning"):
+            self.complaints.append(told["entry"]["text"])
+
+    def forgive(self, text: str) -> None:
+        """What was to be complained of: the browser notes each answer that is a refusal."""
+        assert [one for one in self.complaints if text not in one] == []
+        self.complaints.clear()
+
+    async def begin(self) -> None:
+        made = await self.do("Target.createTarget", url="about:blank")
+        attached = await self.do("Target.attachToTarget", targetId=made["targetId"], flatten=True)
+        self._session = attached["sessionId"]
+        for domain in ("Page", "Runtime", "Log", "Accessibility"):
+            await self.do(f"{domain}.enable")
+
+    async def end(self) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)  # with its own helpers
+        await self._process.wait()
+        self._reader.cancel()
+        await asyncio.gather(self._reader, return_exceptions=True)
+
+    # What a person does -------------------------------------------------------------------------
+
+    async def open(self, url: str) -> None:
+        self._loaded.clear()
+        await self.do("Page.navigate", url=url)
+        async with asyncio.timeout(PATIENCE):
+            await self._loaded.wait()
+
+    async def size(self, width: int, height: int, phone: bool = False) -> None:
+        await self.do(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=2 if phone else 1,
+            mobile=phone,
+        )
+
+    async def prefer(self, **features: str) -> None:
+        """Such as color_scheme="dark"."""
+        media = [
+            {"name": f"prefers-{k.replace('_', '-')}", "value": v} for k, v in features.items()
+        ]
+        await self.do("Emulation.setEmulatedMedia", features=media)
+
+    async def cut_off(self, offline: bool) -> None:
+        """From every server."""
+        await self.do("Network.enable")
+        anything = {"latency": 0, "downloadThroughput": -1, "uploadThroughput": -1}
+        await self.do("Network.emulateNetworkConditions", offline=offline, **anything)
+
+    async def press(self, key: str, shift: bool = False) -> None:
+        about = {"key": key if key != "Space" else " ", "code": key}
+        about |= {"windowsVirtualKeyCode": KEYS[key], "modifiers": 8 if shift else 0}  # type: ignore[dict-item]
+        text = {"text": TEXTS[key]} if key in TEXTS else {}
+        await self.do("Input.dispatchKeyEvent", type="keyDown", **about, **text)
+        await self.do("Input.dispatchKeyEvent", type="keyUp", **about)
+
+    async def type(self, text: str) -> None:
+        """Into what has the focus."""
+        await self.do("Input.insertText", text=text)
+
+    async def click(self, selector: str) -> None:
+        """With the pointer, where the element is seen."""
+        place = await self.see(
+            f"(e => {{ e.scrollIntoView({{block: 'center'}}); const b = e.getBoundingClientRect();"
+            f" return [b.x + b.width / 2, b.y + b.height / 2] }})"
+            f"(document.querySelector({json.dumps(selector)}))"
+        )
+        for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
+            await self.do(
+                "Input.dispatchMouseEvent",
+                type=kind,
+                x=place[0],
+                y=place[1],
+                button="none" if kind == "mouseMoved" else "left",
+                clickCount=0 if kind == "mouseMoved" else 1,
+            )
+
+    # What a person sees -------------------------------------------------------------------------
+
+    async def see(self, expression: str) -> Any:
+        """The value of a JavaScript expression."""
+        told = await self.do(
+            "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
+        )
+        if "exceptionDetails" in told:
+            raise RuntimeError(told["exceptionDetails"]["exception"]["description"])
+        return told["result"].get("value")
+
+    async def until(self, expression: str, wanted: Any = True) -> None:
+        """Wait until the page is so; nothing tells when."""
+        seen: Any = None
+        try:
+            async with asyncio.timeout(PATIENCE):
+                while (seen := await self.see(expression)) != wanted:  # noqa: ASYNC110 - no event
+                    await asyncio.sleep(0.02)
+        except TimeoutError:
+            raise AssertionError(f"{expression} is {seen!r}, not {wanted!r}") from None
+
+    async def text(self, selector: str) -> str:
+        seen = await self.see(f"document.querySelector({json.dumps(selector)}).innerText")
+        return str(seen)
+
+    async def tree(self) -> list[dict[str, Any]]:
+        """What a screen reader is told: role, name and properties of each node."""
+        told = await self.do("Accessibility.getFullAXTree")
+        return [node for node in told["nodes"] if not node["ignored"]]
+
+    async def picture(self) -> bytes:
+        """What is seen of the page, as PNG."""
+        told = await self.do("Page.captureScreenshot", format="png")
+        return base64.b64decode(told["data"])
+
+
+@asynccontextmanager
+async def browsing() -> AsyncIterator[Browser]:
+    """A new browser with an empty profile, for as long as the `async with`."""
+    assert CHROMIUM, WHY_NOT
+    with tempfile.TemporaryDirectory(prefix="sem-browser-", ignore_cleanup_errors=True) as profile:
+        process = await asyncio.create_subprocess_exec(
+            *(CHROMIUM, *FLAGS, "--remote-debugging-port=0", f"--user-data-dir={profile}"),
+            stdin=DEVNULL,
+            stdout=DEVNULL,
+            stderr=DEVNULL,
+            start_new_session=True,
+        )
+        try:
+            address = await _address(Path(profile), process)
+            async with (
+                aiohttp.ClientSession() as client,
+                client.ws_connect(address, max_msg_size=0) as socket,
+            ):
+                browser = Browser(process, socket)
+                await browser.begin()
+                try:
+                    yield browser
+                finally:
+                    await browser.end()
+        finally:
+            if process.returncode is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                await process.wait()
+
+
+async def _address(profile: Path, process: Process) -> str:
+    note = profile / "DevToolsActivePort"  # Chromium writes its port there
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            with suppress(FileNotFoundError, ValueError):
+                port, path = note.read_text().splitlines()
+                return f"ws://127.0.0.1:{port}{path}"
+            assert process.returncode is None, "Chromium did not start"
+            await asyncio.sleep(0.02)
