@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from semaphore_middleware.errors import SettingsError
 
+LONGEST = 1e9  # seconds that anything may take: Redis counts milliseconds in 64 bits
 ALLOWED = (
     "allowed is an integer >= 1, None for no limit, or a dict with any of "
-    "'concurrency' (an integer >= 1 or None), 'delay' (seconds >= 0), 'jitter' (0 to 1) and "
+    "'concurrency' (an integer >= 1 or None), 'delay' (0 to 1e9 seconds), 'jitter' (0 to 1) and "
     "'adaptive' (True or False)"
 )
 
@@ -31,7 +31,7 @@ class Limit:
 
     def __post_init__(self) -> None:
         _concurrency(self.concurrency, "Limit.concurrency")
-        _number(self.delay, "Limit.delay", math.inf)
+        _number(self.delay, "Limit.delay", LONGEST)
         _number(self.jitter, "Limit.jitter", 1)
         _truth(self.adaptive, "Limit.adaptive")
 
@@ -83,7 +83,7 @@ def parse_parts(value: Any, where: str) -> dict[str, Any]:
         return {"concurrency": _concurrency(value, where)}
     checks: dict[str, Callable[[Any, str], Any]] = {
         "concurrency": _concurrency_or_none,
-        "delay": lambda value, where: _number(value, where, math.inf),
+        "delay": lambda value, where: _number(value, where, LONGEST),
         "jitter": lambda value, where: _number(value, where, 1),
         "adaptive": _truth,
     }
@@ -150,7 +150,7 @@ def _concurrency(value: Any, where: str) -> int:
 
 def _number(value: Any, where: str, most: float) -> float:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not 0 <= value <= most or math.isinf(value):
+    if not is_number or not 0 <= value <= most:
         raise SettingsError(f"{where} = {value!r}: {ALLOWED}")
     return float(value)
 

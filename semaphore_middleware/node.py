@@ -155,6 +155,8 @@ class Node:
                 if self._failed_jobs < MANY:
                     raise
                 failure = error  # it is not the server, but what is there to be done
+            except Exception as error:
+                failure = error
             self._failed_jobs = 0
             del self._jobs[0]
             if done.done():

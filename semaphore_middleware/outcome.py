@@ -7,6 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Self
 
+from semaphore_middleware.errors import SettingsError
+from semaphore_middleware.limits import LONGEST
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -28,6 +31,10 @@ class Backoff:
     """Seconds, the first time; each further incident doubles them."""
     most: float = 300.0
     """Seconds that no pause is longer than, whatever the site says."""
+
+    def __post_init__(self) -> None:
+        if not 0.001 <= self.start <= self.most <= LONGEST:
+            raise SettingsError(f"{self}: allowed is 0.001 <= start <= most <= 1e9, in seconds")
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
+from semaphore_middleware.keys import encoded
 from semaphore_middleware.limits import Limit, normal_host, parse_name, parse_parts
 
 LIMITLESS = 2**53  # Lua's numbers count no further
@@ -71,8 +72,8 @@ class Change:
             parts = {part: getattr(limit, part) for part in READ if hasattr(limit, part)}
         else:
             parts = parse_parts(limit, where)
-        if parts.get("concurrency", 1) is None:
-            parts["concurrency"] = LIMITLESS
+        if "concurrency" in parts:
+            parts["concurrency"] = min(parts["concurrency"] or LIMITLESS, LIMITLESS)
         if "delay" in parts:
             parts["delay"] = math.ceil(1000 * parts["delay"])
         return cls(_names(name), {**parts, "by": by})
@@ -96,15 +97,17 @@ class Change:
 
     def values(self, name: str) -> list[Any]:
         """Fields and values, as the scripts read them."""
-        pairs = self.set.items()
-        return [
-            item
-            for part, value in pairs
-            for item in (f"{part}:{name}", int(value) if isinstance(value, bool) else value)
-        ]
+        values: list[Any] = []
+        for part, value in self.set.items():
+            values += (_field(part, name), encoded(str(+value if part != "by" else value)))
+        return values
 
-    def gone(self, name: str) -> list[str]:
-        return [f"{part}:{name}" for part in self.unset]
+    def gone(self, name: str) -> list[bytes]:
+        return [_field(part, name) for part in self.unset]
+
+
+def _field(part: str, name: str) -> bytes:
+    return encoded(f"{part}:{name}")
 
 
 def _names(name: str) -> tuple[str, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import secrets
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
@@ -13,7 +12,7 @@ from semaphore_middleware import embedded
 from semaphore_middleware.connection import Server
 from semaphore_middleware.errors import AcquireTimeoutError, ClosedError, SettingsError
 from semaphore_middleware.keys import Keys
-from semaphore_middleware.limits import ALLOWED, Limit
+from semaphore_middleware.limits import ALLOWED, LONGEST, Limit
 from semaphore_middleware.messages import Inspection
 from semaphore_middleware.node import Node
 from semaphore_middleware.outcome import Backoff
@@ -59,9 +58,9 @@ class FairSemaphore:
         on_event: Callable[[str], None] = lambda _: None,
         on_round_trip: Callable[[float], None] | None = None,
     ) -> None:
-        if not 0 < lease < math.inf:
-            raise SettingsError(f"lease = {lease!r}: allowed is a number of seconds > 0")
-        if recovery_wait is not None and not 0 <= recovery_wait < math.inf:
+        if not 0 < lease <= LONGEST:
+            raise SettingsError(f"lease = {lease!r}: allowed is a number of seconds > 0 and <= 1e9")
+        if recovery_wait is not None and not 0 <= recovery_wait <= LONGEST:
             raise SettingsError(f"recovery_wait = {recovery_wait!r}: allowed is a number >= 0")
         if url is None:
             url, url_from = url_from_environment()

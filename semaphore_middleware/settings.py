@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import socket
 from collections.abc import Mapping
@@ -11,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from semaphore_middleware.errors import SettingsError
-from semaphore_middleware.limits import Limit, Limits, parse_limits
+from semaphore_middleware.limits import LONGEST, Limit, Limits, parse_limits
 from semaphore_middleware.outcome import Backoff
 
 if TYPE_CHECKING:
@@ -180,10 +179,12 @@ def _seconds(settings: BaseSettings, name: str, default: float, least: float) ->
     value = settings.get(name)
     try:
         seconds = default if value is None else float(value)
-        if isinstance(value, bool) or not least <= seconds < math.inf:
+        if isinstance(value, bool) or not least <= seconds <= LONGEST:
             raise ValueError
     except (TypeError, ValueError):
-        raise SettingsError(f"{name} = {value!r}: allowed is a number >= {least:g}") from None
+        raise SettingsError(
+            f"{name} = {value!r}: allowed is a number >= {least:g} and <= 1e9"
+        ) from None
     return seconds
 
 

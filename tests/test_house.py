@@ -40,8 +40,8 @@ FLOORS = [  # from the top; arrows only go down
     {"ledger", "steering"},
     {"store"},
     {"embedded", "messages", "permit", "rules", "settings"},
-    {"connection", "endpoint", "keys", "limits", "outcome"},
-    {"life"},
+    {"connection", "endpoint", "keys", "outcome"},
+    {"life", "limits"},
     {"errors", "lua"},
 ]
 WITHOUT_SCRAPY = {

@@ -186,6 +186,24 @@ async def test_bad_values_are_refused_in_the_words_of_the_settings(
 
 
 @in_asyncio
+async def test_what_is_beyond_all_measure_does_no_harm(
+    server: RedisServer, outside: Outside
+) -> None:
+    a = await Caller.join(server, "a")
+    async with FairSemaphore(server.url) as operator:
+        for name in ("\ud800", HOST):
+            await operator.configure(name, {"concurrency": 10**40, "delay": 1e9})
+            assert (await a.acquire(name, 1, limit=1)).granted == (1,)
+            await a.release(name, 1)
+            seen = await operator.inspect(name)
+            assert (seen.limit, seen.delay) == (2**53, 1e9)
+            await operator.reset(name)
+        with pytest.raises(SettingsError, match="0 to 1e9 seconds"):
+            await operator.configure(HOST, {"delay": 1e300})
+        assert await operator.rules() == []
+
+
+@in_asyncio
 async def test_no_limit_can_be_set_and_be_taken_back(server: RedisServer) -> None:
     a = await Caller.join(server, "a")
     async with FairSemaphore(server.url) as operator:
