@@ -186,9 +186,7 @@ async def test_bad_values_are_refused_in_the_words_of_the_settings(
 
 
 @in_asyncio
-async def test_what_is_beyond_all_measure_does_no_harm(
-    server: RedisServer, outside: Outside
-) -> None:
+async def test_what_is_beyond_all_measure_does_no_harm(server: RedisServer) -> None:
     a = await Caller.join(server, "a")
     async with FairSemaphore(server.url) as operator:
         for name in ("\ud800", HOST):
