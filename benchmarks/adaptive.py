@@ -20,15 +20,17 @@ LIMIT = 2 * CAPACITY
 
 def measure(quick: bool) -> Report:
     seconds = 2.0 if quick else 8.0
-    limits: dict[str, Any] = {
-        f"fixed, {LIMIT}": LIMIT,
-        f"adaptive, up to {LIMIT}": {"concurrency": LIMIT, "adaptive": True},
-        f"fixed, {CAPACITY}: as if one knew": CAPACITY,
+    adaptive = {"concurrency": LIMIT, "adaptive": True}
+    crawls: dict[str, dict[str, Any]] = {
+        f"fixed, {LIMIT}, heedless": {**_limited(LIMIT), "SEMAPHORE_BACKOFF_CODES": []},
+        f"fixed, {LIMIT}": _limited(LIMIT),
+        f"adaptive, up to {LIMIT}": _limited(adaptive),
+        f"fixed, {CAPACITY}: as if one knew": _limited(CAPACITY),
     }
     rows: list[list[Cell]] = []
     goals: list[Goal] = []
-    for name, limit in limits.items():
-        visits = _visits(limit, seconds)
+    for name, settings in crawls.items():
+        visits = _visits(settings, seconds)
         since, until = all_at_work(visits)
         settled = [visit for visit in visits if since + seconds / 4 <= visit.begin <= until]
         in_hand = mean(visits, since + seconds / 4, until)
@@ -37,7 +39,7 @@ def measure(quick: bool) -> Report:
         errors = len(settled) - len(pages)
         rate = len(pages) / (settled[-1].begin - settled[0].begin)
         rows.append([name, in_hand, median(latencies), mean_of(latencies), errors, rate])
-        if isinstance(limit, dict):
+        if name.startswith("adaptive"):
             goals.append(
                 Goal(
                     "in hand, times the capacity",
@@ -60,7 +62,8 @@ def measure(quick: bool) -> Report:
         goals=goals,
         notes=(
             f"{NODES} nodes; a page takes {SERVICE} ms, twice that above the capacity.",
-            f"Above {REFUSING:g} times the capacity the site answers 503.",
+            f"Above {REFUSING:g} times the capacity the site answers 503; heedless: a crawl that",
+            "takes no answer for 'not now'.",
             "Counted after the first quarter, while all nodes are at work; the site itself counts.",
         ),
     )
@@ -70,13 +73,17 @@ def mean_of(values: list[float]) -> float:
     return sum(values) / len(values)
 
 
-def _visits(limit: Any, seconds: float) -> list[Visit]:
+def _limited(limit: Any) -> dict[str, Any]:
+    return {"SEMAPHORE_LIMITS": {"site.test": limit}}
+
+
+def _visits(limits: dict[str, Any], seconds: float) -> list[Visit]:
     pages = round(seconds * CAPACITY * 1000 / SERVICE / NODES)
     with ExitStack() as stack:
         of_site = stack.enter_context(site())
         server = RedisServer().start()
         stack.callback(server.remove)
-        settings = with_add_on(server.url, SEMAPHORE_LIMITS={"site.test": limit})
+        settings = with_add_on(server.url, **limits)
         manner = f"{SERVICE}@{CAPACITY}"
         crawls = [
             stack.enter_context(crawling(settings, [(of_site.pages(manner, f"node-{n}"), pages)]))
