@@ -6,7 +6,6 @@ import argparse
 import os
 import sys
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any, ClassVar, NoReturn
 
 from scrapy.commands import ScrapyCommand, ScrapyHelpFormatter
@@ -67,8 +66,6 @@ class Command(ScrapyCommand):
             parser_class=VerbParser,
         )
         for verb, (module, text) in VERBS.items():
-            if find_spec(_path(module)) is None:
-                continue
             of_verb = verbs.add_parser(
                 verb,
                 help=text,
