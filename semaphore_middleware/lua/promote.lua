@@ -115,17 +115,14 @@ local function promote(scope)
   if wait and scope.count.line > 0 then tell_when(scope, wait) end
 end
 
--- Of what use an answer's latency, and that it came at all, would be: whether nodes are to report.
-local function is_curious(scope)
-  return scope.in_force.adaptive or scope.site.backoff > 0 or scope.site.failures > 0
-end
-
 local function reply_of(scope)
-  local limit = scope.in_force.limit
+  local limit, site = scope.in_force.limit, scope.site
   local spare = limit - scope.count.held - scope.count.line
-  local again, incident = math.ceil(scope.again or -1), math.ceil(scope.incident or -1)
-  local curious = is_curious(scope) and 1 or 0
-  return { 'ok', again, spare, limit, curious, incident, scope.granted, scope.lost }
+  local curious = scope.in_force.adaptive or site.backoff > 0 or site.failures > 0
+  return {
+    'ok', math.ceil(scope.again or -1), spare, limit, curious and 1 or 0,
+    math.ceil(scope.incident or -1), scope.granted, scope.lost,
+  }
 end
 
 -- The frame of every verb: `change(scope)`, then `promote`, for each scope of the call.
@@ -158,7 +155,7 @@ local function for_each_scope(change)
     local epoch = epoch_of(KEYS[key + 4])
     if epoch.known then
       scope.epoch, scope.now, scope.from = epoch, epoch.now, epoch.from
-      scope.rule = rule_of(string.match(KEYS[key], '}:(.*):held$'), KEYS[key + 5])
+      scope.rule = rule_of(scope.held, KEYS[key + 5])
       read(scope)
       agree_on_limit(scope)
       change(scope)

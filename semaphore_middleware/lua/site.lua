@@ -6,6 +6,7 @@
 local PARTS = { 'concurrency', 'delay', 'jitter', 'adaptive', 'paused', 'by' }
 
 local rules = {} -- rules key -> its fields: one look is enough for a call
+local NO_RULE = {} -- of most scopes, so none is made for each
 
 local function rules_in(key)
   if rules[key] == nil then
@@ -19,10 +20,11 @@ local function rules_in(key)
 end
 
 -- Each part as the most exact name has it that has it at all: the scope, then the longest pattern.
-local function rule_of(scope_name, key)
-  local rule, found = {}, rules_in(key)
-  if not found then return rule end
-  local name, rest = scope_name, scope_name
+local function rule_of(held, key)
+  local found = rules_in(key)
+  if not found then return NO_RULE end
+  local rule, name = {}, string.match(held, '}:(.*):held$')
+  local rest = name
   while rest do
     for _, part in ipairs(PARTS) do
       rule[part] = rule[part] or found[part .. ':' .. name]
@@ -59,9 +61,15 @@ local LEARNT = {
 }
 
 local function read_learnt(text)
-  local learnt, values = {}, string.gmatch(text or '', '%S+')
-  for _, part in ipairs(LEARNT) do
-    learnt[part] = tonumber(values() or 0)
+  local learnt = {
+    quiet = 0, backoff = 0, failures = 0, working = 0, base = 0, steady = 0,
+    samples = 0, sum = 0, since = 0,
+  }
+  if text then
+    local values = string.gmatch(text, '%S+')
+    for _, part in ipairs(LEARNT) do
+      learnt[part] = tonumber(values())
+    end
   end
   return learnt
 end

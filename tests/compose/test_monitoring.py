@@ -54,7 +54,6 @@ def test_prometheus_finds_the_nodes_however_many_there_are(cluster: Cluster) -> 
 
 @needs_prometheus
 def test_prometheus_reads_every_node(cluster: Cluster) -> None:
-    pytest.importorskip("semaphore_middleware.metrics")
     cluster.compose("up", "--detach", PAGES="3000")
     cluster.compose(*PROFILE, "up", "--detach", "prometheus")
     nodes = dict.fromkeys(addresses(cluster, nodes=3), "up")
