@@ -1,0 +1,118 @@
+"""The pages that people read, cut into what can be checked: blocks, commands, links, headings."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+REPOSITORY = Path(__file__).parents[2]
+PATHS = [
+    REPOSITORY / "README.md",
+    REPOSITORY / "CONTRIBUTING.md",
+    *sorted((REPOSITORY / "docs").glob("*.md")),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Something that is set apart in a page: fenced, or indented."""
+
+    page: str
+    kind: str
+    """What stands after the fence; "indented" where there is none."""
+    text: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.page}: {self.text.strip().splitlines()[0]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    page: str
+    line: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.page}: {self.line}"
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(REPOSITORY))
+
+
+def page(name: str) -> str:
+    return (REPOSITORY / name).read_text("utf-8")
+
+
+def blocks() -> list[Block]:
+    return [block for path in PATHS for block in blocks_of(name_of(path), path.read_text("utf-8"))]
+
+
+def blocks_of(name: str, text: str) -> Iterator[Block]:
+    kind: str | None = None
+    lines: list[str] = []
+    before = ""  # the line before: an indented block stands after an empty one
+    for line in [*text.splitlines(), "end"]:
+        fence = re.fullmatch(r"```(\w*)", line)
+        if kind is None and fence:
+            kind = fence[1] or "text"
+        elif kind not in (None, "indented"):
+            if fence:
+                yield Block(name, kind or "", "\n".join(lines))
+                kind, lines = None, []
+            else:
+                lines.append(line)
+        elif line.startswith("    ") and (kind or not before):
+            kind = "indented"
+            lines.append(line[4:])
+        elif kind and line:
+            yield Block(name, kind, "\n".join(lines).strip("\n"))
+            kind, lines = (fence[1] or "text") if fence else None, []
+        elif kind:
+            lines.append("")
+        before = line
+
+
+def prose(text: str) -> str:
+    """Without its blocks."""
+    text = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    return re.sub(r"(?<=\n\n)(?: {4}.*\n+)+", "", text)
+
+
+def commands(block: Block) -> Iterator[Command]:
+    """Of a block that has any: a console's, or one that is indented."""
+    lines = block.text.splitlines()
+    if block.kind == "console":
+        lines = [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
+    loop: list[str] = []
+    for line in (re.sub(r"\s{2,}# .*$", "", line) for line in lines):
+        if line.startswith("for ") or loop:
+            loop.append(line)
+            if line == "done":
+                yield Command(block.page, "\n".join(loop))
+                loop = []
+        elif line:
+            yield Command(block.page, line)
+    assert not loop, f"{block.name}: the loop does not end"
+
+
+def links(text: str) -> list[str]:
+    return re.findall(r"\]\(([^)\s]+)\)", prose(text))
+
+
+def anchors(text: str) -> set[str]:
+    """Those that GitHub makes of the headings."""
+    headings = re.findall(
+        r"^#+ (.+)$", re.sub(r"```.*?```", "", text, flags=re.DOTALL), re.MULTILINE
+    )
+    plain = (re.sub(r"[^\w\- ]", "", heading.lower()) for heading in headings)
+    return {heading.replace(" ", "-") for heading in plain}
+
+
+def rows(text: str) -> list[list[str]]:
+    """The cells of all tables, but for their heads."""
+    table = re.findall(r"^\| (.*) \|$", text, re.MULTILINE)
+    return [line.split(" | ") for line in table if not line.startswith("---")]

@@ -1,0 +1,203 @@
+"""Every command in the pages is run, here or by a test that is named here, or there is a reason."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from crawler.example_site import ExampleSite
+from tests.crawler.conftest import HOST, in_a_thread
+from tests.docs.pages import REPOSITORY, Command, blocks, commands, page
+from tests.servers import RedisServer
+
+PATIENCE = 60.0  # seconds: after that a test has failed, it never shows that one has passed
+PAGES = 20
+BIN = Path(sys.executable).parent
+
+RUN_HERE = ("scrapy crawl site ", "make crawl", "python -m pydoc ")
+RUN_BY = {  # page -> the test that runs its commands, and what these begin with
+    "docs/commands.md": ("tests/commands/test_page.py", "scrapy semaphore "),
+    "docs/page.md": ("tests/page/test_serve.py", "(SEMAPHORE_TOKEN=.* )?scrapy semaphore serve"),
+    "docs/docker.md": ("tests/compose/test_cluster.py", r"(\w+=\S+ )*docker compose "),
+}
+NOT_RUN = {  # what it begins with -> why it is not run
+    "make test": "it would run itself",
+    "pip install ": "from PyPI; that the distribution and its extras have these names is tested",
+    "ssh ": "it needs another machine",
+    "systemctl ": "it needs root and a running systemd; the unit is checked by test_machines.py",
+    "journalctl ": "it needs a running systemd",
+    "for host in crawler-1 ": "it needs daemons of Scrapyd on other machines",
+}
+SHOWN = (  # blocks that are no commands begin with
+    "measured       expected",
+    "redis://redis.example.internal:6379/0       5 scopes",
+    "addon → middleware",
+    "example.com: a request has waited 61 s",
+)
+
+
+def all_commands() -> list[Command]:
+    return [
+        command
+        for block in blocks()
+        if block.kind in ("indented", "console") and not block.text.strip().startswith(SHOWN)
+        for command in commands(block)
+    ]
+
+
+def why_not_here(command: Command) -> str:
+    test, beginning = RUN_BY.get(command.page, ("", ""))
+    if test and re.match(beginning, command.line):
+        return f"{test} runs it"
+    return next((why for what, why in NOT_RUN.items() if command.line.startswith(what)), "")
+
+
+NOTHING_LEFT = re.compile(r"permits left\W+0\W+0\W")
+
+
+def verdict() -> list[str]:
+    """What README shows of `make crawl`: the first column."""
+    (shown,) = [block.text for block in blocks() if block.text.strip().startswith(SHOWN[0])]
+    labels = [re.split(r"\s{2,}", line)[0] for line in shown.splitlines()]
+    assert len(labels) > 5
+    return labels
+
+
+TO_RUN = [command for command in all_commands() if command.line.startswith(RUN_HERE)]
+
+
+# A place to run them --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """An empty directory, a server, and a site that stands for example.com."""
+
+    directory: Path
+    server: RedisServer
+    site: ExampleSite
+    user: str = ""
+    """And password, before the server's address."""
+
+    def run(self, line: str) -> str:
+        """What the command prints. It must end well."""
+        ran = subprocess.run(
+            ["bash", "-euc", self._here(line)],
+            cwd=self.directory,
+            env={
+                **os.environ,
+                "PATH": f"{BIN}:{os.environ['PATH']}",
+                "PYTHONPATH": str(REPOSITORY),
+                "REDIS_URL": self.server.url.replace("://", f"://{self.user}"),
+                "SCRAPY_SETTINGS_MODULE": "crawler.settings",
+            },
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+        )
+        assert ran.returncode == 0, ran.stdout
+        return ran.stdout
+
+    def _here(self, line: str) -> str:
+        line = line.replace("https://example.com", self.site.url)
+        line = line.replace("SEMAPHORE_METRICS_PORT=9410", "SEMAPHORE_METRICS_PORT=0")
+        if line.startswith("make"):  # with this environment, and a small site
+            make = f"make -f {REPOSITORY}/Makefile -o {sys.prefix}/installed VENV={sys.prefix}"
+            line = f"{make} PAGES={PAGES} LATENCY=10 {line.removeprefix('make')}"
+        return line
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[ExampleSite]:
+    site = ExampleSite(PAGES, latency=0)
+    with in_a_thread(site):
+        yield site
+
+
+@pytest.fixture
+def place(tmp_path: Path, server: RedisServer, site: ExampleSite) -> Place:
+    (tmp_path / "start-urls.txt").write_text(f"# one a line\n{site.url}\n")
+    site.judge.hosts.clear()
+    return Place(tmp_path, server, site)
+
+
+def test_every_command_is_run_or_there_is_a_reason() -> None:
+    known = {command.name for command in TO_RUN}
+    assert {c.name for c in all_commands() if not why_not_here(c)} == known
+
+
+# The commands ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", TO_RUN, ids=lambda command: command.name)
+def test_the_command_does_what_its_page_says(command: Command, place: Place) -> None:
+    printed = place.run(command.line)
+    words = shlex.split(command.line)
+    if words[:3] == ["scrapy", "crawl", "site"]:
+        assert place.site.judge.missed(HOST) == place.site.judge.twice(HOST) == []
+        assert place.site.judge.record(HOST).most <= 4
+        assert place.server.members() == {}
+    if "-O" in words:
+        lines = (place.directory / words[words.index("-O") + 1]).read_text().splitlines()
+        assert len([json.loads(line) for line in lines]) == PAGES
+    if words[0] == "make":
+        assert all(label in printed for label in verdict())
+        assert NOTHING_LEFT.search(printed)
+    if "pydoc" in words:
+        assert "Raises" in printed
+
+
+def test_the_example_with_a_site_of_one_s_own_runs(place: Place) -> None:
+    line = "make crawl URL=https://example.com NODES=3 LIMIT=2"
+    assert f"`{line}`" in page("README.md")
+    assert NOTHING_LEFT.search(place.run(line))
+    assert place.site.judge.record(HOST).most <= 2
+
+
+def test_make_alone_lists_the_commands(place: Place) -> None:
+    printed = place.run("make")
+    told = {words.split()[1] for words in re.findall(r"`(make [a-z-]+)", page("CONTRIBUTING.md"))}
+    assert {name for name in told if not re.search(rf"^ +make {name} ", printed, re.MULTILINE)} == {
+        name for name in told if name.startswith("bench-")
+    }
+
+
+# What is not run here -------------------------------------------------------------------------
+
+
+def test_no_exception_is_left_that_nothing_needs() -> None:
+    lines = [command.line for command in all_commands()]
+    assert [what for what in NOT_RUN if not any(line.startswith(what) for line in lines)] == []
+    shown = [block.text.strip() for block in blocks()]
+    assert [text for text in SHOWN if not any(block.startswith(text) for block in shown)] == []
+
+
+@pytest.mark.parametrize(("name", "test"), [(name, by[0]) for name, by in RUN_BY.items()])
+def test_the_test_that_runs_a_page_s_commands_is_there(name: str, test: str) -> None:
+    directory = (REPOSITORY / test).parent
+    assert (REPOSITORY / test).exists()
+    texts = [path.read_text("utf-8") for path in directory.glob("*.py")]
+    assert any(name.rpartition("/")[2] in text for text in texts)
+
+
+def test_what_pip_installs_has_these_names() -> None:
+    project = tomllib.loads(page("pyproject.toml"))["project"]
+    texts = "\n".join(command.line for command in all_commands()) + page("docs/settings.md")
+    named = re.findall(r"pip install '?([\w-]+)(?:\[(\w+)\])?", texts)
+    assert len(named) >= 3
+    for name, extra in named:
+        assert name == project["name"]
+        assert not extra or extra in project["optional-dependencies"]

@@ -1,0 +1,80 @@
+"""Every example that is not a command: settings are read, programs run, YAML is parsed."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import textwrap
+from typing import Any
+
+import pytest
+import yaml
+from scrapy.settings import Settings
+
+import semaphore_middleware
+from semaphore_middleware import FairSemaphore
+from semaphore_middleware.settings import SemaphoreSettings
+from tests.docs.pages import Block, blocks
+from tests.nodes import Loop
+from tests.servers import RedisServer
+
+PATIENCE = 30.0  # seconds
+KNOWN = {"indented", "console", "python", "yaml", "conf", "ini"}
+PYTHON = [block for block in blocks() if block.kind == "python"]
+YAML = [block for block in blocks() if block.kind == "yaml"]
+
+
+def is_program(block: Block) -> bool:
+    return any(word in block.text for word in ("await ", "async with "))
+
+
+def name_of(block: Block) -> str:
+    return block.name
+
+
+def test_every_block_is_of_a_kind_that_is_checked() -> None:
+    assert {block.name for block in blocks() if block.kind not in KNOWN} == set()
+    assert len(PYTHON) >= 8
+    assert any(is_program(block) for block in PYTHON)
+
+
+@pytest.mark.parametrize("block", [b for b in PYTHON if not is_program(b)], ids=name_of)
+def test_the_settings_of_the_example_are_allowed(block: Block) -> None:
+    names: dict[str, Any] = {}
+    exec(block.text, names)  # our own pages
+    given = {name: value for name, value in names.items() if name.isupper()}
+    read = SemaphoreSettings.read(Settings(given))
+    FairSemaphore(read.url, url_from=read.url_from)
+    # Whatever stands there has been read: nothing is set that nobody hears.
+    heard = {"ADDONS", "REDIS_URL", "CONCURRENT_REQUESTS_PER_DOMAIN", "DOWNLOAD_DELAY"}
+    assert {name for name in given if not name.startswith("SEMAPHORE_")} <= heard
+    for host in given.get("SEMAPHORE_LIMITS", {}):
+        assert read.limits.of(host.replace("*", "www")) != read.limits.default
+
+
+@pytest.mark.parametrize("block", [b for b in PYTHON if is_program(b)], ids=name_of)
+def test_the_program_of_the_example_runs(block: Block, server: RedisServer) -> None:
+    assert "redis://localhost" in block.text
+    text = block.text.replace("redis://localhost", server.url)
+    names: dict[str, Any] = dict(vars(semaphore_middleware))
+    exec(f"async def program():\n{textwrap.indent(text, '    ')}", names)  # our own pages
+    loop = Loop()
+    try:
+        loop.run(asyncio.wait_for(names["program"](), PATIENCE))
+    finally:
+        loop.close()
+    assert server.members() == {}
+
+
+def test_every_example_of_python_is_in_the_project_s_format() -> None:
+    for block in PYTHON:
+        assert all(len(line) <= 120 for line in block.text.splitlines()), block.name
+        if not is_program(block):
+            ast.parse(block.text)
+
+
+@pytest.mark.parametrize("block", YAML, ids=name_of)
+def test_the_yaml_can_be_read(block: Block) -> None:
+    documents = list(yaml.safe_load_all(block.text))
+    assert documents
+    assert all(isinstance(document, dict) for document in documents)

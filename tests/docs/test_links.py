@@ -1,0 +1,84 @@
+"""Whatever a page points to is there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from semaphore_middleware.commands.semaphore import VERBS
+from tests.docs.pages import PATHS, REPOSITORY, anchors, links, name_of, page, prose
+
+FILES = re.compile(r"(?<![\w/.@-])\w[\w./*-]*\.(?:py|lua|md|svg|json|toml|cfg|sh)\b")
+PLACES = ("semaphore_middleware", "crawler", "tests", "benchmarks", "docs", "docker")
+NOT_FILES = {"cancel.json"}  # an address of Scrapyd's
+pages = pytest.mark.parametrize("path", PATHS, ids=name_of)
+
+
+@pages
+def test_every_link_leads_somewhere(path: Path) -> None:
+    text = path.read_text("utf-8")
+    for link in links(text):
+        if link.startswith("https://"):
+            continue
+        file, _, anchor = link.partition("#")
+        target = path.parent / file if file else path
+        assert target.exists(), link
+        if anchor:
+            assert anchor in anchors(target.read_text("utf-8")), link
+
+
+@pages
+def test_every_file_that_is_named_is_there(path: Path) -> None:
+    for name in set(FILES.findall(prose(path.read_text("utf-8")))) - NOT_FILES:
+        near = [REPOSITORY, path.parent, *(REPOSITORY / place for place in PLACES)]
+        found = any(next(place.glob(name), None) for place in near)
+        # A name alone may be in any room.
+        deeper = any(next((REPOSITORY / place).rglob(name), None) for place in PLACES)
+        assert found or deeper, name
+
+
+@pages
+def test_every_make_and_every_verb_that_is_named_is_there(path: Path) -> None:
+    named = re.findall(r"`([^`\n]+)`", path.read_text("utf-8"))
+    targets = re.findall(r"^([a-z%-]+):", page("Makefile"), re.MULTILINE)
+    for words in (name.split() for name in named):
+        if words[0] == "make" and len(words) > 1 and "=" not in words[1]:
+            assert words[1] in targets or (words[1].startswith("bench-")), words
+        if words[:2] == ["scrapy", "semaphore"] and len(words) > 2:
+            assert words[2] in VERBS, words
+
+
+@pages
+def test_every_page_says_first_what_it_is_for(path: Path) -> None:
+    heading, empty, first, *_ = path.read_text("utf-8").splitlines()
+    assert heading.startswith("# ")
+    assert not empty
+    assert first
+    assert not first.startswith(("#", "|", "`", "    "))
+
+
+def test_the_index_names_every_page() -> None:
+    listed = {link for link in links(page("docs/README.md")) if "/" not in link}
+    assert listed == {path.name for path in (REPOSITORY / "docs").glob("*.md")} - {"README.md"}
+    assert len(page("docs/README.md").splitlines()) <= 30
+
+
+def test_every_picture_is_shown_and_can_be_read_without_eyes() -> None:
+    shown = {
+        (path.parent / link).resolve()
+        for path in PATHS
+        for text, link in re.findall(r"!\[([^\]]*)\]\(([^)]+)\)", path.read_text("utf-8"))
+        if len(text) > 10
+    }
+    assert shown == set((REPOSITORY / "docs" / "pictures").iterdir())
+
+
+def test_the_picture_of_the_state_is_small_and_readable_in_the_dark() -> None:
+    picture = page("docs/pictures/state.svg")
+    assert len(picture) < 20_000
+    assert re.search(r'<rect width="860" height="530" [^>]*fill="#ffffff"', picture)
+    for key in ("held", "line", "waiting", "state", "epoch", "rules", "promote"):
+        assert 'class="key"' in picture
+        assert re.search(rf'class="key"[^>]*>{key}<', picture), key

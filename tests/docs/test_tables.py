@@ -1,0 +1,152 @@
+"""docs/settings.md and docs/stats.md say what the code does."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scrapy.settings import Settings, default_settings
+
+import crawler.settings
+from semaphore_middleware import FairSemaphore, SettingsError
+from semaphore_middleware.limits import Limits
+from semaphore_middleware.settings import SemaphoreSettings
+from semaphore_middleware.stats import ScopeCount
+from tests.docs.pages import PATHS, REPOSITORY, name_of, page, rows
+
+PACKAGE = REPOSITORY / "semaphore_middleware"
+SOURCE = "\n".join(path.read_text("utf-8") for path in sorted(PACKAGE.rglob("*.py")))
+SETTINGS = page("docs/settings.md")
+STATS = page("docs/stats.md")
+
+
+def ours(text: str) -> set[str]:
+    return set(re.findall(r"\bSEMAPHORE_[A-Z][A-Z_]*\b", text))
+
+
+def code(cell: str) -> str:
+    assert cell.startswith("`"), cell
+    return cell.strip("`")
+
+
+# Settings ---------------------------------------------------------------------------------------
+
+
+def test_every_setting_is_on_the_page_and_no_other() -> None:
+    assert ours(SETTINGS) == ours(SOURCE)
+
+
+@pytest.mark.parametrize("path", PATHS, ids=name_of)
+def test_no_page_names_a_setting_that_is_not_there(path: Path) -> None:
+    assert ours(path.read_text("utf-8")) <= ours(SOURCE) | {"SEMAPHORE_TEST_SERVER"}
+
+
+def test_scrapy_s_settings_that_are_heard_are_on_the_page() -> None:
+    named = set(re.findall(r'"([A-Z][A-Z_]{4,})"', SOURCE))
+    heard = {name for name in named if hasattr(default_settings, name)} - {
+        "DOWNLOADER_MIDDLEWARES",  # where the add-on puts itself
+        "LOG_ENABLED",  # `scrapy semaphore` has no log
+        "TWISTED_REACTOR",  # whatever is not asyncio's is refused
+        "USER_AGENT",  # stands in for ROBOTSTXT_USER_AGENT, as in Scrapy
+    }
+    assert heard
+    assert {name for name in heard if f"`{name}`" not in SETTINGS} == set()
+
+
+def defaults() -> dict[str, Any]:
+    """What is read where nobody has set anything."""
+    read = SemaphoreSettings.read(Settings())
+    assert read.recovery_wait == read.lease
+    assert read.limits == Limits(read.limits.default)
+    assert 'getbool("SEMAPHORE_ENABLED", True)' in SOURCE
+    return {
+        "SEMAPHORE_ENABLED": True,
+        "SEMAPHORE_REDIS_URL": read.url,
+        "SEMAPHORE_LIMITS": {},
+        "SEMAPHORE_SCOPE": read.scope,
+        "SEMAPHORE_LEASE": read.lease,
+        "SEMAPHORE_ACQUIRE_TIMEOUT": read.acquire_timeout,
+        "SEMAPHORE_PREFIX": read.prefix,
+        "SEMAPHORE_MAX_CRAWL_DELAY": read.max_crawl_delay,
+        "SEMAPHORE_BACKOFF_CODES": sorted(read.backoff_codes),
+        "SEMAPHORE_BACKOFF_START": read.backoff.start,
+        "SEMAPHORE_BACKOFF_MAX": read.backoff.most,
+        "SEMAPHORE_BACKOFF_TIMES": read.backoff_times,
+        "SEMAPHORE_METRICS_PORT": read.metrics_port,
+        "SEMAPHORE_METRICS_HOST": read.metrics_host,
+    }
+
+
+IN_WORDS = {
+    "SEMAPHORE_RECOVERY_WAIT": "the lease",
+    "SEMAPHORE_NODE": "host and process id",
+    "SEMAPHORE_OBEY_CRAWL_DELAY": "`ROBOTSTXT_OBEY`",
+}
+
+
+def test_the_defaults_on_the_page_are_those_that_are_read() -> None:
+    told = {
+        code(row[0]): row[1]
+        for row in rows(SETTINGS)
+        if len(row) == 4 and row[0].startswith("`SEMAPHORE_")
+    }
+    values = {
+        name: ast.literal_eval(code(cell)) for name, cell in told.items() if name not in IN_WORDS
+    }
+    assert {name: told[name] for name in IN_WORDS} == IN_WORDS
+    assert values == defaults()
+    assert repr(sorted(values.items())) == repr(sorted(defaults().items()))  # 15.0 is not 15
+
+
+def test_the_crawler_s_own_defaults_are_those_on_the_page() -> None:
+    told = {code(row[0]): row[1] for row in rows(SETTINGS) if row[0].startswith("`CRAWL")}
+    assert told.pop("CRAWL") == "from the spider's arguments"
+    for name, cell in told.items():
+        assert ast.literal_eval(code(cell)) == getattr(crawler.settings, name)
+    assert {*told, "CRAWL"} == set(
+        re.findall(r"^ {4}(CRAWL\w*)", crawler.settings.__doc__ or "", re.MULTILINE)
+    )
+
+
+def mistakes() -> list[list[str]]:
+    return [
+        [code(cell) for cell in row]
+        for row in rows(SETTINGS.partition("\n## Mistakes\n")[2])
+        if row[0] != "written"
+    ]
+
+
+@pytest.mark.parametrize(("written", "error"), mistakes())
+def test_a_mistake_is_told_in_these_words(written: str, error: str) -> None:
+    name, _, value = written.partition(" = ")
+    with pytest.raises(SettingsError) as refused:
+        read = SemaphoreSettings.read(Settings({name: ast.literal_eval(value)}))
+        FairSemaphore(read.url, url_from=read.url_from)
+    assert str(refused.value) == error
+
+
+def test_all_but_those_that_take_anything_have_a_mistake_on_the_page() -> None:
+    taking_anything = {"ENABLED", "NODE", "OBEY_CRAWL_DELAY", "METRICS_HOST"}
+    shown = {written.partition(" = ")[0] for written, _ in mistakes()}
+    assert {*defaults(), *IN_WORDS} - shown == {f"SEMAPHORE_{name}" for name in taking_anything}
+
+
+# Stats ------------------------------------------------------------------------------------------
+
+
+def test_every_stat_is_on_the_page_and_no_other() -> None:
+    counted = re.findall(r'(?:\.count|_count|_on_event)\("(\w+)"\)', SOURCE)
+    written = re.findall(r'set_value\("semaphore/(\w+)"', SOURCE)
+    of_scopes = [f"scope/<scope>/{part}" for part in ScopeCount.__slots__]
+    told = [code(row[0]) for row in rows(STATS) if row[0].startswith("`semaphore/")]
+    assert sorted(told) == sorted(f"semaphore/{name}" for name in {*counted, *written, *of_scopes})
+
+
+def test_the_bounds_of_the_stats_are_those_of_the_code() -> None:
+    assert "each of the 20 busiest scopes" in STATS
+    assert "At most 1000 scopes" in STATS
+    assert re.search(r"^SHOWN = 20\b", SOURCE, re.MULTILINE)
+    assert re.search(r"^COUNTED = 1000\b", SOURCE, re.MULTILINE)
