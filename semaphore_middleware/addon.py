@@ -42,19 +42,26 @@ REPLACED = {
 
 
 class SemaphoreAddon:
-    """Moves the per-site politeness settings into Redis, where they hold for all nodes together."""
+    """Moves the per-site politeness settings into Redis, where they hold for all nodes together.
+
+    For Scrapy's `ADDONS`. What it hears is told in docs/settings.md.
+    """
 
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
+        """Read the settings. Raises `NotConfigured` if `SEMAPHORE_ENABLED` is off, and
+        `SettingsError` or `ServerRefusedError`, which end the crawl with one line in the log.
+        """
         if not crawler.settings.getbool("SEMAPHORE_ENABLED", True):
             raise NotConfigured("SEMAPHORE_ENABLED is off")
         _hear_spider_attributes(crawler)
         return cls(gate_of(crawler))
 
     def update_settings(self, settings: BaseSettings) -> None:
+        """Put our parts in their places, and open Scrapy's own slots."""
         settings.setdefault_in_component_priority_dict(
             "DOWNLOADER_MIDDLEWARES", SemaphoreMiddleware, POSITION
         )

@@ -20,14 +20,23 @@ ALLOWED = (
 class Limit:
     """How many requests a site may see at once, and how far apart they start.
 
-    `delay` is in seconds; `jitter` is the share of the delay by which it varies either way. With
-    `adaptive` the number that holds at a time is below `concurrency` where the site wants it so.
+    With `adaptive` the number that holds at a time follows what the site answers: it grows by
+    addition and falls by multiplication (D.-M. Chiu and R. Jain, Analysis of the Increase and
+    Decrease Algorithms for Congestion Avoidance in Computer Networks, 1989), at once when the site
+    says "not now", and when its latency climbs well above its own (as in TCP Vegas: L. S. Brakmo
+    and L. L. Peterson, TCP Vegas: End to End Congestion Avoidance on a Global Internet, 1995).
+
+    Raises `SettingsError` for what is not allowed.
     """
 
     concurrency: int
+    """Requests at once, of all nodes together: >= 1."""
     delay: float = 0.0
+    """Seconds from one start to the next, whichever nodes start them: 0 to 1e9."""
     jitter: float = 0.0
+    """Share of the delay by which it varies either way: 0 to 1."""
     adaptive: bool = False
+    """Whether the number is lower than `concurrency` where the site wants it so."""
 
     def __post_init__(self) -> None:
         _concurrency(self.concurrency, "Limit.concurrency")

@@ -27,11 +27,15 @@ class SemaphoreMiddleware:
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
+        """Raises as the add-on's does."""
         if not crawler.settings.getbool("SEMAPHORE_ENABLED", True):
             raise NotConfigured("SEMAPHORE_ENABLED is off")
         return cls(gate_of(crawler))
 
     async def process_request(self, request: Request) -> Request | None:
+        """Wait for the permit. A request that is returned goes back to the scheduler: the spider is
+        closing. Raises `AcquireTimeoutError`, and `IgnoreRequest` once that was done.
+        """
         return await self._gate.enter(request)
 
     def process_response(self, request: Request, response: Response) -> Response | Request:
@@ -42,4 +46,5 @@ class SemaphoreMiddleware:
         return self._gate.again(request, response) or response
 
     def process_exception(self, request: Request, exception: Exception) -> None:  # noqa: ARG002
+        """Give the permit back, unless its transfer is still under way."""
         self._gate.answered(request)

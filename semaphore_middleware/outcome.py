@@ -25,7 +25,11 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """How long nobody starts a request at a site that said "not now", but not for how long."""
+    """How long nobody starts a request at a site that said "not now", but not for how long.
+
+    A pause doubles with each incident and halves with good answers. Raises `SettingsError` unless
+    0.001 <= `start` <= `most` <= 1e9.
+    """
 
     start: float = 1.0
     """Seconds, the first time; each further incident doubles them."""

@@ -24,8 +24,13 @@ class Stage(Enum):
 class Permit:
     """The right to one request at a site, until `release()`. Get it from `FairSemaphore`.
 
-    It lives on the server as a lease that the semaphore renews. When that fails for too long the
-    permit is lost: `lost` turns true, and what runs within `until_lost()` is cancelled.
+    It lives on the server as a lease that the semaphore renews (C. Gray and D. Cheriton, Leases:
+    An Efficient Fault-Tolerant Mechanism for Distributed File Cache Consistency, 1989). When that
+    fails for too long the permit is lost: `lost` turns true, and what runs within `until_lost()`
+    is cancelled, at 0.65 of the lease after the last call that went well: before the server
+    can give the permit to another. Its methods do not wait, and send nothing by themselves.
+
+    Of use are `scope`, `limit`, `wait` and `waited`, and what follows; all times are in seconds.
     """
 
     __slots__ = (
@@ -84,11 +89,12 @@ class Permit:
 
     @property
     def lost(self) -> bool:
+        """Whether it could not be renewed in time; by now it may be another's."""
         return self.stage is Stage.LOST
 
     @property
     def granted_at(self) -> float:
-        """On the loop's clock."""
+        """On the loop's clock, in seconds; of use once it is granted."""
         return self.asked_at + self.wait
 
     @property
@@ -97,61 +103,74 @@ class Permit:
         return self._when_lost is not None
 
     def release(self) -> None:
-        """Give it back. Does nothing the second time."""
+        """Give it back, or leave the line. Does nothing the second time; raises nothing."""
         if self.stage is not Stage.RELEASED:
             self._give_back(self)
             self.stage = Stage.RELEASED
             self._granted.cancel()
 
     def answered(self, latency: float) -> None:
-        """The site answered as usual, after so many seconds. Say it before the release."""
+        """The site answered as usual, after `latency` seconds. Say it before the release.
+
+        An `adaptive` limit learns from it; errors that come soon are better not said to be answers.
+        """
         self.outcome = Outcome(latency)
 
     def refused(self, retry_after: float = 0.0) -> None:
-        """The site said "not now", and for how many seconds if it did. Say it before the release:
-        nobody else gets a permit of this scope until then.
+        """The site said "not now". Say it before the release: nobody gets a permit of this scope
+        for `retry_after` seconds, at most the semaphore's `backoff.most`; 0: the site named no
+        time, so it is a pause that doubles from incident to incident.
         """
         self.outcome = Outcome(refused=True, retry_after=max(0.0, retry_after))
 
     def failed(self) -> None:
-        """The site gave no answer. Some of these in a row are like a refusal."""
+        """The site gave no answer: refused the connection, or took too long. Say it before the
+        release. Three in a row, on whichever nodes, are like a refusal.
+        """
         self.outcome = Outcome()
 
     def until_lost(self) -> AbstractContextManager[None]:
         """Cancel what this task does in the `with` when the permit is lost.
 
-        Raises `PermitLostError` then, where a cancellation from outside goes on as it is.
+        Raises `PermitLostError` then, and at the beginning if it is lost already; a cancellation
+        from outside goes on as it is. To be used within an asyncio task.
         """
         return UntilLost(self)
 
     # What the semaphore does to it --------------------------------------------------------------
 
     async def granted(self) -> None:
+        """Wait for the grant. Raises `ClosedError` if there will be none."""
         await self._granted
 
     def wait_in_line(self) -> None:
+        """There is none free: it stands in line."""
         if not self.waited:
             self.waited = True
             if self._on_wait is not None:
                 self._on_wait()
 
     def grant(self, now: float) -> None:
+        """It is held since `now`, on the loop's clock."""
         self.stage = Stage.HELD
         self.wait = now - self.asked_at
         if not self._granted.done():
             self._granted.set_result(None)
 
     def lose(self, why: str) -> None:
+        """It could not be renewed in time: end what runs under it."""
         self.stage = Stage.LOST
         self.error = PermitLostError(why)
         if self._when_lost is not None:
             self._when_lost()
 
     def refuse(self, error: Exception) -> None:
+        """Whoever waits for it gets this error."""
         if not self._granted.done():
             self._granted.set_exception(error)
 
     def end_with_loss(self, end: Callable[[], object] | None) -> None:
+        """Call `end` when it is lost; None: nothing runs under it."""
         self._when_lost = end
 
     def check(self) -> None:

@@ -15,20 +15,29 @@ LIMITLESS = 2**53  # Lua's numbers count no further
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What operators have set for a name; None: nothing, so what nodes ask for holds."""
+    """What operators have set for a name; None: nothing, so what nodes ask for holds.
+
+    Where several fit a scope, each part is that of the most exact name which sets it.
+    """
 
     name: str
     """A scope; or '*.' and a host, for each host below it."""
     by: str
     """The node that set it last."""
     concurrency: int | None = None
+    """Requests at once; 2**53 stands for no limit."""
     delay: float | None = None
+    """Seconds from one start to the next."""
     jitter: float | None = None
+    """Share of the delay by which it varies either way: 0 to 1."""
     adaptive: bool | None = None
+    """Whether the number adapts to the site, up to `concurrency`."""
     paused: bool | None = None
+    """True: nothing starts. False: something may, although a pattern that fits is paused."""
 
     @property
     def is_pattern(self) -> bool:
+        """Whether it is for each host below one, not for a scope."""
         return self.name.startswith("*.")
 
     @classmethod

@@ -31,8 +31,11 @@ class FairSemaphore:
                 ...
 
     Who finds all permits of a scope taken stands in a line on the server and is handed the next
-    one: first come first served within a node, and nodes take turns. A permit is a lease, renewed
-    by a background task; a node that dies gives back what it held when its leases end.
+    one: first come first served within a node, and nodes take turns (start-time fair queueing:
+    P. Goyal, H. M. Vin and H. Cheng, Start-time Fair Queuing: A Scheduling Algorithm for Integrated
+    Services Packet Switching Networks, 1996). A permit is a lease (C. Gray and D. Cheriton, Leases,
+    1989), renewed by a background task; a node that dies gives back what it held when its leases
+    end.
 
     `url` is a `redis://`, `rediss://` or `unix://` address; None takes `SEMAPHORE_REDIS_URL` or
     `REDIS_URL` from the environment, else starts an embedded server. `lease` and `recovery_wait`
@@ -43,6 +46,11 @@ class FairSemaphore:
     `on_event` is called with the name of what happened: "reconnects", "lost", "store_losses",
     "backoffs", "stalls" or "strange_messages"; `on_round_trip`, after each call, with how
     many seconds the server took to answer.
+
+    Raises `SettingsError` for what is not allowed. All times are in seconds. Its methods belong to
+    the event loop that it was opened in. Where they need the server and it is away, they wait;
+    those that look or set may end with `ServerUnreachableError` if the server breaks off again and
+    again when asked for this one thing.
     """
 
     def __init__(
@@ -95,7 +103,7 @@ class FairSemaphore:
     async def open(self, wait: bool = True) -> None:
         """Reach the server; waits for one that cannot be reached, and says so in the log.
 
-        Raises `SettingsError` for a bad address and `ServerRefusedError` where waiting is in vain;
+        Raises `ServerRefusedError` where waiting is in vain, or no embedded server can be started;
         with `wait` False also `ServerUnreachableError`, after one attempt.
         """
         if self.url is None:
@@ -123,7 +131,8 @@ class FairSemaphore:
 
     async def close(self) -> None:
         """Give everything back and leave. Whoever still waits gets `ClosedError`; what runs in an
-        `async with permit()` is cancelled, with `PermitLostError`.
+        `async with permit()` is cancelled, with `PermitLostError`. A server that is away is given
+        two seconds: what could not be given back is over with its lease. Raises nothing.
         """
         node, self._node = self._node, None
         try:
@@ -135,7 +144,7 @@ class FairSemaphore:
     def drain(self) -> None:
         """Let nobody in any more: who waits, and who asks from now on, gets `ClosedError`.
 
-        Permits that are held stay held.
+        Permits that are held stay held, and are renewed, until `close`. Raises nothing.
         """
         if self._node is not None:
             self._node.drain()
@@ -197,18 +206,26 @@ class FairSemaphore:
         return permit
 
     async def inspect(self, scope: str) -> Inspection:
-        """Limit, holders and waiters of a scope, on all nodes. Changes nothing on the server."""
+        """Limit, holders and waiters of a scope, on all nodes. Changes nothing on the server.
+
+        Raises `ClosedError`.
+        """
         (seen,) = await self._opened().do(lambda link: self._steering.inspect(link, scope))
         return seen
 
     async def survey(self) -> list[Inspection]:
         """All scopes that are in use, that are remembered for what their sites answered, or that
         have a rule; by name. Changes nothing on the server, but looks at all of its keys.
+
+        Raises `ClosedError`.
         """
         return await self._opened().do(self._steering.survey)
 
     async def rules(self) -> list[Rule]:
-        """What operators have set with `configure` and `pause`, by name."""
+        """What operators have set with `configure`, `pause` and `resume`, by name.
+
+        Raises `ClosedError`.
+        """
         return await self._opened().do(self._steering.rules)
 
     def permits(self) -> Collection[Permit]:
@@ -216,7 +233,10 @@ class FairSemaphore:
         return self._node.permits() if self._node is not None else ()
 
     def limit_of(self, scope: str) -> int | None:
-        """How many may hold a permit of `scope`, as this node last heard; None: it never did."""
+        """How many may hold a permit of `scope`, as this node last heard; None: it never did.
+
+        Asks nobody. Raises `ClosedError`.
+        """
         return self._opened().limit_of(scope)
 
     async def configure(self, name: str, limit: int | Limit | Mapping[str, Any] | None) -> None:
@@ -224,20 +244,28 @@ class FairSemaphore:
 
         Written as in `SEMAPHORE_LIMITS`; what a dict leaves out stays as it is. It wins over what
         all nodes' settings say until `reset`, holds within a second everywhere, takes nothing from
-        holders, and outlives the nodes. Raises `SettingsError`.
+        holders, and outlives the nodes. Raises `SettingsError`, `ClosedError`.
         """
         await self._change(Change.configure(name, limit, self.node))
 
     async def pause(self, name: str) -> None:
-        """Grant no permit of this scope, or of hosts that fit the pattern, until `resume`."""
+        """Grant no permit of this scope, or of hosts that fit the pattern, until `resume`.
+
+        Takes nothing from holders. Raises `SettingsError` for a bad name, `ClosedError`.
+        """
         await self._change(Change.pause(name, self.node))
 
     async def resume(self, name: str) -> None:
-        """Go on after `pause`; also at once with a site that said "not now"."""
+        """Go on after `pause`, although a pattern that fits is paused; also at once with a site
+        that said "not now". Raises `SettingsError` for a bad name, `ClosedError`.
+        """
         await self._change(Change.resume(name, self.node))
 
     async def reset(self, name: str) -> None:
-        """Let the nodes' settings hold again, and forget what the site's answers have taught."""
+        """Let the nodes' settings hold again, and forget what the site's answers have taught.
+
+        Raises `SettingsError` for a bad name, `ClosedError`.
+        """
         await self._change(Change.reset(name))
 
     async def evict(self, node: str) -> tuple[int, int]:
@@ -246,6 +274,7 @@ class FairSemaphore:
         `node` is its full name, as `Member.node` has it. Says how many permits it held, and how
         many places it had. What a node holds that lives after all is lost to it at its next
         renewal, which ends its transfers; until then a site may see them on top of its limit.
+        Raises `ClosedError`.
         """
         return await self._opened().do(lambda link: self._steering.evict(link, node))
 

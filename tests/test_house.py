@@ -168,22 +168,6 @@ def test_what_is_public_is_typed_and_explained(name: str) -> None:
     assert (PACKAGE / "py.typed").exists()
 
 
-def test_a_program_s_methods_are_explained() -> None:
-    for thing in (semaphore_middleware.FairSemaphore, semaphore_middleware.Permit):
-        for name in (
-            "open",
-            "close",
-            "drain",
-            "permit",
-            "acquire",
-            "inspect",
-            "release",
-            "until_lost",
-        ):
-            if hasattr(thing, name):
-                assert inspect.getdoc(getattr(thing, name)), f"{thing.__name__}.{name}"
-
-
 # Files ------------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,127 @@
+"""Docstrings are the reference of who programs without Scrapy: units, errors, sources."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import semaphore_middleware
+from semaphore_middleware import FairSemaphore, SemaphoreError
+from semaphore_middleware.addon import SemaphoreAddon
+from semaphore_middleware.middleware import SemaphoreMiddleware
+
+PUBLIC: dict[str, Any] = {
+    name: getattr(semaphore_middleware, name) for name in semaphore_middleware.__all__
+}
+FOR_SETTINGS = {thing.__name__: thing for thing in (SemaphoreAddon, SemaphoreMiddleware)}
+TIMES = {"timeout", "latency", "retry_after", "lease", "recovery_wait", "delay", "backoff"}
+SOURCES = {
+    "FairSemaphore": ("Goyal", "Vin", "Cheng", "1996", "Gray", "Cheriton", "1989"),
+    "Limit": ("Chiu", "Jain", "1989", "Brakmo", "Peterson", "1995"),
+    "Permit": ("Gray", "Cheriton", "1989"),
+    "Member": ("Gray", "Cheriton", "1989"),
+}
+# What a method calls or does -> what its docstring must name.
+ERRORS = {
+    "_opened(": "ClosedError",
+    "_change(": "ClosedError",
+    "Change.": "SettingsError",
+    "AcquireTimeoutError(": "AcquireTimeoutError",
+    "embedded.lodge": "ServerRefusedError",
+}
+
+
+def tree_of(thing: Any) -> ast.ClassDef:
+    file = inspect.getsourcefile(thing)
+    assert file is not None
+    tree = ast.parse(Path(file).read_text("utf-8"))
+    (found,) = [
+        node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == thing.__name__
+    ]
+    return found
+
+
+def methods() -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+    """All that are public, of all classes; properties too."""
+    for name, thing in (PUBLIC | FOR_SETTINGS).items():
+        for node in tree_of(thing).body:
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name[0] != "_":
+                yield f"{name}.{node.name}", node
+
+
+def said_of_fields(tree: ast.ClassDef) -> dict[str, str]:
+    """What stands below each field of a dataclass."""
+    said = {}
+    for field, after in zip(tree.body, [*tree.body[1:], None], strict=True):
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+            text = after.value if isinstance(after, ast.Expr) else None
+            is_text = isinstance(text, ast.Constant) and isinstance(text.value, str)
+            said[field.target.id] = str(text.value) if is_text else ""  # type: ignore[union-attr]
+    return said
+
+
+@pytest.mark.parametrize("name", sorted(PUBLIC))
+def test_every_public_name_is_explained_by_itself(name: str) -> None:
+    assert len(PUBLIC[name].__doc__ or "") > 40
+    assert not (PUBLIC[name].__doc__ or "").startswith(f"{name}("), "a dataclass's own"
+
+
+@pytest.mark.parametrize(("name", "method"), [*methods()], ids=[name for name, _ in methods()])
+def test_every_public_method_is_explained(
+    name: str, method: ast.FunctionDef | ast.AsyncFunctionDef
+) -> None:
+    text = ast.get_docstring(method)
+    assert text, name
+    arguments = {argument.arg for argument in (*method.args.args, *method.args.kwonlyargs)}
+    if arguments & TIMES:
+        assert re.search(r"\b(milli)?seconds\b|what `acquire` raises", text), f"{name}: which unit?"
+
+
+@pytest.mark.parametrize(
+    ("name", "thing"),
+    [(name, thing) for name, thing in PUBLIC.items() if dataclasses.is_dataclass(thing)],
+)
+def test_every_field_is_explained(name: str, thing: Any) -> None:
+    said = said_of_fields(tree_of(thing))
+    assert set(said) == {field.name for field in dataclasses.fields(thing)}
+    assert [field for field, text in said.items() if not text] == [], name
+    of_all = "in seconds" in thing.__doc__
+    for field in dataclasses.fields(thing):
+        if "float" in str(field.type):
+            unit = re.search(r"\b[Ss]econds\b|\b[Ss]hare of\b", said[field.name])
+            assert unit or of_all, f"{name}.{field.name}: which unit?"
+
+
+@pytest.mark.parametrize(
+    ("name", "method"), [pair for pair in methods() if pair[0].startswith("FairSemaphore.")]
+)
+def test_a_method_names_the_errors_that_it_raises(
+    name: str, method: ast.FunctionDef | ast.AsyncFunctionDef
+) -> None:
+    text = ast.get_docstring(method) or ""
+    body = ast.unparse(method.body[1:])  # type: ignore[arg-type]  # a list will do
+    for what, error in ERRORS.items():
+        if what in body:
+            assert error in text or "what `acquire` raises" in text, f"{name}: {error}"
+    assert "SettingsError" in (FairSemaphore.__doc__ or "")
+
+
+def test_every_error_is_of_the_one_tree() -> None:
+    errors = {name for name in PUBLIC if name.endswith("Error")}
+    assert all(issubclass(PUBLIC[name], SemaphoreError) for name in errors)
+    for name in errors - {"SemaphoreError"}:
+        bases = {base.__name__ for base in PUBLIC[name].__bases__} - {"SemaphoreError"}
+        assert all(base in (PUBLIC[name].__doc__ or "") for base in bases), name
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_what_comes_from_the_literature_names_its_source(name: str) -> None:
+    text = PUBLIC[name].__doc__ or ""
+    assert [word for word in SOURCES[name] if word not in text] == []
