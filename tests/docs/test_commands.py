@@ -25,9 +25,11 @@ PAGES = 20
 BIN = Path(sys.executable).parent
 
 RUN_HERE = ("scrapy crawl site ", "make crawl", "python -m pydoc ")
-RUN_BY = {  # page -> the test that runs its commands, and what these begin with
-    "docs/commands.md": ("tests/commands/test_page.py", "scrapy semaphore "),
-    "docs/page.md": ("tests/page/test_serve.py", "(SEMAPHORE_TOKEN=.* )?scrapy semaphore serve"),
+LIVE = "scrapy semaphore (watch|serve)$"  # they end when somebody ends them
+RUN_BY = {  # page -> what its commands begin with, and the test that runs them
+    "README.md": (LIVE, "tests/commands/test_watch.py"),
+    "docs/commands.md": ("scrapy semaphore ", "tests/commands/test_page.py"),
+    "docs/page.md": ("(SEMAPHORE_TOKEN=.* )?scrapy semaphore serve", "tests/page/test_serve.py"),
 }
 NOT_RUN = {  # what it begins with -> why it is not run
     "make test": "it would run itself",
@@ -59,7 +61,7 @@ def all_commands() -> list[Command]:
 
 
 def why_not_here(command: Command) -> str:
-    test, beginning = RUN_BY.get(command.page, ("", ""))
+    beginning, test = RUN_BY.get(command.page, ("", ""))
     if test and re.match(beginning, command.line):
         return f"{test} runs it"
     return next((why for what, why in NOT_RUN.items() if re.match(what, command.line)), "")
@@ -77,6 +79,13 @@ def verdict() -> list[str]:
 
 
 TO_RUN = [command for command in all_commands() if command.line.startswith(RUN_HERE)]
+STEERING = [  # in this order
+    command
+    for command in all_commands()
+    if command.page == "README.md"
+    and command.line.startswith("scrapy semaphore ")
+    and not re.match(LIVE, command.line)
+]
 
 
 # A place to run them --------------------------------------------------------------------------
@@ -138,7 +147,7 @@ def place(tmp_path: Path, server: RedisServer, site: ExampleSite) -> Place:
 
 
 def test_every_command_is_run_or_there_is_a_reason() -> None:
-    known = {command.name for command in TO_RUN}
+    known = {command.name for command in (*TO_RUN, *STEERING)}
     assert {c.name for c in all_commands() if not why_not_here(c)} == known
 
 
@@ -170,6 +179,18 @@ def test_the_example_with_a_site_of_one_s_own_runs(place: Place) -> None:
     assert place.site.judge.record(HOST).most <= 2
 
 
+def test_the_verbs_of_readme_do_what_is_said_beside_them(place: Place) -> None:
+    said = [place.run(command.line) for command in STEERING]
+    assert [text.split(":")[0].strip() for text in said[1:]] == [
+        "example.com",
+        "*.example.org",
+        "example.com",
+    ]
+    assert "limit 2, delay 0.5 s" in said[1]
+    assert "paused" in said[2]
+    assert "nothing is set" in said[3]
+
+
 def test_make_alone_lists_the_commands(place: Place) -> None:
     printed = place.run("make")
     told = {words.split()[1] for words in re.findall(r"`(make [a-z-]+)", page("CONTRIBUTING.md"))}
@@ -188,12 +209,10 @@ def test_no_exception_is_left_that_nothing_needs() -> None:
     assert [text for text in SHOWN if not any(block.startswith(text) for block in shown)] == []
 
 
-@pytest.mark.parametrize(("name", "test"), [(name, by[0]) for name, by in RUN_BY.items()])
+@pytest.mark.parametrize(("name", "test"), [(name, by[1]) for name, by in RUN_BY.items()])
 def test_the_test_that_runs_a_page_s_commands_is_there(name: str, test: str) -> None:
-    directory = (REPOSITORY / test).parent
-    assert (REPOSITORY / test).exists()
-    texts = [path.read_text("utf-8") for path in directory.glob("*.py")]
-    assert any(name.rpartition("/")[2] in text for text in texts)
+    text = (REPOSITORY / test).read_text("utf-8")
+    assert name == "README.md" or name.rpartition("/")[2] in text or '"commands.md"' in text
 
 
 def test_what_pip_installs_has_these_names() -> None:

@@ -11,6 +11,7 @@ import pytest
 from scrapy.settings import Settings, default_settings
 
 import crawler.settings
+from crawler.arguments import KNOWN
 from semaphore_middleware import FairSemaphore, SettingsError
 from semaphore_middleware.limits import Limits
 from semaphore_middleware.settings import SemaphoreSettings
@@ -99,6 +100,20 @@ def test_the_defaults_on_the_page_are_those_that_are_read() -> None:
     assert {name: told[name] for name in IN_WORDS} == IN_WORDS
     assert values == defaults()
     assert repr(sorted(values.items())) == repr(sorted(defaults().items()))  # 15.0 is not 15
+
+
+def test_readme_tells_the_same_defaults() -> None:
+    there = {row[0]: row[1] for row in rows(SETTINGS) if len(row) == 4}
+    here = {row[0]: row[1] for row in rows(page("README.md")) if row[0].startswith("`SEMAPHORE_")}
+    in_words = [f"`{name}`" for name in (*IN_WORDS, "SEMAPHORE_REDIS_URL")]
+    assert len(here) > 5
+    for name in set(here) - set(in_words):
+        assert here[name] == there[name], name
+
+
+def test_the_spider_s_arguments_are_on_the_page() -> None:
+    part = SETTINGS.partition("\n## The project `crawler/`\n")[2].partition("\n## ")[0]
+    assert tuple(re.findall(r"^\| `([a-z_]+)` ", part, re.MULTILINE)) == KNOWN
 
 
 def test_the_crawler_s_own_defaults_are_those_on_the_page() -> None:
