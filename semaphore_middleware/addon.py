@@ -14,6 +14,7 @@ from scrapy.utils.misc import load_object
 from semaphore_middleware.gate import Gate, gate_of
 from semaphore_middleware.middleware import SemaphoreMiddleware
 from semaphore_middleware.robots import RobotsTxtMiddleware
+from semaphore_middleware.settings import is_enabled
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -55,7 +56,7 @@ class SemaphoreAddon:
         """Read the settings. Raises `NotConfigured` if `SEMAPHORE_ENABLED` is off, and
         `SettingsError` or `ServerRefusedError`, which end the crawl with one line in the log.
         """
-        if not crawler.settings.getbool("SEMAPHORE_ENABLED", True):
+        if not is_enabled(crawler.settings):
             raise NotConfigured("SEMAPHORE_ENABLED is off")
         _hear_spider_attributes(crawler)
         return cls(gate_of(crawler))

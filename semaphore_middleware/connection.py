@@ -13,6 +13,7 @@ import re
 import ssl
 from collections.abc import Callable, Sequence
 from typing import Any, cast
+from urllib.parse import urlsplit
 
 from hiredis import pack_command
 from redis.asyncio.connection import AbstractConnection, ConnectionPool
@@ -52,6 +53,8 @@ class Server:
             host, *rest = re.split("[/?#]", url.partition("://")[2], maxsplit=1)
             if host and "@" in "".join(rest):  # a part of the password would be taken for the host
                 raise ValueError
+            if not url.startswith("unix:") and not re.fullmatch(r"/?\d*", urlsplit(url).path):
+                raise ValueError  # redis-py would take a name for database 0
             self._pool = ConnectionPool.from_url(url)
             # After the URL's own options, which would win. `Link` sets time limits: redis-py's own
             # cost a task for each command, in which Python 3.11 can lose a cancellation.

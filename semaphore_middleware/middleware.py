@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Self
 from scrapy.exceptions import NotConfigured
 
 from semaphore_middleware.gate import Gate, gate_of
+from semaphore_middleware.settings import is_enabled
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -28,7 +29,7 @@ class SemaphoreMiddleware:
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
         """Raises as the add-on's does."""
-        if not crawler.settings.getbool("SEMAPHORE_ENABLED", True):
+        if not is_enabled(crawler.settings):
             raise NotConfigured("SEMAPHORE_ENABLED is off")
         return cls(gate_of(crawler))
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from semaphore_middleware.errors import SettingsError
+from semaphore_middleware.errors import SettingsError, end_crawl
 from semaphore_middleware.limits import LONGEST, Limit, Limits, parse_limits
 from semaphore_middleware.outcome import Backoff
 
@@ -70,11 +70,19 @@ class SemaphoreSettings:
             backoff=_backoff(settings),
             backoff_codes=_statuses(settings, "SEMAPHORE_BACKOFF_CODES", (429, 503)),
             backoff_times=_count(settings, "SEMAPHORE_BACKOFF_TIMES", 10),
-            obey_crawl_delay=settings.getbool(
-                "SEMAPHORE_OBEY_CRAWL_DELAY", settings.getbool("ROBOTSTXT_OBEY")
+            obey_crawl_delay=_truth(
+                settings, "SEMAPHORE_OBEY_CRAWL_DELAY", settings.getbool("ROBOTSTXT_OBEY")
             ),
             max_crawl_delay=_seconds(settings, "SEMAPHORE_MAX_CRAWL_DELAY", 60.0, least=0.0),
         )
+
+
+def is_enabled(settings: BaseSettings) -> bool:
+    """Whether `SEMAPHORE_ENABLED` is on. A bad value ends the crawl here."""
+    try:
+        return _truth(settings, "SEMAPHORE_ENABLED", True)
+    except SettingsError as error:
+        end_crawl(error)
 
 
 def url_from_environment() -> tuple[str | None, str]:
@@ -210,6 +218,13 @@ def _host(settings: BaseSettings, name: str, default: str) -> str:
             f"{name} = {value!r}: allowed is an address to listen on, like '127.0.0.1' or '0.0.0.0'"
         )
     return value
+
+
+def _truth(settings: BaseSettings, name: str, default: bool) -> bool:
+    try:
+        return settings.getbool(name, default)
+    except ValueError:
+        raise SettingsError(f"{name} = {settings.get(name)!r}: allowed is True or False") from None
 
 
 def _one_of(settings: BaseSettings, name: str, allowed: tuple[str, ...]) -> str:

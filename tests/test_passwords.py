@@ -120,6 +120,7 @@ async def test_of_a_server_that_goes_away(locked: RedisServer, site: Site, tmp_p
         "redis://:s3cr#w0rd@localhost:6379/0",
         "redis://:2025/w0rd@localhost:6379/0",  # would be read as port 2025 of localhost
         "redis://:s3cr@localhost:w0rd/0",
+        "redis://:s3crw0rd@localhost/zero",  # would be read as database 0
         "redis://:s3cr%2Fw0rd@[::1/0",
         "redis//:s3crw0rd@localhost:6379/0",
         "s3cr-w0rd@localhost",

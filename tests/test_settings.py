@@ -119,6 +119,7 @@ def test_the_command_line_s_strings_are_understood() -> None:
         ("SEMAPHORE_BACKOFF_START", [0, -1, "x", True, float("inf")], "number >= 0.001"),
         ("SEMAPHORE_BACKOFF_MAX", [0.5, -1, "x", float("nan")], "number >= 1"),
         ("SEMAPHORE_BACKOFF_TIMES", [-1, "x", True], "number >= 0"),
+        ("SEMAPHORE_OBEY_CRAWL_DELAY", ["maybe"], "True or False"),
         ("SEMAPHORE_MAX_CRAWL_DELAY", [-1, "x", float("inf")], "number >= 0"),
         ("CONCURRENT_REQUESTS_PER_DOMAIN", [0, -1, 1.5, "1.5", "x", None], "integer >= 1"),
         ("DOWNLOAD_DELAY", [-1, "x", float("inf"), True], "number >= 0"),

@@ -137,6 +137,19 @@ async def test_a_reactor_that_is_not_asyncios_is_refused(
 
 @both
 @asyncio_test
+async def test_semaphore_enabled_must_be_true_or_false(
+    site: Site, tmp_path: Path, by: Mapping[str, Any]
+) -> None:
+    options = ("-s", "SEMAPHORE_ENABLED=maybe")
+    async with scrapy(tmp_path, Request(site.url("/page/")), options=options, **by) as crawl:
+        assert await crawl.ended() == 1
+
+    assert "SEMAPHORE_ENABLED = 'maybe': allowed is True or False" in crawl.errors[0]
+    assert site.arrivals == []
+
+
+@both
+@asyncio_test
 async def test_semaphore_enabled_false_turns_all_of_it_off_and_says_so(
     site: Site, tmp_path: Path, by: Mapping[str, Any]
 ) -> None:
