@@ -8,9 +8,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import IO, Any
+
+from benchmarks.site import Visit, site
+from tests.servers import RedisServer
 
 # Scrapy's own, but for what would want a port or tell of every page.
 QUIET: Mapping[str, Any] = {
@@ -75,3 +78,19 @@ def crawl(
 ) -> Outcome:
     with crawling(settings, sites, warm_up) as running:
         return running.outcome()
+
+
+def crawl_together(nodes: int, manner: float | str, pages: int, **settings: Any) -> list[Visit]:
+    """So many nodes with the add-on ask a site for so many pages each; what the site saw."""
+    with ExitStack() as stack:
+        of_site = stack.enter_context(site())
+        server = RedisServer().start()
+        stack.callback(server.remove)
+        together = with_add_on(server.url, **settings)
+        crawls = [
+            stack.enter_context(crawling(together, [(of_site.pages(manner, f"node-{n}"), pages)]))
+            for n in range(nodes)
+        ]
+        for node in crawls:
+            node.outcome()
+        return of_site.visits()

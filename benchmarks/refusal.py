@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from statistics import median
 
-from benchmarks.crawls import crawling, with_add_on
+from benchmarks.crawls import crawl_together
 from benchmarks.report import Cell, Goal, Report
-from benchmarks.site import Visit, site
-from tests.servers import RedisServer
 
 NODES, LIMIT = 4, 12
 SERVICE = 50  # milliseconds that a page takes
@@ -20,7 +17,8 @@ LAST = 300  # the request that is too many: all nodes are at work by then
 def measure(quick: bool) -> Report:
     rows: list[list[Cell]] = []
     for number in range(1 if quick else 5):
-        visits = _visits()
+        manner = f"{SERVICE}!{LAST}-{PAUSE}"
+        visits = crawl_together(NODES, manner, EACH, CONCURRENT_REQUESTS_PER_DOMAIN=LIMIT)
         refused = [visit for visit in visits if visit.status == 429]
         told = min(visit.end for visit in refused)
         starts = sorted(visit.begin for visit in visits if visit.begin > told)
@@ -52,19 +50,3 @@ def measure(quick: bool) -> Report:
             f"Median of the quiet times: {median(quiets):.3f} s.",
         ),
     )
-
-
-def _visits() -> list[Visit]:
-    with ExitStack() as stack:
-        of_site = stack.enter_context(site())
-        server = RedisServer().start()
-        stack.callback(server.remove)
-        settings = with_add_on(server.url, CONCURRENT_REQUESTS_PER_DOMAIN=LIMIT)
-        manner = f"{SERVICE}!{LAST}-{PAUSE}"
-        crawls = [
-            stack.enter_context(crawling(settings, [(of_site.pages(manner, f"node-{n}"), EACH)]))
-            for n in range(NODES)
-        ]
-        for node in crawls:
-            node.outcome()
-        return of_site.visits()

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from statistics import median
 
 from benchmarks import one_process
-from benchmarks.crawls import crawl, crawling, with_add_on
+from benchmarks.crawls import crawl, crawl_together
 from benchmarks.in_hand import all_at_work, mean, most
 from benchmarks.report import Cell, Goal, Report
 from benchmarks.site import Visit, site
-from tests.servers import RedisServer
 
 NODES, LIMIT = 3, 4
 SERVICES = 20, 100, 500  # milliseconds
@@ -59,20 +57,8 @@ def _use(visits: list[Visit]) -> float:
 
 
 def _nodes(service: float, pages: int) -> list[Visit]:
-    with ExitStack() as stack:
-        of_site = stack.enter_context(site())
-        server = RedisServer().start()
-        stack.callback(server.remove)
-        settings = with_add_on(server.url, CONCURRENT_REQUESTS_PER_DOMAIN=LIMIT)
-        crawls = [
-            stack.enter_context(
-                crawling(settings, [(of_site.pages(service, f"node-{n}"), pages // NODES)])
-            )
-            for n in range(NODES)
-        ]
-        for node in crawls:
-            node.outcome()
-        return of_site.visits()
+    limit = {"CONCURRENT_REQUESTS_PER_DOMAIN": LIMIT}
+    return crawl_together(NODES, service, pages // NODES, **limit)
 
 
 def _plain_scrapy(service: float, pages: int) -> list[Visit]:

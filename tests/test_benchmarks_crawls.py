@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import overhead
+from benchmarks import adaptive, delay, overhead, refusal
 from benchmarks.in_hand import all_at_work, in_hand, mean, most
+from benchmarks.report import Report
 from benchmarks.site import Visit
 
 REPOSITORY = Path(__file__).parents[1]
@@ -36,3 +37,35 @@ def test_overhead_measures_each_crawl(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [row[0] for row in report.rows] == crawls
     assert all(len(row) == len(report.columns) for row in report.rows)
     assert len(report.goals) == 2
+
+
+def figures(report: Report) -> list[list[float]]:
+    assert all(len(row) == len(report.columns) for row in report.rows)
+    assert report.goals
+    return [[float(str(cell)) for cell in row[1:]] for row in report.rows]
+
+
+def test_delay_sees_starts_that_are_spaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(REPOSITORY)
+    ((starts, _, gap, _, rate),) = figures(delay.measure(quick=True))
+    assert starts > 3
+    assert gap > 50
+    assert rate < 1.1
+
+
+def test_refusal_sees_nodes_fall_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(REPOSITORY)
+    ((refused, nodes, starts, _, quiet),) = figures(refusal.measure(quick=True))
+    assert 1 <= nodes <= refused <= starts + refusal.LIMIT
+    assert quiet >= refusal.PAUSE
+
+
+def test_adaptive_sees_a_limit_that_passes_the_site_s_capacity(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(REPOSITORY)
+    heedless, adapting, known = figures(adaptive.measure(quick=True))
+    assert heedless[0] > adaptive.CAPACITY * 0.9
+    assert heedless[3] > 0
+    assert adapting[0] < adaptive.LIMIT
+    assert known[3] == 0
