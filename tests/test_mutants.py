@@ -152,7 +152,7 @@ SEEN_BY_A_TEST: dict[str, tuple[Mutant, Callable[..., None]]] = {
         test_spacing.test_the_head_of_the_line_is_told_once_over_its_channel_when_to_come_back,
     ),
     "never told when": (
-        ("promote", "if wait and scope.count.line > 0 then tell_when(scope, wait) end", ""),
+        ("promote", "    tell_when(scope, wait)\n", ""),
         test_spacing.test_the_next_head_is_told_when_the_first_one_leaves,
     ),
     "told when before the grant": (

@@ -6,6 +6,7 @@ import pytest
 
 from semaphore_middleware.limits import Limit
 from semaphore_middleware.messages import Message
+from semaphore_middleware.rules import Change
 from tests.nodes import Caller, Outside, eventually, in_asyncio, key
 from tests.servers import RedisServer
 
@@ -117,6 +118,21 @@ async def test_the_next_head_is_told_when_the_first_one_starts(
     start_is_due(outside)
     assert (await b.acquire("s", 1, limit=SLOW)).granted == (1,)
     assert [(node, text.split()[:2]) for node, text in outside.told()] == [("c", ["again", "1"])]
+
+
+@pytest.mark.parametrize("change", [Change.configure("s", 1, "x"), Change.pause("s", "x")])
+@in_asyncio
+async def test_a_head_that_came_back_in_vain_is_told_again_when_time_is_in_its_way(
+    server: RedisServer, outside: Outside, change: Change
+) -> None:
+    a, b = await Caller.join(server, "a"), await Caller.join(server, "b")
+    await a.acquire("s", 1, limit=SLOW)
+    await b.acquire("s", 1, limit=SLOW)
+    await a.change(change)
+    assert (await b.acquire("s", 1, limit=SLOW)).again is None
+    await a.change(Change.resume("s", "x"))
+    await a.release("s", 1, limit=SLOW)
+    assert [(node, text.split()[:2]) for node, text in outside.told()] == [("b", ["again", "1"])]
 
 
 @in_asyncio

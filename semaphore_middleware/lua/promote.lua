@@ -112,7 +112,11 @@ local function promote(scope)
     free, wait = grantable(scope)
   end
   stand_in_line(scope)
-  if wait and scope.count.line > 0 then tell_when(scope, wait) end
+  if wait and scope.count.line > 0 then
+    tell_when(scope, wait)
+  elseif scope.told then
+    keep(scope, 'told', '') -- the head may ask in vain now, and then has to be told again
+  end
 end
 
 local function reply_of(scope)
