@@ -140,7 +140,7 @@ SEEN_BY_A_TEST: dict[str, tuple[Mutant, Callable[..., None]]] = {
         test_spacing.test_with_a_delay_one_starts_at_a_time,
     ),
     "the shortest delay wins": (
-        ("scope", "asked.delay > scope.delay", "asked.delay < scope.delay"),
+        ("scope", "if not scope.delay then", "if asked.delay < (scope.delay or 1e9) then"),
         test_spacing.test_the_longest_delay_in_use_wins,
     ),
     "an idle scope forgets its delay": (

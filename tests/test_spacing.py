@@ -157,6 +157,32 @@ async def test_the_longest_delay_in_use_wins(server: RedisServer, outside: Outsi
     assert answer.again > 1
 
 
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        (Limit(5, delay=60, jitter=1), Limit(5, delay=60)),
+        (Limit(5, delay=60), Limit(5, delay=60, jitter=1)),
+        (Limit(5, delay=60, jitter=1), Limit(5, delay=50)),
+        (Limit(5, delay=50), Limit(5, delay=60, jitter=1)),
+    ],
+)
+@in_asyncio
+async def test_the_longest_of_the_least_gaps_in_use_wins(
+    server: RedisServer, outside: Outside, first: Limit, then: Limit
+) -> None:
+    a, b = await Caller.join(server, "a"), await Caller.join(server, "b")
+    await a.acquire("s", 1, limit=first)
+    least = max(limit.delay * (1 - limit.jitter) for limit in (first, then))
+    await b.acquire("s", 1, limit=then)
+    for _ in range(20):
+        start_is_due(outside)
+        assert (await b.acquire("s", 1, limit=then)).granted == (1,)
+        await b.release("s", 1, limit=then)
+        answer = await b.acquire("s", 1, limit=then)
+        assert answer.again is not None
+        assert least - 0.1 < answer.again <= 70
+
+
 @in_asyncio
 async def test_a_delay_outlives_the_idle_scope(server: RedisServer, outside: Outside) -> None:
     a, b = await Caller.join(server, "a"), await Caller.join(server, "b")

@@ -80,14 +80,28 @@ local function apply_working_limit(scope)
   scope.in_force.limit = math.min(scope.in_force.most, math.floor(scope.site.working))
 end
 
+-- The longest delay in use, and the longest gap that is the least with any of them: one node may
+-- vary its delay, while another has read in robots.txt what it must not fall below.
+local function agree_on_delay(scope)
+  local asked = scope.asked
+  if not scope.delay then
+    keep(scope, 'delay', asked.delay)
+    keep(scope, 'jitter', asked.jitter)
+    return
+  end
+  local least = scope.delay * (1 - scope.jitter)
+  local asked_least = asked.delay * (1 - asked.jitter)
+  if asked.delay > scope.delay or asked_least > least then
+    keep(scope, 'delay', math.max(scope.delay, asked.delay))
+    keep(scope, 'jitter', 1 - math.max(least, asked_least) / scope.delay)
+  end
+end
+
 -- The strictest limit in use wins, until the scope is idle.
 local function agree_on_limit(scope)
   local asked = scope.asked
   keep(scope, 'limit', math.min(scope.limit or asked.limit, asked.limit))
-  if not scope.delay or asked.delay > scope.delay then
-    keep(scope, 'delay', asked.delay)
-    keep(scope, 'jitter', asked.jitter)
-  end
+  agree_on_delay(scope)
   if asked.adaptive > 0 then keep(scope, 'adaptive', 1) end
   local adaptive = scope.adaptive == 1
   scope.in_force = in_force(scope.rule, scope.limit, scope.delay, scope.jitter, adaptive)
