@@ -208,7 +208,7 @@ SEEN_BY_A_TEST: dict[str, tuple[Mutant, Callable[..., None]]] = {
         test_adaptive.test_not_now_halves_it_at_once_and_it_grows_back_slowly,
     ),
     "a pattern before the name": (
-        ("site", "rule[part] = rule[part] or found", "rule[part] = found"),
+        ("site", "rule[part] or found[i] or nil", "found[i] or rule[part]"),
         test_rules.test_the_most_exact_name_wins_part_by_part,
     ),
     "a pause is not heeded": (

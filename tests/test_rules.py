@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from semaphore_middleware import FairSemaphore, Inspection, Limit, Rule, SettingsError
+from semaphore_middleware.rules import Change
 from tests.nodes import PATIENCE, Caller, Outside, eventually, in_asyncio
 from tests.servers import RedisServer
 
@@ -199,6 +200,16 @@ async def test_what_is_beyond_all_measure_does_no_harm(server: RedisServer) -> N
         with pytest.raises(SettingsError, match="0 to 1e9 seconds"):
             await operator.configure(HOST, {"delay": 1e300})
         assert await operator.rules() == []
+
+
+@in_asyncio
+async def test_rules_for_others_are_not_read(server: RedisServer, outside: Outside) -> None:
+    a = await Caller.join(server, "a")
+    for number in range(20):
+        await a.change(Change.configure(f"*.example{number}.org", 3, "x"))
+    outside.client.config_resetstat()
+    assert (await a.acquire(HOST, 1, 2)).granted == (1,)
+    assert "cmdstat_hgetall" not in outside.client.info("commandstats")
 
 
 @in_asyncio
