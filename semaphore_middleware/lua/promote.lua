@@ -34,6 +34,7 @@ end
 local function space_next_start(scope)
   local varied = scope.in_force.delay * (1 + scope.in_force.jitter * (2 * DICE - 1))
   keep(scope, 'next', scope.now + math.max(0, varied))
+  if scope.rule.delay or scope.ruled then keep(scope, 'ruled', scope.rule.delay and 1 or 0) end
 end
 
 -- The first in line, and when their leases end.
