@@ -8,6 +8,7 @@ import math
 import time
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 from scrapy.exceptions import DownloadConnectionRefusedError, DownloadTimeoutError
 
@@ -34,6 +35,7 @@ class Answers:
     def __init__(self, codes: frozenset[int], times: int) -> None:
         self._codes = codes
         self._times = times
+        self._given_up: WeakSet[Request] = WeakSet()
 
     def hear(self, permit: Permit, request: Request, response: Response) -> None:
         """Note on the permit what the site answered."""
@@ -65,11 +67,21 @@ class Answers:
             logger.warning(
                 "%s was told 'not now' %d times; here is what it was told.", request, refusals
             )
-            request.meta["dont_retry"] = True
+            request.meta["dont_retry"] = True  # for Scrapy's retry middleware, until `received`
+            self._given_up.add(request)
             return None
         again = request.replace(dont_filter=True)
         again.meta[REFUSALS] = refusals
         return again
+
+    def received(self, request: Request) -> None:
+        """All middlewares have seen its answer. What the spider makes of a request that was given
+        up, or of its meta, is not to be given up at once.
+        """
+        if request in self._given_up:
+            self._given_up.remove(request)
+            for mark in ("dont_retry", REFUSALS):
+                request.meta.pop(mark, None)
 
 
 def retry_after(response: Response) -> float:

@@ -32,6 +32,7 @@ class SemaphoreDownloader(Downloader):
     def _fetched(self, result: Any, request: Request) -> Any:
         self._gate.waiters.left(request)
         self._gate.answered(request)
+        self._gate.answers.received(request)
         return result
 
     def needs_backout(self) -> bool:

@@ -249,6 +249,7 @@ class Gate:
             connect(self._reached_wire, signals.request_reached_downloader)
             connect(self._downloaded, signals.response_downloaded)
             connect(self._left_wire, signals.request_left_downloader)
+            connect(self.answers.received, signals.response_received)
         self._engine.before_close(self._drain)
         spare_the_collector()
         await self._watch.open(self._semaphore, self.stats)

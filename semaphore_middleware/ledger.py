@@ -216,8 +216,9 @@ class Ledger:
             if permit := self._permits.get(number):
                 permit.withdrawn = True
         if message.changed:
-            for scope in {permit.scope for permit in self._in_stage(Stage.WAITING)}:
-                self._ask_for_first(scope)
+            firsts = {p.scope: p for p in reversed(self._in_stage(Stage.WAITING))}
+            self._to_ask |= {permit.number: permit for permit in firsts.values()}
+            self._something_to_say(True)
 
     def _grant(self, number: int) -> None:
         permit = self._permits.get(number)
@@ -291,8 +292,7 @@ class Ledger:
         self._again[scope] = self._loop.call_later(wait, self._ask_for_first, scope)
 
     def _ask_for_first(self, scope: str) -> None:
-        if timer := self._again.pop(scope, None):
-            timer.cancel()
+        self._again.pop(scope, None)
         for permit in self._permits.values():
             if permit.scope == scope and permit.stage is Stage.WAITING:
                 self._to_ask[permit.number] = permit

@@ -68,18 +68,21 @@ class CrawlDelays:
         return True
 
     def applied_to(self, limit: Limit, request: Request) -> Limit:
-        """The limit, with the delay of the request's host where that is longer."""
+        """The limit, with the delay of the request's host where that is longer than what jitter may
+        leave of its own.
+        """
         if self._delays:
             delay = self._delays.get(urlparse_cached(request).netloc)
-            if delay and delay > limit.delay:
+            if delay and delay > limit.delay * (1 - limit.jitter):
                 return _slower(limit, delay)
         return limit
 
 
 @lru_cache(maxsize=1024)
 def _slower(limit: Limit, delay: float) -> Limit:
-    """Without jitter: half of the time it would be less than what the site asks for."""
-    return replace(limit, delay=delay, jitter=0.0)
+    """With so little jitter that it is never less than what the site asks for."""
+    longest = max(limit.delay, delay)
+    return replace(limit, delay=longest, jitter=1 - delay / longest)
 
 
 def _delay_in(robotparser: RobotParser, agent: str | bytes) -> float:

@@ -140,7 +140,7 @@ SEEN_BY_A_TEST: dict[str, tuple[Mutant, Callable[..., None]]] = {
         test_spacing.test_with_a_delay_one_starts_at_a_time,
     ),
     "the shortest delay wins": (
-        ("scope", "asked.delay > scope.delay", "asked.delay < scope.delay"),
+        ("scope", "if not scope.delay then", "if asked.delay < (scope.delay or 1e9) then"),
         test_spacing.test_the_longest_delay_in_use_wins,
     ),
     "an idle scope forgets its delay": (
@@ -152,7 +152,7 @@ SEEN_BY_A_TEST: dict[str, tuple[Mutant, Callable[..., None]]] = {
         test_spacing.test_the_head_of_the_line_is_told_once_over_its_channel_when_to_come_back,
     ),
     "never told when": (
-        ("promote", "if wait and scope.count.line > 0 then tell_when(scope, wait) end", ""),
+        ("promote", "    tell_when(scope, wait)\n", ""),
         test_spacing.test_the_next_head_is_told_when_the_first_one_leaves,
     ),
     "told when before the grant": (
@@ -208,7 +208,7 @@ SEEN_BY_A_TEST: dict[str, tuple[Mutant, Callable[..., None]]] = {
         test_adaptive.test_not_now_halves_it_at_once_and_it_grows_back_slowly,
     ),
     "a pattern before the name": (
-        ("site", "rule[part] = rule[part] or found", "rule[part] = found"),
+        ("site", "rule[part] or found[i] or nil", "found[i] or rule[part]"),
         test_rules.test_the_most_exact_name_wins_part_by_part,
     ),
     "a pause is not heeded": (

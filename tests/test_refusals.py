@@ -7,6 +7,7 @@ import pytest
 from semaphore_middleware.limits import Limit
 from semaphore_middleware.messages import Answer, Ask
 from semaphore_middleware.outcome import Outcome, Report
+from semaphore_middleware.rules import Change
 from tests.nodes import Caller, Outside, in_asyncio, key
 from tests.servers import RedisServer
 
@@ -143,6 +144,20 @@ async def test_a_site_that_refuses_only_what_is_too_much_is_not_left_alone_for_l
         for number in range(start + 1, start + 4):
             await report(a, number, GOOD)
         outside.end_quiet()
+
+
+@pytest.mark.parametrize("limit", [1000, None])
+@in_asyncio
+async def test_a_limit_that_nobody_comes_near_does_not_keep_a_site_from_being_forgiven(
+    server: RedisServer, outside: Outside, limit: int | None
+) -> None:
+    a = await Caller.join(server, "a")
+    await a.change(Change.configure("s", limit, "x"))
+    for number in range(0, 20, 4):
+        assert (await one_more(a, number, REFUSED)).quiet == START
+        outside.end_quiet()
+        for good in (1, 2, 3):
+            await one_more(a, number + good, GOOD)
 
 
 @in_asyncio

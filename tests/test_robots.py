@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,10 @@ def assert_spaced(site: Site, delay: float, since: float) -> None:
         time for time, path in zip(site.times, site.arrivals, strict=True) if path != "/robots.txt"
     ]
     assert all(time >= since + n * delay - 0.001 for n, time in enumerate(sorted(starts)))
+
+
+def gaps(times: list[float]) -> list[float]:
+    return [then - before for before, then in pairwise(times)]
 
 
 @pytest.mark.parametrize(
@@ -90,6 +95,19 @@ async def test_a_delay_of_the_settings_is_never_lowered(server: RedisServer, sit
     since = asyncio.get_running_loop().time()
     await crawl.gave_back(4, site)
     assert_spaced(site, DELAY, since + DELAY)
+
+
+@pytest.mark.parametrize("own", [DELAY, 1.5 * DELAY])
+@asyncio_test
+async def test_the_jitter_of_the_settings_leaves_what_robots_txt_asks_for(
+    server: RedisServer, site: Site, own: float
+) -> None:
+    site.robots = f"User-agent: *\nCrawl-delay: {DELAY}"
+    settings = {**POLITE, "DOWNLOAD_DELAY": own, "DOWNLOAD_DELAY_JITTER": 1}
+    crawl = Crawl(server, *pages(site, 8), **settings)
+
+    await crawl.gave_back(9, site)
+    assert all(gap > DELAY - 0.02 for gap in gaps(site.times[1:]))
 
 
 @asyncio_test

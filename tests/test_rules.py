@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from semaphore_middleware import FairSemaphore, Inspection, Limit, Rule, SettingsError
+from semaphore_middleware.rules import Change
 from tests.nodes import PATIENCE, Caller, Outside, eventually, in_asyncio
 from tests.servers import RedisServer
 
@@ -81,6 +82,40 @@ async def test_the_most_exact_name_wins_part_by_part(server: RedisServer) -> Non
         assert (seen.limit, seen.delay) == (9, 0)
         assert (await operator.inspect("example.com")).limit is None
         assert (await operator.inspect("example.org")).limit == 9
+
+
+@pytest.mark.parametrize("name", [HOST, "*.example.org"])
+@pytest.mark.parametrize("idle", [False, True])
+@pytest.mark.parametrize("then", [{"delay": 0}, {"delay": 1}, None])
+@in_asyncio
+async def test_a_shorter_delay_holds_for_the_next_start(
+    server: RedisServer, name: str, idle: bool, then: dict[str, Any] | None
+) -> None:
+    a = await Caller.join(server, "a")
+    slow, own = Change.configure(name, {"delay": 3600}, "x"), Limit(4, delay=1)
+    await a.change(slow)
+    await a.acquire(HOST, 1, limit=own)
+    if idle:
+        await a.release(HOST, 1, limit=own)
+    await a.change(Change.configure(name, then, "x") if then else Change.reset(name))
+    answer = await a.acquire(HOST, 2, limit=own)
+    again = 0.0 if answer.granted == (2,) else answer.again
+    assert again is not None
+    assert again <= (1 if then is None else then["delay"])
+
+
+@in_asyncio
+async def test_a_delay_that_no_operator_changed_is_kept_for_who_does_not_know_it(
+    server: RedisServer,
+) -> None:
+    a = await Caller.join(server, "a")
+    await a.change(Change.configure(HOST, 3, "x"))
+    await a.acquire(HOST, 1, limit=Limit(4, delay=60))
+    await a.release(HOST, 1, limit=Limit(4, delay=60))
+    for _ in range(2):
+        again = (await a.acquire(HOST, 2, limit=4)).again
+        assert again is not None
+        assert 50 < again <= 60
 
 
 @in_asyncio
@@ -199,6 +234,16 @@ async def test_what_is_beyond_all_measure_does_no_harm(server: RedisServer) -> N
         with pytest.raises(SettingsError, match="0 to 1e9 seconds"):
             await operator.configure(HOST, {"delay": 1e300})
         assert await operator.rules() == []
+
+
+@in_asyncio
+async def test_rules_for_others_are_not_read(server: RedisServer, outside: Outside) -> None:
+    a = await Caller.join(server, "a")
+    for number in range(20):
+        await a.change(Change.configure(f"*.example{number}.org", 3, "x"))
+    outside.client.config_resetstat()
+    assert (await a.acquire(HOST, 1, 2)).granted == (1,)
+    assert "cmdstat_hgetall" not in outside.client.info("commandstats")
 
 
 @in_asyncio

@@ -6,6 +6,7 @@ import pytest
 
 from semaphore_middleware.limits import Limit
 from semaphore_middleware.messages import Message
+from semaphore_middleware.rules import Change
 from tests.nodes import Caller, Outside, eventually, in_asyncio, key
 from tests.servers import RedisServer
 
@@ -119,6 +120,21 @@ async def test_the_next_head_is_told_when_the_first_one_starts(
     assert [(node, text.split()[:2]) for node, text in outside.told()] == [("c", ["again", "1"])]
 
 
+@pytest.mark.parametrize("change", [Change.configure("s", 1, "x"), Change.pause("s", "x")])
+@in_asyncio
+async def test_a_head_that_came_back_in_vain_is_told_again_when_time_is_in_its_way(
+    server: RedisServer, outside: Outside, change: Change
+) -> None:
+    a, b = await Caller.join(server, "a"), await Caller.join(server, "b")
+    await a.acquire("s", 1, limit=SLOW)
+    await b.acquire("s", 1, limit=SLOW)
+    await a.change(change)
+    assert (await b.acquire("s", 1, limit=SLOW)).again is None
+    await a.change(Change.resume("s", "x"))
+    await a.release("s", 1, limit=SLOW)
+    assert [(node, text.split()[:2]) for node, text in outside.told()] == [("b", ["again", "1"])]
+
+
 @in_asyncio
 async def test_who_waits_for_a_permit_and_not_for_time_is_not_told_to_come_back(
     server: RedisServer, outside: Outside
@@ -139,6 +155,32 @@ async def test_the_longest_delay_in_use_wins(server: RedisServer, outside: Outsi
     assert answer.granted == (1,)
     assert answer.again is not None
     assert answer.again > 1
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        (Limit(5, delay=60, jitter=1), Limit(5, delay=60)),
+        (Limit(5, delay=60), Limit(5, delay=60, jitter=1)),
+        (Limit(5, delay=60, jitter=1), Limit(5, delay=50)),
+        (Limit(5, delay=50), Limit(5, delay=60, jitter=1)),
+    ],
+)
+@in_asyncio
+async def test_the_longest_of_the_least_gaps_in_use_wins(
+    server: RedisServer, outside: Outside, first: Limit, then: Limit
+) -> None:
+    a, b = await Caller.join(server, "a"), await Caller.join(server, "b")
+    await a.acquire("s", 1, limit=first)
+    least = max(limit.delay * (1 - limit.jitter) for limit in (first, then))
+    await b.acquire("s", 1, limit=then)
+    for _ in range(20):
+        start_is_due(outside)
+        assert (await b.acquire("s", 1, limit=then)).granted == (1,)
+        await b.release("s", 1, limit=then)
+        answer = await b.acquire("s", 1, limit=then)
+        assert answer.again is not None
+        assert least - 0.1 < answer.again <= 70
 
 
 @in_asyncio

@@ -42,10 +42,12 @@ end
 
 -- A quarter of a limit's worth of answers halves the pause that the next incident would begin with:
 -- a site that answers most requests and refuses the rest must not end up with the longest pause.
+-- Of a limit that nobody comes near, only what is in use or wanted counts.
 local function recover(scope, report)
   learn(scope, 'failures', 0)
   if scope.site.backoff > 0 then
-    local backoff = scope.site.backoff * 0.5 ^ (report.good / math.max(1, scope.in_force.limit / 4))
+    local most = math.min(scope.in_force.limit, scope.wanted)
+    local backoff = scope.site.backoff * 0.5 ^ (report.good / math.max(1, most / 4))
     learn(scope, 'backoff', backoff >= report.start / 2 and backoff or 0)
   end
 end

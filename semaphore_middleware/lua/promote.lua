@@ -34,6 +34,7 @@ end
 local function space_next_start(scope)
   local varied = scope.in_force.delay * (1 + scope.in_force.jitter * (2 * DICE - 1))
   keep(scope, 'next', scope.now + math.max(0, varied))
+  if scope.rule.delay or scope.ruled then keep(scope, 'ruled', scope.rule.delay and 1 or 0) end
 end
 
 -- The first in line, and when their leases end.
@@ -112,7 +113,11 @@ local function promote(scope)
     free, wait = grantable(scope)
   end
   stand_in_line(scope)
-  if wait and scope.count.line > 0 then tell_when(scope, wait) end
+  if wait and scope.count.line > 0 then
+    tell_when(scope, wait)
+  elseif scope.told then
+    keep(scope, 'told', '') -- the head may ask in vain now, and then has to be told again
+  end
 end
 
 local function reply_of(scope)

@@ -3,6 +3,6 @@
 -- Keys, arguments and reply: see the prelude.
 
 return for_each_scope(function(scope)
-  scope.was_full = scope.count.held + scope.count.line >= scope.in_force.limit
+  scope.wanted = scope.count.held + scope.count.line
   if leave(scope, scope.ids) and scope.report ~= '' then hear_answers(scope) end
 end)

@@ -7,6 +7,7 @@
 local FIELDS = {
   'limit', 'delay', 'jitter', 'adaptive', -- what the nodes agree on
   'next', -- when the next start may be
+  'ruled', -- 1 if an operator's delay is what made that
   'virtual', 'joined', -- the line's virtual time, and its tie-breaker
   'grants', -- so many, since the scope was idle
   'due', -- no lease ends before
@@ -80,17 +81,39 @@ local function apply_working_limit(scope)
   scope.in_force.limit = math.min(scope.in_force.most, math.floor(scope.site.working))
 end
 
+-- The longest delay in use, and the longest gap that is the least with any of them: one node may
+-- vary its delay, while another has read in robots.txt what it must not fall below.
+local function agree_on_delay(scope)
+  local asked = scope.asked
+  if not scope.delay then
+    keep(scope, 'delay', asked.delay)
+    keep(scope, 'jitter', asked.jitter)
+    return
+  end
+  local least = scope.delay * (1 - scope.jitter)
+  local asked_least = asked.delay * (1 - asked.jitter)
+  if asked.delay > scope.delay or asked_least > least then
+    keep(scope, 'delay', math.max(scope.delay, asked.delay))
+    keep(scope, 'jitter', 1 - math.max(least, asked_least) / scope.delay)
+  end
+end
+
+-- A start that waits for longer than it would now does so for a delay that an operator has changed.
+local function apply_changed_delay(scope)
+  if not scope.rule.delay and scope.ruled ~= 1 then return end
+  local latest = scope.now + scope.in_force.delay * (1 + scope.in_force.jitter)
+  if scope.next > latest then keep(scope, 'next', latest) end
+end
+
 -- The strictest limit in use wins, until the scope is idle.
 local function agree_on_limit(scope)
   local asked = scope.asked
   keep(scope, 'limit', math.min(scope.limit or asked.limit, asked.limit))
-  if not scope.delay or asked.delay > scope.delay then
-    keep(scope, 'delay', asked.delay)
-    keep(scope, 'jitter', asked.jitter)
-  end
+  agree_on_delay(scope)
   if asked.adaptive > 0 then keep(scope, 'adaptive', 1) end
   local adaptive = scope.adaptive == 1
   scope.in_force = in_force(scope.rule, scope.limit, scope.delay, scope.jitter, adaptive)
+  apply_changed_delay(scope)
   if scope.in_force.adaptive then apply_working_limit(scope) end
 end
 
@@ -134,7 +157,8 @@ local function write_idle(scope)
   if site.backoff + site.failures + site.working > 0 then kept = kept + MEMORY end
   if kept == 0 then return end
   redis.call('HSET', scope.state, 'next', wait, 'idle', WALL)
-  if kept > wait then redis.call('HSET', scope.state, 'learnt', pack_learnt(site)) end
+  if scope.ruled == 1 then redis.call('HSET', scope.state, 'ruled', 1) end
+  if kept > wait or site.quiet > 0 then redis.call('HSET', scope.state, 'learnt', pack_learnt(site)) end
   redis.call('PEXPIRE', scope.state, math.ceil(kept))
 end
 

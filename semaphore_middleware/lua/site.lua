@@ -5,29 +5,28 @@
 
 local PARTS = { 'concurrency', 'delay', 'jitter', 'adaptive', 'paused', 'by' }
 
-local rules = {} -- rules key -> its fields: one look is enough for a call
+local how_many = {} -- rules key -> its fields: one look is enough for a call
 local NO_RULE = {} -- of most scopes, so none is made for each
 
-local function rules_in(key)
-  if rules[key] == nil then
-    local fields = redis.call('HGETALL', key)
-    rules[key] = #fields > 0 and {}
-    for i = 1, #fields, 2 do
-      rules[key][fields[i]] = fields[i + 1]
-    end
-  end
-  return rules[key]
+local function are_rules_in(key)
+  how_many[key] = how_many[key] or redis.call('HLEN', key)
+  return how_many[key] > 0
 end
 
 -- Each part as the most exact name has it that has it at all: the scope, then the longest pattern.
+-- There may be thousands of rules, so none is read that is not for this scope.
 local function rule_of(held, key)
-  local found = rules_in(key)
-  if not found then return NO_RULE end
+  if not are_rules_in(key) then return NO_RULE end
   local rule, name = {}, string.match(held, '}:(.*):held$')
   local rest = name
   while rest do
-    for _, part in ipairs(PARTS) do
-      rule[part] = rule[part] or found[part .. ':' .. name]
+    local fields = {}
+    for i, part in ipairs(PARTS) do
+      fields[i] = part .. ':' .. name
+    end
+    local found = redis.call('HMGET', key, unpack(fields))
+    for i, part in ipairs(PARTS) do
+      rule[part] = rule[part] or found[i] or nil
     end
     rest = string.match(rest, '^[^.]*%.(.+)$')
     name = rest and '*.' .. rest
