@@ -35,12 +35,14 @@ class Answers:
     def __init__(self, codes: frozenset[int], times: int) -> None:
         self._codes = codes
         self._times = times
+        self._refused: WeakSet[Request] = WeakSet()
         self._given_up: WeakSet[Request] = WeakSet()
 
     def hear(self, permit: Permit, request: Request, response: Response) -> None:
         """Note on the permit what the site answered."""
         if response.status in self._codes:
             permit.refused(retry_after(response))
+            self._refused.add(request)
         elif response.status < 500:  # how soon an error comes says nothing of the site's pace
             latency = request.meta.get("download_latency")
             if latency is None:  # a handler that does not measure it
@@ -51,8 +53,9 @@ class Answers:
         if isinstance(error, NO_ANSWER):
             permit.failed()
 
-    def refuses(self, response: Response) -> bool:
-        return response.status in self._codes
+    def refused(self, request: Request) -> bool:
+        """Whether the site itself said "not now" to it; an answer from a cache says nothing."""
+        return request in self._refused
 
     def again(self, request: Request) -> Request | None:
         """The request to make in place of one that was told "not now", if it may be made again.

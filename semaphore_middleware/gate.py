@@ -209,12 +209,10 @@ class Gate:
             self.stats.released()
             self.hands.free()
 
-    def again(self, request: Request, response: Response) -> Request | None:
+    def again(self, request: Request) -> Request | None:
         """The request to make later in place of one that the site refused, if any."""
-        if not self.answers.refuses(response):
+        if not self.answers.refused(request):
             request.meta.pop(REFUSALS, None)
-            return None
-        if self._limit_of(request, self.scope_of(request)) is None:
             return None
         self.stats.count("refused")
         return self.answers.again(request) if self._retries else None

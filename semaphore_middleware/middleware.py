@@ -44,7 +44,7 @@ class SemaphoreMiddleware:
         may want to ask the same site. What the site refused is to be made again later.
         """
         self._gate.answered(request)
-        return self._gate.again(request, response) or response
+        return self._gate.again(request) or response
 
     def process_exception(self, request: Request, exception: Exception) -> None:  # noqa: ARG002
         """Give the permit back, unless its transfer is still under way."""

@@ -40,6 +40,10 @@ class Rule:
         """Whether it is for each host below one, not for a scope."""
         return self.name.startswith("*.")
 
+    def fits(self, scope: str) -> bool:
+        """Whether it holds for the scope, unless a more exact one says otherwise."""
+        return scope.endswith(self.name[1:]) if self.is_pattern else self.name == scope
+
     @classmethod
     def read_all(cls, fields: Mapping[bytes, bytes]) -> list[Self]:
         """From the fields of a rules key."""
@@ -70,8 +74,10 @@ class Change:
     """Scopes; or '*.' and a host, for each host below it."""
     set: Mapping[str, Any]
     unset: tuple[str, ...] = ()
+    forgive: bool = False
+    """Whether a pause that the site has asked for is forgotten."""
     unlearn: bool = False
-    """Whether what the site's answers have taught is forgotten, such as a pause of its own."""
+    """Whether all is forgotten that its answers have taught."""
 
     @classmethod
     def configure(cls, name: str, limit: int | Limit | Mapping[str, Any] | None, by: str) -> Self:
@@ -92,9 +98,13 @@ class Change:
         return cls(_names(name), {"paused": True, "by": by})
 
     @classmethod
-    def resume(cls, name: str, by: str) -> Self:
-        """Said out loud, so that a scope goes on although a pattern that it fits is paused."""
-        return cls(_names(name), {"paused": False, "by": by}, unlearn=True)
+    def resume(cls, name: str, by: str, though_paused: bool = False) -> Self:
+        """With `though_paused` a scope goes on although a pattern that it fits is paused. Else that
+        is not said, or a pause of the pattern would not hold for it later.
+        """
+        if though_paused:
+            return cls(_names(name), {"paused": False, "by": by}, forgive=True)
+        return cls(_names(name), {}, unset=("paused",), forgive=True)
 
     @classmethod
     def reset(cls, name: str) -> Self:

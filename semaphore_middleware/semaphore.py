@@ -259,7 +259,8 @@ class FairSemaphore:
         """Go on after `pause`, although a pattern that fits is paused; also at once with a site
         that said "not now". Raises `SettingsError` for a bad name, `ClosedError`.
         """
-        await self._change(Change.resume(name, self.node))
+        Change.resume(name, self.node)  # a bad name is an error at once
+        await self._opened().do(lambda link: self._steering.resume(link, name, self.node))
 
     async def reset(self, name: str) -> None:
         """Let the nodes' settings hold again, and forget what the site's answers have taught.

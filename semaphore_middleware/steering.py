@@ -49,6 +49,13 @@ class Steering:
             rules.update((rule.name, rule) for rule in Rule.read_all(fields))
         return sorted(rules.values(), key=lambda rule: rule.name)
 
+    async def resume(self, link: Link, name: str, by: str) -> None:
+        """Take a pause back, whoever has asked for it."""
+        plain = Change.resume(name, by)
+        patterns = [rule for rule in await self.rules(link) if rule.is_pattern and rule.paused]
+        over = any(p.fits(one) for p in patterns for one in plain.names if one != p.name)
+        await self.change(link, Change.resume(name, by, over) if over else plain)
+
     async def change(self, link: Link, change: Change) -> None:
         """Change what operators have set, and tell all nodes."""
         commands: list[tuple[Any, ...]] = []
@@ -59,6 +66,8 @@ class Steering:
                 commands += [("HSET", key, *change.values(name)) for key in keys]
             if change.unset:
                 commands += [("HDEL", key, *change.gone(name)) for key in keys]
+            if change.forgive and not change.is_pattern:
+                await self._store.forgive(link, name)
             if change.unlearn and not change.is_pattern:
                 commands.append(("HDEL", of_scope.state, "learnt"))
         commands.append(("PUBLISH", self._keys.changes, "changed"))

@@ -71,6 +71,7 @@ class Store:
         self._scripts = {
             "hello": _script("hello"),
             "inspect": _script("site", "inspect"),
+            "forgive": _script("forgive"),
             **{verb: _script(*SHARED, verb) for verb in VERBS},
             "report": _script(*SHARED, *LEARNING, "report"),
         }
@@ -121,6 +122,10 @@ class Store:
         keys = [self._keys.of(scope) for scope in scopes]
         calls = [("inspect", len(k), *k, self._step) for k in keys]
         return await self._evaluate(link, calls) if calls else []
+
+    async def forgive(self, link: Link, scope: str) -> None:
+        """Forget that a site has said "not now"."""
+        await self._evaluate(link, [("forgive", 1, self._keys.of(scope).state)])
 
     async def command(self, link: Link, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Plain commands, in one go. Raises `ServerUnreachableError` if the server refuses one."""

@@ -11,7 +11,8 @@ import pytest
 from semaphore_middleware.limits import Limit
 from semaphore_middleware.messages import Answer, Ask
 from semaphore_middleware.outcome import Outcome, Report
-from tests.nodes import Caller, Outside, in_asyncio
+from semaphore_middleware.rules import Change
+from tests.nodes import Caller, Outside, in_asyncio, key
 from tests.servers import RedisServer
 
 MOST = 16
@@ -152,6 +153,33 @@ async def test_it_does_not_grow_where_it_is_not_used(server: RedisServer) -> Non
         await a.acquire("s", number, limit=LIMIT)
         answer = await visitor.answer((number,), Outcome(QUICK))
     assert answer.limit == before
+
+
+@in_asyncio
+async def test_it_does_not_grow_where_a_delay_keeps_it_from_being_used(
+    server: RedisServer, outside: Outside
+) -> None:
+    a = await Caller.join(server, "a")
+    spaced = Limit(MOST, delay=60, adaptive=True)
+    for number in range(0, 400, 2):
+        outside.client.hset(key("s", "state"), "next", 1)
+        answer = await a.acquire("s", number, number + 1, limit=spaced)
+        report = Report.of([(Outcome(QUICK), 0.0)])
+        ask = Ask("report", "s", spaced, answer.granted, report)
+        (answer,) = await a.store.run(a.link, [ask])
+    assert answer.limit <= 2
+
+
+@in_asyncio
+async def test_resuming_a_site_does_not_begin_its_limit_anew(server: RedisServer) -> None:
+    a = await Caller.join(server, "a")
+    await Visitor(a, lambda _: QUICK).rounds(60)
+    await a.change(Change.pause("s", "boss"))
+    await a.change(Change.resume("s", "boss"))
+    assert (await a.acquire("s", 10**6, limit=LIMIT)).limit == MOST
+    await a.change(Change.reset("s"))
+    await a.release("s", 10**6, limit=LIMIT)
+    assert (await a.acquire("s", 10**6 + 1, limit=LIMIT)).limit == 1
 
 
 @in_asyncio

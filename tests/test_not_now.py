@@ -4,24 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
-from email.utils import formatdate
 from pathlib import Path
 from typing import Any
 
 import pytest
 from scrapy import Request
-from scrapy.http import Response
 
 from semaphore_middleware import FairSemaphore, Permit, hands
-from semaphore_middleware.answers import retry_after
 from semaphore_middleware.gate import gate_of
 from semaphore_middleware.keys import Keys
 from tests.crawls import ADD_ON, Crawl, asyncio_test, both, scrapy, until
 from tests.servers import RedisServer, free_port
 from tests.site import Site
 from tests.visits import Visits
-
-NOW = 1_800_000_000
 
 
 class Tolerant(Visits):
@@ -32,38 +27,6 @@ class Tolerant(Visits):
 
 def requests(site: Site, count: int, path: str = "/busy/") -> list[Request]:
     return [Request(site.url(f"{path}{n}")) for n in range(count)]
-
-
-# Retry-After ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("value", "seconds"),
-    [
-        ("30", 30),
-        (" 0 ", 0),
-        ("-5", 0),
-        ("1.5", 0),
-        ("soon", 0),
-        ("", 0),
-        ("²", 0),
-        ("9" * 5000, float("inf")),
-        (formatdate(NOW + 90, usegmt=True), 90),
-        (formatdate(NOW - 90, usegmt=True), 0),
-        ("Fri, 99 Foo 2026 00:00:00 GMT", 0),
-        ("Wed, 01 Jan 99999999999 00:00:00 GMT", 0),
-    ],
-)
-def test_retry_after_is_read_whatever_a_site_writes(value: str, seconds: float) -> None:
-    headers = {"Retry-After": value.encode("latin-1"), "Date": formatdate(NOW, usegmt=True)}
-    assert retry_after(Response("http://a/", headers=headers)) == seconds
-
-
-def test_a_date_is_taken_by_our_clock_where_the_site_tells_no_time() -> None:
-    assert retry_after(Response("http://a/", headers={"Retry-After": formatdate(0)})) == 0
-    far = Response("http://a/", headers={"Retry-After": formatdate(2**33)})
-    assert retry_after(far) > 10**9
-    assert retry_after(Response("http://a/")) == 0
 
 
 # One process ------------------------------------------------------------------------------------
@@ -257,6 +220,24 @@ def _permit_of(crawl: Crawl) -> Permit:
     permits = gate_of(crawl.crawler)._semaphore.permits()
     (permit,) = (permit for permit in permits if permit.scope == "127.0.0.1")
     return permit
+
+
+@both
+@asyncio_test
+async def test_an_answer_out_of_a_cache_is_not_the_site_s_word(
+    server: RedisServer, site: Site, by: Mapping[str, Any], tmp_path: Path
+) -> None:
+    site.refusals = None
+    cache: dict[str, Any] = {"HTTPCACHE_ENABLED": True, "HTTPCACHE_DIR": str(tmp_path)}
+    cache |= {"SEMAPHORE_BACKOFF_TIMES": 0, "RETRY_TIMES": 0}
+    first = Crawl(server, *requests(site, 1), spider=Tolerant, by=by, **cache)
+    await first.finished()
+    second = Crawl(server, *requests(site, 1), spider=Tolerant, by=by, **cache)
+    await second.finished()
+
+    assert len(site.arrivals) == 1
+    assert [response.status for response in second.spider.responses] == [429]
+    assert second.stat("semaphore/refused") == 0
 
 
 # Three processes --------------------------------------------------------------------------------

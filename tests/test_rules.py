@@ -147,6 +147,18 @@ async def test_a_scope_goes_on_although_its_pattern_is_paused(server: RedisServe
 
 
 @in_asyncio
+async def test_resume_says_no_more_than_it_must_so_that_a_later_pause_of_the_pattern_holds(
+    server: RedisServer,
+) -> None:
+    a = await Caller.join(server, "a")
+    async with FairSemaphore(server.url) as operator:
+        await operator.pause(HOST)
+        await operator.resume(HOST)
+        await operator.pause("*.example.org")
+        assert (await a.acquire(HOST, 1)).granted == ()
+
+
+@in_asyncio
 async def test_a_rule_outlives_every_node_and_every_idle_hour(
     server: RedisServer, outside: Outside
 ) -> None:

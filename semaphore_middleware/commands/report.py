@@ -26,11 +26,6 @@ def longest_wait(seen: Inspection) -> float | None:
     return max((waiter.age for waiter in seen.waiters), default=None)
 
 
-def fits(rule: Rule, scope: str) -> bool:
-    """Whether the rule holds for the scope, unless a more exact one says otherwise."""
-    return scope.endswith(rule.name[1:]) if rule.is_pattern else rule.name == scope
-
-
 @dataclass
 class NodeSum:
     """All that one node holds and waits for."""

@@ -8,7 +8,7 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from semaphore_middleware.commands.report import as_json, fits, is_known
+from semaphore_middleware.commands.report import as_json, is_known
 from semaphore_middleware.commands.session import (
     CommandError,
     Status,
@@ -75,12 +75,12 @@ async def look(
             raise CommandError(f"nothing is known of {clean(name)!r}", Status.UNKNOWN)
         seen.update((one.scope, one) for one in found)
     asked = {*names, *seen}
-    fitting = [rule for rule in rules if any(fits(rule, name) for name in asked)]
+    fitting = [rule for rule in rules if any(rule.fits(name) for name in asked)]
     return list(seen.values()), fitting
 
 
 async def _below(semaphore: FairSemaphore, pattern: Rule) -> list[Inspection]:
-    return [one for one in await semaphore.survey() if fits(pattern, one.scope)]
+    return [one for one in await semaphore.survey() if pattern.fits(one.scope)]
 
 
 async def _of(semaphore: FairSemaphore, name: str) -> list[Inspection]:

@@ -53,6 +53,6 @@ local function hear_latency(scope, report)
   else
     learn(scope, 'base', site.base + DRIFT * (mean - site.base))
   end
-  if scope.wanted >= scope.in_force.limit then grow(scope) end
+  if scope.used >= scope.in_force.limit then grow(scope) end -- else it is not put to the test
   begin_anew(scope)
 end

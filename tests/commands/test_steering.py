@@ -43,7 +43,7 @@ async def test_each_verb_says_what_holds_from_now_on(server: RedisServer) -> Non
     assert said == [
         f"{SITE}: paused; 2/2 held, 3 waiting\n",
         f"{SITE}: limit 1, delay 0.25 s, paused; 2/1 held, 3 waiting\n",
-        f"{SITE}: limit 1, delay 0.25 s, not paused; 2/1 held, 3 waiting\n",
+        f"{SITE}: limit 1, delay 0.25 s; 2/1 held, 3 waiting\n",
         f"{SITE}: nothing is set; 2/2 held, 3 waiting\n",
         f"{LONG}: limit ∞; 3/∞ held, 0 waiting\n",
         "*.example.org: limit 1\n",

@@ -1,0 +1,41 @@
+"""What is made of a site's words: `Retry-After`, however it is written."""
+
+from __future__ import annotations
+
+from email.utils import formatdate
+
+import pytest
+from scrapy.http import Response
+
+from semaphore_middleware.answers import retry_after
+
+NOW = 1_800_000_000
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [
+        ("30", 30),
+        (" 0 ", 0),
+        ("-5", 0),
+        ("1.5", 0),
+        ("soon", 0),
+        ("", 0),
+        ("²", 0),
+        ("9" * 5000, float("inf")),
+        (formatdate(NOW + 90, usegmt=True), 90),
+        (formatdate(NOW - 90, usegmt=True), 0),
+        ("Fri, 99 Foo 2026 00:00:00 GMT", 0),
+        ("Wed, 01 Jan 99999999999 00:00:00 GMT", 0),
+    ],
+)
+def test_retry_after_is_read_whatever_a_site_writes(value: str, seconds: float) -> None:
+    headers = {"Retry-After": value.encode("latin-1"), "Date": formatdate(NOW, usegmt=True)}
+    assert retry_after(Response("http://a/", headers=headers)) == seconds
+
+
+def test_a_date_is_taken_by_our_clock_where_the_site_tells_no_time() -> None:
+    assert retry_after(Response("http://a/", headers={"Retry-After": formatdate(0)})) == 0
+    far = Response("http://a/", headers={"Retry-After": formatdate(2**33)})
+    assert retry_after(far) > 10**9
+    assert retry_after(Response("http://a/")) == 0
