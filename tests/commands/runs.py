@@ -101,6 +101,16 @@ class Terminal:
     def press(self, keys: bytes) -> None:
         os.write(self._ours, keys)
 
+    async def ends_with(self, keys: bytes) -> int:
+        """Press them until it ends: Python's `input` does not hear of a Ctrl-C that comes between
+        its prompt and its reading, before the next key.
+        """
+        ended = asyncio.ensure_future(self.ended())
+        while not ended.done():
+            self.press(keys)
+            await asyncio.wait([ended], timeout=1)
+        return ended.result()
+
     @property
     def drawn(self) -> str:
         """All of it, with what the terminal obeys."""

@@ -109,8 +109,7 @@ async def test_in_a_terminal_it_waits_for_the_answer(
     try:
         await terminal.has_drawn("[y/N] ")
         assert len([id for id in outside.everyone(SITE) if id.startswith("one:")]) == 2
-        terminal.press(keys)
-        assert await terminal.ended() == status
+        assert await terminal.ends_with(keys) == status
         assert len([id for id in outside.everyone(SITE) if id.startswith("one:")]) == left
         assert "Traceback" not in terminal.drawn
     finally:
