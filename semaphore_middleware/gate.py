@@ -31,7 +31,7 @@ from semaphore_middleware.errors import (
     end_crawl,
 )
 from semaphore_middleware.hands import Hands
-from semaphore_middleware.limits import Limit
+from semaphore_middleware.limits import Limit, host_within, normal_host
 from semaphore_middleware.permit import Permit
 from semaphore_middleware.robots import CrawlDelays
 from semaphore_middleware.scopes import scope_finder
@@ -253,6 +253,14 @@ class Gate:
         self._engine.before_close(self._drain)
         spare_the_collector()
         logger.info("%s", self._introduction())
+        for name in self.settings.limits.exact:
+            if name == normal_host(name) and (host := host_within(name)):
+                logger.warning(
+                    "SEMAPHORE_LIMITS[%r]: a site goes by its host alone, %r. This one is for "
+                    "requests with that text as their meta['semaphore_scope'].",
+                    name,
+                    host,
+                )
         await self._watch.open(self._semaphore, self.stats)
         try:
             await self._open_while_wanted()
