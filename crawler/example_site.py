@@ -189,10 +189,12 @@ async def serve(site: ExampleSite) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Serve the example site until Ctrl-C.")
-    parser.add_argument("--pages", type=int, default=300)
-    parser.add_argument("--latency", type=float, default=0.1, help="seconds")
-    parser.add_argument("--port", type=int, default=0, help="0 for any free one")
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen at")
+    parser.add_argument("--pages", type=int, default=300, help="how many it has (%(default)s)")
+    parser.add_argument(
+        "--latency", type=float, default=0.1, help="seconds that each takes (%(default)s)"
+    )
+    parser.add_argument("--port", type=int, default=0, help="0 for any free one (%(default)s)")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen at (%(default)s)")
     options = parser.parse_args()
     with suppress(KeyboardInterrupt):
         asyncio.run(serve(ExampleSite(**vars(options))))

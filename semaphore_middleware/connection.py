@@ -139,7 +139,7 @@ class Server:
     def text_of(self, error: BaseException) -> str:
         if isinstance(error, TimeoutError) and not str(error):
             return f"no answer within {self.timeout:g} s"
-        return str(error).splitlines()[0] if str(error) else type(error).__name__
+        return str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
 
     def _explain(self, error: Exception) -> Exception:
         """Our word for redis-py's error: will it pass by itself, or not?"""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -134,6 +135,13 @@ def parse_limits(
         else:
             exact[name] = exact[normal_host(name)] = limit
     return Limits(default, exact, patterns, _parse_slots(slots, default))
+
+
+def host_within(name: str) -> str | None:
+    """The host of a name that is written as a URL, or with a port: no site's scope is called so."""
+    url = re.match(r"https?://(?:[^\s/@]*@)?([^\s/:?#\[]+)", name, re.IGNORECASE)
+    url = url or re.fullmatch(r"(localhost|[^\s/:]+\.[^\s/:]+):\d+", name, re.IGNORECASE)
+    return normal_host(url[1]) if url else None
 
 
 def normal_host(host: str) -> str:

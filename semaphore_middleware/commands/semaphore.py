@@ -26,8 +26,8 @@ VERBS = {  # verb -> the module that does it, and what it does
 
 EXIT_STATUSES = (
     "Exit status: 0 done; 1 asked whether to go on, and not told yes; 2 a value or an option is "
-    "not allowed; 3 the server cannot be reached, or has no address; 4 nothing is known of that "
-    "scope or node; 130 interrupted."
+    "not allowed; 3 the server cannot be reached, refuses, or has no address; 4 nothing is known "
+    "of that scope or node; 130 interrupted."
 )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from semaphore_middleware.commands.session import Status, answered, session
 from semaphore_middleware.commands.status import look
 from semaphore_middleware.commands.words import clean, held_of, limit_word, set_time
-from semaphore_middleware.limits import normal_host, parse_name
+from semaphore_middleware.limits import host_within, normal_host, parse_name
 from semaphore_middleware.messages import Inspection
 from semaphore_middleware.rules import Rule
 from semaphore_middleware.semaphore import FairSemaphore
@@ -46,7 +46,7 @@ async def say(semaphore: FairSemaphore, scope: str) -> None:
     rules = {rule.name: rule for rule in await semaphore.rules()}
     line = f"{clean(name)}: {_words(rules.get(name))}"
     if not is_pattern:
-        line += f"; {_state(await semaphore.inspect(name))}"
+        line += f"; {_state(await semaphore.inspect(name), host_within(name))}"
     print(line)
 
 
@@ -71,7 +71,8 @@ def _words(rule: Rule | None) -> str:
     return ", ".join(words) or "nothing is set"
 
 
-def _state(seen: Inspection) -> str:
+def _state(seen: Inspection, host: str | None) -> str:
     if not seen.holders and not seen.waiters:
-        return "not in use just now"
+        hint = f" (a site goes by its host alone: {clean(host)})" if host else ""
+        return f"not in use just now{hint}"
     return f"{held_of(seen)} held, {len(seen.waiters):,} waiting"

@@ -65,6 +65,14 @@ async def test_a_site_that_nobody_uses_yet_can_be_paused_and_is_said_to_be_idle(
 
 
 @in_asyncio
+async def test_a_url_is_said_to_be_no_sites_name(server: RedisServer) -> None:
+    ran = await semaphore(server, "pause", "https://Shop.example.org/cart")
+
+    hint = "not in use just now (a site goes by its host alone: shop.example.org)"
+    assert ran == (0, f"https://shop.example.org/cart: paused; {hint}\n", "")
+
+
+@in_asyncio
 async def test_no_delay_is_a_delay_that_can_be_set(server: RedisServer) -> None:
     async with FairSemaphore(server.url) as node:
         await node.acquire(SITE, Limit(2, delay=600))
