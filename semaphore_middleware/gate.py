@@ -22,7 +22,6 @@ from scrapy.exceptions import CloseSpider, IgnoreRequest
 from semaphore_middleware import embedded
 from semaphore_middleware.answers import REFUSALS, Answers
 from semaphore_middleware.collector import spare_the_collector
-from semaphore_middleware.connection import Server
 from semaphore_middleware.engine import Engine, check_reactor
 from semaphore_middleware.errors import (
     AcquireTimeoutError,
@@ -31,7 +30,8 @@ from semaphore_middleware.errors import (
     end_crawl,
 )
 from semaphore_middleware.hands import Hands
-from semaphore_middleware.limits import Limit, host_within, normal_host
+from semaphore_middleware.introduction import introduce, warn_of_mistakes
+from semaphore_middleware.limits import Limit
 from semaphore_middleware.permit import Permit
 from semaphore_middleware.robots import CrawlDelays
 from semaphore_middleware.scopes import scope_finder
@@ -251,15 +251,8 @@ class Gate:
             connect(self.answers.received, signals.response_received)
         self._engine.before_close(self._drain)
         spare_the_collector()
-        logger.info("%s", self._introduction())
-        for name in self.settings.limits.exact:
-            if name == normal_host(name) and (host := host_within(name)):
-                logger.warning(
-                    "SEMAPHORE_LIMITS[%r]: a site goes by its host alone, %r. This one is for "
-                    "requests with that text as their meta['semaphore_scope'].",
-                    name,
-                    host,
-                )
+        introduce(self.node, self.url or "", self._lodger is not None, self.settings.limits)
+        warn_of_mistakes(self._crawler.settings, self.settings.limits)
         await self._watch.open(self._semaphore, self.stats)
         try:
             await self._open_while_wanted()
@@ -269,22 +262,6 @@ class Gate:
             raise CloseSpider("semaphore_error") from None
         finally:
             self._opened.set()
-
-    def _introduction(self) -> str:
-        """What this crawl goes by: Scrapy's own log shows the settings of its opened slots only."""
-        default = self.settings.limits.default
-        assert default is not None  # CONCURRENT_REQUESTS_PER_DOMAIN has a number
-        delay = f", {default.delay:g} s from one start to the next" if default.delay else ""
-        embedded_for = (
-            ""
-            if self._lodger is None
-            else " (embedded, for this user's crawls on this machine only)"
-        )
-        return (
-            f"This is node {self.node}. All nodes at {Server(self.url or '', 1)}{embedded_for} "
-            f"together have at most {default.concurrency} open at a site{delay}, where no other "
-            "limit is set for it."
-        )
 
     async def _open_while_wanted(self) -> None:
         """A crawl that is stopped before it has begun sends no signal, so look now and then."""

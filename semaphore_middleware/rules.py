@@ -40,6 +40,12 @@ class Rule:
         """Whether it is for each host below one, not for a scope."""
         return self.name.startswith("*.")
 
+    @property
+    def says_more_than_paused(self) -> bool:
+        """Whether it sets a part of the limit as well."""
+        parts = (self.concurrency, self.delay, self.jitter, self.adaptive)
+        return any(part is not None for part in parts)
+
     def fits(self, scope: str) -> bool:
         """Whether it holds for the scope, unless a more exact one says otherwise."""
         return scope.endswith(self.name[1:]) if self.is_pattern else self.name == scope
@@ -98,13 +104,17 @@ class Change:
         return cls(_names(name), {"paused": True, "by": by})
 
     @classmethod
-    def resume(cls, name: str, by: str, though_paused: bool = False) -> Self:
+    def resume(
+        cls, name: str, by: str, though_paused: bool = False, said_more: bool = False
+    ) -> Self:
         """With `though_paused` a scope goes on although a pattern that it fits is paused. Else that
-        is not said, or a pause of the pattern would not hold for it later.
+        is not said, or a pause of the pattern would not hold for it later; and nothing is left of
+        a rule that has not `said_more`.
         """
         if though_paused:
             return cls(_names(name), {"paused": False, "by": by}, forgive=True)
-        return cls(_names(name), {}, unset=("paused",), forgive=True)
+        unset = ("paused",) if said_more else ("paused", "by")
+        return cls(_names(name), {}, unset=unset, forgive=True)
 
     @classmethod
     def reset(cls, name: str) -> Self:

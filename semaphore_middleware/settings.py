@@ -17,6 +17,14 @@ if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
 
 URLS = ("SEMAPHORE_REDIS_URL", "REDIS_URL")  # in the settings, then in the environment
+NAMES = frozenset(
+    f"SEMAPHORE_{name}"
+    for name in (
+        *("ENABLED", "REDIS_URL", "LIMITS", "SCOPE", "LEASE", "ACQUIRE_TIMEOUT", "RECOVERY_WAIT"),
+        *("BACKOFF_CODES", "BACKOFF_START", "BACKOFF_MAX", "BACKOFF_TIMES", "OBEY_CRAWL_DELAY"),
+        *("MAX_CRAWL_DELAY", "METRICS_PORT", "METRICS_HOST", "PREFIX", "NODE"),
+    )
+)
 SCOPES = ("host", "registered_domain")
 
 

@@ -51,10 +51,16 @@ class Steering:
 
     async def resume(self, link: Link, name: str, by: str) -> None:
         """Take a pause back, whoever has asked for it."""
-        plain = Change.resume(name, by)
-        patterns = [rule for rule in await self.rules(link) if rule.is_pattern and rule.paused]
-        over = any(p.fits(one) for p in patterns for one in plain.names if one != p.name)
-        await self.change(link, Change.resume(name, by, over) if over else plain)
+        rules = await self.rules(link)
+        names = Change.resume(name, by).names
+        over = any(
+            rule.paused and rule.is_pattern and rule.fits(one)
+            for rule in rules
+            for one in names
+            if one != rule.name
+        )
+        said_more = any(rule.name in names and rule.says_more_than_paused for rule in rules)
+        await self.change(link, Change.resume(name, by, over, said_more))
 
     async def change(self, link: Link, change: Change) -> None:
         """Change what operators have set, and tell all nodes."""

@@ -30,6 +30,7 @@ FLOORS = [  # from the top; arrows only go down
         "answers",
         "collector",
         "hands",
+        "introduction",
         "robots",
         "scopes",
         "semaphore",

@@ -154,6 +154,7 @@ async def test_resume_says_no_more_than_it_must_so_that_a_later_pause_of_the_pat
     async with FairSemaphore(server.url) as operator:
         await operator.pause(HOST)
         await operator.resume(HOST)
+        assert await operator.rules() == []
         await operator.pause("*.example.org")
         assert (await a.acquire(HOST, 1)).granted == ()
 

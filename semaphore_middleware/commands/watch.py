@@ -180,7 +180,8 @@ class Keyboard:
     def __exit__(self, *_: object) -> None:
         if self._as_it_was is not None:
             asyncio.get_running_loop().remove_reader(self._file)
-            termios.tcsetattr(self._file, termios.TCSADRAIN, self._as_it_was)
+            with suppress(termios.error):  # the terminal is gone
+                termios.tcsetattr(self._file, termios.TCSADRAIN, self._as_it_was)
 
     @contextmanager
     def let_go(self) -> Iterator[None]:
