@@ -60,7 +60,8 @@ end
 local function read(scope)
   local values = redis.call('HMGET', scope.state, unpack(FIELDS))
   for i, field in ipairs(FIELDS) do
-    scope[field] = TEXTS[field] and values[i] or tonumber(values[i]) or nil
+    local value = values[i]
+    if value then scope[field] = TEXTS[field] and value or tonumber(value) end
   end
   scope.changed, scope.count, scope.endless = {}, {}, { state = not scope.limit }
   for _, key in ipairs({ 'held', 'line' }) do

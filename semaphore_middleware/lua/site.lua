@@ -37,12 +37,12 @@ end
 -- What holds now: an operator's word before the nodes'.
 local function in_force(rule, limit, delay, jitter, adaptive)
   if rule.adaptive then adaptive = rule.adaptive == '1' end
-  local most = tonumber(rule.concurrency) or limit
+  local most = rule.concurrency and tonumber(rule.concurrency) or limit
   return {
     most = most,
     limit = most, -- but for an adaptive one, whose working limit is lower at times
-    delay = tonumber(rule.delay) or delay,
-    jitter = tonumber(rule.jitter) or jitter,
+    delay = rule.delay and tonumber(rule.delay) or delay,
+    jitter = rule.jitter and tonumber(rule.jitter) or jitter,
     adaptive = adaptive,
     paused = rule.paused == '1',
   }
