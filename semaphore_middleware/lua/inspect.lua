@@ -28,7 +28,7 @@ end
 local limit, delay, jitter, adaptive, after, text, idle, grants = unpack(redis.call('HMGET',
   KEYS[4], 'limit', 'delay', 'jitter', 'adaptive', 'next', 'learnt', 'idle', 'grants'))
 local rule, site = rule_of(KEYS[1], KEYS[6]), read_learnt(text)
-local force = in_force(rule, tonumber(limit) or 0, tonumber(delay) or 0, jitter, adaptive == '1')
+local force = in_force(rule, tonumber(limit) or 0, tonumber(delay) or 0, jitter, adaptive)
 if force.adaptive and site.working > 0 then
   force.limit = math.min(force.most, math.floor(site.working))
 end

@@ -78,7 +78,12 @@ end
 
 -- An adaptive limit starts low, or the site's own latency would never be seen.
 local function apply_working_limit(scope)
-  if scope.site.working == 0 then learn(scope, 'working', 1) end
+  if scope.site.working == 0 then
+    for _, part in ipairs(LEARNT) do
+      scope.site[part] = scope.site[part] or 0
+    end
+    learn(scope, 'working', 1)
+  end
   scope.in_force.limit = math.min(scope.in_force.most, math.floor(scope.site.working))
 end
 
@@ -112,8 +117,11 @@ local function agree_on_limit(scope)
   keep(scope, 'limit', math.min(scope.limit or asked.limit, asked.limit))
   agree_on_delay(scope)
   if asked.adaptive > 0 then keep(scope, 'adaptive', 1) end
-  local adaptive = scope.adaptive == 1
-  scope.in_force = in_force(scope.rule, scope.limit, scope.delay, scope.jitter, adaptive)
+  if scope.rule == NO_RULE and not scope.adaptive then
+    scope.in_force = scope -- what the nodes agree on, as for most scopes
+  else
+    scope.in_force = in_force(scope.rule, scope.limit, scope.delay, scope.jitter, scope.adaptive)
+  end
   apply_changed_delay(scope)
   if scope.in_force.adaptive then apply_working_limit(scope) end
 end
@@ -142,7 +150,7 @@ end
 local function pack_learnt(site)
   local values = {}
   for i, part in ipairs(LEARNT) do
-    values[i] = site[part]
+    values[i] = site[part] or 0
   end
   return table.concat(values, ' ')
 end

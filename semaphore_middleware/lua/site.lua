@@ -60,10 +60,7 @@ local LEARNT = {
 }
 
 local function read_learnt(text)
-  local learnt = {
-    quiet = 0, backoff = 0, failures = 0, working = 0, base = 0, steady = 0,
-    samples = 0, sum = 0, since = 0,
-  }
+  local learnt = { quiet = 0, backoff = 0, failures = 0, working = 0 } -- the others only adapt
   if text then
     local values = string.gmatch(text, '%S+')
     for _, part in ipairs(LEARNT) do
