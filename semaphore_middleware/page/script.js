@@ -131,7 +131,8 @@ function changes(last, scope) {
     found.push(`has a limit of ${limit(scope.most)}, set by ${withoutLetters(scope.by)}`);
   }
   if (scope.by && scope.delay !== last.delay) found.push(`has a delay of ${seconds(scope.delay)}`);
-  if (last.by && !scope.by) found.push("goes by the nodes’ settings again");
+  const changed = scope.most !== last.most || scope.delay !== last.delay;
+  if (last.by && !scope.by && (changed || !found.length)) found.push("goes by the nodes’ settings again");
   return found;
 }
 
