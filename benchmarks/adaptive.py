@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 from benchmarks.crawls import crawl_together
@@ -39,7 +39,7 @@ def measure(quick: bool) -> Report:
         latencies = [1000 * (visit.end - visit.begin) for visit in answered]
         errors = len(settled) - len(answered)
         rate = len(answered) / (settled[-1].begin - settled[0].begin)
-        rows.append([name, in_hand, median(latencies), mean_of(latencies), errors, rate])
+        rows.append([name, in_hand, median(latencies), fmean(latencies), errors, rate])
         if name.startswith("adaptive"):
             goals.append(
                 Goal(
@@ -68,10 +68,6 @@ def measure(quick: bool) -> Report:
             "Counted from a quarter of the requests to nine tenths; the site itself counts.",
         ),
     )
-
-
-def mean_of(values: list[float]) -> float:
-    return sum(values) / len(values)
 
 
 def _limited(limit: Any) -> dict[str, Any]:
