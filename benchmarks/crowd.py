@@ -12,8 +12,8 @@ from itertools import islice
 from typing import Self
 
 from semaphore_middleware.connection import Link, Server
-from semaphore_middleware.limits import Limit
 from semaphore_middleware.messages import MOST_PERMITS, Answer, Ask, Message, Verb
+from semaphore_middleware.model.limits import Limit
 from tests.nodes import Caller
 from tests.servers import RedisServer
 

@@ -13,11 +13,11 @@ from semaphore_middleware.errors import (
     ServerUnreachableError,
     SettingsError,
 )
-from semaphore_middleware.limits import Limit
-from semaphore_middleware.messages import Inspection, Member
-from semaphore_middleware.outcome import Backoff
+from semaphore_middleware.model.feedback import Backoff
+from semaphore_middleware.model.inspection import Inspection, Member
+from semaphore_middleware.model.limits import Limit
+from semaphore_middleware.model.rules import Rule
 from semaphore_middleware.permit import Permit
-from semaphore_middleware.rules import Rule
 from semaphore_middleware.semaphore import FairSemaphore
 
 __all__ = [

@@ -31,7 +31,7 @@ from semaphore_middleware.errors import (
 )
 from semaphore_middleware.hands import Hands
 from semaphore_middleware.introduction import introduce, warn_of_mistakes
-from semaphore_middleware.limits import Limit
+from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.permit import Permit
 from semaphore_middleware.robots import CrawlDelays
 from semaphore_middleware.scopes import scope_finder

@@ -7,7 +7,8 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from semaphore_middleware.connection import Server
-from semaphore_middleware.limits import Limits, host_within, normal_host
+from semaphore_middleware.model.hosts import host_within, normal_host
+from semaphore_middleware.model.limits import Limits
 from semaphore_middleware.settings import NAMES
 
 if TYPE_CHECKING:

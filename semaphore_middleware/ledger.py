@@ -13,11 +13,11 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from semaphore_middleware.errors import ClosedError
-from semaphore_middleware.limits import Limit
 from semaphore_middleware.messages import Answer, Ask, Message, asks
-from semaphore_middleware.outcome import Outcome, Report
+from semaphore_middleware.model.feedback import Outcome, Report
+from semaphore_middleware.model.lease import GRACE, RENEWAL
+from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.permit import Permit, Stage
-from semaphore_middleware.store import GRACE, RENEWAL
 
 logger = logging.getLogger(__name__)
 

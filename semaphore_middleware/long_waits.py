@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from semaphore_middleware.errors import SemaphoreError
-from semaphore_middleware.messages import Inspection
+from semaphore_middleware.model.inspection import Inspection
 from semaphore_middleware.permit import Stage
 from semaphore_middleware.semaphore import FairSemaphore
 

@@ -9,8 +9,8 @@ from enum import Enum
 from types import TracebackType
 
 from semaphore_middleware.errors import PermitLostError
-from semaphore_middleware.limits import Limit
-from semaphore_middleware.outcome import Outcome
+from semaphore_middleware.model.feedback import Outcome
+from semaphore_middleware.model.limits import Limit
 
 
 class Stage(Enum):

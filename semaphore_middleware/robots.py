@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from scrapy.downloadermiddlewares.robotstxt import RobotsTxtMiddleware as ScrapyRobotsTxtMiddleware
 from scrapy.utils.httpobj import urlparse_cached
 
-from semaphore_middleware.limits import Limit
+from semaphore_middleware.model.limits import Limit
 
 if TYPE_CHECKING:
     from scrapy import Request

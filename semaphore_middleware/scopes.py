@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from scrapy.utils.httpobj import urlparse_cached
 
 from semaphore_middleware.errors import SettingsError
-from semaphore_middleware.limits import normal_host
+from semaphore_middleware.model.hosts import normal_host
 
 if TYPE_CHECKING:
     from scrapy import Request

@@ -12,12 +12,12 @@ from semaphore_middleware import embedded
 from semaphore_middleware.connection import Server
 from semaphore_middleware.errors import AcquireTimeoutError, ClosedError, SettingsError
 from semaphore_middleware.keys import Keys
-from semaphore_middleware.limits import ALLOWED, LONGEST, Limit
-from semaphore_middleware.messages import Inspection
+from semaphore_middleware.model.feedback import Backoff
+from semaphore_middleware.model.inspection import Inspection
+from semaphore_middleware.model.limits import ALLOWED, LONGEST, Limit
+from semaphore_middleware.model.rules import Change, Rule
 from semaphore_middleware.node import Node
-from semaphore_middleware.outcome import Backoff
 from semaphore_middleware.permit import Permit
-from semaphore_middleware.rules import Change, Rule
 from semaphore_middleware.settings import check_prefix, default_node, url_from_environment
 from semaphore_middleware.steering import Steering
 from semaphore_middleware.store import Store

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from semaphore_middleware.errors import SettingsError, end_crawl
-from semaphore_middleware.limits import LONGEST, Limit, Limits, parse_limits
-from semaphore_middleware.outcome import Backoff
+from semaphore_middleware.model.feedback import Backoff
+from semaphore_middleware.model.limits import LONGEST, Limit, Limits, parse_limits
 
 if TYPE_CHECKING:
     from scrapy.settings import BaseSettings

@@ -6,9 +6,10 @@ from typing import Any
 
 from semaphore_middleware.connection import Link
 from semaphore_middleware.keys import Keys
-from semaphore_middleware.limits import Limit
-from semaphore_middleware.messages import Ask, Inspection
-from semaphore_middleware.rules import LIMITLESS, Change, Rule
+from semaphore_middleware.messages import Ask
+from semaphore_middleware.model.inspection import Inspection
+from semaphore_middleware.model.limits import Limit
+from semaphore_middleware.model.rules import LIMITLESS, Change, Rule
 from semaphore_middleware.store import Store
 
 MOST = 200  # scopes to look at in one round trip

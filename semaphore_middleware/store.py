@@ -23,8 +23,9 @@ from semaphore_middleware.errors import ServerUnreachableError
 from semaphore_middleware.keys import Keys, encoded
 from semaphore_middleware.life import Life
 from semaphore_middleware.messages import Answer, Ask, batches
-from semaphore_middleware.outcome import Backoff
-from semaphore_middleware.rules import LIMITLESS
+from semaphore_middleware.model.feedback import Backoff
+from semaphore_middleware.model.lease import STEP
+from semaphore_middleware.model.rules import LIMITLESS
 
 logger = logging.getLogger(__name__)
 
@@ -35,14 +36,6 @@ LEARNING = ("adaptive", "answers")  # and these in front of "report"
 # Seconds that an epoch is kept after its last use: a wall clock that is set an hour ahead must not
 # expire it, for a node that is new could not tell that from an idle server.
 KEPT = 3 * 3600.0
-
-# Shares of a lease. Renewals come more often than the server's clock may step in a call (STEP), so
-# that it keeps pace with time, and a step too far still leaves the living time to renew:
-# RENEWAL < STEP, and RENEWAL + STEP + RENEWAL < 1. And a node ends what it could not renew (GRACE)
-# before such a clock, one step ahead, can think the lease over: GRACE < 1 - STEP.
-RENEWAL = 0.3
-STEP = 0.32
-GRACE = 0.65
 
 
 class Store:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from semaphore_middleware.limits import Limits
+from semaphore_middleware.model.limits import Limits
 
 if TYPE_CHECKING:
     from scrapy import Request

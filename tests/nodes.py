@@ -13,9 +13,10 @@ from typing import Any, ParamSpec, Self, TypeVar
 
 from semaphore_middleware.connection import Link, Server
 from semaphore_middleware.keys import Keys
-from semaphore_middleware.limits import Limit
-from semaphore_middleware.messages import Answer, Ask, Inspection, Verb
-from semaphore_middleware.rules import Change
+from semaphore_middleware.messages import Answer, Ask, Verb
+from semaphore_middleware.model.inspection import Inspection
+from semaphore_middleware.model.limits import Limit
+from semaphore_middleware.model.rules import Change
 from semaphore_middleware.steering import Steering
 from semaphore_middleware.store import Store
 from tests.servers import RedisServer

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from semaphore_middleware import Limit, SettingsError
-from semaphore_middleware.limits import ALLOWED, Limits, normal_host, parse_limit, parse_limits
+from semaphore_middleware.model.hosts import normal_host
+from semaphore_middleware.model.limits import ALLOWED, Limits, parse_limit, parse_limits
 
 DEFAULT = Limit(8, delay=1, jitter=0.5)
 SETTING = "SEMAPHORE_LIMITS"

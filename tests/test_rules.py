@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from semaphore_middleware import FairSemaphore, Inspection, Limit, Rule, SettingsError
-from semaphore_middleware.rules import Change
+from semaphore_middleware.model.rules import Change
 from tests.nodes import PATIENCE, Caller, Outside, eventually, in_asyncio
 from tests.servers import RedisServer
 

@@ -17,7 +17,7 @@ from semaphore_middleware import (
     Limit,
     SettingsError,
 )
-from semaphore_middleware.limits import ALLOWED
+from semaphore_middleware.model.limits import ALLOWED
 from tests.nodes import AGES, Loop, eventually, in_asyncio
 from tests.servers import RedisServer
 

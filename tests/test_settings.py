@@ -11,7 +11,7 @@ import pytest
 from scrapy.settings import Settings
 
 from semaphore_middleware import Limit, SettingsError
-from semaphore_middleware.outcome import Backoff
+from semaphore_middleware.model.feedback import Backoff
 from semaphore_middleware.settings import SemaphoreSettings
 
 

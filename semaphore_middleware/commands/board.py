@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from semaphore_middleware.commands.report import in_order
-from semaphore_middleware.messages import Inspection
+from semaphore_middleware.model.inspection import Inspection
 
 SAMPLES = 30  # looks to remember
 LATELY = 6  # looks that the rate is a mean of

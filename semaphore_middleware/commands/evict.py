@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from semaphore_middleware.commands.report import NodeSum, by_node
 from semaphore_middleware.commands.session import CommandError, Status, answered, session
 from semaphore_middleware.commands.words import clean, count, time_of
-from semaphore_middleware.messages import Inspection
+from semaphore_middleware.model.inspection import Inspection
 from semaphore_middleware.settings import SemaphoreSettings
 
 if TYPE_CHECKING:

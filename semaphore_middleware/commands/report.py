@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from semaphore_middleware.messages import Inspection, Member
-from semaphore_middleware.rules import LIMITLESS, Rule
+from semaphore_middleware.model.inspection import Inspection, Member
+from semaphore_middleware.model.rules import LIMITLESS, Rule
 
 
 def in_order(seen: Iterable[Inspection]) -> list[Inspection]:

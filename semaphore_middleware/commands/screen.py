@@ -17,8 +17,8 @@ from semaphore_middleware.commands.words import (
     time_of,
     time_or_nothing,
 )
-from semaphore_middleware.messages import Inspection
-from semaphore_middleware.rules import LIMITLESS
+from semaphore_middleware.model.inspection import Inspection
+from semaphore_middleware.model.rules import LIMITLESS
 
 BARS = " ▁▂▃▄▅▆▇█"
 WIDE = 100  # columns from which on there is room for longer sparklines

@@ -18,8 +18,8 @@ from semaphore_middleware.commands.words import (
     time_or_nothing,
     without_letters,
 )
-from semaphore_middleware.messages import Inspection
-from semaphore_middleware.rules import Rule
+from semaphore_middleware.model.inspection import Inspection
+from semaphore_middleware.model.rules import Rule
 
 
 def show(seen: Sequence[Inspection], rules: Sequence[Rule], members: bool, nodes: bool) -> None:

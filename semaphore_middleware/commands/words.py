@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from semaphore_middleware.messages import Inspection
-from semaphore_middleware.rules import LIMITLESS
+from semaphore_middleware.model.inspection import Inspection
+from semaphore_middleware.model.rules import LIMITLESS
 
 NOTHING = "-"
 UNITS = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"))

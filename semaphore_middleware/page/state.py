@@ -12,8 +12,8 @@ from operator import itemgetter
 from typing import Any, Self
 
 from semaphore_middleware.errors import SettingsError
-from semaphore_middleware.messages import Inspection, Member
-from semaphore_middleware.rules import Rule
+from semaphore_middleware.model.inspection import Inspection, Member
+from semaphore_middleware.model.rules import Rule
 
 SHOWN = 200  # scopes, and rules; of more than that nobody reads a table
 MEMBERS = 100  # holders, and waiters, of the scope that is looked into

@@ -10,9 +10,9 @@ from typing import Any
 from semaphore_middleware.commands.report import as_json
 from semaphore_middleware.commands.semaphore import EXIT_STATUSES
 from semaphore_middleware.commands.session import Status
-from semaphore_middleware.limits import Limit
-from semaphore_middleware.messages import Inspection, Member
-from semaphore_middleware.rules import Rule
+from semaphore_middleware.model.inspection import Inspection, Member
+from semaphore_middleware.model.limits import Limit
+from semaphore_middleware.model.rules import Rule
 from tests.commands.runs import REPOSITORY, Terminal, semaphore
 from tests.nodes import AGES, Caller, in_asyncio
 from tests.servers import RedisServer

@@ -8,7 +8,7 @@ import pytest
 
 from semaphore_middleware.commands.board import SAMPLES, Board
 from semaphore_middleware.commands.screen import screen, sparkline
-from semaphore_middleware.messages import Inspection, Member
+from semaphore_middleware.model.inspection import Inspection, Member
 
 PAGE = (Path(__file__).parents[2] / "docs" / "commands.md").read_text("utf-8")
 SERVER = "redis://redis.example.internal:6379/0"

@@ -14,8 +14,8 @@ from semaphore_middleware.commands.words import (
     time_of,
     without_letters,
 )
-from semaphore_middleware.messages import Inspection
-from semaphore_middleware.rules import LIMITLESS
+from semaphore_middleware.model.inspection import Inspection
+from semaphore_middleware.model.rules import LIMITLESS
 
 
 @pytest.mark.parametrize(

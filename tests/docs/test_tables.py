@@ -13,7 +13,7 @@ from scrapy.settings import Settings, default_settings
 import crawler.settings
 from crawler.arguments import KNOWN
 from semaphore_middleware import FairSemaphore, SettingsError
-from semaphore_middleware.limits import Limits
+from semaphore_middleware.model.limits import Limits
 from semaphore_middleware.settings import SemaphoreSettings, is_enabled
 from semaphore_middleware.stats import ScopeCount
 from tests.docs.pages import PATHS, REPOSITORY, name_of, page, rows

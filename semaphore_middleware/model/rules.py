@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from semaphore_middleware.keys import encoded
-from semaphore_middleware.limits import Limit, normal_host, parse_name, parse_parts
+from semaphore_middleware.model.hosts import normal_host, parse_name
+from semaphore_middleware.model.limits import Limit, parse_parts
 
 LIMITLESS = 2**53  # Lua's numbers count no further
 

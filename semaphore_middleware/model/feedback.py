@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from semaphore_middleware.errors import SettingsError
-from semaphore_middleware.limits import LONGEST
+from semaphore_middleware.model.limits import LONGEST
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from semaphore_middleware.errors import SettingsError
+from semaphore_middleware.model.hosts import normal_host, parse_name
 
 LONGEST = 1e9  # seconds that anything may take: Redis counts milliseconds in 64 bits
 ALLOWED = (
@@ -103,23 +103,6 @@ def parse_parts(value: Any, where: str) -> dict[str, Any]:
     return {key: checks[key](part, f"{where}[{key!r}]") for key, part in value.items()}
 
 
-def parse_name(name: Any, where: str) -> str:
-    """Check what a limit is for: a scope, as it is, or '*.' and a host, in its normal form."""
-    if not isinstance(name, str) or not normal_host(name):
-        raise SettingsError(f"{where}: the host is empty; allowed is a host or '*.host'")
-    if name.startswith("*."):
-        suffix = normal_host(name[2:])
-        if not suffix or "*" in suffix:
-            raise SettingsError(f"{where}: allowed is a host, or '*.' and a host")
-        return f"*.{suffix}"
-    if "*" in name:
-        raise SettingsError(
-            f"{where}: a '*' may only stand first, as in '*.example.org'; the limit of all "
-            "other hosts is CONCURRENT_REQUESTS_PER_DOMAIN"
-        )
-    return name
-
-
 def parse_limits(
     settings: Mapping[str, Any], slots: Mapping[str, Any], default: Limit, setting: str
 ) -> Limits:
@@ -135,24 +118,6 @@ def parse_limits(
         else:
             exact[name] = exact[normal_host(name)] = limit
     return Limits(default, exact, patterns, _parse_slots(slots, default))
-
-
-def host_within(name: str) -> str | None:
-    """The host of a name that is written as a URL, or with a port: no site's scope is called so."""
-    url = re.match(r"https?://(?:[^\s/@]*@)?([^\s/:?#\[]+)", name, re.IGNORECASE)
-    url = url or re.fullmatch(r"(localhost|[^\s/:]+\.[^\s/:]+):\d+", name, re.IGNORECASE)
-    return normal_host(url[1]) if url else None
-
-
-def normal_host(host: str) -> str:
-    """A host as URLs have it: lower case, no dot at the end, IDNA where it is not ASCII."""
-    host = host.strip().lower().rstrip(".")
-    if not host.isascii():
-        try:
-            return host.encode("idna").decode("ascii")
-        except UnicodeError:
-            return host  # the name of a scope, not of a host
-    return host
 
 
 def _concurrency_or_none(value: Any, where: str) -> int | None:
