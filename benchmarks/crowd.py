@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Self
 
-from semaphore_middleware.connection import Link, Server
-from semaphore_middleware.messages import MOST_PERMITS, Answer, Ask, Message, Verb
 from semaphore_middleware.model.limits import Limit
+from semaphore_middleware.redis.connection import Link, Server
+from semaphore_middleware.redis.protocol import MOST_PERMITS, Answer, Ask, Message, Verb
 from tests.nodes import Caller
 from tests.servers import RedisServer
 

@@ -17,8 +17,8 @@ from typing import Any
 import redis
 
 from benchmarks.report import Cell, Goal, Report
-from semaphore_middleware.messages import Ask
 from semaphore_middleware.model.limits import Limit
+from semaphore_middleware.redis.protocol import Ask
 from tests.nodes import Caller
 from tests.servers import RedisServer
 

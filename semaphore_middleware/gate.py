@@ -19,7 +19,6 @@ from weakref import WeakKeyDictionary, WeakSet
 from scrapy import signals
 from scrapy.exceptions import CloseSpider, IgnoreRequest
 
-from semaphore_middleware import embedded
 from semaphore_middleware.answers import REFUSALS, Answers
 from semaphore_middleware.collector import spare_the_collector
 from semaphore_middleware.engine import Engine, check_reactor
@@ -33,6 +32,7 @@ from semaphore_middleware.hands import Hands
 from semaphore_middleware.introduction import introduce, warn_of_mistakes
 from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.permit import Permit
+from semaphore_middleware.redis import embedded
 from semaphore_middleware.robots import CrawlDelays
 from semaphore_middleware.scopes import scope_finder
 from semaphore_middleware.semaphore import FairSemaphore

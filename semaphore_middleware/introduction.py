@@ -6,9 +6,9 @@ import logging
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
-from semaphore_middleware.connection import Server
 from semaphore_middleware.model.hosts import host_within, normal_host
 from semaphore_middleware.model.limits import Limits
+from semaphore_middleware.redis.connection import Server
 from semaphore_middleware.settings import NAMES
 
 if TYPE_CHECKING:

@@ -13,11 +13,11 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from semaphore_middleware.errors import ClosedError
-from semaphore_middleware.messages import Answer, Ask, Message, asks
 from semaphore_middleware.model.feedback import Outcome, Report
 from semaphore_middleware.model.lease import GRACE, RENEWAL
 from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.permit import Permit, Stage
+from semaphore_middleware.redis.protocol import Answer, Ask, Message, asks
 
 logger = logging.getLogger(__name__)
 

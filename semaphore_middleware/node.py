@@ -12,11 +12,11 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from semaphore_middleware.connection import Link, Server, patience
 from semaphore_middleware.errors import ClosedError, ServerRefusedError, ServerUnreachableError
 from semaphore_middleware.ledger import Ledger
 from semaphore_middleware.model.lease import RENEWAL
-from semaphore_middleware.store import Store
+from semaphore_middleware.redis.connection import Link, Server, patience
+from semaphore_middleware.redis.store import Store
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from semaphore_middleware.connection import Link
-from semaphore_middleware.keys import Keys
-from semaphore_middleware.messages import Ask
 from semaphore_middleware.model.inspection import Inspection
 from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.model.rules import LIMITLESS, Change, Rule
-from semaphore_middleware.store import Store
+from semaphore_middleware.redis.connection import Link
+from semaphore_middleware.redis.keys import Keys
+from semaphore_middleware.redis.protocol import Ask
+from semaphore_middleware.redis.store import Store
 
 MOST = 200  # scopes to look at in one round trip
 NO_LIMIT = Limit(LIMITLESS)  # to ask with, where the scope's own limit is not to be lowered

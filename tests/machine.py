@@ -15,10 +15,10 @@ from hypothesis.stateful import (
     rule,
 )
 
-from semaphore_middleware.messages import Ask, Message, Verb
 from semaphore_middleware.model.feedback import Report
 from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.model.rules import Change
+from semaphore_middleware.redis.protocol import Ask, Message, Verb
 from tests.model import Model
 from tests.nodes import Caller, Loop, Outside
 from tests.servers import RedisServer

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import count
 
-from semaphore_middleware.messages import Verb
+from semaphore_middleware.redis.protocol import Verb
 
 
 @dataclass

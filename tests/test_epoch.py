@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from semaphore_middleware import store
 from semaphore_middleware.errors import ServerUnreachableError
+from semaphore_middleware.redis.scripts import script
 from tests.nodes import AGES, Caller, Outside, epoch_key, eventually, in_asyncio
 from tests.servers import RedisServer
 
@@ -164,7 +164,7 @@ async def test_forgetting_the_scripts_is_harmless(server: RedisServer, outside: 
 
 
 def test_hello_tells_what_is_left_of_the_wait_and_never_lengthens_it(outside: Outside) -> None:
-    hello = store._source("clock") + store._source("hello")
+    hello = script("hello")
 
     def say(life: str, wait: int) -> int:
         left = outside.client.eval(hello, 1, "epoch", life, 0, wait, 60_000, 1000)

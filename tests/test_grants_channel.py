@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 
 from semaphore_middleware import FairSemaphore
-from semaphore_middleware.messages import Message
+from semaphore_middleware.redis.protocol import Message
 from tests.nodes import AGES, eventually, in_asyncio
 from tests.servers import RedisServer
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import semaphore_middleware
-from semaphore_middleware import store
+from semaphore_middleware.redis import store
 
 REPOSITORY = Path(__file__).parents[1]
 PACKAGE = REPOSITORY / "semaphore_middleware"

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from semaphore_middleware.messages import Verb
 from semaphore_middleware.model.limits import Limit
+from semaphore_middleware.redis.protocol import Verb
 from tests.nodes import AGES, Caller, Outside, eventually, in_asyncio
 from tests.servers import RedisServer
 

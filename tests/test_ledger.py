@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from semaphore_middleware.ledger import Ledger
-from semaphore_middleware.messages import Answer, Ask
 from semaphore_middleware.model.limits import Limit
+from semaphore_middleware.redis.protocol import Answer, Ask
 from tests.nodes import in_asyncio
 
 ROOMY, FULL = 5, 0  # permits to spare

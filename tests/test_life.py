@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from semaphore_middleware import FairSemaphore
-from semaphore_middleware.life import Life
+from semaphore_middleware.redis.server_state import Life
 from tests.nodes import AGES, in_asyncio
 from tests.servers import RedisServer
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from semaphore_middleware.messages import Ask
 from semaphore_middleware.model.limits import Limit
+from semaphore_middleware.redis.protocol import Ask
 from tests.nodes import Caller, Outside, in_asyncio
 from tests.servers import RedisServer
 

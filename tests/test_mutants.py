@@ -12,7 +12,7 @@ import pytest
 from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from semaphore_middleware import store
+from semaphore_middleware.redis import scripts
 from tests import (
     test_adaptive,
     test_epoch,
@@ -32,28 +32,28 @@ Mutant = tuple[str, str, str]  # which script, what it says, what it says instea
 
 SEEN_BY_THE_MODEL: dict[str, Mutant] = {
     "notify without granting": (
-        "promote",
+        "shared/promote",
         "scope.held, unpack(members)",
         "scope.line, unpack(members)",
     ),
-    "grant without telling": ("promote", "tell(id, 'granted ' .. number_of(id))", ""),
+    "grant without telling": ("shared/promote", "tell(id, 'granted ' .. number_of(id))", ""),
     "the dead keep what they held": (
-        "promote",
+        "shared/promote",
         "drop_dead(scope, 'held')",
         "",
     ),
     "the dead wait for ever": (
-        "promote",
+        "shared/promote",
         "drop_dead(scope, 'waiting')",
         "",
     ),
     "a node's clock": (
-        "prelude",
+        "shared/prelude",
         "epoch.now = bucket_clock",
         "epoch.now = (NODE == 'b' and LEASE or 0) + bucket_clock",
     ),
     "leases that end are forgotten": (
-        "scope",
+        "shared/scope",
         "keep(scope, 'due', math.min(scope.due or ends, ends))",
         "keep(scope, 'due', scope.now + 2 * LEASE)",
     ),
@@ -64,47 +64,55 @@ SEEN_BY_THE_MODEL: dict[str, Mutant] = {
         "leave(",
         "count(scope, 'held', -#redis.call('ZPOPMIN', scope.held) / 2) leave(",
     ),
-    "who cancels keeps the place": ("line", "if held < #ids then leave_line(scope, ids) end", ""),
+    "who cancels keeps the place": (
+        "shared/line",
+        "if held < #ids then leave_line(scope, ids) end",
+        "",
+    ),
     "hello does not wait": ("hello", "from = now + WAIT", "from = now"),
-    "no recovery wait": ("prelude", "epoch.from = tonumber(from)", "epoch.from = 0"),
+    "no recovery wait": ("shared/prelude", "epoch.from = tonumber(from)", "epoch.from = 0"),
     "no turns between nodes": (
-        "line",
+        "shared/line",
         "math.max(scope.virtual, scope['last:' .. NODE] or 0)",
         "scope.joined",
     ),
     "virtual time stands still": (
-        "promote",
+        "shared/promote",
         "keep(scope, 'virtual', place_of(tonumber(popped[#popped])))",
         "",
     ),
-    "ties by name": ("line", "place * TIES + joined", "place * TIES"),
-    "gaps in the line stay": ("promote", "  close_gaps(scope)\n", ""),
-    "the latest limit wins": ("scope", "math.min(scope.limit or asked.limit, ", "("),
-    "a limit outlives its use": ("scope", "scope.count.held + scope.count.line == 0", "false"),
+    "ties by name": ("shared/line", "place * TIES + joined", "place * TIES"),
+    "gaps in the line stay": ("shared/promote", "  close_gaps(scope)\n", ""),
+    "the latest limit wins": ("shared/scope", "math.min(scope.limit or asked.limit, ", "("),
+    "a limit outlives its use": (
+        "shared/scope",
+        "scope.count.held + scope.count.line == 0",
+        "false",
+    ),
     "one more than the limit": (
-        "promote",
+        "shared/promote",
         "local free = scope.in_force.limit",
         "local free = 1 + scope.in_force.limit",
     ),
     "one grant a call": (
-        "promote",
+        "shared/promote",
         "MOST)))\n    free, wait = grantable(scope)",
         "1)))\n    free = 0",
     ),
     "no promotion": (
-        "promote",
+        "shared/promote",
         "      promote(scope)\n",
         "      drop_the_dead(scope)\n      stand_in_line(scope)\n",
     ),
     "the loser is not told": ("renew", "table.insert(scope.lost, number_of(id))", ""),
     "claims at any time": ("renew", "scope.now < scope.from", "true"),
     "claims at no time": ("renew", "scope.now < scope.from", "false"),
-    "keys for ever": ("scope", "(all or scope.endless[counted])", "false"),
+    "keys for ever": ("shared/scope", "(all or scope.endless[counted])", "false"),
 }
 
 SEEN_BY_A_TEST: dict[str, tuple[Mutant, Callable[..., None]]] = {
     "a grant lengthens the lease": (
-        ("promote", "ends[i] or lease_end(scope)", "lease_end(scope)"),
+        ("shared/promote", "ends[i] or lease_end(scope)", "lease_end(scope)"),
         test_leases.test_a_grant_does_not_lengthen_the_lease,
     ),
     "the dead may renew": (
@@ -120,11 +128,11 @@ SEEN_BY_A_TEST: dict[str, tuple[Mutant, Callable[..., None]]] = {
         test_leases.test_asking_again_keeps_a_waiter_alive,
     ),
     "keys end before the leases": (
-        ("scope", "'expires', scope.epoch.expires + KEPT)", "'expires', WALL + 10000)"),
+        ("shared/scope", "'expires', scope.epoch.expires + KEPT)", "'expires', WALL + 10000)"),
         test_leases.test_keys_outlive_every_lease,
     ),
     "every life is known": (
-        ("prelude", "known = life == LIFE", "known = life"),
+        ("shared/prelude", "known = life == LIFE", "known = life"),
         test_epoch.test_nothing_is_granted_under_another_life,
     ),
     "inspect shows the dead": (
@@ -132,32 +140,32 @@ SEEN_BY_A_TEST: dict[str, tuple[Mutant, Callable[..., None]]] = {
         test_leases.test_inspect_leaves_out_the_dead,
     ),
     "no delay": (
-        ("promote", "if scope.in_force.delay > 0 then space_next_start(scope) end", ""),
+        ("shared/promote", "if scope.in_force.delay > 0 then space_next_start(scope) end", ""),
         test_spacing.test_with_a_delay_one_starts_at_a_time,
     ),
     "all that is due starts at once": (
-        ("promote", "if scope.in_force.delay > 0 then return 1, 0 end", ""),
+        ("shared/promote", "if scope.in_force.delay > 0 then return 1, 0 end", ""),
         test_spacing.test_with_a_delay_one_starts_at_a_time,
     ),
     "the shortest delay wins": (
-        ("scope", "if not scope.delay then", "if asked.delay < (scope.delay or 1e9) then"),
+        ("shared/scope", "if not scope.delay then", "if asked.delay < (scope.delay or 1e9) then"),
         test_spacing.test_the_longest_delay_in_use_wins,
     ),
     "an idle scope forgets its delay": (
-        ("scope", "if kept == 0 then return end", "do return end"),
+        ("shared/scope", "if kept == 0 then return end", "do return end"),
         test_spacing.test_a_delay_outlives_the_idle_scope,
     ),
     "told again and again": (
-        ("promote", "elseif scope.told ~= head then", "else"),
+        ("shared/promote", "elseif scope.told ~= head then", "else"),
         test_spacing.test_the_head_of_the_line_is_told_once_over_its_channel_when_to_come_back,
     ),
     "never told when": (
-        ("promote", "    tell_when(scope, wait)\n", ""),
+        ("shared/promote", "    tell_when(scope, wait)\n", ""),
         test_spacing.test_the_next_head_is_told_when_the_first_one_leaves,
     ),
     "told when before the grant": (
         (
-            "promote",
+            "shared/promote",
             "    free, wait = grantable(scope)\n",
             "    free, wait = grantable(scope), nil\n",
         ),
@@ -168,7 +176,7 @@ SEEN_BY_A_TEST: dict[str, tuple[Mutant, Callable[..., None]]] = {
         test_epoch.test_hello_tells_what_is_left_of_the_wait_and_never_lengthens_it,
     ),
     "an epoch in use expires": (
-        ("prelude", "if epoch.expires < WALL + KEPT / 2 then", "if false then"),
+        ("shared/prelude", "if epoch.expires < WALL + KEPT / 2 then", "if false then"),
         test_epoch.test_an_epoch_in_use_is_kept,
     ),
     "a claim keeps its place in line": (
@@ -176,19 +184,19 @@ SEEN_BY_A_TEST: dict[str, tuple[Mutant, Callable[..., None]]] = {
         test_epoch.test_a_claim_takes_the_permit_out_of_the_line,
     ),
     "a node pays for what it cancelled": (
-        ("line", "forget(scope, 'last:' .. node)", ""),
+        ("shared/line", "forget(scope, 'last:' .. node)", ""),
         test_line.test_a_node_that_cancelled_many_waiters_is_not_punished_afterwards,
     ),
     "a refusal is not heeded": (
-        ("promote", "scope.next, scope.site.quiet)", "scope.next)"),
+        ("shared/promote", "scope.next, scope.site.quiet)", "scope.next)"),
         test_refusals.test_a_refusal_does_not_hand_the_permit_to_the_next_in_line,
     ),
     "each refusal is an incident": (
-        ("answers", "if scope.now - report.bad_age >= scope.site.quiet then", "do"),
+        ("shared/answers", "if scope.now - report.bad_age >= scope.site.quiet then", "do"),
         test_refusals.test_many_refusals_of_one_incident_are_one_step,
     ),
     "the last refusal decides": (
-        ("answers", "math.max(scope.site.quiet, scope.now + pause)", "scope.now + pause"),
+        ("shared/answers", "math.max(scope.site.quiet, scope.now + pause)", "scope.now + pause"),
         test_refusals.test_of_one_incident_the_longest_wait_that_the_site_asks_for_counts,
     ),
     "a report counts each time": (
@@ -196,23 +204,27 @@ SEEN_BY_A_TEST: dict[str, tuple[Mutant, Callable[..., None]]] = {
         test_refusals.test_a_report_that_is_sent_twice_counts_once,
     ),
     "an idle site is forgiven": (
-        ("scope", "learn(scope, 'quiet', scope.now + math", "learn(scope, 'quiet', 0 * math"),
+        (
+            "shared/scope",
+            "learn(scope, 'quiet', scope.now + math",
+            "learn(scope, 'quiet', 0 * math",
+        ),
         test_refusals.test_a_pause_outlives_the_idle_scope,
     ),
     "no answer is thought slow": (
-        ("adaptive", "mean > site.base + WELL_ABOVE", "false"),
+        ("shared/adaptive", "mean > site.base + WELL_ABOVE", "false"),
         test_adaptive.test_it_is_one_value_for_all_nodes_and_outlives_the_idle_scope,
     ),
     "refused, and goes on as before": (
-        ("answers", "    shrink(scope, AFTER_REFUSAL)\n", ""),
+        ("shared/answers", "    shrink(scope, AFTER_REFUSAL)\n", ""),
         test_adaptive.test_not_now_halves_it_at_once_and_it_grows_back_slowly,
     ),
     "a pattern before the name": (
-        ("site", "rule[part] or found[i] or nil", "found[i] or rule[part]"),
+        ("shared/site", "rule[part] or found[i] or nil", "found[i] or rule[part]"),
         test_rules.test_the_most_exact_name_wins_part_by_part,
     ),
     "a pause is not heeded": (
-        ("promote", "if scope.in_force.paused then return 0 end", ""),
+        ("shared/promote", "if scope.in_force.paused then return 0 end", ""),
         test_rules.test_a_scope_goes_on_although_its_pattern_is_paused,
     ),
 }
@@ -220,14 +232,14 @@ SEEN_BY_A_TEST: dict[str, tuple[Mutant, Callable[..., None]]] = {
 
 def plant(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
     script, says, instead = mutant
-    source = store._source
+    source = scripts.source_of
     if says not in source(script):
         pytest.fail("the script has changed: so must its mutant")
 
     def mutated(name: str) -> str:
         return source(name).replace(says, instead) if name == script else source(name)
 
-    monkeypatch.setattr(store, "_source", mutated)
+    monkeypatch.setattr(scripts, "source_of", mutated)
 
 
 @pytest.mark.parametrize("name", SEEN_BY_THE_MODEL)

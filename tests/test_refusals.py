@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from semaphore_middleware.messages import Answer, Ask
 from semaphore_middleware.model.feedback import Outcome, Report
 from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.model.rules import Change
+from semaphore_middleware.redis.protocol import Answer, Ask
 from tests.nodes import Caller, Outside, in_asyncio, key
 from tests.servers import RedisServer
 

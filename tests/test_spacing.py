@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from semaphore_middleware.messages import Message
 from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.model.rules import Change
+from semaphore_middleware.redis.protocol import Message
 from tests.nodes import Caller, Outside, eventually, in_asyncio, key
 from tests.servers import RedisServer
 

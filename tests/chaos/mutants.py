@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 
-from semaphore_middleware import store
+from semaphore_middleware.redis import scripts
 
 Change = tuple[str, str, str]  # in this script, this text, to that text
 
@@ -14,16 +14,16 @@ def _client_clock() -> list[Change]:
     """Each node believes in its own clock, which is off by up to ten seconds."""
     off = os.getpid() * 7919 % 20_000 - 10_000
     time = "local WALL = time[1] * 1000 + math.floor(time[2] / 1000)"
-    return [("clock", time, f"{time} + {off}")]
+    return [("shared/clock", time, f"{time} + {off}")]
 
 
 def _notify_without_granting() -> list[Change]:
-    return [("promote", "redis.call('ZADD', scope.held, unpack(members))", "")]
+    return [("shared/promote", "redis.call('ZADD', scope.held, unpack(members))", "")]
 
 
 def _the_dead_stay() -> list[Change]:
     head = "local function drop_the_dead(scope)\n"
-    return [("promote", head, f"{head}  do return end\n")]
+    return [("shared/promote", head, f"{head}  do return end\n")]
 
 
 def _acquire_not_idempotent() -> list[Change]:
@@ -34,7 +34,7 @@ def _epoch_not_checked() -> list[Change]:
     """A missing epoch is none of another life either."""
     missing = "if not clock then wall, clock, from, expires = WALL, WALL, 0, 0 end\n  "
     epoch = "local epoch = {{ known = {} }}"
-    return [("prelude", epoch.format("life == LIFE"), missing + epoch.format("true"))]
+    return [("shared/prelude", epoch.format("life == LIFE"), missing + epoch.format("true"))]
 
 
 MUTANTS: Mapping[str, Callable[[], list[Change]]] = {
@@ -57,5 +57,5 @@ def mutate(name: str, script: str, source: str) -> str:
 
 def plant(name: str) -> None:
     """Let this process send the mutant from now on. Its place is a node, never a test's process."""
-    original = store._source
-    store._source = lambda verb: mutate(name, verb, original(verb))
+    original = scripts.source_of
+    scripts.source_of = lambda file: mutate(name, file, original(file))

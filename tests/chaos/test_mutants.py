@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from semaphore_middleware import store
+from semaphore_middleware.redis.scripts import SCRIPTS, source_of
 from tests.chaos.faults import FAULTS
 from tests.chaos.mutants import MUTANTS, mutate
 from tests.chaos.run import run
@@ -29,8 +29,8 @@ def test_there_is_a_crawl_for_every_mutant() -> None:
 
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_every_mutant_fits_the_scripts(mutant: str) -> None:
-    scripts = "clock", *store.SHARED, *store.VERBS
-    assert any(mutate(mutant, name, store._source(name)) != store._source(name) for name in scripts)
+    files = set().union(*SCRIPTS.values())
+    assert any(mutate(mutant, file, source_of(file)) != source_of(file) for file in files)
 
 
 @in_asyncio

@@ -17,7 +17,7 @@ import tempfile
 import tomllib
 from pathlib import Path
 
-from semaphore_middleware.embedded import find_server
+from semaphore_middleware.redis.embedded import find_server
 from tests.compose.engine import Engine
 
 REPOSITORY = Path(__file__).parents[2]

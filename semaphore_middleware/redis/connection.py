@@ -31,7 +31,7 @@ from redis.exceptions import (
 )
 
 from semaphore_middleware.errors import ServerRefusedError, ServerUnreachableError, SettingsError
-from semaphore_middleware.life import BORN_EMPTY, Life
+from semaphore_middleware.redis.server_state import BORN_EMPTY, Life
 
 logger = logging.getLogger(__name__)
 

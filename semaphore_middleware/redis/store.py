@@ -13,25 +13,21 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from hashlib import sha1
-from importlib import resources
 from typing import Any, Self
 
 from redis.exceptions import NoScriptError
 
-from semaphore_middleware.connection import Link, Server
 from semaphore_middleware.errors import ServerUnreachableError
-from semaphore_middleware.keys import Keys, encoded
-from semaphore_middleware.life import Life
-from semaphore_middleware.messages import Answer, Ask, batches
 from semaphore_middleware.model.feedback import Backoff
 from semaphore_middleware.model.lease import STEP
 from semaphore_middleware.model.rules import LIMITLESS
+from semaphore_middleware.redis.connection import Link, Server
+from semaphore_middleware.redis.keys import Keys, encoded
+from semaphore_middleware.redis.protocol import Answer, Ask, batches
+from semaphore_middleware.redis.scripts import SCRIPTS, script
+from semaphore_middleware.redis.server_state import Life
 
 logger = logging.getLogger(__name__)
-
-VERBS = ("acquire", "release", "renew", "report")
-SHARED = ("prelude", "site", "scope", "line", "promote")  # in front of every verb, in this order
-LEARNING = ("adaptive", "answers")  # and these in front of "report"
 
 # Seconds that an epoch is kept after its last use: a wall clock that is set an hour ahead must not
 # expire it, for a node that is new could not tell that from an idle server.
@@ -61,13 +57,7 @@ class Store:
         self._quiet_since = -math.inf
         self._silent_until = -math.inf
         self._count = on_event
-        self._scripts = {
-            "hello": _script("hello"),
-            "inspect": _script("site", "inspect"),
-            "forgive": _script("forgive"),
-            **{verb: _script(*SHARED, verb) for verb in VERBS},
-            "report": _script(*SHARED, *LEARNING, "report"),
-        }
+        self._scripts = {name: script(name) for name in SCRIPTS}
         self._shas = {v: sha1(s.encode()).hexdigest() for v, s in self._scripts.items()}
 
     @property
@@ -227,14 +217,6 @@ class Store:
             return True
         (reply,) = await link.call([("GET", note)])
         return bool(reply == condition)
-
-
-def _script(*parts: str) -> str:
-    return "".join(_source(part) for part in ("clock", *parts))
-
-
-def _source(verb: str) -> str:
-    return resources.files("semaphore_middleware.lua").joinpath(f"{verb}.lua").read_text("utf-8")
 
 
 def _ms(seconds: float) -> int:

@@ -1,7 +1,7 @@
 """The server that runs when no URL is given: one for all of this user's nodes on this machine.
 
 Whoever uses it is its lodger, and holds a shared lock on a file for as long. A keeper process
-(`python -m semaphore_middleware.embedded DIRECTORY`) starts the server, waits for the exclusive
+(`python -m semaphore_middleware.redis.embedded DIRECTORY`) starts the server, waits for the exclusive
 lock, which it gets when the last lodger has left (or was killed), and then ends the server.
 """
 
@@ -25,7 +25,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from semaphore_middleware.errors import ServerRefusedError
-from semaphore_middleware.life import BORN_EMPTY
+from semaphore_middleware.redis.server_state import BORN_EMPTY
 
 DIRECTORY = "SEMAPHORE_EMBEDDED_DIRECTORY"  # in the environment: where it is to run instead
 START_TIMEOUT = 20.0  # seconds
@@ -150,7 +150,7 @@ def _answers(path: Path) -> bool:
 
 def _start_keeper(directory: Path, born_empty: bool) -> None:
     find_server()  # a missing one is said here, not in a log
-    command = [sys.executable, "-m", "semaphore_middleware.embedded", str(directory)]
+    command = [sys.executable, "-m", "semaphore_middleware.redis.embedded", str(directory)]
     log = directory / "server.log"
     with log.open("wb") as output:
         keeper = subprocess.Popen(

@@ -1,1 +1,0 @@
-"""One verb a file. `clock.lua` comes before each, `prelude.lua` before acquire, release, renew."""

@@ -1,0 +1,1 @@
+"""The Lua files; `scripts.py` says which make which script."""
