@@ -4,6 +4,8 @@ The names here need no Scrapy. With Scrapy, one line of settings is enough:
 `ADDONS = {"semaphore_middleware.addon.SemaphoreAddon": 500}`.
 """
 
+from semaphore_middleware.core.permit import Permit
+from semaphore_middleware.core.semaphore import FairSemaphore
 from semaphore_middleware.errors import (
     AcquireTimeoutError,
     ClosedError,
@@ -17,8 +19,6 @@ from semaphore_middleware.model.feedback import Backoff
 from semaphore_middleware.model.inspection import Inspection, Member
 from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.model.rules import Rule
-from semaphore_middleware.permit import Permit
-from semaphore_middleware.semaphore import FairSemaphore
 
 __all__ = [
     "AcquireTimeoutError",

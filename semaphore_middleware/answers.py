@@ -12,7 +12,7 @@ from weakref import WeakSet
 
 from scrapy.exceptions import DownloadConnectionRefusedError, DownloadTimeoutError
 
-from semaphore_middleware.permit import Permit
+from semaphore_middleware.core.permit import Permit
 
 if TYPE_CHECKING:
     from scrapy import Request

@@ -21,6 +21,8 @@ from scrapy.exceptions import CloseSpider, IgnoreRequest
 
 from semaphore_middleware.answers import REFUSALS, Answers
 from semaphore_middleware.collector import spare_the_collector
+from semaphore_middleware.core.permit import Permit
+from semaphore_middleware.core.semaphore import FairSemaphore
 from semaphore_middleware.engine import Engine, check_reactor
 from semaphore_middleware.errors import (
     AcquireTimeoutError,
@@ -31,11 +33,9 @@ from semaphore_middleware.errors import (
 from semaphore_middleware.hands import Hands
 from semaphore_middleware.introduction import introduce, warn_of_mistakes
 from semaphore_middleware.model.limits import Limit
-from semaphore_middleware.permit import Permit
 from semaphore_middleware.redis import embedded
 from semaphore_middleware.robots import CrawlDelays
 from semaphore_middleware.scopes import scope_finder
-from semaphore_middleware.semaphore import FairSemaphore
 from semaphore_middleware.settings import SemaphoreSettings
 from semaphore_middleware.stats import GateStats
 from semaphore_middleware.waiters import Waiters

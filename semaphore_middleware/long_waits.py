@@ -8,10 +8,10 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 
+from semaphore_middleware.core.permit import Stage
+from semaphore_middleware.core.semaphore import FairSemaphore
 from semaphore_middleware.errors import SemaphoreError
 from semaphore_middleware.model.inspection import Inspection
-from semaphore_middleware.permit import Stage
-from semaphore_middleware.semaphore import FairSemaphore
 
 logger = logging.getLogger(__name__)
 

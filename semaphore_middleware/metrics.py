@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
+from semaphore_middleware.core.permit import Permit, Stage
+from semaphore_middleware.core.semaphore import FairSemaphore
 from semaphore_middleware.endpoint import Endpoint
 from semaphore_middleware.errors import SettingsError
 from semaphore_middleware.model.rules import LIMITLESS
-from semaphore_middleware.permit import Permit, Stage
-from semaphore_middleware.semaphore import FairSemaphore
 from semaphore_middleware.settings import SemaphoreSettings
 from semaphore_middleware.stats import GateStats
 

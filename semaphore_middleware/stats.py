@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from semaphore_middleware.permit import Permit
+from semaphore_middleware.core.permit import Permit
 
 if TYPE_CHECKING:
     from scrapy.statscollectors import StatsCollector

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from semaphore_middleware.core.semaphore import FairSemaphore
 from semaphore_middleware.long_waits import LongWaits
 from semaphore_middleware.metrics import Metrics
-from semaphore_middleware.semaphore import FairSemaphore
 from semaphore_middleware.settings import SemaphoreSettings
 from semaphore_middleware.stats import GateStats
 

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ParamSpec, Self, TypeVar
 
+from semaphore_middleware.core.admin import Steering
 from semaphore_middleware.model.inspection import Inspection
 from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.model.rules import Change
@@ -18,7 +19,6 @@ from semaphore_middleware.redis.connection import Link, Server
 from semaphore_middleware.redis.keys import Keys
 from semaphore_middleware.redis.protocol import Answer, Ask, Verb
 from semaphore_middleware.redis.store import Store
-from semaphore_middleware.steering import Steering
 from tests.servers import RedisServer
 
 PATIENCE = 30.0  # seconds: after that a test has failed, it never shows that one has passed

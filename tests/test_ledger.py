@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from semaphore_middleware.ledger import Ledger
+from semaphore_middleware.core.ledger import Ledger
 from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.redis.protocol import Answer, Ask
 from tests.nodes import in_asyncio

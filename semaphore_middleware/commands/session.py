@@ -14,10 +14,10 @@ from contextlib import asynccontextmanager
 from enum import IntEnum
 from typing import TYPE_CHECKING, TypeVar
 
+from semaphore_middleware.core.semaphore import FairSemaphore
 from semaphore_middleware.errors import ServerUnreachableError
 from semaphore_middleware.redis import embedded
 from semaphore_middleware.redis.connection import Server
-from semaphore_middleware.semaphore import FairSemaphore
 from semaphore_middleware.settings import URLS, SemaphoreSettings
 
 if TYPE_CHECKING:

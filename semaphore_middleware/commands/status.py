@@ -17,10 +17,10 @@ from semaphore_middleware.commands.session import (
     session,
 )
 from semaphore_middleware.commands.words import clean
+from semaphore_middleware.core.semaphore import FairSemaphore
 from semaphore_middleware.model.hosts import normal_host
 from semaphore_middleware.model.inspection import Inspection
 from semaphore_middleware.model.rules import Rule
-from semaphore_middleware.semaphore import FairSemaphore
 
 if TYPE_CHECKING:
     from scrapy.settings import BaseSettings

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from scrapy.settings import BaseSettings
 
-    from semaphore_middleware.semaphore import FairSemaphore
+    from semaphore_middleware.core.semaphore import FairSemaphore
 
 PACE = 0.5  # seconds from one look at the server to the next
 SHARE = 0.2  # of the time that looking may take, however many scopes there are

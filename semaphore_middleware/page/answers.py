@@ -13,12 +13,12 @@ from importlib import resources
 from types import MappingProxyType
 from typing import Any, Self
 
+from semaphore_middleware.core.semaphore import FairSemaphore
 from semaphore_middleware.errors import SemaphoreError, SettingsError
 from semaphore_middleware.page.guard import Guard
 from semaphore_middleware.page.lookout import Lookout
 from semaphore_middleware.page.orders import read_order
 from semaphore_middleware.page.state import Seen, View, state
-from semaphore_middleware.semaphore import FairSemaphore
 
 MOST = 10_000  # bytes of a request's body
 PATIENCE = 5.0  # seconds that a change may take before people hear that the server is away

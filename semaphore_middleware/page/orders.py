@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable
 
+from semaphore_middleware.core.semaphore import FairSemaphore
 from semaphore_middleware.errors import SettingsError
-from semaphore_middleware.semaphore import FairSemaphore
 
 DEEDS = ("limit", "pause", "resume", "reset")
 

@@ -12,7 +12,7 @@ from typing import Any, Self
 from scrapy import Request, signals
 from scrapy.crawler import Crawler
 
-from semaphore_middleware.permit import Permit, Stage
+from semaphore_middleware.core.permit import Permit, Stage
 from tests.chaos import mutants
 
 BEAT = 0.1  # seconds between two looks at how late the event loop is

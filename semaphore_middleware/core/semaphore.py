@@ -8,19 +8,19 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Self
 
+from semaphore_middleware.core.admin import Steering
+from semaphore_middleware.core.permit import Permit
+from semaphore_middleware.core.session import Node
 from semaphore_middleware.errors import AcquireTimeoutError, ClosedError, SettingsError
 from semaphore_middleware.model.feedback import Backoff
 from semaphore_middleware.model.inspection import Inspection
 from semaphore_middleware.model.limits import ALLOWED, LONGEST, Limit
 from semaphore_middleware.model.rules import Change, Rule
-from semaphore_middleware.node import Node
-from semaphore_middleware.permit import Permit
 from semaphore_middleware.redis import embedded
 from semaphore_middleware.redis.connection import Server
 from semaphore_middleware.redis.keys import Keys
 from semaphore_middleware.redis.store import Store
 from semaphore_middleware.settings import check_prefix, default_node, url_from_environment
-from semaphore_middleware.steering import Steering
 
 
 class FairSemaphore:

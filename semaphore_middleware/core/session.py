@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, TypeVar
 
+from semaphore_middleware.core.ledger import Ledger
 from semaphore_middleware.errors import ClosedError, ServerRefusedError, ServerUnreachableError
-from semaphore_middleware.ledger import Ledger
 from semaphore_middleware.model.lease import RENEWAL
 from semaphore_middleware.redis.connection import Link, Server, patience
 from semaphore_middleware.redis.store import Store

@@ -12,11 +12,11 @@ import math
 from collections.abc import Callable, Collection
 from dataclasses import replace
 
+from semaphore_middleware.core.permit import Permit, Stage
 from semaphore_middleware.errors import ClosedError
 from semaphore_middleware.model.feedback import Outcome, Report
 from semaphore_middleware.model.lease import GRACE, RENEWAL
 from semaphore_middleware.model.limits import Limit
-from semaphore_middleware.permit import Permit, Stage
 from semaphore_middleware.redis.protocol import Answer, Ask, Message, asks
 
 logger = logging.getLogger(__name__)

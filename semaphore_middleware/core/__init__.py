@@ -1,0 +1,1 @@
+"""Permits in this process: asked for, handed out, renewed, given back."""
