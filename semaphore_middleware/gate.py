@@ -37,7 +37,7 @@ from semaphore_middleware.redis import embedded
 from semaphore_middleware.robots import CrawlDelays
 from semaphore_middleware.scopes import scope_finder
 from semaphore_middleware.settings import SemaphoreSettings
-from semaphore_middleware.stats import GateStats
+from semaphore_middleware.telemetry.stats import GateStats
 from semaphore_middleware.waiters import Waiters
 from semaphore_middleware.watch import Watch
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from semaphore_middleware.core.semaphore import FairSemaphore
-from semaphore_middleware.long_waits import LongWaits
-from semaphore_middleware.metrics import Metrics
 from semaphore_middleware.settings import SemaphoreSettings
-from semaphore_middleware.stats import GateStats
+from semaphore_middleware.telemetry.long_waits import LongWaits
+from semaphore_middleware.telemetry.prometheus import Metrics
+from semaphore_middleware.telemetry.stats import GateStats
 
 if TYPE_CHECKING:
     from scrapy.statscollectors import StatsCollector

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from scrapy import Request
 
-from semaphore_middleware import metrics
+from semaphore_middleware.telemetry import prometheus as metrics
 from tests.crawls import REPOSITORY, Crawl, asyncio_test
 from tests.scrapes import address, scrape
 from tests.servers import RedisServer

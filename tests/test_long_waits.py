@@ -14,7 +14,7 @@ import pytest
 from scrapy import Request
 
 from semaphore_middleware import FairSemaphore, Inspection, Limit, Member, Permit, long_waits
-from semaphore_middleware.long_waits import LongWaits, explanation
+from semaphore_middleware.telemetry.long_waits import LongWaits, explanation
 from tests.crawls import ADD_ON, Crawl, asyncio_test, both, until, waiting
 from tests.servers import RedisServer
 from tests.site import Site

@@ -16,7 +16,7 @@ from scrapy import Request
 
 from semaphore_middleware import SettingsError
 from semaphore_middleware.gate import gate_of
-from semaphore_middleware.stats import GateStats
+from semaphore_middleware.telemetry.stats import GateStats
 from tests.crawls import ADD_ON, Crawl, asyncio_test, both, scrapy, until, waiting
 from tests.scrapes import HOST, address, addresses, addresses_in, is_free, port_of, scrape
 from tests.servers import RedisServer, free_port

@@ -15,7 +15,7 @@ from crawler.arguments import KNOWN
 from semaphore_middleware import FairSemaphore, SettingsError
 from semaphore_middleware.model.limits import Limits
 from semaphore_middleware.settings import SemaphoreSettings, is_enabled
-from semaphore_middleware.stats import ScopeCount
+from semaphore_middleware.telemetry.stats import ScopeCount
 from tests.docs.pages import PATHS, REPOSITORY, name_of, page, rows
 
 PACKAGE = REPOSITORY / "semaphore_middleware"

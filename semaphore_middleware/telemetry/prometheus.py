@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 
 from semaphore_middleware.core.permit import Permit, Stage
 from semaphore_middleware.core.semaphore import FairSemaphore
-from semaphore_middleware.endpoint import Endpoint
 from semaphore_middleware.errors import SettingsError
 from semaphore_middleware.model.rules import LIMITLESS
 from semaphore_middleware.settings import SemaphoreSettings
-from semaphore_middleware.stats import GateStats
+from semaphore_middleware.telemetry.endpoint import Endpoint
+from semaphore_middleware.telemetry.stats import GateStats
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
