@@ -11,10 +11,10 @@ from scrapy.exceptions import NotConfigured
 from scrapy.settings import SETTINGS_PRIORITIES
 from scrapy.utils.misc import load_object
 
-from semaphore_middleware.gate import Gate, gate_of
 from semaphore_middleware.middleware import SemaphoreMiddleware
-from semaphore_middleware.robots import RobotsTxtMiddleware
-from semaphore_middleware.settings import is_enabled
+from semaphore_middleware.scrapy.robotstxt import RobotsTxtMiddleware
+from semaphore_middleware.scrapy.settings import is_enabled
+from semaphore_middleware.scrapy.throttler import Gate, gate_of
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -31,12 +31,12 @@ SPIDER_ATTRIBUTES = {
 REPLACED = {
     "DOWNLOADER": (
         "scrapy.core.downloader.Downloader",
-        "semaphore_middleware.downloader.SemaphoreDownloader",
+        "semaphore_middleware.scrapy.downloader.SemaphoreDownloader",
         "requests that wait take up CONCURRENT_REQUESTS, and lost permits end no transfer",
     ),
     "SCHEDULER_PRIORITY_QUEUE": (
         "scrapy.pqueues.DownloaderAwarePriorityQueue",
-        "semaphore_middleware.queue.SemaphorePriorityQueue",
+        "semaphore_middleware.scrapy.priority_queue.SemaphorePriorityQueue",
         "requests of a full site may stand in the way of other sites'",
     ),
 }

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Self
 
 from scrapy.exceptions import NotConfigured
 
-from semaphore_middleware.gate import Gate, gate_of
-from semaphore_middleware.settings import is_enabled
+from semaphore_middleware.scrapy.settings import is_enabled
+from semaphore_middleware.scrapy.throttler import Gate, gate_of
 
 if TYPE_CHECKING:
     from scrapy import Request

@@ -11,7 +11,7 @@ import pytest
 import pytest_twisted
 from twisted.internet.defer import Deferred
 
-from semaphore_middleware.settings import URLS
+from semaphore_middleware.scrapy.settings import URLS
 from tests.nodes import Outside
 from tests.servers import RedisServer
 from tests.site import Site

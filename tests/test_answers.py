@@ -7,7 +7,7 @@ from email.utils import formatdate
 import pytest
 from scrapy.http import Response
 
-from semaphore_middleware.answers import retry_after
+from semaphore_middleware.scrapy.responses import retry_after
 
 NOW = 1_800_000_000
 

@@ -9,7 +9,7 @@ from scrapy import Request
 from scrapy.core.scheduler import Scheduler
 
 from semaphore_middleware import FairSemaphore, hands
-from semaphore_middleware.queue import SemaphorePriorityQueue
+from semaphore_middleware.scrapy.priority_queue import SemaphorePriorityQueue
 from tests.crawls import Crawl, asyncio_test, holding, until, waiting
 from tests.servers import RedisServer
 from tests.site import Site

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from semaphore_middleware import ClosedError, hands
-from semaphore_middleware.hands import Hands
+from semaphore_middleware.scrapy.concurrency import Hands
 from tests.nodes import in_asyncio
 
 Task = asyncio.Task[Any]

@@ -9,7 +9,7 @@ import pytest
 from scrapy import Request
 
 import semaphore_middleware
-from semaphore_middleware.settings import NAMES
+from semaphore_middleware.scrapy.settings import NAMES
 from tests.crawls import Crawl, asyncio_test
 from tests.servers import RedisServer
 from tests.site import Site

@@ -15,7 +15,7 @@ import pytest
 from scrapy import Request
 
 from semaphore_middleware import SettingsError
-from semaphore_middleware.gate import gate_of
+from semaphore_middleware.scrapy.throttler import gate_of
 from semaphore_middleware.telemetry.stats import GateStats
 from tests.crawls import ADD_ON, Crawl, asyncio_test, both, scrapy, until, waiting
 from tests.scrapes import HOST, address, addresses, addresses_in, is_free, port_of, scrape
@@ -46,7 +46,7 @@ async def test_without_the_setting_nobody_listens_and_nothing_is_measured(
 
 
 def test_without_the_setting_the_package_is_not_loaded() -> None:
-    script = "import sys, semaphore_middleware.gate; print('prometheus_client' in sys.modules)"
+    script = "import sys, semaphore_middleware.scrapy.throttler; print('prometheus_client' in sys.modules)"
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "False"
 

@@ -11,8 +11,8 @@ import pytest
 from scrapy import Request
 
 from semaphore_middleware import FairSemaphore, Permit, hands
-from semaphore_middleware.gate import gate_of
 from semaphore_middleware.redis.keys import Keys
+from semaphore_middleware.scrapy.throttler import gate_of
 from tests.crawls import ADD_ON, Crawl, asyncio_test, both, scrapy, until
 from tests.servers import RedisServer, free_port
 from tests.site import Site

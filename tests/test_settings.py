@@ -12,7 +12,7 @@ from scrapy.settings import Settings
 
 from semaphore_middleware import Limit, SettingsError
 from semaphore_middleware.model.feedback import Backoff
-from semaphore_middleware.settings import SemaphoreSettings
+from semaphore_middleware.scrapy.settings import SemaphoreSettings
 
 
 def read(**settings: Any) -> SemaphoreSettings:

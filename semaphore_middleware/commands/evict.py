@@ -11,7 +11,7 @@ from semaphore_middleware.commands.report import NodeSum, by_node
 from semaphore_middleware.commands.session import CommandError, Status, answered, session
 from semaphore_middleware.commands.words import clean, count, time_of
 from semaphore_middleware.model.inspection import Inspection
-from semaphore_middleware.settings import SemaphoreSettings
+from semaphore_middleware.scrapy.settings import SemaphoreSettings
 
 if TYPE_CHECKING:
     from scrapy.settings import BaseSettings

@@ -20,7 +20,7 @@ from semaphore_middleware.redis import embedded
 from semaphore_middleware.redis.connection import Server
 from semaphore_middleware.redis.keys import Keys
 from semaphore_middleware.redis.store import Store
-from semaphore_middleware.settings import check_prefix, default_node, url_from_environment
+from semaphore_middleware.scrapy.settings import check_prefix, default_node, url_from_environment
 
 
 class FairSemaphore:

@@ -18,7 +18,7 @@ from semaphore_middleware.core.permit import Permit, Stage
 from semaphore_middleware.core.semaphore import FairSemaphore
 from semaphore_middleware.errors import SettingsError
 from semaphore_middleware.model.rules import LIMITLESS
-from semaphore_middleware.settings import SemaphoreSettings
+from semaphore_middleware.scrapy.settings import SemaphoreSettings
 from semaphore_middleware.telemetry.endpoint import Endpoint
 from semaphore_middleware.telemetry.stats import GateStats
 

@@ -13,7 +13,7 @@ from scrapy.settings import Settings
 
 import semaphore_middleware
 from semaphore_middleware import FairSemaphore
-from semaphore_middleware.settings import SemaphoreSettings
+from semaphore_middleware.scrapy.settings import SemaphoreSettings
 from tests.docs.pages import Block, blocks
 from tests.nodes import Loop
 from tests.servers import RedisServer

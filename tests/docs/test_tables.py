@@ -14,7 +14,7 @@ import crawler.settings
 from crawler.arguments import KNOWN
 from semaphore_middleware import FairSemaphore, SettingsError
 from semaphore_middleware.model.limits import Limits
-from semaphore_middleware.settings import SemaphoreSettings, is_enabled
+from semaphore_middleware.scrapy.settings import SemaphoreSettings, is_enabled
 from semaphore_middleware.telemetry.stats import ScopeCount
 from tests.docs.pages import PATHS, REPOSITORY, name_of, page, rows
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from scrapy.pqueues import DownloaderAwarePriorityQueue
 
-from semaphore_middleware.engine import pass_over_full_sites
-from semaphore_middleware.gate import gate_of
+from semaphore_middleware.scrapy.engine import pass_over_full_sites
+from semaphore_middleware.scrapy.throttler import gate_of
 
 if TYPE_CHECKING:
     from scrapy import Request

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from semaphore_middleware.model.hosts import host_within, normal_host
 from semaphore_middleware.model.limits import Limits
 from semaphore_middleware.redis.connection import Server
-from semaphore_middleware.settings import NAMES
+from semaphore_middleware.scrapy.settings import NAMES
 
 if TYPE_CHECKING:
     from scrapy.settings import BaseSettings

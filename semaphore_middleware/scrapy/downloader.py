@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from scrapy.core.downloader import Downloader
 
-from semaphore_middleware.gate import Gate, gate_of
+from semaphore_middleware.scrapy.throttler import Gate, gate_of
 
 if TYPE_CHECKING:
     from scrapy import Request

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from semaphore_middleware.core.semaphore import FairSemaphore
-from semaphore_middleware.settings import SemaphoreSettings
+from semaphore_middleware.scrapy.settings import SemaphoreSettings
 from semaphore_middleware.telemetry.long_waits import LongWaits
 from semaphore_middleware.telemetry.prometheus import Metrics
 from semaphore_middleware.telemetry.stats import GateStats

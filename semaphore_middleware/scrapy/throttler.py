@@ -19,27 +19,27 @@ from weakref import WeakKeyDictionary, WeakSet
 from scrapy import signals
 from scrapy.exceptions import CloseSpider, IgnoreRequest
 
-from semaphore_middleware.answers import REFUSALS, Answers
-from semaphore_middleware.collector import spare_the_collector
 from semaphore_middleware.core.permit import Permit
 from semaphore_middleware.core.semaphore import FairSemaphore
-from semaphore_middleware.engine import Engine, check_reactor
 from semaphore_middleware.errors import (
     AcquireTimeoutError,
     ClosedError,
     SemaphoreError,
     end_crawl,
 )
-from semaphore_middleware.hands import Hands
-from semaphore_middleware.introduction import introduce, warn_of_mistakes
 from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.redis import embedded
-from semaphore_middleware.robots import CrawlDelays
-from semaphore_middleware.scopes import scope_finder
-from semaphore_middleware.settings import SemaphoreSettings
+from semaphore_middleware.scrapy.backpressure import Waiters
+from semaphore_middleware.scrapy.collector import spare_the_collector
+from semaphore_middleware.scrapy.concurrency import Hands
+from semaphore_middleware.scrapy.engine import Engine, check_reactor
+from semaphore_middleware.scrapy.responses import REFUSALS, Answers
+from semaphore_middleware.scrapy.robotstxt import CrawlDelays
+from semaphore_middleware.scrapy.scopes import scope_finder
+from semaphore_middleware.scrapy.settings import SemaphoreSettings
+from semaphore_middleware.scrapy.startup import introduce, warn_of_mistakes
+from semaphore_middleware.scrapy.watch import Watch
 from semaphore_middleware.telemetry.stats import GateStats
-from semaphore_middleware.waiters import Waiters
-from semaphore_middleware.watch import Watch
 
 if TYPE_CHECKING:
     from scrapy import Request
