@@ -13,7 +13,7 @@ from scrapy.cmdline import execute
 from scrapy.settings import Settings
 
 from semaphore_middleware import FairSemaphore, embedded
-from semaphore_middleware.commands.semaphore import VERBS
+from semaphore_middleware.console.cli.semaphore import VERBS
 from tests.commands.runs import SITE, command, semaphore, three_nodes
 from tests.nodes import PATIENCE, Outside, in_asyncio
 from tests.servers import RedisServer, free_port
@@ -115,7 +115,7 @@ async def test_a_server_that_hangs_is_given_up(server: RedisServer) -> None:
 @in_asyncio
 async def test_a_server_that_hangs_later_is_given_up(server: RedisServer) -> None:
     """Behind an operator's yes, for example: each step has its end."""
-    from semaphore_middleware.commands import session
+    from semaphore_middleware.console.cli import connect as session
     from semaphore_middleware.errors import ServerUnreachableError
 
     async with FairSemaphore(server.url, lease=3) as opened:
@@ -203,9 +203,9 @@ def test_other_commands_do_not_pay_for_what_it_draws_with() -> None:
     script = (
         "import sys, scrapy.cmdline\n"
         "before = set(sys.modules)\n"
-        "import semaphore_middleware.commands.semaphore\n"
-        "heavy = ('rich', 'semaphore_middleware.commands.')\n"
+        "import semaphore_middleware.console.cli.semaphore\n"
+        "heavy = ('rich', 'semaphore_middleware.console.cli.')\n"
         "print([name for name in set(sys.modules) - before if name.startswith(heavy)])"
     )
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert run.stdout.strip() == "['semaphore_middleware.commands.semaphore']"
+    assert run.stdout.strip() == "['semaphore_middleware.console.cli.semaphore']"

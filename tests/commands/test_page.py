@@ -7,9 +7,9 @@ import shlex
 from collections.abc import Iterator
 from typing import Any
 
-from semaphore_middleware.commands.report import as_json
-from semaphore_middleware.commands.semaphore import EXIT_STATUSES
-from semaphore_middleware.commands.session import Status
+from semaphore_middleware.console.cli.connect import Status
+from semaphore_middleware.console.cli.semaphore import EXIT_STATUSES
+from semaphore_middleware.console.snapshot import as_json
 from semaphore_middleware.model.inspection import Inspection, Member
 from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.model.rules import Rule

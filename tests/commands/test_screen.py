@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from semaphore_middleware.commands.board import SAMPLES, Board
-from semaphore_middleware.commands.screen import screen, sparkline
+from semaphore_middleware.console.cli.screen import screen, sparkline
+from semaphore_middleware.console.rates import SAMPLES, Board
 from semaphore_middleware.model.inspection import Inspection, Member
 
 PAGE = (Path(__file__).parents[2] / "docs" / "commands.md").read_text("utf-8")

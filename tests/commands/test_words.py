@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from rich.cells import cell_len
 
-from semaphore_middleware.commands.tables import Column, shortened, table
-from semaphore_middleware.commands.words import (
+from semaphore_middleware.console.cli.formatting import (
     clean,
     count,
     held_of,
@@ -14,6 +13,7 @@ from semaphore_middleware.commands.words import (
     time_of,
     without_letters,
 )
+from semaphore_middleware.console.cli.output import Column, shortened, table
 from semaphore_middleware.model.inspection import Inspection
 from semaphore_middleware.model.rules import LIMITLESS
 

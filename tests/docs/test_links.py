@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from semaphore_middleware.commands.semaphore import VERBS
+from semaphore_middleware.console.cli.semaphore import VERBS
 from tests.docs.pages import PATHS, REPOSITORY, anchors, links, name_of, page, prose
 
 FILES = re.compile(r"(?<![\w/.@-])\w[\w./*-]*\.(?:py|lua|md|svg|json|toml|cfg|sh)\b")

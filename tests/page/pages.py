@@ -13,9 +13,9 @@ import aiohttp
 from twisted.internet.defer import Deferred
 
 from semaphore_middleware import FairSemaphore, Permit
-from semaphore_middleware.page.answers import Answers
-from semaphore_middleware.page.guard import Guard
-from semaphore_middleware.page.server import PageSite
+from semaphore_middleware.console.web.answers import Answers
+from semaphore_middleware.console.web.auth import Guard
+from semaphore_middleware.console.web.server import PageSite
 from tests.nodes import PATIENCE, eventually
 from tests.page.browser import Browser, browsing
 from tests.servers import RedisServer

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from semaphore_middleware import FairSemaphore
-from semaphore_middleware.page import lookout
-from semaphore_middleware.page.answers import FILES
-from semaphore_middleware.page.state import scope_id
+from semaphore_middleware.console import poller as lookout
+from semaphore_middleware.console.web.answers import FILES
+from semaphore_middleware.console.web.state import scope_id
 from tests.nodes import eventually
 from tests.page.pages import TOKEN, on_the_loop, serving
 from tests.servers import RedisServer

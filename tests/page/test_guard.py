@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from semaphore_middleware import SettingsError
-from semaphore_middleware.page.guard import Guard
+from semaphore_middleware.console.web.auth import Guard
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from semaphore_middleware import FairSemaphore
-from semaphore_middleware.page.answers import MOST
+from semaphore_middleware.console.web.answers import MOST
 from tests.page.pages import TOKEN, on_the_loop, serving
 from tests.servers import RedisServer
 

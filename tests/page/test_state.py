@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from semaphore_middleware import Inspection, Member, Rule, SettingsError
-from semaphore_middleware.page.state import MEMBERS, SHOWN, Seen, View, scope_id, state
+from semaphore_middleware.console.web.state import MEMBERS, SHOWN, Seen, View, scope_id, state
 
 
 def member(number: int, age: float = 1.0, node: str = "n") -> Member:

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from semaphore_middleware.commands.report import in_order
+from semaphore_middleware.console.snapshot import in_order
 from semaphore_middleware.model.inspection import Inspection
 
 SAMPLES = 30  # looks to remember

@@ -6,9 +6,9 @@ import argparse
 import asyncio
 from typing import TYPE_CHECKING
 
-from semaphore_middleware.commands.session import Status, answered, session
-from semaphore_middleware.commands.status import look
-from semaphore_middleware.commands.words import clean, held_of, limit_word, set_time
+from semaphore_middleware.console.cli.connect import Status, answered, session
+from semaphore_middleware.console.cli.formatting import clean, held_of, limit_word, set_time
+from semaphore_middleware.console.cli.status import look
 from semaphore_middleware.core.semaphore import FairSemaphore
 from semaphore_middleware.model.hosts import host_within, normal_host, parse_name
 from semaphore_middleware.model.inspection import Inspection

@@ -6,10 +6,7 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
-from semaphore_middleware.commands.board import SAMPLES, Board, Track
-from semaphore_middleware.commands.report import longest_wait
-from semaphore_middleware.commands.tables import Column, shortened, table
-from semaphore_middleware.commands.words import (
+from semaphore_middleware.console.cli.formatting import (
     clean,
     count,
     held_of,
@@ -17,6 +14,9 @@ from semaphore_middleware.commands.words import (
     time_of,
     time_or_nothing,
 )
+from semaphore_middleware.console.cli.output import Column, shortened, table
+from semaphore_middleware.console.rates import SAMPLES, Board, Track
+from semaphore_middleware.console.snapshot import longest_wait
 from semaphore_middleware.model.inspection import Inspection
 from semaphore_middleware.model.rules import LIMITLESS
 

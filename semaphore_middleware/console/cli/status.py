@@ -8,15 +8,15 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from semaphore_middleware.commands.report import as_json, is_known
-from semaphore_middleware.commands.session import (
+from semaphore_middleware.console.cli.connect import (
     CommandError,
     Status,
     answered,
     check_rich,
     session,
 )
-from semaphore_middleware.commands.words import clean
+from semaphore_middleware.console.cli.formatting import clean
+from semaphore_middleware.console.snapshot import as_json, is_known
 from semaphore_middleware.core.semaphore import FairSemaphore
 from semaphore_middleware.model.hosts import normal_host
 from semaphore_middleware.model.inspection import Inspection
@@ -44,7 +44,7 @@ def run(settings: BaseSettings, options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(as_json(seen, rules), indent=2))
     else:
-        from semaphore_middleware.commands.sheets import show
+        from semaphore_middleware.console.cli.tables import show
 
         show(seen, rules, members=bool(options.scopes), nodes=options.nodes)
     return Status.DONE

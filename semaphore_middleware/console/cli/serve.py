@@ -8,13 +8,13 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from semaphore_middleware.commands.session import CommandError, Status, name_of, session
+from semaphore_middleware.console.cli.connect import CommandError, Status, name_of, session
 from semaphore_middleware.errors import SettingsError
 
 if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
 
-    from semaphore_middleware.page.guard import Guard
+    from semaphore_middleware.console.web.auth import Guard
 
 PORT = 8379
 TOKEN = "SEMAPHORE_TOKEN"  # in the environment
@@ -40,7 +40,7 @@ def run(settings: BaseSettings, options: argparse.Namespace) -> int:
     # Not at the top: the other verbs need no web server.
     from scrapy.utils.reactor import install_reactor
 
-    from semaphore_middleware.page.guard import Guard
+    from semaphore_middleware.console.web.auth import Guard
 
     port = _port(options.port)
     token = options.token if options.token is not None else os.environ.get(TOKEN) or None
@@ -77,8 +77,8 @@ async def _serve(settings: BaseSettings, guard: Guard, host: str, port: int) -> 
     from twisted.internet import reactor as installed
     from twisted.internet.error import CannotListenError
 
-    from semaphore_middleware.page.answers import Answers
-    from semaphore_middleware.page.server import PageSite
+    from semaphore_middleware.console.web.answers import Answers
+    from semaphore_middleware.console.web.server import PageSite
 
     reactor: Any = installed
     async with session(settings) as semaphore:

@@ -7,9 +7,9 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from semaphore_middleware.commands.report import NodeSum, by_node
-from semaphore_middleware.commands.session import CommandError, Status, answered, session
-from semaphore_middleware.commands.words import clean, count, time_of
+from semaphore_middleware.console.cli.connect import CommandError, Status, answered, session
+from semaphore_middleware.console.cli.formatting import clean, count, time_of
+from semaphore_middleware.console.snapshot import NodeSum, by_node
 from semaphore_middleware.model.inspection import Inspection
 from semaphore_middleware.scrapy.settings import SemaphoreSettings
 

@@ -7,8 +7,8 @@ import asyncio
 import math
 from typing import TYPE_CHECKING, Any
 
-from semaphore_middleware.commands.session import CommandError, Status, answered, session
-from semaphore_middleware.commands.steer import say
+from semaphore_middleware.console.cli.connect import CommandError, Status, answered, session
+from semaphore_middleware.console.cli.steer import say
 
 if TYPE_CHECKING:
     from scrapy.settings import BaseSettings

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 
+from semaphore_middleware.console.web.state import Seen
 from semaphore_middleware.core.semaphore import FairSemaphore
 from semaphore_middleware.errors import SemaphoreError
-from semaphore_middleware.page.state import Seen
 
 EVERY = 1.0  # seconds from the end of a survey to the begin of the next
 SHARE = 0.2  # of the time that surveys may take, however many scopes there are

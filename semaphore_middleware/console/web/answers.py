@@ -13,12 +13,12 @@ from importlib import resources
 from types import MappingProxyType
 from typing import Any, Self
 
+from semaphore_middleware.console.poller import Lookout
+from semaphore_middleware.console.web.actions import read_order
+from semaphore_middleware.console.web.auth import Guard
+from semaphore_middleware.console.web.state import Seen, View, state
 from semaphore_middleware.core.semaphore import FairSemaphore
 from semaphore_middleware.errors import SemaphoreError, SettingsError
-from semaphore_middleware.page.guard import Guard
-from semaphore_middleware.page.lookout import Lookout
-from semaphore_middleware.page.orders import read_order
-from semaphore_middleware.page.state import Seen, View, state
 
 MOST = 10_000  # bytes of a request's body
 PATIENCE = 5.0  # seconds that a change may take before people hear that the server is away
@@ -72,7 +72,7 @@ class Answers:
         self._guard = guard
         self._name = name
         self._lookout = Lookout(semaphore)
-        directory = resources.files("semaphore_middleware.page")
+        directory = resources.files("semaphore_middleware.console.web").joinpath("static")
         self._files = {
             file: Answer(200, directory.joinpath(file).read_bytes(), type)
             for file, type in FILES.items()

@@ -14,14 +14,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from semaphore_middleware.commands.session import (
+from semaphore_middleware.console.cli.connect import (
     CommandError,
     Status,
     check_rich,
     name_of,
     session,
 )
-from semaphore_middleware.commands.words import time_of
+from semaphore_middleware.console.cli.formatting import time_of
 from semaphore_middleware.errors import ServerUnreachableError
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def run(settings: BaseSettings, _options: argparse.Namespace) -> int:
 
 
 async def _run(settings: BaseSettings) -> None:
-    from semaphore_middleware.commands.tables import Paper
+    from semaphore_middleware.console.cli.output import Paper
 
     async with session(settings) as semaphore:
         await Watch(semaphore, Paper()).run()
@@ -67,7 +67,7 @@ class Watch:
     def __init__(self, semaphore: FairSemaphore, console: Console) -> None:
         from rich.live import Live
 
-        from semaphore_middleware.commands.board import Board
+        from semaphore_middleware.console.rates import Board
 
         self._semaphore = semaphore
         self._server = name_of(semaphore)
@@ -109,7 +109,7 @@ class Watch:
             await asyncio.sleep(min(SLOWEST, max(PACE, took / SHARE)) - took)
 
     async def _draw(self) -> None:
-        from semaphore_middleware.commands.screen import screen
+        from semaphore_middleware.console.cli.screen import screen
 
         while True:
             width, height = self._console.size

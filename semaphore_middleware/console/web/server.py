@@ -11,7 +11,7 @@ from twisted.web.http import CACHED
 from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET, Request, Site
 
-from semaphore_middleware.page.answers import MOST, Answer, Answers, Asked
+from semaphore_middleware.console.web.answers import MOST, Answer, Answers, Asked
 
 logger = logging.getLogger(__name__)
 

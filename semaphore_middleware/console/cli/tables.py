@@ -6,9 +6,7 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
-from semaphore_middleware.commands.report import by_node, in_order, longest_wait
-from semaphore_middleware.commands.tables import Column, Paper, table
-from semaphore_middleware.commands.words import (
+from semaphore_middleware.console.cli.formatting import (
     NOTHING,
     clean,
     held_of,
@@ -18,6 +16,8 @@ from semaphore_middleware.commands.words import (
     time_or_nothing,
     without_letters,
 )
+from semaphore_middleware.console.cli.output import Column, Paper, table
+from semaphore_middleware.console.snapshot import by_node, in_order, longest_wait
 from semaphore_middleware.model.inspection import Inspection
 from semaphore_middleware.model.rules import Rule
 

@@ -10,7 +10,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from semaphore_middleware.commands.words import NOTHING
+from semaphore_middleware.console.cli.formatting import NOTHING
 
 LEAST = 16  # of a name, however little room there is
 

@@ -107,7 +107,7 @@ class Command(ScrapyCommand):
     def _run(self, opts: argparse.Namespace) -> None:
         from scrapy.utils.log import configure_logging
 
-        from semaphore_middleware.commands.session import CommandError, Status
+        from semaphore_middleware.console.cli.connect import CommandError, Status
         from semaphore_middleware.errors import SemaphoreError, SettingsError
 
         configure_logging(self.settings)
