@@ -19,8 +19,8 @@ from crawler.example_site import ExampleSite
 from crawler.node import Node, NodeReport
 from crawler.progress import Display, State
 from crawler.report import Report, SiteReport, problems, table
-from crawler.shared_crawl import RunOverError, SharedCrawl
 from semaphore_middleware import FairSemaphore
+from semaphore_middleware.frontier.client import RunOverError, SharedCrawl
 
 TICK = 0.2  # seconds
 

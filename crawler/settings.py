@@ -19,7 +19,7 @@ ADDONS = {"semaphore_middleware.addon.SemaphoreAddon": 500}
 CONCURRENT_REQUESTS_PER_DOMAIN = 4
 
 # All nodes of a crawl share its requests and what it has seen.
-SCHEDULER = "crawler.frontier.Scheduler"
+SCHEDULER = "semaphore_middleware.frontier.Scheduler"
 CRAWL_MAX_PAGES = 0
 CRAWL_LEASE = 15.0
 REDIS_URL = os.environ.get("REDIS_URL", "")

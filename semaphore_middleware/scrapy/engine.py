@@ -1,11 +1,13 @@
-"""Scrapy's engine, and where its insides are known (2.19): what is private is touched here only."""
+"""Scrapy's engine: all private parts of Scrapy that are used, each with its reason (2.19)."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import TYPE_CHECKING, Any
 
+from scrapy import Request, signals
+from scrapy.exceptions import CloseSpider
 from scrapy.utils.asyncio import is_asyncio_available
 
 from semaphore_middleware.errors import SettingsError
@@ -23,19 +25,21 @@ class Engine:
     def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler
 
+    def wake(self) -> None:
+        """Have the scheduler asked again at once: by itself the engine looks every 5 s only.
+
+        Private, because Scrapy 2.19 has no public way. The slot is None before the spider is open
+        and after it is closed.
+        """
+        engine = self._crawler.engine
+        if engine.running and engine._slot is not None:
+            engine._slot.nextcall.schedule()
+
     def wake_soon(self) -> None:
         """Have the scheduler asked again. What has just got its permit is to begin first: it does
         in the loop's next turn.
         """
-        asyncio.get_running_loop().call_soon(self._wake)
-
-    def _wake(self) -> None:
-        """By itself the engine would look in 5 s. Scrapy 2.19 has no public way; the slot is None
-        before the spider is open and after it is closed.
-        """
-        slot = self._crawler.engine._slot
-        if slot is not None:
-            slot.nextcall.schedule()
+        asyncio.get_running_loop().call_soon(self.wake)
 
     def before_close(self, do: Callable[[], None]) -> None:
         """Call `do` when the spider begins to close. Scrapy 2.19 has no signal for that."""
@@ -53,6 +57,41 @@ class Engine:
         have no other word for a crawl that could not begin.
         """
         self._crawler.spider = None
+
+    @property
+    def in_progress(self) -> Set[Request]:
+        """The requests that the engine has not done with.
+
+        Private, because no signal tells that moment: `request_left_downloader` comes before the
+        callback, and nothing at all comes after it.
+        """
+        slot = self._crawler.engine._slot
+        assert slot is not None, "a scheduler is used while its spider is open"
+        return slot.inprogress
+
+    def tell_of_drop(self, request: Request) -> None:
+        """What the engine tells itself where the scheduler can say at once what it wants."""
+        self._crawler.signals.send_catch_log(
+            signals.request_dropped, request=request, spider=self._crawler.spider
+        )
+
+    def close_when_opened(self, reason: str) -> None:
+        """Ask for it the way Scrapy expects: raised by open() it leaves a traceback behind."""
+
+        def close_spider() -> None:
+            raise CloseSpider(reason)
+
+        self._crawler.signals.connect(close_spider, signals.spider_opened, weak=False)
+
+    async def start_again(self) -> None:
+        """Ask the spider for its start requests once more."""
+        engine = self._crawler.engine
+        start = await engine.scraper.spidermw.process_start()
+        assert start is not None
+        async for request in start:
+            if isinstance(request, Request):
+                engine.crawl(request)
+                await asyncio.sleep(0)
 
 
 def pass_over_full_sites(queue: DownloaderAwarePriorityQueue, waiters: Waiters) -> None:

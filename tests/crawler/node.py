@@ -15,8 +15,8 @@ from scrapy import Request, Spider, signals
 from scrapy.exceptions import DontCloseSpider
 from scrapy.utils.test import get_crawler
 
-from crawler.frontier import Scheduler
-from crawler.shared_crawl import Answer, SharedCrawl, Wish
+from semaphore_middleware.frontier.client import Answer, SharedCrawl, Wish
+from semaphore_middleware.frontier.scheduler import Scheduler
 from tests.crawler.outside import OutsideCrawl
 from tests.crawls import until
 

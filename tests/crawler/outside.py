@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast
 import redis
 from redis.asyncio import Redis
 
-from crawler.shared_crawl import Counts, Entry, Rest, SharedCrawl, Taken, Wish
+from semaphore_middleware.frontier.client import Counts, Entry, Rest, SharedCrawl, Taken, Wish
 
 PATIENCE = 60.0  # seconds: after that a test has failed, it never shows that one has passed
 Result = TypeVar("Result")

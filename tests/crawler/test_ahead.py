@@ -7,7 +7,7 @@ from collections import Counter
 
 from redis import Redis
 
-from crawler.hand import AHEAD, ENOUGH, OF_A_SITE
+from semaphore_middleware.frontier.prefetch import AHEAD, ENOUGH, OF_A_SITE
 from tests.crawler.node import Call, SitesQueue, joined, urls
 from tests.crawls import asyncio_test
 

@@ -12,8 +12,8 @@ from redis.exceptions import ConnectionError as AwayError
 from scrapy import Request
 from scrapy.exceptions import DontCloseSpider
 
-from crawler import talk
-from crawler.shared_crawl import SharedCrawl, Wish
+from semaphore_middleware.frontier import session as talk
+from semaphore_middleware.frontier.client import SharedCrawl, Wish
 from tests.crawler.conftest import crawl_keys
 from tests.crawler.node import Call, joined, urls
 from tests.crawls import asyncio_test, until

@@ -12,8 +12,8 @@ import pytest
 from redis import Redis
 
 from crawler.example_site import ExampleSite
-from crawler.hand import OF_A_SITE
-from crawler.shared_crawl import Entry
+from semaphore_middleware.frontier.client import Entry
+from semaphore_middleware.frontier.prefetch import OF_A_SITE
 from tests.crawler.conftest import (
     HOST,
     Scrapy,

@@ -8,7 +8,7 @@ import pytest
 from redis import Redis
 from redis.exceptions import ResponseError
 
-from crawler.shared_crawl import CrawlEndedError, CrawlLostError, Entry, Next, Wish
+from semaphore_middleware.frontier.client import CrawlEndedError, CrawlLostError, Entry, Next, Wish
 from tests.crawler.conftest import crawl_keys, wait_until
 from tests.crawler.outside import OutsideCrawl, wait_for
 from tests.crawler.verbs import ONE, die, entry, fill, node, pop, push, take

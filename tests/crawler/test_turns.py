@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from redis import Redis
 
-from crawler.shared_crawl import Next, Taken, Wish
+from semaphore_middleware.frontier.client import Next, Taken, Wish
 from tests.crawler.conftest import crawl_keys
 from tests.crawler.verbs import entry, fill, node, pop
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from redis import Redis
 
-from crawler.shared_crawl import Entry, Taken, Wish
+from semaphore_middleware.frontier.client import Entry, Taken, Wish
 from tests.crawler.outside import OutsideCrawl
 
 ONE = Wish(requests=1, of_a_site=1)

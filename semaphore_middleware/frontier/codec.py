@@ -6,7 +6,7 @@ import scrapy_redis.dupefilter
 import scrapy_redis.queue
 from scrapy import Request, Spider
 
-from crawler.shared_crawl import Entry
+from semaphore_middleware.frontier.client import Entry
 
 
 class Packing(scrapy_redis.queue.Base):  # type: ignore[misc]  # untyped

@@ -12,7 +12,7 @@ from scrapy.squeues import FifoMemoryQueue
 from scrapy.utils.httpobj import urlparse_cached
 from scrapy.utils.misc import build_from_crawler, load_object
 
-from crawler.shared_crawl import Taken, Wish
+from semaphore_middleware.frontier.client import Taken, Wish
 
 AHEAD = 32  # requests taken ahead, of sites that are not full
 OF_A_SITE = 8  # of these, taken at once

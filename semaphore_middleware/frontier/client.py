@@ -17,7 +17,7 @@ from typing import Any
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
-LUA = files("crawler") / "lua"
+LUA = files("semaphore_middleware.frontier") / "lua"
 VERBS = ("exchange", "rest", "leave", "end")
 
 

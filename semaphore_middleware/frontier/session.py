@@ -18,11 +18,7 @@ from redis.exceptions import RedisError
 from scrapy import Request
 from scrapy.statscollectors import StatsCollector
 
-from crawler.engine import Engine
-from crawler.hand import Hand
-from crawler.news import address_of, end
-from crawler.packing import Packing
-from crawler.shared_crawl import (
+from semaphore_middleware.frontier.client import (
     NOTHING,
     Answer,
     CrawlEndedError,
@@ -34,6 +30,10 @@ from crawler.shared_crawl import (
     Taken,
     Wish,
 )
+from semaphore_middleware.frontier.codec import Packing
+from semaphore_middleware.frontier.prefetch import Hand
+from semaphore_middleware.frontier.subscription import address_of, end
+from semaphore_middleware.scrapy.engine import Engine
 
 logger = logging.getLogger(__name__)
 
