@@ -53,7 +53,7 @@ class Command(ScrapyCommand):
         from rich.console import Console
 
         from crawler.arguments import SiteArguments
-        from crawler.cluster import Plan, run
+        from crawler.cluster.run import Plan, run
         from semaphore_middleware import SemaphoreError
 
         if args:

@@ -16,9 +16,9 @@ from rich.console import Console
 from scrapy.exceptions import UsageError
 from scrapy.settings import Settings
 
+from crawler.cluster.process import Node, NodeReport, last_error
+from crawler.cluster.verdict import Report, SiteReport, problems, table
 from crawler.commands.cluster import Command
-from crawler.node import Node, NodeReport, last_error
-from crawler.report import Report, SiteReport, problems, table
 from tests.crawler.conftest import StartScrapy, crawl_keys, serving, wait_until
 
 SITE = SiteReport(most=4, requests=304, seconds=8.0, missed=0, twice=0, forbidden=0)

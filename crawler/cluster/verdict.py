@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from rich.table import Table
 
+from crawler.cluster.process import NodeReport
 from crawler.example_site import Judge
-from crawler.node import NodeReport
 
 
 @dataclass(frozen=True)

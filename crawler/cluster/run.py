@@ -15,10 +15,10 @@ from redis.asyncio import Redis
 from rich.console import Console
 
 from crawler.arguments import SiteArguments
+from crawler.cluster.process import Node, NodeReport
+from crawler.cluster.progress import Display, State
+from crawler.cluster.verdict import Report, SiteReport, problems, table
 from crawler.example_site import ExampleSite
-from crawler.node import Node, NodeReport
-from crawler.progress import Display, State
-from crawler.report import Report, SiteReport, problems, table
 from semaphore_middleware import FairSemaphore
 from semaphore_middleware.frontier.client import RunOverError, SharedCrawl
 
