@@ -37,10 +37,11 @@ bench-%: $(BENCH_INSTALLED)
 	$(BIN)/python -m benchmarks $* $(ARGS)
 
 .PHONY: lint
-lint: $(INSTALLED) ## check style and types
+lint: $(INSTALLED) ## check style, types, and who may import whom
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache --no-logo
 
 .PHONY: format
 format: $(INSTALLED) ## put the code into the project's format

@@ -11,7 +11,7 @@ from benchmarks.contest import OURS, Contender, Ours, Place
 from benchmarks.death import WORK, dead_holders, long_holder
 from benchmarks.race import APART, HOLD, LONG, MARGIN, Judge, Race
 from benchmarks.report import Cell, Goal, Report
-from tests.servers import RedisServer
+from tests.support.servers import RedisServer
 
 LIMIT = 4
 LEASE = 10.0  # seconds, as in the book

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import IO, Any
 
 from benchmarks.site import Visit, site
-from tests.servers import RedisServer
+from tests.support.servers import RedisServer
 
 # Scrapy's own, but for what would want a port or tell of every page.
 QUIET: Mapping[str, Any] = {

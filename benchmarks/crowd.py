@@ -14,8 +14,8 @@ from typing import Self
 from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.redis.connection import Link, Server
 from semaphore_middleware.redis.protocol import MOST_PERMITS, Answer, Ask, Message, Verb
-from tests.nodes import Caller
-from tests.servers import RedisServer
+from tests.support.nodes import Caller
+from tests.support.servers import RedisServer
 
 BATCH = 100  # permits a call
 QUIET = 600.0  # seconds: nobody asks whether the server is there

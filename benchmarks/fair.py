@@ -14,7 +14,7 @@ from benchmarks.classics.timestamps import SetByTimestamp
 from benchmarks.contest import Place
 from benchmarks.report import Cell, Goal, Report
 from semaphore_middleware import FairSemaphore
-from tests.servers import RedisServer
+from tests.support.servers import RedisServer
 
 NODES = 5
 FEW = 3  # requests that a small node has at any time

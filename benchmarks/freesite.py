@@ -13,7 +13,7 @@ from benchmarks.in_hand import mean
 from benchmarks.other_node import keeping_full
 from benchmarks.report import Cell, Goal, Report
 from benchmarks.site import Site, site
-from tests.servers import RedisServer
+from tests.support.servers import RedisServer
 
 ADD_ON, PLAIN = "add-on", "plain Scrapy"
 FREE = "free.test"

@@ -11,7 +11,7 @@ from benchmarks import rivals
 from benchmarks.contest import OURS, Contender, Place
 from benchmarks.handover import hand_over, percentile
 from benchmarks.report import Cell, Goal, Report
-from tests.servers import RedisServer
+from tests.support.servers import RedisServer
 
 TITLE = "handoff: from a release on one node to the grant on another"
 COLUMNS = (

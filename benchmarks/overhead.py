@@ -9,7 +9,7 @@ from typing import Any
 from benchmarks.crawls import crawl, with_add_on
 from benchmarks.report import Goal, Report
 from benchmarks.site import site
-from tests.servers import RedisServer
+from tests.support.servers import RedisServer
 
 LATENCY = 5.0  # of the site, milliseconds
 LIMIT = 64  # permits: four times as many as are ever wanted at once

@@ -12,7 +12,7 @@ from benchmarks.death import LEASES, LIVING, WORK, dead_holders, long_holder
 from benchmarks.handover import hand_over, percentile
 from benchmarks.race import HOLD, MARGIN, Race
 from benchmarks.report import Cell, Goal, Report
-from tests.servers import RedisServer
+from tests.support.servers import RedisServer
 
 LIMIT = 4
 LEASE = 2.0  # seconds: the peers take whole ones

@@ -17,7 +17,7 @@ from benchmarks.in_hand import in_hand, mean
 from benchmarks.report import Cell, Report
 from benchmarks.site import Site, site
 from benchmarks.waits import POSITION
-from tests.servers import RedisServer
+from tests.support.servers import RedisServer
 
 PICTURES = Path(__file__).parents[1] / "docs" / "pictures"
 LIMIT = 4

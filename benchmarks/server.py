@@ -19,8 +19,8 @@ import redis
 from benchmarks.report import Cell, Goal, Report
 from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.redis.protocol import Ask
-from tests.nodes import Caller
-from tests.servers import RedisServer
+from tests.support.nodes import Caller
+from tests.support.servers import RedisServer
 
 SHAPES = ((1, 1), (10, 1), (100, 1), (100, 10), (100, 100))  # permits a call, sites they are of
 GOAL = (100, 1), 3.0

@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
-from typing import NoReturn
-
-logger = logging.getLogger(__name__)
-
 
 class SemaphoreError(Exception):
     """The root: catch this to catch all of them. None has fields; the text says what to do."""
@@ -48,25 +42,3 @@ class PermitLostError(SemaphoreError, ConnectionError):
 
 class ClosedError(SemaphoreError, RuntimeError):
     """The semaphore is not open: it was closed or drained, or never entered. A `RuntimeError`."""
-
-
-def end_crawl(error: Exception) -> NoReturn:
-    """Raise `error` so that Scrapy ends the crawl with exit status 1 after one clear line.
-
-    Scrapy keeps the crawl in an asyncio task that nobody awaits: an error in it is reported as
-    "never retrieved", with a traceback that hides the one line a user needs. So the line is logged
-    here, and the task's error is marked as seen.
-    """
-    logger.error("%s", error)
-    try:
-        task = asyncio.current_task()
-    except RuntimeError:  # no running loop: a reactor that is not asyncio's
-        task = None
-    if task is not None:
-        task.add_done_callback(_see_error)
-    raise error
-
-
-def _see_error(task: asyncio.Task[object]) -> None:
-    if not task.cancelled():
-        task.exception()

@@ -11,12 +11,12 @@ import pytest
 import pytest_twisted
 from twisted.internet.defer import Deferred
 
-from semaphore_middleware.scrapy.settings import URLS
-from tests.nodes import Outside
-from tests.servers import RedisServer
-from tests.site import Site
+from semaphore_middleware.redis.location import URLS
+from tests.support.nodes import Outside
+from tests.support.servers import RedisServer
+from tests.support.site import Site
 
-pytest.register_assert_rewrite("tests.crawls")
+pytest.register_assert_rewrite("tests.support.crawls")
 
 
 @pytest.fixture(autouse=True)

@@ -16,8 +16,8 @@ from scrapy.linkextractors import LinkExtractor
 from crawler.arguments import SiteArguments
 from crawler.items import Page
 from crawler.output import set_default_feed
-from semaphore_middleware.errors import end_crawl
 from semaphore_middleware.frontier.client import node_name
+from semaphore_middleware.scrapy.engine import end_crawl
 
 
 class SiteSpider(Spider):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
+import socket
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Self
@@ -18,9 +20,9 @@ from semaphore_middleware.model.limits import ALLOWED, LONGEST, Limit
 from semaphore_middleware.model.rules import Change, Rule
 from semaphore_middleware.redis import embedded
 from semaphore_middleware.redis.connection import Server
-from semaphore_middleware.redis.keys import Keys
+from semaphore_middleware.redis.keys import Keys, check_prefix
+from semaphore_middleware.redis.location import url_from_environment
 from semaphore_middleware.redis.store import Store
-from semaphore_middleware.scrapy.settings import check_prefix, default_node, url_from_environment
 
 
 class FairSemaphore:
@@ -286,6 +288,11 @@ class FairSemaphore:
         if self._node is None:
             raise ClosedError("the semaphore is not open; use it in an 'async with'")
         return self._node
+
+
+def default_node() -> str:
+    """This process, as people find it: host and process id."""
+    return f"{socket.gethostname()}-{os.getpid()}"
 
 
 def _limit(limit: int | Limit) -> Limit:

@@ -30,13 +30,12 @@ from scrapy.exceptions import DontCloseSpider
 from scrapy.utils.defer import deferred_from_coro
 from twisted.internet.defer import Deferred
 
-from semaphore_middleware.errors import end_crawl
 from semaphore_middleware.frontier.client import SharedCrawl, lease_of, node_name
 from semaphore_middleware.frontier.codec import Packing
 from semaphore_middleware.frontier.prefetch import Hand
 from semaphore_middleware.frontier.session import Talk, log_too_late
 from semaphore_middleware.frontier.subscription import News, client_of
-from semaphore_middleware.scrapy.engine import Engine
+from semaphore_middleware.scrapy.engine import Engine, end_crawl
 
 logger = logging.getLogger(__name__)
 

@@ -41,3 +41,8 @@ def normal_host(host: str) -> str:
         except UnicodeError:
             return host  # the name of a scope, not of a host
     return host
+
+
+def encoded(name: str) -> bytes:
+    """A name as the server keeps it."""
+    return name.encode("utf-8", "surrogatepass")

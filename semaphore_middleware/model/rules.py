@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from semaphore_middleware.model.hosts import normal_host, parse_name
+from semaphore_middleware.model.hosts import encoded, normal_host, parse_name
 from semaphore_middleware.model.limits import Limit, parse_parts
-from semaphore_middleware.redis.keys import encoded
 
 LIMITLESS = 2**53  # Lua's numbers count no further
 

@@ -1,8 +1,8 @@
 """The server that runs when no URL is given: one for all of this user's nodes on this machine.
 
 Whoever uses it is its lodger, and holds a shared lock on a file for as long. A keeper process
-(`python -m semaphore_middleware.redis.embedded DIRECTORY`) starts the server, waits for the exclusive
-lock, which it gets when the last lodger has left (or was killed), and then ends the server.
+(`python -m semaphore_middleware.redis.embedded DIRECTORY`) starts the server, waits for the
+exclusive lock, which it gets when the last lodger has left (or was killed), and then ends it.
 """
 
 from __future__ import annotations

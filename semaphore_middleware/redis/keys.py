@@ -5,7 +5,10 @@ from __future__ import annotations
 import binascii
 import re
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from semaphore_middleware.errors import SettingsError
+from semaphore_middleware.model.hosts import encoded
 
 BUCKETS = 256  # never a setting: nodes that disagreed would each have a limit of their own
 
@@ -69,5 +72,8 @@ class Keys:
         return name.decode("utf-8", "surrogatepass")
 
 
-def encoded(name: str) -> bytes:
-    return name.encode("utf-8", "surrogatepass")
+def check_prefix(prefix: Any, where: str) -> str:
+    """The first part of every key. Braces would move the keys of a scope to different slots."""
+    if not isinstance(prefix, str) or not prefix or "{" in prefix or "}" in prefix:
+        raise SettingsError(f"{where} = {prefix!r}: allowed is a text without '{{' and '}}'")
+    return prefix

@@ -19,10 +19,11 @@ from redis.exceptions import NoScriptError
 
 from semaphore_middleware.errors import ServerUnreachableError
 from semaphore_middleware.model.feedback import Backoff
+from semaphore_middleware.model.hosts import encoded
 from semaphore_middleware.model.lease import STEP
 from semaphore_middleware.model.rules import LIMITLESS
 from semaphore_middleware.redis.connection import Link, Server
-from semaphore_middleware.redis.keys import Keys, encoded
+from semaphore_middleware.redis.keys import Keys
 from semaphore_middleware.redis.protocol import Answer, Ask, batches
 from semaphore_middleware.redis.scripts import SCRIPTS, script
 from semaphore_middleware.redis.server_state import Life

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Set
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from scrapy import Request, signals
 from scrapy.exceptions import CloseSpider
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from scrapy.pqueues import DownloaderAwarePriorityQueue
 
     from semaphore_middleware.scrapy.backpressure import Waiters
+
+logger = logging.getLogger(__name__)
 
 ASYNCIO_REACTOR = "twisted.internet.asyncioreactor.AsyncioSelectorReactor"
 
@@ -111,3 +114,25 @@ def check_reactor(crawler: Crawler) -> None:
             f"TWISTED_REACTOR: the semaphore needs asyncio; allowed is {ASYNCIO_REACTOR!r} "
             "(Scrapy's default), or TWISTED_REACTOR_ENABLED = False"
         )
+
+
+def end_crawl(error: Exception) -> NoReturn:
+    """Raise `error` so that Scrapy ends the crawl with exit status 1 after one clear line.
+
+    Scrapy keeps the crawl in an asyncio task that nobody awaits: an error in it is reported as
+    "never retrieved", with a traceback that hides the one line a user needs. So the line is logged
+    here, and the task's error is marked as seen.
+    """
+    logger.error("%s", error)
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # no running loop: a reactor that is not asyncio's
+        task = None
+    if task is not None:
+        task.add_done_callback(_see_error)
+    raise error
+
+
+def _see_error(task: asyncio.Task[object]) -> None:
+    if not task.cancelled():
+        task.exception()

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import json
-import os
-import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from semaphore_middleware.errors import SettingsError, end_crawl
+from semaphore_middleware.core.semaphore import default_node
+from semaphore_middleware.errors import SettingsError
 from semaphore_middleware.model.feedback import Backoff
 from semaphore_middleware.model.limits import LONGEST, Limit, Limits, parse_limits
+from semaphore_middleware.redis.keys import check_prefix
+from semaphore_middleware.redis.location import URLS, url_from_environment
+from semaphore_middleware.scrapy.engine import end_crawl
 
 if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
 
-URLS = ("SEMAPHORE_REDIS_URL", "REDIS_URL")  # in the settings, then in the environment
 NAMES = frozenset(
     f"SEMAPHORE_{name}"
     for name in (
@@ -91,26 +92,6 @@ def is_enabled(settings: BaseSettings) -> bool:
         return _truth(settings, "SEMAPHORE_ENABLED", True)
     except SettingsError as error:
         end_crawl(error)
-
-
-def url_from_environment() -> tuple[str | None, str]:
-    """Where programs and containers put it; None means the embedded server."""
-    for name in URLS:
-        if os.environ.get(name):
-            return os.environ[name], f"{name} in the environment"
-    return None, "the environment"
-
-
-def default_node() -> str:
-    """This process, as people find it: host and process id."""
-    return f"{socket.gethostname()}-{os.getpid()}"
-
-
-def check_prefix(prefix: Any, where: str) -> str:
-    """The first part of every key. Braces would move the keys of a scope to different slots."""
-    if not isinstance(prefix, str) or not prefix or "{" in prefix or "}" in prefix:
-        raise SettingsError(f"{where} = {prefix!r}: allowed is a text without '{{' and '}}'")
-    return prefix
 
 
 def _url(settings: BaseSettings) -> tuple[str | None, str]:

@@ -21,18 +21,13 @@ from scrapy.exceptions import CloseSpider, IgnoreRequest
 
 from semaphore_middleware.core.permit import Permit
 from semaphore_middleware.core.semaphore import FairSemaphore
-from semaphore_middleware.errors import (
-    AcquireTimeoutError,
-    ClosedError,
-    SemaphoreError,
-    end_crawl,
-)
+from semaphore_middleware.errors import AcquireTimeoutError, ClosedError, SemaphoreError
 from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.redis import embedded
 from semaphore_middleware.scrapy.backpressure import Waiters
 from semaphore_middleware.scrapy.collector import spare_the_collector
 from semaphore_middleware.scrapy.concurrency import Hands
-from semaphore_middleware.scrapy.engine import Engine, check_reactor
+from semaphore_middleware.scrapy.engine import Engine, check_reactor, end_crawl
 from semaphore_middleware.scrapy.responses import REFUSALS, Answers
 from semaphore_middleware.scrapy.robotstxt import CrawlDelays
 from semaphore_middleware.scrapy.scopes import scope_finder

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 class Watch:
     def __init__(self, settings: SemaphoreSettings) -> None:
-        self._metrics = Metrics.of(settings)
+        self._metrics = Metrics.of(settings.metrics_host, settings.metrics_port)
         self.on_round_trip = self._metrics.round_trip if self._metrics else None
         """For the semaphore to call; None: nobody wants to know."""
         self._long_waits: LongWaits | None = None

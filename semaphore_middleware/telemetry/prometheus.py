@@ -18,13 +18,11 @@ from semaphore_middleware.core.permit import Permit, Stage
 from semaphore_middleware.core.semaphore import FairSemaphore
 from semaphore_middleware.errors import SettingsError
 from semaphore_middleware.model.rules import LIMITLESS
-from semaphore_middleware.scrapy.settings import SemaphoreSettings
 from semaphore_middleware.telemetry.endpoint import Endpoint
-from semaphore_middleware.telemetry.stats import GateStats
+from semaphore_middleware.telemetry.stats import CrawlStats, GateStats
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
-    from scrapy.statscollectors import StatsCollector
 
 logger = logging.getLogger(__name__)
 
@@ -123,20 +121,20 @@ class Metrics:
         self._endpoint = Endpoint(self._page)
 
     @classmethod
-    def of(cls, settings: SemaphoreSettings) -> Metrics | None:
+    def of(cls, host: str, port: int | None) -> Metrics | None:
         """None: they are off. Raises `SettingsError` where they cannot be on."""
-        if settings.metrics_port is None:
+        if port is None:
             return None
         try:
             import prometheus_client  # noqa: F401 - whether it is there
         except ImportError:
             raise SettingsError(
-                f"SEMAPHORE_METRICS_PORT = {settings.metrics_port}: this needs prometheus-client; "
+                f"SEMAPHORE_METRICS_PORT = {port}: this needs prometheus-client; "
                 "install it with: pip install 'scrapy-semaphore[metrics]'"
             ) from None
-        return cls(settings.metrics_host, settings.metrics_port)
+        return cls(host, port)
 
-    def stats(self, stats: StatsCollector) -> GateStats:
+    def stats(self, stats: CrawlStats) -> GateStats:
         """The stats of a crawl that is measured."""
         return MeasuredStats(stats, self)
 
@@ -241,7 +239,7 @@ class Metrics:
 class MeasuredStats(GateStats):
     """Apart, so that a crawl without metrics does nothing for them."""
 
-    def __init__(self, stats: StatsCollector, metrics: Metrics) -> None:
+    def __init__(self, stats: CrawlStats, metrics: Metrics) -> None:
         super().__init__(stats)
         self._metrics = metrics
 

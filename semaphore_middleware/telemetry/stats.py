@@ -6,16 +6,23 @@ import asyncio
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 from semaphore_middleware.core.permit import Permit
-
-if TYPE_CHECKING:
-    from scrapy.statscollectors import StatsCollector
 
 SHOWN = 20  # scopes in the stats: the busiest
 COUNTED = 1000  # scopes counted at most, so that a broad crawl does not grow without end
 LATE = 1.0  # seconds that the stats may lag behind: to write each at once costs more than to count
+
+
+class CrawlStats(Protocol):
+    """Where the stats go: Scrapy's stats collector, or what is like it."""
+
+    def set_value(self, key: str, value: Any) -> None:
+        """Set one stat."""
+
+    def get_stats(self) -> dict[str, Any]:
+        """All stats, by name."""
 
 
 @dataclass(slots=True)
@@ -28,7 +35,7 @@ class ScopeCount:
 
 
 class GateStats:
-    def __init__(self, stats: StatsCollector) -> None:
+    def __init__(self, stats: CrawlStats) -> None:
         self._stats = stats
         self._counts: Counter[str] = Counter(acquired=0, released=0, waited=0)
         self._wait_seconds = 0.0

@@ -9,7 +9,7 @@ from typing import Self
 from redis.exceptions import RedisError
 
 from tests.chaos.history import History
-from tests.servers import RedisServer
+from tests.support.servers import RedisServer
 
 PAUSE = 0.1  # seconds between two looks
 PATIENCE = 5.0  # seconds that a look may take

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
-from tests.servers import BINARY
+from tests.support.servers import BINARY
 
 FAKETIME = sorted(map(str, Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1")))
 

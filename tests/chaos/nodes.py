@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.chaos.proxy import Proxy
-from tests.nodes import eventually
-
-REPOSITORY = Path(__file__).parents[2]
+from tests.support.nodes import eventually
+from tests.support.paths import REPOSITORY
 
 
 class Node:

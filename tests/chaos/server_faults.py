@@ -7,8 +7,8 @@ import shutil
 
 from tests.chaos.fault import HOUR, fault
 from tests.chaos.world import Setup, World
-from tests.nodes import eventually
-from tests.servers import RedisServer, free_port
+from tests.support.nodes import eventually
+from tests.support.servers import RedisServer, free_port
 
 APPEND_ONLY = ("--appendonly", "yes", "--appendfsync", "always")
 JUNK = b"x" * 20_000

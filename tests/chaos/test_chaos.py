@@ -7,7 +7,7 @@ import pytest
 from tests.chaos.faults import FAULTS
 from tests.chaos.run import run
 from tests.chaos.world import Plan
-from tests.nodes import in_asyncio
+from tests.support.nodes import in_asyncio
 
 PLAN = Plan(seed="a short cut", lease=1.5, requests=600, patience=30.0)
 CRAWLS = {

@@ -7,8 +7,8 @@ from collections import Counter
 
 from semaphore_middleware import FairSemaphore
 from tests.chaos.proxy import Proxy
-from tests.nodes import eventually, in_asyncio
-from tests.servers import RedisServer
+from tests.support.nodes import eventually, in_asyncio
+from tests.support.servers import RedisServer
 
 LEASE = 1.0  # seconds: the test waits for the end of one
 

@@ -11,7 +11,7 @@ from tests.chaos.faults import FAULTS
 from tests.chaos.mutants import MUTANTS, mutate
 from tests.chaos.run import run
 from tests.chaos.world import Plan
-from tests.nodes import in_asyncio
+from tests.support.nodes import in_asyncio
 
 CAUGHT = {  # in a run with which fault, and of what it is convicted
     "client clock instead of TIME": ("nothing", "the site had"),

@@ -12,7 +12,7 @@ import pytest
 
 from tests.chaos import proxy
 from tests.chaos.proxy import Kind, Proxy, Way
-from tests.nodes import in_asyncio
+from tests.support.nodes import in_asyncio
 
 SUBSCRIBE = b"SUBSCRIBE "
 

@@ -18,7 +18,7 @@ from tests.chaos.machine import Clock, Namespace
 from tests.chaos.nodes import Node
 from tests.chaos.proxy import Proxy
 from tests.chaos.site import Site
-from tests.servers import RedisServer
+from tests.support.servers import RedisServer
 
 T = TypeVar("T")
 

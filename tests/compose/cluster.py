@@ -6,12 +6,11 @@ import json
 import subprocess
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from tests.compose.engine import Engine
+from tests.support.paths import REPOSITORY
 
-REPOSITORY = Path(__file__).parents[2]
 PATIENCE = 300.0  # seconds: after that a test has failed, it never shows that one has passed
 
 PROFILE = ("--profile", "monitoring")

@@ -19,8 +19,8 @@ from pathlib import Path
 
 from semaphore_middleware.redis.embedded import find_server
 from tests.compose.engine import Engine
+from tests.support.paths import REPOSITORY
 
-REPOSITORY = Path(__file__).parents[2]
 PACKAGES = "python3,python3-pip,python3-venv,redis-tools"
 
 # As in the pinned image: starts as root, goes on as the user `valkey`.

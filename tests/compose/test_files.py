@@ -7,7 +7,8 @@ import re
 import subprocess
 from pathlib import Path
 
-REPOSITORY = Path(__file__).parents[2]
+from tests.support.paths import REPOSITORY
+
 COMPOSE = (REPOSITORY / "docker-compose.yml").read_text()
 DOCKERFILE = (REPOSITORY / "Dockerfile").read_text()
 

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.compose.cluster import PROFILE, REPOSITORY, Cluster
+from tests.compose.cluster import PROFILE, Cluster
 from tests.compose.engine import Engine
+from tests.support.paths import REPOSITORY
 
 pytestmark = pytest.mark.compose
 

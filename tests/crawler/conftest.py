@@ -17,11 +17,11 @@ import pytest
 from redis import Redis
 
 from crawler.example_site import ExampleSite
-from tests.crawler.node import Call, calls_noted
-from tests.crawler.outside import PATIENCE, OutsideCrawl, clients_closed
-from tests.servers import RedisServer
+from tests.frontier.node import Call, calls_noted
+from tests.frontier.outside import PATIENCE, OutsideCrawl, clients_closed
+from tests.support.paths import REPOSITORY
+from tests.support.servers import RedisServer
 
-REPOSITORY = Path(__file__).parents[2]
 HOST = "127.0.0.1"  # the example site's
 FAST = ("-s", "CONCURRENT_REQUESTS_PER_DOMAIN=8")
 

@@ -21,7 +21,7 @@ from tests.crawler.conftest import (
     start_together,
     wait_until,
 )
-from tests.servers import RedisServer, free_port
+from tests.support.servers import RedisServer, free_port
 
 
 def items(directory: Path) -> list[list[dict[str, object]]]:

@@ -26,8 +26,8 @@ from tests.crawler.conftest import (
     start_together,
     wait_until,
 )
-from tests.crawler.outside import OutsideCrawl
-from tests.servers import RedisServer
+from tests.frontier.outside import OutsideCrawl
+from tests.support.servers import RedisServer
 
 SHORT_LEASES = ("-s", "CRAWL_LEASE=0.5", "-s", "SEMAPHORE_LEASE=1")
 

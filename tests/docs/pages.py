@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-REPOSITORY = Path(__file__).parents[2]
+from tests.support.paths import REPOSITORY
+
 PATHS = [
     REPOSITORY / "README.md",
     REPOSITORY / "CONTRIBUTING.md",

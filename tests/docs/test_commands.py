@@ -17,8 +17,9 @@ import pytest
 
 from crawler.example_site import ExampleSite
 from tests.crawler.conftest import HOST, in_a_thread
-from tests.docs.pages import REPOSITORY, Command, blocks, commands, page
-from tests.servers import RedisServer
+from tests.docs.pages import Command, blocks, commands, page
+from tests.support.paths import REPOSITORY
+from tests.support.servers import RedisServer
 
 PATIENCE = 60.0  # seconds: after that a test has failed, it never shows that one has passed
 PAGES = 20
@@ -27,9 +28,12 @@ BIN = Path(sys.executable).parent
 RUN_HERE = ("scrapy crawl site ", "make crawl", "python -m pydoc ")
 LIVE = "scrapy semaphore (watch|serve)$"  # they end when somebody ends them
 RUN_BY = {  # page -> what its commands begin with, and the test that runs them
-    "README.md": (LIVE, "tests/commands/test_watch.py"),
-    "docs/commands.md": ("scrapy semaphore ", "tests/commands/test_page.py"),
-    "docs/page.md": ("(SEMAPHORE_TOKEN=.* )?scrapy semaphore serve", "tests/page/test_serve.py"),
+    "README.md": (LIVE, "tests/console/cli/test_watch.py"),
+    "docs/commands.md": ("scrapy semaphore ", "tests/console/cli/test_page.py"),
+    "docs/page.md": (
+        "(SEMAPHORE_TOKEN=.* )?scrapy semaphore serve",
+        "tests/console/web/test_serve.py",
+    ),
 }
 NOT_RUN = {  # what it begins with -> why it is not run
     "make test": "it would run itself",

@@ -15,8 +15,8 @@ import semaphore_middleware
 from semaphore_middleware import FairSemaphore
 from semaphore_middleware.scrapy.settings import SemaphoreSettings
 from tests.docs.pages import Block, blocks
-from tests.nodes import Loop
-from tests.servers import RedisServer
+from tests.support.nodes import Loop
+from tests.support.servers import RedisServer
 
 PATIENCE = 30.0  # seconds
 KNOWN = {"indented", "console", "python", "yaml", "conf", "ini"}

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from semaphore_middleware.console.cli.semaphore import VERBS
-from tests.docs.pages import PATHS, REPOSITORY, anchors, links, name_of, page, prose
+from tests.docs.pages import PATHS, anchors, links, name_of, page, prose
+from tests.support.paths import REPOSITORY
 
 FILES = re.compile(r"(?<![\w/.@-])\w[\w./*-]*\.(?:py|lua|md|svg|json|toml|cfg|sh)\b")
 PLACES = ("semaphore_middleware", "crawler", "tests", "benchmarks", "docs", "docker")

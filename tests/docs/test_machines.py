@@ -18,7 +18,7 @@ from crawler.example_site import ExampleSite
 from tests.crawler.conftest import HOST, in_a_thread
 from tests.docs.pages import Block, blocks, page
 from tests.docs.test_commands import PAGES, Place
-from tests.servers import RedisServer
+from tests.support.servers import RedisServer
 
 NAME = "docs/many-machines.md"
 DOCKERFILE = page("Dockerfile")

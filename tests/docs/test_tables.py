@@ -16,9 +16,9 @@ from semaphore_middleware import FairSemaphore, SettingsError
 from semaphore_middleware.model.limits import Limits
 from semaphore_middleware.scrapy.settings import SemaphoreSettings, is_enabled
 from semaphore_middleware.telemetry.stats import ScopeCount
-from tests.docs.pages import PATHS, REPOSITORY, name_of, page, rows
+from tests.docs.pages import PATHS, name_of, page, rows
+from tests.support.paths import PACKAGE
 
-PACKAGE = REPOSITORY / "semaphore_middleware"
 SOURCE = "\n".join(path.read_text("utf-8") for path in sorted(PACKAGE.rglob("*.py")))
 SETTINGS = page("docs/settings.md")
 STATS = page("docs/stats.md")

@@ -18,7 +18,8 @@ from semaphore_middleware.core.semaphore import FairSemaphore
 from semaphore_middleware.errors import ServerUnreachableError
 from semaphore_middleware.redis import embedded
 from semaphore_middleware.redis.connection import Server
-from semaphore_middleware.scrapy.settings import URLS, SemaphoreSettings
+from semaphore_middleware.redis.location import URLS
+from semaphore_middleware.scrapy.settings import SemaphoreSettings
 
 if TYPE_CHECKING:
     from scrapy.settings import BaseSettings

@@ -1,0 +1,122 @@
+"""The benchmarks run, and their judge can convict. What they measure is not for a test to say."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
+
+import pytest
+from rich.console import Console
+
+from benchmarks import rivals
+from benchmarks.contest import Client
+from benchmarks.race import MARGIN, Judge
+from benchmarks.report import Report
+from tests.support.nodes import in_asyncio
+
+
+def measured(name: str) -> Report:
+    """Its small version, in a thread: the main thread's event loop belongs to pytest-twisted."""
+    module = import_module(f"benchmarks.{name}")
+    with ThreadPoolExecutor(1) as thread:
+        report: Report = thread.submit(module.measure, True).result()
+    assert report.rows
+    assert report.goals
+    assert report.notes
+    assert {len(row) for row in report.rows} == {len(report.columns)}
+    figures = json.loads(json.dumps(report.as_json()))
+    assert len(figures["rows"]) == len(report.rows)
+    text = io.StringIO()
+    report.show(Console(file=text))
+    assert report.title in text.getvalue()
+    return report
+
+
+def test_server_counts_what_a_permit_takes() -> None:
+    report = measured("server")
+
+    assert [row[:2] for row in report.rows] == [(1, 1), (10, 1), (100, 1), (100, 10), (100, 100)]
+    commands = [float(str(row[-1])) for row in report.rows]
+    assert commands[0] > commands[1] > commands[2]  # what a call shares
+
+
+def test_scale_leaves_no_keys_of_scopes_behind() -> None:
+    report = measured("scale")
+
+    left = {str(row[0]): [cell for cell in row[1:] if cell is not None] for row in report.rows}
+    assert left["scope keys left"] == [0, 0, 0, 0]
+    assert all(0 < int(str(cell)) <= 256 for cell in left["epoch keys left"])
+
+
+def test_fair_gives_each_node_its_share_of_the_grants() -> None:
+    report = measured("fair")
+
+    (goal,) = report.goals
+    assert goal.met
+    assert [row[-1] for row in report.rows] == [100, 100]  # grants, of ours and of asking again
+
+
+def test_classic_finds_nothing_against_ours_and_something_against_the_others() -> None:
+    report = measured("classic")
+
+    assert {goal.value for goal in report.goals} == {0}
+    passed = {(row[0], row[1]): row[2] for row in report.rows}
+    semaphores = {name for name, _ in passed}
+    assert len(semaphores) == 8
+    assert len(passed) == 4 * len(semaphores)
+    over_its_lease = {name for name, trial in passed if trial == "work" and passed[name, trial]}
+    assert over_its_lease == semaphores - {"refreshed", "ours", "ours of 1"}
+
+
+@pytest.mark.skipif(bool(rivals.missing()), reason="the peers are in the extra 'bench' only")
+def test_handoff_hands_over_between_processes() -> None:
+    report = measured("handoff")
+
+    handed_over = {row[0]: int(str(row[-1])) for row in report.rows}
+    assert set(rivals.MODULES) < set(handed_over)
+    assert all(count > 0 for count in handed_over.values())
+
+
+# The judge --------------------------------------------------------------------------------------
+
+
+class Anybody:
+    """A semaphore that lets everybody in and remembers nobody."""
+
+    async def acquire(self) -> None:
+        pass
+
+    async def release(self) -> None:
+        pass
+
+    async def holds(self) -> bool | None:
+        return False
+
+
+@in_asyncio
+async def test_the_judge_sees_who_goes_in_above_the_limit_and_who_is_robbed() -> None:
+    judge = Judge(limit=2)
+    client: Client = Anybody()
+
+    await asyncio.gather(*(judge.visit(client, 0.01) for _ in range(5)))
+
+    assert judge.passed == 3
+    assert judge.stolen == 5
+    assert judge.inside == 0
+
+
+def test_the_judge_sees_who_overtakes_by_more_than_the_margin() -> None:
+    step = 2 * MARGIN
+
+    def overtakers(*visits: tuple[float, float]) -> int:
+        """Of visits as (asked, granted), both in steps."""
+        scaled = [(asked * step, granted * step) for asked, granted in visits]
+        return Judge(limit=1, visits=scaled).out_of_order
+
+    assert overtakers((0, 5), (1, 6), (2, 7)) == 0
+    assert overtakers((0, 7), (1, 6), (2, 5)) == 2
+    assert overtakers((0, 7), (1, 5), (2, 6)) == 2
+    assert overtakers((0, 5.2), (0.2, 5)) == 0  # on the way to the server, and back from it

@@ -1,0 +1,98 @@
+"""docs/commands.md is true: each command in it is run, and prints what it says there."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from typing import Any
+
+from semaphore_middleware.console.cli.connect import Status
+from semaphore_middleware.console.cli.semaphore import EXIT_STATUSES
+from semaphore_middleware.console.snapshot import as_json
+from semaphore_middleware.model.inspection import Inspection, Member
+from semaphore_middleware.model.limits import Limit
+from semaphore_middleware.model.rules import Rule
+from tests.support.cli import Terminal, semaphore
+from tests.support.nodes import AGES, Caller, in_asyncio
+from tests.support.paths import REPOSITORY
+from tests.support.servers import RedisServer
+
+PAGE = (REPOSITORY / "docs" / "commands.md").read_text("utf-8")
+TIME = re.compile(r"\b\d+(\.\d+)? (ms|s|min|h)\b")
+
+
+def examples() -> Iterator[tuple[list[str], str]]:
+    """Each command of the page, and what it prints there."""
+    for block in re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL):
+        for example in block.removeprefix("$ ").split("\n$ "):
+            line, _, printed = example.partition("\n")
+            _, _, *arguments = shlex.split(line)
+            yield arguments, printed.strip()
+
+
+async def crawl(server: RedisServer) -> None:
+    """The nodes of the page. Their leases do not end while it is read."""
+    names = ("host-a-4711-5d0c2f…", "host-b-311-90be77…", "host-c-99-c3a04e…")
+    a, b, c = [await Caller.join(server, name, lease=AGES) for name in names]
+    for node, numbers in ((a, (1, 2)), (b, (1, 2)), (a, (3, 4)), (b, (3, 4)), (c, (3,))):
+        await node.acquire("www.example.org", *numbers, limit=4)
+    for node in (a, b, c):
+        await node.acquire("shop.example.org", 10, limit=8)
+        await node.acquire("api.example.net", 20, limit=Limit(2, delay=300))
+
+
+def told(printed: str) -> list[str]:
+    """Without what differs from run to run: times, and so the widths of columns."""
+    return [" ".join(TIME.sub("TIME", line).split()) for line in printed.splitlines()]
+
+
+@in_asyncio
+async def test_each_example_prints_what_the_page_says(server: RedisServer) -> None:
+    await crawl(server)
+    seen = 0
+    for arguments, printed in examples():
+        lease = ("-s", f"SEMAPHORE_LEASE={20 * AGES}") if arguments[0] == "evict" else ()
+        ran = await semaphore(server, *arguments, *lease)
+        assert (ran.status, ran.err) == (0, ""), arguments
+        if printed:
+            assert told(ran.out.strip()) == told(printed), arguments
+        seen += 1
+    assert seen == 13
+
+
+@in_asyncio
+async def test_watch_shows_the_columns_of_the_page(server: RedisServer) -> None:
+    await crawl(server)
+    assert "\n    scrapy semaphore watch\n" in PAGE
+    head = next(line for line in PAGE.splitlines() if line.startswith("    scope "))
+    terminal = await Terminal(80, 24).start(server, "watch")
+    try:
+        frame = await terminal.shows(lambda frame: frame[2].startswith("www.example.org "))
+        assert frame[1].split() == head.split()
+        assert frame[-1].strip() == "q quits"
+        terminal.press(b"q")
+        assert await terminal.ended() == 0
+    finally:
+        await terminal.close()
+
+
+def keys_of(what: str) -> list[str]:
+    (row,) = re.findall(rf"^\| {what} \| (.*) \|$", PAGE, re.MULTILINE)
+    return re.findall(r"`(\w+)`", row)
+
+
+def test_the_keys_of_the_json_are_those_of_the_page() -> None:
+    member = Member("n:1", 1, 1)
+    shown: dict[str, Any] = as_json([Inspection("s", 1, (member,), (member,))], [Rule("s", "me")])
+    (scope,), (node,), (rule,) = shown["scopes"], shown["nodes"], shown["rules"]
+    assert list(scope) == keys_of("scope")
+    assert list(scope["holders"][0]) == keys_of("holder, waiter") == list(scope["waiters"][0])
+    assert list(node) == keys_of("node")
+    assert list(rule) == keys_of("rule")
+
+
+def test_the_exit_statuses_are_those_of_the_page_and_of_the_help() -> None:
+    rows = re.findall(r"^\| (\d+) \| ", PAGE, re.MULTILINE)
+    assert rows == [*(str(int(status)) for status in Status), "130"]
+    assert re.findall(r"(\d+) [a-z]", EXIT_STATUSES) == rows

@@ -1,0 +1,144 @@
+"""`evict` gives back at once what a dead node holds, and the living notice."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from semaphore_middleware import FairSemaphore, PermitLostError
+from tests.support.cli import LONG, SITE, Terminal, semaphore, three_nodes
+from tests.support.nodes import AGES, PATIENCE, Caller, Outside, eventually, in_asyncio
+from tests.support.servers import RedisServer
+
+ALIVE = (
+    "so it may well be alive: then its requests go on for a while, on top of what others may start."
+)
+
+
+@in_asyncio
+async def test_what_it_held_is_handed_on_at_once_and_its_places_are_gone(
+    server: RedisServer, outside: Outside
+) -> None:
+    await three_nodes(server)
+    outside.told()
+    ran = await semaphore(server, "evict", "one", "--yes")
+    assert (ran.status, ran.err) == (0, "")
+    assert ran.lines[-1] == "Gave back 2 permits and 1 place in line."
+    assert sorted(outside.held(SITE)) == ["three:3", "two:2"]
+    assert outside.line(SITE) == ["two:12"]
+    assert sorted(outside.held(LONG)) == ["three:23", "two:22"]
+    assert outside.told() == [("three", "granted 3")]
+
+
+@in_asyncio
+async def test_limits_stay_as_the_nodes_have_them(server: RedisServer) -> None:
+    async with FairSemaphore(server.url, node="dead", lease=AGES) as dead:
+        for _ in range(3):
+            await dead.acquire(SITE, 3)
+        other = await Caller.join(server, "other")
+        assert (await other.acquire(SITE, 1, 2, 3, 4, limit=3)).granted == ()
+        async with FairSemaphore(server.url) as operator:
+            assert await operator.evict(dead.node) == (3, 0)
+            seen = await operator.inspect(SITE)
+        assert (seen.limit, seen.most, seen.delay) == (3, 3, 0)
+        assert [member.id for member in seen.holders] == ["other:1", "other:2", "other:3"]
+
+
+@in_asyncio
+async def test_more_than_one_call_can_carry_goes_back_too(server: RedisServer) -> None:
+    dead = await Caller.join(server, "dead")
+    for start in range(0, 1500, 500):
+        await dead.acquire(SITE, *range(start, start + 500), limit=600)
+    async with FairSemaphore(server.url) as operator:
+        assert await operator.evict("dead") == (600, 900)
+        assert await operator.survey() == []
+        assert await operator.evict("dead") == (0, 0)
+
+
+@in_asyncio
+async def test_a_living_node_loses_its_permits_at_its_next_renewal_and_its_work_ends(
+    server: RedisServer,
+) -> None:
+    async with FairSemaphore(server.url, node="living", lease=2) as living:
+        waiting: list[asyncio.Task[object]] = []
+        with pytest.raises(PermitLostError):
+            async with living.permit(SITE, 1):
+                waiting = [asyncio.create_task(living.acquire(SITE, 1))]
+                async with FairSemaphore(server.url) as operator:
+
+                    async def in_line() -> bool:
+                        return bool((await operator.inspect(SITE)).waiters)
+
+                    await eventually(in_line)
+                    assert await operator.evict(living.node) == (1, 1)
+                await asyncio.sleep(PATIENCE)
+        # Who waited asks again by itself.
+        await asyncio.wait_for(asyncio.gather(*waiting), PATIENCE)
+
+
+@in_asyncio
+async def test_it_asks_before_and_does_nothing_unless_told_yes(
+    server: RedisServer, outside: Outside
+) -> None:
+    await three_nodes(server)
+    before = outside.dump()
+    lease = ("-s", f"SEMAPHORE_LEASE={AGES}")
+    for answer in ("", "\n", "no\n"):
+        ran = await semaphore(server, "evict", "three", *lease, answer=answer)
+        assert ran.status == 1
+        assert ran.lines[0].startswith(
+            "three holds 1 permit and has 1 place in line, of 2 sites. It renewed its leases "
+        )
+        assert ran.lines[0].endswith(f" ago, {ALIVE}")
+        assert ran.lines[1].startswith("Give it all back now? [y/N] ")
+        assert ran.lines[-1].endswith("Nothing was changed.")
+        assert outside.dump() == before
+    ran = await semaphore(server, "evict", "three", *lease, answer="y\n")
+    assert ran.status == 0
+    assert outside.line(SITE) == ["one:11", "two:12"]
+
+
+@pytest.mark.parametrize(("keys", "status", "left"), [(b"\x03", 130, 2), (b"y\n", 0, 0)])
+@in_asyncio
+async def test_in_a_terminal_it_waits_for_the_answer(
+    server: RedisServer, outside: Outside, keys: bytes, status: int, left: int
+) -> None:
+    await three_nodes(server)
+    terminal = await Terminal(80, 24).start(server, "evict", "one")
+    try:
+        await terminal.has_drawn("[y/N] ")
+        assert len([id for id in outside.everyone(SITE) if id.startswith("one:")]) == 2
+        assert await terminal.ends_with(keys) == status
+        assert len([id for id in outside.everyone(SITE) if id.startswith("one:")]) == left
+        assert "Traceback" not in terminal.drawn
+    finally:
+        await terminal.close()
+
+
+@in_asyncio
+async def test_it_says_when_a_node_has_not_renewed_for_long(server: RedisServer) -> None:
+    await three_nodes(server)
+    ran = await semaphore(server, "evict", "three", "-s", "SEMAPHORE_LEASE=6000")
+    assert ran.status == 1
+    assert "It has renewed no lease for 90 min: it seems to be dead." in ran.out
+
+
+@in_asyncio
+async def test_a_name_s_beginning_is_enough_if_only_one_node_has_it(
+    server: RedisServer, outside: Outside
+) -> None:
+    await three_nodes(server)
+    before = outside.dump()
+    several = await semaphore(server, "evict", "t", "--yes")
+    assert several == (2, "", "scrapy semaphore: 't' is how several begin: three, two\n")
+    nobody = await semaphore(server, "evict", "four", "--yes")
+    assert nobody.status == 4
+    assert nobody.err == (
+        "scrapy semaphore: no node whose name begins with 'four' holds or waits for anything\n"
+    )
+    assert (await semaphore(server, "evict", "", "--yes")).status == 4
+    assert outside.dump() == before
+    await (await Caller.join(server, "two-more")).acquire(LONG, 1, limit=8)
+    exact = await semaphore(server, "evict", "two", "--yes")
+    assert exact.lines[-1] == "Gave back 2 permits and 1 place in line."

@@ -1,0 +1,212 @@
+"""Exit statuses that scripts can use, and one clear line where something is wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from scrapy.cmdline import execute
+from scrapy.settings import Settings
+
+from semaphore_middleware import FairSemaphore
+from semaphore_middleware.console.cli.semaphore import VERBS
+from semaphore_middleware.redis import embedded
+from tests.support.cli import SITE, command, semaphore, three_nodes
+from tests.support.nodes import PATIENCE, Outside, in_asyncio
+from tests.support.servers import RedisServer, free_port
+
+SAYS = "scrapy semaphore: "
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_each_verb_has_its_help(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        execute(["scrapy", "semaphore", verb, "-h"], Settings())  # not those of a project
+    out, err = capsys.readouterr()
+    assert (end.value.code, err) == (0, "")
+    assert out.splitlines()[2].startswith(f"  scrapy semaphore {verb} [options]")
+    words = " ".join(out.split())
+    assert "Exit status: 0 done; 1 asked whether to go on, and not told yes; 2 a value" in words
+
+
+@in_asyncio
+async def test_the_command_is_there_in_and_out_of_projects_and_lists_its_verbs() -> None:
+    ran = await semaphore(None, "-h")
+    assert ran.status == 0
+    for verb in VERBS:
+        assert f"    {verb} " in ran.out
+    without_verb = await semaphore(None)
+    assert (without_verb.status, without_verb.err) == (2, "")
+    assert without_verb.out == ran.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("limit", "x", "0"), f"{SAYS}N = '0': allowed is an integer >= 1, or 'none'"),
+        (("limit", "x", "-1"), f"{SAYS}N = '-1': allowed is an integer >= 1, or 'none'"),
+        (("limit", "x", "1.5"), f"{SAYS}N = '1.5': allowed is an integer >= 1, or 'none'"),
+        (
+            ("limit", "x", "1", "--delay", "inf"),
+            f"{SAYS}--delay inf: allowed is a number of seconds >= 0",
+        ),
+        (("limit", "a*", "1"), f"{SAYS}the limit of 'a*': a '*' may only stand first"),
+        (("pause", ""), f"{SAYS}the limit of '': the host is empty"),
+        (("reset", "*.*"), f"{SAYS}the limit of '*.*': allowed is a host, or '*.' and a host"),
+        (("limit", "x"), "scrapy semaphore limit: the following arguments are required: N; see"),
+        (("status", "--frob"), f"{SAYS}unexpected '--frob'; see scrapy semaphore status -h"),
+        (("pause", "x", "y"), f"{SAYS}unexpected 'y'; see scrapy semaphore pause -h"),
+        (("watch",), f"{SAYS}watch needs a terminal; see 'status'"),
+        (
+            ("status", "-s", "SEMAPHORE_REDIS_URL=nonsense"),
+            f"{SAYS}SEMAPHORE_REDIS_URL: not a server's address; allowed is redis://",
+        ),
+        (("status", "-s", "SEMAPHORE_LEASE=0"), f"{SAYS}SEMAPHORE_LEASE = '0': allowed is"),
+    ],
+)
+@in_asyncio
+async def test_what_is_not_allowed_is_said_in_one_line(
+    server: RedisServer, outside: Outside, arguments: tuple[str, ...], said: str
+) -> None:
+    before = outside.dump()
+    ran = await semaphore(server, *arguments)
+    assert (ran.status, ran.out) == (2, "")
+    (line,) = ran.err.splitlines()
+    assert line.startswith(said)
+    assert outside.dump() == before
+
+
+@in_asyncio
+async def test_an_unknown_scope_is_said_in_one_line(server: RedisServer, outside: Outside) -> None:
+    await three_nodes(server)
+    before = outside.dump()
+    for scope in ("www.exmaple.org", "*.museum"):
+        ran = await semaphore(server, "status", SITE, scope)
+        assert ran == (4, "", f"{SAYS}nothing is known of {scope!r}\n")
+    assert outside.dump() == before
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("status",), ("pause", SITE), ("limit", SITE, "1"), ("reset", SITE), ("evict", "n", "--yes")],
+)
+@in_asyncio
+async def test_a_server_that_cannot_be_reached_is_given_up(arguments: tuple[str, ...]) -> None:
+    port = free_port()
+    ran = await semaphore(f"redis://:secret@127.0.0.1:{port}/0", *arguments)
+    assert (ran.status, ran.out) == (3, "")
+    (line,) = ran.err.splitlines()
+    assert line.startswith(f"{SAYS}cannot reach redis://127.0.0.1:{port}/0: ")
+    assert "secret" not in line
+
+
+@in_asyncio
+async def test_a_server_that_hangs_is_given_up(server: RedisServer) -> None:
+    server.freeze()
+    ran = await semaphore(server, "status", "-s", "SEMAPHORE_LEASE=3")
+    server.thaw()
+    no_answer = f"{SAYS}cannot reach {server.url}: no answer within 0.5 s\n"
+    assert ran == (3, "", no_answer)
+
+
+@in_asyncio
+async def test_a_server_that_hangs_later_is_given_up(server: RedisServer) -> None:
+    """Behind an operator's yes, for example: each step has its end."""
+    from semaphore_middleware.console.cli import connect as session
+    from semaphore_middleware.errors import ServerUnreachableError
+
+    async with FairSemaphore(server.url, lease=3) as opened:
+        server.freeze()
+        before, session.PATIENCE = session.PATIENCE, 1.0
+        try:
+            with pytest.raises(ServerUnreachableError, match=f"lost {server.url}: no answer"):
+                await session.answered(opened, opened.survey())
+        finally:
+            session.PATIENCE = before
+            server.thaw()
+
+
+@in_asyncio
+async def test_a_wrong_password_is_said_and_not_shown() -> None:
+    locked = RedisServer("--requirepass", "right", tcp_port=free_port()).start()
+    try:
+        ran = await semaphore(f"redis://:wrong@127.0.0.1:{locked.tcp_port}/0", "status")
+    finally:
+        locked.remove()
+    assert (ran.status, ran.out) == (3, "")
+    assert ran.err.endswith("does not accept this user name and password\n")
+    assert "wrong" not in ran.err
+
+
+@in_asyncio
+async def test_without_an_address_the_embedded_server_is_found_but_not_started() -> None:
+    directory = Path(os.environ[embedded.DIRECTORY])
+    none = (
+        f"{SAYS}no server's address is given (SEMAPHORE_REDIS_URL or REDIS_URL, in the settings, "
+        "by -s, or in the environment), and no embedded server runs\n"
+    )
+    assert await semaphore(None, "status") == (3, "", none)
+    assert os.listdir(directory) == []  # noqa: PTH208 - in a coroutine all are as good
+    async with FairSemaphore() as node:
+        await node.acquire(SITE, 2)
+        found = await semaphore(None, "status")
+        assert (found.status, found.lines[1].split()[:2]) == (0, [SITE, "1/2"])
+        assert embedded.find() == node.url
+    # The command has kept it from nothing: it ends with the last who uses it.
+    async with asyncio.timeout(PATIENCE):
+        while (directory / "server.sock").exists():  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.01)
+    assert embedded.find() is None
+    assert await semaphore(None, "status") == (3, "", none)
+
+
+@in_asyncio
+async def test_somebody_else_s_embedded_server_is_not_trusted() -> None:
+    directory = Path(os.environ[embedded.DIRECTORY])
+    (directory / "server.sock").touch()
+    os.chmod(directory, 0o755)  # noqa: PTH101 - in a coroutine all are as good
+    ran = await semaphore(None, "status")
+    assert ran == (3, "", f"{SAYS}{directory} is not a private directory of this user's\n")
+
+
+@in_asyncio
+async def test_without_rich_only_what_needs_it_fails(server: RedisServer, tmp_path: Path) -> None:
+    await three_nodes(server)
+    (tmp_path / "rich.py").write_text("raise ImportError")
+    bare = {"PYTHONPATH": str(tmp_path)}
+    ran = await semaphore(server, "status", environment=bare)
+    needs = "this needs rich: pip install 'scrapy-semaphore[commands]' (status --json does not)"
+    assert ran == (2, "", f"{SAYS}{needs}\n")
+    for arguments in (("status", "--json"), ("pause", SITE), ("evict", "one", "--yes")):
+        assert (await semaphore(server, *arguments, environment=bare)).status == 0
+
+
+@in_asyncio
+async def test_a_pipe_that_is_closed_is_no_error(server: RedisServer) -> None:
+    await three_nodes(server)
+    for arguments in ("status", "status --json"):
+        line = f"{' '.join(command(*arguments.split()))} | true; exit ${{PIPESTATUS[0]}}"
+        process = await asyncio.create_subprocess_exec(
+            *("bash", "-c", line),
+            env={**os.environ, "SEMAPHORE_REDIS_URL": server.url},
+            stderr=asyncio.subprocess.PIPE,
+        )
+        _, err = await process.communicate()
+        assert (process.returncode, err) == (0, b"")
+
+
+def test_other_commands_do_not_pay_for_what_it_draws_with() -> None:
+    """Scrapy loads it for each of its own."""
+    script = (
+        "import sys, scrapy.cmdline\n"
+        "before = set(sys.modules)\n"
+        "import semaphore_middleware.console.cli.semaphore\n"
+        "heavy = ('rich', 'semaphore_middleware.console.cli.')\n"
+        "print([name for name in set(sys.modules) - before if name.startswith(heavy)])"
+    )
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "['semaphore_middleware.console.cli.semaphore']"

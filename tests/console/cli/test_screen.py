@@ -1,0 +1,109 @@
+"""What `watch` draws, for what was seen: exact lines, and never more than fit."""
+
+from __future__ import annotations
+
+import pytest
+
+from semaphore_middleware.console.cli.screen import screen, sparkline
+from semaphore_middleware.console.rates import SAMPLES, Board
+from semaphore_middleware.model.inspection import Inspection, Member
+from tests.support.paths import REPOSITORY
+
+PAGE = (REPOSITORY / "docs" / "commands.md").read_text("utf-8")
+SERVER = "redis://redis.example.internal:6379/0"
+
+
+def seen(
+    scope: str, held: int = 0, waiting: int = 0, grants: int = 0, **more: object
+) -> Inspection:
+    holders = tuple(Member(f"n:{i}", 1.0, 15.0) for i in range(held))
+    waiters = tuple(Member(f"n:{i}", 90.0 - i, 15.0) for i in range(waiting))
+    fields = {"limit": 4, "most": 4, "grants": grants} | more
+    return Inspection(scope=scope, holders=holders, waiters=waiters, **fields)  # type: ignore[arg-type]
+
+
+def drawn(board: Board, width: int = 80, height: int = 24, trouble: str = "") -> list[str]:
+    return screen(board, SERVER, width, height, trouble).plain.split("\n")
+
+
+def test_a_screen_of_80_by_24() -> None:
+    board = Board()
+    for look in range(10):
+        board.note(
+            [
+                seen("www.example.org", held=4, waiting=12, grants=10 + 6 * look),
+                seen("shop.example.org", held=look % 5, grants=2 * look),
+                seen("api.example.net", held=1, waiting=3, grants=look, delay=0.25),
+                seen("a-very-long-name.of.a-department.example.edu", paused=True, quiet=9.0),
+                seen("slow.example", limit=2, most=8, quiet=90.0),
+            ],
+            now=100 + 0.5 * look,
+        )
+    lines = drawn(board)
+    assert lines[:7] == [
+        "redis://redis.example.internal:6379/0       5 scopes  9 held  15 waiting  18.0/s",
+        "scope                 held          waiting longest   rate",
+        "www.example.org        4/4 ████████      12    90 s 12.0/s ████████ -",
+        "api.example.net        1/4 ▂▂▂▂▂▂▂▂       3    90 s  2.0/s ████████ every 0.25 s",
+        "shop.example.org       4/4 ▄▆█ ▂▄▆█       0       -  4.0/s ████████ -",
+        "a-very-lo…mple.edu     0/4                0       -  0.0/s          paused",
+        "slow.example       0/2 (8)                0       -  0.0/s          quiet 90 s",
+    ]
+    for line in lines[:7]:
+        assert f"\n    {line}\n" in PAGE
+    assert lines[7:] == [""] * 16 + ["q quits"]
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (200, 50), (60, 10), (20, 4), (5, 2)])
+def test_it_fits_whatever_the_size(width: int, height: int) -> None:
+    board = Board()
+    for look in range(3):
+        board.note([seen(f"host-{i}.example", 3, i % 7, look) for i in range(3000)], now=look)
+    lines = drawn(board, width, height)
+    assert len(lines) == height
+    assert max(map(len, lines)) <= width
+    if width >= 60:
+        assert lines[-1] == f"and {3000 - height + 4:,} scopes more; q quits"
+        assert lines[0].endswith("3,000 scopes  9,000 held  8,994 waiting  3000.0/s")
+
+
+def test_trouble_stands_where_the_eye_is() -> None:
+    assert drawn(Board(), trouble="no answer for 3 s")[-1] == "no answer for 3 s"
+
+
+def test_a_site_that_falls_idle_stays_in_its_place_until_it_is_forgotten() -> None:
+    board = Board()
+    board.note([seen("a", held=2, grants=5)], now=0)
+    for look in range(SAMPLES):
+        assert list(board.tracks) == ["a"]
+        board.note([], now=1 + look)
+    assert board.tracks == {}
+
+
+def test_the_rate_is_what_was_granted_lately() -> None:
+    board = Board()
+    for look, grants in enumerate([7, 9, 11]):
+        board.note([seen("a", grants=grants)], now=look / 2)
+    assert board.tracks["a"].rate == 4.0
+    assert board.rate == 4.0
+
+
+def test_a_count_that_began_anew_is_not_a_rate_below_zero() -> None:
+    board = Board()
+    for look, grants in enumerate([100, 3]):
+        board.note([seen("a", grants=grants)], now=look)
+    assert board.tracks["a"].rate == 3.0
+
+
+def test_a_site_that_is_new_has_had_its_grants_since_the_last_look() -> None:
+    board = Board()
+    board.note([seen("old", grants=50)], now=0)
+    board.note([seen("old", grants=50), seen("new", grants=6)], now=2)
+    assert {scope: track.rate for scope, track in board.tracks.items()} == {"old": 0, "new": 3}
+
+
+def test_of_a_bar_even_the_smallest_is_seen() -> None:
+    assert sparkline([0, 1, 50, 100, 101], 100, 8) == "    ▁▄██"
+    assert sparkline([0.001], 1000, 1) == "▁"
+    assert sparkline([0, 0], 0, 3) == "   "
+    assert sparkline(range(100), 99, 3) == "███"

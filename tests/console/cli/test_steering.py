@@ -1,0 +1,105 @@
+"""`limit`, `pause`, `resume` and `reset` change what holds, at once, and say what holds then."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from semaphore_middleware import FairSemaphore, Limit
+from tests.support.cli import LONG, SITE, semaphore, three_nodes
+from tests.support.nodes import PATIENCE, Outside, in_asyncio
+from tests.support.servers import RedisServer
+
+
+@in_asyncio
+async def test_a_limit_holds_at_once_for_nodes_that_wait(server: RedisServer) -> None:
+    async with FairSemaphore(server.url) as node:
+        await node.acquire(SITE, 1)
+        waiting = [asyncio.create_task(node.acquire(SITE, 1)) for _ in range(2)]
+        ran = await semaphore(server, "limit", "WWW.example.org", "3")
+        await asyncio.wait_for(asyncio.gather(*waiting), PATIENCE)
+        assert (ran.status, ran.err) == (0, "")
+        assert ran.out.startswith(f"{SITE}: limit 3; ")
+        limits = {rule.name: (rule.concurrency, rule.delay) for rule in await node.rules()}
+        assert limits[SITE] == (3, None)
+
+
+@in_asyncio
+async def test_each_verb_says_what_holds_from_now_on(server: RedisServer) -> None:
+    await three_nodes(server)
+    said = [
+        (await semaphore(server, *arguments)).out
+        for arguments in (
+            ("pause", SITE),
+            ("limit", SITE, "1", "--delay", "0.25"),
+            ("resume", SITE),
+            ("reset", SITE),
+            ("limit", LONG, "none"),
+            ("limit", "*.Example.org", "1"),
+            ("reset", "*.example.org"),
+        )
+    ]
+    assert said == [
+        f"{SITE}: paused; 2/2 held, 3 waiting\n",
+        f"{SITE}: limit 1, delay 0.25 s, paused; 2/1 held, 3 waiting\n",
+        f"{SITE}: limit 1, delay 0.25 s; 2/1 held, 3 waiting\n",
+        f"{SITE}: nothing is set; 2/2 held, 3 waiting\n",
+        f"{LONG}: limit ∞; 3/∞ held, 0 waiting\n",
+        "*.example.org: limit 1\n",
+        "*.example.org: nothing is set\n",
+    ]
+
+
+@in_asyncio
+async def test_a_site_that_nobody_uses_yet_can_be_paused_and_is_said_to_be_idle(
+    server: RedisServer, outside: Outside
+) -> None:
+    ran = await semaphore(server, "pause", SITE)
+    assert ran == (0, f"{SITE}: paused; not in use just now\n", "")
+    async with FairSemaphore(server.url) as node:
+        assert (await node.inspect(SITE)).paused
+        assert (await semaphore(server, "reset", SITE)).status == 0
+        assert not (await node.inspect(SITE)).paused
+    assert outside.in_use() == set()
+
+
+@in_asyncio
+async def test_a_url_is_said_to_be_no_sites_name(server: RedisServer) -> None:
+    ran = await semaphore(server, "pause", "https://Shop.example.org/cart")
+
+    hint = "not in use just now (a site goes by its host alone: shop.example.org)"
+    assert ran == (0, f"https://shop.example.org/cart: paused; {hint}\n", "")
+
+
+@in_asyncio
+async def test_no_delay_is_a_delay_that_can_be_set(server: RedisServer) -> None:
+    async with FairSemaphore(server.url) as node:
+        await node.acquire(SITE, Limit(2, delay=600))
+        ran = await semaphore(server, "limit", SITE, "2", "--delay", "0")
+        assert ran.out == f"{SITE}: limit 2, delay 0 s; 1/2 held, 0 waiting\n"
+        assert (await node.inspect(SITE)).delay == 0
+
+
+@in_asyncio
+async def test_the_node_that_sets_is_the_user_at_this_host_or_has_a_name(
+    server: RedisServer,
+) -> None:
+    by_name = ("-s", "SEMAPHORE_NODE=night-shift")
+    async with FairSemaphore(server.url) as node:
+        await semaphore(server, "pause", SITE, environment={"LOGNAME": "alice"})
+        (rule,) = await node.rules()
+        assert rule.by.startswith("alice@")
+        await semaphore(server, "pause", SITE, *by_name)
+        (rule,) = await node.rules()
+        assert rule.by.startswith("night-shift-")
+
+
+@pytest.mark.parametrize("verb", ["resume", "reset"])
+@in_asyncio
+async def test_where_nothing_is_known_there_is_nothing_to_take_back(
+    server: RedisServer, outside: Outside, verb: str
+) -> None:
+    ran = await semaphore(server, verb, "www.exmaple.org")
+    assert ran == (4, "", "scrapy semaphore: nothing is known of 'www.exmaple.org'\n")
+    assert outside.in_use() == set()

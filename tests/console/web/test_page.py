@@ -1,0 +1,195 @@
+"""The page, as a real browser shows it and a keyboard reaches it."""
+
+from __future__ import annotations
+
+import pytest
+
+from semaphore_middleware import FairSemaphore
+from tests.support import accessibility as access
+from tests.support.browser import CHROMIUM, WHY_NOT, Browser
+from tests.support.servers import RedisServer
+from tests.support.web import fill, looking, on_the_loop
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason=WHY_NOT)
+
+ROWS = "[...document.querySelectorAll('#scopes tbody tr:not(.details)')]"
+NAMES = f"{ROWS}.map((row) => row.cells[0].textContent)"
+CAPTION = "document.querySelector('#caption').textContent"
+FOCUS = "document.activeElement.textContent"
+STRANGE = [
+    "<img src=x onerror=alert(1)>",
+    "</table><script>alert(1)</script>",
+    '" onmouseover="alert(1)',
+    "javascript:alert(1)",
+    "&lt;b&gt;",
+    "\u202eelpmaxe.reversed",
+    "a" * 3000,
+    "ü.example",
+    "__proto__",
+]
+
+
+def cells(scope: str, *columns: str) -> str:
+    """What the columns of a scope's row say."""
+    return (
+        f"{list(columns)}.map((column) => {ROWS}.find((row) => row.cells[0].textContent === "
+        f"{scope!r})?.querySelector(`td.${{column}} > span`).textContent)"
+    )
+
+
+async def tab_to(browser: Browser, text: str) -> None:
+    """By keyboard alone, from where the focus is."""
+    for _ in range(60):
+        await browser.press("Tab")
+        if await browser.see(FOCUS) == text:
+            return
+    raise AssertionError(f"Tab does not lead to {text!r}")
+
+
+@on_the_loop
+async def test_the_table_shows_what_is_held_and_follows_it_by_itself(server: RedisServer) -> None:
+    async with FairSemaphore(server.url) as node, looking(server) as (browser, page):
+        await browser.until(CAPTION, "No scope is in use.")
+        first = await fill(node, "busy.example", held=3, waiting=2)
+        await fill(node, "calm.example", held=1)
+        await browser.until(NAMES, ["busy.example", "calm.example"])
+        columns = ("held", "waiting", "state", "by")
+        await browser.until(cells("busy.example", *columns), ["3/3", "2", "full", "settings"])
+        await browser.until(cells("calm.example", *columns), ["1/1", "0", "full", "settings"])
+        assert await browser.text("#server") == "redis://the-server"
+        totals = "[...document.querySelectorAll('#totals dd')].map((cell) => cell.textContent)"
+        held, waiting, longest, _, nodes, scopes = await browser.see(totals)
+        assert (held, waiting, nodes, scopes) == ("4", "2", "1", "2")
+        assert longest.endswith("s")
+        for permit in first:
+            permit.release()
+        await browser.until(cells("busy.example", "held", "waiting"), ["2/3", "0"])
+        await page.semaphore.configure("busy.example", {"concurrency": 9, "delay": 0.5})
+        await page.semaphore.pause("calm.example")
+        columns = ("held", "delay", "state", "by")
+        await browser.until(cells("busy.example", *columns), ["2/9", "0.5 s", "open", "page"])
+        await browser.until(cells("calm.example", "state", "by"), ["paused", "page"])
+
+
+@on_the_loop
+async def test_the_filter_finds_parts_of_names_and_says_how_many(server: RedisServer) -> None:
+    async with FairSemaphore(server.url) as node, looking(server) as (browser, _):
+        for scope in ("a.example.org", "b.example.org", "c.example.net"):
+            await fill(node, scope, held=1)
+        await browser.until(NAMES, ["a.example.org", "b.example.org", "c.example.net"])
+        await browser.click("#filter")
+        await browser.type("EXAMPLE.Org")
+        await browser.until(NAMES, ["a.example.org", "b.example.org"])
+        await browser.until(CAPTION, "2 scopes that match, of 3; sorted by waiting")
+        await browser.type("?")
+        await browser.until(CAPTION, "0 scopes that match, of 3; sorted by waiting")
+        assert await browser.see(NAMES) == []
+
+
+@on_the_loop
+async def test_columns_are_sorted_by_keyboard_alone(server: RedisServer) -> None:
+    async with FairSemaphore(server.url) as node, looking(server) as (browser, _):
+        for scope, held, waiting in (("a", 1, 1), ("b", 3, 0), ("c", 2, 2)):
+            await fill(node, scope, held, waiting)
+        await browser.until(NAMES, ["c", "a", "b"])
+        sorts = (
+            "[...document.querySelectorAll('[aria-sort]')]"
+            ".map((th) => th.textContent + th.ariaSort)"
+        )
+        assert await browser.see(sorts) == ["Waitingdescending"]
+        await tab_to(browser, "Held")
+        await browser.press("Enter")
+        await browser.until(NAMES, ["b", "c", "a"])
+        assert await browser.see(sorts) == ["Helddescending"]
+        await browser.press("Space")
+        await browser.until(NAMES, ["a", "c", "b"])
+        assert await browser.see(sorts) == ["Heldascending"]
+        assert await browser.see(FOCUS) == "Held"
+        outline = "getComputedStyle(document.activeElement).outlineStyle"
+        assert await browser.see(outline) == "solid"
+
+
+@on_the_loop
+async def test_a_scope_s_holders_and_waiters_are_shown_on_demand(server: RedisServer) -> None:
+    async with FairSemaphore(server.url) as node, looking(server) as (browser, _):
+        permits = await fill(node, "busy.example", held=2, waiting=3)
+        await fill(node, "calm.example", held=1)
+        await browser.until(NAMES, ["busy.example", "calm.example"])
+        await tab_to(browser, "busy.example")
+        await browser.press("Enter")
+        members = (
+            "[...document.querySelectorAll('.members table')].map((table) => "
+            "[table.caption.textContent, ...[...table.tBodies[0].rows].map((row) => "
+            "row.cells[0].textContent)])"
+        )
+        holders = ["Holders: 2", node.node, node.node]
+        waiters = ["Waiters, in the order of the line: 3", node.node, node.node, node.node]
+        await browser.until(members, [holders, waiters])
+        expanded = "document.activeElement.ariaExpanded"
+        assert await browser.see(expanded) == "true"
+        described = "document.activeElement.getAttribute('aria-controls')"
+        assert await browser.see(f"document.getElementById({described}).className") == "details"
+        permits[0].release()
+        await browser.until(
+            members, [holders, ["Waiters, in the order of the line: 2", *holders[1:]]]
+        )
+        assert await browser.see(FOCUS) == "busy.example"
+        await browser.press("Enter")
+        await browser.until("document.querySelector('.members')", None)
+        assert await browser.see(expanded) == "false"
+
+
+@on_the_loop
+async def test_rows_do_not_move_away_from_who_is_at_them(server: RedisServer) -> None:
+    async with FairSemaphore(server.url) as node, looking(server) as (browser, _):
+        first = await fill(node, "first", held=1, waiting=1)
+        await fill(node, "second", held=1)
+        await browser.until(NAMES, ["first", "second"])
+        await tab_to(browser, "second")
+        await fill(node, "third", held=1, waiting=5)
+        await browser.until(NAMES, ["first", "second", "third"])  # and not at the top
+        await browser.until(CAPTION, "3 scopes; order held while you are in the table")
+        assert await browser.see(FOCUS) == "second"
+        await browser.press("Tab", shift=True)
+        for permit in first:
+            permit.release()
+        await node.close()
+        await browser.until(NAMES, ["first"])  # it is gone, and stays until it is left
+        await browser.until(cells("first", "state"), ["not listed"])
+        assert await browser.see(FOCUS) == "first"
+        await browser.press("Tab", shift=True)
+        await browser.until(NAMES, [])
+
+
+@on_the_loop
+async def test_names_stay_text_whatever_they_are(server: RedisServer) -> None:
+    async with FairSemaphore(server.url, node="<b>node</b>") as node, looking(server) as (b, page):
+        for name in STRANGE:
+            await fill(node, name, held=1)
+        await page.semaphore.configure(STRANGE[0], 2)
+        shown = sorted(name if len(name) <= 200 else name[:200] + "…" for name in STRANGE)
+        await b.until(f"{NAMES}.sort()", sorted(shown, key=lambda n: n.encode("utf-16-be")))
+        for i in range(1, len(STRANGE) + 1):
+            await b.click(f"#scopes tbody tr:nth-child({i}) .scope")
+            await b.until("document.querySelector('.members tbody th')?.textContent", node.node)
+            await b.click(f"#scopes tbody tr:nth-child({i}) .scope")
+        await b.until("document.querySelector('#rules tbody th')?.textContent", STRANGE[0])
+        made = "document.querySelectorAll('main img, main script, main b, [onmouseover]').length"
+        assert await b.see(made) == 0
+        for width in (1280, 360):
+            await b.size(width, 740, phone=width == 360)
+            await access.check(b)
+
+
+@on_the_loop
+async def test_of_hundreds_of_scopes_the_first_are_shown_and_the_rest_counted(
+    server: RedisServer,
+) -> None:
+    async with looking(server) as (browser, page):
+        for i in range(230):
+            await page.semaphore.configure(f"{i:03}.example.org", 1)
+        await browser.until(CAPTION, "The first 200 of 230 scopes, 30 more; sorted by waiting")
+        assert await browser.see(f"{ROWS}.length") == 200
+        await browser.click("#filter")
+        await browser.type("229")
+        await browser.until(NAMES, ["229.example.org"])

@@ -1,0 +1,280 @@
+"""FairSemaphore as programs use it, on plain asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import uvloop
+
+from semaphore_middleware import (
+    AcquireTimeoutError,
+    ClosedError,
+    FairSemaphore,
+    Limit,
+    SettingsError,
+)
+from semaphore_middleware.model.limits import ALLOWED
+from tests.support.nodes import AGES, Loop, eventually, in_asyncio
+from tests.support.servers import RedisServer
+
+
+async def race(server: RedisServer, nodes: int, tasks: int, limit: int) -> int:
+    """Let many tasks of several nodes want the same permits; how many had one at once?"""
+    inside = most = 0
+
+    async def work(semaphore: FairSemaphore) -> None:
+        nonlocal inside, most
+        async with semaphore.permit("s", limit):
+            inside += 1
+            most = max(most, inside)
+            for _ in range(3):
+                await asyncio.sleep(0)
+            inside -= 1
+
+    semaphores = [FairSemaphore(server.url) for _ in range(nodes)]
+    for semaphore in semaphores:
+        await semaphore.open()
+    await asyncio.gather(*(work(semaphore) for semaphore in semaphores for _ in range(tasks)))
+    for semaphore in semaphores:
+        await semaphore.close()
+    return most
+
+
+# Holding and waiting ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("loop_of", [asyncio.new_event_loop, uvloop.new_event_loop])
+@pytest.mark.parametrize(("nodes", "limit"), [(1, 1), (3, 1), (3, 4)])
+def test_never_more_than_the_limit_hold_a_permit_and_all_get_theirs(
+    server: RedisServer, loop_of: Callable[[], asyncio.AbstractEventLoop], nodes: int, limit: int
+) -> None:
+    loop = Loop(loop_of)
+    try:
+        assert loop.run(race(server, nodes, tasks=100, limit=limit)) == limit
+    finally:
+        loop.close()
+    assert server.members() == {}
+
+
+@in_asyncio
+async def test_a_node_s_tasks_are_served_in_the_order_of_their_asking(server: RedisServer) -> None:
+    order: list[int] = []
+
+    async def work(number: int) -> None:
+        async with semaphore.permit("s", 1):
+            order.append(number)
+
+    async with FairSemaphore(server.url) as semaphore:
+        await asyncio.gather(*map(work, range(50)))
+    assert order == list(range(50))
+
+
+@in_asyncio
+async def test_a_permit_given_back_on_one_node_is_handed_to_another(server: RedisServer) -> None:
+    async with FairSemaphore(server.url) as a, FairSemaphore(server.url) as b:
+        held = await a.acquire("s", 1)
+        waiting = asyncio.create_task(b.acquire("s", 1))
+        await eventually(lambda: waits(a, 1))
+        assert not waiting.done()
+        held.release()
+        permit = await waiting
+        assert permit.waited
+        assert not held.waited
+
+
+@in_asyncio
+async def test_starts_are_spaced_and_nobody_polls(server: RedisServer) -> None:
+    async with FairSemaphore(server.url) as a, FairSemaphore(server.url) as b:
+        limit = Limit(10, delay=0.05)
+        permits = await asyncio.gather(*(each.acquire("s", limit) for each in (a, b) * 4))
+        assert len({(permit.number, permit.wait) for permit in permits}) == 8
+        with server.client() as client:
+            calls = client.info("commandstats")["cmdstat_evalsha"]["calls"]
+        assert calls < 40, "two of each: ask, be told, ask when told"
+
+
+@in_asyncio
+async def test_giving_back_twice_frees_one_permit(server: RedisServer) -> None:
+    async with FairSemaphore(server.url) as semaphore:
+        first = await semaphore.acquire("s", 1)
+        waiting = [asyncio.create_task(semaphore.acquire("s", 1)) for _ in range(2)]
+        first.release()
+        first.release()
+        second = await waiting[0]
+        first.release()
+        assert [held.id for held in (await semaphore.inspect("s")).holders] == [
+            f"{semaphore.node}:{second.number}"
+        ]
+        second.release()
+        await waiting[1]
+
+
+@in_asyncio
+async def test_an_exception_in_the_body_gives_the_permit_back(server: RedisServer) -> None:
+    async with FairSemaphore(server.url) as semaphore:
+        for _ in range(3):
+            with pytest.raises(ZeroDivisionError):
+                async with semaphore.permit("s", 1, timeout=AGES):
+                    raise ZeroDivisionError
+
+
+@in_asyncio
+async def test_who_waits_too_long_gets_an_error_and_leaves_the_line(server: RedisServer) -> None:
+    async with FairSemaphore(server.url) as semaphore:
+        permit = await semaphore.acquire("s", 1)
+        with pytest.raises(AcquireTimeoutError, match=r"no permit for 's' within 0.05 s \(limit 1"):
+            await semaphore.acquire("s", 1, timeout=0.05)
+        await eventually(lambda: waits(semaphore, 0))
+        permit.release()
+        async with semaphore.permit("s", 1, timeout=AGES):
+            pass
+    assert server.members() == {}
+
+
+# Looking ----------------------------------------------------------------------------------------
+
+
+async def waits(semaphore: FairSemaphore, count: int, scope: str = "s") -> bool:
+    return len((await semaphore.inspect(scope)).waiters) == count
+
+
+@in_asyncio
+async def test_inspect_tells_limit_holders_and_waiters_of_all_nodes(server: RedisServer) -> None:
+    async with (
+        FairSemaphore(server.url, node="first") as a,
+        FairSemaphore(server.url, node="second") as b,
+    ):
+        held = await a.acquire("s", 1)
+        waiting = asyncio.create_task(b.acquire("s", 1))
+        await eventually(lambda: waits(a, 1))
+        seen = await a.inspect("s")
+        assert seen.limit == 1
+        ((holder,), (waiter,)) = seen.holders, seen.waiters
+        assert (holder.node, holder.id) == (a.node, f"{a.node}:{held.number}")
+        assert (waiter.node, waiter.id) == (b.node, f"{b.node}:1")
+        assert 0 <= waiter.age < AGES
+        assert re.fullmatch("first-[0-9a-f]{12}", a.node)
+        assert repr(a) == f"<FairSemaphore {a.node}: 1 held, 0 waiting>"
+        assert repr(b) == f"<FairSemaphore {b.node}: 0 held, 1 waiting>"
+        assert repr(held) == "<Permit 1 for 's': held>"
+        held.release()
+        (await waiting).release()
+        await eventually(lambda: waits(b, 0))
+        assert (await b.inspect("s")).limit is None
+
+
+# Closing ----------------------------------------------------------------------------------------
+
+
+@in_asyncio
+async def test_a_semaphore_that_is_not_open_says_so(server: RedisServer) -> None:
+    semaphore = FairSemaphore(server.url)
+    for _ in range(2):
+        with pytest.raises(ClosedError, match="async with"):
+            await semaphore.acquire("s", 1)
+        with pytest.raises(ClosedError, match="async with"):
+            await semaphore.inspect("s")
+        assert repr(semaphore).endswith(": closed>")
+        await semaphore.close()  # does nothing
+        async with semaphore:
+            pass
+
+
+@in_asyncio
+async def test_closing_refuses_who_waits_and_gives_everything_back(server: RedisServer) -> None:
+    semaphore = FairSemaphore(server.url)
+    async with semaphore:
+        held = await semaphore.acquire("s", 1)
+        waiting = [asyncio.create_task(semaphore.acquire("s", 1)) for _ in range(20)]
+        await eventually(lambda: waits(semaphore, 20))
+    outcomes = await asyncio.gather(*waiting, return_exceptions=True)
+    assert {type(outcome) for outcome in outcomes} == {ClosedError}
+    assert server.members() == {}
+    held.release()  # late, and no harm
+
+
+@in_asyncio
+async def test_draining_lets_nobody_in_and_leaves_what_is_held(server: RedisServer) -> None:
+    async with FairSemaphore(server.url) as semaphore:
+        held = await semaphore.acquire("s", 1)
+        waiting = asyncio.create_task(semaphore.acquire("s", 1))
+        await eventually(lambda: waits(semaphore, 1))
+        semaphore.drain()
+        semaphore.drain()
+        with pytest.raises(ClosedError):
+            await waiting
+        with pytest.raises(ClosedError):
+            await semaphore.acquire("other", 1)
+        await eventually(lambda: waits(semaphore, 0))
+        assert len((await semaphore.inspect("s")).holders) == 1
+        held.release()
+
+
+@in_asyncio
+async def test_closing_while_someone_looks_is_no_cancellation(server: RedisServer) -> None:
+    semaphore = FairSemaphore(server.url, lease=AGES)
+    await semaphore.open()
+    server.freeze()
+    looking = asyncio.create_task(semaphore.inspect("s"))
+    await asyncio.sleep(0)
+    await semaphore.close()
+    server.thaw()
+    with pytest.raises(ClosedError):
+        await looking
+
+
+# Names and values -------------------------------------------------------------------------------
+
+
+@in_asyncio
+async def test_two_nodes_of_one_name_share_no_permit(server: RedisServer) -> None:
+    async with FairSemaphore(server.url, node="n") as a, FairSemaphore(server.url, node="n") as b:
+        held = await a.acquire("s", 1)
+        waiting = asyncio.create_task(b.acquire("s", 1))
+        await eventually(lambda: waits(a, 1))
+        held.release()
+        await waiting
+
+
+@in_asyncio
+async def test_prefixes_keep_programs_apart(server: RedisServer) -> None:
+    async with (
+        FairSemaphore(server.url, prefix="a") as a,
+        FairSemaphore(server.url, prefix="b") as b,
+    ):
+        await a.acquire("s", 1)
+        await b.acquire("s", 1)
+        assert len((await a.inspect("s")).holders) == 1
+        assert len(server.members("a")) == len(server.members("b")) == 1
+        assert server.members() == {}
+
+
+@pytest.mark.parametrize("limit", [0, -1, 1.5, "2", None, True, {"concurrency": 1}])
+@in_asyncio
+async def test_what_is_no_limit_is_refused(server: RedisServer, limit: Any) -> None:
+    async with FairSemaphore(server.url) as semaphore:
+        with pytest.raises(SettingsError, match=re.escape(f"limit = {limit!r}: {ALLOWED}")):
+            await semaphore.acquire("s", limit)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"lease": 0},
+        {"lease": -1},
+        {"lease": float("nan")},
+        {"lease": float("inf")},
+        {"recovery_wait": -1},
+        {"recovery_wait": float("inf")},
+        {"prefix": ""},
+        {"prefix": "a{b}"},
+    ],
+)
+def test_an_option_that_is_not_allowed_is_refused_by_name(options: dict[str, Any]) -> None:
+    ((name, value),) = options.items()
+    with pytest.raises(SettingsError, match=re.escape(f"{name} = {value!r}: allowed is")):
+        FairSemaphore("redis://localhost", **options)

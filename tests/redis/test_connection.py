@@ -1,0 +1,219 @@
+"""From a URL to a server, or to an error that says what to do and never shows a password."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import traceback
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from semaphore_middleware import (
+    ClosedError,
+    FairSemaphore,
+    ServerRefusedError,
+    ServerUnreachableError,
+    SettingsError,
+)
+from semaphore_middleware.redis.connection import Server
+from tests.support.nodes import eventually, in_asyncio
+from tests.support.servers import RedisServer, free_port
+
+PASSWORD = "t0p-secret"
+
+
+def shown(error: BaseException) -> str:
+    return "".join(traceback.format_exception(error))
+
+
+async def refusal(url: str) -> str:
+    with pytest.raises(ServerRefusedError) as refused:
+        await FairSemaphore(url).open()
+    assert PASSWORD not in shown(refused.value)
+    return str(refused.value)
+
+
+# Addresses --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "localhost",
+        "localhost:6379",
+        "http://localhost",
+        "",
+        f"redis://:{PASSWORD}@localhost:port/0",
+        f"redis://:{PASSWORD}@localhost:99999999/0",
+        f"redis://:{PASSWORD}@localhost/0?socket_timeout=soon",
+        f"redis://:{PASSWORD}@localhost/0?no_such_option=1",
+        f"redis://:{PASSWORD}/@localhost/0",
+        f"redis://:{PASSWORD}#@localhost/0",
+        f"redis://:{PASSWORD}@[::1/0",
+    ],
+)
+def test_an_address_that_cannot_be_read_is_refused_at_once(url: str) -> None:
+    with pytest.raises(SettingsError, match="SEMAPHORE_REDIS_URL: ") as refused:
+        FairSemaphore(url, url_from="SEMAPHORE_REDIS_URL")
+    assert PASSWORD not in shown(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "name"),
+    [
+        (f"redis://user:{PASSWORD}@example.com/2", "redis://example.com:6379/2"),
+        (f"rediss://:{PASSWORD}@example.com:7000", "rediss://example.com:7000/0"),
+        (f"unix://user:{PASSWORD}@/run/redis.sock?db=3", "unix:///run/redis.sock"),
+        (f"redis://example.com/0?password={PASSWORD}", "redis://example.com:6379/0"),
+    ],
+)
+def test_a_server_is_named_without_its_password(url: str, name: str) -> None:
+    assert str(Server(url, 1.0)) == name
+
+
+def test_without_an_address_the_environment_s_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REDIS_URL", "redis://from.environment/1")
+    assert FairSemaphore().url == "redis://from.environment/1"
+    assert FairSemaphore("redis://given/1").url == "redis://given/1"
+    monkeypatch.setenv("REDIS_URL", "wrong")
+    with pytest.raises(SettingsError, match="REDIS_URL in the environment"):
+        FairSemaphore()
+    monkeypatch.setenv("SEMAPHORE_REDIS_URL", "redis://ours/2")
+    assert FairSemaphore().url == "redis://ours/2"
+
+
+@in_asyncio
+async def test_a_program_need_not_wait_for_a_server_that_is_not_there() -> None:
+    semaphore = FairSemaphore("unix:///nowhere/s")
+    with pytest.raises(ServerUnreachableError, match="cannot reach unix:///nowhere/s: "):
+        await semaphore.open(wait=False)
+    with pytest.raises(ClosedError):
+        await semaphore.survey()
+
+
+@in_asyncio
+async def test_without_any_address_there_is_a_server_of_one_s_own() -> None:
+    semaphore = FairSemaphore()
+    for _ in range(2):  # it is gone in between
+        async with semaphore, semaphore.permit("s", 1):
+            assert (semaphore.url or "").startswith("unix:///")
+
+
+# Servers that refuse ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def locked() -> Iterator[RedisServer]:
+    server = RedisServer("--requirepass", PASSWORD, tcp_port=free_port()).start()
+    yield server
+    server.remove()
+
+
+@in_asyncio
+async def test_a_wrong_password_is_a_refusal(locked: RedisServer) -> None:
+    wrong = f"redis://:{PASSWORD}x@127.0.0.1:{locked.tcp_port}"
+    for url in (wrong, locked.tcp_url, locked.url):
+        assert "does not accept this user name and password" in await refusal(url)
+    right = FairSemaphore(f"redis://:{PASSWORD}@127.0.0.1:{locked.tcp_port}", recovery_wait=0)
+    async with right, right.permit("s", 1):
+        assert PASSWORD not in repr(right)
+
+
+@in_asyncio
+async def test_a_user_without_permission_is_refused(server: RedisServer) -> None:
+    server.client().execute_command(  # type: ignore[no-untyped-call]
+        "ACL", "SETUSER", "guest", "on", f">{PASSWORD}", "+client", "+select"
+    )
+    url = f"unix://guest:{PASSWORD}@{server.path}"
+    assert "does not permit this user what is needed" in await refusal(url)
+
+
+@in_asyncio
+async def test_a_replica_is_refused(server: RedisServer) -> None:
+    server.client().replicaof("127.0.0.1", free_port())
+    assert "is a read-only replica; give the address of its master" in await refusal(server.url)
+
+
+@asynccontextmanager
+async def answering(*replies: bytes) -> AsyncIterator[str]:
+    """Something that answers each command with the next of these replies, then the last again."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        rest = list(replies)
+        while line := await reader.readline():
+            if line.startswith(b"*"):  # the head of a command
+                writer.write(rest.pop(0) if len(rest) > 1 else rest[0])
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as listener:
+        yield f"redis://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+
+
+@in_asyncio
+async def test_what_does_not_speak_the_protocol_is_refused() -> None:
+    async with answering(b"HTTP/1.1 400 Bad Request\r\n\r\n") as url:
+        assert "does not speak the Redis protocol" in await refusal(url)
+
+
+@in_asyncio
+async def test_a_server_older_than_6_2_is_refused() -> None:
+    info = b"redis_version:6.0.16\r\nrole:master\r\nrun_id:abc\r\n"
+    bulk = b"$%d\r\n%s\r\n" % (len(info), info)
+    async with answering(b"+OK\r\n", b"+OK\r\n", b"+OK\r\n", bulk) as url:
+        assert "is version 6.0.16; version 6.2 or newer is needed" in await refusal(url)
+
+
+# Servers that are not there ---------------------------------------------------------------------
+
+
+@in_asyncio
+async def test_opening_waits_for_a_server_that_is_not_there_yet(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    server = RedisServer()
+    opening = asyncio.create_task(FairSemaphore(server.url, recovery_wait=0).open())
+
+    async def complained() -> bool:
+        return f"cannot reach {server.url}" in caplog.text
+
+    try:
+        await eventually(complained)
+        assert not opening.done()
+        await asyncio.to_thread(server.start)
+        await opening
+    finally:
+        server.remove()
+
+
+@in_asyncio
+async def test_opening_may_be_cancelled() -> None:
+    semaphore = FairSemaphore(f"redis://127.0.0.1:{free_port()}")
+    opening = asyncio.create_task(semaphore.open())
+    await asyncio.sleep(0.01)
+    opening.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    assert repr(semaphore).endswith(": closed>")
+
+
+@in_asyncio
+async def test_a_server_that_becomes_a_replica_is_waited_for(
+    server: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A failover: the address will soon lead to the new master."""
+    client = server.client()
+    caplog.set_level(logging.WARNING)
+    async with FairSemaphore(server.url, recovery_wait=0) as semaphore:
+        client.flushall()
+        client.replicaof("127.0.0.1", free_port())
+        waiting = asyncio.create_task(semaphore.acquire("s", 1))
+
+        async def complained() -> bool:
+            return "read-only replica" in caplog.text or "READONLY" in caplog.text
+
+        await eventually(complained)
+        assert not waiting.done()
+        client.replicaof("NO", "ONE")
+        (await waiting).release()

@@ -1,0 +1,280 @@
+"""What operators set on the server: it wins over what all nodes ask for, at once, until reset."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from semaphore_middleware import FairSemaphore, Inspection, Limit, Rule, SettingsError
+from semaphore_middleware.model.rules import Change
+from tests.support.nodes import PATIENCE, Caller, Outside, eventually, in_asyncio
+from tests.support.servers import RedisServer
+
+HOST = "www.example.org"
+
+
+async def held(semaphore: FairSemaphore, count: int, scope: str = HOST) -> None:
+    """Wait until so many permits are held."""
+
+    async def enough() -> bool:
+        return len((await semaphore.inspect(scope)).holders) == count
+
+    await eventually(enough)
+
+
+def crowd(semaphore: FairSemaphore, size: int, limit: int | Limit) -> list[asyncio.Task[Any]]:
+    return [asyncio.create_task(semaphore.acquire(HOST, limit)) for _ in range(size)]
+
+
+async def go_home(tasks: list[asyncio.Task[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@pytest.mark.parametrize("name", [HOST, "*.example.org", "*.org"])
+@in_asyncio
+async def test_a_higher_limit_lets_in_at_once_who_waits_on_other_nodes(
+    server: RedisServer, name: str
+) -> None:
+    async with FairSemaphore(server.url) as node, FairSemaphore(server.url) as operator:
+        tasks = crowd(node, 8, 2)
+        await held(operator, 2)
+        await operator.configure(name, 5)
+        await held(operator, 5)
+        await operator.reset(name)
+        seen = await operator.inspect(HOST)
+        assert (seen.limit, len(seen.holders), seen.set_by) == (2, 5, None)
+        await go_home(tasks)
+
+
+@in_asyncio
+async def test_a_lower_limit_takes_nothing_from_holders_and_then_holds(
+    server: RedisServer,
+) -> None:
+    async with FairSemaphore(server.url) as node, FairSemaphore(server.url) as operator:
+        permits = [await node.acquire(HOST, 4) for _ in range(4)]
+        await operator.configure(HOST, 1)
+        waiting = crowd(node, 1, 4)
+        for permit in permits[:3]:
+            permit.release()
+        await held(operator, 1)
+        assert not waiting[0].done()
+        permits[3].release()
+        await waiting[0]
+
+
+@in_asyncio
+async def test_the_most_exact_name_wins_part_by_part(server: RedisServer) -> None:
+    a = await Caller.join(server, "a")
+    async with FairSemaphore(server.url) as operator:
+        await operator.configure("*.org", {"concurrency": 9, "delay": 3})
+        await operator.configure("*.example.org", {"concurrency": 7})
+        seen = await operator.inspect(HOST)
+        assert (seen.limit, seen.delay) == (7, 3)
+        await operator.configure(HOST, {"delay": 0})
+        answer = await a.acquire(HOST, *range(9), limit=Limit(2, delay=60))
+        assert answer.granted == tuple(range(7))
+        await operator.reset("*.example.org")
+        seen = await operator.inspect(HOST)
+        assert (seen.limit, seen.delay) == (9, 0)
+        assert (await operator.inspect("example.com")).limit is None
+        assert (await operator.inspect("example.org")).limit == 9
+
+
+@pytest.mark.parametrize("name", [HOST, "*.example.org"])
+@pytest.mark.parametrize("idle", [False, True])
+@pytest.mark.parametrize("then", [{"delay": 0}, {"delay": 1}, None])
+@in_asyncio
+async def test_a_shorter_delay_holds_for_the_next_start(
+    server: RedisServer, name: str, idle: bool, then: dict[str, Any] | None
+) -> None:
+    a = await Caller.join(server, "a")
+    slow, own = Change.configure(name, {"delay": 3600}, "x"), Limit(4, delay=1)
+    await a.change(slow)
+    await a.acquire(HOST, 1, limit=own)
+    if idle:
+        await a.release(HOST, 1, limit=own)
+    await a.change(Change.configure(name, then, "x") if then else Change.reset(name))
+    answer = await a.acquire(HOST, 2, limit=own)
+    again = 0.0 if answer.granted == (2,) else answer.again
+    assert again is not None
+    assert again <= (1 if then is None else then["delay"])
+
+
+@in_asyncio
+async def test_a_delay_that_no_operator_changed_is_kept_for_who_does_not_know_it(
+    server: RedisServer,
+) -> None:
+    a = await Caller.join(server, "a")
+    await a.change(Change.configure(HOST, 3, "x"))
+    await a.acquire(HOST, 1, limit=Limit(4, delay=60))
+    await a.release(HOST, 1, limit=Limit(4, delay=60))
+    for _ in range(2):
+        again = (await a.acquire(HOST, 2, limit=4)).again
+        assert again is not None
+        assert 50 < again <= 60
+
+
+@in_asyncio
+async def test_nothing_is_granted_while_a_site_is_paused(server: RedisServer) -> None:
+    async with FairSemaphore(server.url) as node, FairSemaphore(server.url) as operator:
+        first = await node.acquire(HOST, 2)
+        await operator.pause(HOST)
+        waiting = crowd(node, 3, 2)
+        await operator.configure(HOST, 9)
+        first.release()
+        await held(operator, 0)
+        assert (await operator.inspect(HOST)).paused
+        await operator.resume(HOST)
+        await asyncio.wait_for(asyncio.gather(*waiting), PATIENCE)
+        assert not (await operator.inspect(HOST)).paused
+
+
+@in_asyncio
+async def test_a_scope_goes_on_although_its_pattern_is_paused(server: RedisServer) -> None:
+    a = await Caller.join(server, "a")
+    async with FairSemaphore(server.url) as operator:
+        await operator.pause("*.example.org")
+        assert (await a.acquire(HOST, 1)).granted == ()
+        assert (await a.acquire("ftp.example.org", 2)).granted == ()
+        assert (await a.acquire("example.org", 3)).granted == (3,)
+        await operator.resume(HOST)
+        assert (await a.acquire(HOST, 1)).granted == (1,)
+        assert (await a.acquire("ftp.example.org", 2)).granted == ()
+
+
+@in_asyncio
+async def test_resume_says_no_more_than_it_must_so_that_a_later_pause_of_the_pattern_holds(
+    server: RedisServer,
+) -> None:
+    a = await Caller.join(server, "a")
+    async with FairSemaphore(server.url) as operator:
+        await operator.pause(HOST)
+        await operator.resume(HOST)
+        assert await operator.rules() == []
+        await operator.pause("*.example.org")
+        assert (await a.acquire(HOST, 1)).granted == ()
+
+
+@in_asyncio
+async def test_a_rule_outlives_every_node_and_every_idle_hour(
+    server: RedisServer, outside: Outside
+) -> None:
+    async with FairSemaphore(server.url, node="boss") as operator:
+        await operator.configure(HOST, {"concurrency": 3, "delay": 0.5, "jitter": 0})
+        name = operator.node
+    assert all(outside.ttl(key) == -1 for key in outside.in_use())
+    async with FairSemaphore(server.url) as node:
+        assert await node.rules() == [Rule(HOST, name, concurrency=3, delay=0.5, jitter=0.0)]
+        (seen,) = await node.survey()
+        assert (seen.scope, seen.limit, seen.delay, seen.set_by) == (HOST, 3, 0.5, name)
+
+
+@in_asyncio
+async def test_reset_leaves_nothing_behind(server: RedisServer, outside: Outside) -> None:
+    async with FairSemaphore(server.url) as operator:
+        for name in (HOST, "*.example.org"):
+            await operator.configure(name, Limit(2, delay=1, adaptive=True))
+            await operator.pause(name)
+            await operator.reset(name)
+        assert await operator.rules() == []
+    assert outside.in_use() == set()
+
+
+@in_asyncio
+async def test_resume_ends_the_pause_that_a_site_asked_for(server: RedisServer) -> None:
+    async with FairSemaphore(server.url) as node, FairSemaphore(server.url) as operator:
+        permit = await node.acquire(HOST, 2)
+        permit.refused(retry_after=200)
+        permit.release()
+        waiting = crowd(node, 1, 2)
+
+        async def quiet() -> bool:
+            return bool((await operator.inspect(HOST)).quiet)
+
+        await eventually(quiet)
+        assert not waiting[0].done()
+        await operator.resume(HOST)
+        await asyncio.wait_for(waiting[0], PATIENCE)
+
+
+@in_asyncio
+async def test_a_host_may_be_written_in_any_way(server: RedisServer) -> None:
+    a = await Caller.join(server, "a")
+    async with FairSemaphore(server.url) as operator:
+        await operator.configure("WWW.Example.org", 2)
+        await operator.configure("*.BÜCHER.example.", 3)
+        assert (await a.acquire(HOST, 1, 2, 3)).granted == (1, 2)
+        assert (await operator.inspect("www.xn--bcher-kva.example")).limit == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "limit", "said"),
+    [
+        (HOST, 0, f"the limit of {HOST!r} = 0: allowed is an integer >= 1"),
+        (HOST, "2", f"the limit of {HOST!r} = '2': allowed is an integer >= 1"),
+        (HOST, {"delay": -1}, f"the limit of {HOST!r}['delay'] = -1: allowed is"),
+        (HOST, {"speed": 1}, f"the limit of {HOST!r}: unknown key 'speed'; allowed is"),
+        ("", 1, "the limit of '': the host is empty; allowed is a host or '*.host'"),
+        ("a*", 1, "the limit of 'a*': a '*' may only stand first"),
+    ],
+)
+@in_asyncio
+async def test_bad_values_are_refused_in_the_words_of_the_settings(
+    server: RedisServer, outside: Outside, name: str, limit: Any, said: str
+) -> None:
+    async with FairSemaphore(server.url) as operator:
+        with pytest.raises(SettingsError) as caught:
+            await operator.configure(name, limit)
+        assert said in str(caught.value)
+    assert outside.in_use() == set()
+
+
+@in_asyncio
+async def test_what_is_beyond_all_measure_does_no_harm(server: RedisServer) -> None:
+    a = await Caller.join(server, "a")
+    async with FairSemaphore(server.url) as operator:
+        for name in ("\ud800", HOST):
+            await operator.configure(name, {"concurrency": 10**40, "delay": 1e9})
+            assert (await a.acquire(name, 1, limit=1)).granted == (1,)
+            await a.release(name, 1)
+            seen = await operator.inspect(name)
+            assert (seen.limit, seen.delay) == (2**53, 1e9)
+            await operator.reset(name)
+        with pytest.raises(SettingsError, match="0 to 1e9 seconds"):
+            await operator.configure(HOST, {"delay": 1e300})
+        assert await operator.rules() == []
+
+
+@in_asyncio
+async def test_rules_for_others_are_not_read(server: RedisServer, outside: Outside) -> None:
+    a = await Caller.join(server, "a")
+    for number in range(20):
+        await a.change(Change.configure(f"*.example{number}.org", 3, "x"))
+    outside.client.config_resetstat()
+    assert (await a.acquire(HOST, 1, 2)).granted == (1,)
+    assert "cmdstat_hgetall" not in outside.client.info("commandstats")
+
+
+@in_asyncio
+async def test_no_limit_can_be_set_and_be_taken_back(server: RedisServer) -> None:
+    a = await Caller.join(server, "a")
+    async with FairSemaphore(server.url) as operator:
+        await operator.configure(HOST, None)
+        assert len((await a.acquire(HOST, *range(200))).granted) == 200
+        await operator.reset(HOST)
+        assert (await a.acquire(HOST, 201)).granted == ()
+
+
+@in_asyncio
+async def test_a_survey_shows_what_is_in_use_whatever_its_name(server: RedisServer) -> None:
+    names = ["a", "b:c", "{d}:e:state", "*.org", "ü", "x y"]
+    async with FairSemaphore(server.url, prefix="a[b]*") as node:
+        for name in names:
+            await node.acquire(name, 2)
+        seen = await node.survey()
+    assert [(one.scope, len(one.holders)) for one in seen] == [(name, 1) for name in sorted(names)]
+    assert all(isinstance(one, Inspection) for one in seen)

@@ -1,0 +1,100 @@
+"""What the add-on makes of a project's settings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from scrapy import Request
+
+from tests.support.crawls import Crawl, asyncio_test
+from tests.support.servers import RedisServer
+from tests.support.site import Site
+from tests.support.visits import Visits
+
+
+class Polite(Visits):
+    """Names its delay and its limit as old tutorials do."""
+
+    download_delay = 0.01
+    max_concurrent_requests = 1
+
+
+@pytest.mark.filterwarnings("ignore::scrapy.exceptions.ScrapyDeprecationWarning")
+@asyncio_test
+async def test_a_spider_s_own_attributes_hold_for_all_nodes(
+    server: RedisServer, site: Site
+) -> None:
+    requests = [Request(site.url(f"/page/{n}")) for n in range(4)]
+    crawl = Crawl(server, *requests, spider=Polite, limit=4)
+
+    await crawl.gave_back(4, site)
+    assert site.most == 1
+    assert crawl.crawler.settings.getfloat("DOWNLOAD_DELAY") == 0, "the local slot is open"
+
+
+class Modern(Polite):
+    custom_settings = {"CONCURRENT_REQUESTS_PER_DOMAIN": 2, "DOWNLOAD_DELAY": 0}  # noqa: RUF012
+
+
+@pytest.mark.filterwarnings("ignore::scrapy.exceptions.ScrapyDeprecationWarning")
+@asyncio_test
+async def test_a_spider_s_settings_win_over_its_attributes(server: RedisServer, site: Site) -> None:
+    requests = [Request(site.url(f"/slow/{n}")) for n in range(4)]
+    crawl = Crawl(server, *requests, spider=Modern, limit=4)
+
+    await site.until(lambda: site.now == 2)
+    site.let_go()
+    await crawl.gave_back(4, site)
+    assert site.most == 2
+
+
+@asyncio_test
+async def test_the_local_slot_is_opened_as_far_as_any_site_s_limit(
+    server: RedisServer, site: Site
+) -> None:
+    limits = {"127.0.0.1": 40, "example.com": None}
+    crawl = Crawl(server, Request(site.url("/page/")), limit=2, SEMAPHORE_LIMITS=limits)
+
+    await crawl.finished()
+    assert crawl.crawler.settings.getint("CONCURRENT_REQUESTS_PER_DOMAIN") == 40
+
+
+@asyncio_test
+async def test_others_find_the_server_and_this_node_s_name_in_the_settings(
+    server: RedisServer, site: Site
+) -> None:
+    crawl = Crawl(server, Request(site.url("/page/")), SEMAPHORE_NODE="here")
+
+    await crawl.finished()
+    assert crawl.crawler.settings["REDIS_URL"] == server.url
+    assert crawl.crawler.settings["SEMAPHORE_NODE"].startswith("here-")
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"AUTOTHROTTLE_ENABLED": True}, "AUTOTHROTTLE_ENABLED"),
+        ({"DOWNLOADER": "tests.scrapy.test_addon.OtherDownloader"}, "DOWNLOADER is"),
+        ({"SCHEDULER_PRIORITY_QUEUE": "scrapy.pqueues.ScrapyPriorityQueue"}, "PRIORITY_QUEUE is"),
+    ],
+)
+@asyncio_test
+async def test_what_weakens_the_limit_is_warned_of(
+    server: RedisServer,
+    site: Site,
+    caplog: pytest.LogCaptureFixture,
+    settings: dict[str, Any],
+    said: str,
+) -> None:
+    await Crawl(server, Request(site.url("/page/")), **settings).gave_back(1, site)
+    assert any(said in record.getMessage() for record in caplog.records)
+
+
+def __getattr__(name: str) -> Any:
+    # Not at the top: Scrapy's downloader imports the reactor's parts.
+    if name == "OtherDownloader":
+        from scrapy.core.downloader import Downloader
+
+        return type(name, (Downloader,), {})
+    raise AttributeError(name)

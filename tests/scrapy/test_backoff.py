@@ -1,0 +1,276 @@
+"""Crawls of a site that says "not now": nobody starts there for a while, and nothing is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scrapy import Request
+
+from semaphore_middleware import FairSemaphore, Permit
+from semaphore_middleware.redis.keys import Keys
+from semaphore_middleware.scrapy import concurrency as hands
+from semaphore_middleware.scrapy.throttler import gate_of
+from tests.support.crawls import ADD_ON, Crawl, asyncio_test, both, scrapy, until
+from tests.support.servers import RedisServer, free_port
+from tests.support.site import Site
+from tests.support.visits import Visits
+
+
+class Tolerant(Visits):
+    """Wants to see every answer."""
+
+    handle_httpstatus_list = (429, 503)
+
+
+def requests(site: Site, count: int, path: str = "/busy/") -> list[Request]:
+    return [Request(site.url(f"{path}{n}")) for n in range(count)]
+
+
+# One process ------------------------------------------------------------------------------------
+
+
+@both
+@asyncio_test
+async def test_nobody_starts_a_request_before_the_time_that_the_site_named(
+    server: RedisServer, site: Site, by: Mapping[str, Any]
+) -> None:
+    site.refusals, site.refusal_headers = 1, {"Retry-After": "1"}
+    crawl = Crawl(server, *requests(site, 4), by=by, limit=1, SEMAPHORE_BACKOFF_MAX=10)
+
+    await crawl.finished()
+    assert len(crawl.spider.responses) == 4
+    assert len(site.arrivals) == 5
+    assert site.times[1] >= site.refused_at[0] + 1
+    assert (crawl.stat("semaphore/refused"), crawl.stat("semaphore/backoffs")) == (1, 1)
+
+
+@both
+@asyncio_test
+async def test_refused_requests_are_made_again_without_using_up_their_retries(
+    server: RedisServer, site: Site, by: Mapping[str, Any]
+) -> None:
+    site.refusals = 5
+    settings: dict[str, Any] = {"RETRY_TIMES": 0, "SEMAPHORE_BACKOFF_TIMES": 5}
+    crawl = Crawl(server, *requests(site, 3), by=by, limit=2, **settings)
+
+    await crawl.finished()
+    assert [response.status for response in crawl.spider.responses] == [200] * 3
+    assert all("semaphore_refusals" not in response.meta for response in crawl.spider.responses)
+    assert crawl.stat("semaphore/refused") == 5
+    assert crawl.stat("retry/count") == 0
+    assert server.members() == {}
+
+
+@both
+@asyncio_test
+async def test_what_is_refused_too_often_goes_to_the_spider_as_it_came(
+    server: RedisServer, site: Site, by: Mapping[str, Any]
+) -> None:
+    site.refusals = None
+    settings: dict[str, Any] = {"RETRY_TIMES": 2, "SEMAPHORE_BACKOFF_TIMES": 3}
+    crawl = Crawl(server, *requests(site, 1), spider=Tolerant, by=by, **settings)
+
+    await crawl.finished()
+    (response,) = crawl.spider.responses
+    assert response.status == 429
+    assert not {"dont_retry", "semaphore_refusals"} & response.meta.keys()
+    assert len(site.arrivals) == 1 + 3
+
+
+@pytest.mark.parametrize("how", ["dont_retry", "RETRY_ENABLED"])
+@asyncio_test
+async def test_who_wants_no_retries_gets_the_answer_at_once(
+    server: RedisServer, site: Site, how: str
+) -> None:
+    site.refusals = None
+    request = Request(site.url("/busy/"), meta={"dont_retry": how == "dont_retry"})
+    crawl = Crawl(server, request, spider=Tolerant, RETRY_ENABLED=how == "dont_retry")
+
+    await crawl.finished()
+    assert [response.status for response in crawl.spider.responses] == [429]
+    assert len(site.arrivals) == 1
+    assert crawl.stat("semaphore/backoffs") == 1
+
+
+@both
+@asyncio_test
+async def test_many_refusals_at_once_are_one_incident(
+    server: RedisServer, site: Site, by: Mapping[str, Any]
+) -> None:
+    site.refusals = 4
+    crawl = Crawl(server, *requests(site, 8, "/busy/slow"), by=by, limit=4)
+
+    await site.until(lambda: site.now == 4)
+    site.let_go()
+    await crawl.finished()
+    assert len(crawl.spider.responses) == 8
+    assert crawl.stat("semaphore/refused") == 4
+    assert crawl.stat("semaphore/backoffs") == 1
+
+
+@asyncio_test
+async def test_what_means_not_now_can_be_chosen(server: RedisServer, site: Site) -> None:
+    crawl = Crawl(
+        server,
+        Request(site.url("/status/503")),
+        Request(site.url("/status-once/418")),
+        spider=Tolerant,
+        SEMAPHORE_BACKOFF_CODES=[418],
+    )
+
+    await crawl.finished()
+    assert crawl.stat("semaphore/refused") == 1
+    assert crawl.stat("retry/count") == 1
+
+
+@asyncio_test
+async def test_connections_refused_in_a_row_are_like_a_refusal(server: RedisServer) -> None:
+    nobody = f"http://127.0.0.1:{free_port()}/"
+    crawl = Crawl(server, *[Request(f"{nobody}{n}") for n in range(3)], RETRY_TIMES=0)
+
+    await crawl.finished()
+    assert len(crawl.spider.failures) == 3
+    assert crawl.stat("semaphore/backoffs") == 1
+
+
+@asyncio_test
+async def test_time_outs_in_a_row_are_like_a_refusal(server: RedisServer, site: Site) -> None:
+    never = [
+        Request(site.url("/never"), meta={"download_timeout": 0.05}, dont_filter=True)
+        for _ in range(3)
+    ]
+    crawl = Crawl(server, *never, RETRY_TIMES=0, limit=3)
+
+    await crawl.finished()
+    assert crawl.stat("semaphore/backoffs") == 1
+
+
+@asyncio_test
+async def test_a_name_that_does_not_exist_is_not_the_site_s_word(server: RedisServer) -> None:
+    nowhere = [Request(f"http://nowhere.invalid/{n}") for n in range(4)]
+    crawl = Crawl(server, *nowhere, RETRY_TIMES=0)
+
+    await crawl.finished()
+    assert crawl.stat("semaphore/backoffs") == 0
+
+
+@asyncio_test
+async def test_sites_without_a_limit_are_left_to_scrapy(server: RedisServer, site: Site) -> None:
+    site.refusals = None
+    free = Request(site.url("/busy/a"), meta={"semaphore_skip": True})
+    limits = {"localhost": None}
+    unlimited = Request(site.url("/busy/b", "localhost"))
+    crawl = Crawl(server, free, unlimited, spider=Tolerant, SEMAPHORE_LIMITS=limits)
+
+    await crawl.finished()
+    assert crawl.stat("semaphore/refused") == 0
+    assert crawl.stat("retry/count") == 2
+
+
+@asyncio_test
+async def test_a_crawl_can_be_stopped_while_its_site_is_left_alone(
+    server: RedisServer, site: Site
+) -> None:
+    site.refusals, site.refusal_headers = None, {"Retry-After": "200"}
+    crawl = Crawl(server, *requests(site, 5), SEMAPHORE_BACKOFF_MAX=300)
+
+    await site.until(lambda: len(site.refused_at) == 1)
+    await crawl.crawler.engine.close_spider_async(reason="enough")
+    await crawl.finished()
+    assert len(site.arrivals) == 1
+
+
+@asyncio_test
+async def test_a_permit_that_waits_for_a_hand_is_not_used_after_a_refusal(
+    server: RedisServer, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hands, "BRIEF", 600.0)
+    host, other = "127.0.0.1", "localhost"
+    async with FairSemaphore(server.url) as outside:
+        first, second = [await outside.acquire(host, 2) for _ in range(2)]
+        requests = [Request(site.url("/page/", host)), Request(site.url("/slow/", other))]
+        crawl = Crawl(server, *requests, limit=2, CONCURRENT_REQUESTS=1)
+        await site.until(lambda: site.arrivals == ["/slow/"])
+        first.release()
+        node = gate_of(crawl.crawler).node
+        await until(lambda: _holds(server, node, host))
+        second.refused(retry_after=100)
+        second.release()
+        await until(lambda: _permit_of(crawl).withdrawn)
+        site.let_go()
+        await until(lambda: not _holds(server, node, host))
+        assert site.arrivals == ["/slow/"]
+        await outside.resume(host)
+        await crawl.finished()
+        await outside.reset(host)
+    assert site.arrivals == ["/slow/", "/page/"]
+
+
+def _holds(server: RedisServer, node: str, scope: str) -> bool:
+    client: Any = server.client()  # redis-py's types promise every kind of reply
+    ids = client.zrange(Keys("semaphore").of(scope).held, 0, -1)
+    return any(id.decode().startswith(node) for id in ids)
+
+
+def _permit_of(crawl: Crawl) -> Permit:
+    """The one that waits for a hand: nothing but the node knows what it has heard of it."""
+    permits = gate_of(crawl.crawler)._semaphore.permits()
+    (permit,) = (permit for permit in permits if permit.scope == "127.0.0.1")
+    return permit
+
+
+@both
+@asyncio_test
+async def test_an_answer_out_of_a_cache_is_not_the_site_s_word(
+    server: RedisServer, site: Site, by: Mapping[str, Any], tmp_path: Path
+) -> None:
+    site.refusals = None
+    cache: dict[str, Any] = {"HTTPCACHE_ENABLED": True, "HTTPCACHE_DIR": str(tmp_path)}
+    cache |= {"SEMAPHORE_BACKOFF_TIMES": 0, "RETRY_TIMES": 0}
+    first = Crawl(server, *requests(site, 1), spider=Tolerant, by=by, **cache)
+    await first.finished()
+    second = Crawl(server, *requests(site, 1), spider=Tolerant, by=by, **cache)
+    await second.finished()
+
+    assert len(site.arrivals) == 1
+    assert [response.status for response in second.spider.responses] == [429]
+    assert second.stat("semaphore/refused") == 0
+
+
+# Three processes --------------------------------------------------------------------------------
+
+
+@asyncio_test
+async def test_what_one_process_is_told_all_of_them_heed(
+    server: RedisServer, site: Site, tmp_path: Path
+) -> None:
+    limit = 3
+    site.refusals, site.refusal_headers = None, {"Retry-After": "1"}
+    settings = {
+        "SEMAPHORE_REDIS_URL": server.url,
+        "CONCURRENT_REQUESTS_PER_DOMAIN": limit,
+        "SEMAPHORE_BACKOFF_MAX": 10,
+        "SEMAPHORE_BACKOFF_TIMES": 10,
+        **ADD_ON,
+    }
+    async with AsyncExitStack() as stack:
+        crawls = [
+            await stack.enter_async_context(scrapy(tmp_path, *requests(site, 5), **settings))
+            for _ in range(3)
+        ]
+        await site.until(lambda: len(site.refused_at) > limit)
+        site.refusals = 0
+        for crawl in crawls:
+            assert await crawl.ended() == 0
+    first = site.refused_at[0]
+    during = [time for time in site.times if first < time < first + 1]
+    assert len(during) < limit, "only what was under way"
+    pages = sum(crawl.stat("downloader/response_status_count/200") for crawl in crawls)
+    assert pages == 15
+    assert sum(crawl.stat("semaphore/refused") for crawl in crawls) == len(site.refused_at)
+    assert all(crawl.stat("retry/count") == 0 for crawl in crawls)
+    await until(lambda: server.members() == {})

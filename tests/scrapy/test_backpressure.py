@@ -1,0 +1,184 @@
+"""A full site holds up no one: its requests stay in the scheduler, and other sites' go ahead."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from scrapy import Request
+from scrapy.core.scheduler import Scheduler
+
+from semaphore_middleware import FairSemaphore
+from semaphore_middleware.scrapy import concurrency as hands
+from semaphore_middleware.scrapy.priority_queue import SemaphorePriorityQueue
+from tests.support.crawls import Crawl, asyncio_test, holding, until, waiting
+from tests.support.servers import RedisServer
+from tests.support.site import Site
+
+FULL, FREE = "127.0.0.1", "localhost"
+
+
+def pages(site: Site, path: str, host: str, count: int) -> list[Request]:
+    return [Request(site.url(f"{path}{host}/{n}", host)) for n in range(count)]
+
+
+@asyncio_test
+async def test_requests_of_a_full_site_hold_up_no_other_site(
+    server: RedisServer, site: Site
+) -> None:
+    full, free = pages(site, "/slow/", FULL, 30), pages(site, "/page/", FREE, 30)
+    crawl = Crawl(server, *full, *free, CONCURRENT_REQUESTS=2)
+
+    await site.until(lambda: sum(FREE in path for path in site.arrivals) == 30)
+    assert site.records[FULL].now == 1
+    site.let_go()
+    await crawl.gave_back(60, site)
+
+
+@asyncio_test
+async def test_a_scheduler_can_ask_its_queue_what_is_full(server: RedisServer, site: Site) -> None:
+    full = pages(site, "/slow/", FULL, 30)
+    crawl = Crawl(server, *full, SEMAPHORE_SCOPE="registered_domain")
+    await until(lambda: waiting(server) == 1)
+    scheduler = crawl.crawler.engine.scheduler
+    assert isinstance(scheduler, Scheduler)
+    queue = scheduler.mqs
+    assert isinstance(queue, SemaphorePriorityQueue)
+
+    assert queue.site_of(full[0]) == FULL
+    assert queue.site_of(Request("http://a.example.com/")) == "example.com"
+    assert queue.site_of(Request("http://a/", meta={"semaphore_scope": FULL})) == FULL
+    assert queue.is_full(FULL)
+    assert not queue.is_full("example.com")
+    site.let_go()
+    await crawl.gave_back(30, site)
+    assert not queue.is_full(FULL)
+
+
+@asyncio_test
+async def test_waiters_do_not_grow_with_the_queue(server: RedisServer, site: Site) -> None:
+    crawl = Crawl(server, *pages(site, "/slow/", FULL, 100), limit=3)
+    await site.until(lambda: site.now == 3)
+    await until(lambda: waiting(server) == 3)
+
+    assert len(crawl.crawler.engine.downloader.active) == 6
+    site.let_go()
+    await crawl.gave_back(100, site)
+
+
+@asyncio_test
+async def test_under_jobdir_a_full_site_s_requests_stay_on_disk(
+    server: RedisServer, site: Site, tmp_path: Path
+) -> None:
+    crawl = Crawl(server, *pages(site, "/slow/", FULL, 20), JOBDIR=str(tmp_path))
+    await until(lambda: waiting(server) == 1)
+    scheduler = crawl.crawler.engine.scheduler
+    assert isinstance(scheduler, Scheduler)
+    assert scheduler.dqs is not None
+    on_disk = scheduler.dqs
+
+    await until(lambda: len(on_disk) == 18)  # one is on the wire, and one waits
+    site.let_go()
+    await crawl.gave_back(20, site)
+
+
+@asyncio_test
+async def test_requests_behind_the_robots_txt_of_a_full_site_count_as_waiting(
+    server: RedisServer, site: Site
+) -> None:
+    site.robots_is_slow = True
+    full = pages(site, "/page/", FULL, 20)
+    skipping = {"dont_obey_robotstxt": True}
+    free = [Request(site.url(f"/page/free/{n}", FREE), meta=skipping) for n in range(10)]
+    crawl = Crawl(server, *full, *free, CONCURRENT_REQUESTS=2, ROBOTSTXT_OBEY=True)
+
+    await site.until(lambda: sum("/page/free/" in path for path in site.arrivals) == 10)
+    site.let_go()
+    await crawl.gave_back(31, site)
+
+
+def of_sites(site: Site, path: str, sites: int, each: int) -> list[Request]:
+    """Requests that the judge counts together, and the semaphore as if of several sites."""
+    return [
+        Request(site.url(f"{path}{number}/{n}"), meta={"semaphore_scope": f"site{number}"})
+        for n in range(each)
+        for number in range(sites)
+    ]
+
+
+@asyncio_test
+async def test_a_node_s_own_concurrency_holds_for_those_who_come_out_of_a_line(
+    server: RedisServer, site: Site
+) -> None:
+    async with FairSemaphore(server.url) as other:
+        held = [await other.acquire(f"site{number}", 1) for number in range(6)]
+        crawl = Crawl(server, *of_sites(site, "/slow/", sites=6, each=3), CONCURRENT_REQUESTS=2)
+        await until(lambda: waiting(server) == 6)
+        for permit in held:
+            permit.release()
+        await site.until(lambda: site.now == 2)
+        await until(lambda: holding(server) == 2)  # what it has no hands for, it gives to others
+        site.let_go()
+        await crawl.finished()
+    assert site.records["127.0.0.1"].most == 2
+    assert len(site.arrivals) == 18
+    assert server.members() == {}
+
+
+@asyncio_test
+async def test_a_permit_that_comes_while_all_are_at_work_is_used_next(
+    server: RedisServer, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a node that always has other work would pass it over each time."""
+    monkeypatch.setattr(hands, "BRIEF", 600.0)
+    async with FairSemaphore(server.url) as other:
+        held = [await other.acquire(f"site{number}", 1) for number in range(2)]
+        crawl = Crawl(server, *of_sites(site, "/slow/", sites=2, each=5), CONCURRENT_REQUESTS=1)
+        await until(lambda: waiting(server) == 2)
+        held[0].release()
+        await site.until(lambda: site.now == 1)
+        held[1].release()
+        await until(lambda: holding(server) == 2 and waiting(server) == 0)
+        site.let_go()
+        await crawl.finished()
+    assert [path.split("/")[2] for path in site.arrivals[:2]] == ["0", "1"]
+    assert site.records["127.0.0.1"].most == 1
+    assert len(site.arrivals) == 10
+
+
+@asyncio_test
+async def test_a_request_with_free_hands_that_must_wait_again_lets_others_go(
+    server: RedisServer, site: Site
+) -> None:
+    """It was set aside, another node has taken its site since, and nothing is on the wire."""
+    async with FairSemaphore(server.url) as other:
+        held = [await other.acquire(f"site{number}", 1) for number in range(4)]
+        crawl = Crawl(server, *of_sites(site, "/slow/", sites=4, each=1), CONCURRENT_REQUESTS=1)
+        await until(lambda: waiting(server) == 4)
+        for permit in held:
+            permit.release()
+        await site.until(lambda: site.now == 1)
+        await until(lambda: holding(server) == 1)
+        (at_work,) = {f"site{path.split('/')[2]}" for path in site.arrivals}
+        others = [name for name in ("site0", "site1", "site2", "site3") if name != at_work]
+        taken = [await other.acquire(name, 1) for name in others[:2]]
+        site.let_go()
+        await site.until(lambda: len(site.arrivals) == 2)
+        for permit in taken:
+            permit.release()
+        await crawl.finished()
+    assert site.records["127.0.0.1"].most == 1
+    assert len(site.arrivals) == 4
+
+
+@asyncio_test
+async def test_who_only_asks_takes_room_until_it_is_told_to_wait(
+    server: RedisServer, site: Site
+) -> None:
+    """Else all that a site's limit allows would be taken from the scheduler, and start at once."""
+    crawl = Crawl(server, *pages(site, "/slow/", FULL, 40), limit=20, CONCURRENT_REQUESTS=4)
+    await site.until(lambda: site.now == 4)
+    assert len(crawl.crawler.engine.downloader.active) == 4
+    site.let_go()
+    await crawl.gave_back(40, site)
+    assert site.records[FULL].most == 4

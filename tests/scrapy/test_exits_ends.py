@@ -1,0 +1,242 @@
+"""A crawl, a fetch or a server ends while permits are held and waited for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+from scrapy import Request
+from scrapy.crawler import Crawler
+from scrapy.exceptions import CloseSpider
+from scrapy.http import Response
+from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
+from twisted.internet.defer import CancelledError
+
+from tests.support.crawls import ADD_ON, Crawl, asyncio_test, both, until, waiting
+from tests.support.servers import RedisServer
+from tests.support.site import Site
+from tests.support.visits import Visits
+
+Cancel = Callable[[], object]
+
+ALL_FOUR = ["/slow/a", "/slow/b", "/slow/c", "/slow/d"]
+
+
+# Fetches past the scheduler ---------------------------------------------------------------------
+
+
+class Asking(Visits):
+    """Asks for another page from its callback, and makes an item of it."""
+
+    async def parse(self, response: Response) -> Any:
+        other = Request(response.urljoin("/page/from-callback"))
+        self.responses.append(await self.crawler.engine.download_async(other))
+        return [{"url": response.urljoin("/page/from-pipeline")}]
+
+
+class AskingPipeline:
+    def __init__(self, crawler: Crawler) -> None:
+        self.crawler = crawler
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Self:
+        return cls(crawler)
+
+    async def process_item(self, item: dict[str, str]) -> dict[str, str]:
+        await self.crawler.engine.download_async(Request(item["url"]))
+        return item
+
+
+@both
+@asyncio_test
+async def test_downloads_from_a_callback_and_a_pipeline_give_their_permits_back(
+    server: RedisServer, site: Site, by: Mapping[str, Any]
+) -> None:
+    requests = [Request(site.url(f"/page/{name}")) for name in "abc"]
+
+    crawl = Crawl(server, *requests, by=by, spider=Asking, ITEM_PIPELINES={AskingPipeline: 1})
+
+    await crawl.gave_back(9, site)
+    assert crawl.stat("item_scraped_count") == 3
+    assert len(site.arrivals) == 9
+
+
+# The spider closes ------------------------------------------------------------------------------
+
+
+class Closing(Visits):
+    async def parse(self, response: Response) -> Any:  # noqa: ARG002 - Scrapy's names
+        raise CloseSpider("enough")
+
+
+@both
+@asyncio_test
+async def test_a_closing_spider_puts_waiting_requests_back_and_finishes_the_one_on_the_wire(
+    server: RedisServer, site: Site, tmp_path: Path, by: Mapping[str, Any]
+) -> None:
+    requests = [Request(site.url(path)) for path in ALL_FOUR]
+
+    crawl = Crawl(server, *requests, by=by, spider=Closing, JOBDIR=str(tmp_path))
+    await site.until(lambda: site.now == 1)
+    await until(lambda: waiting(server))
+    crawl.crawler.engine.crawl(Request(site.url("/page/enough", host="localhost")))
+    await until(lambda: not waiting(server))
+    assert site.now == 1, "the request on the wire goes on"
+    site.let_go()
+
+    await crawl.gave_back(2, site)
+    assert crawl.stat("finish_reason") == "enough"
+    assert len(site.arrivals) == 2
+
+    await Crawl(server, *requests, by=by, JOBDIR=str(tmp_path)).gave_back(3, site)
+    assert sorted(site.arrivals) == ["/page/enough", *ALL_FOUR]
+
+
+@asyncio_test
+async def test_a_closing_spider_does_not_wait_for_robots_txt_of_a_full_site(
+    server: RedisServer, site: Site, tmp_path: Path
+) -> None:
+    requests = [
+        Request(site.url("/slow/a"), meta={"dont_obey_robotstxt": True}),
+        Request(site.url("/slow/b")),
+    ]
+    settings: dict[str, Any] = {"ROBOTSTXT_OBEY": True, "JOBDIR": str(tmp_path)}
+
+    crawl = Crawl(server, *requests, **settings)
+    await site.until(lambda: site.now == 1)
+    await until(lambda: waiting(server))
+    closing = asyncio.ensure_future(crawl.crawler.engine.close_spider_async(reason="enough"))
+    await until(lambda: not waiting(server))
+    site.let_go()
+    await closing
+
+    await crawl.gave_back(1, site)
+    await Crawl(server, *requests, **settings).gave_back(2, site)
+    assert site.arrivals == ["/slow/a", "/robots.txt", "/slow/b"]
+
+
+# A fetch is cancelled ---------------------------------------------------------------------------
+
+
+def as_task(fetch: Awaitable[Any]) -> tuple[Awaitable[Any], Cancel]:
+    task = asyncio.ensure_future(fetch)
+    return task, task.cancel
+
+
+def as_deferred(fetch: Awaitable[Any]) -> tuple[Awaitable[Any], Cancel]:
+    deferred = deferred_from_coro(fetch)
+    return maybe_deferred_to_future(deferred), deferred.cancel
+
+
+each_way = pytest.mark.parametrize("way", [as_task, as_deferred], ids=["task", "Deferred"])
+CANCELLED = (asyncio.CancelledError, CancelledError)
+Way = Callable[[Awaitable[Any]], tuple[Awaitable[Any], Cancel]]
+
+
+@both
+@each_way
+@asyncio_test
+async def test_a_fetch_that_is_cancelled_while_it_waits_leaves_the_line(
+    server: RedisServer, site: Site, by: Mapping[str, Any], way: Way
+) -> None:
+    crawl = Crawl(server, Request(site.url("/slow/a")), by=by)
+    await site.until(lambda: site.now == 1)
+
+    fetch, cancel = way(crawl.crawler.engine.download_async(Request(site.url("/page/b"))))
+    await until(lambda: waiting(server))
+    cancel()
+    with pytest.raises(CANCELLED):
+        await fetch
+    await until(lambda: not waiting(server))
+    site.let_go()
+
+    await crawl.gave_back(1, site)
+    assert site.arrivals == ["/slow/a"]
+
+
+@both
+@each_way
+@pytest.mark.parametrize("path", ["/slow/a", "/half/a"])
+@asyncio_test
+async def test_a_cancelled_fetch_keeps_its_permit_until_the_site_has_answered(
+    server: RedisServer, site: Site, by: Mapping[str, Any], way: Way, path: str
+) -> None:
+    crawl = Crawl(server, Request(site.url("/slow/elsewhere", host="localhost")), by=by)
+    await site.until(lambda: site.now == 1)
+    engine = crawl.crawler.engine
+
+    fetch, cancel = way(engine.download_async(Request(site.url(path))))
+    await site.until(lambda: site.now == 2)
+    cancel()
+    with pytest.raises(CANCELLED):
+        await fetch
+    next_fetch = asyncio.ensure_future(engine.download_async(Request(site.url("/page/b"))))
+    await until(lambda: waiting(server))
+    assert site.now == 2, "Scrapy goes on with the transfer of a cancelled fetch"
+    site.let_go()
+    await next_fetch
+
+    await crawl.gave_back(3, site)
+
+
+@both
+@asyncio_test
+async def test_a_crawl_that_ends_keeps_no_permit_of_a_cancelled_fetch(
+    server: RedisServer, site: Site, by: Mapping[str, Any]
+) -> None:
+    crawl = await crawl_with_a_cancelled_fetch_on_the_wire(server, site, by)
+    site.let_go()
+
+    await crawl.gave_back(2, site)
+
+
+@asyncio_test
+async def test_a_crawl_that_ends_ends_the_transfer_of_a_cancelled_fetch_before_others_may_start(
+    server: RedisServer, site: Site
+) -> None:
+    crawl = await crawl_with_a_cancelled_fetch_on_the_wire(server, site, ADD_ON)
+    other = Crawl(server, Request(site.url("/page/other")))
+    await until(lambda: waiting(server))
+    site.let_go()
+
+    await crawl.finished()
+    await other.gave_back(1, site)
+
+
+async def crawl_with_a_cancelled_fetch_on_the_wire(
+    server: RedisServer, site: Site, by: Mapping[str, Any]
+) -> Crawl:
+    crawl = Crawl(server, Request(site.url("/slow/elsewhere", host="localhost")), by=by)
+    await site.until(lambda: site.now == 1)
+    fetch, cancel = as_task(crawl.crawler.engine.download_async(Request(site.url("/never"))))
+    await site.until(lambda: site.now == 2)
+    cancel()
+    with pytest.raises(CANCELLED):
+        await fetch
+    return crawl
+
+
+# The server goes away ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["/slow/", "/half/"])
+@asyncio_test
+async def test_a_lost_permit_ends_its_transfer_and_the_request_is_retried(
+    server: RedisServer, site: Site, path: str
+) -> None:
+    crawl = Crawl(server, Request(site.url(path)), SEMAPHORE_LEASE=0.5)
+    await site.until(lambda: site.now == 1)
+    server.kill()
+    await site.until(lambda: site.now == 0)
+    server.start()
+    await site.until(lambda: site.now == 1)
+    site.let_go()
+
+    await crawl.gave_back(2, site)
+    assert site.arrivals == [path, path]
+    assert len(crawl.spider.responses) == 1
+    assert crawl.stat("semaphore/lost") == 1
+    assert crawl.stat("retry/count") == 1

@@ -1,0 +1,134 @@
+"""The exits of whole processes, under each event loop that Scrapy can run on."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scrapy import Request
+
+from tests.support.crawls import ADD_ON, ScrapyProcess, asyncio_test, both, scrapy, until, waiting
+from tests.support.servers import RedisServer, free_port
+from tests.support.site import Site
+
+LOOPS = {  # as options: a spider's own settings come too late to choose one
+    "asyncio reactor": (),
+    "uvloop": ("-s", "ASYNCIO_EVENT_LOOP=uvloop.Loop"),
+    "no reactor": ("-s", "TWISTED_REACTOR_ENABLED=False"),
+}
+each_loop = pytest.mark.parametrize("loop", LOOPS.values(), ids=list(LOOPS))
+
+ALL_FOUR = ["/slow/a", "/slow/b", "/slow/c", "/slow/d"]
+
+
+def assert_gave_back(crawl: ScrapyProcess, server: RedisServer, permits: int) -> None:
+    assert crawl.stat("semaphore/acquired") == crawl.stat("semaphore/released") == permits
+    assert server.members() == {}
+
+
+@each_loop
+@both
+@asyncio_test
+async def test_every_way_that_a_request_can_end_gives_its_permit_back(
+    server: RedisServer,
+    site: Site,
+    tmp_path: Path,
+    by: Mapping[str, Any],
+    loop: tuple[str, ...],
+) -> None:
+    permits_of = {
+        # First, as Scrapy 2.19 forgets robots.txt for all but two of those that wait for it.
+        site.url("/forbidden"): 0,
+        site.url("/page/"): 1,
+        site.url("/redirect/page/to"): 2,
+        site.url("/refresh/page/to-too"): 2,
+        site.url("/status/404"): 1,
+        site.url("/status/503"): 2,
+        site.url("/status-once/503"): 2,
+        site.url("/drop"): 2,
+        site.url("/drop-midway"): 2,
+        site.url("/truncated"): 2,
+        site.url("/never"): 2,
+        f"http://127.0.0.1:{free_port()}/": 2,
+        "http://nowhere.invalid/": 2,
+        "data:,a page": 0,
+    }
+    robots = 1 + 2 + 2  # of the site; of the two that cannot be reached, with a retry each
+    impatient = {"download_timeout": 0.2}
+    requests = [
+        Request(url, meta=impatient if url.endswith("/never") else None) for url in permits_of
+    ]
+
+    async with scrapy(
+        tmp_path,
+        *requests,
+        **by,
+        options=loop,
+        SEMAPHORE_REDIS_URL=server.url,
+        CONCURRENT_REQUESTS_PER_DOMAIN=2,
+        ROBOTSTXT_OBEY=True,
+    ) as crawl:
+        assert await crawl.ended() == 0
+
+    assert_gave_back(crawl, server, sum(permits_of.values()) + robots)
+    assert site.most <= 2
+
+
+@each_loop
+@both
+@asyncio_test
+async def test_sigint_leaves_waiting_requests_on_disk_for_the_next_run(
+    server: RedisServer,
+    site: Site,
+    tmp_path: Path,
+    by: Mapping[str, Any],
+    loop: tuple[str, ...],
+) -> None:
+    requests = [Request(site.url(path)) for path in ALL_FOUR]
+    settings = {
+        **by,
+        "SEMAPHORE_REDIS_URL": server.url,
+        "CONCURRENT_REQUESTS_PER_DOMAIN": 1,
+        "JOBDIR": str(tmp_path / "job"),
+    }
+
+    async with scrapy(tmp_path, *requests, options=loop, **settings) as first:
+        await site.until(lambda: site.now == 1)
+        await until(lambda: waiting(server))
+        first.send(signal.SIGINT)
+        await until(lambda: not waiting(server))
+        site.let_go()
+        assert await first.ended() == 0
+    assert_gave_back(first, server, 1)
+    assert first.stat("finish_reason") == "shutdown"
+    assert len(site.arrivals) == 1
+
+    async with scrapy(tmp_path, *requests, options=loop, **settings) as second:
+        assert await second.ended() == 0
+    assert_gave_back(second, server, 3)
+    assert sorted(site.arrivals) == ALL_FOUR
+    assert site.most == 1
+
+
+@each_loop
+@asyncio_test
+async def test_a_lost_permit_ends_its_transfer_and_the_request_is_retried(
+    server: RedisServer, site: Site, tmp_path: Path, loop: tuple[str, ...]
+) -> None:
+    settings = {**ADD_ON, "SEMAPHORE_REDIS_URL": server.url, "SEMAPHORE_LEASE": 0.5}
+
+    async with scrapy(tmp_path, Request(site.url("/half/")), options=loop, **settings) as crawl:
+        await site.until(lambda: site.now == 1)
+        server.kill()
+        await site.until(lambda: site.now == 0)
+        server.start()
+        await site.until(lambda: site.now == 1)
+        site.let_go()
+        assert await crawl.ended() == 0
+
+    assert_gave_back(crawl, server, 2)
+    assert crawl.stat("semaphore/lost") == crawl.stat("retry/count") == 1
+    assert site.arrivals == ["/half/", "/half/"]

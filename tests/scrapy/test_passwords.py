@@ -1,0 +1,154 @@
+"""A password never appears in what a crawl writes, whatever is wrong with it or its URL."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from scrapy import Request
+
+from semaphore_middleware.errors import SettingsError
+from tests.support.crawls import ADD_ON, Crawl, asyncio_test, scrapy
+from tests.support.servers import RedisServer, free_port
+from tests.support.site import Site
+
+PASSWORD = "s3cr/t@w0rd"
+ENCODED = "s3cr%2Ft%40w0rd"
+TELLING = ("s3cr", "w0rd")  # parts of it, however it is written
+
+
+def assert_secret(log: str) -> None:
+    assert log
+    assert not [part for part in TELLING if part in log]
+
+
+@pytest.fixture
+def locked() -> Iterator[RedisServer]:
+    """A server that asks for the password."""
+    server = RedisServer("--requirepass", PASSWORD, tcp_port=free_port()).start()
+    yield server
+    server.remove()
+
+
+@asyncio_test
+async def test_of_a_server_that_lets_the_crawl_in(
+    locked: RedisServer, site: Site, tmp_path: Path
+) -> None:
+    url = f"redis://:{ENCODED}@127.0.0.1:{locked.tcp_port}/0"
+
+    # It has not been told that it was born empty, so a crawl would wait for that.
+    async with scrapy(
+        tmp_path,
+        Request(site.url("/page/")),
+        **ADD_ON,
+        SEMAPHORE_REDIS_URL=url,
+        SEMAPHORE_RECOVERY_WAIT=0,
+    ) as crawl:
+        assert await crawl.ended() == 0
+
+    assert site.arrivals == ["/page/"]
+    assert_secret(crawl.log)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://:not-{encoded}@127.0.0.1:{port}/0",
+        "redis://w0rdy:{encoded}@127.0.0.1:{port}/0",
+        "redis://127.0.0.1:{port}/0?password=not-{encoded}",
+        "unix://:not-{encoded}@{path}",
+    ],
+)
+@asyncio_test
+async def test_of_a_server_that_does_not(
+    locked: RedisServer, site: Site, tmp_path: Path, url: str
+) -> None:
+    url = url.format(encoded=ENCODED, port=locked.tcp_port, path=locked.path)
+
+    async with scrapy(
+        tmp_path, Request(site.url("/page/")), **ADD_ON, SEMAPHORE_REDIS_URL=url
+    ) as crawl:
+        assert await crawl.ended() == 1
+
+    [error] = crawl.errors
+    assert "does not accept this user name and password" in error
+    assert "Traceback" not in crawl.log
+    assert site.arrivals == []
+    assert_secret(crawl.log)
+
+
+@asyncio_test
+async def test_of_a_server_that_is_not_there(site: Site, tmp_path: Path) -> None:
+    url = f"redis://:{ENCODED}@127.0.0.1:{free_port()}/0"
+
+    async with scrapy(
+        tmp_path, Request(site.url("/page/")), **ADD_ON, SEMAPHORE_REDIS_URL=url
+    ) as crawl:
+        await crawl.says("cannot reach redis://127.0.0.1:")
+        crawl.send(signal.SIGINT)
+        await crawl.ended()
+
+    assert_secret(crawl.log)
+
+
+@asyncio_test
+async def test_of_a_server_that_goes_away(locked: RedisServer, site: Site, tmp_path: Path) -> None:
+    url = f"redis://:{ENCODED}@127.0.0.1:{locked.tcp_port}/0"
+
+    async with scrapy(
+        tmp_path,
+        Request(site.url("/slow/")),
+        **ADD_ON,
+        SEMAPHORE_REDIS_URL=url,
+        SEMAPHORE_RECOVERY_WAIT=0,
+    ) as crawl:
+        await site.until(lambda: site.now == 1)
+        locked.kill()
+        await crawl.says("cannot reach redis://127.0.0.1:")
+        site.let_go()
+        assert await crawl.ended() == 0
+
+    assert_secret(crawl.log)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://:s3cr/w0rd@localhost:6379/0",
+        "redis://:s3cr#w0rd@localhost:6379/0",
+        "redis://:2025/w0rd@localhost:6379/0",  # would be read as port 2025 of localhost
+        "redis://:s3cr@localhost:w0rd/0",
+        "redis://:s3crw0rd@localhost/zero",  # would be read as database 0
+        "redis://:s3cr%2Fw0rd@[::1/0",
+        "redis//:s3crw0rd@localhost:6379/0",
+        "s3cr-w0rd@localhost",
+        "http://:s3crw0rd@localhost:6379/0",
+        "redis://localhost/0?password=s3crw0rd&socket_timeout=soon",
+    ],
+)
+@asyncio_test
+async def test_of_a_url_that_cannot_be_read(
+    server: RedisServer, site: Site, caplog: pytest.LogCaptureFixture, url: str
+) -> None:
+    crawl = Crawl(server, Request(site.url("/page/")), SEMAPHORE_REDIS_URL=url)
+
+    with pytest.raises(SettingsError, match="SEMAPHORE_REDIS_URL") as error:
+        await crawl.finished()
+
+    assert site.arrivals == []
+    assert_secret(f"{error.value!r}\n{caplog.text}")
+
+
+@asyncio_test
+async def test_of_a_url_that_is_typed_and_cannot_be_read(site: Site, tmp_path: Path) -> None:
+    options = ("-s", "SEMAPHORE_REDIS_URL=redis://:s3cr/w0rd@localhost:6379/0")
+
+    async with scrapy(tmp_path, Request(site.url("/page/")), options=options, **ADD_ON) as crawl:
+        assert await crawl.ended() == 1
+
+    [error] = crawl.errors
+    assert "SEMAPHORE_REDIS_URL" in error
+    assert "Traceback" not in crawl.log
+    assert_secret(crawl.log)

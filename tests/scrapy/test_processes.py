@@ -1,0 +1,171 @@
+"""Processes that know nothing of each other, and hold a site's limit together."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import redis
+from scrapy import Request
+
+from tests.support.crawls import ADD_ON, asyncio_test, scrapy, until, waiting
+from tests.support.servers import RedisServer
+from tests.support.site import Site
+
+PATHS = ["/slow/1", "/slow/2", "/slow/3", "/slow/4"]
+
+
+def requests(site: Site, who: str) -> list[Request]:
+    return [Request(site.url(f"{path}?{who}")) for path in PATHS]
+
+
+# A server for both ------------------------------------------------------------------------------
+
+
+@asyncio_test
+async def test_two_processes_never_exceed_the_limit_together(
+    server: RedisServer, site: Site, tmp_path: Path
+) -> None:
+    settings = {
+        **ADD_ON,
+        "CONCURRENT_REQUESTS_PER_DOMAIN": 2,
+        "SEMAPHORE_REDIS_URL": server.url,
+    }
+
+    async with (
+        scrapy(tmp_path, *requests(site, "a"), **settings) as a,
+        scrapy(tmp_path, *requests(site, "b"), **settings) as b,
+    ):
+        await until(lambda: nodes_in_line(server) == 2)
+        assert site.now == 2
+        site.let_go()
+        assert await a.ended() == 0
+        assert await b.ended() == 0
+
+    assert site.most == 2
+    assert a.stat("semaphore/acquired") == a.stat("semaphore/released") == 4
+    assert b.stat("semaphore/acquired") == b.stat("semaphore/released") == 4
+    assert server.members() == {}
+    assert len(set(site.arrivals)) == len(site.arrivals) == 8
+
+
+@asyncio_test
+async def test_without_the_add_on_the_site_sees_more_and_so_the_judge_can_convict(
+    site: Site, tmp_path: Path
+) -> None:
+    # With a delay, as Scrapy 2.19 by itself passes its own limit without one.
+    limit: dict[str, Any] = {"CONCURRENT_REQUESTS_PER_DOMAIN": 2, "DOWNLOAD_DELAY": 0.01}
+
+    async with (
+        scrapy(tmp_path, *requests(site, "a"), **limit) as a,
+        scrapy(tmp_path, *requests(site, "b"), **limit) as b,
+    ):
+        await site.until(lambda: site.now > 2)
+        site.let_go()
+        assert await a.ended() == 0
+        assert await b.ended() == 0
+
+    assert site.most > 2
+
+
+def nodes_in_line(server: RedisServer) -> int:
+    """How many nodes have somebody in the server's lines."""
+    with server.client() as client:
+        lines = [key for key in client.scan_iter("*:line") if client.type(key) == b"zset"]
+        ids = [id for key in lines for id in client.zrange(key, 0, -1)]
+    return len({id.rpartition(b":")[0] for id in ids})
+
+
+# The embedded server ----------------------------------------------------------------------------
+
+
+class Embedded(RedisServer):
+    """The server that crawls without a URL start by themselves; looked at, not started, here."""
+
+    def __init__(self) -> None:
+        self.directory = Path(os.environ["SEMAPHORE_EMBEDDED_DIRECTORY"])
+        self.path = self.directory / "server.sock"
+
+    @property
+    def pid(self) -> int:
+        with self.client() as client:
+            return int(client.info("server")["process_id"])
+
+    def answers(self) -> bool:
+        try:
+            return self.pid > 0
+        except (redis.RedisError, OSError):
+            return False
+
+
+def runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@asyncio_test
+async def test_processes_without_a_url_share_a_server_that_ends_with_the_last_of_them(
+    site: Site, tmp_path: Path
+) -> None:
+    settings = {**ADD_ON, "CONCURRENT_REQUESTS_PER_DOMAIN": 1}
+    embedded = Embedded()
+
+    async with (
+        scrapy(tmp_path, Request(site.url("/slow/a")), **settings) as a,
+        scrapy(tmp_path, Request(site.url("/slow/b")), **settings) as b,
+    ):
+        await site.until(lambda: site.now == 1)
+        await until(lambda: waiting(embedded))
+        pid = embedded.pid
+        site.let_go()
+        assert await a.ended() == 0
+        assert await b.ended() == 0
+
+    assert site.most == 1
+    assert sorted(site.arrivals) == ["/slow/a", "/slow/b"]
+    await until(lambda: not runs(pid))
+    assert not embedded.answers()
+
+
+@asyncio_test
+async def test_the_embedded_server_outlives_a_killed_process_but_not_the_last_one(
+    site: Site, tmp_path: Path
+) -> None:
+    settings = {**ADD_ON, "CONCURRENT_REQUESTS_PER_DOMAIN": 1, "SEMAPHORE_LEASE": 0.5}
+    embedded = Embedded()
+
+    async with scrapy(tmp_path, Request(site.url("/slow/killed")), **settings) as first:
+        await site.until(lambda: site.now == 1)
+        pid = embedded.pid
+        async with scrapy(tmp_path, Request(site.url("/slow/heir")), **settings) as heir:
+            await until(lambda: waiting(embedded))
+            first.send(signal.SIGKILL)
+            await first.ended()
+            # Its permit comes free when its lease has ended.
+            await site.until(lambda: site.arrivals == ["/slow/killed", "/slow/heir"])
+            assert embedded.pid == pid
+            site.let_go()
+            assert await heir.ended() == 0
+
+    assert site.most == 1
+    await until(lambda: not runs(pid))
+
+
+@asyncio_test
+async def test_the_embedded_server_ends_when_the_last_process_is_killed(
+    site: Site, tmp_path: Path
+) -> None:
+    embedded = Embedded()
+
+    async with scrapy(tmp_path, Request(site.url("/slow/")), **ADD_ON) as crawl:
+        await site.until(lambda: site.now == 1)
+        pid = embedded.pid
+        crawl.send(signal.SIGKILL)
+        await crawl.ended()
+
+    await until(lambda: not runs(pid))

@@ -1,0 +1,185 @@
+"""What robots.txt asks for between two requests, and that every request is judged by it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scrapy import Request
+
+from tests.support.crawls import ADD_ON, Crawl, asyncio_test, both, scrapy
+from tests.support.servers import RedisServer
+from tests.support.site import Site
+
+POLITE: dict[str, Any] = {"ROBOTSTXT_OBEY": True, "USER_AGENT": "bot", "DOWNLOAD_DELAY_JITTER": 0}
+DELAY = 0.2
+
+
+def pages(site: Site, count: int) -> list[Request]:
+    return [Request(site.url(f"/page/{n}")) for n in range(count)]
+
+
+def assert_spaced(site: Site, delay: float, since: float) -> None:
+    """Each page no sooner than so many delays after the first could have begun; a millisecond is
+    what the server's clock leaves out.
+    """
+    starts = [
+        time for time, path in zip(site.times, site.arrivals, strict=True) if path != "/robots.txt"
+    ]
+    assert all(time >= since + n * delay - 0.001 for n, time in enumerate(sorted(starts)))
+
+
+def gaps(times: list[float]) -> list[float]:
+    return [then - before for before, then in pairwise(times)]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        f"User-agent: *\nCrawl-delay: {DELAY}",
+        "User-agent: *\nRequest-rate: 5/1s",
+        f"User-agent: other\nCrawl-delay: 50\n\nUser-agent: bot\nCrawl-delay: {DELAY}",
+        "User-agent: *\nCrawl-delay: 0.001\nRequest-rate: 5/1",
+    ],
+)
+@asyncio_test
+async def test_the_delay_that_robots_txt_asks_for_is_kept(
+    server: RedisServer, site: Site, said: str
+) -> None:
+    site.robots = said
+    crawl = Crawl(server, *pages(site, 4), limit=4, **POLITE)
+
+    since = asyncio.get_running_loop().time()
+    await crawl.gave_back(5, site)
+    assert_spaced(site, DELAY, since)
+    assert crawl.stat("semaphore/crawl_delays") == 1
+
+
+@both
+@asyncio_test
+async def test_three_processes_keep_the_delay_together(
+    server: RedisServer, site: Site, tmp_path: Path, by: Mapping[str, Any]
+) -> None:
+    site.robots = f"User-agent: *\nCrawl-delay: {DELAY}"
+    settings = {"SEMAPHORE_REDIS_URL": server.url, "CONCURRENT_REQUESTS_PER_DOMAIN": 4, **by}
+    since = asyncio.get_running_loop().time()
+    async with AsyncExitStack() as stack:
+        crawls = [
+            await stack.enter_async_context(
+                scrapy(tmp_path, *pages(site, 4), **{**settings, **POLITE})
+            )
+            for _ in range(3)
+        ]
+        for crawl in crawls:
+            assert await crawl.ended() == 0
+    assert site.arrivals.count("/robots.txt") == 3
+    assert_spaced_with_robots(site, since)
+
+
+def assert_spaced_with_robots(site: Site, since: float) -> None:
+    """Three nodes ask for robots.txt before they know of the delay; all else is spaced."""
+    times = sorted(site.times)[3:]
+    assert all(time >= since + n * DELAY - 0.001 for n, time in enumerate(times))
+
+
+@asyncio_test
+async def test_a_delay_of_the_settings_is_never_lowered(server: RedisServer, site: Site) -> None:
+    site.robots = "User-agent: *\nCrawl-delay: 0.01"
+    crawl = Crawl(server, *pages(site, 3), DOWNLOAD_DELAY=DELAY, **POLITE)
+
+    since = asyncio.get_running_loop().time()
+    await crawl.gave_back(4, site)
+    assert_spaced(site, DELAY, since + DELAY)
+
+
+@pytest.mark.parametrize("own", [DELAY, 1.5 * DELAY])
+@asyncio_test
+async def test_the_jitter_of_the_settings_leaves_what_robots_txt_asks_for(
+    server: RedisServer, site: Site, own: float
+) -> None:
+    site.robots = f"User-agent: *\nCrawl-delay: {DELAY}"
+    settings = {**POLITE, "DOWNLOAD_DELAY": own, "DOWNLOAD_DELAY_JITTER": 1}
+    crawl = Crawl(server, *pages(site, 8), **settings)
+
+    await crawl.gave_back(9, site)
+    assert all(gap > DELAY - 0.02 for gap in gaps(site.times[1:]))
+
+
+@asyncio_test
+async def test_above_the_cap_the_site_is_crawled_at_the_cap_and_the_log_says_so_once(
+    server: RedisServer, site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    site.robots = "User-agent: *\nCrawl-delay: 86400"
+    crawl = Crawl(server, *pages(site, 3), SEMAPHORE_MAX_CRAWL_DELAY=DELAY, **POLITE)
+
+    since = asyncio.get_running_loop().time()
+    await crawl.gave_back(4, site)
+    assert_spaced(site, DELAY, since)
+    said = [r.getMessage() for r in caplog.records if "SEMAPHORE_MAX_CRAWL_DELAY" in r.getMessage()]
+    assert len(said) == 1
+    assert "asks for 86400 s between two requests. It gets 0.2 s" in said[0]
+
+
+@pytest.mark.parametrize("said", ["-3", "soon", "nan", "0"])
+@asyncio_test
+async def test_a_delay_that_makes_no_sense_is_none(
+    server: RedisServer, site: Site, said: str
+) -> None:
+    site.robots = f"User-agent: *\nCrawl-delay: {said}\nRequest-rate: {said}/0s"
+    crawl = Crawl(server, *pages(site, 3), limit=4, **POLITE)
+
+    await crawl.gave_back(4, site)
+    assert crawl.stat("semaphore/crawl_delays") == 0
+
+
+@asyncio_test
+async def test_it_can_be_left_unheard(server: RedisServer, site: Site) -> None:
+    site.robots = "User-agent: *\nCrawl-delay: 50"
+    crawl = Crawl(server, *pages(site, 3), SEMAPHORE_OBEY_CRAWL_DELAY=False, **POLITE)
+
+    await crawl.gave_back(4, site)
+    assert crawl.stat("semaphore/crawl_delays") == 0
+
+
+@asyncio_test
+async def test_who_wants_it_without_robots_txt_is_told(
+    server: RedisServer, site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    await Crawl(server, *pages(site, 1), SEMAPHORE_OBEY_CRAWL_DELAY=True).gave_back(1, site)
+    assert any(
+        "SEMAPHORE_OBEY_CRAWL_DELAY: robots.txt is read" in r.message for r in caplog.records
+    )
+
+
+@pytest.mark.parametrize(
+    "middlewares",
+    [{}, {"scrapy.downloadermiddlewares.robotstxt.RobotsTxtMiddleware": 50}],
+    ids=["where Scrapy has it", "where the project has it"],
+)
+@asyncio_test
+async def test_every_request_that_waits_for_robots_txt_is_judged_by_it(
+    server: RedisServer, site: Site, middlewares: dict[Any, int]
+) -> None:
+    site.robots_is_slow = True
+    forbidden = [Request(site.url(f"/forbidden/{n}")) for n in range(6)]
+    crawl = Crawl(server, *forbidden, limit=8, middlewares=middlewares, **POLITE)
+
+    await site.until(lambda: site.now == 1)
+    site.let_go()
+    await crawl.finished()
+    assert site.arrivals == ["/robots.txt"]
+    assert crawl.stat("robotstxt/forbidden") == 6
+
+
+@asyncio_test
+async def test_robots_txt_that_is_switched_off_stays_off(server: RedisServer, site: Site) -> None:
+    off: dict[Any, Any] = {"scrapy.downloadermiddlewares.robotstxt.RobotsTxtMiddleware": None}
+    crawl = Crawl(server, *pages(site, 1), by=ADD_ON, middlewares=off, **POLITE)
+
+    await crawl.finished()
+    assert site.arrivals == ["/page/0"]

@@ -1,0 +1,276 @@
+"""How a crawl starts, and how it refuses to: one clear line, and exit status 1."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import signal
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scrapy import Request
+
+from semaphore_middleware.errors import SettingsError
+from tests.support.crawls import ADD_ON, Crawl, ScrapyProcess, asyncio_test, both, scrapy
+from tests.support.servers import RedisServer, free_port
+from tests.support.site import Site
+
+Options = tuple[str, ...]
+
+SELECT_REACTOR = "twisted.internet.selectreactor.SelectReactor"
+
+
+async def refusal(crawl: ScrapyProcess, site: Site) -> str:
+    """The one line that a crawl that could not start says, after nothing was fetched."""
+    assert await crawl.ended() == 1
+    assert site.arrivals == []
+    assert "Traceback" not in crawl.log
+    assert len(crawl.errors) == 1, crawl.log
+    return crawl.errors[0]
+
+
+# Bad settings -----------------------------------------------------------------------------------
+
+
+@both
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("SEMAPHORE_LIMITS", {"example.com": 0}),
+        ("SEMAPHORE_LIMITS", {"example.com": -1}),
+        ("SEMAPHORE_LIMITS", {"example.com": 1.5}),
+        ("SEMAPHORE_LIMITS", {"example.com": "2"}),
+        ("SEMAPHORE_LIMITS", {"example.com": True}),
+        ("SEMAPHORE_LIMITS", {"example.com": {"concurrency": 0}}),
+        ("SEMAPHORE_LIMITS", {"example.com": {"delay": -1}}),
+        ("SEMAPHORE_LIMITS", {"example.com": {"jitter": 2}}),
+        ("SEMAPHORE_LIMITS", {"example.com": {"speed": 2}}),
+        ("SEMAPHORE_LIMITS", {"": 2}),
+        ("SEMAPHORE_LIMITS", {"*": 2}),
+        ("SEMAPHORE_LIMITS", {"www.*": 2}),
+        ("SEMAPHORE_LIMITS", "example.com=2"),
+        ("SEMAPHORE_SCOPE", "domain"),
+        ("SEMAPHORE_LEASE", 0),
+        ("SEMAPHORE_LEASE", "soon"),
+        ("SEMAPHORE_LEASE", float("inf")),
+        ("SEMAPHORE_RECOVERY_WAIT", -1),
+        ("SEMAPHORE_ACQUIRE_TIMEOUT", -1),
+        ("SEMAPHORE_PREFIX", "a{b}"),
+        ("SEMAPHORE_REDIS_URL", "localhost:6379"),
+        ("SEMAPHORE_REDIS_URL", "redis://localhost:port/0"),
+        ("CONCURRENT_REQUESTS_PER_DOMAIN", 0),
+        ("DOWNLOAD_DELAY", -1),
+        ("DOWNLOAD_SLOTS", {"example.com": {"concurrency": 0}}),
+    ],
+)
+@asyncio_test
+async def test_a_bad_setting_is_refused_before_the_first_request(
+    server: RedisServer,
+    site: Site,
+    caplog: pytest.LogCaptureFixture,
+    by: Mapping[str, Any],
+    name: str,
+    value: object,
+) -> None:
+    bad: dict[str, Any] = {name: value}
+    crawl = Crawl(server, Request(site.url("/page/")), by=by, **bad)
+
+    with pytest.raises(SettingsError, match=name):
+        await crawl.finished()
+
+    assert site.arrivals == []
+    [error] = [line for line in caplog.records if line.levelno == logging.ERROR]
+    assert name in error.getMessage()
+    assert re.search("allowed|check its|may only", error.getMessage())
+
+
+@both
+@pytest.mark.parametrize(
+    ("options", "settings"),
+    [
+        (("-s", 'SEMAPHORE_LIMITS={"example.com": 0}'), {}),
+        (("-s", "SEMAPHORE_LEASE=soon"), {}),
+        ((), {"SEMAPHORE_LIMITS": {"example.com": 1.5}}),
+        ((), {"SEMAPHORE_SCOPE": "domain"}),
+    ],
+    ids=["typed limit", "typed lease", "spider's limit", "spider's scope"],
+)
+@asyncio_test
+async def test_a_bad_setting_ends_the_process_with_one_line_and_status_1(
+    site: Site,
+    tmp_path: Path,
+    by: Mapping[str, Any],
+    options: Options,
+    settings: Mapping[str, Any],
+) -> None:
+    name = next(iter(settings), None) or options[1].partition("=")[0]
+
+    async with scrapy(
+        tmp_path, Request(site.url("/page/")), options=options, **by, **settings
+    ) as crawl:
+        line = await refusal(crawl, site)
+
+    assert name in line
+    assert "allowed is" in line
+
+
+@both
+@asyncio_test
+async def test_a_reactor_that_is_not_asyncios_is_refused(
+    server: RedisServer, site: Site, tmp_path: Path, by: Mapping[str, Any]
+) -> None:
+    options = ("-s", f"TWISTED_REACTOR={SELECT_REACTOR}")
+
+    settings = {**by, "SEMAPHORE_REDIS_URL": server.url}
+
+    async with scrapy(tmp_path, Request(site.url("/page/")), options=options, **settings) as crawl:
+        assert await crawl.ended() == 1
+
+    # Scrapy adds a traceback of its own: without asyncio nothing can keep it from that.
+    assert "TWISTED_REACTOR: the semaphore needs asyncio; allowed is" in crawl.errors[0]
+    assert site.arrivals == []
+
+
+@both
+@asyncio_test
+async def test_semaphore_enabled_must_be_true_or_false(
+    site: Site, tmp_path: Path, by: Mapping[str, Any]
+) -> None:
+    options = ("-s", "SEMAPHORE_ENABLED=maybe")
+    async with scrapy(tmp_path, Request(site.url("/page/")), options=options, **by) as crawl:
+        assert await crawl.ended() == 1
+
+    assert "SEMAPHORE_ENABLED = 'maybe': allowed is True or False" in crawl.errors[0]
+    assert site.arrivals == []
+
+
+@both
+@asyncio_test
+async def test_semaphore_enabled_false_turns_all_of_it_off_and_says_so(
+    site: Site, tmp_path: Path, by: Mapping[str, Any]
+) -> None:
+    off: dict[str, Any] = {"SEMAPHORE_ENABLED": False, "SEMAPHORE_REDIS_URL": "unix:///nowhere"}
+
+    async with scrapy(tmp_path, Request(site.url("/page/")), **by, **off) as crawl:
+        assert await crawl.ended() == 0
+
+    assert "SEMAPHORE_ENABLED is off" in crawl.log
+    assert "semaphore/" not in crawl.log
+    assert site.arrivals == ["/page/"]
+
+
+# A server that is not there yet -----------------------------------------------------------------
+
+
+@pytest.fixture(params=["unix socket", "TCP port"])
+def later(request: pytest.FixtureRequest) -> Iterator[tuple[RedisServer, str]]:
+    """A server that the test has yet to start, and its address."""
+    server = RedisServer(tcp_port=free_port())
+    yield server, server.url if request.param == "unix socket" else server.tcp_url
+    server.remove()
+
+
+@both
+@asyncio_test
+async def test_a_crawl_waits_for_its_server_says_so_and_goes_on_when_it_comes(
+    later: tuple[RedisServer, str], site: Site, tmp_path: Path, by: Mapping[str, Any]
+) -> None:
+    server, url = later
+    # The crawl may be there before it can be known that this server has nothing to recover.
+    waits = {**by, "SEMAPHORE_REDIS_URL": url, "SEMAPHORE_RECOVERY_WAIT": 0}
+
+    async with scrapy(tmp_path, Request(site.url("/page/")), **waits) as crawl:
+        await crawl.says(f"cannot reach {url}")
+        assert site.arrivals == []
+        server.start()
+        await crawl.says(f"Reached {url}")
+        assert await crawl.ended() == 0
+
+    assert "Traceback" not in crawl.log
+    assert site.arrivals == ["/page/"]
+    assert server.members() == {}
+
+
+@both
+@asyncio_test
+async def test_a_crawl_that_waits_for_its_server_can_be_interrupted(
+    site: Site, tmp_path: Path, by: Mapping[str, Any]
+) -> None:
+    async with scrapy(
+        tmp_path, Request(site.url("/page/")), **by, SEMAPHORE_REDIS_URL="unix:///nowhere"
+    ) as crawl:
+        await crawl.says("cannot reach unix:///nowhere")
+        crawl.send(signal.SIGINT)
+        await crawl.ended()
+
+    assert "Traceback" not in crawl.log
+    assert site.arrivals == []
+
+
+# A server that will not do ----------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def old_server(version: str) -> AsyncIterator[str]:
+    """The address of something that speaks Redis's protocol and says that it is of this version."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while count := (await reader.readline()).removeprefix(b"*"):
+            words = []
+            for _ in range(int(count)):
+                await reader.readline()
+                words.append((await reader.readline()).strip().upper())
+            info = f"redis_version:{version}\r\nrole:master\r\n"
+            reply = f"${len(info)}\r\n{info}\r\n" if words[0] == b"INFO" else "+OK\r\n"
+            writer.write(reply.encode())
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        yield f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}/0"
+
+
+@asyncio_test
+async def test_a_server_older_than_6_2_is_refused(site: Site, tmp_path: Path) -> None:
+    async with (
+        old_server("6.0.16") as url,
+        scrapy(tmp_path, Request(site.url("/page/")), **ADD_ON, SEMAPHORE_REDIS_URL=url) as crawl,
+    ):
+        line = await refusal(crawl, site)
+
+    assert "is version 6.0.16; version 6.2 or newer is needed" in line
+
+
+@asyncio_test
+async def test_a_server_that_does_not_speak_the_protocol_is_refused(
+    site: Site, tmp_path: Path
+) -> None:
+    url = f"redis://127.0.0.1:{site.port}/0"
+
+    async with scrapy(
+        tmp_path, Request(site.url("/page/")), **ADD_ON, SEMAPHORE_REDIS_URL=url
+    ) as crawl:
+        line = await refusal(crawl, site)
+
+    assert f"{url} does not speak the Redis protocol" in line
+
+
+@both
+@asyncio_test
+async def test_a_read_only_replica_is_refused(
+    site: Site, tmp_path: Path, by: Mapping[str, Any]
+) -> None:
+    replica = RedisServer("--replicaof", "127.0.0.1", str(free_port()), born_empty=False).start()
+    try:
+        async with scrapy(
+            tmp_path, Request(site.url("/page/")), **by, SEMAPHORE_REDIS_URL=replica.url
+        ) as crawl:
+            line = await refusal(crawl, site)
+    finally:
+        replica.remove()
+
+    assert f"{replica.url} is a read-only replica" in line

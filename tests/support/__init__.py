@@ -1,0 +1,1 @@
+"""What tests share: servers, sites, nodes and crawls of their own."""

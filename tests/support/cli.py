@@ -1,0 +1,204 @@
+"""`scrapy semaphore` as a process: in a pipe, and in a terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import re
+import struct
+import sys
+import termios
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple, Self
+
+from tests.support.nodes import AGES, PATIENCE, Caller, eventually, key
+from tests.support.servers import RedisServer
+
+NOWHERE = Path("/")  # no project is there
+
+
+class Ran(NamedTuple):
+    status: int
+    out: str
+    err: str
+
+    @property
+    def lines(self) -> list[str]:
+        return self.out.splitlines()
+
+
+async def semaphore(
+    server: RedisServer | str | None,
+    *arguments: str,
+    directory: Path = NOWHERE,
+    answer: str = "",
+    environment: Mapping[str, str] = MappingProxyType({}),
+) -> Ran:
+    """Run `scrapy semaphore` with these arguments."""
+    process = await asyncio.create_subprocess_exec(
+        *command(*arguments),
+        cwd=directory,
+        env=_environment(server) | dict(environment),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    async with asyncio.timeout(PATIENCE):
+        out, err = await process.communicate(answer.encode())
+    assert process.returncode is not None
+    return Ran(process.returncode, out.decode(), err.decode())
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "scrapy", "semaphore", *arguments]
+
+
+def _environment(server: RedisServer | str | None) -> dict[str, str]:
+    url = server.url if isinstance(server, RedisServer) else server
+    return {**os.environ, **({"SEMAPHORE_REDIS_URL": url} if url else {}), "TERM": "xterm-256color"}
+
+
+class Terminal:
+    """A terminal of some size, and what the process in it has drawn."""
+
+    def __init__(self, width: int, height: int) -> None:
+        self._ours, self._theirs = os.openpty()
+        self._drawn = b""
+        self._news = asyncio.Event()
+        os.set_blocking(self._ours, False)
+        self.size(width, height)
+        self.modes = termios.tcgetattr(self._theirs)
+
+    def size(self, width: int, height: int) -> None:
+        """Also of a terminal in use: the kernel tells the process."""
+        fcntl.ioctl(self._ours, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
+
+    async def start(self, server: RedisServer | str, *arguments: str) -> Self:
+        theirs = self._theirs
+        self._process = await asyncio.create_subprocess_exec(
+            *command(*arguments),
+            cwd=NOWHERE,
+            env=_environment(server),
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # so that Ctrl-C reaches it
+        )
+        asyncio.get_running_loop().add_reader(self._ours, self._read)
+        return self
+
+    def _read(self) -> None:
+        with suppress(BlockingIOError):
+            self._drawn += os.read(self._ours, 65536)
+        self._news.set()
+
+    def press(self, keys: bytes) -> None:
+        os.write(self._ours, keys)
+
+    async def ends_with(self, keys: bytes) -> int:
+        """Press them until it ends: Python's `input` does not hear of a Ctrl-C that comes between
+        its prompt and its reading, before the next key.
+        """
+        ended = asyncio.ensure_future(self.ended())
+        while not ended.done():
+            self.press(keys)
+            await asyncio.wait([ended], timeout=1)
+        return ended.result()
+
+    @property
+    def drawn(self) -> str:
+        """All of it, with what the terminal obeys."""
+        return self._drawn.decode(errors="replace")
+
+    @property
+    def frame(self) -> list[str]:
+        """The last screen that was drawn whole, without colours."""
+        *whole, _ = self.drawn.split("\x1b[H")
+        if len(whole) < 2:
+            return []
+        plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", whole[-1])
+        lines = plain.replace("\r", "").split("\n")
+        return lines if len(lines) > 1 else []  # but for the empty one that it begins with
+
+    async def shows(self, what: Callable[[list[str]], object]) -> list[str]:
+        """Wait until a whole screen is so, and return it."""
+        async with asyncio.timeout(PATIENCE):
+            while not (self.frame and what(self.frame)):
+                self._news.clear()
+                await self._news.wait()
+        return self.frame
+
+    async def has_drawn(self, text: str, times: int = 1) -> None:
+        async with asyncio.timeout(PATIENCE):
+            while self.drawn.count(text) < times:
+                self._news.clear()
+                await self._news.wait()
+
+    async def stopped(self) -> None:
+        """Wait until it has stopped, as after Ctrl-Z. The terminal is then as it was before."""
+        status = Path(f"/proc/{self.pid}/stat")
+
+        async def is_stopped() -> bool:
+            text = status.read_text()  # noqa: ASYNC240 - the kernel's, in no time
+            return text.rpartition(")")[2].split()[0] == "T"
+
+        await eventually(is_stopped)
+        self._read()
+        assert termios.tcgetattr(self._theirs) == self.modes
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    async def ended(self) -> int:
+        """Its exit status. The terminal is then as it was before."""
+        async with asyncio.timeout(PATIENCE):
+            status = await self._process.wait()
+        self._read()
+        assert termios.tcgetattr(self._theirs) == self.modes
+        return status
+
+    async def close(self) -> None:
+        if self._process.returncode is None:
+            self._process.kill()
+            await self._process.wait()
+        asyncio.get_running_loop().remove_reader(self._ours)
+        os.close(self._ours)
+        os.close(self._theirs)
+
+
+# A server with something to see -----------------------------------------------------------------
+
+OLD = 3 * 3600  # seconds
+SITE = "www.example.org"
+DELAYED = "api.example.net"
+LONG = "a-very-long-name.of.example.edu"
+
+
+async def three_nodes(server: RedisServer) -> list[Caller]:
+    """At one site two hold and three wait, for 3 h; at another one holds; nobody renews."""
+    nodes = [await Caller.join(server, name, lease=AGES) for name in ("one", "two", "three")]
+    for number, node in enumerate(nodes, 1):
+        await node.acquire(SITE, number, limit=2)
+    for number, node in enumerate(nodes[:2], 11):
+        await node.acquire(SITE, number, limit=2)
+    await nodes[0].acquire(LONG, 21, limit=8)
+    await nodes[1].acquire(LONG, 22, limit=8)
+    await nodes[2].acquire(LONG, 23, limit=8)
+    make_older(server, SITE)
+    make_older(server, LONG)
+    return nodes
+
+
+def make_older(server: RedisServer, scope: str) -> None:
+    """What three hours do to permits; half an hour that a test may take does not show then."""
+    with server.client() as client:
+        state = key(scope, "state")
+        for field in client.hkeys(state):
+            if field.startswith(b"since:"):
+                client.hincrbyfloat(state, field, -1000 * OLD)

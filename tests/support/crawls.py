@@ -1,0 +1,189 @@
+"""Crawls for the tests: in this process, on the reactor's loop, or as `scrapy` processes."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import itertools
+import json
+import os
+import re
+import sys
+from ast import literal_eval
+from asyncio.subprocess import DEVNULL, Process
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, ParamSpec
+
+import pytest
+from scrapy import Request
+from scrapy.crawler import AsyncCrawlerRunner, Crawler
+from twisted.internet.defer import Deferred
+
+from tests.support.paths import REPOSITORY
+from tests.support.servers import RedisServer
+from tests.support.site import Site
+from tests.support.visits import Visits
+
+PATIENCE = 10.0  # seconds: after that a test has failed, it never shows that one has passed
+
+ADD_ON: dict[str, Any] = {"ADDONS": {"semaphore_middleware.addon.SemaphoreAddon": 500}}
+ALONE: dict[str, Any] = {
+    "DOWNLOADER_MIDDLEWARES": {"semaphore_middleware.middleware.SemaphoreMiddleware": 950}
+}
+QUIET: dict[str, Any] = {
+    "TELNETCONSOLE_ENABLED": False,
+    "REMOTE_CONTROL_ENABLED": False,
+    "RETRY_TIMES": 1,
+    "SEMAPHORE_BACKOFF_START": 0.01,
+    "SEMAPHORE_BACKOFF_MAX": 0.02,
+    "SEMAPHORE_BACKOFF_TIMES": 1,
+}
+
+both = pytest.mark.parametrize("by", [ADD_ON, ALONE], ids=["add-on", "middleware alone"])
+
+numbers = itertools.count()  # of processes
+P = ParamSpec("P")
+
+
+def asyncio_test(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, Deferred[None]]:
+    """Run the test as an asyncio task on the reactor's loop."""
+
+    @functools.wraps(test)
+    def run(*args: P.args, **kwargs: P.kwargs) -> Deferred[None]:
+        task = asyncio.wait_for(test(*args, **kwargs), 2 * PATIENCE)
+        return Deferred.fromFuture(asyncio.ensure_future(task))
+
+    return run
+
+
+async def until(happened: Callable[[], object]) -> None:
+    """For what tells nobody that it has happened: a log's line, a key in a server."""
+    async with asyncio.timeout(PATIENCE):
+        while not happened():  # noqa: ASYNC110 - nobody could set an event
+            await asyncio.sleep(0.01)
+
+
+def waiting(server: RedisServer) -> int:
+    """How many permits the server has in its lines."""
+    return sum(n for key, n in server.members().items() if key.endswith(":line"))
+
+
+def holding(server: RedisServer) -> int:
+    """How many permits are held, by whomever."""
+    return sum(n for key, n in server.members().items() if key.endswith(":held"))
+
+
+class Crawl:
+    """A crawl in this process, from when it is made until `await finished()`."""
+
+    def __init__(
+        self,
+        server: RedisServer,
+        *requests: Request,
+        spider: type[Visits] = Visits,
+        by: Mapping[str, Any] = ADD_ON,
+        limit: int = 1,
+        middlewares: Mapping[type, int] = MappingProxyType({}),
+        **settings: Any,
+    ) -> None:
+        ours = {"SEMAPHORE_REDIS_URL": server.url, "CONCURRENT_REQUESTS_PER_DOMAIN": limit}
+        chain = {**by.get("DOWNLOADER_MIDDLEWARES", {}), **middlewares}
+        runner = AsyncCrawlerRunner(
+            {**QUIET, **ours, **by, **settings, "DOWNLOADER_MIDDLEWARES": chain}
+        )
+        self._limit = limit
+        self._server = server
+        self.crawler: Crawler = runner.create_crawler(spider)
+        self._task = runner.crawl(self.crawler, requests=requests)
+
+    @property
+    def spider(self) -> Visits:
+        assert isinstance(self.crawler.spider, Visits)
+        return self.crawler.spider
+
+    def stat(self, name: str) -> Any:
+        return self.crawler.stats.get_value(name, 0)
+
+    async def finished(self) -> None:
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await asyncio.shield(self._task)
+        finally:
+            self._task.cancel()
+
+    async def gave_back(self, permits: int, site: Site) -> None:
+        """Wait for the end of the crawl, and hold it to what every crawl promises."""
+        await self.finished()
+        assert (self.stat("semaphore/acquired"), self.stat("semaphore/released")) == (permits,) * 2
+        assert self._server.members() == {}
+        assert site.most <= self._limit
+
+
+class ScrapyProcess:
+    """`scrapy runspider` as a process of its own, in a directory of the test's."""
+
+    def __init__(self, process: Process, log: Path) -> None:
+        self._process = process
+        self._log = log
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text()
+
+    @property
+    def errors(self) -> list[str]:
+        """The lines that a user must not overlook."""
+        return [line for line in self.log.splitlines() if re.search(r"\] (ERROR|CRITICAL):", line)]
+
+    def stat(self, name: str) -> Any:
+        """From the stats that Scrapy writes to the log at the end; 0 for one that is not there."""
+        found = re.search(rf"'{re.escape(name)}': (.+?)[,}}]", self.log)
+        return literal_eval(found[1]) if found else 0
+
+    async def says(self, text: str) -> None:
+        await until(lambda: text in self.log)
+
+    def send(self, signal: int) -> None:
+        self._process.send_signal(signal)
+
+    async def ended(self) -> int:
+        """Wait for the end of the process; its exit status."""
+        async with asyncio.timeout(PATIENCE):
+            return await self._process.wait()
+
+
+@asynccontextmanager
+async def scrapy(
+    directory: Path,
+    *requests: Request,
+    options: tuple[str, ...] = (),
+    **settings: Any,
+) -> AsyncIterator[ScrapyProcess]:
+    """Make the requests in a process; `settings` are the spider's own, `options` are typed."""
+    arguments = json.dumps([{"url": request.url, "meta": request.meta} for request in requests])
+    number = next(numbers)
+    spider = directory / f"spider_{number}.py"
+    spider.write_text(
+        "from tests.support.visits import Visits\n\n\n"
+        f"class Visiting(Visits):\n    custom_settings = { ({**QUIET, **settings})!r}\n"
+    )
+    log = directory / f"{number}.log"
+    with log.open("wb") as output:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "scrapy", "runspider", spider.name),
+            *("-a", f"requests={arguments}", *options),
+            cwd=directory,
+            env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+            stdin=DEVNULL,
+            stdout=output,
+            stderr=output,
+        )
+    try:
+        yield ScrapyProcess(process, log)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()

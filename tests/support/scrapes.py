@@ -1,0 +1,82 @@
+"""A visitor of the page that a node serves its metrics on, as Prometheus is one."""
+
+from __future__ import annotations
+
+import re
+import socket
+
+import aiohttp
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.support.crawls import PATIENCE, until
+
+HOST = "127.0.0.1"
+
+
+class Scrape:
+    """What one visit to the page found."""
+
+    def __init__(self, text: str) -> None:
+        self.samples = {
+            (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+        }
+
+    def __getitem__(self, name: str) -> float | None:
+        return self.get(name)
+
+    def get(self, name: str, **labels: str) -> float | None:
+        return self.samples.get((name, tuple(sorted(labels.items()))))
+
+    def of(self, scope: str) -> tuple[float | None, ...]:
+        """Held, waiting, granted."""
+        names = ("permits_held", "requests_waiting", "permits_granted_total")
+        return tuple(self.get(f"semaphore_{name}", scope=scope) for name in names)
+
+    def scopes(self, name: str) -> set[str]:
+        return {dict(labels)["scope"] for sample, labels in self.samples if sample == name}
+
+
+async def visit(url: str, accept: str = "", method: str = "GET") -> tuple[int, str, str]:
+    timeout = aiohttp.ClientTimeout(total=PATIENCE)
+    async with (
+        aiohttp.ClientSession(timeout=timeout) as session,
+        session.request(method, url, headers={"Accept": accept} if accept else {}) as response,
+    ):
+        return response.status, response.headers["Content-Type"], await response.text()
+
+
+async def scrape(url: str) -> Scrape:
+    status, _, text = await visit(url)
+    assert status == 200
+    return Scrape(text)
+
+
+def addresses_in(log: str) -> list[str]:
+    """Where crawls have said that their metrics are, in the order of their lines."""
+    return re.findall(r"Metrics for Prometheus are at (\S+)", log)
+
+
+def addresses(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return addresses_in(caplog.text)
+
+
+async def address(caplog: pytest.LogCaptureFixture, number: int = 0) -> str:
+    await until(lambda: len(addresses(caplog)) > number)
+    return addresses(caplog)[number]
+
+
+def port_of(url: str) -> int:
+    return int(url.rpartition(":")[2].removesuffix("/metrics"))
+
+
+def is_free(url: str) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port_of(url)))
+        except OSError:
+            return False
+        return True

@@ -1,0 +1,280 @@
+"""A request that waits for long is explained in the log, once, and only if it still waits."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+from scrapy import Request
+
+from semaphore_middleware import FairSemaphore, Inspection, Limit, Member, Permit
+from semaphore_middleware.telemetry import long_waits
+from semaphore_middleware.telemetry.long_waits import LongWaits, explanation
+from tests.support.crawls import ADD_ON, Crawl, asyncio_test, both, until, waiting
+from tests.support.servers import RedisServer
+from tests.support.site import Site
+
+BRIEF = 0.05  # seconds: what these tests take for long
+HOST = "127.0.0.1"
+
+
+@pytest.fixture(autouse=True)
+def brief(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(long_waits, "LONG", BRIEF)
+
+
+def explained(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [line.getMessage() for line in caplog.records if line.name == long_waits.__name__]
+
+
+class Looks:
+    """How often the server is looked at; the looks can be held up."""
+
+    def __init__(self, semaphore: FairSemaphore, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begun = self.ended = 0
+        self.may_end = asyncio.Event()
+        self.may_end.set()
+        inspect = semaphore.inspect
+
+        async def watched(scope: str) -> Inspection:
+            self.begun += 1
+            seen = await inspect(scope)
+            await self.may_end.wait()
+            self.ended += 1
+            return seen
+
+        monkeypatch.setattr(semaphore, "inspect", watched)
+
+
+# A crawl ----------------------------------------------------------------------------------------
+
+
+@both
+@asyncio_test
+async def test_who_waits_for_long_in_a_crawl_is_explained_once(
+    server: RedisServer, site: Site, caplog: pytest.LogCaptureFixture, by: Mapping[str, Any]
+) -> None:
+    async with FairSemaphore(server.url, node="other") as other:
+        held = await other.acquire(HOST, 2)
+        requests = [Request(site.url(f"/slow/{n}")) for n in range(3)]
+        crawl = Crawl(server, *requests, by=by, limit=2)
+        await until(lambda: waiting(server) == 2)
+        await until(lambda: explained(caplog))
+        node = crawl.crawler.settings["SEMAPHORE_NODE"] if by is ADD_ON else ""
+
+        [line] = explained(caplog)
+        assert re.match(rf"{HOST}: a request has waited \d+ s for a permit\.", line)
+        assert "On all nodes 2 wait for one, on this node 2." in line
+        assert "The limit is 2." in line
+        assert f"{other.node} (1)" in line
+        assert f"{node} (1)" in line or not node
+        assert re.search(rf"; the oldest for \d+ s by {other.node}\.$", line)
+        held.release()
+        site.let_go()
+        await crawl.finished()
+    assert len(explained(caplog)) == 1
+
+
+@asyncio_test
+async def test_a_crawl_s_end_does_not_wait_for_an_explanation(
+    server: RedisServer, site: Site, caplog: pytest.LogCaptureFixture, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(long_waits, "LONG", 600.0)
+    crawl = Crawl(server, *(Request(site.url(f"/slow/{n}")) for n in range(2)))
+    await until(lambda: waiting(server) == 1)
+    site.let_go()
+    await crawl.gave_back(2, site)
+    assert explained(caplog) == []
+
+
+# When -------------------------------------------------------------------------------------------
+
+
+@asyncio_test
+async def test_one_look_a_scope_speaks_for_all_that_wait(
+    server: RedisServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(long_waits, "AGAIN", BRIEF)
+    async with FairSemaphore(server.url) as semaphore:
+        waits, looks = LongWaits(semaphore), Looks(semaphore, monkeypatch)
+        held = [await semaphore.acquire(scope, 1) for scope in "ab"]
+        waiters = [
+            asyncio.create_task(semaphore.acquire(scope, 1, on_wait=partial(waits.watch, scope)))
+            for scope in "aaab"
+        ]
+        await until(lambda: len(explained(caplog)) == 2)
+        assert sorted(line[0] for line in explained(caplog)) == ["a", "b"]
+        late = asyncio.create_task(semaphore.acquire("a", 1, on_wait=lambda: waits.watch("a")))
+        await until(lambda: len(explained(caplog)) == 3)  # of the late one: the others are
+        assert "on this node 4." in explained(caplog)[2]
+        assert looks.begun == 3
+        await waits.close()
+        for task in (*waiters, late):
+            task.cancel()
+        for permit in held:
+            permit.release()
+
+
+@asyncio_test
+async def test_a_scope_is_not_explained_all_the_time(
+    server: RedisServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where requests start minutes apart, each of them waits for long."""
+    monkeypatch.setattr(long_waits, "LONG", 0.0)
+    monkeypatch.setattr(long_waits, "AGAIN", 600.0)
+    now = asyncio.get_running_loop().time
+    async with FairSemaphore(server.url) as semaphore:
+        waits, looks = LongWaits(semaphore), Looks(semaphore, monkeypatch)
+        held = await semaphore.acquire("a", 1)
+
+        async def wait_in_line() -> asyncio.Task[Permit]:
+            told = asyncio.Event()
+            waiter = asyncio.create_task(semaphore.acquire("a", 1, on_wait=told.set))
+            await told.wait()
+            waits.watch("a")
+            return waiter
+
+        first = await wait_in_line()
+        await until(lambda: explained(caplog))
+        await until(lambda: not waits._looks)
+        held.release()
+        held = await first
+        second = await wait_in_line()
+        assert waits._timers["a"].when() > now() + 500.0
+        held.release()
+        (await second).release()
+        assert looks.begun == len(explained(caplog)) == 1
+        await waits.close()
+
+
+@asyncio_test
+async def test_a_wait_that_has_ended_meanwhile_is_not_explained(
+    server: RedisServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with FairSemaphore(server.url) as semaphore:
+        waits, looks = LongWaits(semaphore), Looks(semaphore, monkeypatch)
+        looks.may_end.clear()
+        held = await semaphore.acquire("a", 1)
+        waiter = asyncio.create_task(semaphore.acquire("a", 1, on_wait=lambda: waits.watch("a")))
+        await until(lambda: looks.begun)
+        held.release()
+        (await waiter).release()
+        looks.may_end.set()
+        await until(lambda: looks.ended)
+        await until(lambda: not waits._timers)  # and nobody watches the scope any more
+    assert explained(caplog) == []
+    assert looks.begun == 1
+
+
+@asyncio_test
+async def test_a_close_ends_what_is_being_looked_at(
+    server: RedisServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with FairSemaphore(server.url) as semaphore:
+        waits, looks = LongWaits(semaphore), Looks(semaphore, monkeypatch)
+        looks.may_end.clear()
+        async with semaphore.permit("a", 1):
+            waiter = asyncio.create_task(
+                semaphore.acquire("a", 1, on_wait=lambda: waits.watch("a"))
+            )
+            await until(lambda: looks.begun)
+            await waits.close()
+            waiter.cancel()
+    assert (looks.ended, explained(caplog)) == (0, [])
+
+
+@asyncio_test
+async def test_a_server_that_cannot_be_reached_is_asked_once_it_can(
+    server: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with FairSemaphore(server.url) as semaphore:
+        waits = LongWaits(semaphore)
+        held = await semaphore.acquire("a", 1)
+        told = asyncio.Event()
+        waiter = asyncio.create_task(semaphore.acquire("a", 1, on_wait=told.set))
+        await told.wait()
+        server.freeze()
+        try:
+            waits.watch("a")
+            await until(lambda: waits._looks)
+            assert explained(caplog) == []
+        finally:
+            server.thaw()
+        await until(lambda: explained(caplog))
+        await waits.close()
+        waiter.cancel()
+        held.release()
+
+
+# What it says -----------------------------------------------------------------------------------
+
+
+def member(node: str, age: float) -> Member:
+    return Member(f"{node}:1", age, 10.0)
+
+
+FULL = Inspection(
+    "example.com",
+    limit=4,
+    holders=(*(member("a", 5.0) for _ in range(3)), member("b", 75.2)),
+    waiters=tuple(member("c", 61.0) for _ in range(12)),
+)
+
+
+def test_a_full_site_names_its_holders_and_the_oldest() -> None:
+    assert explanation(FULL, 61.3, 8) == (
+        "example.com: a request has waited 61 s for a permit. On all nodes 12 wait for one, on "
+        "this node 8. The limit is 4. 4 held by a (3), b (1); the oldest for 75 s by b."
+    )
+
+
+def test_of_many_nodes_those_that_hold_most_are_named() -> None:
+    crowd = replace(FULL, limit=20, holders=tuple(member(f"n{n % 9}", n) for n in range(18)))
+    line = explanation(crowd, 61.3, 8)
+    assert "18 held by n0 (2), n1 (2), n2 (2), n3 (2), n4 (2), 4 more nodes;" in line
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"paused": True, "set_by": "ops"}, "ops has paused the site until it is resumed."),
+        ({"paused": True}, "An operator has paused the site"),
+        ({"quiet": 12.4}, "The site said 'not now', so nothing starts there for another 12 s."),
+        ({"delay": 30.0}, "Requests start 30 s apart."),
+        ({"limit": 2, "most": 8}, "The limit is 2, of at most 8, as the site's answers want it."),
+        ({"set_by": "ops"}, "The limit is 4, and ops has set a rule."),
+        ({"limit": None, "holders": ()}, "The limit is unknown. Nobody holds a permit."),
+        ({"limit": 5}, "Permits are free, so its turn is now; or the server has lost its data"),
+    ],
+)
+def test_what_else_is_in_the_way_is_said(changes: dict[str, Any], text: str) -> None:
+    assert text in explanation(replace(FULL, **changes), 61.3, 8)
+    assert text not in explanation(FULL, 61.3, 8)
+
+
+@asyncio_test
+async def test_who_waits_at_a_paused_site_learns_who_paused_it(
+    server: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with (
+        FairSemaphore(server.url, node="operator") as operator,
+        FairSemaphore(server.url) as semaphore,
+    ):
+        waits = LongWaits(semaphore)
+        await operator.pause("a")
+        waiter = asyncio.create_task(
+            semaphore.acquire("a", Limit(1), on_wait=lambda: waits.watch("a"))
+        )
+        await until(lambda: explained(caplog))
+        assert f"{operator.node} has paused the site" in explained(caplog)[0]
+        assert "Permits are free" not in explained(caplog)[0]
+        await operator.resume("a")
+        (await waiter).release()
+        await waits.close()

@@ -1,0 +1,247 @@
+"""The metrics of a node: what they say, for how many scopes, and that they are in nobody's way."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import pytest
+from scrapy import Request
+
+from semaphore_middleware import FairSemaphore
+from semaphore_middleware.telemetry import prometheus as metrics
+from tests.support.crawls import ADD_ON, PATIENCE, Crawl, asyncio_test, both, until, waiting
+from tests.support.scrapes import HOST, address, scrape, visit
+from tests.support.servers import RedisServer
+from tests.support.site import Site
+from tests.support.visits import Visits
+
+
+class InTurn(Visits):
+    """Makes a request only after as many responses as its `meta["after"]` says."""
+
+    async def start(self) -> AsyncIterator[Request]:
+        for request in self.requests:
+            assert isinstance(request, Request)
+            await until(lambda: len(self.responses) >= request.meta.get("after", 0))  # noqa: B023
+            yield request
+
+
+@pytest.fixture(autouse=True)
+def lines(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+
+
+# What they say ----------------------------------------------------------------------------------
+
+
+@both
+@asyncio_test
+async def test_they_say_what_is_held_waits_and_was_granted(
+    server: RedisServer, site: Site, caplog: pytest.LogCaptureFixture, by: Mapping[str, Any]
+) -> None:
+    requests = [Request(site.url(f"/slow/{n}")) for n in range(5)]
+    crawl = Crawl(server, *requests, by=by, limit=2, SEMAPHORE_METRICS_PORT=0)
+    url = await address(caplog)
+    # The middleware alone has all of them wait at the gate, the add-on a limit's worth.
+    waiters = 2 if by is ADD_ON else 3
+    await site.until(lambda: site.now == 2)
+    await until(lambda: waiting(server) == waiters)
+
+    seen = await scrape(url)
+    assert seen.of(HOST) == (2, waiters, 2)
+    assert seen.get("semaphore_limit", scope=HOST) == 2
+    assert seen.get("semaphore_wait_seconds_count", scope=HOST) == 2
+    assert seen.get("semaphore_wait_seconds_bucket", scope=HOST, le="600.0") == 2
+    assert seen["semaphore_server_round_trip_seconds_count"]
+    for name in ("lost", "granted"):
+        assert f"semaphore_permits_{name}_total" in {name for name, _ in seen.samples}
+    site.let_go()
+    await crawl.gave_back(5, site)
+
+
+@asyncio_test
+async def test_at_the_end_they_agree_with_the_stats(
+    server: RedisServer, site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    requests = [Request(site.url(f"/page/{n}")) for n in range(30)]
+    last = Request(site.url("/slow/last"), priority=-1)
+    crawl = Crawl(server, *requests, last, limit=2, SEMAPHORE_METRICS_PORT=0)
+    await site.until(lambda: "/slow/last" in site.arrivals)
+    await until(lambda: len(crawl.spider.responses) == 30)
+
+    seen = await scrape(await address(caplog))
+    assert seen.of(HOST) == (1, 0, 31)
+    site.let_go()
+    await crawl.gave_back(31, site)
+    waited = seen.get("semaphore_wait_seconds_sum", scope=HOST)
+    assert waited is not None
+    assert waited >= crawl.stat("semaphore/wait_seconds") > 0
+
+
+@asyncio_test
+async def test_what_a_crawl_loses_is_counted(
+    server: RedisServer, site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    requests = [Request(site.url(f"/slow/{n}"), meta={"max_retry_times": 0}) for n in range(2)]
+    brief: dict[str, Any] = {"SEMAPHORE_ACQUIRE_TIMEOUT": 0.1, "SEMAPHORE_LEASE": 2}
+    crawl = Crawl(server, *requests, SEMAPHORE_METRICS_PORT=0, **brief)
+    url = await address(caplog)
+    await site.until(lambda: site.now == 1)
+    await until(lambda: len(crawl.spider.failures) == 1)
+    await until(lambda: server.client().client_kill_filter(_type="normal", skipme=True))
+    await until(lambda: crawl.stat("semaphore/reconnects"))
+    seen = await scrape(url)
+    assert seen["semaphore_reconnects_total"] == 1
+    assert seen["semaphore_timeouts_total"] == 1
+    assert seen["semaphore_permits_lost_total"] == 0
+    assert seen["semaphore_backoffs_total"] == 0
+    assert seen["semaphore_store_losses_total"] == 0
+    site.let_go()
+    await crawl.finished()
+
+
+@asyncio_test
+async def test_a_site_that_says_not_now_is_counted(
+    server: RedisServer, site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    site.refusals = 1
+    requests = [Request(site.url("/busy/")), Request(site.url("/slow/", "localhost"))]
+    crawl = Crawl(server, *requests, SEMAPHORE_METRICS_PORT=0)
+    await site.until(lambda: site.arrivals.count("/busy/") == 2 and "/slow/" in site.arrivals)
+    await until(lambda: len(crawl.spider.responses) == 1)
+
+    seen = await scrape(await address(caplog))
+    assert seen["semaphore_backoffs_total"] == 1
+    assert seen.of(HOST) == (0, 0, 2)
+    assert seen.of("localhost") == (1, 0, 1)
+    site.let_go()
+    await crawl.gave_back(3, site)
+
+
+@asyncio_test
+async def test_nodes_tell_who_they_are_and_share_a_scope(
+    server: RedisServer, site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    def crawl(name: str) -> Crawl:
+        requests = [Request(site.url(f"/slow/{name}/{n}")) for n in range(3)]
+        return Crawl(server, *requests, limit=3, SEMAPHORE_METRICS_PORT=0, SEMAPHORE_NODE=name)
+
+    first = crawl("first")
+    await site.until(lambda: site.now == 3)
+    second = crawl("second")
+    await until(lambda: waiting(server) == 3)
+
+    a, b = [await scrape(await address(caplog, number)) for number in range(2)]
+    assert [seen.of(HOST) for seen in (a, b)] == [(3, 0, 3), (0, 3, 0)]
+    assert [seen.get("semaphore_limit", scope=HOST) for seen in (a, b)] == [3, 3]
+    for seen, name in ((a, "first"), (b, "second")):
+        [node] = [dict(labels)["node"] for name, labels in seen.samples if name.endswith("_info")]
+        assert node.startswith(f"{name}-")
+    site.let_go()
+    await first.finished()
+    await second.gave_back(3, site)
+
+
+@asyncio_test
+async def test_prometheus_gets_the_format_that_it_asks_for(
+    server: RedisServer, site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    crawl = Crawl(server, Request(site.url("/slow/")), SEMAPHORE_METRICS_PORT=0)
+    url = await address(caplog)
+    await site.until(lambda: site.now == 1)
+
+    status, kind, text = await visit(url, "application/openmetrics-text; version=1.0.0")
+    assert (status, kind.split(";")[0]) == (200, "application/openmetrics-text")
+    assert text.endswith("# EOF\n")
+    status, kind, text = await visit(f"{url}?any")
+    assert (status, kind.split(";")[0]) == (200, "text/plain")
+    assert "\nsemaphore_permits_held" in text
+    assert await visit(url, method="HEAD") == (200, kind, "")
+    assert (await visit(url, method="POST"))[0] == 405
+    assert (await visit(url.replace("/metrics", "/other")))[0] == 404
+    site.let_go()
+    await crawl.gave_back(1, site)
+
+
+# Scopes -----------------------------------------------------------------------------------------
+
+
+@asyncio_test
+async def test_further_scopes_are_counted_together_until_they_prove_busy(
+    server: RedisServer, site: Site, caplog: pytest.LogCaptureFixture, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(metrics, "FIRST", 2)
+    monkeypatch.setattr(metrics, "NAMED", 3)
+    monkeypatch.setattr(metrics, "BUSY", 4)
+    requests = [
+        Request(site.url(f"/page/{n}"), meta={"semaphore_scope": scope, "after": n})
+        for n, scope in enumerate(["a", "b", *"cd" * 5])
+    ]
+    last = Request(site.url("/slow/"), meta={"semaphore_scope": "last", "after": 12})
+    crawl = Crawl(server, *requests, last, spider=InTurn, SEMAPHORE_METRICS_PORT=0)
+    await site.until(lambda: site.now == 1 and "/slow/" in site.arrivals)
+
+    seen = await scrape(await address(caplog))
+    # Three of c came before it was busy, and all of d after the last name was given.
+    assert seen.scopes("semaphore_permits_held") == {"a", "b", "c", "(others)"}
+    assert [seen.of(scope)[2] for scope in ("a", "b", "c", "(others)")] == [1, 1, 2, 9]
+    assert seen.of("(others)") == (1, 0, 9)
+    assert seen.scopes("semaphore_limit") == {"a", "b", "c"}
+    site.let_go()
+    await crawl.gave_back(13, site)
+
+
+@asyncio_test
+async def test_a_broad_crawl_has_a_bounded_page(
+    server: RedisServer, site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    requests = [
+        Request(site.url(f"/page/{n}"), meta={"semaphore_scope": f"site{n}"}) for n in range(200)
+    ]
+    last = Request(site.url("/slow/"), meta={"semaphore_scope": "last", "after": 200})
+    crawl = Crawl(server, *requests, last, spider=InTurn, SEMAPHORE_METRICS_PORT=0)
+    await site.until(lambda: site.now == 1 and "/slow/" in site.arrivals)
+
+    seen = await scrape(await address(caplog))
+    granted = seen.scopes("semaphore_permits_granted_total")
+    assert len(granted) == metrics.FIRST + 1
+    assert sum(seen.of(scope)[2] or 0 for scope in granted) == 201
+    assert seen.of("(others)") == (1, 0, 201 - metrics.FIRST)
+    site.let_go()
+    await crawl.finished()
+
+
+@pytest.mark.parametrize("scope", ["\ud800", 'a"\\\n{}', "long" * 100, "(others)", "кино", ""])
+@asyncio_test
+async def test_any_scope_has_a_name_that_can_be_read(
+    server: RedisServer, site: Site, caplog: pytest.LogCaptureFixture, scope: str
+) -> None:
+    request = Request(site.url("/slow/"), meta={"semaphore_scope": scope})
+    crawl = Crawl(server, request, SEMAPHORE_METRICS_PORT=0)
+    await site.until(lambda: site.now == 1)
+
+    seen = await scrape(await address(caplog))
+    name = metrics.label(scope)
+    assert seen.of(name) == (1, 0, 1)
+    assert len(name) <= metrics.LONG + 9
+    site.let_go()
+    await crawl.gave_back(1, site)
+
+
+# Round trips ------------------------------------------------------------------------------------
+
+
+@asyncio_test
+async def test_a_program_can_hear_how_long_the_server_takes(server: RedisServer) -> None:
+    heard: list[float] = []
+    async with (
+        FairSemaphore(server.url, on_round_trip=heard.append) as semaphore,
+        semaphore.permit("s", 1) as permit,
+    ):
+        assert len(heard) == 1
+        assert list(semaphore.permits()) == [permit]
+    assert len(heard) > 1
+    assert all(0 < seconds < PATIENCE for seconds in heard)
+    assert list(semaphore.permits()) == []
