@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmarks import NAMES
-from benchmarks.report import Report
+from benchmarks.harness.report import Report
 
 
 def main() -> int:
@@ -25,7 +25,7 @@ def main() -> int:
     console = Console()
     reports: dict[str, Report] = {}
     for name in options.names or NAMES:  # one at a time: two would measure each other
-        reports[name] = import_module(f"benchmarks.{name}").measure(options.quick)
+        reports[name] = import_module(f"benchmarks.cases.{name}").measure(options.quick)
         reports[name].show(console)
         if options.json:
             figures = {name: report.as_json() for name, report in reports.items()}

@@ -13,7 +13,7 @@ from benchmarks.classics.locked import OwnersUnderLock
 from benchmarks.classics.refreshed import RefreshedOwners
 from benchmarks.classics.script import HoldersInLua
 from benchmarks.classics.timestamps import SetByTimestamp
-from benchmarks.contest import Contender
+from benchmarks.harness.contest import Contender
 
 BY_TIMESTAMP = Contender("timestamps", SetByTimestamp)
 COUNTING = (

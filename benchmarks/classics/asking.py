@@ -7,7 +7,7 @@ import random
 import secrets
 import time
 
-from benchmarks.contest import Place, WithRedis
+from benchmarks.harness.contest import Place, WithRedis
 
 
 class Asking(WithRedis):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import metadata
 from importlib.util import find_spec
 
-from benchmarks.contest import Contender
+from benchmarks.harness.contest import Contender
 
 MODULES = {
     "steindamm": "steindamm",

@@ -12,7 +12,7 @@ from typing import Any
 from limiters import AsyncSemaphore
 from steindamm import AsyncRedisSemaphore
 
-from benchmarks.contest import Place, WithRedis
+from benchmarks.harness.contest import Place, WithRedis
 
 
 class Tokens(WithRedis):

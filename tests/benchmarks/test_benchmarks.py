@@ -12,15 +12,15 @@ import pytest
 from rich.console import Console
 
 from benchmarks import rivals
-from benchmarks.contest import Client
-from benchmarks.race import MARGIN, Judge
-from benchmarks.report import Report
+from benchmarks.harness.contest import Client
+from benchmarks.harness.race import MARGIN, Judge
+from benchmarks.harness.report import Report
 from tests.support.nodes import in_asyncio
 
 
 def measured(name: str) -> Report:
     """Its small version, in a thread: the main thread's event loop belongs to pytest-twisted."""
-    module = import_module(f"benchmarks.{name}")
+    module = import_module(f"benchmarks.cases.{name}")
     with ThreadPoolExecutor(1) as thread:
         report: Report = thread.submit(module.measure, True).result()
     assert report.rows

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks import adaptive, delay, overhead, refusal
-from benchmarks.in_hand import all_at_work, in_hand, mean, most
-from benchmarks.report import Report
-from benchmarks.site import Visit
+from benchmarks.cases import adaptive, delay, overhead, refusal
+from benchmarks.harness.in_hand import all_at_work, in_hand, mean, most
+from benchmarks.harness.report import Report
+from benchmarks.harness.site import Visit
 from tests.support.paths import REPOSITORY
 
 VISITS = [Visit("a.test", "one", 0, 4), Visit("a.test", "two", 1, 3), Visit("a.test", "one", 3, 5)]

@@ -1,6 +1,6 @@
 """The least that can be done: one process, `asyncio.Semaphore`, and an HTTP client.
 
-`python -m benchmarks.one_process LIMIT PAGES URL`, to which a number is added.
+`python -m benchmarks.harness.one_process LIMIT PAGES URL`, to which a number is added.
 """
 
 from __future__ import annotations
@@ -44,7 +44,14 @@ async def fetch(limit: int, pages: int, address: str) -> None:
 
 
 def crawl(limit: int, pages: int, address: str) -> None:
-    command = [sys.executable, "-m", "benchmarks.one_process", str(limit), str(pages), address]
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.harness.one_process",
+        str(limit),
+        str(pages),
+        address,
+    ]
     subprocess.run(command, check=True)
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from statistics import median
 
-from benchmarks.crawls import crawl_together
-from benchmarks.report import Cell, Goal, Report
+from benchmarks.harness.crawls import crawl_together
+from benchmarks.harness.report import Cell, Goal, Report
 
 NODES, LIMIT = 4, 12
 SERVICE = 50  # milliseconds that a page takes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
-from benchmarks.site import Visit
+from benchmarks.harness.site import Visit
 
 
 def in_hand(visits: Iterable[Visit]) -> Iterator[tuple[float, int]]:

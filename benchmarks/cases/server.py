@@ -16,7 +16,7 @@ from typing import Any
 
 import redis
 
-from benchmarks.report import Cell, Goal, Report
+from benchmarks.harness.report import Cell, Goal, Report
 from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.redis.protocol import Ask
 from tests.support.nodes import Caller

@@ -10,8 +10,8 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
-from benchmarks.contest import Client, Contender, Place
-from benchmarks.race import HOLD, Judge
+from benchmarks.harness.contest import Client, Contender, Place
+from benchmarks.harness.race import HOLD, Judge
 
 LIVING = 3  # clients beside a dead holder
 LEASES = 3.0  # after so many, a dead holder's permit counts as gone for good

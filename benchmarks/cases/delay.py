@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from itertools import pairwise
 from statistics import median
 
-from benchmarks.crawls import crawl_together
-from benchmarks.in_hand import all_at_work
-from benchmarks.report import Cell, Goal, Report
+from benchmarks.harness.crawls import crawl_together
+from benchmarks.harness.in_hand import all_at_work
+from benchmarks.harness.report import Cell, Goal, Report
 
 DELAY = 0.1  # seconds
 NODES = 1, 10

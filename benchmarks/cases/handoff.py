@@ -8,9 +8,9 @@ from typing import Any, Self
 from redis.asyncio.connection import UnixDomainSocketConnection
 
 from benchmarks import rivals
-from benchmarks.contest import OURS, Contender, Place
-from benchmarks.handover import hand_over, percentile
-from benchmarks.report import Cell, Goal, Report
+from benchmarks.harness.contest import OURS, Contender, Place
+from benchmarks.harness.handover import hand_over, percentile
+from benchmarks.harness.report import Cell, Goal, Report
 from tests.support.servers import RedisServer
 
 TITLE = "handoff: from a release on one node to the grant on another"

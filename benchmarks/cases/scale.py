@@ -9,10 +9,10 @@ from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
 from statistics import median
 
-from benchmarks.crowd import BATCH, Crowd, Size
-from benchmarks.handover import percentile
-from benchmarks.report import Cell, Goal, Report
-from benchmarks.server import processor_seconds
+from benchmarks.cases.server import processor_seconds
+from benchmarks.harness.crowd import BATCH, Crowd, Size
+from benchmarks.harness.handover import percentile
+from benchmarks.harness.report import Cell, Goal, Report
 
 COLUMNS = ("", "small end", "waiters", "ratio", "scopes", "ratio", "nodes", "ratio")
 MOST = 1.5  # times the small end's

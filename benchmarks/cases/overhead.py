@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from statistics import median, quantiles
 from typing import Any
 
-from benchmarks.crawls import crawl, with_add_on
-from benchmarks.report import Goal, Report
-from benchmarks.site import site
+from benchmarks.harness.crawls import crawl, with_add_on
+from benchmarks.harness.report import Goal, Report
+from benchmarks.harness.site import site
 from tests.support.servers import RedisServer
 
 LATENCY = 5.0  # of the site, milliseconds
@@ -54,10 +54,10 @@ def _times(
     """Of each crawl, seconds a page in each round."""
     settings: Mapping[str, Mapping[str, Any]] = {
         PLAIN: {},
-        FROZEN: {"EXTENSIONS": {"benchmarks.frozen.Frozen": 0}},
+        FROZEN: {"EXTENSIONS": {"benchmarks.harness.frozen.Frozen": 0}},
         ADD_ON: with_add_on(url),
         BY_HAND: {
-            "DOWNLOADER_MIDDLEWARES": {"benchmarks.by_hand.OneCall": 950},
+            "DOWNLOADER_MIDDLEWARES": {"benchmarks.harness.by_hand.OneCall": 950},
             "BY_HAND_REDIS_URL": url,
         },
     }

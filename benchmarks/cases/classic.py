@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 
 from benchmarks.classics import COUNTING, LOCK
 from benchmarks.classics.asking import Asking
-from benchmarks.contest import OURS, Contender, Ours, Place
-from benchmarks.death import WORK, dead_holders, long_holder
-from benchmarks.race import APART, HOLD, LONG, MARGIN, Judge, Race
-from benchmarks.report import Cell, Goal, Report
+from benchmarks.harness.contest import OURS, Contender, Ours, Place
+from benchmarks.harness.death import WORK, dead_holders, long_holder
+from benchmarks.harness.race import APART, HOLD, LONG, MARGIN, Judge, Race
+from benchmarks.harness.report import Cell, Goal, Report
 from tests.support.servers import RedisServer
 
 LIMIT = 4

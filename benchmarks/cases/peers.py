@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from benchmarks import rivals
-from benchmarks.contest import OURS, Contender, Place
-from benchmarks.death import LEASES, LIVING, WORK, dead_holders, long_holder
-from benchmarks.handover import hand_over, percentile
-from benchmarks.race import HOLD, MARGIN, Race
-from benchmarks.report import Cell, Goal, Report
+from benchmarks.harness.contest import OURS, Contender, Place
+from benchmarks.harness.death import LEASES, LIVING, WORK, dead_holders, long_holder
+from benchmarks.harness.handover import hand_over, percentile
+from benchmarks.harness.race import HOLD, MARGIN, Race
+from benchmarks.harness.report import Cell, Goal, Report
 from tests.support.servers import RedisServer
 
 LIMIT = 4

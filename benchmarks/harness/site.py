@@ -152,7 +152,7 @@ class Site:
 
 @contextmanager
 def site() -> Iterator[Site]:
-    command = [sys.executable, "-m", "benchmarks.site"]
+    command = [sys.executable, "-m", "benchmarks.harness.site"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None

@@ -1,4 +1,4 @@
-"""A node that keeps sites full: `python -m benchmarks.other_node URL HOST ...`.
+"""A node that keeps sites full: `python -m benchmarks.harness.other_node URL HOST ...`.
 
 It takes the only permit of each and never gives it back.
 """
@@ -25,7 +25,7 @@ async def hold(url: str, hosts: Sequence[str], limit: int) -> None:
 @contextmanager
 def keeping_full(url: str, hosts: Sequence[str]) -> Iterator[None]:
     """Hold the one permit of each of these hosts, in another process."""
-    command = [sys.executable, "-m", "benchmarks.other_node", url, *hosts]
+    command = [sys.executable, "-m", "benchmarks.harness.other_node", url, *hosts]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         try:
             assert process.stdout is not None

@@ -5,10 +5,10 @@ from __future__ import annotations
 from statistics import fmean, median
 from typing import Any
 
-from benchmarks.crawls import crawl_together
-from benchmarks.in_hand import mean
-from benchmarks.report import Cell, Goal, Report
-from benchmarks.site import REFUSING
+from benchmarks.harness.crawls import crawl_together
+from benchmarks.harness.in_hand import mean
+from benchmarks.harness.report import Cell, Goal, Report
+from benchmarks.harness.site import REFUSING
 
 NODES = 3
 CAPACITY = 10

@@ -1,4 +1,4 @@
-"""A crawl as a process of its own: `python -m benchmarks.spider '<plan as JSON>'`.
+"""A crawl as a process of its own: `python -m benchmarks.harness.spider '<plan as JSON>'`.
 
 It asks for pages of sites that need no real name, looks at no page, and tells what it took.
 """

@@ -11,8 +11,8 @@ from functools import partial
 from statistics import median
 
 from benchmarks.classics.timestamps import SetByTimestamp
-from benchmarks.contest import Place
-from benchmarks.report import Cell, Goal, Report
+from benchmarks.harness.contest import Place
+from benchmarks.harness.report import Cell, Goal, Report
 from semaphore_middleware import FairSemaphore
 from tests.support.servers import RedisServer
 

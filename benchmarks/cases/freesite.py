@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from benchmarks.crawls import crawling, with_add_on
-from benchmarks.in_hand import mean
-from benchmarks.other_node import keeping_full
-from benchmarks.report import Cell, Goal, Report
-from benchmarks.site import Site, site
+from benchmarks.harness.crawls import crawling, with_add_on
+from benchmarks.harness.in_hand import mean
+from benchmarks.harness.other_node import keeping_full
+from benchmarks.harness.report import Cell, Goal, Report
+from benchmarks.harness.site import Site, site
 from tests.support.servers import RedisServer
 
 ADD_ON, PLAIN = "add-on", "plain Scrapy"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from statistics import median
 
-from benchmarks import one_process
-from benchmarks.crawls import crawl, crawl_together
-from benchmarks.in_hand import all_at_work, mean, most
-from benchmarks.report import Cell, Goal, Report
-from benchmarks.site import Visit, site
+from benchmarks.harness import one_process
+from benchmarks.harness.crawls import crawl, crawl_together
+from benchmarks.harness.in_hand import all_at_work, mean, most
+from benchmarks.harness.report import Cell, Goal, Report
+from benchmarks.harness.site import Visit, site
 
 NODES, LIMIT = 3, 4
 SERVICES = 20, 100, 500  # milliseconds

@@ -12,12 +12,12 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import IO, Any
 
-from benchmarks.site import Visit, site
+from benchmarks.harness.site import Visit, site
 from tests.support.servers import RedisServer
 
 # Scrapy's own, but for what would want a port or tell of every page.
 QUIET: Mapping[str, Any] = {
-    "DNS_RESOLVER": "benchmarks.spider.Loopback",
+    "DNS_RESOLVER": "benchmarks.harness.spider.Loopback",
     "LOG_LEVEL": "INFO",
     "REMOTE_CONTROL_ENABLED": False,
     "TELNETCONSOLE_ENABLED": False,
@@ -60,7 +60,7 @@ def crawling(
     with (
         tempfile.TemporaryFile() as log,
         subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.spider", json.dumps(plan)],
+            [sys.executable, "-m", "benchmarks.harness.spider", json.dumps(plan)],
             env={name: value for name, value in os.environ.items() if name != "REDIS_URL"},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks import asking_again
-from benchmarks.crawls import crawling, with_add_on
-from benchmarks.drawing import draw_in_hand, draw_waits
-from benchmarks.in_hand import in_hand, mean
-from benchmarks.report import Cell, Report
-from benchmarks.site import Site, site
-from benchmarks.waits import POSITION
+from benchmarks.harness import asking_again
+from benchmarks.harness.crawls import crawling, with_add_on
+from benchmarks.harness.drawing import draw_in_hand, draw_waits
+from benchmarks.harness.in_hand import in_hand, mean
+from benchmarks.harness.report import Cell, Report
+from benchmarks.harness.site import Site, site
+from benchmarks.harness.waits import POSITION
 from tests.support.servers import RedisServer
 
-PICTURES = Path(__file__).parents[1] / "docs" / "pictures"
+PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
 LIMIT = 4
 SERVICE = 200  # milliseconds
 AT_ONCE = 24, 6, 6  # CONCURRENT_REQUESTS of the nodes: one has more work in its hands
@@ -103,12 +103,12 @@ def _settings(name: str, url: str) -> dict[str, Any]:
     settings: dict[str, Any] = {"CONCURRENT_REQUESTS_PER_DOMAIN": LIMIT}
     if name == PLAIN:
         return settings
-    chain = {"benchmarks.waits.Waits": POSITION}
+    chain = {"benchmarks.harness.waits.Waits": POSITION}
     if name == ADD_ON:
         return with_add_on(url, **settings, DOWNLOADER_MIDDLEWARES=chain)
     return {
         "CONCURRENT_REQUESTS_PER_DOMAIN": 1000,  # Scrapy's own limit stands in nobody's way
-        "DOWNLOADER_MIDDLEWARES": {**chain, "benchmarks.asking_again.AskingAgain": 950},
+        "DOWNLOADER_MIDDLEWARES": {**chain, "benchmarks.harness.asking_again.AskingAgain": 950},
         "BY_HAND_REDIS_URL": url,
         "BY_HAND_LIMIT": LIMIT,
     }

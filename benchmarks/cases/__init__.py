@@ -1,0 +1,1 @@
+"""The benchmarks themselves: each has `measure(quick)`, which returns a report."""
