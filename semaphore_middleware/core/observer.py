@@ -1,0 +1,107 @@
+"""Events of a semaphore, and the observers that hear of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from semaphore_middleware.core.permit import Permit
+    from semaphore_middleware.core.semaphore import FairSemaphore
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened in this process. Times are in seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class PermitWaiting(Event):
+    """No permit is free: a request has to wait."""
+
+    permit: Permit
+
+
+@dataclass(frozen=True, slots=True)
+class PermitGranted(Event):
+    """A permit is held from now on."""
+
+    permit: Permit
+    limit: int | None
+    """How many may hold a permit of its scope, as the server said last."""
+
+
+@dataclass(frozen=True, slots=True)
+class PermitReleased(Event):
+    """A permit that was held has been given back."""
+
+    permit: Permit
+
+
+@dataclass(frozen=True, slots=True)
+class PermitLost(Event):
+    """A permit's lease could not be renewed in time."""
+
+    permit: Permit
+
+
+@dataclass(frozen=True, slots=True)
+class AcquireTimedOut(Event):
+    """A request has waited as long as it may."""
+
+    scope: str
+
+
+@dataclass(frozen=True, slots=True)
+class BackoffStarted(Event):
+    """A site refused a request, or did not answer: no node starts one there for a while."""
+
+    scope: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class RoundTrip(Event):
+    """The server answered a call."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Reconnected(Event):
+    """The connection to the server broke, and there is a new one."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreLost(Event):
+    """The server is new or has lost its data: no permit is granted for a while."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessStalled(Event):
+    """The event loop stood still for so long that permits could not be renewed."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownNotification(Event):
+    """A message on this node's channel could not be read."""
+
+
+class Observer:
+    """Hears of what happens in one semaphore. Subclass it: by default each method does nothing.
+
+    All are called on the semaphore's event loop; `on_event` must not block or raise.
+    """
+
+    async def open(self, semaphore: FairSemaphore) -> None:
+        """The semaphore is about to reach its server, which may take long."""
+
+    def on_event(self, event: Event) -> None:
+        """Something happened."""
+
+    async def close(self) -> None:
+        """The semaphore has been closed."""
