@@ -18,7 +18,7 @@ def seen(
 ) -> Inspection:
     holders = tuple(Member(f"n:{i}", 1.0, 15.0) for i in range(held))
     waiters = tuple(Member(f"n:{i}", 90.0 - i, 15.0) for i in range(waiting))
-    fields = {"limit": 4, "most": 4, "grants": grants} | more
+    fields = {"limit": 4, "limit_max": 4, "grants": grants} | more
     return Inspection(scope=scope, holders=holders, waiters=waiters, **fields)  # type: ignore[arg-type]
 
 
