@@ -14,11 +14,12 @@ from semaphore_middleware.core.admin import Steering
 from semaphore_middleware.core.observer import AcquireTimedOut, Event, Observer, StoreLost
 from semaphore_middleware.core.permit import Permit
 from semaphore_middleware.core.session import Node
-from semaphore_middleware.errors import AcquireTimeoutError, ClosedError, SettingsError
+from semaphore_middleware.errors import AcquireTimeoutError, ClosedError
 from semaphore_middleware.model.feedback import Backoff
 from semaphore_middleware.model.inspection import Inspection
-from semaphore_middleware.model.limits import ALLOWED, LONGEST, Limit
+from semaphore_middleware.model.limits import Limit, check_concurrency
 from semaphore_middleware.model.rules import Change, Rule
+from semaphore_middleware.model.validation import check_number
 from semaphore_middleware.redis import embedded
 from semaphore_middleware.redis.connection import Server
 from semaphore_middleware.redis.keys import Keys, check_prefix
@@ -66,10 +67,9 @@ class FairSemaphore:
         url_from: str = "the server's URL",
         observers: Sequence[Observer] = (),
     ) -> None:
-        if not 0 < lease <= LONGEST:
-            raise SettingsError(f"lease = {lease!r}: allowed is a number of seconds > 0 and <= 1e9")
-        if recovery_wait is not None and not 0 <= recovery_wait <= LONGEST:
-            raise SettingsError(f"recovery_wait = {recovery_wait!r}: allowed is a number >= 0")
+        lease = check_number(lease, "lease", least=0.001)
+        if recovery_wait is not None:
+            recovery_wait = check_number(recovery_wait, "recovery_wait")
         if url is None:
             url, url_from = url_from_environment()
         self.url = url
@@ -310,8 +310,4 @@ def default_node() -> str:
 
 
 def _limit(limit: int | Limit) -> Limit:
-    if isinstance(limit, Limit):
-        return limit
-    if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
-        raise SettingsError(f"limit = {limit!r}: {ALLOWED}")
-    return Limit(limit)
+    return limit if isinstance(limit, Limit) else Limit(check_concurrency(limit, "limit"))
