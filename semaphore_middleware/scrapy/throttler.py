@@ -25,14 +25,13 @@ from semaphore_middleware.errors import AcquireTimeoutError, ClosedError, Semaph
 from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.redis import embedded
 from semaphore_middleware.scrapy.backpressure import Waiters
-from semaphore_middleware.scrapy.collector import spare_the_collector
 from semaphore_middleware.scrapy.concurrency import Hands
 from semaphore_middleware.scrapy.engine import Engine, check_reactor, end_crawl
 from semaphore_middleware.scrapy.responses import REFUSALS, Answers
 from semaphore_middleware.scrapy.robotstxt import CrawlDelays
 from semaphore_middleware.scrapy.scopes import scope_finder
 from semaphore_middleware.scrapy.settings import SemaphoreSettings
-from semaphore_middleware.scrapy.startup import introduce, warn_of_mistakes
+from semaphore_middleware.scrapy.startup import log_start, warn_of_mistakes
 from semaphore_middleware.scrapy.watch import Watch
 from semaphore_middleware.telemetry.stats import GateStats
 
@@ -245,8 +244,7 @@ class Gate:
             connect(self._left_wire, signals.request_left_downloader)
             connect(self.answers.received, signals.response_received)
         self._engine.before_close(self._drain)
-        spare_the_collector()
-        introduce(self.node, self.url or "", self._lodger is not None, self.settings.limits)
+        log_start(self.node, self.url or "", self._lodger is not None, self.settings.limits)
         warn_of_mistakes(self._crawler.settings, self.settings.limits)
         await self._watch.open(self._semaphore, self.stats)
         try:
