@@ -106,8 +106,8 @@ def explanation(seen: Inspection, longest: float, here: int) -> str:
 
 def _limit(seen: Inspection) -> str:
     limit = f"The limit is {seen.limit or 'unknown'}"
-    if seen.limit and seen.most and seen.most > seen.limit:
-        limit += f", of at most {seen.most}, as the site's answers want it"
+    if seen.limit and seen.limit_max and seen.limit_max > seen.limit:
+        limit += f", of at most {seen.limit_max}, as the site's answers want it"
     if seen.set_by and not seen.paused:
         limit += f", and {seen.set_by} has set a rule"
     return f"{limit}."
@@ -131,12 +131,13 @@ def _reasons(seen: Inspection) -> Iterator[str]:
     """What else than holders is in the way."""
     if seen.paused:
         yield f"{seen.set_by or 'An operator'} has paused the site until it is resumed."
-    if seen.quiet:
-        yield f"The site said 'not now', so nothing starts there for another {seen.quiet:.0f} s."
+    if seen.backoff_left:
+        left = f"{seen.backoff_left:.0f} s"
+        yield f"The site said 'not now', so nothing starts there for another {left}."
     if seen.delay:
         yield f"Requests start {seen.delay:.3g} s apart."
     free = seen.limit is not None and len(seen.holders) < seen.limit
-    if free and not (seen.paused or seen.quiet or seen.delay):
+    if free and not (seen.paused or seen.backoff_left or seen.delay):
         yield (
             "Permits are free, so its turn is now; or the server has lost its data, and waits "
             "until all that were granted before are over."

@@ -245,9 +245,15 @@ def test_of_many_nodes_those_that_hold_most_are_named() -> None:
     [
         ({"paused": True, "set_by": "ops"}, "ops has paused the site until it is resumed."),
         ({"paused": True}, "An operator has paused the site"),
-        ({"quiet": 12.4}, "The site said 'not now', so nothing starts there for another 12 s."),
+        (
+            {"backoff_left": 12.4},
+            "The site said 'not now', so nothing starts there for another 12 s.",
+        ),
         ({"delay": 30.0}, "Requests start 30 s apart."),
-        ({"limit": 2, "most": 8}, "The limit is 2, of at most 8, as the site's answers want it."),
+        (
+            {"limit": 2, "limit_max": 8},
+            "The limit is 2, of at most 8, as the site's answers want it.",
+        ),
         ({"set_by": "ops"}, "The limit is 4, and ops has set a rule."),
         ({"limit": None, "holders": ()}, "The limit is unknown. Nobody holds a permit."),
         ({"limit": 5}, "Permits are free, so its turn is now; or the server has lost its data"),
