@@ -32,6 +32,6 @@ COPY crawler /crawl/crawler
 USER 10001:10001
 # Scrapy finds scrapy.cfg in the parent directory, and a crawl's files are written to the volume.
 WORKDIR /crawl/data
-# It ends in `exec`, so SIGTERM reaches Scrapy, which finishes its open requests and leaves the rest.
+# Ends in `exec`, so SIGTERM reaches Scrapy: it finishes its open requests and keeps the others.
 ENTRYPOINT ["with-redis"]
 CMD ["scrapy", "list"]
