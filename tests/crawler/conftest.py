@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +17,7 @@ from redis import Redis
 from crawler.example_site import ExampleSite
 from tests.frontier.node import Call, calls_noted
 from tests.frontier.outside import PATIENCE, OutsideCrawl, clients_closed
+from tests.support.fork_server import start_scrapy
 from tests.support.paths import REPOSITORY
 from tests.support.servers import RedisServer
 
@@ -74,13 +73,8 @@ class Scrapy:
             "REDIS_URL": url,
         }
         with self.log_file.open("wb") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "scrapy", *arguments],
-                cwd=directory,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
+            self.process = start_scrapy(
+                *arguments, cwd=directory, env=environment, stdout=log, stderr=log
             )
 
     @property

@@ -39,7 +39,10 @@ def name_of(node: Scrapy) -> str:
     return str(name)
 
 
-@pytest.mark.parametrize("seed", range(4))
+SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2, 3))]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_what_a_killed_node_had_in_hand_is_fetched_by_the_others(
     scrapy: StartScrapy, client: Redis, seed: int
 ) -> None:
@@ -71,6 +74,7 @@ def test_what_a_killed_node_had_taken_ahead_is_fetched_by_the_others(
     assert crawl_keys(client) == []
 
 
+@pytest.mark.slow
 def test_a_crawl_whose_nodes_were_all_killed_is_resumed(scrapy: StartScrapy, client: Redis) -> None:
     with serving(pages=150, latency=0.03) as site:
         short = crawl(site, *SHORT_LEASES)
@@ -87,6 +91,7 @@ def test_a_crawl_whose_nodes_were_all_killed_is_resumed(scrapy: StartScrapy, cli
     assert crawl_keys(client) == []
 
 
+@pytest.mark.slow
 def test_a_slow_node_is_not_taken_for_dead(scrapy: StartScrapy, client: Redis) -> None:
     with serving(pages=9, latency=0.3) as site:
         lease = crawl(site, "-s", "CRAWL_LEASE=1.5")
@@ -114,6 +119,7 @@ class Resting(Spider):
 """
 
 
+@pytest.mark.slow
 def test_a_resting_node_wakes_by_itself_when_a_mark_ends(
     scrapy: StartScrapy, client: Redis, site: ExampleSite, tmp_path: Path
 ) -> None:
@@ -126,6 +132,7 @@ def test_a_resting_node_wakes_by_itself_when_a_mark_ends(
     assert crawl_keys(client) == []
 
 
+@pytest.mark.slow
 def test_a_node_that_wakes_goes_on_crawling(scrapy: StartScrapy, client: Redis) -> None:
     with serving(latency=0.05) as site:
         short = crawl(site, *SHORT_LEASES)
@@ -141,6 +148,7 @@ def test_a_node_that_wakes_goes_on_crawling(scrapy: StartScrapy, client: Redis) 
     assert crawl_keys(client) == []
 
 
+@pytest.mark.slow
 def test_a_node_that_wakes_after_the_end_leaves_no_trace(
     scrapy: StartScrapy, client: Redis
 ) -> None:
@@ -183,6 +191,7 @@ class Gated(Spider):
 """
 
 
+@pytest.mark.slow
 def test_a_page_is_in_hand_until_its_items_are_through(
     scrapy: StartScrapy, client: Redis, site: ExampleSite, tmp_path: Path
 ) -> None:
@@ -199,6 +208,7 @@ def test_a_page_is_in_hand_until_its_items_are_through(
     assert crawl_keys(client) == []
 
 
+@pytest.mark.slow
 def test_a_request_that_cannot_be_read_does_not_hold_up_the_crawl(
     scrapy: StartScrapy, client: Redis, site: ExampleSite
 ) -> None:
@@ -223,6 +233,7 @@ def lasting() -> Iterator[RedisServer]:
         server.remove()
 
 
+@pytest.mark.slow
 def test_links_found_while_the_server_is_away_are_kept(
     scrapy: StartScrapy, lasting: RedisServer
 ) -> None:
@@ -239,6 +250,7 @@ def test_links_found_while_the_server_is_away_are_kept(
             assert crawl_keys(client) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", ["restart", "flushall"])
 def test_a_crawl_that_its_server_has_lost_begins_anew(
     scrapy: StartScrapy, server: RedisServer, client: Redis, loss: str
@@ -258,6 +270,7 @@ def test_a_crawl_that_its_server_has_lost_begins_anew(
     assert crawl_keys(client) == []
 
 
+@pytest.mark.slow
 def test_a_node_with_nothing_in_hand_begins_a_lost_crawl_at_its_start(
     scrapy: StartScrapy, client: Redis, site: ExampleSite
 ) -> None:
