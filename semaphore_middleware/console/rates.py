@@ -66,7 +66,7 @@ class Board:
         for scope in self.tracks.keys() - found.keys():
             # Idle just now: it stays in its place for as long as there is something to show of it.
             track = self.tracks[scope]
-            track.note(Inspection(scope, track.seen.limit, (), (), track.seen.most), passed)
+            track.note(Inspection(scope, track.seen.limit, (), (), track.seen.limit_max), passed)
             if track.is_over:
                 del self.tracks[scope]
 

@@ -17,7 +17,14 @@ def in_order(seen: Iterable[Inspection]) -> list[Inspection]:
 
 def is_known(seen: Inspection) -> bool:
     """Whether the scope is in use, remembered, or has a rule."""
-    numbers = (seen.limit, seen.next_start, seen.quiet, seen.backoff, seen.paused, seen.set_by)
+    numbers = (
+        seen.limit,
+        seen.next_start,
+        seen.backoff_left,
+        seen.backoff_last,
+        seen.paused,
+        seen.set_by,
+    )
     return any((*numbers, seen.holders, seen.waiters))
 
 
@@ -75,14 +82,14 @@ def _scope(seen: Inspection) -> dict[str, Any]:
         "scope": seen.scope,
         "held": len(seen.holders),
         "limit": _limit(seen.limit),
-        "most": _limit(seen.most),
+        "most": _limit(seen.limit_max),
         "unlimited": seen.limit is not None and seen.limit >= LIMITLESS,
         "waiting": len(seen.waiters),
         "longest_wait": longest_wait(seen),
         "delay": seen.delay or None,
         "next_start": seen.next_start or None,
-        "quiet": seen.quiet or None,
-        "backoff": seen.backoff or None,
+        "quiet": seen.backoff_left or None,
+        "backoff": seen.backoff_last or None,
         "paused": seen.paused,
         "set_by": seen.set_by,
         "grants": seen.grants,

@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from semaphore_middleware.core.ledger import Ledger
+from semaphore_middleware.core.observer import Event, Reconnected, RoundTrip
 from semaphore_middleware.errors import ClosedError, ServerRefusedError, ServerUnreachableError
 from semaphore_middleware.model.lease import RENEWAL
 from semaphore_middleware.redis.connection import Link, Server, patience
@@ -33,20 +34,18 @@ class Node:
         server: Server,
         store: Store,
         lease: float,
-        on_event: Callable[[str], None],
-        on_round_trip: Callable[[float], None] | None = None,
+        emit: Callable[[Event], None],
     ) -> None:
         self._server = server
         self._store = store
         self._lease = lease
-        self._count = on_event
-        self._on_round_trip = on_round_trip
+        self._emit = emit
         self._loop = asyncio.get_running_loop()
         self._work = asyncio.Event()
         self._settled = asyncio.Event()
         self._gathering: asyncio.TimerHandle | None = None
         self._in_a_hurry = False
-        self._ledger = Ledger(lease, on_event, self._something_to_say)
+        self._ledger = Ledger(lease, emit, self._something_to_say)
         self.ask = self._ledger.ask
         self.drain = self._ledger.drain
         self.limit_of = self._ledger.limit_of
@@ -121,8 +120,8 @@ class Node:
                     self._in_a_hurry = False
                     asks = self._ledger.gather(sent)
                     answers = await self._store.run(self._link, asks, in_a_hurry)
-                    if answers and self._on_round_trip is not None:
-                        self._on_round_trip(self._loop.time() - sent)
+                    if answers:
+                        self._emit(RoundTrip(self._loop.time() - sent))
                     for answer in answers:
                         self._ledger.settle(answer, sent)
                     await self._do_jobs()
@@ -193,7 +192,7 @@ class Node:
         before = self._link.life.run_id
         self._link = await self._server.reach(self._complain)
         self._store.meet(self._link.life)
-        self._count("reconnects")
+        self._emit(Reconnected())
         if self._ears is not None and self._link.life.run_id != before:
             await self._ears.close()  # they may listen at a server that nobody speaks to any more
 

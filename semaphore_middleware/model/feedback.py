@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from semaphore_middleware.errors import SettingsError
-from semaphore_middleware.model.limits import LONGEST
+from semaphore_middleware.model.validation import LONGEST_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Backoff:
     """Seconds that no pause is longer than, whatever the site says."""
 
     def __post_init__(self) -> None:
-        if not 0.001 <= self.start <= self.most <= LONGEST:
+        if not 0.001 <= self.start <= self.most <= LONGEST_S:
             raise SettingsError(f"{self}: allowed is 0.001 <= start <= most <= 1e9, in seconds")
 
 

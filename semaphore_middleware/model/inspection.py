@@ -53,16 +53,16 @@ class Inspection:
     """Those whose leases end first stand first."""
     waiters: tuple[Member, ...]
     """In the order of the line."""
-    most: int | None = None
-    """What `limit` may grow to; more than `limit` only where that adapts to the site."""
+    limit_max: int | None = None
+    """The most that `limit` may grow to; above `limit` only where that adapts to the site."""
     delay: float = 0.0
     """Seconds from one start to the next; 0: none."""
     next_start: float = 0.0
     """Seconds until the delay allows the next start."""
-    quiet: float = 0.0
-    """Seconds for which nothing starts, because the site said "not now"."""
-    backoff: float = 0.0
-    """The last such pause that the site did not set itself, as far as it is not forgiven yet."""
+    backoff_left: float = 0.0
+    """Seconds for which nothing starts, because the site refused a request; 0: none."""
+    backoff_last: float = 0.0
+    """Seconds of the last pause that the site did not set itself; good answers lower it."""
     paused: bool = False
     """Whether an operator lets nothing start."""
     set_by: str | None = None
@@ -73,18 +73,18 @@ class Inspection:
     @classmethod
     def read(cls, scope: str, reply: Sequence[Any]) -> Self:
         """From the reply of the script `inspect`, whose times are in milliseconds."""
-        limit, most, delay, next_start, quiet, backoff, paused, set_by, grants, *rest = reply
+        limit, limit_max, delay, next_start, left, last, paused, set_by, grants, *rest = reply
         holders, waiters = rest
         return cls(
             scope,
             limit or None,
             tuple(Member.read(*holder) for holder in holders),
             tuple(Member.read(*waiter) for waiter in waiters),
-            most or None,
+            limit_max or None,
             delay / 1000,
             next_start / 1000,
-            quiet / 1000,
-            backoff / 1000,
+            left / 1000,
+            last / 1000,
             bool(paused),
             set_by.decode("utf-8", "replace") or None,
             grants,

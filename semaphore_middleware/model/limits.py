@@ -4,17 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from semaphore_middleware.errors import SettingsError
 from semaphore_middleware.model.hosts import normal_host, parse_name
+from semaphore_middleware.model.validation import (
+    check_integer,
+    check_number,
+    check_truth,
+    not_allowed,
+)
 
-LONGEST = 1e9  # seconds that anything may take: Redis counts milliseconds in 64 bits
-ALLOWED = (
-    "allowed is an integer >= 1, None for no limit, or a dict with any of "
+ALLOWED_LIMIT = (
+    "an integer >= 1, None for no limit, or a dict with any of "
     "'concurrency' (an integer >= 1 or None), 'delay' (0 to 1e9 seconds), 'jitter' (0 to 1) and "
     "'adaptive' (True or False)"
 )
+
+
+def check_concurrency(value: Any, where: str) -> int:
+    """How many requests may run at once. Raises `SettingsError`."""
+    return check_integer(value, where, least=1, allowed=ALLOWED_LIMIT)
+
+
+CHECKS: Mapping[str, Callable[[Any, str], Any]] = {
+    "concurrency": check_concurrency,
+    "delay": partial(check_number, allowed=ALLOWED_LIMIT),
+    "jitter": partial(check_number, most=1, allowed=ALLOWED_LIMIT),
+    "adaptive": partial(check_truth, allowed=ALLOWED_LIMIT),
+}
+"""For each part of a limit, the check of its value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +60,8 @@ class Limit:
     """Whether the number is lower than `concurrency` where the site wants it so."""
 
     def __post_init__(self) -> None:
-        _concurrency(self.concurrency, "Limit.concurrency")
-        _number(self.delay, "Limit.delay", LONGEST)
-        _number(self.jitter, "Limit.jitter", 1)
-        _truth(self.adaptive, "Limit.adaptive")
+        for part, check in CHECKS.items():
+            check(getattr(self, part), f"Limit.{part}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +99,9 @@ def parse_limit(value: Any, where: str, default: Limit) -> Limit | None:
     if parts.get("concurrency", 1) is not None:
         return replace(default, **parts)
     if parts.get("delay") or parts.get("adaptive"):
-        raise SettingsError(f"{where}: a 'delay' or 'adaptive' needs a 'concurrency'; {ALLOWED}")
+        raise SettingsError(
+            f"{where}: a 'delay' or 'adaptive' needs a 'concurrency'; allowed is {ALLOWED_LIMIT}"
+        )
     return None
 
 
@@ -90,17 +110,16 @@ def parse_parts(value: Any, where: str) -> dict[str, Any]:
     if value is None:
         return {"concurrency": None}
     if not isinstance(value, Mapping):
-        return {"concurrency": _concurrency(value, where)}
-    checks: dict[str, Callable[[Any, str], Any]] = {
-        "concurrency": _concurrency_or_none,
-        "delay": lambda value, where: _number(value, where, LONGEST),
-        "jitter": lambda value, where: _number(value, where, 1),
-        "adaptive": _truth,
-    }
-    unknown = [key for key in value if key not in checks]
+        return {"concurrency": check_concurrency(value, where)}
+    unknown = [key for key in value if key not in CHECKS]
     if unknown:
-        raise SettingsError(f"{where}: unknown key {unknown[0]!r}; {ALLOWED}")
-    return {key: checks[key](part, f"{where}[{key!r}]") for key, part in value.items()}
+        raise SettingsError(f"{where}: unknown key {unknown[0]!r}; allowed is {ALLOWED_LIMIT}")
+    return {
+        key: None
+        if key == "concurrency" and part is None
+        else CHECKS[key](part, f"{where}[{key!r}]")
+        for key, part in value.items()
+    }
 
 
 def parse_limits(
@@ -120,39 +139,14 @@ def parse_limits(
     return Limits(default, exact, patterns, _parse_slots(slots, default))
 
 
-def _concurrency_or_none(value: Any, where: str) -> int | None:
-    return None if value is None else _concurrency(value, where)
-
-
-def _concurrency(value: Any, where: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise SettingsError(f"{where} = {value!r}: {ALLOWED}")
-    return value
-
-
-def _number(value: Any, where: str, most: float) -> float:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not 0 <= value <= most:
-        raise SettingsError(f"{where} = {value!r}: {ALLOWED}")
-    return float(value)
-
-
-def _truth(value: Any, where: str) -> bool:
-    if not isinstance(value, bool):
-        raise SettingsError(f"{where} = {value!r}: {ALLOWED}")
-    return value
-
-
 def _parse_slots(slots: Mapping[str, Any], default: Limit) -> dict[str, Limit | None]:
     """`DOWNLOAD_SLOTS` is Scrapy's: its other keys, and its old name for jitter, are let be."""
     parsed = {}
     for host, slot in slots.items():
         where = f"DOWNLOAD_SLOTS[{host!r}]"
         if not isinstance(host, str) or not isinstance(slot, Mapping):
-            raise SettingsError(
-                f"{where} = {slot!r}: allowed is a host, and a dict like "
-                "{'concurrency': 2, 'delay': 0.5}"
-            )
+            allowed = "a host, and a dict like {'concurrency': 2, 'delay': 0.5}"
+            raise not_allowed(slot, where, allowed)
         jitter = slot.get("jitter", default.jitter)
         if "jitter" not in slot and "randomize_delay" in slot:
             jitter = 0.5 if slot["randomize_delay"] else 0.0

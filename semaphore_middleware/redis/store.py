@@ -43,7 +43,7 @@ class Store:
         node: str,
         lease: float,
         recovery_wait: float,
-        on_event: Callable[[str], None],
+        on_loss: Callable[[float], None],
         backoff: Backoff = Backoff(),  # noqa: B008 - it is frozen
     ) -> None:
         self._server = server
@@ -57,7 +57,7 @@ class Store:
         self._seen: dict[bytes, float] = {}  # epoch key -> when it was last as it should be
         self._quiet_since = -math.inf
         self._silent_until = -math.inf
-        self._count = on_event
+        self._on_loss = on_loss  # told for how many seconds no permit is granted
         self._scripts = {name: script(name) for name in SCRIPTS}
         self._shas = {v: sha1(s.encode()).hexdigest() for v, s in self._scripts.items()}
 
@@ -197,7 +197,7 @@ class Store:
         waits = await self._evaluate(link, calls)
         silent = max(waits) / 1000
         if silent > 0 and now >= self._silent_until:
-            self._count("store_losses")
+            self._on_loss(silent)
             logger.warning(
                 "%s has just started, or has lost its data. No permit is granted for %.1f s, until "
                 "all that were granted before are given back or over.",

@@ -6,12 +6,14 @@ import asyncio
 import logging
 import math
 import time
+from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 from scrapy.exceptions import DownloadConnectionRefusedError, DownloadTimeoutError
 
+from semaphore_middleware.core.observer import Event
 from semaphore_middleware.core.permit import Permit
 
 if TYPE_CHECKING:
@@ -27,6 +29,13 @@ NO_ANSWER = (
     ConnectionRefusedError,
 )
 REFUSALS = "semaphore_refusals"  # in a request's meta: how often the site said "not now" to it
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRefused(Event):
+    """A site answered a request that it has too much to do."""
+
+    counter = "refused"
 
 
 class Answers:

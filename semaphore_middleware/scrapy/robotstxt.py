@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from scrapy.downloadermiddlewares.robotstxt import RobotsTxtMiddleware as ScrapyRobotsTxtMiddleware
 from scrapy.utils.httpobj import urlparse_cached
 
+from semaphore_middleware.core.observer import Event
 from semaphore_middleware.model.limits import Limit
 
 if TYPE_CHECKING:
@@ -31,6 +32,13 @@ class RobotsTxtMiddleware(ScrapyRobotsTxtMiddleware):
     async def robot_parser(self, request: Request) -> RobotParser | None:
         await super().robot_parser(request)
         return await super().robot_parser(request)  # now from memory, the same for everyone
+
+
+@dataclass(frozen=True, slots=True)
+class CrawlDelayFound(Event):
+    """The robots.txt of a host asks for a delay between requests."""
+
+    counter = "crawl_delays"
 
 
 class CrawlDelays:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from semaphore_middleware.core.semaphore import default_node
 from semaphore_middleware.errors import SettingsError
 from semaphore_middleware.model.feedback import Backoff
-from semaphore_middleware.model.limits import LONGEST, Limit, Limits, parse_limits
+from semaphore_middleware.model.limits import Limit, Limits, parse_limits
+from semaphore_middleware.model.validation import LONGEST_S
 from semaphore_middleware.redis.keys import check_prefix
 from semaphore_middleware.redis.location import URLS, url_from_environment
 from semaphore_middleware.scrapy.engine import end_crawl
@@ -176,7 +177,7 @@ def _seconds(settings: BaseSettings, name: str, default: float, least: float) ->
     value = settings.get(name)
     try:
         seconds = default if value is None else float(value)
-        if isinstance(value, bool) or not least <= seconds <= LONGEST:
+        if isinstance(value, bool) or not least <= seconds <= LONGEST_S:
             raise ValueError
     except (TypeError, ValueError):
         raise SettingsError(

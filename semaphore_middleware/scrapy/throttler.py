@@ -10,31 +10,32 @@ signal tells of the one, and the end of the task that `fetch` runs in of the oth
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakKeyDictionary, WeakSet
 
 from scrapy import signals
 from scrapy.exceptions import CloseSpider, IgnoreRequest
 
+from semaphore_middleware.core.observer import Event, Observer, PermitWaiting
 from semaphore_middleware.core.permit import Permit
 from semaphore_middleware.core.semaphore import FairSemaphore
-from semaphore_middleware.errors import AcquireTimeoutError, ClosedError, SemaphoreError
+from semaphore_middleware.errors import ClosedError, SemaphoreError
 from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.redis import embedded
 from semaphore_middleware.scrapy.backpressure import Waiters
 from semaphore_middleware.scrapy.collector import spare_the_collector
 from semaphore_middleware.scrapy.concurrency import Hands
 from semaphore_middleware.scrapy.engine import Engine, check_reactor, end_crawl
-from semaphore_middleware.scrapy.responses import REFUSALS, Answers
-from semaphore_middleware.scrapy.robotstxt import CrawlDelays
+from semaphore_middleware.scrapy.responses import REFUSALS, Answers, RequestRefused
+from semaphore_middleware.scrapy.robotstxt import CrawlDelayFound, CrawlDelays
 from semaphore_middleware.scrapy.scopes import scope_finder
 from semaphore_middleware.scrapy.settings import SemaphoreSettings
 from semaphore_middleware.scrapy.startup import introduce, warn_of_mistakes
-from semaphore_middleware.scrapy.watch import Watch
-from semaphore_middleware.telemetry.stats import GateStats
+from semaphore_middleware.telemetry.long_waits import LongWaits
+from semaphore_middleware.telemetry.prometheus import Metrics
+from semaphore_middleware.telemetry.stats import SemaphoreStats
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -57,13 +58,13 @@ def gate_of(crawler: Crawler) -> Gate:
     return _gates[crawler]
 
 
-class Gate:
+class Gate(Observer):
     def __init__(self, crawler: Crawler) -> None:
         check_reactor(crawler)
         self.settings = SemaphoreSettings.read(crawler.settings)
         self._crawler = crawler
         self._engine = Engine(crawler)
-        self._watch = Watch(self.settings)
+        observers = self._observers()
         self.scope_of = scope_finder(self.settings.scope)
         self.waiters = Waiters(self.scope_of, self.settings.limits, self._engine.wake_soon)
         self.answers = Answers(self.settings.backoff_codes, self.settings.backoff_times)
@@ -78,8 +79,7 @@ class Gate:
             prefix=self.settings.prefix,
             backoff=self.settings.backoff,
             url_from=self.settings.url_from,
-            on_event=self._on_event,
-            on_round_trip=self._watch.on_round_trip,
+            observers=observers,
         )
         self.node = self._semaphore.node
         self.sees_transfers = False
@@ -112,9 +112,6 @@ class Gate:
         await self._opened.wait()
         try:
             permit = await self._take(request, scope, limit)
-        except AcquireTimeoutError:
-            self._on_event("timeouts")
-            raise
         except ClosedError:
             return self._send_back(request)
         if request in self._permits:
@@ -123,7 +120,6 @@ class Gate:
             raise SemaphoreError(f"{request} is being fetched already; yield a copy of it")
         self._permits[request] = permit
         self.waiters.got_permit(request)
-        self.stats.acquired(permit, self._semaphore.limit_of(scope))
         if not self.sees_transfers:
             task = asyncio.current_task()
             assert task is not None, "Scrapy runs each fetch in a task of its own"
@@ -138,10 +134,9 @@ class Gate:
         """A permit, and a hand of this node's to use it. CONCURRENT_REQUESTS holds for those who
         come out of a line as well: a permit that would have to wait for it long goes to others.
         """
-        in_line = functools.partial(self._stands_in_line, request, scope)
         timeout = self.settings.acquire_timeout
         while True:
-            permit = await self._semaphore.acquire(scope, limit, timeout, in_line)
+            permit = await self._semaphore.acquire(scope, limit, timeout, request)
             try:
                 if await self.hands.take():
                     if not permit.withdrawn:
@@ -155,10 +150,11 @@ class Gate:
             permit.release()
             await self.hands.wait()
 
-    def _stands_in_line(self, request: Request, scope: str) -> None:
-        self.waiters.stands_in_line(request)
-        self._watch.stands_in_line(scope)
-        self.hands.call_one()  # this one may have been called, and has no use for free hands
+    def on_event(self, event: Event) -> None:
+        """Of the semaphore's events, a request that has to wait is of interest here."""
+        if isinstance(event, PermitWaiting):
+            self.waiters.stands_in_line(cast("Request", event.permit.owner))
+            self.hands.call_one()  # this one may have been called, and has no use for free hands
 
     async def transfer(
         self, request: Request, download: Callable[[Request], Awaitable[Response]]
@@ -202,7 +198,6 @@ class Gate:
         if permit is not None:
             permit.release()
             self.waiters.gave_back(request)
-            self.stats.released()
             self.hands.free()
 
     def again(self, request: Request) -> Request | None:
@@ -210,7 +205,7 @@ class Gate:
         if not self.answers.refused(request):
             request.meta.pop(REFUSALS, None)
             return None
-        self.stats.count("refused")
+        self._semaphore.emit(RequestRefused())
         return self.answers.again(request) if self._retries else None
 
     def _send_back(self, request: Request) -> Request:
@@ -226,16 +221,15 @@ class Gate:
 
     # The crawl's way ----------------------------------------------------------------------------
 
-    @functools.cached_property  # the crawler has none yet when an add-on makes the gate
-    def stats(self) -> GateStats:
-        return self._watch.stats(self._crawler.stats)
+    def _observers(self) -> list[Observer]:
+        # The crawler has no stats yet when an add-on makes the gate.
+        stats = SemaphoreStats(lambda: self._crawler.stats)
+        metrics = Metrics.of(self.settings.metrics_host, self.settings.metrics_port, stats)
+        return [stats, LongWaits(), *([metrics] if metrics else []), self]
 
     def _robots_parsed(self, robotparser: RobotParser, request: Request) -> None:
         if self._delays.heard(robotparser, request):
-            self.stats.count("crawl_delays")
-
-    def _on_event(self, name: str) -> None:
-        self.stats.count(name)
+            self._semaphore.emit(CrawlDelayFound())
 
     async def _open(self) -> None:
         if not self.sees_transfers:
@@ -248,7 +242,6 @@ class Gate:
         spare_the_collector()
         introduce(self.node, self.url or "", self._lodger is not None, self.settings.limits)
         warn_of_mistakes(self._crawler.settings, self.settings.limits)
-        await self._watch.open(self._semaphore, self.stats)
         try:
             await self._open_while_wanted()
         except SemaphoreError as error:
@@ -277,7 +270,6 @@ class Gate:
         self.hands.refuse_all(ClosedError("the spider is closing"))
 
     async def _close(self) -> None:
-        await self._watch.close()
         # Scrapy goes on with the transfer of a cancelled fetch, even past the end of the crawl.
         transfers = [task for task in self._on_wire.values() if task is not None]
         for task in transfers:
@@ -288,7 +280,6 @@ class Gate:
         await self._semaphore.close()
         if self._lodger is not None:
             self._lodger.leave()
-        self.stats.close()
         if self._failed:
             self._engine.end_with_failure()
         _gates.pop(self._crawler, None)

@@ -8,6 +8,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 
+from semaphore_middleware.core.observer import Event, Observer, PermitWaiting
 from semaphore_middleware.core.permit import Stage
 from semaphore_middleware.core.semaphore import FairSemaphore
 from semaphore_middleware.errors import SemaphoreError
@@ -20,22 +21,23 @@ AGAIN = 600.0  # seconds until a scope is explained again: a slow site has other
 NAMED = 5  # nodes that are named as holders
 
 
-class LongWaits:
+class LongWaits(Observer):
     """One line speaks for all that wait for a scope when it is written: no request is explained
     twice. It costs a timer a scope, for the one that waits longest, and a line a look at the
     server.
     """
 
-    def __init__(self, semaphore: FairSemaphore) -> None:
-        self._semaphore = semaphore
+    def __init__(self) -> None:
         self._timers: dict[str, asyncio.TimerHandle] = {}  # of all scopes that are watched
         self._explained: dict[str, float] = {}  # scope -> who asked until then is
         self._looks: set[asyncio.Task[None]] = set()
 
-    def watch(self, scope: str) -> None:
-        """A request of this scope has to wait."""
-        if scope not in self._timers:
-            self._look_in(LONG, scope)
+    async def open(self, semaphore: FairSemaphore) -> None:
+        self._semaphore = semaphore
+
+    def on_event(self, event: Event) -> None:
+        if isinstance(event, PermitWaiting) and event.permit.scope not in self._timers:
+            self._look_in(LONG, event.permit.scope)
 
     async def close(self) -> None:
         for timer in self._timers.values():
@@ -104,8 +106,8 @@ def explanation(seen: Inspection, longest: float, here: int) -> str:
 
 def _limit(seen: Inspection) -> str:
     limit = f"The limit is {seen.limit or 'unknown'}"
-    if seen.limit and seen.most and seen.most > seen.limit:
-        limit += f", of at most {seen.most}, as the site's answers want it"
+    if seen.limit and seen.limit_max and seen.limit_max > seen.limit:
+        limit += f", of at most {seen.limit_max}, as the site's answers want it"
     if seen.set_by and not seen.paused:
         limit += f", and {seen.set_by} has set a rule"
     return f"{limit}."
@@ -129,12 +131,13 @@ def _reasons(seen: Inspection) -> Iterator[str]:
     """What else than holders is in the way."""
     if seen.paused:
         yield f"{seen.set_by or 'An operator'} has paused the site until it is resumed."
-    if seen.quiet:
-        yield f"The site said 'not now', so nothing starts there for another {seen.quiet:.0f} s."
+    if seen.backoff_left:
+        left = f"{seen.backoff_left:.0f} s"
+        yield f"The site said 'not now', so nothing starts there for another {left}."
     if seen.delay:
         yield f"Requests start {seen.delay:.3g} s apart."
     free = seen.limit is not None and len(seen.holders) < seen.limit
-    if free and not (seen.paused or seen.quiet or seen.delay):
+    if free and not (seen.paused or seen.backoff_left or seen.delay):
         yield (
             "Permits are free, so its turn is now; or the server has lost its data, and waits "
             "until all that were granted before are over."

@@ -14,12 +14,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from semaphore_middleware.core.permit import Permit, Stage
+from semaphore_middleware.core.observer import Event, Observer, PermitGranted, RoundTrip
+from semaphore_middleware.core.permit import Stage
 from semaphore_middleware.core.semaphore import FairSemaphore
 from semaphore_middleware.errors import SettingsError
 from semaphore_middleware.model.rules import LIMITLESS
 from semaphore_middleware.telemetry.endpoint import Endpoint
-from semaphore_middleware.telemetry.stats import CrawlStats, GateStats
+from semaphore_middleware.telemetry.stats import SemaphoreStats
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
@@ -35,7 +36,7 @@ BUSY = 100  # permits from which on a scope is
 OTHERS = "(others)"  # what all further scopes are called together
 LONG = 100  # characters of a scope's name, above which it is cut
 
-EVENTS = {  # of GateStats: their counters, and what these say
+EVENTS = {  # of SemaphoreStats: their counters, and what these say
     "lost": ("semaphore_permits_lost", "Permits that could not be renewed in time."),
     "backoffs": ("semaphore_backoffs", "Times a site said 'not now' to this node."),
     "timeouts": ("semaphore_timeouts", "Requests that waited longer than they may."),
@@ -110,18 +111,17 @@ class Scopes:
             yield None, self._others
 
 
-class Metrics:
-    def __init__(self, host: str, port: int) -> None:
+class Metrics(Observer):
+    def __init__(self, host: str, port: int, stats: SemaphoreStats) -> None:
         self._host = host
         self._port = port
+        self._stats = stats
         self._scopes = Scopes()
         self._round_trips = Histogram(ROUND_TRIPS)
-        self.round_trip = self._round_trips.observe
-        """The server took so many seconds to answer."""
         self._endpoint = Endpoint(self._page)
 
     @classmethod
-    def of(cls, host: str, port: int | None) -> Metrics | None:
+    def of(cls, host: str, port: int | None, stats: SemaphoreStats) -> Metrics | None:
         """None: they are off. Raises `SettingsError` where they cannot be on."""
         if port is None:
             return None
@@ -132,16 +132,11 @@ class Metrics:
                 f"SEMAPHORE_METRICS_PORT = {port}: this needs prometheus-client; "
                 "install it with: pip install 'scrapy-semaphore[metrics]'"
             ) from None
-        return cls(host, port)
+        return cls(host, port, stats)
 
-    def stats(self, stats: CrawlStats) -> GateStats:
-        """The stats of a crawl that is measured."""
-        return MeasuredStats(stats, self)
-
-    async def open(self, semaphore: FairSemaphore, stats: GateStats) -> None:
+    async def open(self, semaphore: FairSemaphore) -> None:
         """Serve. A port that is taken must not end a crawl, so that is only said."""
         self._semaphore = semaphore
-        self._stats = stats
         try:
             address = await self._endpoint.open(self._host, self._port)
         except OSError as error:
@@ -158,8 +153,12 @@ class Metrics:
     async def close(self) -> None:
         await self._endpoint.close()
 
-    def granted(self, permit: Permit, acquired: Callable[[str], int]) -> None:
-        self._scopes.of(permit.scope, acquired).waits.observe(permit.wait)
+    def on_event(self, event: Event) -> None:
+        if isinstance(event, PermitGranted):
+            permit = event.permit
+            self._scopes.of(permit.scope, self._stats.acquired_of).waits.observe(permit.wait)
+        elif isinstance(event, RoundTrip):
+            self._round_trips.observe(event.seconds)
 
     # When somebody asks -------------------------------------------------------------------------
 
@@ -234,18 +233,6 @@ class Metrics:
             name = self._scopes.of(permit.scope, self._stats.acquired_of).name
             (held if permit.stage is Stage.HELD else waiting)[name] += 1
         return held, waiting
-
-
-class MeasuredStats(GateStats):
-    """Apart, so that a crawl without metrics does nothing for them."""
-
-    def __init__(self, stats: CrawlStats, metrics: Metrics) -> None:
-        super().__init__(stats)
-        self._metrics = metrics
-
-    def acquired(self, permit: Permit, limit: int | None) -> None:
-        super().acquired(permit, limit)
-        self._metrics.granted(permit, self.acquired_of)
 
 
 def label(scope: str) -> str:

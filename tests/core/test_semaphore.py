@@ -17,7 +17,7 @@ from semaphore_middleware import (
     Limit,
     SettingsError,
 )
-from semaphore_middleware.model.limits import ALLOWED
+from semaphore_middleware.model.limits import ALLOWED_LIMIT
 from tests.support.nodes import AGES, Loop, eventually, in_asyncio
 from tests.support.servers import RedisServer
 
@@ -257,7 +257,9 @@ async def test_prefixes_keep_programs_apart(server: RedisServer) -> None:
 @in_asyncio
 async def test_what_is_no_limit_is_refused(server: RedisServer, limit: Any) -> None:
     async with FairSemaphore(server.url) as semaphore:
-        with pytest.raises(SettingsError, match=re.escape(f"limit = {limit!r}: {ALLOWED}")):
+        with pytest.raises(
+            SettingsError, match=re.escape(f"limit = {limit!r}: allowed is {ALLOWED_LIMIT}")
+        ):
             await semaphore.acquire("s", limit)
 
 

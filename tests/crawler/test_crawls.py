@@ -15,12 +15,11 @@ from tests.crawler.conftest import (
     StartScrapy,
     assert_each_page_was_asked_for_once,
     crawl,
-    crawl_keys,
     pages_asked_for,
     serving,
     start_together,
-    wait_until,
 )
+from tests.support.frontier import crawl_keys, wait_until
 from tests.support.servers import RedisServer, free_port
 
 

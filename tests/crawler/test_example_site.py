@@ -10,7 +10,8 @@ from http.client import HTTPConnection
 import pytest
 
 from crawler.example_site import FORBIDDEN, ExampleSite, page, path_of
-from tests.crawler.conftest import serving, wait_until
+from tests.crawler.conftest import serving
+from tests.support.frontier import wait_until
 
 
 def ask(site: ExampleSite, path: str, host: str = "127.0.0.1") -> HTTPConnection:

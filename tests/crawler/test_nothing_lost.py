@@ -12,21 +12,19 @@ import pytest
 from redis import Redis
 
 from crawler.example_site import ExampleSite
-from semaphore_middleware.frontier.client import Entry
-from semaphore_middleware.frontier.prefetch import OF_A_SITE
+from semaphore_middleware.frontier.client import NewRequest
+from semaphore_middleware.frontier.prefetch import SITE_BATCH
 from tests.crawler.conftest import (
     HOST,
     Scrapy,
     StartScrapy,
     assert_each_page_was_asked_for_once,
     crawl,
-    crawl_keys,
     pages_asked_for,
     serving,
     start_together,
-    wait_until,
 )
-from tests.frontier.outside import OutsideCrawl
+from tests.support.frontier import BlockingClient, crawl_keys, wait_until
 from tests.support.servers import RedisServer
 
 SHORT_LEASES = ("-s", "CRAWL_LEASE=0.5", "-s", "SEMAPHORE_LEASE=1")
@@ -64,10 +62,10 @@ def test_what_a_killed_node_had_taken_ahead_is_fetched_by_the_others(
     with serving(pages=80, latency=0.03) as site:
         slow = crawl(site, *SHORT_LEASES, "-s", "CONCURRENT_REQUESTS_PER_DOMAIN=1")
         victim, other = start_together(scrapy, client, 2, slow, name="killing")
-        hand = OutsideCrawl(client, "killing", "test").key(f"hand:{name_of(victim)}")
-        wait_until(lambda: client.hlen(hand) > OF_A_SITE)
+        hand = BlockingClient(client, "killing", "test").key(f"taken:{name_of(victim)}")
+        wait_until(lambda: client.hlen(hand) > SITE_BATCH)
         victim.kill()
-        assert client.hlen(hand) > OF_A_SITE / 2
+        assert client.hlen(hand) > SITE_BATCH / 2
         assert other.finishes()
         assert site.judge.missed(HOST) == []
         assert site.judge.record(HOST).most == 1
@@ -124,7 +122,7 @@ def test_a_resting_node_wakes_by_itself_when_a_mark_ends(
     scrapy: StartScrapy, client: Redis, site: ExampleSite, tmp_path: Path
 ) -> None:
     (tmp_path / "resting.py").write_text(WITHOUT_HEARTBEAT)
-    dead = OutsideCrawl(client, "resting", "dead", lease=4.0)  # longer than a node takes to rest
+    dead = BlockingClient(client, "resting", "dead", lease=4.0)  # longer than a node takes to rest
     dead.joins()
     dead.works()
     assert scrapy("runspider", "resting.py", "-a", f"url={site.url}").finishes()
@@ -139,10 +137,10 @@ def test_a_node_that_wakes_goes_on_crawling(scrapy: StartScrapy, client: Redis) 
         frozen, awake = start_together(scrapy, client, 2, short, name="freezing")
         wait_until(lambda: pages_asked_for(site) > 10)
         name = name_of(frozen)
-        frozen.process.send_signal(signal.SIGSTOP)
-        working = OutsideCrawl(client, "freezing", "test").key("working")
+        frozen.send(signal.SIGSTOP)
+        working = BlockingClient(client, "freezing", "test").key("working")
         wait_until(lambda: client.zscore(working, name) is None)
-        frozen.process.send_signal(signal.SIGCONT)
+        frozen.send(signal.SIGCONT)
         assert [awake.finishes(), frozen.finishes()] == [True] * 2
         assert site.judge.missed(HOST) == []
     assert crawl_keys(client) == []
@@ -156,10 +154,10 @@ def test_a_node_that_wakes_after_the_end_leaves_no_trace(
         short = crawl(site, *SHORT_LEASES)
         frozen, awake = start_together(scrapy, client, 2, short, name="freezing")
         wait_until(lambda: pages_asked_for(site) > 10)
-        frozen.process.send_signal(signal.SIGSTOP)
+        frozen.send(signal.SIGSTOP)
         assert awake.finishes()
         assert site.judge.missed(HOST) == []
-        frozen.process.send_signal(signal.SIGCONT)
+        frozen.send(signal.SIGCONT)
         assert frozen.finishes()
     assert crawl_keys(client) == []
 
@@ -197,8 +195,8 @@ def test_a_page_is_in_hand_until_its_items_are_through(
 ) -> None:
     (tmp_path / "gated.py").write_text(GATED)
     node = scrapy("runspider", "gated.py", "-a", f"url={site.url}", *SHORT_LEASES)
-    shared = OutsideCrawl(client, "gated", "test")
-    wait_until(lambda: pages_asked_for(site) == 2 and shared.now.unfinished == 1)
+    shared = BlockingClient(client, "gated", "test")
+    wait_until(lambda: pages_asked_for(site) == 2 and shared.size.unfinished == 1)
     node.kill()
     (tmp_path / "open").touch()
     again = scrapy("runspider", "gated.py", "-a", f"url={site.url}", *SHORT_LEASES)
@@ -212,13 +210,13 @@ def test_a_page_is_in_hand_until_its_items_are_through(
 def test_a_request_that_cannot_be_read_does_not_hold_up_the_crawl(
     scrapy: StartScrapy, client: Redis, site: ExampleSite
 ) -> None:
-    spoiler = OutsideCrawl(client, "spoilt", "test")
+    spoiler = BlockingClient(client, "spoilt", "test")
     spoiler.joins()
-    spoiler.pushes(Entry(spoiler.new_id(), score=-1, site="", data=b"no request"))
+    spoiler.pushes(NewRequest(spoiler.new_id(), score=-1, site="", data=b"no request"))
     spoiler.leaves()
     node = scrapy(*crawl(site, "-s", "CRAWL=spoilt"))
     assert node.finishes()
-    assert node.log.count("A request cannot be read any more and is dropped") == 1
+    assert node.log.count("A request cannot be decoded and is dropped") == 1
     assert_each_page_was_asked_for_once(site)
     assert crawl_keys(client) == []
 
@@ -241,7 +239,7 @@ def test_links_found_while_the_server_is_away_are_kept(
         node = scrapy(*crawl(site), url=lasting.url)
         wait_until(lambda: pages_asked_for(site) > 1)  # the second level's, with links to a third
         lasting.kill()
-        wait_until(lambda: "is away" in node.log and site.judge.record(HOST).now == 0)
+        wait_until(lambda: "is unavailable" in node.log and site.judge.record(HOST).now == 0)
         site.latency = 0.01
         lasting.start()
         assert node.finishes()
@@ -263,7 +261,7 @@ def test_a_crawl_that_its_server_has_lost_begins_anew(
             server.start()
         else:
             client.flushall()
-        wait_until(lambda: all("begins anew" in node.log for node in nodes))
+        wait_until(lambda: all("starts over" in node.log for node in nodes))
         site.latency = 0.01
         assert [node.finishes() for node in nodes] == [True] * 2
         assert site.judge.missed(HOST) == []
@@ -274,11 +272,11 @@ def test_a_crawl_that_its_server_has_lost_begins_anew(
 def test_a_node_with_nothing_in_hand_begins_a_lost_crawl_at_its_start(
     scrapy: StartScrapy, client: Redis, site: ExampleSite
 ) -> None:
-    holder = OutsideCrawl(client, "losing", "test", lease=3600)
+    holder = BlockingClient(client, "losing", "test", lease=3600)
     holder.joins()
     holder.works()
     node = scrapy(*crawl(site, *SHORT_LEASES, "-s", "CRAWL=losing"))
-    wait_until(lambda: not site.judge.missed(HOST) and holder.now.unfinished == 0)
+    wait_until(lambda: not site.judge.missed(HOST) and holder.size.unfinished == 0)
     client.flushall()
     assert node.finishes()
     assert set(site.judge.record(HOST).pages.values()) == {2}

@@ -8,7 +8,8 @@ from aiohttp import web
 from redis import Redis
 
 from crawler.example_site import ExampleSite
-from tests.crawler.conftest import HOST, StartScrapy, in_a_thread, start_together, wait_until
+from tests.crawler.conftest import HOST, StartScrapy, in_a_thread, start_together
+from tests.support.frontier import wait_until
 
 FULL, FREE = HOST, "localhost"
 

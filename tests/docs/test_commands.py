@@ -29,7 +29,7 @@ RUN_HERE = ("scrapy crawl site ", "make crawl", "python -m pydoc ")
 LIVE = "scrapy semaphore (watch|serve)$"  # they end when somebody ends them
 RUN_BY = {  # page -> what its commands begin with, and the test that runs them
     "README.md": (LIVE, "tests/console/cli/test_watch.py"),
-    "docs/commands.md": ("scrapy semaphore ", "tests/console/cli/test_page.py"),
+    "docs/commands.md": ("scrapy semaphore ", "tests/console/cli/test_docs_commands.py"),
     "docs/page.md": (
         "(SEMAPHORE_TOKEN=.* )?scrapy semaphore serve",
         "tests/console/web/test_serve.py",

@@ -10,7 +10,7 @@ import pytest
 
 from semaphore_middleware import Limit, SettingsError
 from semaphore_middleware.model.hosts import normal_host
-from semaphore_middleware.model.limits import ALLOWED, Limits, parse_limit, parse_limits
+from semaphore_middleware.model.limits import ALLOWED_LIMIT, Limits, parse_limit, parse_limits
 
 DEFAULT = Limit(8, delay=1, jitter=0.5)
 SETTING = "SEMAPHORE_LIMITS"
@@ -123,12 +123,12 @@ BAD = [0, -1, 1.5, 2.0, "2", True, False, [], (1,), math.nan]
 
 @pytest.mark.parametrize("value", BAD)
 def test_a_value_that_is_no_limit_is_refused(value: Any) -> None:
-    message = re.escape(f"{SETTING}['example.com'] = {value!r}: {ALLOWED}")
+    message = re.escape(f"{SETTING}['example.com'] = {value!r}: allowed is {ALLOWED_LIMIT}")
     with pytest.raises(SettingsError, match=message):
         limits({"example.com": value})
     with pytest.raises(SettingsError, match=re.escape(f"{SETTING}['*.example.com'] = {value!r}")):
         limits({"*.example.com": value})
-    message = re.escape(f"{SETTING}['a']['concurrency'] = {value!r}: {ALLOWED}")
+    message = re.escape(f"{SETTING}['a']['concurrency'] = {value!r}: allowed is {ALLOWED_LIMIT}")
     with pytest.raises(SettingsError, match=message):
         limits({"a": {"concurrency": value}})
 
@@ -157,7 +157,9 @@ def test_a_value_that_is_no_limit_is_refused(value: Any) -> None:
 def test_a_dict_with_a_mistake_is_refused_by_the_key_at_fault(
     limit: dict[Any, Any], at_fault: str
 ) -> None:
-    with pytest.raises(SettingsError, match=re.escape(f"{SETTING}['a']{at_fault}{ALLOWED}")):
+    with pytest.raises(
+        SettingsError, match=re.escape(f"{SETTING}['a']{at_fault}allowed is {ALLOWED_LIMIT}")
+    ):
         limits({"a": limit})
 
 
@@ -202,5 +204,5 @@ def test_one_limit_is_read_like_those_of_the_table() -> None:
     assert parse_limit(3, "here", DEFAULT) == Limit(3, 1, 0.5)
     assert parse_limit({"adaptive": True}, "here", DEFAULT) == Limit(8, 1, 0.5, adaptive=True)
     assert parse_limit({"concurrency": None}, "here", DEFAULT) is None
-    with pytest.raises(SettingsError, match=re.escape(f"here = 0: {ALLOWED}")):
+    with pytest.raises(SettingsError, match=re.escape(f"here = 0: allowed is {ALLOWED_LIMIT}")):
         parse_limit(0, "here", DEFAULT)

@@ -99,7 +99,7 @@ async def test_it_is_one_value_for_all_nodes_and_outlives_the_idle_scope(
     assert 4 <= answer.limit == len(answer.granted) <= 7
     seen = await a.inspect("s")
     assert len(seen.waiters) == MOST - answer.limit
-    assert (seen.limit, seen.most) == (answer.limit, MOST)
+    assert (seen.limit, seen.limit_max) == (answer.limit, MOST)
 
 
 @in_asyncio

@@ -203,7 +203,7 @@ async def test_a_pause_outlives_the_idle_scope(server: RedisServer, outside: Out
     again = (await b.acquire("s", 1, limit=LIMIT)).again
     assert again is not None
     assert 29 < again <= 30
-    assert (await b.inspect("s")).quiet == pytest.approx(again, abs=1)
+    assert (await b.inspect("s")).backoff_left == pytest.approx(again, abs=1)
 
 
 @in_asyncio

@@ -193,7 +193,7 @@ async def test_resume_ends_the_pause_that_a_site_asked_for(server: RedisServer) 
         waiting = crowd(node, 1, 2)
 
         async def quiet() -> bool:
-            return bool((await operator.inspect(HOST)).quiet)
+            return bool((await operator.inspect(HOST)).backoff_left)
 
         await eventually(quiet)
         assert not waiting[0].done()

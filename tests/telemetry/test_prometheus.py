@@ -10,8 +10,10 @@ import pytest
 from scrapy import Request
 
 from semaphore_middleware import FairSemaphore
+from semaphore_middleware.core.observer import RoundTrip
 from semaphore_middleware.telemetry import prometheus as metrics
 from tests.support.crawls import ADD_ON, PATIENCE, Crawl, asyncio_test, both, until, waiting
+from tests.support.nodes import Recorder
 from tests.support.scrapes import HOST, address, scrape, visit
 from tests.support.servers import RedisServer
 from tests.support.site import Site
@@ -235,13 +237,17 @@ async def test_any_scope_has_a_name_that_can_be_read(
 
 @asyncio_test
 async def test_a_program_can_hear_how_long_the_server_takes(server: RedisServer) -> None:
-    heard: list[float] = []
+    recorder = Recorder()
+
+    def heard() -> list[float]:
+        return [event.seconds for event in recorder.events if isinstance(event, RoundTrip)]
+
     async with (
-        FairSemaphore(server.url, on_round_trip=heard.append) as semaphore,
+        FairSemaphore(server.url, observers=[recorder]) as semaphore,
         semaphore.permit("s", 1) as permit,
     ):
-        assert len(heard) == 1
+        assert len(heard()) == 1
         assert list(semaphore.permits()) == [permit]
-    assert len(heard) > 1
-    assert all(0 < seconds < PATIENCE for seconds in heard)
+    assert len(heard()) > 1
+    assert all(0 < seconds < PATIENCE for seconds in heard())
     assert list(semaphore.permits()) == []

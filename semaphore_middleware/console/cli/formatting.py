@@ -55,8 +55,8 @@ def limit_of(seen: Inspection) -> str:
     if seen.limit is None:
         return NOTHING
     limit = limit_word(seen.limit)
-    if seen.most is not None and seen.most > seen.limit:
-        return f"{limit} ({limit_word(seen.most)})"
+    if seen.limit_max is not None and seen.limit_max > seen.limit:
+        return f"{limit} ({limit_word(seen.limit_max)})"
     return limit
 
 

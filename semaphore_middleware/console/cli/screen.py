@@ -91,8 +91,8 @@ def _state(seen: Inspection) -> Text | str:
     """The one thing that says most of why nothing starts just now."""
     if seen.paused:
         return Text("paused", "yellow")
-    if seen.quiet:
-        return Text(f"quiet {time_of(seen.quiet)}", "yellow")
+    if seen.backoff_left:
+        return Text(f"quiet {time_of(seen.backoff_left)}", "yellow")
     return f"every {set_time(seen.delay)}" if seen.delay else "-"
 
 

@@ -52,7 +52,7 @@ def scopes(seen: Sequence[Inspection], width: int) -> list[Text]:
             time_or_nothing(longest_wait(one)),
             set_time(one.delay) if one.delay else NOTHING,
             time_or_nothing(one.next_start),
-            _marked(time_or_nothing(one.quiet)),
+            _marked(time_or_nothing(one.backoff_left)),
             _marked("paused" if one.paused else NOTHING),
             _operator(one.set_by),
         )

@@ -41,7 +41,7 @@ async def test_limits_stay_as_the_nodes_have_them(server: RedisServer) -> None:
         async with FairSemaphore(server.url) as operator:
             assert await operator.evict(dead.node) == (3, 0)
             seen = await operator.inspect(SITE)
-        assert (seen.limit, seen.most, seen.delay) == (3, 3, 0)
+        assert (seen.limit, seen.limit_max, seen.delay) == (3, 3, 0)
         assert [member.id for member in seen.holders] == ["other:1", "other:2", "other:3"]
 
 

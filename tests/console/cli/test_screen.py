@@ -18,7 +18,7 @@ def seen(
 ) -> Inspection:
     holders = tuple(Member(f"n:{i}", 1.0, 15.0) for i in range(held))
     waiters = tuple(Member(f"n:{i}", 90.0 - i, 15.0) for i in range(waiting))
-    fields = {"limit": 4, "most": 4, "grants": grants} | more
+    fields = {"limit": 4, "limit_max": 4, "grants": grants} | more
     return Inspection(scope=scope, holders=holders, waiters=waiters, **fields)  # type: ignore[arg-type]
 
 
@@ -34,8 +34,8 @@ def test_a_screen_of_80_by_24() -> None:
                 seen("www.example.org", held=4, waiting=12, grants=10 + 6 * look),
                 seen("shop.example.org", held=look % 5, grants=2 * look),
                 seen("api.example.net", held=1, waiting=3, grants=look, delay=0.25),
-                seen("a-very-long-name.of.a-department.example.edu", paused=True, quiet=9.0),
-                seen("slow.example", limit=2, most=8, quiet=90.0),
+                seen("a-very-long-name.of.a-department.example.edu", paused=True, backoff_left=9.0),
+                seen("slow.example", limit=2, limit_max=8, backoff_left=90.0),
             ],
             now=100 + 0.5 * look,
         )

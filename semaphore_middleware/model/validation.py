@@ -1,0 +1,94 @@
+"""Checks of numbers, truth values and choices that users write, wherever they write them.
+
+Each check takes the value and where it was set (`SEMAPHORE_LEASE`, `--port`), returns the value in
+its own type, or raises `SettingsError`, which says what was set, where, and what is allowed. With
+`text=True` a number or truth value may also be written as text, as on a command line.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from typing import Any
+
+from semaphore_middleware.errors import SettingsError
+
+LONGEST_S = 1e9
+"""The longest time allowed anywhere, in seconds: Redis counts milliseconds in 64 bits."""
+
+
+def check_number(
+    value: Any,
+    where: str,
+    *,
+    least: float = 0.0,
+    most: float = LONGEST_S,
+    allowed: str = "",
+    text: bool = False,
+) -> float:
+    """A number from `least` to `most`."""
+    number = _number(value, text)
+    if number is None or not least <= number <= most:
+        raise not_allowed(value, where, allowed or f"a number {_range(least, most)}")
+    return float(number)
+
+
+def check_integer(
+    value: Any,
+    where: str,
+    *,
+    least: int,
+    most: float = math.inf,
+    allowed: str = "",
+    text: bool = False,
+) -> int:
+    """An integer from `least` to `most`. Only with `text` may it be written as 2.0."""
+    number = _number(value, text)
+    is_integer = isinstance(number, int) or (text and number is not None and number % 1 == 0)
+    if number is None or not is_integer or not least <= number <= most:
+        raise not_allowed(value, where, allowed or f"an integer {_range(least, most)}")
+    return int(number)
+
+
+def check_truth(
+    value: Any, where: str, *, allowed: str = "True or False", text: bool = False
+) -> bool:
+    """True or False. With `text` also 1, 0, and these four as text, in upper or lower case."""
+    if text:
+        value_of = {"true": True, "1": True, "false": False, "0": False}
+        truth = value_of.get(str(value).strip().lower())
+    else:
+        truth = value if isinstance(value, bool) else None
+    if truth is None:
+        raise not_allowed(value, where, allowed)
+    return truth
+
+
+def check_choice(value: Any, where: str, choices: Collection[str], *, allowed: str = "") -> str:
+    """One of a few texts."""
+    if not isinstance(value, str) or value not in choices:
+        raise not_allowed(value, where, allowed or " or ".join(map(repr, choices)))
+    return value
+
+
+def not_allowed(value: Any, where: str, allowed: str) -> SettingsError:
+    """The error for a value that is not allowed. A command's option is shown as it was typed."""
+    what = f"{where} {value}" if where.startswith("--") else f"{where} = {value!r}"
+    return SettingsError(f"{what}: allowed is {allowed}")
+
+
+def _number(value: Any, text: bool) -> float | None:
+    """The value as a number; None if it is none."""
+    if text and isinstance(value, str):
+        for read in (int, float):
+            try:
+                return read(value)
+            except ValueError:
+                pass
+        return None
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _range(least: float, most: float) -> str:
+    text = f">= {least:g}" + (f" and <= {most:g}" if most < math.inf else "")
+    return text.replace("e+0", "e")
