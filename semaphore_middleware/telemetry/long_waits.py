@@ -93,7 +93,7 @@ class LongWaits(Observer):
 
 
 def explanation(seen: Inspection, longest: float, here: int) -> str:
-    """Why requests of a scope wait, in one line: the longest for `longest` s, `here` in all here."""
+    """Why requests of a scope wait, in one line. `here` of them are this node's."""
     return " ".join(
         (
             f"{seen.scope}: a request has waited {longest:.0f} s for a permit.",
