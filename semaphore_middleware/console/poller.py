@@ -6,7 +6,7 @@ import asyncio
 import time
 
 from semaphore_middleware.console.web.state import Seen
-from semaphore_middleware.core.semaphore import FairSemaphore
+from semaphore_middleware.core.admin import Admin
 from semaphore_middleware.errors import SemaphoreError
 
 EVERY = 1.0  # seconds from the end of a survey to the begin of the next
@@ -16,7 +16,7 @@ LATE = 3.0  # times as long as the last: a survey that takes that long is not an
 
 
 class Lookout:
-    def __init__(self, semaphore: FairSemaphore) -> None:
+    def __init__(self, semaphore: Admin) -> None:
         self._semaphore = semaphore
         self._seen: Seen | None = None
         self._began = self._took = self._next = 0.0

@@ -69,7 +69,7 @@ class LongWaits(Observer):
     async def _explain(self, scope: str) -> None:
         next_look = LONG_WAIT_S
         try:
-            seen = await self._semaphore.inspect(scope)
+            seen = await self._semaphore.admin.inspect(scope)
             longest = max(self._unexplained(scope), default=0.0)
             if longest >= LONG_WAIT_S:  # it may have got its permit meanwhile
                 logger.info("%s", explanation(seen, longest, len(list(self._waits(scope)))))

@@ -62,7 +62,7 @@ async def serving(server: RedisServer, token: str | None = TOKEN) -> AsyncIterat
 
     reactor: Any = installed  # mypy sees a module there
     async with FairSemaphore(server.url, node="page") as semaphore:
-        site = PageSite(Answers(semaphore, Guard("127.0.0.1", token), "redis://the-server"))
+        site = PageSite(Answers(semaphore.admin, Guard("127.0.0.1", token), "redis://the-server"))
         listening = reactor.listenTCP(0, site, interface="127.0.0.1")
         url = f"http://127.0.0.1:{listening.getHost().port}/"
         try:
@@ -95,7 +95,7 @@ async def fill(semaphore: FairSemaphore, scope: str, held: int, waiting: int = 0
         line.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     async def all_there() -> bool:
-        return len((await semaphore.inspect(scope)).waiters) == waiting
+        return len((await semaphore.admin.inspect(scope)).waiters) == waiting
 
     await eventually(all_there)
     return permits

@@ -46,7 +46,7 @@ async def test_they_say_what_is_held_waits_and_was_granted(
     requests = [Request(site.url(f"/slow/{n}")) for n in range(5)]
     crawl = Crawl(server, *requests, by=by, limit=2, SEMAPHORE_METRICS_PORT=0)
     url = await address(caplog)
-    # The middleware alone has all of them wait at the gate, the add-on a limit's worth.
+    # With the middleware alone all of them wait for permits, with the add-on a limit's worth.
     waiters = 2 if by is ADD_ON else 3
     await site.until(lambda: site.now == 2)
     await until(lambda: waiting(server) == waiters)

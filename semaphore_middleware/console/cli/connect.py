@@ -6,19 +6,15 @@ A crawl waits for its server; who types a command wants to hear at once that it 
 from __future__ import annotations
 
 import asyncio
-import getpass
-import os
-import socket
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from enum import IntEnum
 from typing import TYPE_CHECKING, TypeVar
 
-from semaphore_middleware.core.semaphore import FairSemaphore
+from semaphore_middleware.core.admin import Admin
 from semaphore_middleware.errors import ServerUnreachableError
 from semaphore_middleware.redis import embedded
-from semaphore_middleware.redis.connection import Server
-from semaphore_middleware.redis.location import URLS
+from semaphore_middleware.redis.location import URL_NAMES
 from semaphore_middleware.scrapy.settings import SemaphoreSettings
 
 if TYPE_CHECKING:
@@ -50,8 +46,8 @@ class CommandError(Exception):
         self.status = status
 
 
-def open_semaphore(settings: BaseSettings) -> FairSemaphore:
-    """The semaphore of crawls with these settings, not open yet.
+def open_semaphore(settings: BaseSettings) -> Admin:
+    """What operators see and set of crawls with these settings.
 
     Starts no embedded server. Raises `SettingsError`, and `CommandError` if there is no server.
     """
@@ -59,15 +55,14 @@ def open_semaphore(settings: BaseSettings) -> FairSemaphore:
     url, url_from = ours.url or embedded.find(), ours.url_from
     if url is None:
         raise CommandError(
-            f"no server's address is given ({' or '.join(URLS)}, in the settings, by -s, or in the "
-            "environment), and no embedded server runs",
+            f"no server's address is given ({' or '.join(URL_NAMES)}, in the settings, by -s, "
+            "or in the environment), and no embedded server runs",
             Status.NO_SERVER,
         )
-    return FairSemaphore(
+    return Admin(
         url,
-        node=settings.get("SEMAPHORE_NODE") or _user_at_host(),
+        name=settings.get("SEMAPHORE_NODE"),
         lease=ours.lease,
-        recovery_wait=ours.recovery_wait,
         prefix=ours.prefix,
         url_from=url_from,
     )
@@ -85,34 +80,16 @@ def check_rich() -> None:
 
 
 @asynccontextmanager
-async def session(settings: BaseSettings) -> AsyncIterator[FairSemaphore]:
-    """The open semaphore. Raises also `ServerUnreachableError` and `ServerRefusedError`."""
-    semaphore = open_semaphore(settings)
-    await semaphore.open(wait=False)
-    try:
-        yield semaphore
-    finally:
-        await semaphore.close()
+async def session(settings: BaseSettings) -> AsyncIterator[Admin]:
+    """The operator's actions on the server of these settings."""
+    async with open_semaphore(settings) as admin:
+        yield admin
 
 
-async def answered(semaphore: FairSemaphore, answer: Awaitable[T]) -> T:
+async def answered(semaphore: Admin, answer: Awaitable[T]) -> T:
     """The server's answer. Raises `ServerUnreachableError` if that does not come soon."""
     try:
         async with asyncio.timeout(PATIENCE):
             return await answer
     except TimeoutError:
-        raise ServerUnreachableError(f"lost {name_of(semaphore)}: no answer") from None
-
-
-def name_of(semaphore: FairSemaphore) -> str:
-    """Its server's, which shows no password."""
-    assert semaphore.url
-    return str(Server(semaphore.url, PATIENCE))
-
-
-def _user_at_host() -> str:
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a container's user may have no name
-        user = str(os.getuid())
-    return f"{user}@{socket.gethostname()}"
+        raise ServerUnreachableError(f"lost {semaphore.server}: no answer") from None

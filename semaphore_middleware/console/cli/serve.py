@@ -8,7 +8,7 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from semaphore_middleware.console.cli.connect import CommandError, Status, name_of, session
+from semaphore_middleware.console.cli.connect import CommandError, Status, session
 from semaphore_middleware.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ async def _serve(settings: BaseSettings, guard: Guard, host: str, port: int) -> 
 
     reactor: Any = installed
     async with session(settings) as semaphore:
-        site = PageSite(Answers(semaphore, guard, name_of(semaphore)))
+        site = PageSite(Answers(semaphore, guard, semaphore.server))
         try:
             listening = reactor.listenTCP(port, site, interface=host)
         except CannotListenError as error:

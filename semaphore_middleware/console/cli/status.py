@@ -17,7 +17,7 @@ from semaphore_middleware.console.cli.connect import (
 )
 from semaphore_middleware.console.cli.formatting import clean
 from semaphore_middleware.console.snapshot import as_json, is_known
-from semaphore_middleware.core.semaphore import FairSemaphore
+from semaphore_middleware.core.admin import Admin
 from semaphore_middleware.model.hosts import normal_host
 from semaphore_middleware.model.inspection import Inspection
 from semaphore_middleware.model.rules import Rule
@@ -57,9 +57,7 @@ async def _look(
         return await answered(semaphore, look(semaphore, names))
 
 
-async def look(
-    semaphore: FairSemaphore, names: Sequence[str] = ()
-) -> tuple[list[Inspection], list[Rule]]:
+async def look(semaphore: Admin, names: Sequence[str] = ()) -> tuple[list[Inspection], list[Rule]]:
     """The scopes of these names, or all, and the rules that operators have set for them.
 
     Raises `CommandError` for a name of which nothing is known.
@@ -79,11 +77,11 @@ async def look(
     return list(seen.values()), fitting
 
 
-async def _below(semaphore: FairSemaphore, pattern: Rule) -> list[Inspection]:
+async def _below(semaphore: Admin, pattern: Rule) -> list[Inspection]:
     return [one for one in await semaphore.survey() if pattern.fits(one.scope)]
 
 
-async def _of(semaphore: FairSemaphore, name: str) -> list[Inspection]:
+async def _of(semaphore: Admin, name: str) -> list[Inspection]:
     """As it was written; and, should it be a host, as the URLs of its requests have it."""
     spellings = dict.fromkeys((name, normal_host(name)))
     return [one for s in spellings if is_known(one := await semaphore.inspect(s))]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from semaphore_middleware.console.cli.connect import Status, answered, session
 from semaphore_middleware.console.cli.formatting import clean, held_of, limit_word, set_time
 from semaphore_middleware.console.cli.status import look
-from semaphore_middleware.core.semaphore import FairSemaphore
+from semaphore_middleware.core.admin import Admin
 from semaphore_middleware.model.hosts import host_within, normal_host, parse_name
 from semaphore_middleware.model.inspection import Inspection
 from semaphore_middleware.model.rules import Rule
@@ -39,7 +39,7 @@ async def _run(settings: BaseSettings, verb: str, scope: str) -> int:
     return Status.DONE
 
 
-async def say(semaphore: FairSemaphore, scope: str) -> None:
+async def say(semaphore: Admin, scope: str) -> None:
     """Print what is set for a scope or a pattern from now on, and how it is there."""
     is_pattern = scope.startswith("*.")
     name = f"*.{normal_host(scope[2:])}" if is_pattern else await _in_use(semaphore, scope)
@@ -50,7 +50,7 @@ async def say(semaphore: FairSemaphore, scope: str) -> None:
     print(line)
 
 
-async def _in_use(semaphore: FairSemaphore, scope: str) -> str:
+async def _in_use(semaphore: Admin, scope: str) -> str:
     """A host's name as its requests have it, unless it is no host's and in use as it was written.
 
     A change has been made for both.

@@ -18,7 +18,6 @@ from semaphore_middleware.console.cli.connect import (
     CommandError,
     Status,
     check_rich,
-    name_of,
     session,
 )
 from semaphore_middleware.console.cli.formatting import time_of
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from scrapy.settings import BaseSettings
 
-    from semaphore_middleware.core.semaphore import FairSemaphore
+    from semaphore_middleware.core.admin import Admin
 
 PACE = 0.5  # seconds from one look at the server to the next
 SHARE = 0.2  # of the time that looking may take, however many scopes there are
@@ -64,13 +63,13 @@ async def _run(settings: BaseSettings) -> None:
 class Watch:
     """Looks and draws until the user has seen enough."""
 
-    def __init__(self, semaphore: FairSemaphore, console: Console) -> None:
+    def __init__(self, semaphore: Admin, console: Console) -> None:
         from rich.live import Live
 
         from semaphore_middleware.console.rates import Board
 
         self._semaphore = semaphore
-        self._server = name_of(semaphore)
+        self._server = semaphore.server
         self._board = Board()
         self._trouble = ""
         self._asked_at: float | None = None

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable
 
-from semaphore_middleware.core.semaphore import FairSemaphore
+from semaphore_middleware.core.admin import Admin
 from semaphore_middleware.errors import SettingsError
 
 DEEDS = ("limit", "pause", "resume", "reset")
 
 
-def read_order(semaphore: FairSemaphore, body: bytes) -> Callable[[], Awaitable[None]]:
+def read_order(semaphore: Admin, body: bytes) -> Callable[[], Awaitable[None]]:
     """What is to be done. Raises `SettingsError`; bad limits do when it is done."""
     try:
         order = json.loads(body)

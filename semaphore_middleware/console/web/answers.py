@@ -17,7 +17,7 @@ from semaphore_middleware.console.poller import Lookout
 from semaphore_middleware.console.web.actions import read_order
 from semaphore_middleware.console.web.auth import Guard
 from semaphore_middleware.console.web.state import Seen, View, state
-from semaphore_middleware.core.semaphore import FairSemaphore
+from semaphore_middleware.core.admin import Admin
 from semaphore_middleware.errors import SemaphoreError, SettingsError
 
 MOST = 10_000  # bytes of a request's body
@@ -67,7 +67,7 @@ class Answer:
 class Answers:
     """`name` is what the Redis server is called on the page."""
 
-    def __init__(self, semaphore: FairSemaphore, guard: Guard, name: str) -> None:
+    def __init__(self, semaphore: Admin, guard: Guard, name: str) -> None:
         self._semaphore = semaphore
         self._guard = guard
         self._name = name

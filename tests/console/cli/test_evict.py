@@ -39,8 +39,8 @@ async def test_limits_stay_as_the_nodes_have_them(server: RedisServer) -> None:
         other = await Caller.join(server, "other")
         assert (await other.acquire(SITE, 1, 2, 3, 4, limit=3)).granted == ()
         async with FairSemaphore(server.url) as operator:
-            assert await operator.evict(dead.node) == (3, 0)
-            seen = await operator.inspect(SITE)
+            assert await operator.admin.evict(dead.node) == (3, 0)
+            seen = await operator.admin.inspect(SITE)
         assert (seen.limit, seen.limit_max, seen.delay) == (3, 3, 0)
         assert [member.id for member in seen.holders] == ["other:1", "other:2", "other:3"]
 
@@ -51,9 +51,9 @@ async def test_more_than_one_call_can_carry_goes_back_too(server: RedisServer) -
     for start in range(0, 1500, 500):
         await dead.acquire(SITE, *range(start, start + 500), limit=600)
     async with FairSemaphore(server.url) as operator:
-        assert await operator.evict("dead") == (600, 900)
-        assert await operator.survey() == []
-        assert await operator.evict("dead") == (0, 0)
+        assert await operator.admin.evict("dead") == (600, 900)
+        assert await operator.admin.survey() == []
+        assert await operator.admin.evict("dead") == (0, 0)
 
 
 @in_asyncio
@@ -68,10 +68,10 @@ async def test_a_living_node_loses_its_permits_at_its_next_renewal_and_its_work_
                 async with FairSemaphore(server.url) as operator:
 
                     async def in_line() -> bool:
-                        return bool((await operator.inspect(SITE)).waiters)
+                        return bool((await operator.admin.inspect(SITE)).waiters)
 
                     await eventually(in_line)
-                    assert await operator.evict(living.node) == (1, 1)
+                    assert await operator.admin.evict(living.node) == (1, 1)
                 await asyncio.sleep(PATIENCE)
         # Who waited asks again by itself.
         await asyncio.wait_for(asyncio.gather(*waiting), PATIENCE)

@@ -124,7 +124,7 @@ async def test_a_server_that_hangs_later_is_given_up(server: RedisServer) -> Non
         before, session.PATIENCE = session.PATIENCE, 1.0
         try:
             with pytest.raises(ServerUnreachableError, match=f"lost {server.url}: no answer"):
-                await session.answered(opened, opened.survey())
+                await session.answered(opened.admin, opened.admin.survey())
         finally:
             session.PATIENCE = before
             server.thaw()

@@ -86,9 +86,9 @@ async def test_what_stands_behind_an_option_is_a_scope_too(server: RedisServer) 
 async def test_rules_show_who_set_them(server: RedisServer) -> None:
     await three_nodes(server)
     async with FairSemaphore(server.url, node="alice@desk") as operator:
-        await operator.configure(SITE, {"concurrency": None, "delay": 0.25})
-        await operator.configure("*.edu", 5)
-        await operator.pause("*.edu")
+        await operator.admin.configure(SITE, {"concurrency": None, "delay": 0.25})
+        await operator.admin.configure("*.edu", 5)
+        await operator.admin.pause("*.edu")
     ran = await semaphore(server, "status")
     assert (
         ran.out
@@ -104,7 +104,7 @@ pattern  limit  delay  paused  set by
     # A pattern has its rule, be no host below it in use; and what fits none shows none.
     assert (await semaphore(server, "status", SITE, "--nodes")).out.count("*.edu") == 0
     async with FairSemaphore(server.url) as operator:
-        await operator.pause("*.museum")
+        await operator.admin.pause("*.museum")
     ran = await semaphore(server, "status", "*.museum")
     assert (ran.status, ran.lines[1].split()[:4]) == (0, ["*.museum", "-", "-", "paused"])
 
@@ -132,7 +132,7 @@ async def test_an_empty_server_is_said_to_be_one(server: RedisServer) -> None:
 async def test_json_has_the_keys_that_are_documented(server: RedisServer) -> None:
     await three_nodes(server)
     async with FairSemaphore(server.url, node="alice@desk") as operator:
-        await operator.configure("*.org", {"concurrency": 2, "delay": 0.25})
+        await operator.admin.configure("*.org", {"concurrency": 2, "delay": 0.25})
         name = operator.node
     ran = await semaphore(server, "status", "--json", SITE)
     shown = json.loads(ran.out)

@@ -20,19 +20,19 @@ async def test_with_the_token_limits_are_set_and_taken_back(server: RedisServer)
     async with FairSemaphore(server.url) as node, serving(server) as page:
         await node.acquire(HOST, 2)
         assert await page.steer(do="limit", name=HOST, limit=5) == (204, "")
-        seen = await node.inspect(HOST)
+        seen = await node.admin.inspect(HOST)
         assert (seen.limit, seen.set_by) == (5, page.semaphore.node)
         assert await page.steer(do="limit", name="*.org", limit={"delay": 1.5}) == (204, "")
-        assert (await node.inspect(HOST)).delay == 1.5
+        assert (await node.admin.inspect(HOST)).delay == 1.5
         assert await page.steer(do="pause", name=HOST) == (204, "")
-        assert (await node.inspect(HOST)).paused
+        assert (await node.admin.inspect(HOST)).paused
         assert await page.steer(do="resume", name=HOST) == (204, "")
-        assert not (await node.inspect(HOST)).paused
+        assert not (await node.admin.inspect(HOST)).paused
         assert await page.steer(do="limit", name=HOST, limit=None) == (204, "")
-        assert (await node.inspect(HOST)).limit == 2**53
+        assert (await node.admin.inspect(HOST)).limit == 2**53
         for name in (HOST, "*.org"):
             assert await page.steer(do="reset", name=name) == (204, "")
-        assert await node.rules() == []
+        assert await node.admin.rules() == []
 
 
 @on_the_loop
@@ -41,7 +41,7 @@ async def test_without_a_token_configured_nothing_can_be_steered(server: RedisSe
         assert not (await page.state())["steering"]
         for token in (TOKEN, "", "None"):
             assert (await page.steer(token, do="pause", name=HOST))[0] == 404
-        assert await page.semaphore.rules() == []
+        assert await page.semaphore.admin.rules() == []
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ async def test_a_wrong_token_or_another_site_is_refused(
         for path in ("steer", f"steer?token={TOKEN}", "token"):
             async with page.client.post(page.url + path, json=order, headers=headers) as answer:
                 assert answer.status == 403
-        assert await page.semaphore.rules() == []
+        assert await page.semaphore.admin.rules() == []
 
 
 @on_the_loop
@@ -110,7 +110,7 @@ async def test_bad_values_are_refused_in_the_words_of_the_settings(
     ):
         assert answer.status == 400
         assert said in (await answer.json())["error"]
-        assert await page.semaphore.rules() == []
+        assert await page.semaphore.admin.rules() == []
 
 
 @pytest.mark.parametrize(
@@ -135,4 +135,4 @@ async def test_a_body_that_is_no_order_is_refused(
         page.client.post(f"{page.url}steer", data=body, headers=headers) as answer,
     ):
         assert answer.status == status
-        assert await page.semaphore.rules() == []
+        assert await page.semaphore.admin.rules() == []

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from semaphore_middleware import FairSemaphore
+from semaphore_middleware import Admin, FairSemaphore
 from semaphore_middleware.console import poller as lookout
 from semaphore_middleware.console.web.answers import FILES
 from semaphore_middleware.console.web.state import scope_id
@@ -113,7 +113,7 @@ async def test_the_state_is_that_of_the_server(server: RedisServer) -> None:
         waiting = [asyncio.create_task(a.acquire(HOST, 3)) for _ in range(2)]
 
         async def all_there() -> bool:
-            return len((await page.semaphore.inspect(HOST)).waiters) == 2
+            return len((await page.semaphore.admin.inspect(HOST)).waiters) == 2
 
         await eventually(all_there)
         told = await page.state(open=scope_id(HOST))
@@ -166,7 +166,7 @@ async def test_a_state_that_is_as_it_was_is_not_sent_again(
         asked = {"If-None-Match": tag}
         async with page.client.get(f"{page.url}state.json", headers=asked) as again:
             assert (again.status, await again.read()) == (304, b"")
-        await page.semaphore.pause("x")
+        await page.semaphore.admin.pause("x")
         async with page.client.get(f"{page.url}state.json", headers=asked) as other:
             assert other.status == 200
 
@@ -176,14 +176,14 @@ async def test_all_browsers_share_one_survey_a_second_and_none_is_made_for_nobod
     server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     surveys = 0
-    survey = FairSemaphore.survey
+    survey = Admin.survey
 
-    async def counted(semaphore: FairSemaphore) -> Any:
+    async def counted(semaphore: Admin) -> Any:
         nonlocal surveys
         surveys += 1
         return await survey(semaphore)
 
-    monkeypatch.setattr(FairSemaphore, "survey", counted)
+    monkeypatch.setattr(Admin, "survey", counted)
     monkeypatch.setattr(lookout, "EVERY", 600.0)
     async with serving(server) as page:
         assert surveys == 0

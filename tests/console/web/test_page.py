@@ -10,7 +10,7 @@ from tests.support.browser import CHROMIUM, WHY_NOT, Browser
 from tests.support.servers import RedisServer
 from tests.support.web import fill, looking, on_the_loop
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason=WHY_NOT)
+pytestmark = [pytest.mark.skipif(CHROMIUM is None, reason=WHY_NOT), pytest.mark.slow]
 
 ROWS = "[...document.querySelectorAll('#scopes tbody tr:not(.details)')]"
 NAMES = f"{ROWS}.map((row) => row.cells[0].textContent)"
@@ -64,8 +64,8 @@ async def test_the_table_shows_what_is_held_and_follows_it_by_itself(server: Red
         for permit in first:
             permit.release()
         await browser.until(cells("busy.example", "held", "waiting"), ["2/3", "0"])
-        await page.semaphore.configure("busy.example", {"concurrency": 9, "delay": 0.5})
-        await page.semaphore.pause("calm.example")
+        await page.semaphore.admin.configure("busy.example", {"concurrency": 9, "delay": 0.5})
+        await page.semaphore.admin.pause("calm.example")
         columns = ("held", "delay", "state", "by")
         await browser.until(cells("busy.example", *columns), ["2/9", "0.5 s", "open", "page"])
         await browser.until(cells("calm.example", "state", "by"), ["paused", "page"])
@@ -166,7 +166,7 @@ async def test_names_stay_text_whatever_they_are(server: RedisServer) -> None:
     async with FairSemaphore(server.url, node="<b>node</b>") as node, looking(server) as (b, page):
         for name in STRANGE:
             await fill(node, name, held=1)
-        await page.semaphore.configure(STRANGE[0], 2)
+        await page.semaphore.admin.configure(STRANGE[0], 2)
         shown = sorted(name if len(name) <= 200 else name[:200] + "…" for name in STRANGE)
         await b.until(f"{NAMES}.sort()", sorted(shown, key=lambda n: n.encode("utf-16-be")))
         for i in range(1, len(STRANGE) + 1):
@@ -187,7 +187,7 @@ async def test_of_hundreds_of_scopes_the_first_are_shown_and_the_rest_counted(
 ) -> None:
     async with looking(server) as (browser, page):
         for i in range(230):
-            await page.semaphore.configure(f"{i:03}.example.org", 1)
+            await page.semaphore.admin.configure(f"{i:03}.example.org", 1)
         await browser.until(CAPTION, "The first 200 of 230 scopes, 30 more; sorted by waiting")
         assert await browser.see(f"{ROWS}.length") == 200
         await browser.click("#filter")

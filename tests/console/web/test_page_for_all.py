@@ -11,7 +11,7 @@ from tests.support.browser import CHROMIUM, WHY_NOT, Browser
 from tests.support.servers import RedisServer
 from tests.support.web import TOKEN, fill, looking, on_the_loop
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason=WHY_NOT)
+pytestmark = [pytest.mark.skipif(CHROMIUM is None, reason=WHY_NOT), pytest.mark.slow]
 
 PROBLEM = "document.querySelector('#problem').textContent"
 NEWS = "document.querySelector('#news').textContent.replace(/^[\\d:]* /, '')"
@@ -37,8 +37,8 @@ async def test_all_is_readable_named_and_in_order(
         await browser.size(width, height, phone=width == 360)
         await fill(node, "busy.example", held=2, waiting=3)
         await fill(node, "a-rather-long-name.of-a-site.example.org", held=1)
-        await page.semaphore.configure("*.example.org", {"concurrency": 3, "delay": 60})
-        await page.semaphore.pause("paused.example")
+        await page.semaphore.admin.configure("*.example.org", {"concurrency": 3, "delay": 60})
+        await page.semaphore.admin.pause("paused.example")
         refused = await node.acquire("quiet.example", 1)
         refused.refused(retry_after=600)
         refused.release()
@@ -84,11 +84,11 @@ async def test_what_matters_is_announced_and_what_ticks_is_not(server: RedisServ
         permits[0].release()
         await browser.until(cells("busy.example", "waiting"), ["0"])
         assert await browser.see(NEWS) == ""
-        await page.semaphore.pause("busy.example")
+        await page.semaphore.admin.pause("busy.example")
         await browser.until(NEWS, "busy.example is paused.")
-        await page.semaphore.resume("busy.example")
+        await page.semaphore.admin.resume("busy.example")
         await browser.until(NEWS, "busy.example goes on.")
-        await page.semaphore.configure("busy.example", 7)
+        await page.semaphore.admin.configure("busy.example", 7)
         await browser.until(NEWS, "busy.example has a limit of 7, set by page.")
         permits[1].refused(retry_after=300)
         permits[1].release()
@@ -120,15 +120,15 @@ async def test_with_the_token_the_page_steers_by_keyboard_alone(server: RedisSer
         await browser.type("0.25")
         await browser.press("Enter")
         await browser.until(ANSWER, "It is set.")
-        seen = await node.inspect("busy.example")
+        seen = await node.admin.inspect("busy.example")
         assert (seen.limit, seen.delay, seen.set_by) == (6, 0.25, page.semaphore.node)
         await browser.until(cells("busy.example", "held", "delay"), ["2/6", "0.3 s"])
         await browser.click(".details [data-do=pause]")
         await browser.until(ANSWER, "It is paused.")
-        assert (await node.inspect("busy.example")).paused
+        assert (await node.admin.inspect("busy.example")).paused
         await browser.click(".details [data-do=reset]")
         await browser.until(f"{ANSWER}.endsWith('settings hold again.')")
-        assert await node.rules() == []
+        assert await node.admin.rules() == []
 
 
 @on_the_loop
@@ -147,7 +147,7 @@ async def test_a_pattern_is_steered_too_and_bad_values_are_explained(server: Red
         await browser.see("document.querySelector('#name').value = '*.example.org'")
         await browser.click("#any [data-do=pause]")
         await browser.until(answer, "It is paused.")
-        assert [(rule.name, rule.paused) for rule in await page.semaphore.rules()] == [
+        assert [(rule.name, rule.paused) for rule in await page.semaphore.admin.rules()] == [
             ("*.example.org", True)
         ]
         await browser.until(
@@ -222,7 +222,7 @@ async def test_a_lost_connection_is_said_and_the_page_goes_on_by_itself(
         await browser.cut_off(True)
         await browser.until(f"{PROBLEM}.startsWith('Connection lost: ')")
         await access.check(browser)
-        await page.semaphore.configure("new.example", 1)
+        await page.semaphore.admin.configure("new.example", 1)
         await browser.cut_off(False)
         await browser.until(PROBLEM, "")
         await browser.until(NAMES, ["new.example"])
