@@ -134,7 +134,7 @@ def _reasons(seen: Inspection) -> Iterator[str]:
         yield f"{seen.set_by or 'An operator'} has paused the site until it is resumed."
     if seen.backoff_left:
         left = f"{seen.backoff_left:.0f} s"
-        yield f"The site said 'not now', so nothing starts there for another {left}."
+        yield f"The site refused a request, so nothing starts there for another {left}."
     if seen.delay:
         yield f"Requests start {seen.delay:.3g} s apart."
     free = seen.limit is not None and len(seen.holders) < seen.limit

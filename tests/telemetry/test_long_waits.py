@@ -247,7 +247,7 @@ def test_of_many_nodes_those_that_hold_most_are_named() -> None:
         ({"paused": True}, "An operator has paused the site"),
         (
             {"backoff_left": 12.4},
-            "The site said 'not now', so nothing starts there for another 12 s.",
+            "The site refused a request, so nothing starts there for another 12 s.",
         ),
         ({"delay": 30.0}, "Requests start 30 s apart."),
         (
