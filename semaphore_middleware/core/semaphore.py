@@ -43,8 +43,9 @@ class FairSemaphore:
     (by default the lease) are in seconds and should be the same on all nodes; `prefix` is the first
     part of every key; `node` is this node's name, to which a few random letters are added;
     `backoff`: how long to pause after a refusal without Retry-After (see `Permit.refused`);
-    `url_from` says in errors where the address was set. `observers` are opened before the server is
-    reached, are passed each event, and are closed last, in reverse order.
+    `url_from` says in errors where the address was set. `observers` (see `core/observer.py`) are
+    opened before the server is reached, are passed each event, and are closed last, in reverse
+    order.
 
     Raises `SettingsError` for a value that is not allowed. All times are in seconds. Its methods
     belong to the event loop that it was opened in. Those that need the server wait while it cannot
