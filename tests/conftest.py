@@ -11,7 +11,7 @@ import pytest
 import pytest_twisted
 from twisted.internet.defer import Deferred
 
-from semaphore_middleware.redis.location import URLS
+from semaphore_middleware.redis.location import URL_NAMES
 from tests.support.nodes import Outside
 from tests.support.servers import RedisServer
 from tests.support.site import Site
@@ -22,7 +22,7 @@ pytest.register_assert_rewrite("tests.support.crawls")
 @pytest.fixture(autouse=True)
 def environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No test may reach a server that it did not start, nor this user's embedded one."""
-    for name in URLS:
+    for name in URL_NAMES:
         monkeypatch.delenv(name, raising=False)
     with tempfile.TemporaryDirectory(prefix="sem-") as directory:
         monkeypatch.setenv("SEMAPHORE_EMBEDDED_DIRECTORY", directory)

@@ -17,6 +17,7 @@ from tests.support.paths import PACKAGE
 
 PUBLIC = {
     "AcquireTimeoutError",
+    "Admin",
     "Backoff",
     "ClosedError",
     "FairSemaphore",

@@ -14,10 +14,10 @@ from dataclasses import replace
 
 from semaphore_middleware.core.permit import Permit, Stage
 from semaphore_middleware.errors import ClosedError
-from semaphore_middleware.model.feedback import Outcome, Report
+from semaphore_middleware.model.feedback import Feedback, FeedbackSummary
 from semaphore_middleware.model.lease import GRACE, RENEWAL
 from semaphore_middleware.model.limits import Limit
-from semaphore_middleware.redis.protocol import Answer, Ask, Message, asks
+from semaphore_middleware.redis.protocol import Ask, Notification, Reply, asks
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class Ledger:
         self._permits: dict[int, Permit] = {}  # waiting and held, in the order of asking
         self._to_ask: dict[int, Permit] = {}
         self._to_release: dict[int, tuple[str, Limit]] = {}
-        self._to_report: dict[int, tuple[str, Limit, Outcome, float]] = {}
+        self._to_report: dict[int, tuple[str, Limit, Feedback, float]] = {}
         self._say_all_due = False
         self._asked_at = -math.inf
         self._pace = 1.0  # seconds from one request to the next, on average
@@ -156,7 +156,7 @@ class Ledger:
         }
         of_sites = asks("report", ((n, *what[:2]) for n, what in self._to_report.items()))
         return [
-            replace(ask, report=Report.of(outcomes[number] for number in ask.numbers))
+            replace(ask, feedback=FeedbackSummary.of(outcomes[number] for number in ask.numbers))
             for ask in of_sites
         ]
 
@@ -165,54 +165,54 @@ class Ledger:
 
     # What is heard ------------------------------------------------------------------------------
 
-    def settle(self, answer: Answer, sent: float) -> None:
-        ask = answer.ask
-        self._note(ask.scope, answer)
+    def settle(self, reply: Reply, sent: float) -> None:
+        ask = reply.ask
+        self._note(ask.scope, reply)
         if ask.verb in ("release", "report"):
             for number in ask.numbers:
                 self._to_release.pop(number, None)
                 self._to_report.pop(number, None)
         else:
             for number in ask.numbers:
-                if (permit := self._permits.get(number)) and number not in answer.lost:
+                if (permit := self._permits.get(number)) and number not in reply.lost:
                     permit.deadline = sent + self._grace
-        for number in answer.lost:
+        for number in reply.lost:
             self._lose(number)
-        for number in answer.granted:
+        for number in reply.granted:
             self._grant(number)
         if ask.verb == "acquire":
             for number in ask.numbers:
                 if (permit := self._permits.get(number)) and permit.stage is Stage.WAITING:
                     permit.wait_in_line()
-        if answer.again is not None:
-            self._ask_again(ask.scope, answer.again)
+        if reply.retry_in is not None:
+            self._ask_again(ask.scope, reply.retry_in)
 
-    def _note(self, scope: str, answer: Answer) -> None:
+    def _note(self, scope: str, reply: Reply) -> None:
         for known in (self._tight, self._curious, self._limits):
             if len(known) > MANY:  # of sites that this node has long done with
                 known.clear()
-        (self._tight.discard if answer.spare > 0 else self._tight.add)(scope)
-        (self._curious.add if answer.curious else self._curious.discard)(scope)
-        self._limits[scope] = answer.limit
-        if answer.quiet is not None:
+        (self._tight.discard if reply.available > 0 else self._tight.add)(scope)
+        (self._curious.add if reply.wants_feedback else self._curious.discard)(scope)
+        self._limits[scope] = reply.limit
+        if reply.backoff is not None:
             self._count("backoffs")
             logger.info(
                 "%s says 'not now', or does not answer: no node starts a request there for %.3g s.",
                 scope,
-                answer.quiet,
+                reply.backoff,
             )
 
     def hear(self, payload: bytes) -> None:
-        message = Message.read(payload)
+        message = Notification.read(payload)
         if message is None:
             self._count("strange_messages")
             return
         for number in message.granted:
             self._grant(number)
-        for number, wait in message.again:
+        for number, wait in message.retry_in:
             if permit := self._permits.get(number):
                 self._ask_again(permit.scope, wait)
-        for number in message.quiet:
+        for number in message.backoff:
             if permit := self._permits.get(number):
                 permit.withdrawn = True
         if message.changed:

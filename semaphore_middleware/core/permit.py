@@ -9,7 +9,7 @@ from enum import Enum
 from types import TracebackType
 
 from semaphore_middleware.errors import PermitLostError
-from semaphore_middleware.model.feedback import Outcome
+from semaphore_middleware.model.feedback import Feedback
 from semaphore_middleware.model.limits import Limit
 
 
@@ -81,7 +81,7 @@ class Permit:
         """Why it was lost."""
         self.withdrawn = False
         """Whether the site has said "not now" since the grant: what has not begun should not."""
-        self.outcome: Outcome | None = None
+        self.outcome: Feedback | None = None
         """What came of the request; told with the release, where it is of use."""
 
     def __repr__(self) -> str:
@@ -114,20 +114,20 @@ class Permit:
 
         An `adaptive` limit learns from it; errors that come soon are better not said to be answers.
         """
-        self.outcome = Outcome(latency)
+        self.outcome = Feedback(latency)
 
     def refused(self, retry_after: float = 0.0) -> None:
         """The site said "not now". Say it before the release: nobody gets a permit of this scope
         for `retry_after` seconds, at most the semaphore's `backoff.most`; 0: the site named no
         time, so it is a pause that doubles from incident to incident.
         """
-        self.outcome = Outcome(refused=True, retry_after=max(0.0, retry_after))
+        self.outcome = Feedback(refused=True, retry_after=max(0.0, retry_after))
 
     def failed(self) -> None:
         """The site gave no answer: refused the connection, or took too long. Say it before the
         release. Three in a row, on whichever nodes, are like a refusal.
         """
-        self.outcome = Outcome()
+        self.outcome = Feedback()
 
     def until_lost(self) -> AbstractContextManager[None]:
         """Cancel what this task does in the `with` when the permit is lost.

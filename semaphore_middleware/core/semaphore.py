@@ -6,23 +6,21 @@ import asyncio
 import os
 import secrets
 import socket
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
-from typing import Any, Self
+from typing import Self
 
-from semaphore_middleware.core.admin import Steering
+from semaphore_middleware.core.admin import Admin
 from semaphore_middleware.core.permit import Permit
 from semaphore_middleware.core.session import Node
 from semaphore_middleware.errors import AcquireTimeoutError, ClosedError
 from semaphore_middleware.model.feedback import Backoff
-from semaphore_middleware.model.inspection import Inspection
 from semaphore_middleware.model.limits import Limit, check_concurrency
-from semaphore_middleware.model.rules import Change, Rule
 from semaphore_middleware.model.validation import check_number
 from semaphore_middleware.redis import embedded
-from semaphore_middleware.redis.connection import Server
 from semaphore_middleware.redis.keys import Keys, check_prefix
-from semaphore_middleware.redis.location import url_from_environment
+from semaphore_middleware.redis.location import Server, url_from_environment
+from semaphore_middleware.redis.recovery import Recovery
 from semaphore_middleware.redis.store import Store
 
 
@@ -51,9 +49,8 @@ class FairSemaphore:
     many seconds the server took to answer.
 
     Raises `SettingsError` for what is not allowed. All times are in seconds. Its methods belong to
-    the event loop that it was opened in. Where they need the server and it is away, they wait;
-    those that look or set may end with `ServerUnreachableError` if the server breaks off again and
-    again when asked for this one thing.
+    the event loop that it was opened in. Where they need the server and it is away, they wait. What
+    operators see and set is in `admin`.
     """
 
     def __init__(
@@ -88,8 +85,9 @@ class FairSemaphore:
             self._server(url)  # a bad address is an error now, not when the semaphore is opened
         self._on_event = on_event
         self._on_round_trip = on_round_trip
-        self._lodger: embedded.Lodger | None = None
+        self._embedded: embedded.EmbeddedServer | None = None
         self._node: Node | None = None
+        self._admin: Admin | None = None
 
     def __repr__(self) -> str:
         state = str(self._node) if self._node else "closed"
@@ -109,23 +107,15 @@ class FairSemaphore:
         with `wait` False also `ServerUnreachableError`, after one attempt.
         """
         if self.url is None:
-            self._lodger = await asyncio.to_thread(embedded.lodge)
-            self.url = self._lodger.url
+            self._embedded = await asyncio.to_thread(embedded.start_or_join)
+            self.url = self._embedded.url
         try:
             server = self._server(self.url)
             keys = Keys(self._prefix)
-            store = Store(
-                server,
-                keys,
-                self.node,
-                self._lease,
-                self._recovery_wait,
-                self._on_event,
-                self._backoff,
-            )
+            recovery = Recovery(keys, self._lease, self._recovery_wait, self._on_event)
+            store = Store(keys, self.node, self._lease, recovery, self._backoff)
             node = Node(server, store, self._lease, self._on_event, self._on_round_trip)
             await node.start(wait)
-            self._steering = Steering(store, keys)
         except BaseException:
             self._leave_embedded()
             raise
@@ -137,7 +127,10 @@ class FairSemaphore:
         two seconds: what could not be given back is over with its lease. Raises nothing.
         """
         node, self._node = self._node, None
+        admin, self._admin = self._admin, None
         try:
+            if admin is not None:
+                await admin.close()
             if node is not None:
                 await node.stop()
         finally:
@@ -156,9 +149,9 @@ class FairSemaphore:
         return Server(url, min(5.0, self._lease / 6), self._url_from)
 
     def _leave_embedded(self) -> None:
-        if self._lodger is not None:
-            self._lodger.leave()
-            self._lodger = self.url = None
+        if self._embedded is not None:
+            self._embedded.leave()
+            self._embedded = self.url = None
 
     @asynccontextmanager
     async def permit(
@@ -207,28 +200,22 @@ class FairSemaphore:
             raise
         return permit
 
-    async def inspect(self, scope: str) -> Inspection:
-        """Limit, holders and waiters of a scope, on all nodes. Changes nothing on the server.
+    @property
+    def admin(self) -> Admin:
+        """What operators see and set, with a connection of its own, closed with the semaphore.
 
         Raises `ClosedError`.
         """
-        (seen,) = await self._opened().do(lambda link: self._steering.inspect(link, scope))
-        return seen
-
-    async def survey(self) -> list[Inspection]:
-        """All scopes that are in use, that are remembered for what their sites answered, or that
-        have a rule; by name. Changes nothing on the server, but looks at all of its keys.
-
-        Raises `ClosedError`.
-        """
-        return await self._opened().do(self._steering.survey)
-
-    async def rules(self) -> list[Rule]:
-        """What operators have set with `configure`, `pause` and `resume`, by name.
-
-        Raises `ClosedError`.
-        """
-        return await self._opened().do(self._steering.rules)
+        self._opened()
+        if self._admin is None:
+            self._admin = Admin(
+                self.url,
+                name=self.node,
+                lease=self._lease,
+                prefix=self._prefix,
+                url_from=self._url_from,
+            )
+        return self._admin
 
     def permits(self) -> Collection[Permit]:
         """This node's permits: those that it holds, and those that it waits for."""
@@ -240,49 +227,6 @@ class FairSemaphore:
         Asks nobody. Raises `ClosedError`.
         """
         return self._opened().limit_of(scope)
-
-    async def configure(self, name: str, limit: int | Limit | Mapping[str, Any] | None) -> None:
-        """Set the limit of a scope, or of each host below one (`"*.example.org"`), on the server.
-
-        Written as in `SEMAPHORE_LIMITS`; what a dict leaves out stays as it is. It wins over what
-        all nodes' settings say until `reset`, holds within a second everywhere, takes nothing from
-        holders, and outlives the nodes. Raises `SettingsError`, `ClosedError`.
-        """
-        await self._change(Change.configure(name, limit, self.node))
-
-    async def pause(self, name: str) -> None:
-        """Grant no permit of this scope, or of hosts that fit the pattern, until `resume`.
-
-        Takes nothing from holders. Raises `SettingsError` for a bad name, `ClosedError`.
-        """
-        await self._change(Change.pause(name, self.node))
-
-    async def resume(self, name: str) -> None:
-        """Go on after `pause`, although a pattern that fits is paused; also at once with a site
-        that said "not now". Raises `SettingsError` for a bad name, `ClosedError`.
-        """
-        Change.resume(name, self.node)  # a bad name is an error at once
-        await self._opened().do(lambda link: self._steering.resume(link, name, self.node))
-
-    async def reset(self, name: str) -> None:
-        """Let the nodes' settings hold again, and forget what the site's answers have taught.
-
-        Raises `SettingsError` for a bad name, `ClosedError`.
-        """
-        await self._change(Change.reset(name))
-
-    async def evict(self, node: str) -> tuple[int, int]:
-        """Give back what a dead node holds, before its leases end, and its places in line.
-
-        `node` is its full name, as `Member.node` has it. Says how many permits it held, and how
-        many places it had. What a node holds that lives after all is lost to it at its next
-        renewal, which ends its transfers; until then a site may see them on top of its limit.
-        Raises `ClosedError`.
-        """
-        return await self._opened().do(lambda link: self._steering.evict(link, node))
-
-    async def _change(self, change: Change) -> None:
-        await self._opened().do(lambda link: self._steering.change(link, change))
 
     def _opened(self) -> Node:
         if self._node is None:

@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, TypeVar
 
 from semaphore_middleware.core.ledger import Ledger
-from semaphore_middleware.errors import ClosedError, ServerRefusedError, ServerUnreachableError
+from semaphore_middleware.errors import ServerRefusedError, ServerUnreachableError
 from semaphore_middleware.model.lease import RENEWAL
-from semaphore_middleware.redis.connection import Link, Server, patience
+from semaphore_middleware.redis.connection import Connection, retry_delay
+from semaphore_middleware.redis.location import Server
 from semaphore_middleware.redis.store import Store
 
 logger = logging.getLogger(__name__)
-T = TypeVar("T")
 
-SAY_AGAIN = 5.0  # seconds between two log lines about a server that does not serve
+LOG_INTERVAL_S = 5.0  # between two log lines about a server that does not serve
 MANY = 5  # failures in a row, after which it is said that something does not work
 GATHER = 0.010  # seconds to gather what may be said later
 FAREWELL = 2.0  # seconds that leaving may take to give everything back
@@ -51,10 +50,8 @@ class Node:
         self.drain = self._ledger.drain
         self.limit_of = self._ledger.limit_of
         self.permits = self._ledger.permits
-        self._jobs: list[tuple[Callable[[Link], Awaitable[Any]], asyncio.Future[Any]]] = []
-        self._failed_jobs = 0
-        self._complained = -SAY_AGAIN
-        self._ears: Link | None = None
+        self._logged_at = -LOG_INTERVAL_S
+        self._ears: Connection | None = None
         self._deaf = True
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -66,8 +63,8 @@ class Node:
         to wait, `ServerUnreachableError`.
         """
         give_up = ServerRefusedError if wait else (ServerRefusedError, ServerUnreachableError)
-        self._link = await self._server.reach(self._complain, give_up)
-        self._store.meet(self._link.life)
+        self._link = await self._server.reach(self._log_unavailable, give_up)
+        self._store.meet(self._link)
         self._tasks = [asyncio.create_task(self._serve()), asyncio.create_task(self._listen())]
 
     async def stop(self) -> None:
@@ -86,13 +83,6 @@ class Node:
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    async def do(self, job: Callable[[Link], Awaitable[T]]) -> T:
-        """Have something done over the link, between two round trips; it may be done twice."""
-        done: asyncio.Future[T] = self._loop.create_future()
-        self._jobs.append((job, done))
-        self._work.set()
-        return await done
 
     def _something_to_say(self, at_once: bool) -> None:
         if at_once:
@@ -125,47 +115,20 @@ class Node:
                         self._on_round_trip(self._loop.time() - sent)
                     for answer in answers:
                         self._ledger.settle(answer, sent)
-                    await self._do_jobs()
                     failures = 0
                 except Exception as error:
                     # Whatever it is: those who wait would wait for ever for a task that is gone.
                     if not isinstance(error, ServerUnreachableError | ServerRefusedError):
                         logger.exception("This should not happen; going on with a new connection.")
-                    self._complain(error)
+                    self._log_unavailable(error)
                     await self._link.close()
-                    await asyncio.sleep(patience(failures))
+                    await asyncio.sleep(retry_delay(failures))
                     failures += 1
                     self._ledger.say_all()
                 if self._ledger.settled:
                     self._settled.set()
         finally:
             await self._link.close()
-            for _, done in self._jobs:
-                if not done.done():
-                    done.set_exception(ClosedError("the semaphore was closed"))
-
-    async def _do_jobs(self) -> None:
-        while self._jobs:
-            job, done = self._jobs[0]
-            result: Any = None
-            failure: Exception | None = None
-            try:
-                result = await job(self._link)
-            except ServerUnreachableError as error:
-                self._failed_jobs += 1
-                if self._failed_jobs < MANY:
-                    raise
-                failure = error  # it is not the server, but what is there to be done
-            except Exception as error:
-                failure = error
-            self._failed_jobs = 0
-            del self._jobs[0]
-            if done.done():
-                continue
-            if failure is not None:
-                done.set_exception(failure)
-            else:
-                done.set_result(result)
 
     async def _listen(self) -> None:
         """Hear of grants that other nodes' calls have caused."""
@@ -180,7 +143,7 @@ class Node:
                 self._deaf = True
                 if failures == MANY:
                     logger.warning("%s. Grants are heard late, with the renewals.", error)
-            await asyncio.sleep(patience(failures))
+            await asyncio.sleep(retry_delay(failures))
 
     def _hear(self, payload: bytes | None) -> None:
         if payload is None:  # subscribed, maybe anew: what was said before was not heard
@@ -190,16 +153,16 @@ class Node:
             self._ledger.hear(payload)
 
     async def _reconnect(self) -> None:
-        before = self._link.life.run_id
-        self._link = await self._server.reach(self._complain)
-        self._store.meet(self._link.life)
+        before = self._link.state.run_id
+        self._link = await self._server.reach(self._log_unavailable)
+        self._store.meet(self._link)
         self._count("reconnects")
-        if self._ears is not None and self._link.life.run_id != before:
+        if self._ears is not None and self._link.state.run_id != before:
             await self._ears.close()  # they may listen at a server that nobody speaks to any more
 
-    def _complain(self, error: Exception) -> None:
-        if self._loop.time() - self._complained >= SAY_AGAIN:
-            self._complained = self._loop.time()
+    def _log_unavailable(self, error: Exception) -> None:
+        if self._loop.time() - self._logged_at >= LOG_INTERVAL_S:
+            self._logged_at = self._loop.time()
             logger.warning(
                 "%s. No permit is granted until it serves again; %s.", error, self._ledger
             )

@@ -65,7 +65,7 @@ class Limit:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class LimitTable:
     """All limits of a crawl. `of(scope)` picks: exact name, longest `*.` pattern, slot, default."""
 
     default: Limit | None
@@ -124,7 +124,7 @@ def parse_parts(value: Any, where: str) -> dict[str, Any]:
 
 def parse_limits(
     settings: Mapping[str, Any], slots: Mapping[str, Any], default: Limit, setting: str
-) -> Limits:
+) -> LimitTable:
     """Build the table from `SEMAPHORE_LIMITS` and `DOWNLOAD_SLOTS`."""
     exact: dict[str, Limit | None] = {}
     patterns: dict[str, Limit | None] = {}
@@ -136,7 +136,7 @@ def parse_limits(
             patterns[name[2:]] = limit
         else:
             exact[name] = exact[normal_host(name)] = limit
-    return Limits(default, exact, patterns, _parse_slots(slots, default))
+    return LimitTable(default, exact, patterns, _parse_slots(slots, default))
 
 
 def _parse_slots(slots: Mapping[str, Any], default: Limit) -> dict[str, Limit | None]:

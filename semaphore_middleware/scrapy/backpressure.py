@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from semaphore_middleware.model.limits import Limits
+from semaphore_middleware.model.limits import LimitTable
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -51,7 +51,7 @@ class Waiters:
     def __init__(
         self,
         scope_of: Callable[[Request], str | None],
-        limits: Limits,
+        limits: LimitTable,
         room_made: Callable[[], None],
     ) -> None:
         self._scope_of = scope_of

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from semaphore_middleware.core.semaphore import default_node
 from semaphore_middleware.errors import SettingsError
 from semaphore_middleware.model.feedback import Backoff
-from semaphore_middleware.model.limits import Limit, Limits, parse_limits
+from semaphore_middleware.model.limits import Limit, LimitTable, parse_limits
 from semaphore_middleware.model.validation import LONGEST_S
 from semaphore_middleware.redis.keys import check_prefix
-from semaphore_middleware.redis.location import URLS, url_from_environment
+from semaphore_middleware.redis.location import URL_NAMES, url_from_environment
 from semaphore_middleware.scrapy.engine import end_crawl
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class SemaphoreSettings:
     """The server; None means the embedded one."""
     url_from: str
     """Where `url` was set, for errors."""
-    limits: Limits
+    limits: LimitTable
     scope: str
     lease: float
     acquire_timeout: float | None
@@ -96,13 +96,13 @@ def is_enabled(settings: BaseSettings) -> bool:
 
 
 def _url(settings: BaseSettings) -> tuple[str | None, str]:
-    for name in URLS:
+    for name in URL_NAMES:
         if settings.get(name):
             return str(settings.get(name)), name
     return url_from_environment()
 
 
-def _limits(settings: BaseSettings) -> Limits:
+def _limits(settings: BaseSettings) -> LimitTable:
     where = "CONCURRENT_REQUESTS_PER_DOMAIN"
     try:
         concurrency = int(settings.get(where))

@@ -7,8 +7,8 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from semaphore_middleware.model.hosts import host_within, normal_host
-from semaphore_middleware.model.limits import Limits
-from semaphore_middleware.redis.connection import Server
+from semaphore_middleware.model.limits import LimitTable
+from semaphore_middleware.redis.location import Server
 from semaphore_middleware.scrapy.settings import NAMES
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-def introduce(node: str, url: str, is_embedded: bool, limits: Limits) -> None:
+def introduce(node: str, url: str, is_embedded: bool, limits: LimitTable) -> None:
     """Say who this is, with whom it shares, and what."""
     default = limits.default
     assert default is not None  # CONCURRENT_REQUESTS_PER_DOMAIN has a number
@@ -34,7 +34,7 @@ def introduce(node: str, url: str, is_embedded: bool, limits: Limits) -> None:
     )
 
 
-def warn_of_mistakes(settings: BaseSettings, limits: Limits) -> None:
+def warn_of_mistakes(settings: BaseSettings, limits: LimitTable) -> None:
     """What is allowed, and yet can hardly be meant."""
     for name in sorted(settings):
         if name.startswith("SEMAPHORE_") and name not in NAMES:

@@ -68,8 +68,8 @@ class Gate:
         self.waiters = Waiters(self.scope_of, self.settings.limits, self._engine.wake_soon)
         self.answers = Answers(self.settings.backoff_codes, self.settings.backoff_times)
         self._delays = CrawlDelays(crawler.settings, self.settings.max_crawl_delay)
-        self._lodger = embedded.lodge() if self.settings.url is None else None
-        self.url = self._lodger.url if self._lodger else self.settings.url
+        self._embedded = embedded.start_or_join() if self.settings.url is None else None
+        self.url = self._embedded.url if self._embedded else self.settings.url
         self._semaphore = FairSemaphore(
             self.url,
             node=self.settings.node,
@@ -246,7 +246,7 @@ class Gate:
             connect(self.answers.received, signals.response_received)
         self._engine.before_close(self._drain)
         spare_the_collector()
-        introduce(self.node, self.url or "", self._lodger is not None, self.settings.limits)
+        introduce(self.node, self.url or "", self._embedded is not None, self.settings.limits)
         warn_of_mistakes(self._crawler.settings, self.settings.limits)
         await self._watch.open(self._semaphore, self.stats)
         try:
@@ -286,8 +286,8 @@ class Gate:
         for request in list(self._permits):  # those that are not watched: no add-on
             self._give_back(request)
         await self._semaphore.close()
-        if self._lodger is not None:
-            self._lodger.leave()
+        if self._embedded is not None:
+            self._embedded.leave()
         self.stats.close()
         if self._failed:
             self._engine.end_with_failure()

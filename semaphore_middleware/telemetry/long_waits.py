@@ -66,7 +66,7 @@ class LongWaits:
     async def _explain(self, scope: str) -> None:
         again = LONG
         try:
-            seen = await self._semaphore.inspect(scope)
+            seen = await self._semaphore.admin.inspect(scope)
             longest = max(self._unexplained(scope), default=0.0)
             if longest >= LONG:  # it may have got its permit meanwhile
                 logger.info("%s", explanation(seen, longest, len(list(self._waits(scope)))))

@@ -44,7 +44,7 @@ def watched(
 
 async def in_line(semaphore: FairSemaphore, holders: int, waiters: int) -> None:
     async def so() -> bool:
-        seen = await semaphore.inspect("s")
+        seen = await semaphore.admin.inspect("s")
         return (len(seen.holders), len(seen.waiters)) == (holders, waiters)
 
     await eventually(so)

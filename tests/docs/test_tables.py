@@ -13,7 +13,7 @@ from scrapy.settings import Settings, default_settings
 import crawler.settings
 from crawler.arguments import KNOWN
 from semaphore_middleware import FairSemaphore, SettingsError
-from semaphore_middleware.model.limits import Limits
+from semaphore_middleware.model.limits import LimitTable
 from semaphore_middleware.scrapy.settings import SemaphoreSettings, is_enabled
 from semaphore_middleware.telemetry.stats import ScopeCount
 from tests.docs.pages import PATHS, name_of, page, rows
@@ -61,7 +61,7 @@ def defaults() -> dict[str, Any]:
     """What is read where nobody has set anything."""
     read = SemaphoreSettings.read(Settings())
     assert read.recovery_wait == read.lease
-    assert read.limits == Limits(read.limits.default)
+    assert read.limits == LimitTable(read.limits.default)
     return {
         "SEMAPHORE_ENABLED": is_enabled(Settings()),
         "SEMAPHORE_REDIS_URL": read.url,

@@ -204,9 +204,9 @@ async def test_a_permit_that_waits_for_a_hand_is_not_used_after_a_refusal(
         site.let_go()
         await until(lambda: not _holds(server, node, host))
         assert site.arrivals == ["/slow/"]
-        await outside.resume(host)
+        await outside.admin.resume(host)
         await crawl.finished()
-        await outside.reset(host)
+        await outside.admin.reset(host)
     assert site.arrivals == ["/slow/", "/page/"]
 
 

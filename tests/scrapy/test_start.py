@@ -264,7 +264,7 @@ async def test_a_server_that_does_not_speak_the_protocol_is_refused(
 async def test_a_read_only_replica_is_refused(
     site: Site, tmp_path: Path, by: Mapping[str, Any]
 ) -> None:
-    replica = RedisServer("--replicaof", "127.0.0.1", str(free_port()), born_empty=False).start()
+    replica = RedisServer("--replicaof", "127.0.0.1", str(free_port()), started_empty=False).start()
     try:
         async with scrapy(
             tmp_path, Request(site.url("/page/")), **by, SEMAPHORE_REDIS_URL=replica.url

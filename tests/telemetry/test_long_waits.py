@@ -41,7 +41,7 @@ class Looks:
         self.begun = self.ended = 0
         self.may_end = asyncio.Event()
         self.may_end.set()
-        inspect = semaphore.inspect
+        inspect = semaphore.admin.inspect
 
         async def watched(scope: str) -> Inspection:
             self.begun += 1
@@ -50,7 +50,7 @@ class Looks:
             self.ended += 1
             return seen
 
-        monkeypatch.setattr(semaphore, "inspect", watched)
+        monkeypatch.setattr(semaphore.admin, "inspect", watched)
 
 
 # A crawl ----------------------------------------------------------------------------------------
@@ -274,13 +274,13 @@ async def test_who_waits_at_a_paused_site_learns_who_paused_it(
         FairSemaphore(server.url) as semaphore,
     ):
         waits = LongWaits(semaphore)
-        await operator.pause("a")
+        await operator.admin.pause("a")
         waiter = asyncio.create_task(
             semaphore.acquire("a", Limit(1), on_wait=lambda: waits.watch("a"))
         )
         await until(lambda: explained(caplog))
         assert f"{operator.node} has paused the site" in explained(caplog)[0]
         assert "Permits are free" not in explained(caplog)[0]
-        await operator.resume("a")
+        await operator.admin.resume("a")
         (await waiter).release()
         await waits.close()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from semaphore_middleware.core.admin import Admin
 from semaphore_middleware.redis import embedded
-from semaphore_middleware.redis.location import URLS
+from semaphore_middleware.redis.location import URL_NAMES
 from semaphore_middleware.scrapy.settings import SemaphoreSettings
 
 if TYPE_CHECKING:
@@ -45,8 +45,9 @@ def admin_of(settings: BaseSettings) -> Admin:
     ours = SemaphoreSettings.read(settings)
     url, url_from = ours.url or embedded.find(), ours.url_from
     if url is None:
+        names = " or ".join(URL_NAMES)
         raise CommandError(
-            f"no server's address is given ({' or '.join(URLS)}, in the settings, by -s, or in the "
+            f"no server's address is given ({names}, in the settings, by -s, or in the "
             "environment), and no embedded server runs",
             Status.NO_SERVER,
         )
