@@ -15,6 +15,8 @@ KNOWN = ("url", "urls", "allow", "deny", "max_pages", "depth")
 
 @dataclass(frozen=True, slots=True)
 class SiteArguments:
+    """Start URLs, and which links to follow. `max_pages` and `depth`: 0 for no limit."""
+
     urls: tuple[str, ...]
     allow: str = ""
     deny: str = ""
@@ -23,7 +25,7 @@ class SiteArguments:
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> SiteArguments:
-        """Read `-a` arguments; a `ValueError` names the argument, its value and what is allowed."""
+        """Read `-a` arguments. A `ValueError` names the argument, its value and what is allowed."""
         for name in given:
             if name not in KNOWN:
                 raise ValueError(f"-a {name}: no such argument, allowed are {', '.join(KNOWN)}")
@@ -37,13 +39,13 @@ class SiteArguments:
 
     @property
     def hosts(self) -> list[str]:
-        """The hosts to stay on; `www.example.com` stands for all of example.com."""
+        """The hosts to stay on, with their subdomains; a leading `www.` is left out."""
         hosts = (urlsplit(url).hostname or "" for url in self.urls)
         return sorted({host.removeprefix("www.") for host in hosts})
 
     @property
     def crawl_name(self) -> str:
-        """The same on every node that was started with the same arguments."""
+        """The crawl's name: the same on all nodes with the same arguments."""
         digest = hashlib.sha256(json.dumps(asdict(self)).encode()).hexdigest()
         return f"{self.hosts[0]}-{digest[:8]}"
 
@@ -74,7 +76,7 @@ def _check_url(url: str) -> None:
     try:
         parts = urlsplit(url)
         complete = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-    except ValueError:  # a port that is no number, brackets that do not close
+    except ValueError:  # such as a port that is no number, or an open bracket
         complete = False
     if not complete:
         raise ValueError(f"url {url!r}: a start URL begins with http:// or https:// and a host")

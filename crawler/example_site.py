@@ -1,7 +1,7 @@
-"""An example site that judges its visitors: `python -m crawler.example_site --port 8000`.
+"""An example site that counts requests: `python -m crawler.example_site --port 8000`.
 
-It answers to any host name, has the same pages under each, and keeps a record of each by itself.
-`/_judge` tells the records as JSON.
+It answers to any host name, with the same pages, and keeps a record for each. `/_judge` returns the
+records as JSON.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @dataclass
 class Record:
-    """What one host has seen of its visitors."""
+    """The requests that one host has had."""
 
-    now: int = 0  # requests in hand, robots.txt's too
-    most: int = 0  # in hand at once
+    now: int = 0  # open requests, those for robots.txt included
+    most: int = 0  # open at once
     pages: Counter[str] = field(default_factory=Counter)  # path -> requests
     robots: int = 0  # requests for robots.txt
     forbidden: int = 0  # requests that robots.txt forbids
@@ -38,6 +38,7 @@ class Record:
     last: float | None = None  # end of the last one
 
     def enter(self, path: str) -> None:
+        """Count a request that begins."""
         if self.first is None:
             self.first = time.monotonic()
         self.now += 1
@@ -50,27 +51,32 @@ class Record:
             self.pages[path] += 1
 
     def leave(self) -> None:
+        """Count a request that ends."""
         self.now -= 1
         self.last = time.monotonic()
 
 
 @dataclass
 class Judge:
-    """The records of all hosts, and what they say about the visitors."""
+    """The records of all hosts, compared with the pages that there are."""
 
-    paths: list[str]  # every page that may be asked for
+    paths: list[str]  # of all pages
     hosts: dict[str, Record] = field(default_factory=dict)
 
     def record(self, host: str) -> Record:
+        """The record of a host."""
         return self.hosts.setdefault(host, Record())
 
     def missed(self, host: str) -> list[str]:
+        """The pages that were never requested."""
         return [path for path in self.paths if not self.record(host).pages[path]]
 
     def twice(self, host: str) -> list[str]:
+        """The pages that were requested more than once."""
         return [path for path, requests in self.record(host).pages.items() if requests > 1]
 
     def state(self) -> dict[str, Any]:
+        """All records, for JSON."""
         return {
             host: {
                 "now": record.now,
@@ -86,7 +92,7 @@ class Judge:
 
 
 class ExampleSite:
-    """Linked pages behind a web server of their own.
+    """Linked pages, served by a web server of its own.
 
     async with ExampleSite(pages=300, latency=0.1).running() as site:
         ... crawl site.url ...
@@ -106,10 +112,12 @@ class ExampleSite:
 
     @property
     def url(self) -> str:
+        """The address of the first page."""
         return f"http://{self.host}:{self.port}/"
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[ExampleSite]:
+        """Serve it in this context."""
         await self.start()
         try:
             yield self
@@ -117,11 +125,12 @@ class ExampleSite:
             await self.stop()
 
     async def start(self) -> None:
+        """Begin to serve; sets `port` if it was 0."""
         app = web.Application(middlewares=[self._watch])
         app.router.add_get("/_judge", self._state)
         app.router.add_get("/robots.txt", self._robots)
         app.router.add_get("/{path:.*}", self._page)
-        # Cancelled with its connection: a visitor who is gone has nothing in hand.
+        # A request ends with its connection, answered or not.
         self._runner = web.AppRunner(
             app, handler_cancellation=True, access_log=None, shutdown_timeout=1.0
         )
@@ -131,6 +140,7 @@ class ExampleSite:
         self.port = self._runner.addresses[0][1]
 
     async def stop(self) -> None:
+        """Stop serving."""
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
@@ -143,7 +153,7 @@ class ExampleSite:
         record.enter(request.path)
         try:
             response = await handler(request)
-            # Written here and not after the return: until then the request is in hand.
+            # Written here and not after the return: a request is open until its response is sent.
             await response.prepare(request)
             await response.write_eof()
             return response
@@ -166,11 +176,12 @@ class ExampleSite:
 
 
 def path_of(number: int) -> str:
+    """The path of a page."""
     return f"/page/{number}" if number else "/"
 
 
 def page(number: int, pages: int) -> str:
-    """A page of a site of `pages` pages: links down the tree, across it, and back."""
+    """The HTML of a page: links down the tree, across it, and back."""
     down = range(BRANCHES * number + 1, BRANCHES * number + BRANCHES + 1)
     across = [(7 * number + 3) % pages, max(number - 1, 0), 0]
     paths = [path_of(target) for target in (*down, *across) if target < pages]
@@ -181,20 +192,22 @@ def page(number: int, pages: int) -> str:
 
 
 async def serve(site: ExampleSite) -> None:
+    """Serve a site until cancelled."""
     async with site.running():
-        told = f"{site.pages} pages at {site.url}, the judge at {site.url}_judge"
+        told = f"{site.pages} pages at {site.url}, the records at {site.url}_judge"
         print(told, flush=True)  # noqa: T201  (a program of its own)
         await asyncio.Event().wait()
 
 
 def main() -> None:
+    """The program."""
     parser = argparse.ArgumentParser(description="Serve the example site until Ctrl-C.")
-    parser.add_argument("--pages", type=int, default=300, help="how many it has (%(default)s)")
+    parser.add_argument("--pages", type=int, default=300, help="number of pages (%(default)s)")
     parser.add_argument(
-        "--latency", type=float, default=0.1, help="seconds that each takes (%(default)s)"
+        "--latency", type=float, default=0.1, help="response time in seconds (%(default)s)"
     )
-    parser.add_argument("--port", type=int, default=0, help="0 for any free one (%(default)s)")
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen at (%(default)s)")
+    parser.add_argument("--port", type=int, default=0, help="0 for any free port (%(default)s)")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (%(default)s)")
     options = parser.parse_args()
     with suppress(KeyboardInterrupt):
         asyncio.run(serve(ExampleSite(**vars(options))))

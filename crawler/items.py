@@ -1,4 +1,4 @@
-"""What a crawl writes: one item a page."""
+"""The item that a crawl writes for each page."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Page:
-    """A response as one line of the feed, whatever its status and type."""
+    """A response of any status and content type: one line of the feed."""
 
     url: str
     status: int
     title: str | None
     depth: int
     content_type: str | None
-    size: int  # bytes of the body, unpacked
-    links: list[str]  # every http(s) address the page links to, on the site or not
+    size: int  # of the decompressed body, in bytes
+    links: list[str]  # all http(s) links of the page, on the site or not
     referrer: str | None
     node: str
     time: str  # ISO 8601, UTC

@@ -1,4 +1,4 @@
-"""What a node leaves behind: its feed, and its stats for who started it."""
+"""The files that a node writes: its pages, and its stats for the process that started it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scrapy.crawler import Crawler
 from scrapy.exceptions import NotConfigured
 from scrapy.settings import BaseSettings
 
-from semaphore_middleware.frontier.client import node_name
+from semaphore_middleware.frontier import node_name
 
 FEED = {
     "pages/%(crawl)s-%(node)s.jsonl": {
@@ -33,7 +33,7 @@ def set_default_feed(settings: BaseSettings) -> None:
 
 
 def feed_name_parts(params: dict[str, Any], spider: Spider) -> dict[str, Any]:
-    """What a feed's file is named after: no two nodes of a crawl may write the same one."""
+    """Crawl and node for the name of a feed's file, so that no two nodes write the same file."""
     crawl = spider.settings.get("CRAWL") or spider.name
     node = node_name(spider.settings)
     return {**params, "crawl": _for_file(crawl), "node": _for_file(node)}
@@ -44,7 +44,7 @@ def _for_file(name: str) -> str:
 
 
 class StatsFile:
-    """Write the crawl's final stats to the file that `STATS_FILE` names, as JSON."""
+    """Extension that writes the final stats as JSON to the file that `STATS_FILE` names."""
 
     def __init__(self, crawler: Crawler, path: Path) -> None:
         self.crawler = crawler
@@ -52,13 +52,15 @@ class StatsFile:
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
+        """Called by Scrapy."""
         path = crawler.settings.get("STATS_FILE")
         if not path:
             raise NotConfigured
         extension = cls(crawler, Path(path))
-        # After spider_closed, where other extensions still count.
+        # Not spider_closed: other extensions still set stats there.
         crawler.signals.connect(extension.write, signals.engine_stopped)
         return extension
 
     def write(self) -> None:
+        """Write the file."""
         self.path.write_text(json.dumps(self.crawler.stats.get_stats(), default=str))

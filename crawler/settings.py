@@ -4,8 +4,8 @@ Besides Scrapy's and the add-on's settings, the shared frontier reads:
 
     REDIS_URL        the server that all nodes of a crawl share, by default the environment's
     CRAWL            the crawl's name: nodes with the same name share one crawl
-    CRAWL_MAX_PAGES  most URLs that all nodes together ask for, 0 for no limit
-    CRAWL_LEASE      seconds after which a silent node's unfinished requests go to the others
+    CRAWL_MAX_PAGES  pages to fetch at most, all nodes together, 0 for no limit
+    CRAWL_LEASE      seconds after which the unfinished requests of a dead node go to others
 """
 
 import os
@@ -23,19 +23,19 @@ SCHEDULER = "semaphore_middleware.frontier.Scheduler"
 CRAWL_MAX_PAGES = 0
 CRAWL_LEASE = 15.0
 REDIS_URL = os.environ.get("REDIS_URL", "")
-# Where this node serves its metrics, if at all. Containers set it: each has its ports to itself.
+# Where this node serves its metrics, if set. Containers set it: each has ports of its own.
 SEMAPHORE_METRICS_PORT = os.environ.get("SEMAPHORE_METRICS_PORT")
 SEMAPHORE_METRICS_HOST = os.environ.get("SEMAPHORE_METRICS_HOST")
 
-# Manners. Add how to reach you to the user agent before you crawl sites of others.
+# Politeness. Add your contact to the user agent before you crawl the sites of others.
 USER_AGENT = "scrapy-semaphore (Scrapy)"
 ROBOTSTXT_OBEY = True
 
-# Near pages first, so that depth and max_pages keep what matters most.
+# Breadth first, so that max_pages keeps the pages near the start.
 DEPTH_PRIORITY = 1
-# Cookies would tie pages to the node that happened to fetch the ones before.
+# A page may be fetched by another node than the page that linked to it: cookies would not match.
 COOKIES_ENABLED = False
-# A page that is missing is a finding, not a failure.
+# A missing page becomes an item, too.
 HTTPERROR_ALLOW_ALL = True
 DOWNLOAD_MAXSIZE = 32 * 1024 * 1024
 

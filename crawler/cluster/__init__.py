@@ -1,1 +1,1 @@
-"""A crawl by several nodes on this machine: started, watched, and judged."""
+"""A crawl by several nodes on this machine: run, watched and judged."""

@@ -14,33 +14,35 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class NodeReport:
-    """How a node ended, and what it counted."""
+class NodeResult:
+    """How a node ended, and its stats."""
 
     name: str
     stats: Mapping[str, Any]
-    error: str | None = None  # why it failed, in a line
+    error: str | None = None  # why it failed, in one line
 
     @property
     def pages(self) -> int:
+        """Items that the node has scraped: one for each page."""
         return int(self.stats.get("item_scraped_count", 0))
 
     @property
     def scopes(self) -> list[str]:
-        """The sites for which the node has had permits, the busiest of them at least."""
-        ends = "semaphore/scope/", "/acquired"
+        """The scopes for which the node has had permits; if there are many, the busiest."""
+        prefix, suffix = "semaphore/scope/", "/acquired"
         return [
-            stat.removeprefix(ends[0]).removesuffix(ends[1])
+            stat.removeprefix(prefix).removesuffix(suffix)
             for stat in self.stats
-            if stat.startswith(ends[0]) and stat.endswith(ends[1])
+            if stat.startswith(prefix) and stat.endswith(suffix)
         ]
 
     def stat(self, name: str) -> float:
+        """The stat `semaphore/<name>`, 0 if it is not there."""
         return float(self.stats.get(f"semaphore/{name}", 0))
 
 
-class Node:
-    """`scrapy crawl site`, its log and its stats in the run's directory."""
+class NodeProcess:
+    """A process that runs `scrapy crawl site`. Its log, pages and stats go to `directory`."""
 
     def __init__(self, name: str, directory: Path) -> None:
         self.name = name
@@ -51,6 +53,7 @@ class Node:
 
     @property
     def running(self) -> bool:
+        """True from its start to its end."""
         return self._process is not None and self._process.returncode is None
 
     async def start(
@@ -59,6 +62,7 @@ class Node:
         settings: Mapping[str, Any],
         environment: Mapping[str, str],
     ) -> None:
+        """Start it with the spider's arguments, Scrapy settings and environment variables."""
         command = [sys.executable, "-m", "scrapy", "crawl", "site", "-O", str(self._feed)]
         command += _options("-a", arguments)
         command += _options("-s", {**settings, "STATS_FILE": self._stats})
@@ -69,32 +73,35 @@ class Node:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                start_new_session=True,  # Ctrl-C reaches it through us, once
+                start_new_session=True,  # a terminal's Ctrl-C must reach it only once, through us
             )
 
     async def wait(self) -> None:
+        """Wait for its end."""
         if self._process is not None:
             await self._process.wait()
 
     def interrupt(self) -> None:
+        """Have it stop in order."""
         self._send(signal.SIGINT)
 
     def kill(self) -> None:
+        """End it at once."""
         self._send(signal.SIGKILL)
 
     def _send(self, number: signal.Signals) -> None:
         if self._process is not None and self.running:
             self._process.send_signal(number)
 
-    def report(self) -> NodeReport:
-        """To be asked once the process has ended."""
+    def result(self) -> NodeResult:
+        """Its stats, and its error if it failed. Call it when the process has ended."""
         try:
             stats = json.loads(self._stats.read_text())
         except (OSError, ValueError):
             stats = {}
-        return NodeReport(self.name, stats, self._failure(stats))
+        return NodeResult(self.name, stats, self._error(stats))
 
-    def _failure(self, stats: Mapping[str, Any]) -> str | None:
+    def _error(self, stats: Mapping[str, Any]) -> str | None:
         status = self._process.returncode if self._process else None
         reason = stats.get("finish_reason", "left no stats")
         if status == 0 and reason == "finished":
@@ -108,7 +115,7 @@ def _options(flag: str, values: Mapping[str, Any]) -> Sequence[str]:
 
 
 def last_error(log: str) -> str:
-    """The line of a log that tells most about a failure: its last error, else its last line."""
+    """The last error in a log, in one line; its last line if there is no error."""
     lines = [line for line in log.splitlines() if line.strip()]
     errors = [line for line in lines if "ERROR: " in line or "CRITICAL: " in line]
     return (errors or lines or ["its log is empty"])[-1].strip()

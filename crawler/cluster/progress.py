@@ -1,51 +1,55 @@
-"""A cluster's progress: a live bar in a terminal, a line now and then elsewhere."""
+"""The progress of a cluster: a live bar in a terminal, else a line every few seconds."""
 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-SAY_AGAIN = 2.0  # seconds between lines where there is no terminal
+LINE_INTERVAL_S = 2.0  # where there is no terminal
 
 
 @dataclass(frozen=True)
-class State:
+class ClusterState:
+    """The figures to show."""
+
     nodes: int  # that run
-    fetched: int
-    found: int
+    fetched: int  # pages
+    found: int  # pages, fetched or not
     held: int  # permits
     limit: int
-    waiting: int  # requests that wait for one
+    waiting: int  # requests without a permit
 
     def __str__(self) -> str:
         return (
-            f"{self.fetched} of {self.found} pages found so far, "
-            f"{self.held}/{self.limit} permits held, {self.waiting} requests wait"
+            f"{self.nodes} nodes, {self.fetched} of {self.found} pages, "
+            f"{self.held}/{self.limit} permits held, {self.waiting} requests waiting"
         )
 
 
-class Display:
+class ProgressDisplay:
+    """Shows the state of a cluster on a console, as a context manager."""
+
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._quiet_until = 0.0
+        self._next_line_at = 0.0
         self._bar = Progress(
             SpinnerColumn(),
             TextColumn("{task.fields[nodes]} nodes"),
             BarColumn(bar_width=None),
-            TextColumn("{task.completed}/{task.total} pages"),
+            TextColumn("{task.fields[fetched]}/{task.fields[found]} pages"),
             TextColumn("{task.fields[held]}/{task.fields[limit]} permits held"),
-            TextColumn("{task.fields[waiting]} wait"),
+            TextColumn("{task.fields[waiting]} waiting"),
             TimeElapsedColumn(),
             console=console,
             auto_refresh=False,
             transient=True,
         )
-        self._task = self._bar.add_task("", total=0, nodes=0, held=0, limit=0, waiting=0)
+        self._task = self._bar.add_task("", **asdict(ClusterState(0, 0, 0, 0, 0, 0)))
 
-    def __enter__(self) -> Display:
+    def __enter__(self) -> ProgressDisplay:
         if self._console.is_terminal:
             self._bar.start()
         return self
@@ -54,18 +58,12 @@ class Display:
         if self._console.is_terminal:
             self._bar.stop()
 
-    def show(self, state: State) -> None:
+    def show(self, state: ClusterState) -> None:
+        """Show this state, if it is time to."""
         if self._console.is_terminal:
-            self._bar.update(
-                self._task,
-                completed=state.fetched,
-                total=state.found,
-                nodes=state.nodes,
-                held=state.held,
-                limit=state.limit,
-                waiting=state.waiting,
-            )
+            fields = asdict(state)
+            self._bar.update(self._task, completed=state.fetched, total=state.found, **fields)
             self._bar.refresh()
-        elif time.monotonic() >= self._quiet_until:
-            self._quiet_until = time.monotonic() + SAY_AGAIN
+        elif time.monotonic() >= self._next_line_at:
+            self._next_line_at = time.monotonic() + LINE_INTERVAL_S
             self._console.print(str(state), highlight=False)

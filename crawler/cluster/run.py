@@ -1,4 +1,4 @@
-"""A crawl by several nodes on this machine, watched from start to report."""
+"""Run a crawl with several nodes on this machine, show its progress, and judge it."""
 
 from __future__ import annotations
 
@@ -15,47 +15,51 @@ from redis.asyncio import Redis
 from rich.console import Console
 
 from crawler.arguments import SiteArguments
-from crawler.cluster.process import Node, NodeReport
-from crawler.cluster.progress import Display, State
-from crawler.cluster.verdict import Report, SiteReport, problems, table
+from crawler.cluster.process import NodeProcess, NodeResult
+from crawler.cluster.progress import ClusterState, ProgressDisplay
+from crawler.cluster.verdict import CrawlResult, SiteResult, problems, table
 from crawler.example_site import ExampleSite
 from semaphore_middleware import FairSemaphore
-from semaphore_middleware.frontier.client import RunOverError, SharedCrawl
+from semaphore_middleware.frontier import CrawlClient, RunOverError
 
-TICK = 0.2  # seconds
+REFRESH_INTERVAL_S = 0.2
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What to crawl, and how."""
+    """The options of a run."""
 
     url: str = ""  # start URLs as the spider takes them; empty for the example site
     nodes: int = 3
     limit: int = 4
     latency: float = 0.1  # of the example site, seconds
-    pages: int = 0  # of the example site; of another one, the most to ask for. 0 for the default
+    pages: int = 0  # of the example site; of another one, max_pages. 0 for the default
     server: str = ""  # empty for REDIS_URL, else an embedded one
     settings: Mapping[str, str] = field(default_factory=dict)  # of the nodes
 
     def example_site(self) -> ExampleSite | None:
+        """The example site to start, if it is to be crawled."""
         return None if self.url else ExampleSite(self.pages or 300, self.latency)
 
 
 async def run(plan: Plan, console: Console) -> int:
-    """Crawl as planned, print the report, and return the exit status."""
+    """Crawl as planned, print the result, and return the exit status.
+
+    Raises `SemaphoreError` or `RedisError` if the server cannot be used.
+    """
     directory = _run_directory()
-    console.print(f"Logs, pages and stats: {directory}", highlight=False, soft_wrap=True)
+    console.print(f"Logs, pages and stats are in {directory}", highlight=False, soft_wrap=True)
     example = plan.example_site()
     async with (
         FairSemaphore(plan.server or None) as semaphore,
         example.running() if example else nullcontext(),
     ):
-        report = await Cluster(plan, directory, semaphore, example).run(console)
-    if report is None:
+        result = await Cluster(plan, directory, semaphore, example).run(console)
+    if result is None:
         console.print("Interrupted.")
         return 130
-    console.print(table(report))
-    found = problems(report)
+    console.print(table(result))
+    found = problems(result)
     for problem in found:
         console.print(f"[red]✗[/red] {problem}", highlight=False, soft_wrap=True)
     return 1 if found else 0
@@ -68,7 +72,7 @@ def _run_directory() -> Path:
 
 
 class Cluster:
-    """The nodes of one run, and what they share."""
+    """The nodes of one run, the crawl that they share, and the site if it is the example site."""
 
     def __init__(
         self, plan: Plan, directory: Path, semaphore: FairSemaphore, site: ExampleSite | None
@@ -80,27 +84,29 @@ class Cluster:
         self.site = site
         self.url = site.url if site else plan.url
         self.hosts = SiteArguments.parse({"url": self.url}).hosts
-        self.crawl = SharedCrawl(Redis.from_url(self.server), directory.name, node="cluster")
-        self.nodes = [Node(f"node-{number}", directory) for number in range(1, plan.nodes + 1)]
+        self.crawl = CrawlClient(Redis.from_url(self.server), directory.name, node="cluster")
+        self.nodes = [
+            NodeProcess(f"node-{number}", directory) for number in range(1, plan.nodes + 1)
+        ]
         self.signals = 0
 
-    async def run(self, console: Console) -> Report | None:
-        """None if the user has ended the run."""
-        with self._signals_passed_on(console):
+    async def run(self, console: Console) -> CrawlResult | None:
+        """The result, or None if the user has interrupted the run."""
+        with self._forwarded_signals(console):
             try:
                 await self.crawl.join()
-                await self.crawl.work()
+                await self.crawl.renew_lease()
                 for node in self.nodes:
                     await self._start(node)
-                await self._watch(Display(console))
+                await self._watch(ProgressDisplay(console))
             finally:
                 for node in self.nodes:
-                    node.kill()  # if we have failed: else it has ended
+                    node.kill()  # in case of an error here; otherwise it has ended
                 await self.crawl.end()
                 await self.crawl.server.aclose()
-        return None if self.signals else await self._report()
+        return None if self.signals else await self._result()
 
-    async def _start(self, node: Node) -> None:
+    async def _start(self, node: NodeProcess) -> None:
         arguments = {"url": self.url}
         if self.plan.url and self.plan.pages:
             arguments["max_pages"] = str(self.plan.pages)
@@ -111,31 +117,31 @@ class Cluster:
         }
         await node.start(arguments, settings, environment={"REDIS_URL": self.server})
 
-    async def _watch(self, display: Display) -> None:
+    async def _watch(self, display: ProgressDisplay) -> None:
         ended = asyncio.gather(*(node.wait() for node in self.nodes))
         held_open = True
         with display:
             while not ended.done():
                 held_open = held_open and await self._hold_open()
                 display.show(await self._state())
-                await asyncio.wait([ended], timeout=TICK)
+                await asyncio.wait([ended], timeout=REFRESH_INTERVAL_S)
 
     async def _hold_open(self) -> bool:
-        """Keep the crawl from ending before all nodes take part and one has begun; then False.
+        """Keep the crawl from ending until all nodes have joined and one has begun; then False.
 
-        A small site could else be done, and its crawl forgotten, before the last node has
-        started, which would then crawl it all over again.
+        Without this a small site might be finished, and its crawl forgotten, before the last node
+        has started: that node would crawl it again.
         """
         running = sum(node.running for node in self.nodes)
         counts = await self.crawl.counts()
-        with suppress(RunOverError):  # this machine was suspended for longer than the lease
+        with suppress(RunOverError):  # if this machine was suspended for longer than the lease
             if counts.nodes - 1 < running or not counts.seen:
-                await self.crawl.work()
+                await self.crawl.renew_lease()
                 return True
-            await self.crawl.rest()
+            await self.crawl.idle()
         return False
 
-    async def _state(self) -> State:
+    async def _state(self) -> ClusterState:
         scopes = [await self.semaphore.admin.inspect(host) for host in self.hosts]
         held = sum(len(scope.holders) for scope in scopes)
         waiting = sum(len(scope.waiters) for scope in scopes)
@@ -147,40 +153,40 @@ class Cluster:
             fetched = max(0, counts.seen - counts.unfinished)
             found = counts.seen
         running = sum(node.running for node in self.nodes)
-        return State(running, fetched, found, held, self.plan.limit, waiting)
+        return ClusterState(running, fetched, found, held, self.plan.limit, waiting)
 
-    async def _report(self) -> Report:
-        nodes = [node.report() for node in self.nodes]
-        return Report(
+    async def _result(self) -> CrawlResult:
+        nodes = [node.result() for node in self.nodes]
+        return CrawlResult(
             url=self.url,
             limit=self.plan.limit,
             latency=self.plan.latency,
             nodes=nodes,
             permits_left=await self._permits_left(nodes),
-            site=SiteReport.of(self.site.judge, self.hosts[0]) if self.site else None,
+            site=SiteResult.of(self.site.judge, self.hosts[0]) if self.site else None,
         )
 
-    async def _permits_left(self, nodes: list[NodeReport]) -> int:
+    async def _permits_left(self, nodes: list[NodeResult]) -> int:
         scopes = {scope for node in nodes for scope in node.scopes}.union(self.hosts)
         found = [await self.semaphore.admin.inspect(scope) for scope in scopes]
         return sum(len(scope.holders) + len(scope.waiters) for scope in found)
 
     @contextmanager
-    def _signals_passed_on(self, console: Console) -> Iterator[None]:
-        """Ctrl-C ends the nodes, a second one kills them; either way they are waited for."""
+    def _forwarded_signals(self, console: Console) -> Iterator[None]:
+        """The first Ctrl-C stops the nodes, the second kills them; either way we wait for them."""
 
-        def pass_on() -> None:
+        def forward() -> None:
             self.signals += 1
             if self.signals == 1:
-                console.print("Ending the nodes; once more to kill them.")
-            end = Node.interrupt if self.signals == 1 else Node.kill
+                console.print("Stopping the nodes; press Ctrl-C again to kill them.")
+            stop = NodeProcess.interrupt if self.signals == 1 else NodeProcess.kill
             for node in self.nodes:
-                end(node)
+                stop(node)
 
         loop = asyncio.get_running_loop()
         numbers = (signal.SIGINT, signal.SIGTERM)
         for number in numbers:
-            loop.add_signal_handler(number, pass_on)
+            loop.add_signal_handler(number, forward)
         try:
             yield
         finally:

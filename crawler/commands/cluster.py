@@ -1,4 +1,4 @@
-"""`scrapy cluster`: several nodes on this machine crawl one site together."""
+"""The command `scrapy cluster`: several nodes on this machine crawl one site together."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from scrapy.utils.conf import arglist_to_dict
 
 
 class Command(ScrapyCommand):
+    """`scrapy cluster`, as Scrapy runs it."""
+
     requires_project = True
     requires_crawler_process = False
     default_settings: ClassVar[dict[str, object]] = {"LOG_ENABLED": False}
@@ -23,32 +25,33 @@ class Command(ScrapyCommand):
         return "[options]"
 
     def short_desc(self) -> str:
-        return "Crawl one site with several nodes, and judge how they did"
+        return "Crawl one site with several nodes and check that they kept its limit"
 
     def long_desc(self) -> str:
         return (
-            "Crawls the bundled example site, or another one, with several nodes on this machine, "
-            "and reports whether they kept to the site's limit. The exit status is 1 if the limit "
-            "was passed, a page was missed or fetched twice, a permit is left, or a node failed. "
-            "Settings given by -s are the nodes'."
+            "Crawl the bundled example site, or another one, with several nodes on this machine, "
+            "and report whether they kept to the site's limit. The exit status is 1 if the limit "
+            "was exceeded, a page was missed or fetched twice, a permit was not given back, or a "
+            "node failed. Settings given with -s apply to the nodes."
         )
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         super().add_options(parser)
-        # All are text, and empty ones stand for the default: make passes unset variables on.
+        # All are text, and an empty one means the default: `make crawl` passes unset variables.
+        # No text has a colon: where a line ends with one, Scrapy takes it for a heading.
         options = {
-            "--url": "start URLs (default: a bundled example site that counts its visitors)",
-            "--nodes": "number of nodes (default: 3)",
-            "--limit": "most requests at once, of all nodes together (default: 4)",
-            "--latency": "the example site's, milliseconds a page (default: 100)",
-            "--pages": "of the example site (default: 300); with --url, the most to ask for",
-            "--server": "URL of a Redis server (default: REDIS_URL, else an embedded one)",
+            "--url": "start URLs (default the bundled example site, which counts requests)",
+            "--nodes": "number of nodes (default 3)",
+            "--limit": "requests at once, all nodes together (default 4)",
+            "--latency": "of the example site, milliseconds per page (default 100)",
+            "--pages": "of the example site (default 300), or to fetch at most from --url",
+            "--server": "URL of a Redis server (default REDIS_URL, else an embedded one)",
         }
         for name, text in options.items():
             parser.add_argument(name, default="", help=text)
 
     def run(self, args: list[str], opts: argparse.Namespace) -> None:
-        # Not at the top: Scrapy imports this module for every command.
+        # Imported here, because Scrapy imports this module for every command.
         from redis import Redis, RedisError
         from rich.console import Console
 
@@ -57,7 +60,7 @@ class Command(ScrapyCommand):
         from semaphore_middleware import SemaphoreError
 
         if args:
-            raise UsageError(f"unexpected {args[0]!r}: all options have names", print_help=False)
+            raise UsageError(f"unexpected argument {args[0]!r}", print_help=False)
         if opts.url:
             _check("--url", lambda: SiteArguments.parse({"url": opts.url}))
         if opts.server:
@@ -76,7 +79,7 @@ class Command(ScrapyCommand):
         except (SemaphoreError, RedisError) as error:
             print(f"scrapy cluster: {error}", file=sys.stderr)
             self.exitcode = 1
-        except KeyboardInterrupt:  # before there are nodes to end
+        except KeyboardInterrupt:  # before there are nodes to stop
             self.exitcode = 130
 
 
@@ -92,5 +95,7 @@ def _number(option: str, value: str, default: int, least: int) -> int:
     if not value:
         return default
     if not re.fullmatch(r"[0-9]{1,9}", value) or int(value) < least:
-        raise UsageError(f"{option} {value}: a whole number from {least}", print_help=False)
+        raise UsageError(
+            f"{option} {value}: a whole number from {least} is allowed", print_help=False
+        )
     return int(value)

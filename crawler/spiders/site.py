@@ -1,4 +1,4 @@
-"""Follow a site's links and write one item a page."""
+"""The spider `site`: follows a site's links and writes one item for each page."""
 
 from __future__ import annotations
 
@@ -16,25 +16,24 @@ from scrapy.linkextractors import LinkExtractor
 from crawler.arguments import SiteArguments
 from crawler.items import Page
 from crawler.output import set_default_feed
-from semaphore_middleware.frontier.client import node_name
-from semaphore_middleware.scrapy.engine import end_crawl
+from semaphore_middleware.frontier import end_crawl, node_name
 
 
 class SiteSpider(Spider):
     """Crawl a site: `scrapy crawl site -a url=https://example.com`.
 
     url        one start URL or several, separated by spaces or commas
-    urls       a file of start URLs, one a line, # starts a comment
-    allow      follow only links whose URL this regular expression finds something in
-    deny       follow no links whose URL this one finds something in
-    max_pages  most URLs to ask for, all nodes together
-    depth      most links to follow from a start URL
+    urls       a file of start URLs, one per line; # begins a comment
+    allow      follow only links whose URL matches this regular expression somewhere
+    deny       do not follow links whose URL matches this one somewhere
+    max_pages  pages to fetch at most, all nodes together
+    depth      links to follow from a start URL, one after another, at most
 
     Links are followed on the hosts of the start URLs and their subdomains.
     """
 
     name = "site"
-    links = LinkExtractor(deny_extensions=())  # whatever is linked is part of the site
+    links = LinkExtractor(deny_extensions=())  # files of any type are part of the site
 
     def __init__(self, arguments: SiteArguments) -> None:
         super().__init__(start_urls=list(arguments.urls), allowed_domains=arguments.hosts)
@@ -43,6 +42,7 @@ class SiteSpider(Spider):
 
     @classmethod
     def from_crawler(cls, crawler: Crawler, *_: Any, **given: Any) -> Self:
+        """Called by Scrapy. A wrong argument ends the crawl with one line in the log."""
         try:
             arguments = SiteArguments.parse(given)
         except ValueError as error:
@@ -58,11 +58,13 @@ class SiteSpider(Spider):
         return super().from_crawler(crawler, arguments)
 
     async def start(self) -> AsyncIterator[Request]:
-        # Every node yields the start URLs, so unlike Scrapy's own these are filtered.
+        """Request the start URLs."""
+        # All nodes do: so duplicates must be filtered, which Scrapy's own start() prevents.
         for url in self.start_urls:
             yield Request(url)
 
     def parse(self, response: Response) -> Iterator[Page | Request]:
+        """The page as an item, and requests for its links."""
         links = self.links_of(response)
         yield self.page(response, links)
         for url in links:
@@ -70,12 +72,14 @@ class SiteSpider(Spider):
                 yield Request(url)
 
     def links_of(self, response: Response) -> list[str]:
+        """All http(s) links of a page, each once."""
         if not isinstance(response, HtmlResponse):
             return []
         urls = (urldefrag(link.url).url for link in self.links.extract_links(response))
         return list(dict.fromkeys(url for url in urls if url.startswith(("http://", "https://"))))
 
     def page(self, response: Response, links: list[str]) -> Page:
+        """The item for a response."""
         request = response.request
         return Page(
             url=response.url,
@@ -92,6 +96,7 @@ class SiteSpider(Spider):
 
 
 def title_of(response: Response) -> str | None:
+    """The title of an HTML page."""
     if not isinstance(response, HtmlResponse):
         return None
     words = response.xpath("string(//title)").get(default="").split()

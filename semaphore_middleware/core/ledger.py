@@ -12,6 +12,16 @@ import math
 from collections.abc import Callable, Collection
 from dataclasses import replace
 
+from semaphore_middleware.core.observer import (
+    BackoffStarted,
+    Event,
+    PermitGranted,
+    PermitLost,
+    PermitReleased,
+    PermitWaiting,
+    ProcessStalled,
+    UnknownNotification,
+)
 from semaphore_middleware.core.permit import Permit, Stage
 from semaphore_middleware.errors import ClosedError
 from semaphore_middleware.model.feedback import Feedback, FeedbackSummary
@@ -34,13 +44,13 @@ class Ledger:
     def __init__(
         self,
         lease: float,
-        on_event: Callable[[str], None],
+        emit: Callable[[Event], None],
         something_to_say: Callable[[bool], None],
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._lease = lease
         self._grace = GRACE * lease  # from sending a call that lengthens a lease to the deadline
-        self._count = on_event
+        self._emit = emit
         self._something_to_say = something_to_say
         self._numbers = itertools.count(1)
         self._permits: dict[int, Permit] = {}  # waiting and held, in the order of asking
@@ -97,11 +107,11 @@ class Ledger:
 
     # What is to be said -------------------------------------------------------------------------
 
-    def ask(self, scope: str, limit: Limit, on_wait: Callable[[], None] | None = None) -> Permit:
+    def ask(self, scope: str, limit: Limit, owner: object = None) -> Permit:
         """Want a permit; its future tells when it is there."""
         if self._closed:
             raise ClosedError("the semaphore is closing")
-        permit = Permit(scope, limit, next(self._numbers), self._loop, self._give_back, on_wait)
+        permit = Permit(scope, limit, next(self._numbers), self._loop, self._give_back, owner)
         self._permits[permit.number] = permit
         self._to_ask[permit.number] = permit
         self._pace += (min(1.0, permit.asked_at - self._asked_at) - self._pace) / 16
@@ -114,6 +124,8 @@ class Ledger:
     def _give_back(self, permit: Permit) -> None:
         self._permits.pop(permit.number, None)
         self._to_ask.pop(permit.number, None)
+        if permit.stage is not Stage.WAITING:
+            self._emit(PermitReleased(permit))
         if not permit.deadline:  # the server has never heard of it
             return
         scope, limit, outcome = permit.scope, permit.limit, permit.outcome
@@ -182,8 +194,10 @@ class Ledger:
             self._grant(number)
         if ask.verb == "acquire":
             for number in ask.numbers:
-                if (permit := self._permits.get(number)) and permit.stage is Stage.WAITING:
-                    permit.wait_in_line()
+                permit = self._permits.get(number)
+                if permit and permit.stage is Stage.WAITING and not permit.waited:
+                    permit.waited = True
+                    self._emit(PermitWaiting(permit))
         if reply.retry_in is not None:
             self._ask_again(ask.scope, reply.retry_in)
 
@@ -195,7 +209,7 @@ class Ledger:
         (self._curious.add if reply.wants_feedback else self._curious.discard)(scope)
         self._limits[scope] = reply.limit
         if reply.backoff is not None:
-            self._count("backoffs")
+            self._emit(BackoffStarted(scope, reply.backoff))
             logger.info(
                 "%s says 'not now', or does not answer: no node starts a request there for %.3g s.",
                 scope,
@@ -205,7 +219,7 @@ class Ledger:
     def hear(self, payload: bytes) -> None:
         message = Notification.read(payload)
         if message is None:
-            self._count("strange_messages")
+            self._emit(UnknownNotification())
             return
         for number in message.granted:
             self._grant(number)
@@ -228,6 +242,7 @@ class Ledger:
         now = self._loop.time()
         if now < permit.deadline:
             permit.grant(now)
+            self._emit(PermitGranted(permit, self._limits.get(permit.scope)))
             self._check_by(permit.deadline)
             return
         # So late that the server may count it as over already.
@@ -243,7 +258,7 @@ class Ledger:
     def _lose(self, number: int) -> None:
         permit = self._permits.pop(number, None)
         if permit is not None and permit.stage is Stage.HELD:
-            self._count("lost")
+            self._emit(PermitLost(permit))
             logger.warning("Lost a permit for %r.", permit.scope)
             permit.lose(
                 f"the permit for {permit.scope!r} could not be renewed in time, so its work was "
@@ -257,7 +272,7 @@ class Ledger:
         late = self._loop.time() - self._renewal.when()
         self._renewal = None
         if late > RENEWAL * self._lease:
-            self._count("stalls")
+            self._emit(ProcessStalled(late))
             logger.warning(
                 "This process stood still for %.1f s, and so could not renew its permits. A permit "
                 "outlives %.1f s: is it the machine, or a callback that computes for long?",

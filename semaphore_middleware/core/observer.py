@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
     from semaphore_middleware.core.permit import Permit
@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class Event:
     """Something that happened in this process. Times are in seconds."""
+
+    counter: ClassVar[str | None] = None
+    """Name of the stat that counts these events, if one does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +29,8 @@ class PermitWaiting(Event):
 class PermitGranted(Event):
     """A permit is held from now on."""
 
+    counter = "acquired"
+
     permit: Permit
     limit: int | None
     """How many may hold a permit of its scope, as the server said last."""
@@ -35,12 +40,16 @@ class PermitGranted(Event):
 class PermitReleased(Event):
     """A permit that was held has been given back."""
 
+    counter = "released"
+
     permit: Permit
 
 
 @dataclass(frozen=True, slots=True)
 class PermitLost(Event):
     """A permit's lease could not be renewed in time."""
+
+    counter = "lost"
 
     permit: Permit
 
@@ -49,12 +58,16 @@ class PermitLost(Event):
 class AcquireTimedOut(Event):
     """A request has waited as long as it may."""
 
+    counter = "timeouts"
+
     scope: str
 
 
 @dataclass(frozen=True, slots=True)
 class BackoffStarted(Event):
     """A site refused a request, or did not answer: no node starts one there for a while."""
+
+    counter = "backoffs"
 
     scope: str
     seconds: float
@@ -71,10 +84,14 @@ class RoundTrip(Event):
 class Reconnected(Event):
     """The connection to the server broke, and there is a new one."""
 
+    counter = "reconnects"
+
 
 @dataclass(frozen=True, slots=True)
 class StoreLost(Event):
     """The server is new or has lost its data: no permit is granted for a while."""
+
+    counter = "store_losses"
 
     seconds: float
 
@@ -83,12 +100,16 @@ class StoreLost(Event):
 class ProcessStalled(Event):
     """The event loop stood still for so long that permits could not be renewed."""
 
+    counter = "stalls"
+
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class UnknownNotification(Event):
     """A message on this node's channel could not be read."""
+
+    counter = "strange_messages"
 
 
 class Observer:

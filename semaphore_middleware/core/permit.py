@@ -37,7 +37,6 @@ class Permit:
         "_give_back",
         "_granted",
         "_loop",
-        "_on_wait",
         "_when_lost",
         "asked_at",
         "deadline",
@@ -45,6 +44,7 @@ class Permit:
         "limit",
         "number",
         "outcome",
+        "owner",
         "scope",
         "stage",
         "wait",
@@ -59,11 +59,13 @@ class Permit:
         number: int,
         loop: asyncio.AbstractEventLoop,
         give_back: Callable[[Permit], None],
-        on_wait: Callable[[], None] | None = None,
+        owner: object = None,
     ) -> None:
         self.scope = scope
         self.limit = limit
         self.number = number
+        self.owner = owner
+        """The caller's own object: tells observers what this permit is for."""
         self.stage = Stage.WAITING
         self.deadline = 0.0
         """On the loop's clock: until then the server surely knows this permit. 0: never asked."""
@@ -75,7 +77,6 @@ class Permit:
         self.asked_at = loop.time()
         self._granted: asyncio.Future[None] = loop.create_future()
         self._give_back = give_back
-        self._on_wait = on_wait
         self._when_lost: Callable[[], object] | None = None
         self.error: PermitLostError | None = None
         """Why it was lost."""
@@ -142,13 +143,6 @@ class Permit:
     async def granted(self) -> None:
         """Wait for the grant. Raises `ClosedError` if there will be none."""
         await self._granted
-
-    def wait_in_line(self) -> None:
-        """There is none free: it stands in line."""
-        if not self.waited:
-            self.waited = True
-            if self._on_wait is not None:
-                self._on_wait()
 
     def grant(self, now: float) -> None:
         """It is held since `now`, on the loop's clock."""

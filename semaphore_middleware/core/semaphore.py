@@ -6,11 +6,12 @@ import asyncio
 import os
 import secrets
 import socket
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from typing import Self
 
 from semaphore_middleware.core.admin import Admin
+from semaphore_middleware.core.observer import AcquireTimedOut, Event, Observer, StoreLost
 from semaphore_middleware.core.permit import Permit
 from semaphore_middleware.core.session import Node
 from semaphore_middleware.errors import AcquireTimeoutError, ClosedError
@@ -44,9 +45,7 @@ class FairSemaphore:
     part of every key; `node` is this node's name, to which a few random letters are added;
     `backoff` is how long a site is left alone that said "not now" (see `Permit.refused`), but not
     for how long; `url_from` says in errors where the address was set.
-    `on_event` is called with the name of what happened: "reconnects", "lost", "store_losses",
-    "backoffs", "stalls" or "strange_messages"; `on_round_trip`, after each call, with how
-    many seconds the server took to answer.
+    `observers` are opened before the server is reached, hear of each event, and are closed last.
 
     Raises `SettingsError` for what is not allowed. All times are in seconds. Its methods belong to
     the event loop that it was opened in. Where they need the server and it is away, they wait. What
@@ -63,8 +62,7 @@ class FairSemaphore:
         prefix: str = "semaphore",
         backoff: Backoff = Backoff(),  # noqa: B008 - it is frozen
         url_from: str = "the server's URL",
-        on_event: Callable[[str], None] = lambda _: None,
-        on_round_trip: Callable[[float], None] | None = None,
+        observers: Sequence[Observer] = (),
     ) -> None:
         lease = check_number(lease, "lease", least=0.001)
         if recovery_wait is not None:
@@ -83,8 +81,8 @@ class FairSemaphore:
         self._backoff = backoff
         if url is not None:
             self._server(url)  # a bad address is an error now, not when the semaphore is opened
-        self._on_event = on_event
-        self._on_round_trip = on_round_trip
+        self._observers = observers
+        self._open_observers: list[Observer] = []
         self._embedded: embedded.EmbeddedServer | None = None
         self._node: Node | None = None
         self._admin: Admin | None = None
@@ -106,18 +104,27 @@ class FairSemaphore:
         Raises `ServerRefusedError` where waiting is in vain, or no embedded server can be started;
         with `wait` False also `ServerUnreachableError`, after one attempt.
         """
-        if self.url is None:
-            self._embedded = await asyncio.to_thread(embedded.start_or_join)
-            self.url = self._embedded.url
         try:
+            for observer in self._observers:
+                self._open_observers.append(observer)
+                await observer.open(self)
+            if self.url is None:
+                self._embedded = await asyncio.to_thread(embedded.start_or_join)
+                self.url = self._embedded.url
             server = self._server(self.url)
             keys = Keys(self._prefix)
-            recovery = Recovery(keys, self._lease, self._recovery_wait, self._on_event)
+            recovery = Recovery(
+                keys,
+                self._lease,
+                self._recovery_wait,
+                lambda seconds: self.emit(StoreLost(seconds)),
+            )
             store = Store(keys, self.node, self._lease, recovery, self._backoff)
-            node = Node(server, store, self._lease, self._on_event, self._on_round_trip)
+            node = Node(server, store, self._lease, self.emit)
             await node.start(wait)
         except BaseException:
             self._leave_embedded()
+            await self._close_observers()
             raise
         self._node = node
 
@@ -135,6 +142,16 @@ class FairSemaphore:
                 await node.stop()
         finally:
             self._leave_embedded()
+            await self._close_observers()
+
+    def emit(self, event: Event) -> None:
+        """Pass an event to all observers, as long as they are open."""
+        for observer in self._open_observers:
+            observer.on_event(event)
+
+    async def _close_observers(self) -> None:
+        while self._open_observers:
+            await self._open_observers.pop().close()
 
     def drain(self) -> None:
         """Let nobody in any more: who waits, and who asks from now on, gets `ClosedError`.
@@ -173,17 +190,18 @@ class FairSemaphore:
         scope: str,
         limit: int | Limit,
         timeout: float | None = None,
-        on_wait: Callable[[], None] | None = None,
+        owner: object = None,
     ) -> Permit:
         """Wait for a permit of `scope`, of which all nodes together hold at most `limit`.
 
         `scope` is any string. Where nodes name different limits, the lowest counts while the scope
         is in use. `timeout` is in seconds. May be cancelled at any time. Whoever gets the permit
-        must `release()` it; `permit()` does so by itself. `on_wait` is called once if none is free.
+        must `release()` it; `permit()` does so by itself. `owner` is kept as `Permit.owner`: it
+        tells observers what the permit is for.
 
         Raises `AcquireTimeoutError`, `ClosedError`, `SettingsError`.
         """
-        permit = self._opened().ask(scope, _limit(limit), on_wait)
+        permit = self._opened().ask(scope, _limit(limit), owner)
         try:
             if timeout is None:
                 await permit.granted()
@@ -192,6 +210,7 @@ class FairSemaphore:
                     await permit.granted()
         except TimeoutError:
             permit.release()
+            self.emit(AcquireTimedOut(scope))
             raise AcquireTimeoutError(
                 f"no permit for {scope!r} within {timeout:g} s (limit {permit.limit.concurrency})"
             ) from None
@@ -224,9 +243,9 @@ class FairSemaphore:
     def limit_of(self, scope: str) -> int | None:
         """How many may hold a permit of `scope`, as this node last heard; None: it never did.
 
-        Asks nobody. Raises `ClosedError`.
+        Sends nothing.
         """
-        return self._opened().limit_of(scope)
+        return self._node.limit_of(scope) if self._node is not None else None
 
     def _opened(self) -> Node:
         if self._node is None:

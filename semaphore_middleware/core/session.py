@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from semaphore_middleware.core.ledger import Ledger
+from semaphore_middleware.core.observer import Event, Reconnected, RoundTrip
 from semaphore_middleware.errors import ServerRefusedError, ServerUnreachableError
 from semaphore_middleware.model.lease import RENEWAL
 from semaphore_middleware.redis.connection import Connection, retry_delay
@@ -32,20 +33,18 @@ class Node:
         server: Server,
         store: Store,
         lease: float,
-        on_event: Callable[[str], None],
-        on_round_trip: Callable[[float], None] | None = None,
+        emit: Callable[[Event], None],
     ) -> None:
         self._server = server
         self._store = store
         self._lease = lease
-        self._count = on_event
-        self._on_round_trip = on_round_trip
+        self._emit = emit
         self._loop = asyncio.get_running_loop()
         self._work = asyncio.Event()
         self._settled = asyncio.Event()
         self._gathering: asyncio.TimerHandle | None = None
         self._in_a_hurry = False
-        self._ledger = Ledger(lease, on_event, self._something_to_say)
+        self._ledger = Ledger(lease, emit, self._something_to_say)
         self.ask = self._ledger.ask
         self.drain = self._ledger.drain
         self.limit_of = self._ledger.limit_of
@@ -63,8 +62,8 @@ class Node:
         to wait, `ServerUnreachableError`.
         """
         give_up = ServerRefusedError if wait else (ServerRefusedError, ServerUnreachableError)
-        self._link = await self._server.reach(self._log_unavailable, give_up)
-        self._store.meet(self._link)
+        self._connection = await self._server.reach(self._log_unavailable, give_up)
+        self._store.meet(self._connection)
         self._tasks = [asyncio.create_task(self._serve()), asyncio.create_task(self._listen())]
 
     async def stop(self) -> None:
@@ -110,9 +109,9 @@ class Node:
                     sent, in_a_hurry = self._loop.time(), self._in_a_hurry
                     self._in_a_hurry = False
                     asks = self._ledger.gather(sent)
-                    answers = await self._store.run(self._link, asks, in_a_hurry)
-                    if answers and self._on_round_trip is not None:
-                        self._on_round_trip(self._loop.time() - sent)
+                    answers = await self._store.run(self._connection, asks, in_a_hurry)
+                    if answers:
+                        self._emit(RoundTrip(self._loop.time() - sent))
                     for answer in answers:
                         self._ledger.settle(answer, sent)
                     failures = 0
@@ -121,14 +120,14 @@ class Node:
                     if not isinstance(error, ServerUnreachableError | ServerRefusedError):
                         logger.exception("This should not happen; going on with a new connection.")
                     self._log_unavailable(error)
-                    await self._link.close()
+                    await self._connection.close()
                     await asyncio.sleep(retry_delay(failures))
                     failures += 1
                     self._ledger.say_all()
                 if self._ledger.settled:
                     self._settled.set()
         finally:
-            await self._link.close()
+            await self._connection.close()
 
     async def _listen(self) -> None:
         """Hear of grants that other nodes' calls have caused."""
@@ -153,11 +152,11 @@ class Node:
             self._ledger.hear(payload)
 
     async def _reconnect(self) -> None:
-        before = self._link.state.run_id
-        self._link = await self._server.reach(self._log_unavailable)
-        self._store.meet(self._link)
-        self._count("reconnects")
-        if self._ears is not None and self._link.state.run_id != before:
+        before = self._connection.state.run_id
+        self._connection = await self._server.reach(self._log_unavailable)
+        self._store.meet(self._connection)
+        self._emit(Reconnected())
+        if self._ears is not None and self._connection.state.run_id != before:
             await self._ears.close()  # they may listen at a server that nobody speaks to any more
 
     def _log_unavailable(self, error: Exception) -> None:

@@ -1,5 +1,7 @@
-"""A scheduler for crawls that many nodes share. Knows nothing of permits."""
+"""A scheduler for crawls that many nodes share. It knows nothing of permits."""
 
+from semaphore_middleware.frontier.client import CrawlClient, RunOverError, node_name
 from semaphore_middleware.frontier.scheduler import Scheduler
+from semaphore_middleware.scrapy.engine import end_crawl
 
-__all__ = ["Scheduler"]
+__all__ = ["CrawlClient", "RunOverError", "Scheduler", "end_crawl", "node_name"]

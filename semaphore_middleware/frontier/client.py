@@ -1,4 +1,4 @@
-"""One crawl as its nodes share it on the server."""
+"""A shared crawl on the Redis server: its keys, and what its nodes do with them."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
 LUA = files("semaphore_middleware.frontier") / "lua"
-VERBS = ("exchange", "rest", "leave", "end")
+SCRIPTS = ("sync", "idle", "leave", "end")  # each is sent with common.lua in front of it
 
 
 def node_name(settings: Mapping[str, Any]) -> str:
-    """This node's name: the add-on's, or one as unique where the add-on is left out."""
+    """This node's name: the add-on's; without the add-on, host name and process id."""
     return settings.get("SEMAPHORE_NODE") or f"{socket.gethostname()}-{os.getpid()}"
 
 
 def lease_of(settings: Mapping[str, Any]) -> float:
+    """The setting `CRAWL_LEASE`, in seconds. Raises `ValueError` unless it is a number above 0."""
     value = settings.get("CRAWL_LEASE", 15.0)
     try:
         lease = float(value)
@@ -38,19 +39,19 @@ def lease_of(settings: Mapping[str, Any]) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """A request on its way to the server. Sent twice, it is queued once."""
+class NewRequest:
+    """An encoded request to be queued. Sent twice with the same id, it is queued once."""
 
     id: str
-    score: float
+    score: float  # the lowest leaves the site's queue first
     site: str
     data: bytes
-    fingerprint: str = ""  # of none but the first request with this one; empty: queue it anyway
+    fingerprint: str = ""  # queued only if no other had this one; empty: queued in any case
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
-    """A request in a node's hand."""
+class TakenRequest:
+    """An encoded request that this node has taken from its site's queue and not finished."""
 
     id: str
     site: str
@@ -58,26 +59,28 @@ class Taken:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """What a node would take: of all sites in turn, but for those that are passed over."""
+class Demand:
+    """How many requests a node would take, of which sites. The sites take turns."""
 
     requests: int = 0  # at most
-    of_a_site: int = 0  # of these, at most
-    passed_over: frozenset[str] = frozenset()
+    per_site: int = 0  # of these, at most
+    skipped_sites: frozenset[str] = frozenset()
 
 
-NOTHING = Wish()
+NO_DEMAND = Demand()
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    queued: list[bool]  # of each entry, False if it is known or too many
-    taken: list[Taken]
-    was_taken_for_dead: bool  # all that the node had in hand before is others' now
+class SyncReply:
+    """The server's reply to `CrawlClient.sync`."""
+
+    queued: list[bool]  # for each new request; False: a duplicate, or one page too many
+    taken: list[TakenRequest]
+    lease_expired: bool  # before this call: all that the node had taken went back to the queues
 
 
-class Next(Enum):
-    """What a node that has no work left is to do."""
+class NextStep(Enum):
+    """What a node without requests is to do."""
 
     TAKE_MORE = b"more"
     WAIT = b"wait"
@@ -85,17 +88,21 @@ class Next(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Rest:
-    next: Next
-    seconds: float  # to wait at most, before it asks again
+class IdleReply:
+    """The server's reply to `CrawlClient.idle`."""
+
+    next_step: NextStep
+    wait_s: float  # ask again after this time at the latest
 
 
 @dataclass(frozen=True)
 class Counts:
-    nodes: int  # that take part
-    sites: int  # that have requests queued
-    unfinished: int  # requests that are queued or in hand
-    seen: int
+    """The size of a shared crawl."""
+
+    nodes: int  # that have joined and not left
+    sites: int  # with queued requests
+    unfinished: int  # requests that are queued or taken
+    seen: int  # fingerprints
 
 
 class RunOverError(Exception):
@@ -103,115 +110,129 @@ class RunOverError(Exception):
 
 
 class CrawlEndedError(RunOverError):
-    """It has ended without this node, which came late or was taken for dead."""
+    """The crawl has ended without this node: it joined late, or its lease expired."""
 
 
 class CrawlLostError(RunOverError):
-    """The server has lost it, with all that was queued and seen."""
+    """The server has lost the crawl: all queued requests and all fingerprints."""
 
 
-OVER = {"ENDED": CrawlEndedError, "LOST": CrawlLostError}
+ERRORS = {"ENDED": CrawlEndedError, "LOST": CrawlLostError}  # by the reply's first word
 
 
-class SharedCrawl:
-    """A crawl's keys, and what its nodes do with them.
+class CrawlClient:
+    """One node's access to a shared crawl. Keeps no requests itself.
 
-        crawl:<name>:run           string  a random id, new for each run of the crawl
-        crawl:<name>:nodes         set     who takes part
-        crawl:<name>:working       zset    who may still produce requests -> until when, ms
-        crawl:<name>:seen          set     fingerprints of all that was ever queued
-        crawl:<name>:requests      hash    id -> request: all that is not done
-        crawl:<name>:queue:<site>  zset    ids to be fetched -> score, the lowest first
-        crawl:<name>:sites         zset    sites with such a queue -> turn, the lowest is next
-        crawl:<name>:hand:<node>   hash    ids that a node has taken and not finished -> score, site
-        crawl:<name>:ended:<run>   string  kept for a day after the end of a run
+    A crawl named <name> has these keys on the server:
 
-    A node works from the moment it takes a request until it rests. Its mark in `working` is
-    renewed meanwhile. If it ends, by the server's clock, the node is taken for dead, and whoever
-    takes requests or rests next puts back what it had in hand, to where it was. Should it wake, it
-    may go on, but what others have in hand it cannot finish. The crawl is done when nobody works
-    and nothing is queued; its keys are deleted then, so that its next run starts anew. The channel
-    crawl:<name>:news tells those who rest when it is worth looking again.
+        crawl:<name>:run            string  a random id, new for each run of the crawl
+        crawl:<name>:nodes          set     the nodes that have joined and not left
+        crawl:<name>:working        zset    node -> end of its lease, ms
+        crawl:<name>:seen           set     fingerprints of all requests that were ever queued
+        crawl:<name>:requests       hash    id -> request: all that are not finished
+        crawl:<name>:queue:<site>   zset    id -> score: requests to be taken, the lowest first
+        crawl:<name>:sites          zset    site with such a queue -> turn, the lowest is next
+        crawl:<name>:taken:<node>   hash    id -> score and site: taken and not finished
+        crawl:<name>:ended:<run>    string  exists for a day after the end of a run
 
-    A node of a run that is over is told whether the run has ended or was lost with the server's
-    data. Only one that has slept for more than a day takes the one for the other.
+    A node works from the moment it takes a request until it is idle. While it works it has a lease,
+    which each `sync` renews. When the lease expires, by the server's clock, the node counts as
+    dead: the next call of any node that takes requests or is idle puts what it had taken back into
+    the queues, at the old place. A node that comes back may go on, but cannot finish what others
+    have taken since.
+
+    The crawl is done when no node works and nothing is queued. Its keys are then deleted, so that
+    the next run starts anew. A message on the channel crawl:<name>:notifications tells idle nodes
+    to ask again.
+
+    A node whose run is over gets `CrawlEndedError`, or `CrawlLostError` if the server has lost its
+    data. Only a node that was suspended for more than a day gets the latter for an ended run.
     """
 
     def __init__(
         self, server: Redis, name: str, node: str, lease: float = 15.0, max_pages: int = 0
     ) -> None:
+        """`lease` in seconds; `max_pages`: fingerprints of all nodes together, 0 for no limit."""
         self.server = server
         self.name = name
         self.lease = lease
-        self.max_pages = max_pages  # fingerprints that may be seen, by all nodes; 0 for no limit
+        self.max_pages = max_pages
         self.run = ""  # none joined yet
-        # A node that is started again under its old name is not the one that died.
-        self._life = token_hex(4)
-        self.node = f"{node}:{self._life}"
+        # A process that reuses a dead one's name is another node.
+        self._process_id = token_hex(4)
+        self.node = f"{node}:{self._process_id}"
         self._numbers = itertools.count(1)
-        self.news = self.key("news")
-        head = (LUA / "head.lua").read_text()
+        self.channel = self.key("notifications")
+        common = (LUA / "common.lua").read_text("utf-8")
         self._scripts = {
-            verb: server.register_script(head + (LUA / f"{verb}.lua").read_text()) for verb in VERBS
+            script: server.register_script(common + (LUA / f"{script}.lua").read_text("utf-8"))
+            for script in SCRIPTS
         }
 
     def key(self, part: str) -> bytes:
+        """The name of one of the crawl's keys."""
         return f"crawl:{self.name}:{part}".encode(errors="surrogateescape")
 
     def new_id(self) -> str:
-        # The node's own, not the server's, which may repeat itself after it has lost data. Requests
-        # with the same score leave in the order of their ids: first come, first served.
-        return f"{next(self._numbers):012}:{self._life}"
+        """An id for a new request."""
+        # Made here: the server might repeat itself after it has lost data. Redis orders ids of the
+        # same score by name, so a site's queue is first come, first served.
+        return f"{next(self._numbers):012}:{self._process_id}"
 
     async def join(self) -> None:
+        """Join the crawl's run, or begin one."""
         async with self.server.pipeline() as pipe:
             pipe.set(self.key("run"), token_hex(8), nx=True)
             pipe.get(self.key("run"))
             pipe.sadd(self.key("nodes"), self.node)
             self.run = (await pipe.execute())[1].decode()
 
-    async def exchange(
+    async def sync(
         self,
-        entries: Sequence[Entry] = (),
-        done: Sequence[str] = (),
-        wish: Wish = NOTHING,
-        works: bool = False,
-    ) -> Answer:
-        """Queue these entries, forget what is done, take what is wished, in this order.
+        new: Sequence[NewRequest] = (),
+        finished: Sequence[str] = (),
+        demand: Demand = NO_DEMAND,
+        working: bool = False,
+    ) -> SyncReply:
+        """Queue new requests, forget finished ones (by id), take others: in this order.
 
-        `done`, here and below, are ids that the node has finished. A node that works is to say so:
-        it counts as working for one lease from now, as does one that has taken something.
+        If a part fails, the later parts are not done. The lease begins, or is renewed, if `working`
+        or if something is taken. Raises `RunOverError`.
         """
-        queued, taken, was_dead = await self._call(
-            "exchange",
-            *(round(self.lease * 1000), int(works), self.max_pages),
-            len(entries),
-            *itertools.chain.from_iterable(map(_fields, entries)),
-            *(len(done), *done),
-            *(wish.requests, wish.of_a_site, *wish.passed_over),
+        queued, taken, lease_expired = await self._call(
+            "sync",
+            *(round(self.lease * 1000), int(working), self.max_pages),
+            len(new),
+            *itertools.chain.from_iterable(map(_fields, new)),
+            *(len(finished), *finished),
+            *(demand.requests, demand.per_site, *demand.skipped_sites),
         )
-        return Answer([bool(one) for one in queued], list(_taken(taken)), bool(was_dead))
+        return SyncReply([bool(one) for one in queued], list(_taken(taken)), bool(lease_expired))
 
-    async def work(self) -> None:
-        """Count as working for one lease from now."""
-        await self.exchange(works=True)
+    async def renew_lease(self) -> None:
+        """Count as working for one lease from now. Raises `RunOverError`."""
+        await self.sync(working=True)
 
-    async def rest(self, done: Sequence[str] = ()) -> Rest:
-        """Stop working; who finds that nobody works any more ends the crawl."""
-        word, wait_ms = await self._call("rest", *done)
-        return Rest(Next(word), wait_ms / 1000)
+    async def idle(self, finished: Sequence[str] = ()) -> IdleReply:
+        """Stop working. If no node works and nothing is queued, this ends the crawl.
 
-    async def leave(self, done: Sequence[str] = ()) -> None:
-        """Stop taking part, and put back what is unfinished."""
+        Raises `RunOverError`.
+        """
+        step, wait_ms = await self._call("idle", *finished)
+        return IdleReply(NextStep(step), wait_ms / 1000)
+
+    async def leave(self, finished: Sequence[str] = ()) -> None:
+        """Leave the crawl; what this node has taken and not finished goes back to the queues."""
         with suppress(RunOverError):
-            await self._call("leave", *done)
+            await self._call("leave", *finished)
 
     async def end(self) -> None:
-        """End the crawl for all, done or not."""
+        """End the crawl for all nodes, done or not."""
         with suppress(RunOverError):
             await self._call("end")
 
     async def counts(self) -> Counts:
+        """How many nodes, sites and requests there are now."""
         async with self.server.pipeline() as pipe:
             pipe.scard(self.key("nodes"))
             pipe.zcard(self.key("sites"))
@@ -219,23 +240,25 @@ class SharedCrawl:
             pipe.scard(self.key("seen"))
             return Counts(*await pipe.execute())
 
-    async def _call(self, verb: str, *arguments: Any) -> Any:
+    async def _call(self, script: str, *arguments: Any) -> Any:
         parts = ("run", f"ended:{self.run}", "nodes", "working", "seen", "requests", "sites")
-        # The last two are what the keys of all queues and of all hands begin with.
-        keys = [self.key(part) for part in (*parts, "queue:", "hand:")]
+        # The last two are prefixes: of the keys of all queues, and of all nodes' taken requests.
+        keys = [self.key(part) for part in (*parts, "queue:", "taken:")]
         try:
-            return await self._scripts[verb](keys, [self.news, self.node, self.run, *arguments])
+            return await self._scripts[script](
+                keys, [self.channel, self.node, self.run, *arguments]
+            )
         except ResponseError as error:
             word = str(error).partition(" ")[0]
-            if word in OVER:
-                raise OVER[word] from None
+            if word in ERRORS:
+                raise ERRORS[word] from None
             raise
 
 
-def _fields(entry: Entry) -> tuple[str, float, str, bytes, str]:
-    return entry.id, entry.score, entry.site, entry.data, entry.fingerprint
+def _fields(request: NewRequest) -> tuple[str, float, str, bytes, str]:
+    return request.id, request.score, request.site, request.data, request.fingerprint
 
 
-def _taken(reply: list[bytes]) -> Iterable[Taken]:
+def _taken(reply: list[bytes]) -> Iterable[TakenRequest]:
     for id, site, data in zip(*[iter(reply)] * 3, strict=True):
-        yield Taken(id.decode(), site.decode(), data)
+        yield TakenRequest(id.decode(), site.decode(), data)

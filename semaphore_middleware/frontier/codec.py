@@ -1,4 +1,4 @@
-"""Requests as they are kept on the server."""
+"""Requests as they are stored on the server."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import scrapy_redis.dupefilter
 import scrapy_redis.queue
 from scrapy import Request, Spider
 
-from semaphore_middleware.frontier.client import Entry
+from semaphore_middleware.frontier.client import NewRequest
 
 
-class Packing(scrapy_redis.queue.Base):  # type: ignore[misc]  # untyped
-    """scrapy-redis's way to store requests and to tell them apart.
+class Codec(scrapy_redis.queue.Base):  # type: ignore[misc]  # untyped
+    """Encodes, decodes and fingerprints requests the way scrapy-redis does.
 
-    They are pickled, and to unpickle is to run what the pickle says: who can write to the server
-    can run code on every node.
+    Requests are pickled, and unpickling runs code that the pickle names: whoever can write to the
+    server can run code on every node.
     """
 
     def __init__(self, spider: Spider) -> None:
@@ -21,8 +21,9 @@ class Packing(scrapy_redis.queue.Base):  # type: ignore[misc]  # untyped
         debug = spider.settings.getbool("DUPEFILTER_DEBUG")
         self._filter = scrapy_redis.dupefilter.RFPDupeFilter(None, key="", debug=debug)
 
-    def pack(self, id: str, site: str, request: Request) -> Entry:
-        return Entry(
+    def encode(self, id: str, site: str, request: Request) -> NewRequest:
+        """The request as it is sent to the server."""
+        return NewRequest(
             id=id,
             score=-request.priority,
             site=site,
@@ -30,9 +31,11 @@ class Packing(scrapy_redis.queue.Base):  # type: ignore[misc]  # untyped
             fingerprint="" if request.dont_filter else self._filter.request_fingerprint(request),
         )
 
-    def unpack(self, data: bytes) -> Request:
+    def decode(self, data: bytes) -> Request:
+        """The request from a server's data. Raises anything if the spider has changed since."""
         request: Request = self._decode_request(data)
         return request
 
     def log_duplicate(self, request: Request) -> None:
+        """Log it as Scrapy's filter does: the first one, or with `DUPEFILTER_DEBUG` all."""
         self._filter.log(request, self.spider)

@@ -1,4 +1,4 @@
-"""What a node has in hand: requests that it has taken and not finished."""
+"""The requests that a node has taken from the server and not finished."""
 
 from __future__ import annotations
 
@@ -12,21 +12,26 @@ from scrapy.squeues import FifoMemoryQueue
 from scrapy.utils.httpobj import urlparse_cached
 from scrapy.utils.misc import build_from_crawler, load_object
 
-from semaphore_middleware.frontier.client import Taken, Wish
+from semaphore_middleware.frontier.client import Demand, TakenRequest
 
-AHEAD = 32  # requests taken ahead, of sites that are not full
-OF_A_SITE = 8  # of these, taken at once
-ENOUGH = OF_A_SITE // 2  # ahead, of a site: that many, and no more of it is taken
+# Numbers of requests.
+PREFETCH_TARGET = 32  # ready at once, of sites that are not full
+SITE_BATCH = 8  # taken of one site in one call, at most
+SITE_ENOUGH = SITE_BATCH // 2  # ready of one site: no more of it are taken
 
 
-class Hand:
-    """A few requests are taken ahead, so that the engine need not wait for the server. They wait in
-    the queue that `SCHEDULER_PRIORITY_QUEUE` names. Where that passes over full sites, as the
-    add-on's does, none of theirs are taken: they would have to wait here as well, and on the server
-    they are for any node.
+class Prefetch:
+    """A few requests taken ahead, so that the engine need not wait for the server. No I/O.
 
-    How many they are does not depend on the crawl's length: `AHEAD` of sites that are not full,
-    and of each full site what was taken before it was full, less than `OF_A_SITE + ENOUGH`.
+    A request is ready from when it is taken until the engine starts it, then started until the
+    engine has finished with it. Ready requests are kept in the queue that
+    `SCHEDULER_PRIORITY_QUEUE` names. If that queue skips full sites, as the add-on's does, no
+    requests of full sites are taken: here they could only wait, on the server any node can take
+    them.
+
+    The number of ready requests does not grow with the crawl: `PREFETCH_TARGET` of sites that are
+    not full, and of each full site what was taken before it was full, which is less than
+    `SITE_BATCH + SITE_ENOUGH`.
     """
 
     def __init__(self, crawler: Crawler) -> None:
@@ -34,9 +39,9 @@ class Hand:
         self._queue = self._new_queue()
         self.site_of: Callable[[Request], str] = getattr(self._queue, "site_of", _host_of)
         self._is_full: Callable[[str], bool] = getattr(self._queue, "is_full", _never)
-        self._ahead: dict[Request, Taken] = {}
-        self._ahead_of_site: Counter[str] = Counter()
-        self._begun: dict[str, tuple[Request | None, Taken]] = {}
+        self._ready: dict[Request, TakenRequest] = {}
+        self._ready_of_site: Counter[str] = Counter()
+        self._started: dict[str, tuple[Request | None, TakenRequest]] = {}  # by id
 
     def _new_queue(self) -> Any:
         queue_class = load_object(self._crawler.settings["SCHEDULER_PRIORITY_QUEUE"])
@@ -45,77 +50,83 @@ class Hand:
         )
 
     @property
-    def ahead(self) -> int:
-        """How many requests have been taken and not begun."""
-        return len(self._ahead)
+    def ready(self) -> int:
+        """How many requests have been taken and not started."""
+        return len(self._ready)
 
-    # A request's way ----------------------------------------------------------------------------
+    # A request from taken to finished -----------------------------------------------------------
 
-    def take(self, request: Request, taken: Taken) -> None:
+    def add(self, request: Request, taken: TakenRequest) -> None:
+        """Keep a request until the engine asks for it."""
         self._queue.push(request)
-        self._ahead[request] = taken
-        self._ahead_of_site[taken.site] += 1
+        self._ready[request] = taken
+        self._ready_of_site[taken.site] += 1
 
-    def give_up(self, taken: Taken) -> None:
-        """It is done, though it was never begun."""
-        self._begun[taken.id] = None, taken
+    def discard(self, taken: TakenRequest) -> None:
+        """Count a request as finished that was never started."""
+        self._started[taken.id] = None, taken
 
-    def begin(self) -> Request | None:
-        """The next request, unless there is none or all are of full sites."""
+    def start_next(self) -> Request | None:
+        """The next request, or None if none is ready but those of full sites."""
         request: Request | None = self._queue.pop()
         if request is None:
             return None
-        taken = self._ahead.pop(request)
-        self._begun[taken.id] = request, taken
-        self._ahead_of_site[taken.site] -= 1
-        if not self._ahead_of_site[taken.site]:
-            del self._ahead_of_site[taken.site]
+        taken = self._ready.pop(request)
+        self._started[taken.id] = request, taken
+        self._ready_of_site[taken.site] -= 1
+        if not self._ready_of_site[taken.site]:
+            del self._ready_of_site[taken.site]
         return request
 
-    def done(self, in_progress: Set[Request | None]) -> list[str]:
-        """The ids of those that were begun and that the engine has done with."""
-        return [id for id, (request, _) in self._begun.items() if request not in in_progress]
+    def finished(self, in_progress: Set[Request | None]) -> list[str]:
+        """The ids of the started requests that the engine has no longer in progress."""
+        return [id for id, (request, _) in self._started.items() if request not in in_progress]
 
-    def holds_only(self, done: list[str]) -> bool:
-        return not self._ahead and len(done) == len(self._begun)
+    def has_only(self, finished: list[str]) -> bool:
+        """True if no request is ready, and none started but these."""
+        return not self._ready and len(finished) == len(self._started)
 
-    def forget(self, done: list[str]) -> None:
-        for id in done:
-            del self._begun[id]
+    def forget(self, finished: list[str]) -> None:
+        """Forget these requests: the server knows that they are finished."""
+        for id in finished:
+            del self._started[id]
 
-    def forget_what_is_ahead(self) -> list[Taken]:
-        """It is others' now, or nobody's."""
-        ahead = list(self._ahead.values())
-        self._ahead.clear()
-        self._ahead_of_site.clear()
-        self._queue = self._new_queue()  # the old one keeps those of full sites to itself
-        return ahead
+    def forget_ready(self) -> list[TakenRequest]:
+        """Forget the ready requests and return them: other nodes may have taken them since."""
+        ready = list(self._ready.values())
+        self._ready.clear()
+        self._ready_of_site.clear()
+        self._queue = self._new_queue()  # the old one does not let go of those of full sites
+        return ready
 
-    def forget_all(self) -> list[Taken]:
-        begun = [taken for request, taken in self._begun.values() if request is not None]
-        self._begun.clear()
-        return begun + self.forget_what_is_ahead()
+    def forget_all(self) -> list[TakenRequest]:
+        """Forget all requests and return those that can be decoded."""
+        started = [taken for request, taken in self._started.values() if request is not None]
+        self._started.clear()
+        return started + self.forget_ready()
 
     # What to take next --------------------------------------------------------------------------
 
     @property
     def is_low(self) -> bool:
-        """Whether it is time to take more."""
-        return 2 * self._at_call() < AHEAD
+        """True if it is time to take more."""
+        return 2 * self._startable() < PREFETCH_TARGET
 
-    def wish(self) -> Wish:
-        # A site is full only by requests that this node has begun.
-        sites = {taken.site for _, taken in self._begun.values()}.union(self._ahead_of_site)
-        passed_over = frozenset(site for site in sites if self.is_passed_over(site))
-        return Wish(max(0, AHEAD - self._at_call()), OF_A_SITE, passed_over)
+    def demand(self) -> Demand:
+        """How many requests to take now, and of which sites none."""
+        # Only requests that this node has started can fill a site.
+        sites = {taken.site for _, taken in self._started.values()}.union(self._ready_of_site)
+        skipped = frozenset(site for site in sites if self.is_skipped(site))
+        return Demand(max(0, PREFETCH_TARGET - self._startable()), SITE_BATCH, skipped)
 
-    def is_passed_over(self, site: str) -> bool:
-        return self._ahead_of_site[site] >= ENOUGH or self._is_full(site)
+    def is_skipped(self, site: str) -> bool:
+        """True if no more requests of this site are to be taken now."""
+        return self._ready_of_site[site] >= SITE_ENOUGH or self._is_full(site)
 
-    def _at_call(self) -> int:
-        """Requests ahead that can be begun now."""
-        counts = self._ahead_of_site.items()
-        return self.ahead - sum(count for site, count in counts if self._is_full(site))
+    def _startable(self) -> int:
+        """Ready requests of sites that are not full."""
+        counts = self._ready_of_site.items()
+        return self.ready - sum(count for site, count in counts if self._is_full(site))
 
 
 def _host_of(request: Request) -> str:

@@ -1,8 +1,9 @@
-"""One node's talk with the crawl's server.
+"""One node's background session with a shared crawl's server.
 
-Nothing is sent for one request, and the engine waits for no answer. What has gathered goes in one
-call, and what comes up meanwhile goes in the next: what was produced, in its order; then what is
-done; then the wish for more. So a request is done only when all that came of it is on the server.
+Calls are batched, and the engine waits for no reply: what the scheduler reports is collected and
+sent in one call; what it reports meanwhile is sent in the next. A call carries the new requests, in
+their order, then the finished ones, then the demand for more. So a request counts as finished only
+when every request that its callback has yielded is on the server.
 """
 
 from __future__ import annotations
@@ -19,246 +20,254 @@ from scrapy import Request
 from scrapy.statscollectors import StatsCollector
 
 from semaphore_middleware.frontier.client import (
-    NOTHING,
-    Answer,
+    NO_DEMAND,
+    CrawlClient,
     CrawlEndedError,
     CrawlLostError,
-    Entry,
-    Next,
+    Demand,
+    NewRequest,
+    NextStep,
     RunOverError,
-    SharedCrawl,
-    Taken,
-    Wish,
+    SyncReply,
+    TakenRequest,
 )
-from semaphore_middleware.frontier.codec import Packing
-from semaphore_middleware.frontier.prefetch import Hand
-from semaphore_middleware.frontier.subscription import address_of, end
+from semaphore_middleware.frontier.codec import Codec
+from semaphore_middleware.frontier.prefetch import Prefetch
+from semaphore_middleware.frontier.subscription import RETRY_DELAY_S, address_of, cancel
 from semaphore_middleware.scrapy.engine import Engine
 
 logger = logging.getLogger(__name__)
 
-AT_ONCE = 500  # entries in a call: the server does nothing else meanwhile
-PATIENCE = 3.0  # seconds for an answer
-TRY_AGAIN = 0.5  # seconds
-FAREWELL = 1.0  # seconds that leaving may take
+MAX_NEW_REQUESTS = 500  # in a call: a longer one would hold up the server's other clients
+CALL_TIMEOUT_S = 3.0
+SHUTDOWN_TIMEOUT_S = 1.0
 
 
-class Talk:
-    """What the scheduler says here is noted, and one task tells the server."""
+class FrontierSession:
+    """Collects what the scheduler reports, and sends it to the server from a task of its own."""
 
     def __init__(
         self,
-        crawl: SharedCrawl,
-        packing: Packing,
-        hand: Hand,
+        client: CrawlClient,
+        codec: Codec,
+        prefetch: Prefetch,
         engine: Engine,
         stats: StatsCollector,
-        on_loss: Callable[[], None],
+        on_data_loss: Callable[[], None],
     ) -> None:
-        self._crawl = crawl
-        self._packing = packing
-        self._hand = hand
+        self._client = client
+        self._codec = codec
+        self._prefetch = prefetch
         self._engine = engine
         self._stats = stats
-        self._on_loss = on_loss
+        self._on_data_loss = on_data_loss
         self.ended = False  # the crawl, for all nodes or without this one
-        self._unsent: deque[tuple[Entry, Request]] = deque()
-        self._works = False
+        self._unsent: deque[tuple[NewRequest, Request]] = deque()
+        self._working = False  # the node has a lease
         self._wants_more = False
-        self._wants_rest = False
-        self._empty_handed = False  # so the engine was told, and it must be woken
-        # If the server had nothing to take: the sites that were passed over, which may have.
-        self._nothing_but: frozenset[str] | None = None
-        self._has_news = False
-        self._away = False
+        self._wants_idle = False
+        self._engine_waits = False  # it was given no request, and is to be woken when there is one
+        # Set if the server had nothing to take: the sites that were skipped, which may have more.
+        self._empty_except: frozenset[str] | None = None
+        self._notified = False  # since the last call began
+        self._unavailable = False  # the server
         self._leaving = False
-        self._something = asyncio.Event()
-        self._renewal_at = 0.0
-        self._alarm: asyncio.TimerHandle | None = None
+        self._has_work = asyncio.Event()
+        self._renewal_at = 0.0  # by the loop's clock
+        self._idle_timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
 
-    # What the scheduler says --------------------------------------------------------------------
+    # Called by the scheduler --------------------------------------------------------------------
 
-    def produce(self, request: Request) -> None:
-        site = self._hand.site_of(request)
-        self._unsent.append((self._packing.pack(self._crawl.new_id(), site, request), request))
-        self._something.set()
+    def enqueue(self, request: Request) -> None:
+        """Queue a request on the server, soon."""
+        site = self._prefetch.site_of(request)
+        self._unsent.append((self._codec.encode(self._client.new_id(), site, request), request))
+        self._has_work.set()
 
-    def begin(self) -> Request | None:
-        """The next request, if one is at hand. If not, the engine is woken when that may change."""
-        request = self._hand.begin()
-        self._empty_handed = request is None
-        if self._hand.is_low and self._may_have_more():
+    def next_request(self) -> Request | None:
+        """The next request, if one is ready. If not, the engine is woken when that may change."""
+        request = self._prefetch.start_next()
+        self._engine_waits = request is None
+        if self._prefetch.is_low and self._may_have_more():
             self._wants_more = True
-        if self._empty_handed or self._wants_more:
-            self._something.set()
+        if self._engine_waits or self._wants_more:
+            self._has_work.set()
         return request
 
-    def rest(self) -> None:
+    def on_idle(self) -> None:
         """The engine has nothing left to do. It is woken when that changes."""
-        self._wants_rest = True
-        self._something.set()
+        self._wants_idle = True
+        self._has_work.set()
 
-    def look_again(self) -> None:
-        """It is worth asking the server: it has news, or some time has passed."""
-        self._has_news = True
-        self._nothing_but = None
+    def check_again(self) -> None:
+        """Ask the server for requests: it has sent a notification, or a time has passed."""
+        self._notified = True
+        self._empty_except = None
         self._engine.wake()
 
     @property
-    def may_bring_requests(self) -> bool:
+    def has_pending(self) -> bool:
+        """True if requests may come without any further response."""
         if self.ended:
             return False
-        # With the server away there may be some: the spider must not count as idle.
-        return bool(self._unsent or self._hand.ahead or self._away or self._may_have_more())
+        # While the server is unavailable nobody knows: the spider must not count as idle.
+        return bool(
+            self._unsent or self._prefetch.ready or self._unavailable or self._may_have_more()
+        )
 
     def _may_have_more(self) -> bool:
-        """Whether it is worth asking the server."""
-        passed_over = self._nothing_but
-        return passed_over is None or not all(map(self._hand.is_passed_over, passed_over))
+        skipped = self._empty_except
+        return skipped is None or not all(map(self._prefetch.is_skipped, skipped))
 
-    # The task that says it ----------------------------------------------------------------------
+    # The background task ------------------------------------------------------------------------
 
     def start(self) -> None:
-        self._task = asyncio.create_task(self._serve())
+        """Begin to send."""
+        self._task = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
-        """Say what is left to say, and give back what is in hand."""
+        """Send what is left and leave the crawl, within `SHUTDOWN_TIMEOUT_S`."""
         self._leaving = True
-        if self._alarm is not None:
-            self._alarm.cancel()
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
         if self._task is not None:
-            await end(self._task)
+            await cancel(self._task)
         try:
-            async with asyncio.timeout(FAREWELL):
+            async with asyncio.timeout(SHUTDOWN_TIMEOUT_S):
                 await self._leave()
         except (RedisError, OSError) as error:
-            told = str(error) or "no answer"
-            logger.warning("Cannot leave the crawl, its lease does the rest: %s", told)
+            reason = str(error) or "no reply"
+            logger.warning(
+                "Cannot leave the crawl (%s): other nodes get this node's requests in %g s, "
+                "when its lease expires",
+                reason,
+                self._client.lease,
+            )
 
     async def _leave(self) -> None:
         self._wants_more = False
         with suppress(RunOverError):
             while self._unsent:
-                await self._exchange(self._done())
-        await self._crawl.leave(self._done())
+                await self._sync(self._finished())
+        await self._client.leave(self._finished())
 
-    async def _serve(self) -> None:
+    async def _run(self) -> None:
         while not (self.ended or self._leaving):
             with suppress(TimeoutError):
-                async with asyncio.timeout_at(self._renewal_at if self._works else None):
-                    await self._something.wait()
-            self._something.clear()
+                async with asyncio.timeout_at(self._renewal_at if self._working else None):
+                    await self._has_work.wait()
+            self._has_work.clear()
             try:
-                async with asyncio.timeout(PATIENCE):
-                    await self._speak()
+                async with asyncio.timeout(CALL_TIMEOUT_S):
+                    await self._send()
             except Exception as error:
-                # Whatever it is: without this task the crawl would stand still for ever.
-                await self._try_again_after(error)
+                # Whatever it is: if this task ended, the crawl would hang.
+                await self._retry_after(error)
             else:
-                self._is_back()
+                self._server_replied()
 
-    async def _speak(self) -> None:
-        wants_rest, self._wants_rest = self._wants_rest, False
-        done = self._done()
+    async def _send(self) -> None:
+        wants_idle, self._wants_idle = self._wants_idle, False
+        finished = self._finished()
         try:
-            # A request that Scrapy has lost sight of, between downloader and spider, is not done.
-            if wants_rest and not self._unsent and self._hand.holds_only(done):
-                await self._rest(done)
+            # Scrapy counts as idle with a request between downloader and spider: that one still
+            # has to be finished.
+            if wants_idle and not self._unsent and self._prefetch.has_only(finished):
+                await self._idle(finished)
             else:
-                await self._exchange(done)
+                await self._sync(finished)
         except CrawlEndedError:
             self._end()
         except CrawlLostError:
-            await self._begin_anew()
+            await self._rejoin()
 
-    async def _try_again_after(self, error: Exception) -> None:
+    async def _retry_after(self, error: Exception) -> None:
         if not isinstance(error, RedisError | OSError):
-            told = "This should not happen; the crawl's server is asked again"
-            logger.error(told, exc_info=error)
-        elif not self._away:
-            where = address_of(self._crawl.server)
-            logger.warning("The crawl's server at %s is away: %s", where, str(error) or "no answer")
-        self._away = True
-        await asyncio.sleep(TRY_AGAIN)
-        self._something.set()
+            logger.error("Unexpected error, the call is retried", exc_info=error)
+        elif not self._unavailable:
+            where, reason = address_of(self._client.server), str(error) or "no reply"
+            logger.warning("The crawl's server at %s is unavailable: %s", where, reason)
+        self._unavailable = True
+        await asyncio.sleep(RETRY_DELAY_S)
+        self._has_work.set()
 
-    def _is_back(self) -> None:
-        if self._away:
-            self._away = False
-            self._engine.wake()  # what it last asked for has not been said, such as that it rests
+    def _server_replied(self) -> None:
+        if self._unavailable:
+            self._unavailable = False
+            self._engine.wake()  # what it reported last is lost, such as that it is idle
 
     # One call -----------------------------------------------------------------------------------
 
-    def _done(self) -> list[str]:
-        return self._hand.done(self._engine.in_progress)
+    def _finished(self) -> list[str]:
+        return self._prefetch.finished(self._engine.in_progress)
 
-    async def _exchange(self, done: list[str]) -> None:
-        produced = [entry for entry, _ in islice(self._unsent, AT_ONCE)]
-        if len(produced) < len(self._unsent):
-            done = []
-        wish = self._hand.wish() if self._wants_more else NOTHING
+    async def _sync(self, finished: list[str]) -> None:
+        new = [encoded for encoded, _ in islice(self._unsent, MAX_NEW_REQUESTS)]
+        if len(new) < len(self._unsent):
+            finished = []
+        demand = self._prefetch.demand() if self._wants_more else NO_DEMAND
         now = asyncio.get_running_loop().time()
-        must_renew = self._works and now >= self._renewal_at
-        if not (produced or done or wish.requests or must_renew):
+        must_renew = self._working and now >= self._renewal_at
+        if not (new or finished or demand.requests or must_renew):
             return
-        self._has_news = False
-        answer = await self._crawl.exchange(produced, done, wish, self._works)
-        self._renewal_at = now + self._crawl.lease / 3
-        self._hand.forget(done)
-        self._hear_of_produced(answer.queued)
-        self._hear_of_taken(wish, answer)
-        if self._empty_handed and (produced or wish.requests):
+        self._notified = False
+        reply = await self._client.sync(new, finished, demand, self._working)
+        self._renewal_at = now + self._client.lease / 3
+        self._prefetch.forget(finished)
+        self._on_queued(reply.queued)
+        self._on_taken(demand, reply)
+        if self._engine_waits and (new or demand.requests):
             self._engine.wake()
         if self._unsent:
-            self._something.set()
+            self._has_work.set()
 
-    def _hear_of_produced(self, queued: list[bool]) -> None:
+    def _on_queued(self, queued: list[bool]) -> None:
         for is_queued in queued:
             _, request = self._unsent.popleft()
             if is_queued:
                 self._stats.inc_value("scheduler/enqueued/redis")
-                self._nothing_but = None
+                self._empty_except = None
             else:
-                self._packing.log_duplicate(request)
+                self._codec.log_duplicate(request)
                 self._engine.tell_of_drop(request)
 
-    def _hear_of_taken(self, wish: Wish, answer: Answer) -> None:
-        if answer.was_taken_for_dead:
-            self._hand.forget_what_is_ahead()
-        for taken in answer.taken:
-            self._works = True
-            self._take(taken)
-        if wish.requests:
+    def _on_taken(self, demand: Demand, reply: SyncReply) -> None:
+        if reply.lease_expired:
+            self._prefetch.forget_ready()
+        for taken in reply.taken:
+            self._working = True
+            self._add(taken)
+        if demand.requests:
             self._wants_more = False
-            nothing = not (answer.taken or self._has_news)
-            self._nothing_but = wish.passed_over if nothing else None
+            nothing = not (reply.taken or self._notified)
+            self._empty_except = demand.skipped_sites if nothing else None
 
-    def _take(self, taken: Taken) -> None:
+    def _add(self, taken: TakenRequest) -> None:
         try:
-            self._hand.take(self._packing.unpack(taken.data), taken)
+            self._prefetch.add(self._codec.decode(taken.data), taken)
         except Exception:
             # The spider has changed since: no node could ever finish it.
-            logger.exception("A request cannot be read any more and is dropped")
-            self._hand.give_up(taken)
+            logger.exception("A request cannot be decoded and is dropped")
+            self._prefetch.discard(taken)
 
-    # Rest, and ends -----------------------------------------------------------------------------
+    # Idle, ended, lost --------------------------------------------------------------------------
 
-    async def _rest(self, done: list[str]) -> None:
-        rest = await self._crawl.rest(done)
-        self._hand.forget(done)
-        self._works = False
-        if rest.next is Next.CLOSE:
+    async def _idle(self, finished: list[str]) -> None:
+        reply = await self._client.idle(finished)
+        self._prefetch.forget(finished)
+        self._working = False
+        if reply.next_step is NextStep.CLOSE:
             self._end()
-        elif rest.next is Next.TAKE_MORE:
-            self.look_again()
+        elif reply.next_step is NextStep.TAKE_MORE:
+            self.check_again()
         else:
-            self._look_again_in(rest.seconds)
+            self._check_again_in(reply.wait_s)
 
-    def _look_again_in(self, seconds: float) -> None:
-        if self._alarm is not None:
-            self._alarm.cancel()
-        self._alarm = asyncio.get_running_loop().call_later(seconds, self.look_again)
+    def _check_again_in(self, seconds: float) -> None:
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+        self._idle_timer = asyncio.get_running_loop().call_later(seconds, self.check_again)
 
     def _end(self) -> None:
         self.ended = True
@@ -266,17 +275,18 @@ class Talk:
             log_too_late(request)
             self._engine.tell_of_drop(request)
         self._unsent.clear()
-        self._hand.forget_all()
+        self._prefetch.forget_all()
         self._engine.wake()
 
-    async def _begin_anew(self) -> None:
-        await self._crawl.join()
-        logger.warning("The crawl's server has lost its data: the crawl begins anew")
-        for taken in self._hand.forget_all():
-            self.produce(self._packing.unpack(taken.data))
-        self._nothing_but = None
-        self._on_loss()
+    async def _rejoin(self) -> None:
+        await self._client.join()
+        logger.warning("The crawl's server has lost its data: the crawl starts over")
+        for taken in self._prefetch.forget_all():
+            self.enqueue(self._codec.decode(taken.data))
+        self._empty_except = None
+        self._on_data_loss()
 
 
 def log_too_late(request: Request) -> None:
+    """Log that a request comes too late to be queued."""
     logger.info("The crawl has ended without this node: %s is dropped", request)

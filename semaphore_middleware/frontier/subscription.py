@@ -1,4 +1,4 @@
-"""Waiting for the server without holding up the node: until it answers, and for a crawl's news."""
+"""The connection to a shared crawl's server: waiting until it is up, and its notifications."""
 
 from __future__ import annotations
 
@@ -13,78 +13,86 @@ from redis.backoff import NoBackoff
 
 logger = logging.getLogger(__name__)
 
-TRY_AGAIN = 0.5  # seconds
-SAY_AGAIN = 5.0  # seconds
+RETRY_DELAY_S = 0.5
+LOG_INTERVAL_S = 5.0
 
 
-def is_passing(error: Exception) -> bool:
-    """Whether the same server may answer if asked again: it is away, or still starting."""
+def is_transient(error: Exception) -> bool:
+    """True if the same call may succeed later: the server is unreachable, or still starting."""
     refused = isinstance(error, exceptions.AuthenticationError | exceptions.AuthorizationError)
     return isinstance(error, exceptions.ConnectionError | exceptions.TimeoutError) and not refused
 
 
-def client_of(url: str) -> Redis:
-    # Trying again, and saying so, is its users' own task.
+def create_client(url: str) -> Redis:
+    """A client that makes each call once: its users retry, and log it."""
     return Redis.from_url(url, retry=Retry(NoBackoff(), 0))
 
 
 def address_of(client: Redis) -> str:
-    """Where the server is, without what a log must not show."""
+    """The server's address without a password, for the log."""
     where = client.connection_pool.connection_kwargs
     return where.get("path") or f"{where.get('host', 'localhost')}:{where.get('port', 6379)}"
 
 
-async def end(task: asyncio.Task[None]) -> None:
-    """Cancel it until it ends: redis-py 8 loses a cancellation in the middle of a subscription."""
+async def cancel(task: asyncio.Task[None]) -> None:
+    """Cancel a task and wait for its end. redis-py 8 may swallow a cancellation while subscribing,
+    so this is repeated.
+    """
     while not task.done():
         task.cancel()
         await asyncio.wait([task], timeout=0.05)
 
 
-class News:
-    """A crawl's news channel; `tell` is called whenever it is worth looking at the crawl again."""
+class Subscription:
+    """Listens on a crawl's channel, and calls `notify` whenever it is worth asking the server."""
 
-    def __init__(self, client: Redis, channel: bytes, tell: Callable[[], None]) -> None:
+    def __init__(self, client: Redis, channel: bytes, notify: Callable[[], None]) -> None:
         self._client = client
         self._channel = channel
-        self._tell = tell
-        self._listening: asyncio.Task[None] | None = None
+        self._notify = notify
+        self._listener: asyncio.Task[None] | None = None
 
-    async def meet_server(
-        self, act: Callable[[], Awaitable[None]], wanted: Callable[[], bool]
+    async def wait_for_server(
+        self, call: Callable[[], Awaitable[None]], wanted: Callable[[], bool]
     ) -> bool:
-        """Wait for the server, then `act`; False if it was no longer `wanted` before that."""
-        quiet_until = 0.0
+        """Make this call until it succeeds; False if it was no longer `wanted` before that.
+
+        Raises a `RedisError` if the server refuses it.
+        """
+        next_log = 0.0
         while wanted():
             try:
-                await act()
+                await call()
                 return True
             except exceptions.RedisError as error:
-                if not is_passing(error):
+                if not is_transient(error):
                     raise
                 now = asyncio.get_running_loop().time()
-                if now >= quiet_until:
+                if now >= next_log:
                     where = address_of(self._client)
                     logger.warning("Waiting for the crawl's server at %s: %s", where, error)
-                    quiet_until = now + SAY_AGAIN
-            await asyncio.sleep(TRY_AGAIN)
+                    next_log = now + LOG_INTERVAL_S
+            await asyncio.sleep(RETRY_DELAY_S)
         return False
 
-    def listen(self) -> None:
-        self._listening = asyncio.create_task(self._listen())
+    def start(self) -> None:
+        """Begin to listen."""
+        self._listener = asyncio.create_task(self._listen())
 
     async def _listen(self) -> None:
         while True:
             try:
                 async with self._client.pubsub() as pubsub:
                     await pubsub.subscribe(self._channel)
-                    # Even the answer to subscribe is worth a look: what came before it is lost.
+                    # The confirmation counts as well: messages before it were missed.
                     async for _ in pubsub.listen():
-                        self._tell()
+                        self._notify()
             except exceptions.RedisError as error:
-                logger.debug("Lost the crawl's news, Scrapy's heartbeat stands in: %s", error)
-            await asyncio.sleep(TRY_AGAIN)
+                # The engine still asks for requests every 5 s by itself.
+                logger.debug("No notifications of the crawl for now: %s", error)
+            await asyncio.sleep(RETRY_DELAY_S)
 
     async def close(self) -> None:
-        if self._listening is not None:
-            await end(self._listening)
+        """Stop listening."""
+        if self._listener is not None:
+            await cancel(self._listener)

@@ -23,17 +23,17 @@ logger = logging.getLogger(__name__)
 class Recovery:
     """Begins epochs for one node. It outlives connections: it remembers the server's last state.
 
-    `wait` is how many seconds nothing is granted after a loss; `on_event` is called with
-    "store_losses" when such a wait begins. All times in its fields are of the monotonic clock.
+    `wait` is how many seconds nothing is granted after a loss; `on_loss` is called with the seconds
+    that are left of it, once for each. All times in its fields are of the monotonic clock.
     """
 
     def __init__(
-        self, keys: Keys, lease: float, wait: float, on_event: Callable[[str], None]
+        self, keys: Keys, lease: float, wait: float, on_loss: Callable[[float], None]
     ) -> None:
         self._keys = keys
         self._step = clock_step_ms(lease)
         self._wait = wait
-        self._count = on_event
+        self._on_loss = on_loss
         self._state: ServerState | None = None
         self._known_since: dict[bytes, float] = {}  # epoch key -> when it was last as it should be
         self._nothing_lost_since = -math.inf
@@ -90,7 +90,7 @@ class Recovery:
         calls = [("begin_epoch", 1, epoch, *arguments) for epoch in epochs]
         longest = max(await evaluate(connection, calls)) / 1000
         if longest > 0 and now >= self._waiting_until:
-            self._count("store_losses")
+            self._on_loss(longest)
             logger.warning(
                 "%s has just started, or has lost its data. No permit is granted for %.1f s, until "
                 "all that were granted before are given back or have expired.",

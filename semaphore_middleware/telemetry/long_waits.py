@@ -8,6 +8,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 
+from semaphore_middleware.core.observer import Event, Observer, PermitWaiting
 from semaphore_middleware.core.permit import Stage
 from semaphore_middleware.core.semaphore import FairSemaphore
 from semaphore_middleware.errors import SemaphoreError
@@ -20,22 +21,23 @@ AGAIN = 600.0  # seconds until a scope is explained again: a slow site has other
 NAMED = 5  # nodes that are named as holders
 
 
-class LongWaits:
+class LongWaits(Observer):
     """One line speaks for all that wait for a scope when it is written: no request is explained
     twice. It costs a timer a scope, for the one that waits longest, and a line a look at the
     server.
     """
 
-    def __init__(self, semaphore: FairSemaphore) -> None:
-        self._semaphore = semaphore
+    def __init__(self) -> None:
         self._timers: dict[str, asyncio.TimerHandle] = {}  # of all scopes that are watched
         self._explained: dict[str, float] = {}  # scope -> who asked until then is
         self._looks: set[asyncio.Task[None]] = set()
 
-    def watch(self, scope: str) -> None:
-        """A request of this scope has to wait."""
-        if scope not in self._timers:
-            self._look_in(LONG, scope)
+    async def open(self, semaphore: FairSemaphore) -> None:
+        self._semaphore = semaphore
+
+    def on_event(self, event: Event) -> None:
+        if isinstance(event, PermitWaiting) and event.permit.scope not in self._timers:
+            self._look_in(LONG, event.permit.scope)
 
     async def close(self) -> None:
         for timer in self._timers.values():

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from semaphore_middleware.core.permit import Permit
+from semaphore_middleware.core.observer import Event, Observer, PermitGranted, PermitReleased
+from semaphore_middleware.core.semaphore import FairSemaphore
 
 SHOWN = 20  # scopes in the stats: the busiest
 COUNTED = 1000  # scopes counted at most, so that a broad crawl does not grow without end
@@ -34,9 +35,15 @@ class ScopeCount:
     """In force on the server, when last heard of."""
 
 
-class GateStats:
-    def __init__(self, stats: CrawlStats) -> None:
-        self._stats = stats
+class SemaphoreStats(Observer):
+    """Counts events, and writes the counts into the stats of a crawl.
+
+    A permit counts as acquired from its grant on, be it used or given back unused. `find_stats` is
+    called when the semaphore is opened.
+    """
+
+    def __init__(self, find_stats: Callable[[], CrawlStats]) -> None:
+        self._find_stats = find_stats
         self._counts: Counter[str] = Counter(acquired=0, released=0, waited=0)
         self._wait_seconds = 0.0
         self._wait_seconds_max = 0.0
@@ -46,41 +53,41 @@ class GateStats:
         self._shown: set[str] = set()
         self._writing: asyncio.TimerHandle | None = None
 
-    @property
-    def counts(self) -> Mapping[str, int]:
-        """How often each event has come up until now, kept up to date; 0 for one that never did."""
-        return self._counts
-
     def acquired_of(self, scope: str) -> int:
         """Permits of a scope, unless it is one of too many to be counted."""
         return self._scopes[scope].acquired if scope in self._scopes else 0
 
-    def count(self, name: str) -> None:
-        self._counts[name] += 1
+    async def open(self, semaphore: FairSemaphore) -> None:  # noqa: ARG002 - an Observer's
+        self._stats = self._find_stats()
+
+    def on_event(self, event: Event) -> None:
+        if event.counter is None:
+            return
+        self._counts[event.counter] += 1
         if self._writing is None:
             self._writing = asyncio.get_running_loop().call_later(LATE, self._write)
+        if isinstance(event, PermitGranted):
+            self._acquired(event)
+        elif isinstance(event, PermitReleased):
+            self._held -= 1
 
-    def acquired(self, permit: Permit, limit: int | None) -> None:
-        self.count("acquired")
+    def _acquired(self, event: PermitGranted) -> None:
+        permit = event.permit
         self._held += 1
         self._held_max = max(self._held_max, self._held)
         scope = self._scopes.get(permit.scope)
         if scope is None:
             scope = self._scopes[permit.scope] = ScopeCount()
         scope.acquired += 1
-        scope.limit = limit
+        scope.limit = event.limit
         if permit.waited:
-            self.count("waited")
+            self._counts["waited"] += 1
             self._wait_seconds += permit.wait
             self._wait_seconds_max = max(self._wait_seconds_max, permit.wait)
             scope.waited += 1
             scope.wait_seconds += permit.wait
 
-    def released(self) -> None:
-        self.count("released")
-        self._held -= 1
-
-    def close(self) -> None:
+    async def close(self) -> None:
         if self._writing is not None:
             self._writing.cancel()
         self._write()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 
 from semaphore_middleware import FairSemaphore
+from semaphore_middleware.core.observer import UnknownNotification
 from tests.chaos.proxy import Proxy
-from tests.support.nodes import eventually, in_asyncio
+from tests.support.nodes import Recorder, eventually, in_asyncio
 from tests.support.servers import RedisServer
 
 LEASE = 1.0  # seconds: the test waits for the end of one
@@ -17,15 +17,11 @@ LEASE = 1.0  # seconds: the test waits for the end of one
 async def test_a_grant_that_another_has_by_now_is_not_taken(server: RedisServer) -> None:
     """What the channel had for a node when it froze, the node reads when it wakes: maybe only after
     it has asked again, and been told that it has to wait."""
-    events: Counter[str] = Counter()
-
-    def note(event: str) -> None:
-        events[event] += 1
-
+    recorder = Recorder()
     async with (
         Proxy(server.path) as proxy,
         FairSemaphore(server.url, lease=LEASE) as other,
-        FairSemaphore(proxy.url, lease=LEASE, on_event=note) as sleeper,
+        FairSemaphore(proxy.url, lease=LEASE, observers=[recorder]) as sleeper,
     ):
         channel = f"semaphore:grants:{sleeper.node}"
 
@@ -38,7 +34,7 @@ async def test_a_grant_that_another_has_by_now_is_not_taken(server: RedisServer)
                 return bool(client.pubsub_numsub(channel)[0][1])
 
         async def heard() -> bool:
-            return events["strange_messages"] == 1  # and so what was told before it
+            return recorder.count(UnknownNotification) == 1  # and so what was told before it
 
         held = await other.acquire("s", 1)
         waiter = asyncio.create_task(sleeper.acquire("s", 1))

@@ -9,8 +9,9 @@ from collections import Counter
 import pytest
 
 from semaphore_middleware import FairSemaphore
+from semaphore_middleware.core.observer import UnknownNotification
 from semaphore_middleware.redis.protocol import Notification
-from tests.support.nodes import AGES, eventually, in_asyncio
+from tests.support.nodes import AGES, Recorder, eventually, in_asyncio
 from tests.support.servers import RedisServer
 
 STRANGE = [
@@ -63,12 +64,12 @@ def test_our_own_messages_are_read(payload: bytes, message: Notification) -> Non
 
 @in_asyncio
 async def test_strange_messages_are_ignored_and_counted(server: RedisServer) -> None:
-    events: Counter[str] = Counter()
+    recorder = Recorder()
     dice = random.Random(0)
     strange = [*STRANGE, *(dice.randbytes(dice.randint(1, 60)) for _ in range(200))]
     client = server.client()
     async with (
-        FairSemaphore(server.url, on_event=lambda name: events.update([name])) as a,
+        FairSemaphore(server.url, observers=[recorder]) as a,
         FairSemaphore(server.url) as b,
     ):
         held = await b.acquire("s", 1)
@@ -82,13 +83,14 @@ async def test_strange_messages_are_ignored_and_counted(server: RedisServer) -> 
             client.publish(f"semaphore:grants:{a.node}", payload)
 
         async def all_heard() -> bool:
-            return events["strange_messages"] == len(strange)
+            return recorder.count(UnknownNotification) == len(strange)
 
         await eventually(all_heard)
         assert not waiting.done()
         held.release()
         (await waiting).release()
-    assert events == {"strange_messages": len(strange)}
+    counts = Counter(event.counter for event in recorder.events if event.counter)
+    assert counts == {"strange_messages": len(strange), "acquired": 1, "released": 1}
 
 
 @in_asyncio

@@ -6,13 +6,13 @@ import asyncio
 import signal
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Iterator
 
 import pytest
 
 from semaphore_middleware import FairSemaphore, Permit, PermitLostError
-from tests.support.nodes import AGES, Outside, eventually, in_asyncio
+from semaphore_middleware.core.observer import PermitLost, Reconnected, StoreLost
+from tests.support.nodes import AGES, Outside, Recorder, eventually, in_asyncio
 from tests.support.servers import RedisServer
 
 BRIEF = 1.0  # seconds: a lease that a test waits to see the end of
@@ -31,15 +31,15 @@ def mortal() -> Iterator[RedisServer]:
 
 def watched(
     server: RedisServer, lease: float, recovery_wait: float | None = None
-) -> tuple[FairSemaphore, Counter[str]]:
-    events: Counter[str] = Counter()
+) -> tuple[FairSemaphore, Recorder]:
+    recorder = Recorder()
     semaphore = FairSemaphore(
         server.url,
         lease=lease,
         recovery_wait=recovery_wait,
-        on_event=lambda name: events.update([name]),
+        observers=[recorder],
     )
-    return semaphore, events
+    return semaphore, recorder
 
 
 async def in_line(semaphore: FairSemaphore, holders: int, waiters: int) -> None:
@@ -56,7 +56,7 @@ async def in_line(semaphore: FairSemaphore, holders: int, waiters: int) -> None:
 @pytest.mark.parametrize("kinds", [["normal"], ["pubsub"], ["normal", "pubsub"]])
 @in_asyncio
 async def test_a_cut_connection_loses_nothing(server: RedisServer, kinds: list[str]) -> None:
-    a, events = watched(server, lease=LASTING)
+    a, seen = watched(server, lease=LASTING)
     b, _ = watched(server, lease=LASTING)
     client = server.client()
     async with a, b:
@@ -70,8 +70,8 @@ async def test_a_cut_connection_loses_nothing(server: RedisServer, kinds: list[s
             permit = await waiting
         permit.release()
         await in_line(b, 0, 0)
-    assert events["lost"] == 0
-    assert ("normal" in kinds) == (events["reconnects"] > 0)
+    assert seen.count(PermitLost) == 0
+    assert ("normal" in kinds) == (seen.count(Reconnected) > 0)
     assert server.members() == {}
 
 
@@ -105,19 +105,19 @@ async def test_connections_cut_all_the_time_only_slow_a_race_down(server: RedisS
 
 @in_asyncio
 async def test_a_server_that_stops_for_less_than_a_lease_loses_nothing(server: RedisServer) -> None:
-    semaphore, events = watched(server, lease=LASTING)
+    semaphore, seen = watched(server, lease=LASTING)
     async with semaphore, semaphore.permit("s", 2):
         server.freeze()
         waiting = asyncio.create_task(semaphore.acquire("s", 2))
         await asyncio.sleep(0.2)  # long enough to be heard of, far less than the lease
         server.thaw()
         (await waiting).release()
-    assert events["lost"] == 0
+    assert seen.count(PermitLost) == 0
 
 
 @in_asyncio
 async def test_a_server_that_stops_for_longer_ends_what_runs(server: RedisServer) -> None:
-    semaphore, events = watched(server, lease=BRIEF)
+    semaphore, seen = watched(server, lease=BRIEF)
     async with semaphore:
         with pytest.raises(PermitLostError):
             async with semaphore.permit("s", 1):
@@ -126,7 +126,7 @@ async def test_a_server_that_stops_for_longer_ends_what_runs(server: RedisServer
         waiting = asyncio.create_task(semaphore.acquire("s", 1))
         server.thaw()
         (await waiting).release()
-    assert events["lost"] == 1
+    assert seen.count(PermitLost) == 1
     assert server.members() == {}
 
 
@@ -165,8 +165,8 @@ async def restart(server: RedisServer) -> Outside:
 async def test_an_empty_server_is_told_what_is_held_and_grants_nothing_for_the_recovery_wait(
     mortal: RedisServer,
 ) -> None:
-    a, a_events = watched(mortal, lease=LASTING, recovery_wait=AGES)
-    b, b_events = watched(mortal, lease=LASTING, recovery_wait=AGES)
+    a, by_a = watched(mortal, lease=LASTING, recovery_wait=AGES)
+    b, by_b = watched(mortal, lease=LASTING, recovery_wait=AGES)
     async with a, b:
         held = [await each.acquire("s", 2) for each in (a, b)]
         waiting = [asyncio.create_task(each.acquire("s", 2)) for each in (b, a)]
@@ -175,7 +175,7 @@ async def test_an_empty_server_is_told_what_is_held_and_grants_nothing_for_the_r
         await in_line(a, 2, 2)
         held[0].release()
         await in_line(a, 1, 2)
-        assert (a_events + b_events)["store_losses"] >= 1, "of those who say hello first"
+        assert by_a.count(StoreLost) + by_b.count(StoreLost) >= 1, "of those who say hello first"
         assert not [task for task in waiting if task.done()]
         outside.end_recovery("s")
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -188,15 +188,15 @@ async def test_an_empty_server_is_told_what_is_held_and_grants_nothing_for_the_r
 
 @in_asyncio
 async def test_the_recovery_wait_ends_and_the_crawl_goes_on(mortal: RedisServer) -> None:
-    semaphore, events = watched(mortal, lease=AGES, recovery_wait=2 * BRIEF)
+    semaphore, seen = watched(mortal, lease=AGES, recovery_wait=2 * BRIEF)
     async with semaphore:
         async with semaphore.permit("s", 1):
             await restart(mortal)
             waiting = asyncio.create_task(semaphore.acquire("s", 1))
             await in_line(semaphore, 1, 1)
         await waiting
-    assert events["store_losses"] == 1
-    assert events["lost"] == 0
+    assert seen.count(StoreLost) == 1
+    assert seen.count(PermitLost) == 0
 
 
 @in_asyncio

@@ -1,14 +1,11 @@
-"""A site to crawl, and nodes that crawl it, as processes."""
+"""A site to crawl, and nodes that crawl it as processes."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import signal
-import subprocess
-import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,20 +14,13 @@ import pytest
 from redis import Redis
 
 from crawler.example_site import ExampleSite
-from tests.frontier.node import Call, calls_noted
-from tests.frontier.outside import PATIENCE, OutsideCrawl, clients_closed
+from tests.support.frontier import TIMEOUT_S, BlockingClient, looking_at, wait_until
 from tests.support.paths import REPOSITORY
+from tests.support.scrapy_process import ScrapyProcess
 from tests.support.servers import RedisServer
 
 HOST = "127.0.0.1"  # the example site's
 FAST = ("-s", "CONCURRENT_REQUESTS_PER_DOMAIN=8")
-
-
-def wait_until(happened: Callable[[], object]) -> None:
-    end = time.monotonic() + PATIENCE
-    while not happened():
-        assert time.monotonic() < end, "what the test waits for never happened"
-        time.sleep(0.01)
 
 
 @contextmanager
@@ -38,13 +28,13 @@ def in_a_thread(site: ExampleSite) -> Iterator[None]:
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
-    asyncio.run_coroutine_threadsafe(site.start(), loop).result(PATIENCE)
+    asyncio.run_coroutine_threadsafe(site.start(), loop).result(TIMEOUT_S)
     try:
         yield
     finally:
-        asyncio.run_coroutine_threadsafe(site.stop(), loop).result(PATIENCE)
+        asyncio.run_coroutine_threadsafe(site.stop(), loop).result(TIMEOUT_S)
         loop.call_soon_threadsafe(loop.stop)
-        thread.join(PATIENCE)
+        thread.join(TIMEOUT_S)
         loop.close()
 
 
@@ -62,36 +52,24 @@ def site() -> Iterator[ExampleSite]:
         yield site
 
 
-class Scrapy:
-    """A `scrapy` process in the test's own directory."""
+class Scrapy(ScrapyProcess):
+    """A `scrapy` process of the project `crawler/`, in the test's own directory."""
 
     def __init__(self, directory: Path, number: int, arguments: tuple[str, ...], url: str) -> None:
-        self.log_file = directory / f"scrapy-{number}.log"
-        environment = {
-            **os.environ,
-            "PYTHONPATH": str(REPOSITORY),
-            "SCRAPY_SETTINGS_MODULE": "crawler.settings",
-            "REDIS_URL": url,
-        }
-        with self.log_file.open("wb") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "scrapy", *arguments],
-                cwd=directory,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
-
-    @property
-    def log(self) -> str:
-        return self.log_file.read_text()
-
-    def wait(self) -> int:
-        return self.process.wait(PATIENCE)
+        super().__init__(
+            *arguments,
+            directory=directory,
+            log_file=directory / f"scrapy-{number}.log",
+            environment={
+                **os.environ,
+                "PYTHONPATH": str(REPOSITORY),
+                "SCRAPY_SETTINGS_MODULE": "crawler.settings",
+                "REDIS_URL": url,
+            },
+        )
 
     def finishes(self) -> bool:
-        """Wait for its end; whether it ended by itself with all work done."""
+        """Wait for its end; True if it ended by itself with all work done."""
         return self.wait() == 0 and "'finish_reason': 'finished'" in self.log
 
     @property
@@ -102,11 +80,7 @@ class Scrapy:
         return error
 
     def interrupt(self) -> None:
-        self.process.send_signal(signal.SIGINT)
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait(PATIENCE)
+        self.send(signal.SIGINT)
 
 
 StartScrapy = Callable[..., Scrapy]
@@ -123,29 +97,15 @@ def scrapy(tmp_path: Path, redis_url: str) -> Iterator[StartScrapy]:
 
     yield start
     for process in started:
-        if process.process.poll() is None:
+        if process.running:
             process.kill()
 
 
 @pytest.fixture
 def client(server: RedisServer) -> Iterator[Redis]:
-    """The test's own look at the server."""
-    with server.client() as client, clients_closed():
+    """The test's own connection to the server."""
+    with looking_at(server) as client:
         yield client
-
-
-@pytest.fixture
-def calls() -> Iterator[list[Call]]:
-    with calls_noted() as calls:
-        yield calls
-
-
-def crawl_keys(client: Redis) -> list[bytes]:
-    """What crawls have left, but for the marks of their ends, which expire by themselves."""
-    keys = sorted(client.scan_iter("crawl:*"))
-    marks = {key for key in keys if b":ended:" in key}
-    assert all(client.ttl(key) > 0 for key in marks)
-    return [key for key in keys if key not in marks]
 
 
 def crawl(site: ExampleSite, *more: str) -> tuple[str, ...]:
@@ -156,11 +116,11 @@ def start_together(
     scrapy: StartScrapy, client: Redis, count: int, arguments: tuple[str, ...], name: str
 ) -> list[Scrapy]:
     """Nodes of one crawl, kept from ending it before all have joined."""
-    crawl = OutsideCrawl(client, name, "test", lease=3600)
+    crawl = BlockingClient(client, name, "test", lease=3600)
     crawl.joins()
     crawl.works()
     nodes = [scrapy(*arguments, "-s", f"CRAWL={name}") for _ in range(count)]
-    wait_until(lambda: crawl.now.nodes == count + 1)
+    wait_until(lambda: crawl.size.nodes == count + 1)
     crawl.leaves()
     return nodes
 

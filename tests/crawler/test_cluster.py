@@ -16,13 +16,14 @@ from rich.console import Console
 from scrapy.exceptions import UsageError
 from scrapy.settings import Settings
 
-from crawler.cluster.process import Node, NodeReport, last_error
-from crawler.cluster.verdict import Report, SiteReport, problems, table
+from crawler.cluster.process import NodeProcess, NodeResult, last_error
+from crawler.cluster.verdict import CrawlResult, SiteResult, problems, table
 from crawler.commands.cluster import Command
-from tests.crawler.conftest import StartScrapy, crawl_keys, serving, wait_until
+from tests.crawler.conftest import StartScrapy, serving
+from tests.support.frontier import crawl_keys, wait_until
 
-SITE = SiteReport(most=4, requests=304, seconds=8.0, missed=0, twice=0, forbidden=0)
-NODE = NodeReport(
+SITE = SiteResult(most=4, requests=304, seconds=8.0, missed=0, twice=0, forbidden=0)
+NODE = NodeResult(
     "node-1",
     {
         "item_scraped_count": 300,
@@ -33,43 +34,43 @@ NODE = NodeReport(
         "semaphore/scope/a/b.com/acquired": 300,
     },
 )
-GOOD = Report("http://a/", limit=4, latency=0.1, nodes=[NODE], permits_left=0, site=SITE)
+GOOD = CrawlResult("http://a/", limit=4, latency=0.1, nodes=[NODE], permits_left=0, site=SITE)
 
 
-def shown(report: Report) -> str:
+def shown(result: CrawlResult) -> str:
     console = Console(width=100, record=True, file=io.StringIO())
-    console.print(table(report))
+    console.print(table(result))
     return console.export_text()
 
 
-def test_a_run_as_promised_has_no_problems() -> None:
+def test_a_good_run_has_no_problems() -> None:
     assert problems(GOOD) == []
 
 
 @pytest.mark.parametrize(
     ("bad", "told"),
     [
-        (replace(GOOD, site=replace(SITE, most=5)), "the limit was passed: 5 requests at once"),
+        (replace(GOOD, site=replace(SITE, most=5)), "limit 4 was exceeded: 5 requests at once"),
         (replace(GOOD, site=replace(SITE, missed=2)), "pages missed: 2"),
         (replace(GOOD, site=replace(SITE, twice=1)), "pages fetched twice: 1"),
-        (replace(GOOD, site=replace(SITE, forbidden=1)), "robots.txt forbids"),
-        (replace(GOOD, nodes=[replace(NODE, stats={})]), "no page came back"),
+        (replace(GOOD, site=replace(SITE, forbidden=1)), "forbidden by robots.txt: 1"),
+        (replace(GOOD, nodes=[replace(NODE, stats={})]), "no pages were fetched"),
         (replace(GOOD, permits_left=3), "permits left on the server: 3"),
         (replace(GOOD, nodes=[replace(NODE, error="its last words")]), "node-1 failed: its last"),
     ],
 )
-def test_each_broken_promise_is_a_problem(bad: Report, told: str) -> None:
+def test_each_broken_promise_is_a_problem(bad: CrawlResult, told: str) -> None:
     (problem,) = problems(bad)
     assert told in problem
 
 
-def test_the_table_sets_what_was_measured_against_what_is_possible() -> None:
+def test_the_table_shows_measured_and_expected() -> None:
     text = shown(GOOD)
     for row in ("300", "at most 4", "38.0", "at most 40.0", "2.00 s", "5.50 s"):
         assert row in text
 
 
-def test_of_another_site_the_table_shows_only_what_the_nodes_know() -> None:
+def test_the_table_for_another_site_shows_only_what_nodes_know() -> None:
     text = shown(replace(GOOD, site=None))
     assert "30.0" in text  # pages a second
     assert "at most" not in text
@@ -77,11 +78,11 @@ def test_of_another_site_the_table_shows_only_what_the_nodes_know() -> None:
 
 
 def test_a_run_without_the_add_on_shows_no_waits() -> None:
-    bare = NodeReport("node-1", {"item_scraped_count": 3})
+    bare = NodeResult("node-1", {"item_scraped_count": 3})
     assert "wait" not in shown(replace(GOOD, nodes=[bare]))
 
 
-def test_a_node_tells_which_sites_it_had_permits_for() -> None:
+def test_a_nodes_scopes_are_read_from_its_stats() -> None:
     assert NODE.scopes == ["a/b.com"]
 
 
@@ -93,7 +94,7 @@ def test_a_node_tells_which_sites_it_had_permits_for() -> None:
         ("a\n10:00 [x] ERROR: first\n10:01 [x] CRITICAL: second\nb", "10:01 [x] CRITICAL: second"),
     ],
 )
-def test_a_failure_is_told_by_the_last_error_of_the_log(log: str, line: str) -> None:
+def test_a_failed_node_is_reported_with_the_last_error_of_its_log(log: str, line: str) -> None:
     assert last_error(log) == line
 
 
@@ -106,10 +107,10 @@ def test_a_run_over_the_example_site_passes(scrapy: StartScrapy, client: Redis) 
     assert crawl_keys(client) == []
 
 
-def test_the_judge_convicts_nodes_that_count_each_for_itself(scrapy: StartScrapy) -> None:
+def test_a_run_without_the_semaphore_exceeds_the_limit(scrapy: StartScrapy) -> None:
     run = scrapy("cluster", "--pages", "80", "--latency", "50", "-s", "SEMAPHORE_ENABLED=False")
     assert run.wait() == 1
-    assert "✗ the limit was passed" in run.log
+    assert "✗ limit 4 was exceeded" in run.log
 
 
 def test_another_site_can_be_crawled(scrapy: StartScrapy) -> None:
@@ -120,7 +121,7 @@ def test_another_site_can_be_crawled(scrapy: StartScrapy) -> None:
     assert "missed" not in run.log
 
 
-def test_a_run_that_is_interrupted_ends_its_nodes(scrapy: StartScrapy, client: Redis) -> None:
+def test_an_interrupted_run_stops_its_nodes(scrapy: StartScrapy, client: Redis) -> None:
     run = scrapy("cluster", "--nodes", "2", "--latency", "200")
     wait_until(lambda: re.search("[1-4]/4 permits held", run.log))
     run.interrupt()
@@ -130,18 +131,18 @@ def test_a_run_that_is_interrupted_ends_its_nodes(scrapy: StartScrapy, client: R
 
 
 def test_a_node_that_fails_is_reported_with_the_reason(tmp_path: Path, redis_url: str) -> None:
-    async def run() -> NodeReport:
-        node = Node("node-1", tmp_path)
+    async def run() -> NodeResult:
+        node = NodeProcess("node-1", tmp_path)
         await node.start({"colour": "red"}, {}, {"REDIS_URL": redis_url})
         await node.wait()
-        return node.report()
+        return node.result()
 
     with ThreadPoolExecutor() as thread:  # the test's own thread has a loop that runs
-        report = thread.submit(asyncio.run, run()).result()
-    assert report.pages == 0
-    assert report.error is not None
-    assert report.error.startswith("exit status 1, left no stats: ")
-    assert "-a colour: no such argument" in report.error
+        result = thread.submit(asyncio.run, run()).result()
+    assert result.pages == 0
+    assert result.error is not None
+    assert result.error.startswith("exit status 1, left no stats: ")
+    assert "-a colour: no such argument" in result.error
 
 
 @pytest.mark.parametrize(
@@ -153,7 +154,7 @@ def test_a_node_that_fails_is_reported_with_the_reason(tmp_path: Path, redis_url
         (("--pages", "all"), "--pages all: a whole number from 1"),
         (("--url", "example.com"), "--url: url 'example.com'"),
         (("--server", "http://localhost"), "--server: Redis URL must specify"),
-        (("more",), "unexpected 'more'"),
+        (("more",), "unexpected argument 'more'"),
     ],
 )
 def test_a_bad_option_is_told_in_one_line(

@@ -1,4 +1,4 @@
-"""Whole crawls of several sites: a full one holds up nobody."""
+"""Whole crawls of several sites: a full one does not block the others."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from aiohttp import web
 from redis import Redis
 
 from crawler.example_site import ExampleSite
-from tests.crawler.conftest import HOST, StartScrapy, in_a_thread, start_together, wait_until
+from tests.crawler.conftest import HOST, StartScrapy, in_a_thread, start_together
+from tests.support.frontier import wait_until
 
 FULL, FREE = HOST, "localhost"
 
@@ -24,7 +25,7 @@ class HalfClosedSite(ExampleSite):
         return await super()._page(request)
 
 
-def test_a_full_site_holds_up_nobody(scrapy: StartScrapy, client: Redis) -> None:
+def test_a_full_site_does_not_block_others(scrapy: StartScrapy, client: Redis) -> None:
     site = HalfClosedSite(pages=80, latency=0.01)
     with in_a_thread(site):
         full = [f"http://{FULL}:{site.port}/page/{number}" for number in range(1, 41)]

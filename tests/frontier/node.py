@@ -1,4 +1,4 @@
-"""A scheduler whose engine is the test's own, on the reactor's loop."""
+"""A scheduler under a fake engine that the test drives, on the reactor's loop."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ from scrapy import Request, Spider, signals
 from scrapy.exceptions import DontCloseSpider
 from scrapy.utils.test import get_crawler
 
-from semaphore_middleware.frontier.client import Answer, SharedCrawl, Wish
+from semaphore_middleware.frontier.client import CrawlClient, Demand, SyncReply
 from semaphore_middleware.frontier.scheduler import Scheduler
-from tests.frontier.outside import OutsideCrawl
 from tests.support.crawls import until
+from tests.support.frontier import BlockingClient
 
 
 @dataclass(frozen=True)
 class Call:
-    """What a node has said to the server, and heard the answer to."""
+    """A call of `CrawlClient.sync` that the server has replied to."""
 
-    entries: int
-    done: int
-    wish: Wish
+    new: int
+    finished: int
+    demand: Demand
 
 
 @contextmanager
-def calls_noted() -> Iterator[list[Call]]:
+def recorded_calls() -> Iterator[list[Call]]:
     calls: list[Call] = []
-    exchange = SharedCrawl.exchange
+    sync = CrawlClient.sync
 
-    async def noted(
-        crawl: SharedCrawl, entries: Any, done: Any, wish: Wish, works: bool = False
-    ) -> Answer:
-        answer = await exchange(crawl, entries, done, wish, works)
-        calls.append(Call(len(entries), len(done), wish))
-        return answer
+    async def recorded(
+        client: CrawlClient, new: Any, finished: Any, demand: Demand, working: bool = False
+    ) -> SyncReply:
+        reply = await sync(client, new, finished, demand, working)
+        calls.append(Call(len(new), len(finished), demand))
+        return reply
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(SharedCrawl, "exchange", noted)
+        patch.setattr(CrawlClient, "sync", recorded)
         yield calls
 
 
@@ -52,7 +52,7 @@ def urls(site: str, count: int) -> list[str]:
 
 
 class SitesQueue:
-    """A queue that knows of sites and passes over full ones, as the add-on's does."""
+    """A queue that skips full sites, as the add-on's does."""
 
     full: ClassVar[set[str]] = set()
 
@@ -80,8 +80,8 @@ class SitesQueue:
         return site in self.full
 
 
-class Engine:
-    """As much of Scrapy's as the scheduler sees."""
+class FakeEngine:
+    """As much of Scrapy's engine as the scheduler uses."""
 
     def __init__(self) -> None:
         self.running = True
@@ -91,10 +91,10 @@ class Engine:
         )
 
 
-class Node:
-    """What the engine does with a scheduler, step by step."""
+class DrivenNode:
+    """A scheduler, and what an engine does with it, step by step."""
 
-    def __init__(self, client: Redis, engine: Engine, scheduler: Scheduler) -> None:
+    def __init__(self, client: Redis, engine: FakeEngine, scheduler: Scheduler) -> None:
         self.client = client
         self.engine = engine
         self.scheduler = scheduler
@@ -104,26 +104,26 @@ class Node:
     def _on_drop(self, request: Request) -> None:
         self.dropped.append(request.url)
 
-    def produce(self, *urls: str, **fields: Any) -> None:
+    def enqueue(self, *urls: str, **fields: Any) -> None:
         for url in urls:
             assert self.scheduler.enqueue_request(Request(url, **fields))
 
-    async def begin(self) -> Request:
-        """The next request; the engine asks for it when it is woken, and not before."""
-        while not (request := self.begin_now()):
+    async def start(self) -> Request:
+        """Start the next request; like the engine, ask for it only when woken."""
+        while not (request := self.start_now()):
             await self.woken()
         return request
 
-    def begin_now(self) -> Request | None:
+    def start_now(self) -> Request | None:
         self.engine.woken.clear()
         request = self.scheduler.next_request()
         if request is not None:
             self.engine._slot.inprogress.add(request)
         return request
 
-    def begin_all(self) -> int:
-        """All that is at hand; how many these were."""
-        return sum(1 for _ in iter(self.begin_now, None))
+    def start_all(self) -> int:
+        """Start all that are ready; how many these were."""
+        return sum(1 for _ in iter(self.start_now, None))
 
     async def woken(self) -> None:
         async with asyncio.timeout(10):
@@ -133,14 +133,14 @@ class Node:
         self.engine._slot.inprogress.difference_update(requests)
 
     async def finds_nothing(self) -> None:
-        """Begin what there is, until the engine may take the spider for idle."""
-        self.begin_all()
+        """Start what there is, until the spider may count as idle."""
+        self.start_all()
         while self.scheduler.has_pending_requests():
             await self.woken()
-            self.begin_all()
+            self.start_all()
 
     async def idles(self) -> None:
-        """What the engine does while its spider is idle, until it may close."""
+        """Signal idleness like the engine, until the spider may close."""
         while True:
             await self.finds_nothing()
             try:
@@ -150,46 +150,46 @@ class Node:
             else:
                 return
 
-    # What the server has ------------------------------------------------------------------------
+    # On the server -----------------------------------------------------------------------------
 
     def key(self, part: str) -> bytes:
-        return self.scheduler.crawl.key(part)
+        return self.scheduler.client.key(part)
 
     @property
     def unfinished(self) -> int:
         return self.client.hlen(self.key("requests"))
 
     @property
-    def in_hand(self) -> int:
-        return self.client.hlen(self.key(f"hand:{self.scheduler.crawl.node}"))
+    def taken(self) -> int:
+        return self.client.hlen(self.key(f"taken:{self.scheduler.client.node}"))
 
     async def has_unfinished(self, count: int) -> None:
         await until(lambda: self.unfinished == count)
 
     @property
-    def ahead(self) -> int:
-        """Requests that were taken and not begun."""
-        return self.in_hand - len(self.engine._slot.inprogress)
+    def ready(self) -> int:
+        """Requests that were taken and not started."""
+        return self.taken - len(self.engine._slot.inprogress)
 
-    def other(self) -> OutsideCrawl:
-        other = OutsideCrawl(self.client, "books", "other")
+    def other(self) -> BlockingClient:
+        other = BlockingClient(self.client, "books", "other")
         other.joins()
         return other
 
 
 @asynccontextmanager
-async def joined(client: Redis, **settings: Any) -> AsyncIterator[Node]:
+async def joined(client: Redis, **settings: Any) -> AsyncIterator[DrivenNode]:
     url = f"unix://{client.connection_pool.connection_kwargs['path']}"
     ours = {"REDIS_URL": url, "CRAWL": "books", "SCHEDULER_PRIORITY_QUEUE": SitesQueue}
     crawler = get_crawler(Spider, {**ours, **settings})
-    engine = Engine()
+    engine = FakeEngine()
     crawler.engine = engine  # type: ignore[assignment]
     crawler.spider = Spider.from_crawler(crawler, name="books")
     crawler.crawling = True
     scheduler = Scheduler.from_crawler(crawler)
     await scheduler.open(crawler.spider).asFuture(asyncio.get_running_loop())
     try:
-        yield Node(client, engine, scheduler)
+        yield DrivenNode(client, engine, scheduler)
     finally:
         await scheduler.close("finished").asFuture(asyncio.get_running_loop())
         SitesQueue.full.clear()

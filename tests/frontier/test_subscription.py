@@ -1,44 +1,44 @@
-"""What a crawl's channel tells, and when."""
+"""Which notifications a crawl's channel carries, and when."""
 
 from __future__ import annotations
 
 from redis import Redis
 
-from tests.crawler.conftest import wait_until
-from tests.frontier.verbs import entry, fill, node, pop, push
+from tests.frontier.verbs import fill, new_request, node, pop, push
+from tests.support.frontier import wait_until
 
 
-def test_news_tells_of_first_requests_of_who_leaves_and_of_the_end(client: Redis) -> None:
+def test_notified_of_first_requests_of_leaving_nodes_and_of_the_end(client: Redis) -> None:
     one, two = node(client, "one"), node(client, "two")
     with client.pubsub(ignore_subscribe_messages=True) as listener:  # type: ignore[no-untyped-call]
-        listener.subscribe(one.key("news"))
+        listener.subscribe(one.key("notifications"))
         push(one, b"a")
-        push(one, b"b")  # there was one: whoever rests has been told
+        push(one, b"b")  # not the first: idle nodes have been told
         taken = [pop(one), pop(one)]
         push(one, b"c")
         taken.append(pop(two))
-        two.leaves()  # which gives one back
+        two.leaves()  # its request goes back
         taken[2] = pop(one)
-        one.rests(*taken)
-        heard: list[bytes] = []
-        wait_until(lambda: _hear(listener, heard) and heard[-1] == b"done")
-    assert heard == [b"requests", b"requests", b"requests", b"left", b"done"]
+        one.idles(*taken)
+        received: list[bytes] = []
+        wait_until(lambda: _receive(listener, received) and received[-1] == b"done")
+    assert received == [b"requests", b"requests", b"requests", b"left", b"done"]
 
 
-def test_news_tells_of_each_site_s_first_request(client: Redis) -> None:
+def test_notified_of_each_sites_first_request(client: Redis) -> None:
     one = node(client, "one")
     with client.pubsub(ignore_subscribe_messages=True) as listener:  # type: ignore[no-untyped-call]
-        listener.subscribe(one.key("news"))
+        listener.subscribe(one.key("notifications"))
         fill(one, a=3)
-        one.pushes(*(entry(one, b"", site=site) for site in "abcb"))  # once, for b and c
+        one.pushes(*(new_request(one, b"", site=site) for site in "abcb"))  # once, for b and c
         one.ends()
-        heard: list[bytes] = []
-        wait_until(lambda: _hear(listener, heard) and heard[-1] == b"done")
-    assert heard == [b"requests", b"requests", b"done"]
+        received: list[bytes] = []
+        wait_until(lambda: _receive(listener, received) and received[-1] == b"done")
+    assert received == [b"requests", b"requests", b"done"]
 
 
-def _hear(listener: object, heard: list[bytes]) -> bool:
+def _receive(listener: object, received: list[bytes]) -> bool:
     message = listener.get_message(timeout=1.0)  # type: ignore[attr-defined]
     if message:
-        heard.append(message["data"])
-    return bool(heard)
+        received.append(message["data"])
+    return bool(received)

@@ -1,71 +1,71 @@
-"""Sites take turns: what nodes take of a crawl on the server."""
+"""Sites take turns: which requests nodes get from the server."""
 
 from __future__ import annotations
 
 import pytest
 from redis import Redis
 
-from semaphore_middleware.frontier.client import Next, Taken, Wish
-from tests.crawler.conftest import crawl_keys
-from tests.frontier.verbs import entry, fill, node, pop
+from semaphore_middleware.frontier.client import Demand, NextStep, TakenRequest
+from tests.frontier.verbs import fill, new_request, node, pop
+from tests.support.frontier import crawl_keys
 
 
-def sites(taken: list[Taken]) -> str:
+def sites(taken: list[TakenRequest]) -> str:
     return "".join(one.site for one in taken)
 
 
 def test_sites_take_turns_however_much_each_has(client: Redis) -> None:
     one, two = node(client, "one"), node(client, "two")
     fill(one, a=100, b=3, c=3)
-    turns = [sites(taker.takes(Wish(2, 1))) for taker in (one, two, one, two, one)]
+    turns = [sites(taker.takes(Demand(2, 1))) for taker in (one, two, one, two, one)]
     assert turns == ["ab", "ca", "bc", "ab", "ca"]
 
 
-def test_a_site_that_comes_late_waits_for_one_turn_of_the_others(client: Redis) -> None:
+def test_a_new_site_waits_for_one_turn_of_the_others(client: Redis) -> None:
     one = node(client, "one")
     fill(one, a=9, b=9)
-    assert sites(one.takes(Wish(1, 1))) == "a"
+    assert sites(one.takes(Demand(1, 1))) == "a"
     fill(one, c=9)
-    assert sites(one.takes(Wish(3, 1))) == "bac"
+    assert sites(one.takes(Demand(3, 1))) == "bac"
 
 
-def test_many_are_taken_in_one_call_as_much_of_each_site(client: Redis) -> None:
+def test_one_call_takes_the_same_number_of_each_site(client: Redis) -> None:
     one = node(client, "one")
     fill(one, a=20, b=20, c=20, d=1)
-    assert sites(one.takes(Wish(10, 8))) == "aaabbbcccd"
-    assert sites(one.takes(Wish(100, 8))) == "aaaaaaaabbbbbbbbcccccccc"
+    assert sites(one.takes(Demand(10, 8))) == "aaabbbcccd"
+    assert sites(one.takes(Demand(100, 8))) == "aaaaaaaabbbbbbbbcccccccc"
 
 
-def test_a_site_that_is_passed_over_keeps_its_turn(client: Redis) -> None:
+def test_a_skipped_site_keeps_its_turn(client: Redis) -> None:
     one = node(client, "one")
     fill(one, a=9, b=9, c=9)
-    assert sites(one.takes(Wish(2, 1, frozenset("ac")))) == "b"
-    assert sites(one.takes(Wish(3, 1, frozenset("xyz")))) == "acb"
-    assert one.takes(Wish(8, 8, frozenset("abc"))) == []
+    assert sites(one.takes(Demand(2, 1, frozenset("ac")))) == "b"
+    assert sites(one.takes(Demand(3, 1, frozenset("xyz")))) == "acb"
+    assert one.takes(Demand(8, 8, frozenset("abc"))) == []
 
 
-def test_of_a_short_queue_a_node_takes_a_share_only(client: Redis) -> None:
+def test_of_a_short_queue_a_node_takes_only_its_share(client: Redis) -> None:
     nodes = [node(client, f"node-{number}") for number in range(3)]
     fill(nodes[0], a=9)
-    assert [len(each.takes(Wish(32, 8))) for each in nodes] == [3, 2, 2]
+    assert [len(each.takes(Demand(32, 8))) for each in nodes] == [3, 2, 2]
 
 
 def test_priorities_hold_within_a_site(client: Redis) -> None:
     one = node(client, "one")
     for site, score in (("a", 3), ("a", 1), ("b", 2), ("a", 2), ("b", 9)):
-        one.pushes(entry(one, b"%d" % score, score, site=site))
-    taken = one.takes(Wish(32, 8))
+        one.pushes(new_request(one, b"%d" % score, score, site=site))
+    taken = one.takes(Demand(32, 8))
     assert [(each.site, each.data) for each in taken] == [
         *(("a", b"1"), ("a", b"2"), ("a", b"3")),
         *(("b", b"2"), ("b", b"9")),
     ]
 
 
-def test_a_take_looks_at_no_more_sites_than_it_needs(client: Redis) -> None:
+def test_taking_looks_at_no_more_sites_than_needed(client: Redis) -> None:
     one = node(client, "one")
-    one.pushes(*(entry(one, b"", site=f"site-{number}") for number in range(2000)))
+    one.pushes(*(new_request(one, b"", site=f"site-{number}") for number in range(2000)))
     client.config_resetstat()
-    assert len(one.takes(Wish(8, 8, frozenset({"site-0", "site-1"})))) == 8
+    assert len(one.takes(Demand(8, 8, frozenset({"site-0", "site-1"})))) == 8
     calls = {name: stat["calls"] for name, stat in client.info("commandstats").items()}
     assert calls["cmdstat_zpopmin"] == 8
     assert calls["cmdstat_zcard"] == 8
@@ -74,11 +74,11 @@ def test_a_take_looks_at_no_more_sites_than_it_needs(client: Redis) -> None:
 @pytest.mark.parametrize("site", ["", "a b", "line\nbreak", "🕸", "x" * 10_000])
 def test_a_site_may_have_any_name(client: Redis, site: str) -> None:
     one = node(client, "one")
-    one.pushes(entry(one, b"page", -2.5, site=site))
+    one.pushes(new_request(one, b"page", -2.5, site=site))
     taken = pop(one)
     assert taken.site == site
     one.leaves()
     one.joins()
     assert pop(one) == taken
-    assert one.rests(taken).next is Next.CLOSE
+    assert one.idles(taken).next_step is NextStep.CLOSE
     assert crawl_keys(client) == []

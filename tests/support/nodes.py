@@ -6,12 +6,12 @@ import asyncio
 import binascii
 import functools
 import math
-from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ParamSpec, Self, TypeVar
 
 from semaphore_middleware.core.admin import Admin
+from semaphore_middleware.core.observer import Event, Observer
 from semaphore_middleware.model.inspection import Inspection
 from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.redis.connection import Connection
@@ -65,6 +65,20 @@ async def eventually(happened: Callable[[], Awaitable[object]]) -> None:
             await asyncio.sleep(0.01)
 
 
+class Recorder(Observer):
+    """Keeps the events of a semaphore."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def on_event(self, event: Event) -> None:
+        self.events.append(event)
+
+    def count(self, kind: type[Event]) -> int:
+        """How many events of this type there were."""
+        return sum(type(event) is kind for event in self.events)
+
+
 class Caller:
     """A node reduced to its calls: what it says, and how often, is the test's to choose."""
 
@@ -72,10 +86,10 @@ class Caller:
         self, server: RedisServer, name: str, lease: float = AGES, recovery_wait: float = AGES
     ) -> None:
         self.name = name
-        self.events: Counter[str] = Counter()
+        self.losses: list[float] = []  # for how many seconds no permit was granted after each
         self._server = Server(server.url, 5.0)
         keys = Keys("semaphore")
-        recovery = Recovery(keys, lease, recovery_wait, lambda e: self.events.update([e]))
+        recovery = Recovery(keys, lease, recovery_wait, self.losses.append)
         self.store = Store(keys, name, lease, recovery)
         self.admin = Admin(server.url, name="boss", lease=lease)
 

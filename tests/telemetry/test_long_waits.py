@@ -7,16 +7,17 @@ import logging
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import pytest
 from scrapy import Request
 
 from semaphore_middleware import FairSemaphore, Inspection, Limit, Member, Permit
+from semaphore_middleware.core.observer import PermitWaiting
 from semaphore_middleware.telemetry import long_waits
 from semaphore_middleware.telemetry.long_waits import LongWaits, explanation
 from tests.support.crawls import ADD_ON, Crawl, asyncio_test, both, until, waiting
+from tests.support.nodes import Recorder
 from tests.support.servers import RedisServer
 from tests.support.site import Site
 
@@ -102,16 +103,14 @@ async def test_one_look_a_scope_speaks_for_all_that_wait(
     server: RedisServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(long_waits, "AGAIN", BRIEF)
-    async with FairSemaphore(server.url) as semaphore:
-        waits, looks = LongWaits(semaphore), Looks(semaphore, monkeypatch)
+    waits = LongWaits()
+    async with FairSemaphore(server.url, observers=[waits]) as semaphore:
+        looks = Looks(semaphore, monkeypatch)
         held = [await semaphore.acquire(scope, 1) for scope in "ab"]
-        waiters = [
-            asyncio.create_task(semaphore.acquire(scope, 1, on_wait=partial(waits.watch, scope)))
-            for scope in "aaab"
-        ]
+        waiters = [asyncio.create_task(semaphore.acquire(scope, 1)) for scope in "aaab"]
         await until(lambda: len(explained(caplog)) == 2)
         assert sorted(line[0] for line in explained(caplog)) == ["a", "b"]
-        late = asyncio.create_task(semaphore.acquire("a", 1, on_wait=lambda: waits.watch("a")))
+        late = asyncio.create_task(semaphore.acquire("a", 1))
         await until(lambda: len(explained(caplog)) == 3)  # of the late one: the others are
         assert "on this node 4." in explained(caplog)[2]
         assert looks.begun == 3
@@ -130,15 +129,15 @@ async def test_a_scope_is_not_explained_all_the_time(
     monkeypatch.setattr(long_waits, "LONG", 0.0)
     monkeypatch.setattr(long_waits, "AGAIN", 600.0)
     now = asyncio.get_running_loop().time
-    async with FairSemaphore(server.url) as semaphore:
-        waits, looks = LongWaits(semaphore), Looks(semaphore, monkeypatch)
+    waits, recorder = LongWaits(), Recorder()
+    async with FairSemaphore(server.url, observers=[waits, recorder]) as semaphore:
+        looks = Looks(semaphore, monkeypatch)
         held = await semaphore.acquire("a", 1)
 
         async def wait_in_line() -> asyncio.Task[Permit]:
-            told = asyncio.Event()
-            waiter = asyncio.create_task(semaphore.acquire("a", 1, on_wait=told.set))
-            await told.wait()
-            waits.watch("a")
+            waiter = asyncio.create_task(semaphore.acquire("a", 1))
+            await until(lambda: len(semaphore.permits()) == 2 and recorder.count(PermitWaiting))
+            recorder.events.clear()
             return waiter
 
         first = await wait_in_line()
@@ -158,11 +157,12 @@ async def test_a_scope_is_not_explained_all_the_time(
 async def test_a_wait_that_has_ended_meanwhile_is_not_explained(
     server: RedisServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with FairSemaphore(server.url) as semaphore:
-        waits, looks = LongWaits(semaphore), Looks(semaphore, monkeypatch)
+    waits = LongWaits()
+    async with FairSemaphore(server.url, observers=[waits]) as semaphore:
+        looks = Looks(semaphore, monkeypatch)
         looks.may_end.clear()
         held = await semaphore.acquire("a", 1)
-        waiter = asyncio.create_task(semaphore.acquire("a", 1, on_wait=lambda: waits.watch("a")))
+        waiter = asyncio.create_task(semaphore.acquire("a", 1))
         await until(lambda: looks.begun)
         held.release()
         (await waiter).release()
@@ -177,13 +177,12 @@ async def test_a_wait_that_has_ended_meanwhile_is_not_explained(
 async def test_a_close_ends_what_is_being_looked_at(
     server: RedisServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with FairSemaphore(server.url) as semaphore:
-        waits, looks = LongWaits(semaphore), Looks(semaphore, monkeypatch)
+    waits = LongWaits()
+    async with FairSemaphore(server.url, observers=[waits]) as semaphore:
+        looks = Looks(semaphore, monkeypatch)
         looks.may_end.clear()
         async with semaphore.permit("a", 1):
-            waiter = asyncio.create_task(
-                semaphore.acquire("a", 1, on_wait=lambda: waits.watch("a"))
-            )
+            waiter = asyncio.create_task(semaphore.acquire("a", 1))
             await until(lambda: looks.begun)
             await waits.close()
             waiter.cancel()
@@ -194,15 +193,15 @@ async def test_a_close_ends_what_is_being_looked_at(
 async def test_a_server_that_cannot_be_reached_is_asked_once_it_can(
     server: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with FairSemaphore(server.url) as semaphore:
-        waits = LongWaits(semaphore)
+    waits, recorder = LongWaits(), Recorder()
+    async with FairSemaphore(server.url, observers=[recorder]) as semaphore:
+        await waits.open(semaphore)
         held = await semaphore.acquire("a", 1)
-        told = asyncio.Event()
-        waiter = asyncio.create_task(semaphore.acquire("a", 1, on_wait=told.set))
-        await told.wait()
+        waiter = asyncio.create_task(semaphore.acquire("a", 1))
+        await until(lambda: recorder.count(PermitWaiting))
         server.freeze()
         try:
-            waits.watch("a")
+            waits.on_event(next(e for e in recorder.events if isinstance(e, PermitWaiting)))
             await until(lambda: waits._looks)
             assert explained(caplog) == []
         finally:
@@ -271,16 +270,12 @@ async def test_who_waits_at_a_paused_site_learns_who_paused_it(
 ) -> None:
     async with (
         FairSemaphore(server.url, node="operator") as operator,
-        FairSemaphore(server.url) as semaphore,
+        FairSemaphore(server.url, observers=[LongWaits()]) as semaphore,
     ):
-        waits = LongWaits(semaphore)
         await operator.admin.pause("a")
-        waiter = asyncio.create_task(
-            semaphore.acquire("a", Limit(1), on_wait=lambda: waits.watch("a"))
-        )
+        waiter = asyncio.create_task(semaphore.acquire("a", Limit(1)))
         await until(lambda: explained(caplog))
         assert f"{operator.node} has paused the site" in explained(caplog)[0]
         assert "Permits are free" not in explained(caplog)[0]
         await operator.admin.resume("a")
         (await waiter).release()
-        await waits.close()

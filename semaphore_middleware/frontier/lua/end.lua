@@ -1,4 +1,5 @@
--- End the crawl for all, done or not.
--- ARGV: none.
+-- End the crawl for all nodes, done or not.
+-- KEYS: see common.lua.
+-- ARGV: none of its own.
 -- Reply: none.
 end_run()

@@ -1,10 +1,11 @@
--- The node takes part no more. Those who rest are told to look whether that was all.
--- ARGV: ids that the node has finished. What else it has in hand goes back.
+-- Leave the crawl. What the node has taken and not finished goes back to the queues.
+-- KEYS: see common.lua.
+-- ARGV: the ids of finished requests.
 -- Reply: none.
-local first_done = 4
-
-finish_all_from(first_done)
-stop(node)
-tell_the_resting()
+while has_arguments() do
+  finish(next_argument())
+end
+stop_working(node)
+notify_idle_nodes()
 redis.call("SREM", nodes, node)
-redis.call("PUBLISH", news, "left")
+redis.call("PUBLISH", channel, "left") -- it may have been the last one that worked

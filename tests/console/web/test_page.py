@@ -11,7 +11,7 @@ from tests.support.nodes import in_asyncio
 from tests.support.servers import RedisServer
 from tests.support.web import fill, looking
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason=WHY_NOT)
+pytestmark = [pytest.mark.skipif(CHROMIUM is None, reason=WHY_NOT), pytest.mark.slow]
 
 ROWS = "[...document.querySelectorAll('#scopes tbody tr:not(.details)')]"
 NAMES = f"{ROWS}.map((row) => row.cells[0].textContent)"

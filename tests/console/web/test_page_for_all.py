@@ -12,7 +12,7 @@ from tests.support.nodes import in_asyncio
 from tests.support.servers import RedisServer
 from tests.support.web import TOKEN, fill, looking
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason=WHY_NOT)
+pytestmark = [pytest.mark.skipif(CHROMIUM is None, reason=WHY_NOT), pytest.mark.slow]
 
 PROBLEM = "document.querySelector('#problem').textContent"
 NEWS = "document.querySelector('#news').textContent.replace(/^[\\d:]* /, '')"
