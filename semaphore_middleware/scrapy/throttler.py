@@ -21,7 +21,7 @@ from scrapy.exceptions import CloseSpider, IgnoreRequest
 from semaphore_middleware.core.observer import Observer
 from semaphore_middleware.core.permit import Permit
 from semaphore_middleware.core.semaphore import FairSemaphore
-from semaphore_middleware.errors import ClosedError, SemaphoreError
+from semaphore_middleware.errors import ClosedError, SemaphoreError, SettingsError
 from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.redis import embedded
 from semaphore_middleware.scrapy.backpressure import Backpressure
@@ -33,7 +33,6 @@ from semaphore_middleware.scrapy.scopes import scope_finder
 from semaphore_middleware.scrapy.settings import SemaphoreSettings
 from semaphore_middleware.scrapy.startup import log_start, warn_of_mistakes
 from semaphore_middleware.telemetry.long_waits import LongWaits
-from semaphore_middleware.telemetry.prometheus import Metrics
 from semaphore_middleware.telemetry.stats import SemaphoreStats
 
 if TYPE_CHECKING:
@@ -105,9 +104,17 @@ class Throttler:
     def _observers(self) -> list[Observer]:
         # The crawler has no stats yet when the add-on makes the throttler.
         stats = SemaphoreStats(lambda: self._crawler.stats)
-        metrics = Metrics.of(self.settings.metrics_host, self.settings.metrics_port, stats)
-        telemetry = [stats, LongWaits(), *([metrics] if metrics else [])]
-        return [self.backpressure, self.local_concurrency, *telemetry]
+        observers: list[Observer] = [self.backpressure, self.local_concurrency, stats, LongWaits()]
+        if (port := self.settings.metrics_port) is not None:
+            try:
+                from semaphore_middleware.telemetry.prometheus import Metrics
+            except ImportError:
+                raise SettingsError(
+                    f"SEMAPHORE_METRICS_PORT = {port}: this needs prometheus-client; "
+                    "install it with: pip install 'scrapy-semaphore[metrics]'"
+                ) from None
+            observers.append(Metrics(self.settings.metrics_host, port, stats.acquired_of))
+        return observers
 
     # A request ----------------------------------------------------------------------------------
 

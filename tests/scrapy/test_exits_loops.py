@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from scrapy import Request
 
-from tests.support.crawls import ADD_ON, ScrapyProcess, asyncio_test, both, scrapy, until, waiting
+from tests.support.crawls import ADD_ON, asyncio_test, both, scrapy, until, waiting
+from tests.support.scrapy_process import ScrapyProcess
 from tests.support.servers import RedisServer, free_port
 from tests.support.site import Site
 

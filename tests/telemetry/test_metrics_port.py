@@ -176,6 +176,7 @@ async def test_what_is_no_host_stops_the_crawl(server: RedisServer, site: Site) 
 async def test_without_the_package_the_error_says_what_to_install(
     server: RedisServer, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delitem(sys.modules, Metrics.__module__)
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     crawl = Crawl(server, Request(site.url("/page/")), SEMAPHORE_METRICS_PORT=0)
     with pytest.raises(SettingsError, match=r"pip install 'scrapy-semaphore\[metrics\]'"):
