@@ -14,9 +14,9 @@ import pytest
 from redis import Redis
 
 from crawler.example_site import ExampleSite
+from tests.support.fork_server import start_scrapy
 from tests.support.frontier import TIMEOUT_S, BlockingClient, looking_at, wait_until
 from tests.support.paths import REPOSITORY
-from tests.support.scrapy_process import ScrapyProcess
 from tests.support.servers import RedisServer
 
 HOST = "127.0.0.1"  # the example site's
@@ -52,21 +52,28 @@ def site() -> Iterator[ExampleSite]:
         yield site
 
 
-class Scrapy(ScrapyProcess):
+class Scrapy:
     """A `scrapy` process of the project `crawler/`, in the test's own directory."""
 
     def __init__(self, directory: Path, number: int, arguments: tuple[str, ...], url: str) -> None:
-        super().__init__(
-            *arguments,
-            directory=directory,
-            log_file=directory / f"scrapy-{number}.log",
-            environment={
-                **os.environ,
-                "PYTHONPATH": str(REPOSITORY),
-                "SCRAPY_SETTINGS_MODULE": "crawler.settings",
-                "REDIS_URL": url,
-            },
-        )
+        self.log_file = directory / f"scrapy-{number}.log"
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(REPOSITORY),
+            "SCRAPY_SETTINGS_MODULE": "crawler.settings",
+            "REDIS_URL": url,
+        }
+        with self.log_file.open("wb") as log:
+            self.process = start_scrapy(
+                *arguments, cwd=directory, env=environment, stdout=log, stderr=log
+            )
+
+    @property
+    def log(self) -> str:
+        return self.log_file.read_text()
+
+    def wait(self) -> int:
+        return self.process.wait(TIMEOUT_S)
 
     def finishes(self) -> bool:
         """Wait for its end; True if it ended by itself with all work done."""
@@ -80,7 +87,11 @@ class Scrapy(ScrapyProcess):
         return error
 
     def interrupt(self) -> None:
-        self.send(signal.SIGINT)
+        self.process.send_signal(signal.SIGINT)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.wait()
 
 
 StartScrapy = Callable[..., Scrapy]
@@ -97,8 +108,7 @@ def scrapy(tmp_path: Path, redis_url: str) -> Iterator[StartScrapy]:
 
     yield start
     for process in started:
-        if process.running:
-            process.kill()
+        process.kill()
 
 
 @pytest.fixture

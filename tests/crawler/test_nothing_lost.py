@@ -37,7 +37,10 @@ def name_of(node: Scrapy) -> str:
     return str(name)
 
 
-@pytest.mark.parametrize("seed", range(4))
+SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2, 3))]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_a_killed_nodes_pages_are_fetched_by_the_others(
     scrapy: StartScrapy, client: Redis, seed: int
 ) -> None:
@@ -69,6 +72,7 @@ def test_a_killed_nodes_prefetched_requests_are_fetched_by_the_others(
     assert crawl_keys(client) == []
 
 
+@pytest.mark.slow
 def test_a_crawl_whose_nodes_were_all_killed_is_resumed(scrapy: StartScrapy, client: Redis) -> None:
     with serving(pages=150, latency=0.03) as site:
         short = crawl(site, *SHORT_LEASES)
@@ -85,6 +89,7 @@ def test_a_crawl_whose_nodes_were_all_killed_is_resumed(scrapy: StartScrapy, cli
     assert crawl_keys(client) == []
 
 
+@pytest.mark.slow
 def test_a_slow_node_is_not_taken_for_dead(scrapy: StartScrapy, client: Redis) -> None:
     with serving(pages=9, latency=0.3) as site:
         lease = crawl(site, "-s", "CRAWL_LEASE=1.5")
@@ -112,13 +117,13 @@ class Idling(Spider):
 """
 
 
+@pytest.mark.slow
 def test_an_idle_node_wakes_when_a_lease_expires(
     scrapy: StartScrapy, client: Redis, site: ExampleSite, tmp_path: Path
 ) -> None:
     (tmp_path / "idling.py").write_text(WITHOUT_HEARTBEAT)
-    dead = BlockingClient(
-        client, "idling", "dead", lease=4.0
-    )  # longer than a node takes to be idle
+    # The lease is longer than a node takes to be idle.
+    dead = BlockingClient(client, "idling", "dead", lease=4.0)
     dead.joins()
     dead.works()
     assert scrapy("runspider", "idling.py", "-a", f"url={site.url}").finishes()
@@ -126,21 +131,23 @@ def test_an_idle_node_wakes_when_a_lease_expires(
     assert crawl_keys(client) == []
 
 
+@pytest.mark.slow
 def test_a_node_that_was_frozen_goes_on_crawling(scrapy: StartScrapy, client: Redis) -> None:
     with serving(latency=0.05) as site:
         short = crawl(site, *SHORT_LEASES)
         frozen, awake = start_together(scrapy, client, 2, short, name="freezing")
         wait_until(lambda: pages_asked_for(site) > 10)
         name = name_of(frozen)
-        frozen.send(signal.SIGSTOP)
+        frozen.process.send_signal(signal.SIGSTOP)
         working = BlockingClient(client, "freezing", "test").key("working")
         wait_until(lambda: client.zscore(working, name) is None)
-        frozen.send(signal.SIGCONT)
+        frozen.process.send_signal(signal.SIGCONT)
         assert [awake.finishes(), frozen.finishes()] == [True] * 2
         assert site.judge.missed(HOST) == []
     assert crawl_keys(client) == []
 
 
+@pytest.mark.slow
 def test_a_node_frozen_until_after_the_end_leaves_no_keys(
     scrapy: StartScrapy, client: Redis
 ) -> None:
@@ -148,10 +155,10 @@ def test_a_node_frozen_until_after_the_end_leaves_no_keys(
         short = crawl(site, *SHORT_LEASES)
         frozen, awake = start_together(scrapy, client, 2, short, name="freezing")
         wait_until(lambda: pages_asked_for(site) > 10)
-        frozen.send(signal.SIGSTOP)
+        frozen.process.send_signal(signal.SIGSTOP)
         assert awake.finishes()
         assert site.judge.missed(HOST) == []
-        frozen.send(signal.SIGCONT)
+        frozen.process.send_signal(signal.SIGCONT)
         assert frozen.finishes()
     assert crawl_keys(client) == []
 
@@ -183,6 +190,7 @@ class Gated(Spider):
 """
 
 
+@pytest.mark.slow
 def test_a_page_is_unfinished_until_its_items_have_passed_the_pipelines(
     scrapy: StartScrapy, client: Redis, site: ExampleSite, tmp_path: Path
 ) -> None:
@@ -199,6 +207,7 @@ def test_a_page_is_unfinished_until_its_items_have_passed_the_pipelines(
     assert crawl_keys(client) == []
 
 
+@pytest.mark.slow
 def test_an_undecodable_request_does_not_block_the_crawl(
     scrapy: StartScrapy, client: Redis, site: ExampleSite
 ) -> None:
@@ -223,6 +232,7 @@ def lasting() -> Iterator[RedisServer]:
         server.remove()
 
 
+@pytest.mark.slow
 def test_links_found_while_the_server_is_unavailable_are_kept(
     scrapy: StartScrapy, lasting: RedisServer
 ) -> None:
@@ -239,6 +249,7 @@ def test_links_found_while_the_server_is_unavailable_are_kept(
             assert crawl_keys(client) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", ["restart", "flushall"])
 def test_a_crawl_lost_with_the_servers_data_starts_over(
     scrapy: StartScrapy, server: RedisServer, client: Redis, loss: str
@@ -258,6 +269,7 @@ def test_a_crawl_lost_with_the_servers_data_starts_over(
     assert crawl_keys(client) == []
 
 
+@pytest.mark.slow
 def test_a_node_without_requests_starts_a_lost_crawl_over(
     scrapy: StartScrapy, client: Redis, site: ExampleSite
 ) -> None:

@@ -8,9 +8,7 @@ import itertools
 import json
 import os
 import re
-import sys
 from ast import literal_eval
-from asyncio.subprocess import DEVNULL, Process
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -22,6 +20,7 @@ from scrapy import Request
 from scrapy.crawler import AsyncCrawlerRunner, Crawler
 from twisted.internet.defer import Deferred
 
+from tests.support.fork_server import Process, start_scrapy
 from tests.support.paths import REPOSITORY
 from tests.support.servers import RedisServer
 from tests.support.site import Site
@@ -152,7 +151,7 @@ class ScrapyProcess:
     async def ended(self) -> int:
         """Wait for the end of the process; its exit status."""
         async with asyncio.timeout(PATIENCE):
-            return await self._process.wait()
+            return await self._process.ended()
 
 
 @asynccontextmanager
@@ -172,18 +171,15 @@ async def scrapy(
     )
     log = directory / f"{number}.log"
     with log.open("wb") as output:
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "scrapy", "runspider", spider.name),
-            *("-a", f"requests={arguments}", *options),
+        process = start_scrapy(
+            *("runspider", spider.name, "-a", f"requests={arguments}", *options),
             cwd=directory,
             env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-            stdin=DEVNULL,
             stdout=output,
             stderr=output,
         )
     try:
         yield ScrapyProcess(process, log)
     finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
+        process.kill()
+        await process.ended()
