@@ -63,23 +63,25 @@ class Engine:
 
     @property
     def in_progress(self) -> Set[Request]:
-        """The requests that the engine has not done with.
+        """The requests that the engine has not finished with.
 
-        Private, because no signal tells that moment: `request_left_downloader` comes before the
-        callback, and nothing at all comes after it.
+        Private, because Scrapy 2.19 has no signal for that: `request_left_downloader` is sent
+        before the callback, and none is sent after it.
         """
         slot = self._crawler.engine._slot
         assert slot is not None, "a scheduler is used while its spider is open"
         return slot.inprogress
 
     def tell_of_drop(self, request: Request) -> None:
-        """What the engine tells itself where the scheduler can say at once what it wants."""
+        """Send `request_dropped`. The engine does so only if `enqueue_request` returns False."""
         self._crawler.signals.send_catch_log(
             signals.request_dropped, request=request, spider=self._crawler.spider
         )
 
     def close_when_opened(self, reason: str) -> None:
-        """Ask for it the way Scrapy expects: raised by open() it leaves a traceback behind."""
+        """Close the spider as soon as it is open. `CloseSpider` raised by a scheduler's `open()`
+        would be logged with a traceback.
+        """
 
         def close_spider() -> None:
             raise CloseSpider(reason)
@@ -87,7 +89,7 @@ class Engine:
         self._crawler.signals.connect(close_spider, signals.spider_opened, weak=False)
 
     async def start_again(self) -> None:
-        """Ask the spider for its start requests once more."""
+        """Schedule the spider's start requests once more."""
         engine = self._crawler.engine
         start = await engine.scraper.spidermw.process_start()
         assert start is not None
