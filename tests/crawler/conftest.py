@@ -14,9 +14,9 @@ import pytest
 from redis import Redis
 
 from crawler.example_site import ExampleSite
-from tests.support.fork_server import start_scrapy
 from tests.support.frontier import TIMEOUT_S, BlockingClient, looking_at, wait_until
 from tests.support.paths import REPOSITORY
+from tests.support.scrapy_process import ScrapyProcess
 from tests.support.servers import RedisServer
 
 HOST = "127.0.0.1"  # the example site's
@@ -52,28 +52,21 @@ def site() -> Iterator[ExampleSite]:
         yield site
 
 
-class Scrapy:
+class Scrapy(ScrapyProcess):
     """A `scrapy` process of the project `crawler/`, in the test's own directory."""
 
     def __init__(self, directory: Path, number: int, arguments: tuple[str, ...], url: str) -> None:
-        self.log_file = directory / f"scrapy-{number}.log"
-        environment = {
-            **os.environ,
-            "PYTHONPATH": str(REPOSITORY),
-            "SCRAPY_SETTINGS_MODULE": "crawler.settings",
-            "REDIS_URL": url,
-        }
-        with self.log_file.open("wb") as log:
-            self.process = start_scrapy(
-                *arguments, cwd=directory, env=environment, stdout=log, stderr=log
-            )
-
-    @property
-    def log(self) -> str:
-        return self.log_file.read_text()
-
-    def wait(self) -> int:
-        return self.process.wait(TIMEOUT_S)
+        super().__init__(
+            *arguments,
+            directory=directory,
+            log_file=directory / f"scrapy-{number}.log",
+            environment={
+                **os.environ,
+                "PYTHONPATH": str(REPOSITORY),
+                "SCRAPY_SETTINGS_MODULE": "crawler.settings",
+                "REDIS_URL": url,
+            },
+        )
 
     def finishes(self) -> bool:
         """Wait for its end; True if it ended by itself with all work done."""
@@ -87,11 +80,7 @@ class Scrapy:
         return error
 
     def interrupt(self) -> None:
-        self.process.send_signal(signal.SIGINT)
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.wait()
+        self.send(signal.SIGINT)
 
 
 StartScrapy = Callable[..., Scrapy]
@@ -108,7 +97,8 @@ def scrapy(tmp_path: Path, redis_url: str) -> Iterator[StartScrapy]:
 
     yield start
     for process in started:
-        process.kill()
+        if process.running:
+            process.kill()
 
 
 @pytest.fixture

@@ -138,10 +138,10 @@ def test_a_node_that_was_frozen_goes_on_crawling(scrapy: StartScrapy, client: Re
         frozen, awake = start_together(scrapy, client, 2, short, name="freezing")
         wait_until(lambda: pages_asked_for(site) > 10)
         name = name_of(frozen)
-        frozen.process.send_signal(signal.SIGSTOP)
+        frozen.send(signal.SIGSTOP)
         working = BlockingClient(client, "freezing", "test").key("working")
         wait_until(lambda: client.zscore(working, name) is None)
-        frozen.process.send_signal(signal.SIGCONT)
+        frozen.send(signal.SIGCONT)
         assert [awake.finishes(), frozen.finishes()] == [True] * 2
         assert site.judge.missed(HOST) == []
     assert crawl_keys(client) == []
@@ -155,10 +155,10 @@ def test_a_node_frozen_until_after_the_end_leaves_no_keys(
         short = crawl(site, *SHORT_LEASES)
         frozen, awake = start_together(scrapy, client, 2, short, name="freezing")
         wait_until(lambda: pages_asked_for(site) > 10)
-        frozen.process.send_signal(signal.SIGSTOP)
+        frozen.send(signal.SIGSTOP)
         assert awake.finishes()
         assert site.judge.missed(HOST) == []
-        frozen.process.send_signal(signal.SIGCONT)
+        frozen.send(signal.SIGCONT)
         assert frozen.finishes()
     assert crawl_keys(client) == []
 

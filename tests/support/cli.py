@@ -16,8 +16,8 @@ from tempfile import TemporaryFile
 from types import MappingProxyType
 from typing import NamedTuple, Self
 
-from tests.support.fork_server import start_scrapy
 from tests.support.nodes import AGES, PATIENCE, Caller, eventually, key
+from tests.support.scrapy_process import start_scrapy
 from tests.support.servers import RedisServer
 
 NOWHERE = Path("/")  # no project is there

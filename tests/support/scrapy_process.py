@@ -11,6 +11,7 @@ import asyncio
 import json
 import os
 import pkgutil
+import re
 import runpy
 import select
 import signal
@@ -19,22 +20,25 @@ import struct
 import subprocess
 import sys
 import warnings
+from ast import literal_eval
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 PRELOADED = ("scrapy", "semaphore_middleware", "itemadapter", "tldextract", "uvloop")
 NOT_PRELOADED = ("semaphore_middleware.console", "scrapy.__main__")
 """The first imports rich, without which there are tests."""
 
+TIMEOUT_S = 60.0  # after that a test has failed
+
 NUMBER = struct.Struct("i")  # a process id, then an exit status
 
 
 class Process:
-    """A forked process, as `subprocess.Popen` has it."""
+    """A forked process, with the methods of `subprocess.Popen`."""
 
     def __init__(self, link: socket.socket) -> None:
         self.pid = _number(link)
@@ -105,6 +109,63 @@ def _server() -> socket.socket:
 def _number(link: socket.socket) -> int:
     (number,) = NUMBER.unpack(link.recv(NUMBER.size, socket.MSG_WAITALL))
     return int(number)
+
+
+class ScrapyProcess:
+    """`scrapy <arguments>` in `directory`; what it prints and logs is in `log_file`."""
+
+    def __init__(
+        self,
+        *arguments: str,
+        directory: Path,
+        log_file: Path,
+        environment: Mapping[str, str],
+    ) -> None:
+        self.log_file = log_file
+        with log_file.open("wb") as log:
+            self._process = start_scrapy(
+                *arguments, cwd=directory, env=environment, stdout=log, stderr=log
+            )
+
+    @property
+    def log(self) -> str:
+        return self.log_file.read_text()
+
+    @property
+    def errors(self) -> list[str]:
+        """The lines that a user must not overlook."""
+        return [line for line in self.log.splitlines() if re.search(r"\] (ERROR|CRITICAL):", line)]
+
+    def stat(self, name: str) -> Any:
+        """From the stats that Scrapy writes to the log at the end; 0 for one that is not there."""
+        found = re.search(rf"'{re.escape(name)}': (.+?)[,}}]", self.log)
+        return literal_eval(found[1]) if found else 0
+
+    @property
+    def running(self) -> bool:
+        return self._process.poll() is None
+
+    def wait(self) -> int:
+        """Wait for its end, and return its exit status."""
+        return self._process.wait(TIMEOUT_S)
+
+    async def ended(self) -> int:
+        """The same, on a loop."""
+        async with asyncio.timeout(TIMEOUT_S):
+            return await self._process.ended()
+
+    async def says(self, text: str) -> None:
+        """Wait until it has logged this."""
+        async with asyncio.timeout(TIMEOUT_S):
+            while text not in self.log:  # noqa: ASYNC110 - a file tells nobody of what is written
+                await asyncio.sleep(0.01)
+
+    def send(self, number: int) -> None:
+        self._process.send_signal(number)
+
+    def kill(self) -> None:
+        self._process.kill()
+        self.wait()
 
 
 # In the server ------------------------------------------------------------------------------------
