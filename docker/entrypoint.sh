@@ -1,6 +1,6 @@
 #!/bin/sh
-# Stands before every command of the image: makes REDIS_URL of the password in a file. Environment
-# variables set from outside show in `docker inspect`; this one does not.
+# Runs before every command of the image: builds REDIS_URL with the password from a file. Environment
+# variables set from outside are shown by `docker inspect`; this one is not.
 set -eu
 if [ -z "${REDIS_URL:-}" ] && [ -n "${REDIS_PASSWORD_FILE:-}" ]; then
     if ! password=$(cat "$REDIS_PASSWORD_FILE") || [ -z "$password" ]; then

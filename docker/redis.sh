@@ -1,9 +1,9 @@
 #!/bin/sh
 # Starts the server given as arguments, with the password in /password/redis. Without REDIS_PASSWORD
-# it is made up at the first start: nobody need choose it, and there is no default to know.
+# the first start chooses a random one, so there is no default password.
 set -eu
 file=/password/redis
-umask 022 # the nodes have another user, and only they share the volume
+umask 022 # the nodes run as another user; only they share the volume
 if [ -n "${REDIS_PASSWORD:-}" ]; then
     case $REDIS_PASSWORD in
     *[!A-Za-z0-9._~-]*)

@@ -88,7 +88,7 @@ def test_what_is_public_is_typed_and_explained(name: str) -> None:
 
 
 def test_every_script_begins_with_what_it_is_for_and_what_it_takes() -> None:
-    for path in (PACKAGE / "redis").rglob("*.lua"):
+    for path in PACKAGE.rglob("*.lua"):
         head = re.match(r"(--[^\n]*\n){2,}", path.read_text("utf-8"))
         assert head, path
         own = "KEYS:" in head[0] and "ARGV:" in head[0]
@@ -120,7 +120,7 @@ def test_the_wheel_and_the_sources_hold_the_whole_package(tmp_path: Path) -> Non
 def test_the_lowest_constraints_are_the_floors_of_the_dependencies() -> None:
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))["project"]
     extras = project["optional-dependencies"]
-    users = ("embedded", "commands", "crawler", "metrics")
+    users = ("embedded", "commands", "frontier", "crawler", "metrics")
     floors = {
         (canonicalize_name(needed.name), Version(specifier.version))
         for text in (*project["dependencies"], *(text for extra in users for text in extras[extra]))
