@@ -18,7 +18,7 @@ from tests.docs.pages import Block, blocks
 from tests.support.nodes import Loop
 from tests.support.servers import RedisServer
 
-PATIENCE = 30.0  # seconds
+PROGRAM_TIMEOUT_S = 30.0
 KNOWN = {"indented", "console", "python", "yaml", "conf", "ini"}
 PYTHON = [block for block in blocks() if block.kind == "python"]
 YAML = [block for block in blocks() if block.kind == "yaml"]
@@ -60,7 +60,7 @@ def test_programs_run(block: Block, server: RedisServer) -> None:
     exec(f"async def program():\n{textwrap.indent(text, '    ')}", names)  # our own pages
     loop = Loop()
     try:
-        loop.run(asyncio.wait_for(names["program"](), PATIENCE))
+        loop.run(asyncio.wait_for(names["program"](), PROGRAM_TIMEOUT_S))
     finally:
         loop.close()
     assert server.members() == {}
