@@ -16,9 +16,15 @@ crawl: $(INSTALLED) ## crawl the example site, or URL=, with NODES=3 LIMIT=4 (LA
 	@$(BIN)/scrapy cluster --url "$$URL" --nodes "$$NODES" --limit "$$LIMIT" \
 		--latency "$$LATENCY" --pages "$$PAGES"
 
+PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist worksteal
+
 .PHONY: test
 test: $(INSTALLED) ## run the tests; SEMAPHORE_TEST_SERVER=/path/to/redis-server tests with that one
-	$(BIN)/python -m pytest $(ARGS)
+	$(PYTEST) -m 'not slow and not mutants and not compose' $(ARGS)
+
+.PHONY: test-all
+test-all: $(INSTALLED) ## run the slow tests too: crawls under faults, mutants, benchmarks, a browser
+	$(PYTEST) $(ARGS)
 
 .PHONY: chaos
 chaos: $(INSTALLED) ## crawl under random faults and judge (SEED=7 ARGS='--budget 5'), then the mutants

@@ -1,4 +1,4 @@
-"""Turns all of it on: `ADDONS = {"semaphore_middleware.addon.SemaphoreAddon": 500}`."""
+"""The add-on: `ADDONS = {"semaphore_middleware.addon.SemaphoreAddon": 500}`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from scrapy.utils.misc import load_object
 from semaphore_middleware.middleware import SemaphoreMiddleware
 from semaphore_middleware.scrapy.robotstxt import RobotsTxtMiddleware
 from semaphore_middleware.scrapy.settings import is_enabled
-from semaphore_middleware.scrapy.throttler import Gate, gate_of
+from semaphore_middleware.scrapy.throttler import Throttler, throttler_of
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -22,12 +22,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-POSITION = 950
+MIDDLEWARE_POSITION = 950
 SPIDER_ATTRIBUTES = {
     "download_delay": "DOWNLOAD_DELAY",
     "max_concurrent_requests": "CONCURRENT_REQUESTS_PER_DOMAIN",
 }
-# Setting -> Scrapy's class, ours, and what happens with another one.
+"""Attributes of spiders that Scrapy 2.19 still reads, and the settings that they stand for."""
+NO_CONCURRENCY_LIMIT = 1000
+"""Connections a host that the pool keeps where CONCURRENT_REQUESTS sets no limit."""
 REPLACED = {
     "DOWNLOADER": (
         "scrapy.core.downloader.Downloader",
@@ -37,19 +39,20 @@ REPLACED = {
     "SCHEDULER_PRIORITY_QUEUE": (
         "scrapy.pqueues.DownloaderAwarePriorityQueue",
         "semaphore_middleware.scrapy.priority_queue.SemaphorePriorityQueue",
-        "requests of a full site may stand in the way of other sites'",
+        "requests of a full site may hold up those of other sites",
     ),
 }
+"""By setting: Scrapy's class, ours, and what is lost with any other."""
 
 
 class SemaphoreAddon:
     """Moves the per-site politeness settings into Redis, where they hold for all nodes together.
 
-    For Scrapy's `ADDONS`. What it hears is told in docs/settings.md.
+    For Scrapy's `ADDONS`; docs/settings.md lists all settings.
     """
 
-    def __init__(self, gate: Gate) -> None:
-        self._gate = gate
+    def __init__(self, throttler: Throttler) -> None:
+        self._throttler = throttler
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
@@ -58,13 +61,13 @@ class SemaphoreAddon:
         """
         if not is_enabled(crawler.settings):
             raise NotConfigured("SEMAPHORE_ENABLED is off")
-        _hear_spider_attributes(crawler)
-        return cls(gate_of(crawler))
+        _apply_spider_attributes(crawler)
+        return cls(throttler_of(crawler))
 
     def update_settings(self, settings: BaseSettings) -> None:
-        """Put our parts in their places, and open Scrapy's own slots."""
+        """Put our components in their places, and open Scrapy's own slots."""
         settings.setdefault_in_component_priority_dict(
-            "DOWNLOADER_MIDDLEWARES", SemaphoreMiddleware, POSITION
+            "DOWNLOADER_MIDDLEWARES", SemaphoreMiddleware, MIDDLEWARE_POSITION
         )
         for name, (scrapys, ours, loss) in REPLACED.items():
             if settings[name] == scrapys:
@@ -73,36 +76,37 @@ class SemaphoreAddon:
                 logger.warning("%s is %r: %s. Derive it from %s.", name, settings[name], loss, ours)
         if settings.getbool("AUTOTHROTTLE_ENABLED"):
             logger.warning(
-                "AUTOTHROTTLE_ENABLED: AutoThrottle delays requests that already hold a permit, in "
-                "this process only. An 'adaptive' limit in SEMAPHORE_LIMITS does for all nodes "
-                "what it is for; or set a 'delay' there."
+                "AUTOTHROTTLE_ENABLED: AutoThrottle delays requests that already hold a permit, "
+                "and only in this process. For all nodes together, set 'adaptive' or a 'delay' in "
+                "SEMAPHORE_LIMITS instead."
             )
-        if self._gate.settings.obey_crawl_delay and not settings.getbool("ROBOTSTXT_OBEY"):
+        if self._throttler.settings.obey_crawl_delay and not settings.getbool("ROBOTSTXT_OBEY"):
             logger.warning(
-                "SEMAPHORE_OBEY_CRAWL_DELAY: robots.txt is read with ROBOTSTXT_OBEY only, so no "
-                "site's Crawl-delay is known."
+                "SEMAPHORE_OBEY_CRAWL_DELAY has no effect without ROBOTSTXT_OBEY: no robots.txt is "
+                "read."
             )
-        _judge_all_by_robots_txt(settings)
+        _replace_robotstxt_middleware(settings)
         self._open_local_slots(settings)
-        # For what else wants this crawl's server and this node's name, such as a shared frontier.
+        # For components that use the same server and node name, such as a shared frontier.
         if not settings.get("REDIS_URL"):
-            _overrule(settings, "REDIS_URL", self._gate.url)
-        _overrule(settings, "SEMAPHORE_NODE", self._gate.node)
+            _override(settings, "REDIS_URL", self._throttler.url)
+        _override(settings, "SEMAPHORE_NODE", self._throttler.node)
 
     def _open_local_slots(self, settings: BaseSettings) -> None:
-        """The gate has read these settings and counts for all nodes. Scrapy's own slot comes after
-        the middlewares: there a request would hold a permit while nothing is on the wire.
+        """Keep Scrapy's own slots from delaying requests: the limits that these settings name hold
+        for all nodes now. A slot comes after the middlewares, so a request would hold its permit
+        while nothing is on the wire.
 
         Scrapy's pool keeps as many connections a host as the slot allows, so it must allow enough.
         """
-        largest = self._gate.settings.limits.largest
-        enough = max(largest, settings.getint("CONCURRENT_REQUESTS") or 1000)  # 0: without limit
-        _overrule(settings, "CONCURRENT_REQUESTS_PER_DOMAIN", enough)
-        _overrule(settings, "DOWNLOAD_DELAY", 0)
-        _overrule(settings, "DOWNLOAD_SLOTS", {})
+        largest = self._throttler.settings.limits.largest
+        at_once = settings.getint("CONCURRENT_REQUESTS") or NO_CONCURRENCY_LIMIT
+        _override(settings, "CONCURRENT_REQUESTS_PER_DOMAIN", max(largest, at_once))
+        _override(settings, "DOWNLOAD_DELAY", 0)
+        _override(settings, "DOWNLOAD_SLOTS", {})
 
 
-def _judge_all_by_robots_txt(settings: BaseSettings) -> None:
+def _replace_robotstxt_middleware(settings: BaseSettings) -> None:
     """Put our robots.txt middleware in the place of Scrapy's, wherever that is."""
     own = "DOWNLOADER_MIDDLEWARES"
     chosen = {load_object(component) for component in settings.getdict(own)}
@@ -113,10 +117,10 @@ def _judge_all_by_robots_txt(settings: BaseSettings) -> None:
         )
 
 
-def _hear_spider_attributes(crawler: Crawler) -> None:
-    """Scrapy 2.19 makes settings of these deprecated attributes, but only after the add-ons.
+def _apply_spider_attributes(crawler: Crawler) -> None:
+    """Turn a spider's deprecated attributes into settings, as Scrapy 2.19 does, but after add-ons.
 
-    As there, a setting of the spider's own wins over its attribute.
+    As in Scrapy, a setting of the spider's own wins over its attribute.
     """
     spider = crawler.spider or crawler.spidercls
     for attribute, name in SPIDER_ATTRIBUTES.items():
@@ -125,7 +129,7 @@ def _hear_spider_attributes(crawler: Crawler) -> None:
             crawler.settings.set(name, getattr(spider, attribute), "spider")
 
 
-def _overrule(settings: BaseSettings, name: str, value: Any) -> None:
-    """Set it whoever set it before: an add-on's own priority is below a project's settings."""
+def _override(settings: BaseSettings, name: str, value: Any) -> None:
+    """Set a setting, wherever it was set before: an add-on's priority is below a project's."""
     priority = max(settings.getpriority(name) or 0, SETTINGS_PRIORITIES["addon"])
     settings.set(name, value, priority)

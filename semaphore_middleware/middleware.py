@@ -1,13 +1,15 @@
-"""The downloader middleware: a request asks for its permit."""
+"""The downloader middleware: each request waits for its permit."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Self
 
+from scrapy import signals
 from scrapy.exceptions import NotConfigured
+from scrapy.utils.misc import load_object
 
 from semaphore_middleware.scrapy.settings import is_enabled
-from semaphore_middleware.scrapy.throttler import Gate, gate_of
+from semaphore_middleware.scrapy.throttler import Throttler, throttler_of
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -16,36 +18,55 @@ if TYPE_CHECKING:
 
 
 class SemaphoreMiddleware:
-    """Holds each request until its site has room for it, counted over all nodes.
+    """Makes each request wait until its site has room for it, counted over all nodes.
 
-    Its place in `DOWNLOADER_MIDDLEWARES` is 950: after the HTTP cache (900), so that a hit takes no
-    permit, and next to the downloader, so that a permit is held for little but the transfer. The
-    gate gives it back.
+    Its place in `DOWNLOADER_MIDDLEWARES` is 950: after the HTTP cache (900), so that cached
+    responses take no permit, and next to the downloader, so that a permit is held for little but
+    the transfer.
     """
 
-    def __init__(self, gate: Gate) -> None:
-        self._gate = gate
+    def __init__(self, throttler: Throttler) -> None:
+        self._throttler = throttler
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
-        """Raises as the add-on's does."""
+        """Raises `NotConfigured` and errors as the add-on's does."""
         if not is_enabled(crawler.settings):
             raise NotConfigured("SEMAPHORE_ENABLED is off")
-        return cls(gate_of(crawler))
+        throttler = throttler_of(crawler)
+        if not _runs_transfers(crawler):
+            _connect_signals(crawler, throttler)
+        return cls(throttler)
 
     async def process_request(self, request: Request) -> Request | None:
-        """Wait for the permit. A request that is returned goes back to the scheduler: the spider is
-        closing. Raises `AcquireTimeoutError`, and `IgnoreRequest` once that was done.
+        """Wait for the permit. Returns a request that goes back to the scheduler, if the spider is
+        closing. Raises `AcquireTimeoutError`; `IgnoreRequest` if it went back once already.
         """
-        return await self._gate.enter(request)
+        return await self._throttler.acquire_for(request)
 
     def process_response(self, request: Request, response: Response) -> Response | Request:
-        """What a middleware after this one has answered holds no permit from here on: one before
-        may want to ask the same site. What the site refused is to be made again later.
+        """Give the permit back, so that the middlewares before this one may ask the same site. If
+        the site refused the request, return a copy of it to be made later.
         """
-        self._gate.answered(request)
-        return self._gate.again(request) or response
+        self._throttler.release_for(request)
+        return self._throttler.retry_request(request) or response
 
     def process_exception(self, request: Request, exception: Exception) -> None:  # noqa: ARG002
         """Give the permit back, unless its transfer is still under way."""
-        self._gate.answered(request)
+        self._throttler.release_for(request)
+
+
+def _runs_transfers(crawler: Crawler) -> bool:
+    """True if the crawler's downloader is the add-on's, or derived from it."""
+    from semaphore_middleware.scrapy.downloader import SemaphoreDownloader
+
+    return issubclass(load_object(crawler.settings["DOWNLOADER"]), SemaphoreDownloader)
+
+
+def _connect_signals(crawler: Crawler, throttler: Throttler) -> None:
+    """Learn of transfers from Scrapy's signals. They can be seen this way, and not be ended."""
+    connect = crawler.signals.connect
+    connect(throttler.start_transfer, signals.request_reached_downloader)
+    connect(throttler.record_response, signals.response_downloaded)
+    connect(throttler.end_transfer, signals.request_left_downloader)
+    connect(throttler.responses.forget, signals.response_received)

@@ -1,17 +1,19 @@
-"""What all tests share: servers of their own, and an environment without a server's address."""
+"""Shared by all tests: a clean environment, a server, and a judging site."""
 
 from __future__ import annotations
 
 import asyncio
 import tempfile
 from collections.abc import Callable, Coroutine, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
 import pytest_twisted
 from twisted.internet.defer import Deferred
 
-from semaphore_middleware.redis.location import URLS
+from tests.support.environment import clean_environment
+from tests.support.left_out import LeftOut
 from tests.support.nodes import Outside
 from tests.support.servers import RedisServer
 from tests.support.site import Site
@@ -19,11 +21,17 @@ from tests.support.site import Site
 pytest.register_assert_rewrite("tests.support.crawls")
 
 
+@pytest.hookimpl(trylast=True)  # pytest itself may heed the user's colours and width
+def pytest_configure(config: pytest.Config) -> None:
+    environment = ExitStack()
+    environment.enter_context(clean_environment())
+    config.add_cleanup(environment.close)
+    config.pluginmanager.register(LeftOut(config))
+
+
 @pytest.fixture(autouse=True)
-def environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No test may reach a server that it did not start, nor this user's embedded one."""
-    for name in URLS:
-        monkeypatch.delenv(name, raising=False)
+def embedded_directory(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No test may reach this user's embedded server, nor another test's."""
     with tempfile.TemporaryDirectory(prefix="sem-") as directory:
         monkeypatch.setenv("SEMAPHORE_EMBEDDED_DIRECTORY", directory)
         yield

@@ -82,7 +82,7 @@ def test_what_is_public_is_typed_and_explained(name: str) -> None:
 
 
 def test_every_script_begins_with_what_it_is_for_and_what_it_takes() -> None:
-    for path in (PACKAGE / "redis").rglob("*.lua"):
+    for path in PACKAGE.rglob("*.lua"):
         head = re.match(r"(--[^\n]*\n){2,}", path.read_text("utf-8"))
         assert head, path
         own = "KEYS:" in head[0] and "ARGV:" in head[0]

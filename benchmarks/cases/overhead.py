@@ -14,7 +14,6 @@ from tests.support.servers import RedisServer
 LATENCY = 5.0  # of the site, milliseconds
 LIMIT = 64  # permits: four times as many as are ever wanted at once
 PLAIN, ADD_ON, BY_HAND = "plain Scrapy", "with the add-on", "one Lua call a request, by hand"
-FROZEN = "plain Scrapy, collector spared"
 
 
 def measure(quick: bool) -> Report:
@@ -29,8 +28,7 @@ def measure(quick: bool) -> Report:
         f"{rounds} rounds, in each of them every crawl once, in turn; the medians of their ratios.",
         f"{pages} pages a crawl, after {warm_up} to warm up; the spider does nothing with them.",
         f"The site is a process of its own and answers in {LATENCY:g} ms.",
-        "The add-on leaves what a crawl begins with out of the garbage collector's rounds.",
-        f"{FROZEN}: the same done for plain Scrapy, to tell that apart.",
+        "Python's garbage collector is left as it is, in all of them.",
         f"Equal in all: Scrapy's defaults, 16 requests at once, a pool of {LIMIT} connections.",
     )
     return Report(
@@ -40,10 +38,7 @@ def measure(quick: bool) -> Report:
             (name, 1000 * median(found), *_ratio(found, times[PLAIN]))
             for name, found in times.items()
         ],
-        goals=[
-            Goal(f"{ADD_ON} / {plain}", _ratio(times[ADD_ON], times[plain])[0], at_most=1.03)
-            for plain in (PLAIN, FROZEN)
-        ],
+        goals=[Goal(f"{ADD_ON} / {PLAIN}", _ratio(times[ADD_ON], times[PLAIN])[0], at_most=1.03)],
         notes=how,
     )
 
@@ -54,7 +49,6 @@ def _times(
     """Of each crawl, seconds a page in each round."""
     settings: Mapping[str, Mapping[str, Any]] = {
         PLAIN: {},
-        FROZEN: {"EXTENSIONS": {"benchmarks.harness.frozen.Frozen": 0}},
         ADD_ON: with_add_on(url),
         BY_HAND: {
             "DOWNLOADER_MIDDLEWARES": {"benchmarks.harness.by_hand.OneCall": 950},

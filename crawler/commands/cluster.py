@@ -38,13 +38,14 @@ class Command(ScrapyCommand):
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         super().add_options(parser)
         # All are text, and an empty one means the default: `make crawl` passes unset variables.
+        # No text has a colon: where a line ends with one, Scrapy takes it for a heading.
         options = {
-            "--url": "start URLs (default: the bundled example site, which counts requests)",
-            "--nodes": "number of nodes (default: 3)",
-            "--limit": "requests at once, all nodes together (default: 4)",
-            "--latency": "of the example site, milliseconds per page (default: 100)",
-            "--pages": "of the example site (default: 300); with --url: to fetch at most",
-            "--server": "URL of a Redis server (default: REDIS_URL, else an embedded one)",
+            "--url": "start URLs (default the bundled example site, which counts requests)",
+            "--nodes": "number of nodes (default 3)",
+            "--limit": "requests at once, all nodes together (default 4)",
+            "--latency": "of the example site, milliseconds per page (default 100)",
+            "--pages": "of the example site (default 300), or to fetch at most from --url",
+            "--server": "URL of a Redis server (default REDIS_URL, else an embedded one)",
         }
         for name, text in options.items():
             parser.add_argument(name, default="", help=text)
@@ -94,5 +95,7 @@ def _number(option: str, value: str, default: int, least: int) -> int:
     if not value:
         return default
     if not re.fullmatch(r"[0-9]{1,9}", value) or int(value) < least:
-        raise UsageError(f"{option} {value}: a whole number from {least}", print_help=False)
+        raise UsageError(
+            f"{option} {value}: a whole number from {least} is allowed", print_help=False
+        )
     return int(value)

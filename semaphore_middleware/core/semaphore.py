@@ -251,9 +251,9 @@ class FairSemaphore:
     def limit_of(self, scope: str) -> int | None:
         """How many may hold a permit of `scope`, as this node last heard; None: it never did.
 
-        Asks nobody. Raises `ClosedError`.
+        Sends nothing.
         """
-        return self._opened().limit_of(scope)
+        return self._node.limit_of(scope) if self._node is not None else None
 
     async def configure(self, name: str, limit: int | Limit | Mapping[str, Any] | None) -> None:
         """Set the limit of a scope, or of each host below one (`"*.example.org"`), on the server.

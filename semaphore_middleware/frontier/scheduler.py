@@ -101,7 +101,9 @@ class Scheduler(BaseScheduler):
             logger.info("The crawl's server refuses this node: %s", error)
             self.engine.close_when_opened("server_refused")
             return
-        logger.info("Node %s joins the crawl, %d requests unfinished", self.client.node, unfinished)
+        logger.info(
+            "Node %s joins the crawl; unfinished requests: %d", self.client.node, unfinished
+        )
         self.crawler.signals.connect(self._spider_idle, signals.spider_idle)
         self.subscription.start()
         self.session.start()

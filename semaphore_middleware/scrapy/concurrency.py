@@ -1,92 +1,106 @@
-"""A node's own CONCURRENT_REQUESTS, as it holds for requests that come out of a line."""
+"""This node's own `CONCURRENT_REQUESTS`, for requests that hold a permit."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
 
-BRIEF = 0.5  # seconds that a permit may wait for a hand: with many at work, one is soon free
+from semaphore_middleware.core.observer import Event, Observer, PermitWaiting
+
+PERMIT_IDLE_TIMEOUT_S = 0.5
+"""How long a permit may wait here for a free place: in a busy node one is free sooner."""
 
 
-class Hands:
-    """Waiting requests take no room, so more of them may be granted at once than a node has hands
-    for. Who gets none in brief gives the permit back, to others who can use it, and is set aside
-    until a hand is free; then it asks again.
+class LocalConcurrency(Observer):
+    """Places for requests that hold a permit: at most `limit` of them at once (0: no limit).
+
+    Requests that wait for a permit take no place, so more permits may be granted at once than there
+    are places. A request that gets no place in time returns its permit, which other nodes can use,
+    and parks until a place is free. Then it asks for a permit again.
     """
 
-    def __init__(self, most: int) -> None:
-        self._most = most  # 0: as many as there are permits
-        self._busy = 0
-        self._with_permit: deque[asyncio.Future[None]] = deque()
-        self._aside: deque[asyncio.Future[None]] = deque()
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._used = 0
+        self._waiting: deque[asyncio.Future[None]] = deque()  # they hold a permit
+        self._parked: deque[asyncio.Future[None]] = deque()  # they hold none
 
     @property
-    def wanted(self) -> bool:
-        """Whether requests wait for nothing but a hand."""
-        return bool(self._with_permit or self._aside)
+    def is_short(self) -> bool:
+        """True if requests wait only because all places are taken."""
+        return bool(self._waiting or self._parked)
 
-    async def take(self) -> bool:
-        """Take a hand, in the order of asking; False if none was free in brief."""
-        if not self._full and not self._with_permit:
-            self._busy += 1
+    async def acquire(self) -> bool:
+        """Take a place, first come first served. False if none was free in time."""
+        if not self._is_full and not self._waiting:
+            self._used += 1
             return True
-        handed = _join(self._with_permit)
+        place = _join(self._waiting)
         try:
-            await asyncio.wait([handed], timeout=BRIEF)
+            await asyncio.wait([place], timeout=PERMIT_IDLE_TIMEOUT_S)
         except asyncio.CancelledError:
-            if not handed.cancel():
-                self.free()
+            if not place.cancel():  # it was given one meanwhile
+                self.release()
             raise
-        if handed.done():
-            handed.result()
+        if place.done():
+            place.result()
             return True
-        handed.cancel()
+        place.cancel()
         return False
 
-    def free(self) -> None:
-        self._busy -= 1
-        if _call_first(self._with_permit):
-            self._busy += 1  # it goes from hand to hand: who comes now must not be quicker
+    def release(self) -> None:
+        """Give a place to the first request that waits with a permit, else wake a parked one."""
+        self._used -= 1
+        if _wake_first(self._waiting):
+            self._used += 1  # handed over at once: a newcomer must not be quicker
         else:
-            self.call_one()
+            self.wake_parked()
 
-    async def wait(self) -> None:
-        """Be set aside until a hand is free. It is not kept free for who was called: if that one
-        has no use for it, another is to be called.
+    async def park(self) -> None:
+        """Wait until a place is free. It is not reserved: if the request that is woken has no use
+        for it, another one is to be woken.
         """
-        called = _join(self._aside)
+        woken = _join(self._parked)
         try:
-            await called
+            await woken
         except asyncio.CancelledError:
-            self.call_one()
+            self.wake_parked()
             raise
 
-    def call_one(self) -> None:
-        if not self._full:
-            _call_first(self._aside)
+    def wake_parked(self) -> None:
+        """Wake the first parked request if a place is free."""
+        if not self._is_full:
+            _wake_first(self._parked)
 
-    def refuse_all(self, error: Exception) -> None:
-        for waiting in (*self._with_permit, *self._aside):
-            if not waiting.done():
-                waiting.set_exception(error)
-        self._with_permit.clear()
-        self._aside.clear()
+    def on_event(self, event: Event) -> None:
+        """A request that has to wait for its permit may be one that was woken for a free place."""
+        if isinstance(event, PermitWaiting):
+            self.wake_parked()
+
+    def fail_all(self, error: Exception) -> None:
+        """Raise `error` in all that wait for a place."""
+        for future in (*self._waiting, *self._parked):
+            if not future.done():
+                future.set_exception(error)
+        self._waiting.clear()
+        self._parked.clear()
 
     @property
-    def _full(self) -> bool:
-        return 0 < self._most <= self._busy
+    def _is_full(self) -> bool:
+        return 0 < self._limit <= self._used
 
 
 def _join(queue: deque[asyncio.Future[None]]) -> asyncio.Future[None]:
-    called: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    queue.append(called)
-    return called
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    queue.append(future)
+    return future
 
 
-def _call_first(queue: deque[asyncio.Future[None]]) -> bool:
+def _wake_first(queue: deque[asyncio.Future[None]]) -> bool:
+    """Wake the first that still waits. False if there is none."""
     while queue:
-        called = queue.popleft()
-        if not called.done():
-            called.set_result(None)
+        future = queue.popleft()
+        if not future.done():
+            future.set_result(None)
             return True
     return False

@@ -1,4 +1,4 @@
-"""Scrapy's downloader: waiting requests take no room; a lost permit ends its transfer."""
+"""Scrapy's downloader, which does not count waiting requests and ends transfers of lost permits."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from scrapy.core.downloader import Downloader
 
-from semaphore_middleware.scrapy.throttler import Gate, gate_of
+from semaphore_middleware.scrapy.throttler import Throttler, throttler_of
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -17,47 +17,53 @@ if TYPE_CHECKING:
 
 
 class SemaphoreDownloader(Downloader):
+    """The add-on's `DOWNLOADER`."""
+
     def __init__(self, crawler: Crawler) -> None:
         super().__init__(crawler)
-        self._gate = gate_of(crawler)
-        self._gate.sees_transfers = True
-        self.handlers = WatchedHandlers(self.handlers, self._gate)  # type: ignore[assignment]
+        self._throttler = throttler_of(crawler)
+        self.handlers = ThrottledHandlers(  # type: ignore[assignment]
+            self.handlers, self._throttler
+        )
 
     def fetch(  # type: ignore[override]  # Scrapy's has an argument that it no longer passes
         self, request: Request
     ) -> Deferred[Response | Request]:
-        self._gate.waiters.entered(request)
+        """Take a request through the downloader middlewares and download it."""
+        self._throttler.backpressure.enter(request)
         return super().fetch(request).addBoth(self._fetched, request)
 
     def _fetched(self, result: Any, request: Request) -> Any:
-        self._gate.waiters.left(request)
-        self._gate.answered(request)
-        self._gate.answers.received(request)
+        self._throttler.backpressure.leave(request)
+        self._throttler.responses.forget(request)
         return result
 
     def needs_backout(self) -> bool:
-        """Whether the scheduler is to be left alone. Scrapy's `active` counts the waiters too: with
-        them one full site would take up all of CONCURRENT_REQUESTS, and stall all others.
+        """True if the engine should take no request from the scheduler.
+
+        Scrapy counts `active`, to which requests belong that only wait for a permit: one full site
+        would use up CONCURRENT_REQUESTS, and hold up all others.
         """
-        waiters = self._gate.waiters
-        at_work = len(self.active) - waiters.taking_no_room
-        full = 0 < self.total_concurrency <= at_work
-        return full or waiters.too_many or self._gate.hands.wanted
+        backpressure = self._throttler.backpressure
+        at_work = len(self.active) - backpressure.exempt_from_concurrency
+        is_full = 0 < self.total_concurrency <= at_work
+        return is_full or backpressure.is_full or self._throttler.local_concurrency.is_short
 
 
-class WatchedHandlers:
-    """The download handlers, each transfer under the gate's eye.
+class ThrottledHandlers:
+    """Scrapy's download handlers, with each transfer run by the throttler.
 
     Cancelling a handler's coroutine closes its connection (seen with Scrapy 2.19's HTTP/1.1 and
     aiohttp handlers).
     """
 
-    def __init__(self, handlers: DownloadHandlers, gate: Gate) -> None:
+    def __init__(self, handlers: DownloadHandlers, throttler: Throttler) -> None:
         self._handlers = handlers
-        self._gate = gate
+        self._throttler = throttler
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._handlers, name)
 
     async def download_request_async(self, request: Request) -> Response:
-        return await self._gate.transfer(request, self._handlers.download_request_async)
+        """Download a request under its permit."""
+        return await self._throttler.transfer(request, self._handlers.download_request_async)

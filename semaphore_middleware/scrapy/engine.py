@@ -1,4 +1,4 @@
-"""Scrapy's engine: all private parts of Scrapy that are used, each with its reason (2.19)."""
+"""Scrapy's engine, and all private parts of Scrapy 2.19 that this package uses, with reasons."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from scrapy.pqueues import DownloaderAwarePriorityQueue
 
-    from semaphore_middleware.scrapy.backpressure import Waiters
+    from semaphore_middleware.scrapy.backpressure import Backpressure
 
 logger = logging.getLogger(__name__)
 
@@ -25,61 +25,71 @@ ASYNCIO_REACTOR = "twisted.internet.asyncioreactor.AsyncioSelectorReactor"
 
 
 class Engine:
+    """A crawler's engine, for what Scrapy 2.19 has no public way to do."""
+
     def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler
 
     def wake(self) -> None:
-        """Have the scheduler asked again at once: by itself the engine looks every 5 s only.
+        """Make the engine ask its scheduler for requests now. By itself it asks after responses and
+        every 5 s.
 
-        Private, because Scrapy 2.19 has no public way. The slot is None before the spider is open
-        and after it is closed.
+        Private: `_slot`, the engine's state while a spider is open, else None.
         """
         engine = self._crawler.engine
         if engine.running and engine._slot is not None:
             engine._slot.nextcall.schedule()
 
     def wake_soon(self) -> None:
-        """Have the scheduler asked again. What has just got its permit is to begin first: it does
-        in the loop's next turn.
+        """Wake the engine in the next turn of the event loop, when a request that has just got its
+        permit has begun its transfer.
         """
         asyncio.get_running_loop().call_soon(self.wake)
 
-    def before_close(self, do: Callable[[], None]) -> None:
-        """Call `do` when the spider begins to close. Scrapy 2.19 has no signal for that."""
+    def before_close(self, callback: Callable[[], None]) -> None:
+        """Call `callback` when the spider begins to close, before the engine waits for downloads.
+
+        `close_spider_async` is replaced: the signal `spider_closed` comes only after that wait.
+        """
         engine = self._crawler.engine
         close_spider = engine.close_spider_async
 
         async def close_spider_async(*args: Any, **kwargs: Any) -> None:
-            do()
+            callback()
             await close_spider(*args, **kwargs)
 
         setattr(engine, "close_spider_async", close_spider_async)  # noqa: B010
 
     def end_with_failure(self) -> None:
-        """Scrapy's commands exit with 1 if a crawl ends without a spider (bootstrap_failed), and
-        have no other word for a crawl that could not begin.
+        """Make Scrapy's commands exit with status 1, when the crawl has ended.
+
+        `spider` is set to None: a crawl without a spider is the only failure that they look for
+        (`bootstrap_failed`).
         """
         self._crawler.spider = None
 
     @property
     def in_progress(self) -> Set[Request]:
-        """The requests that the engine has not done with.
+        """The requests that the engine has not finished with.
 
-        Private, because no signal tells that moment: `request_left_downloader` comes before the
-        callback, and nothing at all comes after it.
+        Private: `_slot`, as no signal is sent when a request's callback has finished.
         """
         slot = self._crawler.engine._slot
         assert slot is not None, "a scheduler is used while its spider is open"
         return slot.inprogress
 
     def tell_of_drop(self, request: Request) -> None:
-        """What the engine tells itself where the scheduler can say at once what it wants."""
+        """Send the signal `request_dropped`, as the engine does for a scheduler that knows at once
+        whether a request is a duplicate.
+        """
         self._crawler.signals.send_catch_log(
             signals.request_dropped, request=request, spider=self._crawler.spider
         )
 
     def close_when_opened(self, reason: str) -> None:
-        """Ask for it the way Scrapy expects: raised by open() it leaves a traceback behind."""
+        """Close the spider as soon as it is open. A `CloseSpider` raised before, in a scheduler's
+        `open`, leaves a traceback in the log.
+        """
 
         def close_spider() -> None:
             raise CloseSpider(reason)
@@ -87,7 +97,10 @@ class Engine:
         self._crawler.signals.connect(close_spider, signals.spider_opened, weak=False)
 
     async def start_again(self) -> None:
-        """Ask the spider for its start requests once more."""
+        """Crawl the spider's start requests once more.
+
+        `scraper.spidermw` is not documented. The engine itself asks for start requests only once.
+        """
         engine = self._crawler.engine
         start = await engine.scraper.spidermw.process_start()
         assert start is not None
@@ -97,14 +110,18 @@ class Engine:
                 await asyncio.sleep(0)
 
 
-def pass_over_full_sites(queue: DownloaderAwarePriorityQueue, waiters: Waiters) -> None:
-    """Have the scheduler's queue ask our waiters what it asks Scrapy's downloader. Scrapy 2.19
-    keeps what it asks in a private attribute.
+def pass_over_saturated_scopes(
+    queue: DownloaderAwarePriorityQueue, backpressure: Backpressure
+) -> None:
+    """Make a queue take its next request from a scope that is not saturated.
+
+    Private: `_downloader_interface`, the object that the queue asks how busy each slot is.
     """
-    queue._downloader_interface = waiters  # type: ignore[assignment]
+    queue._downloader_interface = backpressure  # type: ignore[assignment]
 
 
 def check_reactor(crawler: Crawler) -> None:
+    """Raises `SettingsError` unless the crawl runs on asyncio, with or without a reactor."""
     try:
         available = is_asyncio_available()
     except RuntimeError:  # no reactor yet, and no loop: Scrapy is about to install this one
@@ -117,11 +134,10 @@ def check_reactor(crawler: Crawler) -> None:
 
 
 def end_crawl(error: Exception) -> NoReturn:
-    """Raise `error` so that Scrapy ends the crawl with exit status 1 after one clear line.
+    """Log `error` as one line, and raise it: Scrapy ends the crawl with exit status 1.
 
-    Scrapy keeps the crawl in an asyncio task that nobody awaits: an error in it is reported as
-    "never retrieved", with a traceback that hides the one line a user needs. So the line is logged
-    here, and the task's error is marked as seen.
+    Scrapy runs the crawl in an asyncio task that nothing awaits. asyncio would log the error again
+    as "never retrieved", with a traceback, so the task's error is marked as retrieved here.
     """
     logger.error("%s", error)
     try:
@@ -129,10 +145,10 @@ def end_crawl(error: Exception) -> NoReturn:
     except RuntimeError:  # no running loop: a reactor that is not asyncio's
         task = None
     if task is not None:
-        task.add_done_callback(_see_error)
+        task.add_done_callback(_mark_retrieved)
     raise error
 
 
-def _see_error(task: asyncio.Task[object]) -> None:
+def _mark_retrieved(task: asyncio.Task[object]) -> None:
     if not task.cancelled():
         task.exception()

@@ -1,4 +1,4 @@
-"""The scheduler's queue, which passes over sites that are full."""
+"""The scheduler's queue, which passes over saturated scopes."""
 
 from __future__ import annotations
 
@@ -6,30 +6,33 @@ from typing import TYPE_CHECKING, Any
 
 from scrapy.pqueues import DownloaderAwarePriorityQueue
 
-from semaphore_middleware.scrapy.engine import pass_over_full_sites
-from semaphore_middleware.scrapy.throttler import gate_of
+from semaphore_middleware.scrapy.engine import pass_over_saturated_scopes
+from semaphore_middleware.scrapy.throttler import throttler_of
 
 if TYPE_CHECKING:
     from scrapy import Request
 
 
 class SemaphorePriorityQueue(DownloaderAwarePriorityQueue):
-    """Requests of a site that has a limit's worth of waiters stay here, on disk under JOBDIR, and
-    other sites' requests go ahead of them. The sites that are not full take turns.
+    """The add-on's `SCHEDULER_PRIORITY_QUEUE`.
+
+    Requests of a saturated scope, one with a limit's worth of waiting requests, stay in the queue
+    (under JOBDIR on disk), and other requests go ahead of them. Scopes that are not take turns.
     """
 
     def __init__(self, crawler: Any, *args: Any, **kwargs: Any) -> None:
         super().__init__(crawler, *args, **kwargs)
-        gate = gate_of(crawler)
-        pass_over_full_sites(self, gate.waiters)
-        self._waiters = gate.waiters
+        self._backpressure = throttler_of(crawler).backpressure
+        pass_over_saturated_scopes(self, self._backpressure)
 
-    # For a scheduler that has more requests than it keeps here ------------------------------------
+    # For schedulers that keep only a part of their requests here, as the shared frontier does ----
 
     def site_of(self, request: Request) -> str:
-        """What this request shares a limit with: one name for a site in all nodes, of any scope."""
-        return self._waiters.get_slot_key(request)
+        """A name for the request's scope, the same on all nodes. Scopes may be any text; names are
+        short and printable.
+        """
+        return self._backpressure.get_slot_key(request)
 
     def is_full(self, site: str) -> bool:
-        """Whether `pop` passes over the requests of this site now."""
-        return not self._waiters.stats([site])
+        """True if `pop` passes over requests of this scope at present."""
+        return not self._backpressure.stats([site])

@@ -1,4 +1,7 @@
-"""What a site's answers say of how much it can take, and what becomes of requests it refused."""
+"""From a response to feedback on its permit, and to a retry if the site refused the request.
+
+A refusal is a response with one of the statuses in `SEMAPHORE_BACKOFF_CODES`.
+"""
 
 from __future__ import annotations
 
@@ -22,96 +25,99 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-NO_ANSWER = (
+NO_RESPONSE = (
     DownloadTimeoutError,
     DownloadConnectionRefusedError,
     TimeoutError,
     ConnectionRefusedError,
 )
-REFUSALS = "semaphore_refusals"  # in a request's meta: how often the site said "not now" to it
+"""Errors that say that the site is overloaded or down."""
+REFUSALS_KEY = "semaphore_refusals"
+"""In a request's meta: how often the site has refused it."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestRefused(Event):
-    """A site answered a request that it has too much to do."""
+    """A site refused a request, by the status of its response."""
 
     counter = "refused"
 
 
-class Answers:
-    """`codes` are the statuses that mean "not now"; a request they meet is made again `times`."""
+class ResponseClassifier:
+    """Tells refusals from ordinary responses. `backoff_codes` are the statuses of refusals; a
+    refused request is made again at most `backoff_times` times.
+    """
 
-    def __init__(self, codes: frozenset[int], times: int) -> None:
-        self._codes = codes
-        self._times = times
+    def __init__(self, backoff_codes: frozenset[int], backoff_times: int) -> None:
+        self._backoff_codes = backoff_codes
+        self._backoff_times = backoff_times
         self._refused: WeakSet[Request] = WeakSet()
         self._given_up: WeakSet[Request] = WeakSet()
 
-    def hear(self, permit: Permit, request: Request, response: Response) -> None:
-        """Note on the permit what the site answered."""
-        if response.status in self._codes:
+    def record_response(self, permit: Permit, request: Request, response: Response) -> None:
+        """Note on the permit how the site responded."""
+        if response.status in self._backoff_codes:
             permit.refused(retry_after(response))
             self._refused.add(request)
-        elif response.status < 500:  # how soon an error comes says nothing of the site's pace
+        elif response.status < 500:  # the time that an error took says nothing of the site's pace
             latency = request.meta.get("download_latency")
             if latency is None:  # a handler that does not measure it
                 latency = asyncio.get_running_loop().time() - permit.granted_at
             permit.answered(latency)
 
-    def hear_failure(self, permit: Permit, error: Exception) -> None:
-        if isinstance(error, NO_ANSWER):
+    def record_failure(self, permit: Permit, error: Exception) -> None:
+        """Note on the permit that the site did not respond."""
+        if isinstance(error, NO_RESPONSE):
             permit.failed()
 
-    def refused(self, request: Request) -> bool:
-        """Whether the site itself said "not now" to it; an answer from a cache says nothing."""
+    def was_refused(self, request: Request) -> bool:
+        """True if the site itself refused it. A refusal that comes from a cache does not count."""
         return request in self._refused
 
-    def again(self, request: Request) -> Request | None:
-        """The request to make in place of one that was told "not now", if it may be made again.
+    def retry_request(self, request: Request) -> Request | None:
+        """A copy of a refused request, to be made later; None if it was refused too often.
 
-        Scrapy's retry middleware hears nothing of it: that the site had too much was our doing.
-        What was refused too often goes to the spider as it came.
+        Scrapy's retry middleware does not see these retries, so they do not use up its own: the
+        request is not at fault, we asked too much of the site. A request that was refused too often
+        goes to the spider with its last response.
         """
-        refusals = request.meta.get(REFUSALS, 0) + 1
+        refusals = request.meta.get(REFUSALS_KEY, 0) + 1
         if request.meta.get("dont_retry"):
             return None
-        if refusals > self._times:
-            logger.warning(
-                "%s was told 'not now' %d times; here is what it was told.", request, refusals
-            )
-            request.meta["dont_retry"] = True  # for Scrapy's retry middleware, until `received`
+        if refusals > self._backoff_times:
+            logger.warning("Gave up %s: the site refused it %d times.", request, refusals)
+            request.meta["dont_retry"] = True  # for Scrapy's retry middleware, until `forget`
             self._given_up.add(request)
             return None
-        again = request.replace(dont_filter=True)
-        again.meta[REFUSALS] = refusals
-        return again
+        retry = request.replace(dont_filter=True)
+        retry.meta[REFUSALS_KEY] = refusals
+        return retry
 
-    def received(self, request: Request) -> None:
-        """All middlewares have seen its answer. What the spider makes of a request that was given
-        up, or of its meta, is not to be given up at once.
+    def forget(self, request: Request) -> None:
+        """Clean up the meta of a request that was given up, when all middlewares have seen its
+        response: a request that the spider makes from it starts afresh.
         """
         if request in self._given_up:
             self._given_up.remove(request)
-            for mark in ("dont_retry", REFUSALS):
-                request.meta.pop(mark, None)
+            for key in ("dont_retry", REFUSALS_KEY):
+                request.meta.pop(key, None)
 
 
 def retry_after(response: Response) -> float:
-    """Seconds that a response asks for with `Retry-After`; 0 if it does not, or not sensibly.
-
-    A date is taken by the site's own clock (its `Date` header), where it tells that.
+    """Seconds that a response asks for with `Retry-After`; 0 if it has none, or none that can be
+    read. A date is compared with the response's `Date` if there is one, else with our clock.
     """
     value = (response.headers.get(b"Retry-After") or b"").decode("latin-1").strip()
     if value.isascii() and value.isdigit():
         return float(value) if len(value) < 16 else math.inf
-    date = _seconds(value)
+    date = _timestamp(value)
     if date is None:
         return 0.0
-    now = _seconds((response.headers.get(b"Date") or b"").decode("latin-1"))
+    now = _timestamp((response.headers.get(b"Date") or b"").decode("latin-1"))
     return max(0.0, date - (time.time() if now is None else now))
 
 
-def _seconds(date: str) -> float | None:
+def _timestamp(date: str) -> float | None:
     try:
         return parsedate_to_datetime(date).timestamp()
     except (TypeError, ValueError, OverflowError):

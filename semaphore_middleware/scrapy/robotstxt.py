@@ -1,4 +1,4 @@
-"""robots.txt: judged for every request, and its delays kept by all nodes together."""
+"""robots.txt: a fix for Scrapy's middleware, and delays that hold for all nodes together."""
 
 from __future__ import annotations
 
@@ -23,15 +23,16 @@ logger = logging.getLogger(__name__)
 
 
 class RobotsTxtMiddleware(ScrapyRobotsTxtMiddleware):
-    """Scrapy's own, minus a hole: of the requests that wait for a robots.txt it judges only two.
+    """Scrapy's middleware, without a bug that lets forbidden requests through.
 
-    Its waiters share one Deferred, whose result is None for all but the first of them (Scrapy
-    2.19, `Deferred.asFuture`), and None means that all is allowed.
+    Requests that wait for the same robots.txt share a Deferred, whose result is None for all but
+    the first of them (Scrapy 2.19, `Deferred.asFuture`), and None means that all is allowed.
     """
 
     async def robot_parser(self, request: Request) -> RobotParser | None:
+        """The parser for a request's host, once its robots.txt is there."""
         await super().robot_parser(request)
-        return await super().robot_parser(request)  # now from memory, the same for everyone
+        return await super().robot_parser(request)  # from memory now: the same for all
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,19 +43,21 @@ class CrawlDelayFound(Event):
 
 
 class CrawlDelays:
-    """What robots.txt asks for between two requests: `Crawl-delay`, or what `Request-rate` makes.
+    """Delays that robots.txt asks for, by `Crawl-delay` or `Request-rate`; at most `longest_s`.
 
-    One node that knows of it is enough: the longest delay in use holds for all.
+    It is enough that one node knows of a delay: the server uses the longest of all nodes.
     """
 
-    def __init__(self, settings: BaseSettings, most: float) -> None:
+    def __init__(self, settings: BaseSettings, longest_s: float) -> None:
         self._user_agent = settings["ROBOTSTXT_USER_AGENT"]
         self._default_user_agent = settings["USER_AGENT"]
-        self._most = most
-        self._delays: dict[str, float] = {}  # seconds, by host and port
+        self._longest_s = longest_s
+        self._delays_s: dict[str, float] = {}  # by host and port
 
-    def heard(self, robotparser: RobotParser, request: Request) -> bool:
-        """Scrapy has read the robots.txt of this request's host. Whether it asks for a delay."""
+    def learn(self, robotparser: RobotParser, request: Request) -> bool:
+        """Remember the delay that the robots.txt of a request's host asks for. False if it asks for
+        none.
+        """
         agent = (
             self._user_agent or request.headers.get(b"User-Agent") or self._default_user_agent or ""
         )
@@ -62,50 +65,53 @@ class CrawlDelays:
         if not delay:
             return False
         host = urlparse_cached(request).netloc
-        self._delays[host] = min(delay, self._most)
-        if delay > self._most:
+        self._delays_s[host] = min(delay, self._longest_s)
+        if delay > self._longest_s:
             logger.warning(
-                "The robots.txt of %s asks for %g s between two requests. It gets %g s, which is "
+                "The robots.txt of %s asks for a delay of %g s. The delay is %g s: "
                 "SEMAPHORE_MAX_CRAWL_DELAY.",
                 host,
                 delay,
-                self._most,
+                self._longest_s,
             )
         else:
-            logger.info("The robots.txt of %s asks for %g s between two requests.", host, delay)
+            logger.info("The robots.txt of %s asks for a delay of %g s.", host, delay)
         return True
 
-    def applied_to(self, limit: Limit, request: Request) -> Limit:
-        """The limit, with the delay of the request's host where that is longer than what jitter may
-        leave of its own.
+    def apply(self, limit: Limit, request: Request) -> Limit:
+        """The limit, with the delay of the request's host if that is longer than the limit's own
+        delay can get by its jitter.
         """
-        if self._delays:
-            delay = self._delays.get(urlparse_cached(request).netloc)
+        if self._delays_s:
+            delay = self._delays_s.get(urlparse_cached(request).netloc)
             if delay and delay > limit.delay * (1 - limit.jitter):
-                return _slower(limit, delay)
+                return _with_delay(limit, delay)
         return limit
 
 
 @lru_cache(maxsize=1024)
-def _slower(limit: Limit, delay: float) -> Limit:
-    """With so little jitter that it is never less than what the site asks for."""
+def _with_delay(limit: Limit, delay: float) -> Limit:
+    """The limit with the longer of both delays, and so much jitter that it stays above `delay`."""
     longest = max(limit.delay, delay)
     return replace(limit, delay=longest, jitter=1 - delay / longest)
 
 
 def _delay_in(robotparser: RobotParser, agent: str | bytes) -> float:
-    """Seconds, 0 if it asks for none. Of the hours that a Request-rate may name nothing is made."""
-    asked = [_number(robotparser.crawl_delay(agent))]
-    # Scrapy 2.19 has no word for Request-rate; of its parsers protego's and Python's have one.
+    """The delay that a robots.txt asks for, in seconds; 0 for none. The times of day that a
+    Request-rate may name are ignored.
+    """
+    delays = [_number(robotparser.crawl_delay(agent))]
+    # Scrapy 2.19 has no method for Request-rate. Of the parsers that it wraps, protego's and
+    # Python's have one.
     rate_of: Any = getattr(getattr(robotparser, "rp", None), "request_rate", None)
     name = agent.decode("utf-8", "replace") if isinstance(agent, bytes) else agent
     if rate_of is not None and (rate := rate_of(name)):
-        asked.append(_number(rate.seconds) / max(1.0, _number(rate.requests)))
-    return max(asked)
+        delays.append(_number(rate.seconds) / max(1.0, _number(rate.requests)))
+    return max(delays)
 
 
 def _number(value: Any) -> float:
-    """Above 0, or 0: negative ones and what is no number ask for nothing."""
+    """A number above 0; 0 for anything else."""
     try:
         number = float(value)
     except (TypeError, ValueError):

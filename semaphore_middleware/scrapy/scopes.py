@@ -1,4 +1,4 @@
-"""A request's scope: the name of the semaphore that it needs a permit of."""
+"""From a request to its scope: the name of the semaphore that it needs a permit of."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 
 def scope_finder(kind: str) -> Callable[[Request], str | None]:
-    """The function from requests to scopes for a `SEMAPHORE_SCOPE`; None: it needs no permit."""
+    """The function that finds a request's scope, for a value of `SEMAPHORE_SCOPE`.
+
+    It returns None for a request that needs no permit.
+    """
     name_of = _registered_domain_finder() if kind == "registered_domain" else normal_host
 
     def scope_of(request: Request) -> str | None:
@@ -26,7 +29,7 @@ def scope_finder(kind: str) -> Callable[[Request], str | None]:
             if not isinstance(scope, str):
                 raise SettingsError(f"meta['semaphore_scope'] = {scope!r}: allowed is a text")
             return scope
-        # From the URL: `download_slot` in meta is of the request before a redirect.
+        # From the URL: after a redirect, `download_slot` in meta is that of the request before.
         host = urlparse_cached(request).hostname
         return name_of(host) if host else None
 
@@ -36,7 +39,7 @@ def scope_finder(kind: str) -> Callable[[Request], str | None]:
 def _registered_domain_finder() -> Callable[[str], str]:
     from tldextract import TLDExtract
 
-    # Its bundled list of suffixes: the network would be asked, and the disk written to, by default.
+    # With the list of suffixes that it brings: by default it asks the network and writes to disk.
     extract = TLDExtract(cache_dir=None, suffix_list_urls=())
 
     def registered_domain(host: str) -> str:

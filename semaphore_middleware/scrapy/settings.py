@@ -1,17 +1,23 @@
-"""Every `SEMAPHORE_*` setting, read once into one frozen dataclass."""
+"""The `SEMAPHORE_*` settings: one table, and what a crawl reads by it."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from semaphore_middleware.core.semaphore import default_node
 from semaphore_middleware.errors import SettingsError
 from semaphore_middleware.model.feedback import Backoff
 from semaphore_middleware.model.limits import Limit, Limits, parse_limits
-from semaphore_middleware.model.validation import LONGEST_S
+from semaphore_middleware.model.validation import (
+    check_choice,
+    check_integer,
+    check_number,
+    check_truth,
+    not_allowed,
+)
 from semaphore_middleware.redis.keys import check_prefix
 from semaphore_middleware.redis.location import URLS, url_from_environment
 from semaphore_middleware.scrapy.engine import end_crawl
@@ -19,135 +25,311 @@ from semaphore_middleware.scrapy.engine import end_crawl
 if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
 
-NAMES = frozenset(
-    f"SEMAPHORE_{name}"
-    for name in (
-        *("ENABLED", "REDIS_URL", "LIMITS", "SCOPE", "LEASE", "ACQUIRE_TIMEOUT", "RECOVERY_WAIT"),
-        *("BACKOFF_CODES", "BACKOFF_START", "BACKOFF_MAX", "BACKOFF_TIMES", "OBEY_CRAWL_DELAY"),
-        *("MAX_CRAWL_DELAY", "METRICS_PORT", "METRICS_HOST", "PREFIX", "NODE"),
-    )
+Check: TypeAlias = "Callable[[Any, str, BaseSettings], Any]"
+"""From a value, the setting's name and all settings to the checked value; or `SettingsError`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Derived:
+    """A default that depends on other settings."""
+
+    text: str
+    """The default as docs/settings.md shows it."""
+    value: Callable[[BaseSettings], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One row of the table: a setting, its default, the check of its value, and its meaning."""
+
+    name: str
+    default: Any
+    check: Check
+    meaning: str
+    unset: tuple[Any, ...] = (None,)
+    """Values that stand for the default."""
+
+    def read(self, settings: BaseSettings) -> Any:
+        """The checked value. Raises `SettingsError`, which names the setting."""
+        value = settings.get(self.name)
+        if value in self.unset:
+            value = self.default
+        if isinstance(value, Derived):
+            value = value.value(settings)
+        return self.check(value, self.name, settings)
+
+
+EMPTY = (None, "")
+"""Of settings that people take from an environment, where an empty text means that none is set."""
+
+
+# Checks ------------------------------------------------------------------------------------------
+
+
+def _truth(value: Any, where: str, _settings: BaseSettings) -> bool:
+    return check_truth(value, where, text=True)
+
+
+def _count(value: Any, where: str, _settings: BaseSettings) -> int:
+    return check_integer(value, where, least=0, text=True)
+
+
+def _seconds(least: float | str) -> Check:
+    """A number of seconds, not below `least`, which is a number or the name of another setting."""
+
+    def check(value: Any, where: str, settings: BaseSettings) -> float:
+        bound = SETTINGS[least].read(settings) if isinstance(least, str) else least
+        return check_number(value, where, least=bound, text=True)
+
+    return check
+
+
+def _optional(check: Check) -> Check:
+    """The same check, which also allows None."""
+    return lambda value, where, settings: None if value is None else check(value, where, settings)
+
+
+def _scope(value: Any, where: str, _settings: BaseSettings) -> str:
+    return check_choice(value, where, ("host", "registered_domain"))
+
+
+def _prefix(value: Any, where: str, _settings: BaseSettings) -> str:
+    return check_prefix(value, where)
+
+
+def _text(value: Any, _where: str, _settings: BaseSettings) -> str:
+    return str(value)
+
+
+def _port(value: Any, where: str, _settings: BaseSettings) -> int:
+    allowed = "a port, 0 (any that is free) to 65535, or None"
+    return check_integer(value, where, least=0, most=65535, allowed=allowed, text=True)
+
+
+def _address(value: Any, where: str, _settings: BaseSettings) -> str:
+    if not isinstance(value, str):
+        raise not_allowed(value, where, "an address to listen on, like '127.0.0.1' or '0.0.0.0'")
+    return value
+
+
+def _statuses(value: Any, where: str, _settings: BaseSettings) -> frozenset[int]:
+    try:
+        given = value.split(",") if isinstance(value, str) else value
+        return frozenset(
+            check_integer(status, where, least=100, most=599, text=True) for status in given
+        )
+    except (TypeError, SettingsError):
+        allowed = "a list of HTTP statuses, like [429, 503], or []"
+        raise not_allowed(value, where, allowed) from None
+
+
+def _dict(value: Any, where: str, _settings: BaseSettings) -> Mapping[str, Any]:
+    parsed = value or {}
+    if isinstance(parsed, str):  # from the command line
+        try:
+            parsed = json.loads(parsed)
+        except ValueError:
+            parsed = None
+    if not isinstance(parsed, Mapping):
+        allowed = (
+            "a dict of hosts to limits, on the command line as JSON, like '{\"example.com\": 2}'"
+        )
+        raise not_allowed(value, where, allowed)
+    return parsed
+
+
+# The table ---------------------------------------------------------------------------------------
+
+
+def _lease(settings: BaseSettings) -> Any:
+    return SETTINGS["SEMAPHORE_LEASE"].read(settings)
+
+
+def _longest_pause(settings: BaseSettings) -> Any:
+    return max(300.0, SETTINGS["SEMAPHORE_BACKOFF_START"].read(settings))
+
+
+def _obeys_robots_txt(settings: BaseSettings) -> Any:
+    return settings.getbool("ROBOTSTXT_OBEY")
+
+
+# fmt: off  (a table is read by its columns)
+_ROWS = (
+    Setting("SEMAPHORE_ENABLED", True, _truth, "whether to do anything at all"),
+    Setting(
+        "SEMAPHORE_REDIS_URL",
+        None,
+        _optional(_text),
+        "the server; None: REDIS_URL, then the environment, then an embedded server",
+        EMPTY,
+    ),
+    Setting("SEMAPHORE_LIMITS", {}, _dict, "limits of hosts, where they differ from the default"),
+    Setting(
+        "SEMAPHORE_SCOPE",
+        "host",
+        _scope,
+        "which requests share a semaphore: those of a host, or of a registered domain",
+        EMPTY,
+    ),
+    Setting(
+        "SEMAPHORE_LEASE",
+        15.0,
+        _seconds(0.1),
+        "seconds for which a permit outlives a dead node; the same on all nodes",
+    ),
+    Setting(
+        "SEMAPHORE_ACQUIRE_TIMEOUT",
+        None,
+        _optional(_seconds(0.001)),
+        "seconds that a request may wait for a permit; None: as long as it takes",
+    ),
+    Setting(
+        "SEMAPHORE_RECOVERY_WAIT",
+        Derived("the lease", _lease),
+        _seconds(0.0),
+        "seconds without grants after the server has lost its data",
+    ),
+    Setting(
+        "SEMAPHORE_PREFIX",
+        "semaphore",
+        _prefix,
+        "first part of every key and channel on the server",
+    ),
+    Setting(
+        "SEMAPHORE_NODE",
+        Derived("host and process id", lambda _: default_node()),
+        _text,
+        "this node's name, to which random letters are added",
+        EMPTY,
+    ),
+    Setting(
+        "SEMAPHORE_OBEY_CRAWL_DELAY",
+        Derived("`ROBOTSTXT_OBEY`", _obeys_robots_txt),
+        _truth,
+        "whether Crawl-delay and Request-rate in robots.txt raise a site's delay",
+    ),
+    Setting(
+        "SEMAPHORE_MAX_CRAWL_DELAY",
+        60.0,
+        _seconds(0.0),
+        "the longest delay, in seconds, that a robots.txt can ask for",
+    ),
+    Setting(
+        "SEMAPHORE_BACKOFF_CODES",
+        [429, 503],
+        _statuses,
+        "HTTP statuses that count as a refusal: the site has too much to do",
+    ),
+    Setting(
+        "SEMAPHORE_BACKOFF_START",
+        1.0,
+        _seconds(0.001),
+        "seconds to pause after a refusal without Retry-After; doubles each time",
+    ),
+    Setting(
+        "SEMAPHORE_BACKOFF_MAX",
+        Derived("`300.0`", _longest_pause),
+        _seconds("SEMAPHORE_BACKOFF_START"),
+        "the longest pause after a refusal, in seconds",
+    ),
+    Setting("SEMAPHORE_BACKOFF_TIMES", 10, _count, "how often a refused request is made again"),
+    Setting(
+        "SEMAPHORE_METRICS_PORT",
+        None,
+        _optional(_port),
+        "where this node serves metrics; 0: any free port, None: nowhere",
+        EMPTY,
+    ),
+    Setting(
+        "SEMAPHORE_METRICS_HOST",
+        "127.0.0.1",
+        _address,
+        "the address that the metrics port listens on",
+        EMPTY,
+    ),
 )
-SCOPES = ("host", "registered_domain")
+# fmt: on
+SETTINGS = {row.name: row for row in _ROWS}
+
+
+# What a crawl reads ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class SemaphoreSettings:
-    """What the user asked for, checked. Times are in seconds."""
+    """All settings of a crawl, checked. Times are in seconds. `SETTINGS` has the meanings."""
 
     url: str | None
-    """The server; None means the embedded one."""
+    """The server; None: the embedded one."""
     url_from: str
     """Where `url` was set, for errors."""
     limits: Limits
+    """From `SEMAPHORE_LIMITS` and Scrapy's own settings."""
     scope: str
     lease: float
     acquire_timeout: float | None
     recovery_wait: float
-    metrics_port: int | None
-    """0: any that is free; None: no metrics."""
-    metrics_host: str
     prefix: str
     node: str
-    backoff: Backoff
-    backoff_codes: frozenset[int]
-    """HTTP statuses that mean "not now"."""
-    backoff_times: int
-    """How often a request that was told so is made again."""
     obey_crawl_delay: bool
     max_crawl_delay: float
+    backoff: Backoff
+    backoff_codes: frozenset[int]
+    backoff_times: int
+    metrics_port: int | None
+    metrics_host: str
 
     @classmethod
     def read(cls, settings: BaseSettings) -> SemaphoreSettings:
         """Check Scrapy's settings. Raises `SettingsError`, which names the setting at fault."""
-        lease = _seconds(settings, "SEMAPHORE_LEASE", 15.0, least=0.1)
-        recovery_wait = _seconds(settings, "SEMAPHORE_RECOVERY_WAIT", lease, least=0.0)
-        timeout = None
-        if settings.get("SEMAPHORE_ACQUIRE_TIMEOUT") is not None:
-            timeout = _seconds(settings, "SEMAPHORE_ACQUIRE_TIMEOUT", 0.0, least=0.001)
-        url, url_from = _url(settings)
+        ours = {name: setting.read(settings) for name, setting in SETTINGS.items()}
+        url, url_from = _server(settings)
         return cls(
             url=url,
             url_from=url_from,
-            limits=_limits(settings),
-            scope=_one_of(settings, "SEMAPHORE_SCOPE", SCOPES),
-            lease=lease,
-            acquire_timeout=timeout,
-            recovery_wait=recovery_wait,
-            metrics_port=_port(settings, "SEMAPHORE_METRICS_PORT"),
-            metrics_host=_host(settings, "SEMAPHORE_METRICS_HOST", "127.0.0.1"),
-            prefix=check_prefix(settings.get("SEMAPHORE_PREFIX", "semaphore"), "SEMAPHORE_PREFIX"),
-            node=settings.get("SEMAPHORE_NODE") or default_node(),
-            backoff=_backoff(settings),
-            backoff_codes=_statuses(settings, "SEMAPHORE_BACKOFF_CODES", (429, 503)),
-            backoff_times=_count(settings, "SEMAPHORE_BACKOFF_TIMES", 10),
-            obey_crawl_delay=_truth(
-                settings, "SEMAPHORE_OBEY_CRAWL_DELAY", settings.getbool("ROBOTSTXT_OBEY")
+            limits=parse_limits(
+                ours["SEMAPHORE_LIMITS"],
+                _dict(settings.get("DOWNLOAD_SLOTS"), "DOWNLOAD_SLOTS", settings),
+                _default_limit(settings),
+                "SEMAPHORE_LIMITS",
             ),
-            max_crawl_delay=_seconds(settings, "SEMAPHORE_MAX_CRAWL_DELAY", 60.0, least=0.0),
+            scope=ours["SEMAPHORE_SCOPE"],
+            lease=ours["SEMAPHORE_LEASE"],
+            acquire_timeout=ours["SEMAPHORE_ACQUIRE_TIMEOUT"],
+            recovery_wait=ours["SEMAPHORE_RECOVERY_WAIT"],
+            prefix=ours["SEMAPHORE_PREFIX"],
+            node=ours["SEMAPHORE_NODE"],
+            obey_crawl_delay=ours["SEMAPHORE_OBEY_CRAWL_DELAY"],
+            max_crawl_delay=ours["SEMAPHORE_MAX_CRAWL_DELAY"],
+            backoff=Backoff(ours["SEMAPHORE_BACKOFF_START"], ours["SEMAPHORE_BACKOFF_MAX"]),
+            backoff_codes=ours["SEMAPHORE_BACKOFF_CODES"],
+            backoff_times=ours["SEMAPHORE_BACKOFF_TIMES"],
+            metrics_port=ours["SEMAPHORE_METRICS_PORT"],
+            metrics_host=ours["SEMAPHORE_METRICS_HOST"],
         )
 
 
 def is_enabled(settings: BaseSettings) -> bool:
-    """Whether `SEMAPHORE_ENABLED` is on. A bad value ends the crawl here."""
+    """True unless `SEMAPHORE_ENABLED` is off. A value that is not allowed ends the crawl."""
     try:
-        return _truth(settings, "SEMAPHORE_ENABLED", True)
+        return bool(SETTINGS["SEMAPHORE_ENABLED"].read(settings))
     except SettingsError as error:
         end_crawl(error)
 
 
-def _url(settings: BaseSettings) -> tuple[str | None, str]:
+def _server(settings: BaseSettings) -> tuple[str | None, str]:
+    """The server's URL, and where it was set: in the settings, else in the environment."""
     for name in URLS:
         if settings.get(name):
             return str(settings.get(name)), name
     return url_from_environment()
 
 
-def _limits(settings: BaseSettings) -> Limits:
-    where = "CONCURRENT_REQUESTS_PER_DOMAIN"
-    try:
-        concurrency = int(settings.get(where))
-        if concurrency != float(settings.get(where)):
-            raise ValueError
-    except (TypeError, ValueError):
-        concurrency = 0
-    if concurrency < 1:
-        raise SettingsError(f"{where} = {settings.get(where)!r}: allowed is an integer >= 1")
-    default = Limit(
-        concurrency,
-        _seconds(settings, "DOWNLOAD_DELAY", 0.0, least=0.0),
-        _jitter(settings),
-    )
-    return parse_limits(
-        _dict(settings, "SEMAPHORE_LIMITS"),
-        _dict(settings, "DOWNLOAD_SLOTS"),
-        default,
-        "SEMAPHORE_LIMITS",
-    )
-
-
-def _backoff(settings: BaseSettings) -> Backoff:
-    start = _seconds(settings, "SEMAPHORE_BACKOFF_START", 1.0, least=0.001)
-    return Backoff(start, _seconds(settings, "SEMAPHORE_BACKOFF_MAX", max(300.0, start), start))
-
-
-def _statuses(settings: BaseSettings, name: str, default: tuple[int, ...]) -> frozenset[int]:
-    value = settings.get(name)
-    try:
-        statuses = default if value is None else [int(status) for status in settings.getlist(name)]
-        if not all(100 <= status <= 599 for status in statuses):
-            raise ValueError
-    except (TypeError, ValueError):
-        raise SettingsError(
-            f"{name} = {value!r}: allowed is a list of HTTP statuses, like [429, 503], or []"
-        ) from None
-    return frozenset(statuses)
-
-
-def _count(settings: BaseSettings, name: str, default: int) -> int:
-    number = _seconds(settings, name, float(default), least=0.0)
-    if number != int(number):
-        raise SettingsError(f"{name} = {settings.get(name)!r}: allowed is an integer >= 0")
-    return int(number)
+def _default_limit(settings: BaseSettings) -> Limit:
+    """What Scrapy's own settings say, which with the add-on holds for all nodes together."""
+    name = "CONCURRENT_REQUESTS_PER_DOMAIN"
+    concurrency = check_integer(settings.get(name), name, least=1, text=True)
+    return Limit(concurrency, _number(settings, "DOWNLOAD_DELAY", 0.0), _jitter(settings))
 
 
 def _jitter(settings: BaseSettings) -> float:
@@ -155,70 +337,10 @@ def _jitter(settings: BaseSettings) -> float:
     old, new = "RANDOMIZE_DOWNLOAD_DELAY", "DOWNLOAD_DELAY_JITTER"
     if (settings.getpriority(old) or 0) > (settings.getpriority(new) or 0):
         return 0.5 if settings.getbool(old) else 0.0
-    return min(1.0, _seconds(settings, new, 0.5, least=0.0))
+    return min(1.0, _number(settings, new, 0.5))
 
 
-def _dict(settings: BaseSettings, name: str) -> Mapping[str, Any]:
-    value = settings.get(name) or {}
-    if isinstance(value, str):  # from the command line
-        try:
-            value = json.loads(value)
-        except ValueError:
-            value = None
-    if not isinstance(value, Mapping):
-        raise SettingsError(
-            f"{name} = {settings.get(name)!r}: allowed is a dict of hosts to limits, on the "
-            "command line as JSON, like '{\"example.com\": 2}'"
-        )
-    return value
-
-
-def _seconds(settings: BaseSettings, name: str, default: float, least: float) -> float:
+def _number(settings: BaseSettings, name: str, default: float) -> float:
+    """One of Scrapy's settings: a number >= 0."""
     value = settings.get(name)
-    try:
-        seconds = default if value is None else float(value)
-        if isinstance(value, bool) or not least <= seconds <= LONGEST_S:
-            raise ValueError
-    except (TypeError, ValueError):
-        raise SettingsError(
-            f"{name} = {value!r}: allowed is a number >= {least:g} and <= 1e9"
-        ) from None
-    return seconds
-
-
-def _port(settings: BaseSettings, name: str) -> int | None:
-    value = settings.get(name)
-    if value is None or value == "":  # as an environment has it that does not set it
-        return None
-    try:
-        port = int(value)
-        if isinstance(value, bool) or port != float(value) or not 0 <= port <= 65535:
-            raise ValueError
-    except (TypeError, ValueError, OverflowError):
-        raise SettingsError(
-            f"{name} = {value!r}: allowed is a port, 0 (any that is free) to 65535, or None"
-        ) from None
-    return port
-
-
-def _host(settings: BaseSettings, name: str, default: str) -> str:
-    value = settings.get(name) or default
-    if not isinstance(value, str):
-        raise SettingsError(
-            f"{name} = {value!r}: allowed is an address to listen on, like '127.0.0.1' or '0.0.0.0'"
-        )
-    return value
-
-
-def _truth(settings: BaseSettings, name: str, default: bool) -> bool:
-    try:
-        return settings.getbool(name, default)
-    except ValueError:
-        raise SettingsError(f"{name} = {settings.get(name)!r}: allowed is True or False") from None
-
-
-def _one_of(settings: BaseSettings, name: str, allowed: tuple[str, ...]) -> str:
-    value = settings.get(name) or allowed[0]
-    if value not in allowed:
-        raise SettingsError(f"{name} = {value!r}: allowed is {' or '.join(map(repr, allowed))}")
-    return str(value)
+    return check_number(default if value is None else value, name, text=True)

@@ -1,4 +1,4 @@
-"""What a crawl goes by, said at its start: Scrapy's log shows only what the add-on made of it."""
+"""Log lines at the start of a crawl: its node, its server, its limit, and likely mistakes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from semaphore_middleware.model.hosts import host_within, normal_host
 from semaphore_middleware.model.limits import Limits
 from semaphore_middleware.redis.connection import Server
-from semaphore_middleware.scrapy.settings import NAMES
+from semaphore_middleware.scrapy.settings import SETTINGS
 
 if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
@@ -17,35 +17,37 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-def introduce(node: str, url: str, is_embedded: bool, limits: Limits) -> None:
-    """Say who this is, with whom it shares, and what."""
+def log_start(node: str, url: str, is_embedded: bool, limits: Limits) -> None:
+    """Log this node's name, the server, and the default limit. Scrapy's own list of settings shows
+    only what the add-on has made of them.
+    """
     default = limits.default
     assert default is not None  # CONCURRENT_REQUESTS_PER_DOMAIN has a number
-    delay = f", {default.delay:g} s from one start to the next" if default.delay else ""
-    whose = " (embedded, for this user's crawls on this machine only)" if is_embedded else ""
+    delay = f", delay {default.delay:g} s" if default.delay else ""
+    embedded = " (embedded: only for this user's crawls on this machine)" if is_embedded else ""
     logger.info(
-        "This is node %s. All nodes at %s%s together have at most %d open at a site%s, where no "
-        "other limit is set for it.",
+        "Node %s shares its limits with all nodes at %s%s. Default limit of a site: concurrency "
+        "%d%s.",
         node,
         Server(url, 1),  # shows no password
-        whose,
+        embedded,
         default.concurrency,
         delay,
     )
 
 
 def warn_of_mistakes(settings: BaseSettings, limits: Limits) -> None:
-    """What is allowed, and yet can hardly be meant."""
+    """Warn of settings that are allowed, but hardly meant."""
     for name in sorted(settings):
-        if name.startswith("SEMAPHORE_") and name not in NAMES:
-            alike = get_close_matches(name, NAMES, 1, cutoff=0.8)
+        if name.startswith("SEMAPHORE_") and name not in SETTINGS:
+            alike = get_close_matches(name, SETTINGS, 1, cutoff=0.8)
             hint = f"; did you mean {alike[0]}?" if alike else ""
             logger.warning("%s: there is no such setting%s", name, hint)
     for name in limits.exact:
         if name == normal_host(name) and (host := host_within(name)):
             logger.warning(
-                "SEMAPHORE_LIMITS[%r]: a site goes by its host alone, %r. This one is for requests "
-                "with that text as their meta['semaphore_scope'].",
+                "SEMAPHORE_LIMITS[%r] is not the name of a site: write its host alone, %r. As it "
+                "is, this limit holds only for requests with this meta['semaphore_scope'].",
                 name,
                 host,
             )

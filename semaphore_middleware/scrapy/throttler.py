@@ -1,10 +1,10 @@
-"""One a crawler: where its requests get their permits, and give them back.
+"""Permits for a crawler's requests: each crawler has one throttler.
 
-The way of a request: the middleware calls `enter`, which waits for a permit; the transfer runs in
-`transfer`, which ends it if the permit is lost. The permit goes back at whichever comes first: the
-end of the transfer, or the end of Scrapy's `fetch`. That one comes on every path, whatever other
-middlewares do, so nothing can leak. Where the middleware is used without the add-on's downloader, a
-signal tells of the one, and the end of the task that `fetch` runs in of the other.
+`acquire_for` waits for a request's permit, and `transfer` downloads under it. A permit goes back
+through one of two doors, whichever comes first:
+
+- `end_transfer`, when the transfer has ended;
+- `release_for`, when Scrapy's `fetch` is over: that comes on every path, whatever middlewares do.
 """
 
 from __future__ import annotations
@@ -12,29 +12,27 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, WeakSet
 
 from scrapy import signals
 from scrapy.exceptions import CloseSpider, IgnoreRequest
 
-from semaphore_middleware.core.observer import Event, Observer, PermitWaiting
+from semaphore_middleware.core.observer import Observer
 from semaphore_middleware.core.permit import Permit
 from semaphore_middleware.core.semaphore import FairSemaphore
-from semaphore_middleware.errors import ClosedError, SemaphoreError
+from semaphore_middleware.errors import ClosedError, SemaphoreError, SettingsError
 from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.redis import embedded
-from semaphore_middleware.scrapy.backpressure import Waiters
-from semaphore_middleware.scrapy.collector import spare_the_collector
-from semaphore_middleware.scrapy.concurrency import Hands
+from semaphore_middleware.scrapy.backpressure import Backpressure
+from semaphore_middleware.scrapy.concurrency import LocalConcurrency
 from semaphore_middleware.scrapy.engine import Engine, check_reactor, end_crawl
-from semaphore_middleware.scrapy.responses import REFUSALS, Answers, RequestRefused
+from semaphore_middleware.scrapy.responses import REFUSALS_KEY, RequestRefused, ResponseClassifier
 from semaphore_middleware.scrapy.robotstxt import CrawlDelayFound, CrawlDelays
 from semaphore_middleware.scrapy.scopes import scope_finder
 from semaphore_middleware.scrapy.settings import SemaphoreSettings
-from semaphore_middleware.scrapy.startup import introduce, warn_of_mistakes
+from semaphore_middleware.scrapy.startup import log_start, warn_of_mistakes
 from semaphore_middleware.telemetry.long_waits import LongWaits
-from semaphore_middleware.telemetry.prometheus import Metrics
 from semaphore_middleware.telemetry.stats import SemaphoreStats
 
 if TYPE_CHECKING:
@@ -45,205 +43,211 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_gates: WeakKeyDictionary[Crawler, Gate] = WeakKeyDictionary()
+STOP_CHECK_INTERVAL_S = 0.5
+"""How often a crawl that waits for its server looks whether it was stopped."""
+
+_throttlers: WeakKeyDictionary[Crawler, Throttler] = WeakKeyDictionary()
 
 
-def gate_of(crawler: Crawler) -> Gate:
-    """The gate of this crawler, made when first asked for. Bad settings end the crawl here."""
-    if crawler not in _gates:
+def throttler_of(crawler: Crawler) -> Throttler:
+    """The throttler of this crawler, made by the first call. Bad settings end the crawl here."""
+    if crawler not in _throttlers:
         try:
-            _gates[crawler] = Gate(crawler)
+            _throttlers[crawler] = Throttler(crawler)
         except SemaphoreError as error:
             end_crawl(error)
-    return _gates[crawler]
+    return _throttlers[crawler]
 
 
-class Gate(Observer):
+class Throttler:
+    """Gets permits for a crawler's requests, and gives them back."""
+
     def __init__(self, crawler: Crawler) -> None:
         check_reactor(crawler)
-        self.settings = SemaphoreSettings.read(crawler.settings)
+        self.settings = settings = SemaphoreSettings.read(crawler.settings)
         self._crawler = crawler
         self._engine = Engine(crawler)
-        observers = self._observers()
-        self.scope_of = scope_finder(self.settings.scope)
-        self.waiters = Waiters(self.scope_of, self.settings.limits, self._engine.wake_soon)
-        self.answers = Answers(self.settings.backoff_codes, self.settings.backoff_times)
-        self._delays = CrawlDelays(crawler.settings, self.settings.max_crawl_delay)
-        self._lodger = embedded.lodge() if self.settings.url is None else None
-        self.url = self._lodger.url if self._lodger else self.settings.url
+        self.scope_of = scope_finder(settings.scope)
+        self.backpressure = Backpressure(
+            self.scope_of, settings.limits, on_room=self._engine.wake_soon
+        )
+        self.local_concurrency = LocalConcurrency(crawler.settings.getint("CONCURRENT_REQUESTS"))
+        self.responses = ResponseClassifier(settings.backoff_codes, settings.backoff_times)
+        self._crawl_delays = CrawlDelays(crawler.settings, settings.max_crawl_delay)
+        self._embedded = embedded.lodge() if settings.url is None else None
+        self.url = self._embedded.url if self._embedded else settings.url
         self._semaphore = FairSemaphore(
             self.url,
-            node=self.settings.node,
-            lease=self.settings.lease,
-            recovery_wait=self.settings.recovery_wait,
-            prefix=self.settings.prefix,
-            backoff=self.settings.backoff,
-            url_from=self.settings.url_from,
-            observers=observers,
+            node=settings.node,
+            lease=settings.lease,
+            recovery_wait=settings.recovery_wait,
+            prefix=settings.prefix,
+            backoff=settings.backoff,
+            url_from=settings.url_from,
+            observers=self._observers(),
         )
         self.node = self._semaphore.node
-        self.sees_transfers = False
-        """Whether `transfer` is used; else signals tell."""
-        self.hands = Hands(crawler.settings.getint("CONCURRENT_REQUESTS"))
         self._permits: dict[Request, Permit] = {}
-        self._on_wire: dict[Request, asyncio.Task[Any] | None] = {}
-        """What ends the transfer; None where only signals tell of it."""
-        self._sent_back: WeakSet[Request] = WeakSet()
+        self._transfers: dict[Request, asyncio.Task[Any] | None] = {}
+        """Requests on the wire, and the tasks that they run in; None: only signals tell of them."""
+        self._returned: WeakSet[Request] = WeakSet()
+        """Copies that went back to the scheduler because the spider is closing."""
         self._opened = asyncio.Event()
         self._failed = False
         self._retries = crawler.settings.getbool("RETRY_ENABLED")
         connect = crawler.signals.connect
         connect(self._open, signals.spider_opened)
         connect(self._close, signals.spider_closed)
-        if self.settings.obey_crawl_delay:
+        if settings.obey_crawl_delay:
             connect(self._robots_parsed, signals.robots_parsed)
 
-    # A request's way ----------------------------------------------------------------------------
+    def _observers(self) -> list[Observer]:
+        # The crawler has no stats yet when the add-on makes the throttler.
+        stats = SemaphoreStats(lambda: self._crawler.stats)
+        observers: list[Observer] = [self.backpressure, self.local_concurrency, stats, LongWaits()]
+        if (port := self.settings.metrics_port) is not None:
+            try:
+                from semaphore_middleware.telemetry.prometheus import Metrics
+            except ImportError:
+                raise SettingsError(
+                    f"SEMAPHORE_METRICS_PORT = {port}: this needs prometheus-client; "
+                    "install it with: pip install 'scrapy-semaphore[metrics]'"
+                ) from None
+            observers.append(Metrics(self.settings.metrics_host, port, stats.acquired_of))
+        return observers
 
-    async def enter(self, request: Request) -> Request | None:
-        """Wait for this request's permit. Returns a request when it is to go back to the scheduler.
+    # A request ----------------------------------------------------------------------------------
 
-        Raises `AcquireTimeoutError`, and `IgnoreRequest` once the spider is closing.
+    async def acquire_for(self, request: Request) -> Request | None:
+        """Wait for a request's permit, if it needs one. Runs in the task of the request's `fetch`.
+
+        Returns a request that is to go back to the scheduler, if the spider is closing. Raises
+        `AcquireTimeoutError`; and `IgnoreRequest`, if the request went back and was fetched again.
         """
         scope = self.scope_of(request)
-        limit = self._limit_of(request, scope)
+        limit = self.settings.limits.of(scope) if scope is not None else None
         if scope is None or limit is None:
             return None
+        limit = self._crawl_delays.apply(limit, request)
         await self._opened.wait()
         try:
-            permit = await self._take(request, scope, limit)
+            permit = await self._acquire(request, scope, limit)
         except ClosedError:
-            return self._send_back(request)
+            return self._return_to_scheduler(request)
         if request in self._permits:
             permit.release()
-            self.hands.free()
+            self.local_concurrency.release()
             raise SemaphoreError(f"{request} is being fetched already; yield a copy of it")
         self._permits[request] = permit
-        self.waiters.got_permit(request)
-        if not self.sees_transfers:
-            task = asyncio.current_task()
-            assert task is not None, "Scrapy runs each fetch in a task of its own"
-            task.add_done_callback(lambda _: self.answered(request))
+        self.backpressure.acquired(request)
+        task = asyncio.current_task()
+        assert task is not None, "Scrapy runs each fetch in a task of its own"
+        task.add_done_callback(lambda _: self.release_for(request))
         return None
 
-    def _limit_of(self, request: Request, scope: str | None) -> Limit | None:
-        limit = self.settings.limits.of(scope) if scope is not None else None
-        return self._delays.applied_to(limit, request) if limit is not None else None
-
-    async def _take(self, request: Request, scope: str, limit: Limit) -> Permit:
-        """A permit, and a hand of this node's to use it. CONCURRENT_REQUESTS holds for those who
-        come out of a line as well: a permit that would have to wait for it long goes to others.
+    async def _acquire(self, request: Request, scope: str, limit: Limit) -> Permit:
+        """A permit, and a place in this node's CONCURRENT_REQUESTS. A permit for which no place is
+        free soon goes to other nodes, and the request asks again when there is one.
         """
         timeout = self.settings.acquire_timeout
         while True:
-            permit = await self._semaphore.acquire(scope, limit, timeout, request)
+            permit = await self._semaphore.acquire(scope, limit, timeout, owner=request)
             try:
-                if await self.hands.take():
-                    if not permit.withdrawn:
-                        return permit
-                    self.hands.free()
-                    permit.release()
-                    continue
+                has_place = await self.local_concurrency.acquire()
             except BaseException:
                 permit.release()
                 raise
+            if has_place and not permit.withdrawn:
+                return permit
             permit.release()
-            await self.hands.wait()
-
-    def on_event(self, event: Event) -> None:
-        """Of the semaphore's events, a request that has to wait is of interest here."""
-        if isinstance(event, PermitWaiting):
-            self.waiters.stands_in_line(cast("Request", event.permit.owner))
-            self.hands.call_one()  # this one may have been called, and has no use for free hands
+            if has_place:  # meanwhile the site has refused a request: wait for its backoff
+                self.local_concurrency.release()
+            else:
+                await self.local_concurrency.park()
 
     async def transfer(
         self, request: Request, download: Callable[[Request], Awaitable[Response]]
     ) -> Response:
-        """Download under the request's permit, if it has one. The transfer is cancelled, and raises
-        `PermitLostError`, with the permit, which goes back at its end.
+        """Download under the request's permit, if it has one. If the permit is lost, the transfer
+        is cancelled, and raises `PermitLostError`.
         """
         permit = self._permits.get(request)
         if permit is None:
             return await download(request)
-        self._on_wire[request] = asyncio.current_task()
+        self.start_transfer(request, asyncio.current_task())
         try:
             with permit.until_lost():
                 response = await download(request)
-            self.answers.hear(permit, request, response)
+            self.record_response(request, response)
             return response
         except Exception as error:
-            self.answers.hear_failure(permit, error)
+            self.responses.record_failure(permit, error)
             raise
         finally:
-            self._left_wire(request)
+            self.end_transfer(request)
 
-    def _reached_wire(self, request: Request) -> None:
-        self._on_wire[request] = None
+    def start_transfer(self, request: Request, task: asyncio.Task[Any] | None = None) -> None:
+        """A request goes on the wire, in a task that can be cancelled if there is one."""
+        self._transfers[request] = task
 
-    def _downloaded(self, request: Request, response: Response) -> None:
+    def record_response(self, request: Request, response: Response) -> None:
+        """The site has responded to a request: note on its permit how."""
         if permit := self._permits.get(request):
-            self.answers.hear(permit, request, response)
+            self.responses.record_response(permit, request, response)
 
-    def _left_wire(self, request: Request) -> None:
-        self._on_wire.pop(request, None)
-        self._give_back(request)
+    def end_transfer(self, request: Request) -> None:
+        """A request's transfer has ended: give its permit back."""
+        self._transfers.pop(request, None)
+        self._release(request)
 
-    def answered(self, request: Request) -> None:
-        """Give the permit back unless something is on the wire, as it is after a cancellation."""
-        if request not in self._on_wire:
-            self._give_back(request)
+    def release_for(self, request: Request) -> None:
+        """A request's `fetch` is over: give its permit back, unless it is still on the wire, as it
+        is after a cancellation.
+        """
+        if request not in self._transfers:
+            self._release(request)
 
-    def _give_back(self, request: Request) -> None:
+    def _release(self, request: Request) -> None:
         permit = self._permits.pop(request, None)
         if permit is not None:
             permit.release()
-            self.waiters.gave_back(request)
-            self.hands.free()
+            self.backpressure.released(request)
+            self.local_concurrency.release()
 
-    def again(self, request: Request) -> Request | None:
-        """The request to make later in place of one that the site refused, if any."""
-        if not self.answers.refused(request):
-            request.meta.pop(REFUSALS, None)
+    def retry_request(self, request: Request) -> Request | None:
+        """A copy of a refused request, to be made later; None if it was not refused, or if there
+        are to be no retries.
+        """
+        if not self.responses.was_refused(request):
+            request.meta.pop(REFUSALS_KEY, None)
             return None
         self._semaphore.emit(RequestRefused())
-        return self.answers.again(request) if self._retries else None
+        return self.responses.retry_request(request) if self._retries else None
 
-    def _send_back(self, request: Request) -> Request:
-        """To the scheduler, which keeps it under JOBDIR or in a shared frontier.
+    def _return_to_scheduler(self, request: Request) -> Request:
+        """A copy for the scheduler, which keeps it under JOBDIR or in a shared frontier.
 
-        `engine.download_async` would fetch it again at once instead: it gets it only once.
+        `engine.download_async` fetches the copy at once instead, and so comes here again.
         """
-        if request in self._sent_back:
+        if request in self._returned:
             raise IgnoreRequest("the spider is closing")
-        again = request.replace(dont_filter=True)
-        self._sent_back.add(again)
-        return again
+        copy = request.replace(dont_filter=True)
+        self._returned.add(copy)
+        return copy
 
-    # The crawl's way ----------------------------------------------------------------------------
-
-    def _observers(self) -> list[Observer]:
-        # The crawler has no stats yet when an add-on makes the gate.
-        stats = SemaphoreStats(lambda: self._crawler.stats)
-        metrics = Metrics.of(self.settings.metrics_host, self.settings.metrics_port, stats)
-        return [stats, LongWaits(), *([metrics] if metrics else []), self]
+    # The crawl ----------------------------------------------------------------------------------
 
     def _robots_parsed(self, robotparser: RobotParser, request: Request) -> None:
-        if self._delays.heard(robotparser, request):
+        if self._crawl_delays.learn(robotparser, request):
             self._semaphore.emit(CrawlDelayFound())
 
     async def _open(self) -> None:
-        if not self.sees_transfers:
-            connect = self._crawler.signals.connect
-            connect(self._reached_wire, signals.request_reached_downloader)
-            connect(self._downloaded, signals.response_downloaded)
-            connect(self._left_wire, signals.request_left_downloader)
-            connect(self.answers.received, signals.response_received)
         self._engine.before_close(self._drain)
-        spare_the_collector()
-        introduce(self.node, self.url or "", self._lodger is not None, self.settings.limits)
-        warn_of_mistakes(self._crawler.settings, self.settings.limits)
+        limits = self.settings.limits
+        log_start(self.node, self.url or "", self._embedded is not None, limits)
+        warn_of_mistakes(self._crawler.settings, limits)
         try:
-            await self._open_while_wanted()
+            await self._open_unless_stopped()
         except SemaphoreError as error:
             logger.error("%s", error)
             self._failed = True
@@ -251,35 +255,35 @@ class Gate(Observer):
         finally:
             self._opened.set()
 
-    async def _open_while_wanted(self) -> None:
-        """A crawl that is stopped before it has begun sends no signal, so look now and then."""
+    async def _open_unless_stopped(self) -> None:
+        """Wait for the server. A crawl that is stopped now sends no signal, so look regularly."""
         crawling = self._crawler.crawling  # not in `scrapy shell`
         opening = asyncio.ensure_future(self._semaphore.open())
         while not opening.done():
             if crawling and not self._crawler.crawling:
                 opening.cancel()
                 raise CloseSpider("shutdown")
-            await asyncio.wait({opening}, timeout=0.5)
+            await asyncio.wait({opening}, timeout=STOP_CHECK_INTERVAL_S)
         await opening
 
     def _drain(self) -> None:
-        """A spider that closes waits for its downloads. Those that wait for a permit would hold it
-        up, and be lost under JOBDIR.
+        """Send requests that wait for permits back to the scheduler. A spider that closes waits for
+        its downloads: they would hold it up, and be lost under JOBDIR.
         """
         self._semaphore.drain()
-        self.hands.refuse_all(ClosedError("the spider is closing"))
+        self.local_concurrency.fail_all(ClosedError("the spider is closing"))
 
     async def _close(self) -> None:
         # Scrapy goes on with the transfer of a cancelled fetch, even past the end of the crawl.
-        transfers = [task for task in self._on_wire.values() if task is not None]
+        transfers = [task for task in self._transfers.values() if task is not None]
         for task in transfers:
             task.cancel()
         await asyncio.gather(*transfers, return_exceptions=True)
-        for request in list(self._permits):  # those that are not watched: no add-on
-            self._give_back(request)
+        for request in list(self._permits):  # without a task, nothing can cancel the transfer
+            self.end_transfer(request)
         await self._semaphore.close()
-        if self._lodger is not None:
-            self._lodger.leave()
+        if self._embedded is not None:
+            self._embedded.leave()
         if self._failed:
             self._engine.end_with_failure()
-        _gates.pop(self._crawler, None)
+        _throttlers.pop(self._crawler, None)

@@ -1,144 +1,215 @@
-"""What a node tells Prometheus.
+"""Metrics of this node for Prometheus, served by prometheus_client.
 
-Only what time would wipe out is counted as it happens: how long each request waited, and how long
-the server took. All else is looked up when somebody asks, in the places where it is known anyway.
-Without `SEMAPHORE_METRICS_PORT` nothing of this exists, and prometheus-client is not imported.
+Import it only where metrics are wanted: without them a crawl needs no prometheus_client.
 """
 
 from __future__ import annotations
 
+import asyncio
+import io
 import logging
-from bisect import bisect_left
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import socket
+import threading
+from collections import Counter as Tally
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from hashlib import sha256
-from typing import TYPE_CHECKING
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler
 
-from semaphore_middleware.core.observer import Event, Observer, PermitGranted, RoundTrip
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    Info,
+    Metric,
+    make_wsgi_app,
+)
+from prometheus_client.exposition import ThreadingWSGIServer
+
+from semaphore_middleware.core.observer import (
+    AcquireTimedOut,
+    BackoffStarted,
+    Event,
+    Observer,
+    PermitGranted,
+    PermitLost,
+    Reconnected,
+    RoundTrip,
+    StoreLost,
+)
 from semaphore_middleware.core.permit import Stage
 from semaphore_middleware.core.semaphore import FairSemaphore
-from semaphore_middleware.errors import SettingsError
 from semaphore_middleware.model.rules import LIMITLESS
-from semaphore_middleware.telemetry.endpoint import Endpoint
-from semaphore_middleware.telemetry.stats import SemaphoreStats
-
-if TYPE_CHECKING:
-    from prometheus_client import Metric
 
 logger = logging.getLogger(__name__)
 
-WAITS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)  # seconds
-ROUND_TRIPS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
+WAIT_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+ROUND_TRIP_BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
 
-NAMED = 50  # scopes that have series of their own, in the whole life of a crawl
-FIRST = 25  # of these, so many are the first; the others must be busy, as a broad crawl's are not
-BUSY = 100  # permits from which on a scope is
-OTHERS = "(others)"  # what all further scopes are called together
-LONG = 100  # characters of a scope's name, above which it is cut
+NAMED_SCOPES_MAX = 50  # scopes with series of their own, in the whole life of a crawl
+FIRST_NAMED_SCOPES = (
+    25  # the first so many scopes get series at once, later ones when they are busy
+)
+BUSY_SCOPE_PERMITS = 100  # permits acquired, from which on a scope counts as busy
+OTHERS = "(others)"  # the label of all further scopes together
+LABEL_CHARS_MAX = 100  # a longer scope is cut
 
-EVENTS = {  # of SemaphoreStats: their counters, and what these say
-    "lost": ("semaphore_permits_lost", "Permits that could not be renewed in time."),
-    "backoffs": ("semaphore_backoffs", "Times a site said 'not now' to this node."),
-    "timeouts": ("semaphore_timeouts", "Requests that waited longer than they may."),
-    "reconnects": ("semaphore_reconnects", "Connections to the server that were lost."),
-    "store_losses": ("semaphore_store_losses", "Times the server was new or had lost its data."),
-}
-
-
-class Histogram:
-    __slots__ = ("_bounds", "_counts", "sum")
-
-    def __init__(self, bounds: Sequence[float]) -> None:
-        self._bounds = bounds
-        self._counts = [0] * (len(bounds) + 1)
-        self.sum = 0.0
-
-    def observe(self, seconds: float) -> None:
-        self._counts[bisect_left(self._bounds, seconds)] += 1
-        self.sum += seconds
-
-    @property
-    def count(self) -> int:
-        return sum(self._counts)
-
-    def buckets(self) -> list[tuple[str, float]]:
-        """Each bound with how many were not above it, as Prometheus wants them."""
-        cumulative, buckets = 0, []
-        for bound, count in zip((*map(float, self._bounds), "+Inf"), self._counts, strict=True):
-            cumulative += count
-            buckets.append((str(bound), float(cumulative)))
-        return buckets
+VISIT_TIMEOUT_S = 10.0  # a visitor who is silent for longer is sent away
+SHUTDOWN_POLL_S = 0.1  # how often the server looks whether it is to end
 
 
 class Series:
-    """Of one scope, or of all the others together."""
+    """The series of one scope, or of all the others together."""
 
-    __slots__ = ("limit", "name", "waits")
+    __slots__ = ("granted", "held", "name", "waiting", "waits")
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, metrics: ScopeMetrics, name: str) -> None:
         self.name = name
-        self.waits = Histogram(WAITS)
-        self.limit: int | None = None
-        """When last heard of."""
+        self.held = metrics.held.labels(name)
+        self.waiting = metrics.waiting.labels(name)
+        self.granted = metrics.granted.labels(name)
+        self.waits = metrics.waits.labels(name)
 
 
-class Scopes:
-    """Scopes to series. Prometheus keeps each name that it ever saw, so a crawl gives few. And it
-    takes none back: a counter that went to another name would go down here, and jump there. What a
-    scope had before it got its name stays with the others.
+class ScopeMetrics:
+    """The metrics that are labelled with a scope; only few scopes get a label of their own.
+
+    Prometheus keeps every label that it ever saw, and a broad crawl visits more sites than it can
+    keep. So the first scopes get one, then some that prove busy, and the rest share "(others)". A
+    label is never taken back: a counter that went to another label would go down here, and jump
+    there. For the same reason what a scope had before it got its label stays with the others.
+
+    `acquired_of` returns how many permits of a scope this node has acquired.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, acquired_of: Callable[[str], int]) -> None:
+        self._acquired_of = acquired_of
         self._named: dict[str, Series] = {}
-        self._others = Series(OTHERS)
+        self._others: Series | None = None
+        options: dict[str, Any] = {"labelnames": ["scope"], "registry": None}
+        self.held = Gauge("semaphore_permits_held", "Permits that this node holds.", **options)
+        self.waiting = Gauge(
+            "semaphore_requests_waiting",
+            "Requests of this node that have asked for a permit and have none.",
+            **options,
+        )
+        self.limit = Gauge(
+            "semaphore_limit",
+            "How many may hold a permit on all nodes together, as this node last heard.",
+            **options,
+        )
+        self.granted = Counter(
+            "semaphore_permits_granted", "Permits that requests of this node got.", **options
+        )
+        self.waits = Histogram(
+            "semaphore_wait_seconds",
+            "From asking for a permit to getting it.",
+            buckets=WAIT_BUCKETS_S,
+            **options,
+        )
 
-    def of(self, scope: str, acquired: Callable[[str], int] = lambda _: 0) -> Series:
-        """`acquired` tells how many permits of a scope there were."""
+    def of(self, scope: str) -> Series:
+        """The series that count this scope."""
         series = self._named.get(scope)
         if series is not None:
             return series
         number = len(self._named)
-        name = label(scope)
-        if name == OTHERS or number >= NAMED or (number >= FIRST and acquired(scope) < BUSY):
-            return self._others
-        series = self._named[scope] = Series(name)
+        name = scope_label(scope)
+        is_first = number < FIRST_NAMED_SCOPES
+        is_busy = number < NAMED_SCOPES_MAX and self._acquired_of(scope) >= BUSY_SCOPE_PERMITS
+        if name == OTHERS or not (is_first or is_busy):
+            return self._of_others()
+        series = self._named[scope] = Series(self, name)
+        if number + 1 == FIRST_NAMED_SCOPES:
+            self._of_others()  # its counters are to start at 0, not when the first one comes
         return series
 
-    def __iter__(self) -> Iterator[tuple[str | None, Series]]:
-        """Each series and its scope; None: several."""
-        yield from self._named.items()
-        if len(self._named) >= FIRST or self._others.waits.count:
-            yield None, self._others
+    def _of_others(self) -> Series:
+        if self._others is None:
+            self._others = Series(self, OTHERS)
+        return self._others
+
+    def set_gauges(self, semaphore: FairSemaphore) -> None:
+        """Set what is held, waiting and allowed at this moment.
+
+        Waiting is also who has asked and got no answer: while the server is away, that is everyone.
+        """
+        held: Tally[Series] = Tally()
+        waiting: Tally[Series] = Tally()
+        for permit in semaphore.permits():
+            (held if permit.stage is Stage.HELD else waiting)[self.of(permit.scope)] += 1
+        for series in (*self._named.values(), *([self._others] if self._others else [])):
+            series.held.set(held[series])
+            series.waiting.set(waiting[series])
+        for scope, series in self._named.items():  # a limit of several scopes would mean nothing
+            if (limit := semaphore.limit_of(scope)) is not None:
+                self.limit.labels(series.name).set(limit if limit < LIMITLESS else float("inf"))
 
 
 class Metrics(Observer):
-    def __init__(self, host: str, port: int, stats: SemaphoreStats) -> None:
+    """Counts a node's events, and serves them with the state of its permits to Prometheus.
+
+    Visitors are served in threads. Counters and histograms are counted on the event loop and have
+    locks of their own. The permits belong to the event loop, so when a visitor asks, the gauges are
+    set there, all in one turn: they show one moment, and cost nothing between two visits.
+    """
+
+    def __init__(self, host: str, port: int, acquired_of: Callable[[str], int]) -> None:
         self._host = host
         self._port = port
-        self._stats = stats
-        self._scopes = Scopes()
-        self._round_trips = Histogram(ROUND_TRIPS)
-        self._endpoint = Endpoint(self._page)
-
-    @classmethod
-    def of(cls, host: str, port: int | None, stats: SemaphoreStats) -> Metrics | None:
-        """None: they are off. Raises `SettingsError` where they cannot be on."""
-        if port is None:
-            return None
-        try:
-            import prometheus_client  # noqa: F401 - whether it is there
-        except ImportError:
-            raise SettingsError(
-                f"SEMAPHORE_METRICS_PORT = {port}: this needs prometheus-client; "
-                "install it with: pip install 'scrapy-semaphore[metrics]'"
-            ) from None
-        return cls(host, port, stats)
+        self._server: Server | None = None
+        self._scopes = ScopeMetrics(acquired_of)
+        self._counters: dict[type[Event], Counter] = {
+            kind: Counter(name, text, registry=None)
+            for kind, name, text in (
+                (
+                    PermitLost,
+                    "semaphore_permits_lost",
+                    "Permits that could not be renewed in time.",
+                ),
+                (
+                    BackoffStarted,
+                    "semaphore_backoffs",
+                    "Times a site refused a request of this node, and all nodes paused.",
+                ),
+                (
+                    AcquireTimedOut,
+                    "semaphore_timeouts",
+                    "Requests that waited longer than they may.",
+                ),
+                (
+                    Reconnected,
+                    "semaphore_reconnects",
+                    "Connections to the server that were lost.",
+                ),
+                (
+                    StoreLost,
+                    "semaphore_store_losses",
+                    "Times the server was new or had lost its data.",
+                ),
+            )
+        }
+        self._round_trips = Histogram(
+            "semaphore_server_round_trip_seconds",
+            "From sending a call to the server to its answer.",
+            buckets=ROUND_TRIP_BUCKETS_S,
+            registry=None,
+        )
+        self._node = Info("semaphore_node", "This node's name elsewhere.", registry=None)
+        self._registry = CollectorRegistry()  # not the host process's
+        self._registry.register(self)
 
     async def open(self, semaphore: FairSemaphore) -> None:
-        """Serve. A port that is taken must not end a crawl, so that is only said."""
+        """Serve. A port that is taken must not end a crawl, so that is only logged."""
         self._semaphore = semaphore
+        self._loop = asyncio.get_running_loop()
+        self._node.info({"node": semaphore.node})
+        app = make_wsgi_app(self._registry)
         try:
-            address = await self._endpoint.open(self._host, self._port)
+            # In a thread, as it looks names up.
+            self._server = await asyncio.to_thread(Server, self._host, self._port, app)
         except OSError as error:
             logger.warning(
                 "SEMAPHORE_METRICS_PORT = %d: cannot listen on %s (%s). The crawl goes on without "
@@ -148,97 +219,109 @@ class Metrics(Observer):
                 error.strerror or error,
             )
         else:
-            logger.info("Metrics for Prometheus are at %s", address)
+            threading.Thread(
+                target=self._server.serve_forever, args=(SHUTDOWN_POLL_S,), daemon=True
+            ).start()
+            logger.info("Metrics for Prometheus are at %s", self._server.url)
 
     async def close(self) -> None:
-        await self._endpoint.close()
+        """Free the port; visitors are sent away."""
+        server, self._server = self._server, None
+        if server is not None:
+            await asyncio.to_thread(server.shutdown)  # at most SHUTDOWN_POLL_S
+            server.server_close()
 
     def on_event(self, event: Event) -> None:
+        kind = type(event)
         if isinstance(event, PermitGranted):
-            permit = event.permit
-            self._scopes.of(permit.scope, self._stats.acquired_of).waits.observe(permit.wait)
+            series = self._scopes.of(event.permit.scope)
+            series.granted.inc()
+            series.waits.observe(event.permit.wait)
         elif isinstance(event, RoundTrip):
             self._round_trips.observe(event.seconds)
-
-    # When somebody asks -------------------------------------------------------------------------
-
-    def _page(self, accepts: str) -> tuple[str, bytes]:
-        from prometheus_client.exposition import choose_encoder
-
-        encode, content_type = choose_encoder(accepts)
-        # All that it does with a registry is to collect. None is needed, so none can be shared.
-        return content_type, encode(self)
+        elif kind in self._counters:
+            self._counters[kind].inc()
 
     def collect(self) -> Iterator[Metric]:
-        """As a collector of prometheus-client does."""
-        from prometheus_client.core import (
-            CounterMetricFamily,
-            GaugeMetricFamily,
-            HistogramMetricFamily,
-            InfoMetricFamily,
-        )
+        """All metrics as they are now. The registry calls it, in a visitor's thread."""
+        setting = asyncio.run_coroutine_threadsafe(self._set_gauges(), self._loop)
+        setting.result(VISIT_TIMEOUT_S)
+        scopes = self._scopes
+        for metric in (
+            *(scopes.held, scopes.waiting, scopes.limit, scopes.granted, scopes.waits),
+            *self._counters.values(),
+            self._round_trips,
+            self._node,
+        ):
+            for family in metric.collect():
+                # `disable_created_metrics` would do it too, but for the whole host process.
+                family.samples = [s for s in family.samples if not s.name.endswith("_created")]
+                yield family
 
-        by_scope = ["scope"]
-        held_gauge = GaugeMetricFamily(
-            "semaphore_permits_held", "Permits that this node holds.", labels=by_scope
-        )
-        waiting_gauge = GaugeMetricFamily(
-            "semaphore_requests_waiting",
-            "Requests of this node that have asked for a permit and have none.",
-            labels=by_scope,
-        )
-        limit_gauge = GaugeMetricFamily(
-            "semaphore_limit",
-            "How many may hold a permit on all nodes together, as this node last heard.",
-            labels=by_scope,
-        )
-        granted = CounterMetricFamily(
-            "semaphore_permits_granted", "Permits that requests of this node got.", labels=by_scope
-        )
-        waits = HistogramMetricFamily(
-            "semaphore_wait_seconds", "From asking for a permit to getting it.", labels=by_scope
-        )
-        held, waiting = self._held_and_waiting()
-        for scope, series in self._scopes:
-            name = [series.name]
-            held_gauge.add_metric(name, held[series.name])
-            waiting_gauge.add_metric(name, waiting[series.name])
-            if scope is not None:  # those of several would mean nothing
-                series.limit = self._semaphore.limit_of(scope) or series.limit
-            if series.limit is not None:
-                limited = series.limit < LIMITLESS
-                limit_gauge.add_metric(name, series.limit if limited else float("inf"))
-            granted.add_metric(name, series.waits.count)
-            waits.add_metric(name, series.waits.buckets(), series.waits.sum)
-        yield from (held_gauge, waiting_gauge, limit_gauge, granted, waits)
-        for event, (name_of_event, text) in EVENTS.items():
-            yield CounterMetricFamily(name_of_event, text, value=self._stats.counts[event])
-        yield HistogramMetricFamily(
-            "semaphore_server_round_trip_seconds",
-            "From sending a call to the server to its answer.",
-            buckets=self._round_trips.buckets(),
-            sum_value=self._round_trips.sum,
-        )
-        yield InfoMetricFamily(
-            "semaphore_node", "This node's name elsewhere.", value={"node": self._semaphore.node}
-        )
-
-    def _held_and_waiting(self) -> tuple[Mapping[str, int], Mapping[str, int]]:
-        """By the names of series. Waiting is also who has asked and not been answered: while the
-        server cannot be reached, that is everyone.
-        """
-        held: Counter[str] = Counter()
-        waiting: Counter[str] = Counter()
-        for permit in self._semaphore.permits():
-            name = self._scopes.of(permit.scope, self._stats.acquired_of).name
-            (held if permit.stage is Stage.HELD else waiting)[name] += 1
-        return held, waiting
+    async def _set_gauges(self) -> None:
+        self._scopes.set_gauges(self._semaphore)
 
 
-def label(scope: str) -> str:
-    """A scope's name as Prometheus can keep it: it is UTF-8, and short."""
+class Server(ThreadingWSGIServer):
+    """prometheus_client's HTTP server, which sends its visitors away when it closes.
+
+    Raises `OSError` if it cannot listen there. Port 0 is any free one.
+    """
+
+    # Else a second crawl could listen at the same port where the system allows it.
+    allow_reuse_port = False
+
+    def __init__(self, host: str, port: int, app: Callable[..., Any]) -> None:
+        family, _, _, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        self.address_family = family
+        # Changed by the thread that accepts and by those that serve, read when the first has ended.
+        self._visits: set[Any] = set()
+        super().__init__((str(address[0]), port), VisitHandler)
+        self.set_app(app)
+
+    @property
+    def url(self) -> str:
+        """The address of the metrics."""
+        host, port = str(self.server_address[0]), self.server_address[1]
+        return f"http://{f'[{host}]' if ':' in host else host}:{port}/metrics"
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self._visits.add(request)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        self._visits.discard(request)
+        super().shutdown_request(request)
+
+    def server_close(self) -> None:
+        super().server_close()
+        for visit in list(self._visits):
+            with suppress(OSError):  # it has gone by itself
+                visit.shutdown(socket.SHUT_RDWR)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Not worth a traceback: a visitor was too slow, or has gone."""
+
+
+class VisitHandler(WSGIRequestHandler):
+    """One visit. Nothing of it is logged."""
+
+    timeout = VISIT_TIMEOUT_S
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+    def get_stderr(self) -> io.StringIO:
+        """Where wsgiref writes tracebacks of visits that fail."""
+        return io.StringIO()
+
+
+def scope_label(scope: str) -> str:
+    """A scope's name as Prometheus can keep it: valid UTF-8, and short."""
     name = scope.encode("utf-8", "backslashreplace").decode()
-    if name == scope and len(name) <= LONG:
+    if name == scope and len(name) <= LABEL_CHARS_MAX:
         return name
     digest = sha256(scope.encode("utf-8", "surrogatepass")).hexdigest()
-    return f"{name[:LONG]}~{digest[:8]}"
+    return f"{name[:LABEL_CHARS_MAX]}~{digest[:8]}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -52,11 +52,6 @@ class SemaphoreStats(Observer):
         self._scopes: dict[str, ScopeCount] = {}
         self._shown: set[str] = set()
         self._writing: asyncio.TimerHandle | None = None
-
-    @property
-    def counts(self) -> Mapping[str, int]:
-        """How often each event has come up until now, kept up to date; 0 for one that never did."""
-        return self._counts
 
     def acquired_of(self, scope: str) -> int:
         """Permits of a scope, unless it is one of too many to be counted."""

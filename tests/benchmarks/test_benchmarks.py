@@ -35,6 +35,7 @@ def measured(name: str) -> Report:
     return report
 
 
+@pytest.mark.slow
 def test_server_counts_what_a_permit_takes() -> None:
     report = measured("server")
 
@@ -43,6 +44,7 @@ def test_server_counts_what_a_permit_takes() -> None:
     assert commands[0] > commands[1] > commands[2]  # what a call shares
 
 
+@pytest.mark.slow
 def test_scale_leaves_no_keys_of_scopes_behind() -> None:
     report = measured("scale")
 
@@ -51,6 +53,7 @@ def test_scale_leaves_no_keys_of_scopes_behind() -> None:
     assert all(0 < int(str(cell)) <= 256 for cell in left["epoch keys left"])
 
 
+@pytest.mark.slow
 def test_fair_gives_each_node_its_share_of_the_grants() -> None:
     report = measured("fair")
 
@@ -59,6 +62,7 @@ def test_fair_gives_each_node_its_share_of_the_grants() -> None:
     assert [row[-1] for row in report.rows] == [100, 100]  # grants, of ours and of asking again
 
 
+@pytest.mark.slow
 def test_classic_finds_nothing_against_ours_and_something_against_the_others() -> None:
     report = measured("classic")
 
@@ -71,6 +75,7 @@ def test_classic_finds_nothing_against_ours_and_something_against_the_others() -
     assert over_its_lease == semaphores - {"refreshed", "ours", "ours of 1"}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(bool(rivals.missing()), reason="the peers are in the extra 'bench' only")
 def test_handoff_hands_over_between_processes() -> None:
     report = measured("handoff")

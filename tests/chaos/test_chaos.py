@@ -9,6 +9,8 @@ from tests.chaos.run import run
 from tests.chaos.world import Plan
 from tests.support.nodes import in_asyncio
 
+pytestmark = pytest.mark.slow
+
 PLAN = Plan(seed="a short cut", lease=1.5, requests=600, patience=30.0)
 CRAWLS = {
     "nodes": ["node-killed-and-replaced", "node-frozen-for-more-than-a-lease", "node-interrupted"],

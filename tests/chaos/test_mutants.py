@@ -33,6 +33,7 @@ def test_every_mutant_fits_the_scripts(mutant: str) -> None:
     assert any(mutate(mutant, file, source_of(file)) != source_of(file) for file in files)
 
 
+@pytest.mark.slow
 @in_asyncio
 async def test_a_mutant_is_caught() -> None:
     await _is_caught(QUICK)

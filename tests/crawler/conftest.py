@@ -1,4 +1,4 @@
-"""A site to crawl, and nodes that crawl it, as processes."""
+"""A site to crawl, and nodes that crawl it as processes."""
 
 from __future__ import annotations
 

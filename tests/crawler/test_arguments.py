@@ -1,4 +1,4 @@
-"""Bad arguments are told in one line, before anything is fetched."""
+"""A wrong argument is reported in one line, before anything is fetched."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def shown(result: CrawlResult) -> str:
     return console.export_text()
 
 
-def test_a_run_as_promised_has_no_problems() -> None:
+def test_a_good_run_has_no_problems() -> None:
     assert problems(GOOD) == []
 
 
@@ -64,13 +64,13 @@ def test_each_broken_promise_is_a_problem(bad: CrawlResult, told: str) -> None:
     assert told in problem
 
 
-def test_the_table_sets_what_was_measured_against_what_is_possible() -> None:
+def test_the_table_shows_measured_and_expected() -> None:
     text = shown(GOOD)
     for row in ("300", "at most 4", "38.0", "at most 40.0", "2.00 s", "5.50 s"):
         assert row in text
 
 
-def test_of_another_site_the_table_shows_only_what_the_nodes_know() -> None:
+def test_the_table_for_another_site_shows_only_what_nodes_know() -> None:
     text = shown(replace(GOOD, site=None))
     assert "30.0" in text  # pages a second
     assert "at most" not in text
@@ -82,7 +82,7 @@ def test_a_run_without_the_add_on_shows_no_waits() -> None:
     assert "wait" not in shown(replace(GOOD, nodes=[bare]))
 
 
-def test_a_node_tells_which_sites_it_had_permits_for() -> None:
+def test_a_nodes_scopes_are_read_from_its_stats() -> None:
     assert NODE.scopes == ["a/b.com"]
 
 
@@ -94,7 +94,7 @@ def test_a_node_tells_which_sites_it_had_permits_for() -> None:
         ("a\n10:00 [x] ERROR: first\n10:01 [x] CRITICAL: second\nb", "10:01 [x] CRITICAL: second"),
     ],
 )
-def test_a_failure_is_told_by_the_last_error_of_the_log(log: str, line: str) -> None:
+def test_a_failed_node_is_reported_with_the_last_error_of_its_log(log: str, line: str) -> None:
     assert last_error(log) == line
 
 
@@ -107,7 +107,7 @@ def test_a_run_over_the_example_site_passes(scrapy: StartScrapy, client: Redis) 
     assert crawl_keys(client) == []
 
 
-def test_the_judge_convicts_nodes_that_count_each_for_itself(scrapy: StartScrapy) -> None:
+def test_a_run_without_the_semaphore_exceeds_the_limit(scrapy: StartScrapy) -> None:
     run = scrapy("cluster", "--pages", "80", "--latency", "50", "-s", "SEMAPHORE_ENABLED=False")
     assert run.wait() == 1
     assert "✗ limit 4 was exceeded" in run.log
@@ -121,7 +121,7 @@ def test_another_site_can_be_crawled(scrapy: StartScrapy) -> None:
     assert "missed" not in run.log
 
 
-def test_a_run_that_is_interrupted_ends_its_nodes(scrapy: StartScrapy, client: Redis) -> None:
+def test_an_interrupted_run_stops_its_nodes(scrapy: StartScrapy, client: Redis) -> None:
     run = scrapy("cluster", "--nodes", "2", "--latency", "200")
     wait_until(lambda: re.search("[1-4]/4 permits held", run.log))
     run.interrupt()

@@ -1,4 +1,4 @@
-"""Whole crawls, as processes, of a site that judges them."""
+"""Whole crawls of the example site, by processes."""
 
 from __future__ import annotations
 
@@ -45,16 +45,14 @@ def test_three_nodes_share_one_crawl_and_end_together(
     assert crawl_keys(client) == []
 
 
-def test_without_a_server_s_url_the_crawl_uses_the_embedded_one(
+def test_without_a_url_the_crawl_uses_the_embedded_server(
     scrapy: StartScrapy, site: ExampleSite
 ) -> None:
     assert scrapy(*crawl(site), url="").finishes()
     assert_each_page_was_asked_for_once(site)
 
 
-def test_a_second_run_of_a_finished_crawl_starts_anew(
-    scrapy: StartScrapy, site: ExampleSite
-) -> None:
+def test_a_finished_crawl_can_be_run_again(scrapy: StartScrapy, site: ExampleSite) -> None:
     assert scrapy(*crawl(site)).finishes()
     assert_each_page_was_asked_for_once(site)
     site.judge.hosts.clear()

@@ -1,4 +1,4 @@
-"""The judge sees what it is there to see."""
+"""The example site counts what it should, and all its pages can be reached."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.frontier import wait_until
 
 
 def ask(site: ExampleSite, path: str, host: str = "127.0.0.1") -> HTTPConnection:
-    """A request whose answer is still to come."""
+    """A request whose response is still to come."""
     connection = HTTPConnection("127.0.0.1", site.port)
     connection.request("GET", path, headers={"Host": host})
     return connection
@@ -49,7 +49,7 @@ def test_the_judge_counts_pages_missed_and_fetched_twice() -> None:
     assert (record.robots, record.forbidden, record.most) == (1, 1, 1)
 
 
-def test_each_host_has_its_own_record_and_robots_txt_is_in_hand_too() -> None:
+def test_each_host_has_a_record_in_which_robots_txt_counts() -> None:
     with serving(latency=3600) as site:
         hosts = site.judge.hosts
         requests = [
@@ -60,7 +60,7 @@ def test_each_host_has_its_own_record_and_robots_txt_is_in_hand_too() -> None:
         assert {host: record.most for host, record in hosts.items()} == {"a": 3, "b": 1}
         for request in requests:
             request.close()
-        # A visitor who is gone has nothing in hand.
+        # A request ends with its connection.
         wait_until(lambda: not any(record.now for record in hosts.values()))
 
 

@@ -1,4 +1,4 @@
-"""Whole crawls in which nodes and servers fail: a page may be fetched twice, never lost."""
+"""Whole crawls in which nodes and servers fail: a page may be fetched twice, but is never lost."""
 
 from __future__ import annotations
 
@@ -31,14 +31,17 @@ SHORT_LEASES = ("-s", "CRAWL_LEASE=0.5", "-s", "SEMAPHORE_LEASE=1")
 
 
 def name_of(node: Scrapy) -> str:
-    """Ask before the node is stopped: it tells others that it is there before it tells its log."""
+    """Call this before the node is stopped: it joins first and logs it then."""
     wait_until(lambda: "joins the crawl" in node.log)
     (name,) = re.findall(r"Node (\S+) joins the crawl", node.log)
     return str(name)
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_what_a_killed_node_had_in_hand_is_fetched_by_the_others(
+SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2, 3))]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_killed_nodes_pages_are_fetched_by_the_others(
     scrapy: StartScrapy, client: Redis, seed: int
 ) -> None:
     random = Random(seed)
@@ -53,22 +56,23 @@ def test_what_a_killed_node_had_in_hand_is_fetched_by_the_others(
     assert crawl_keys(client) == []
 
 
-def test_what_a_killed_node_had_taken_ahead_is_fetched_by_the_others(
+def test_a_killed_nodes_prefetched_requests_are_fetched_by_the_others(
     scrapy: StartScrapy, client: Redis
 ) -> None:
     with serving(pages=80, latency=0.03) as site:
         slow = crawl(site, *SHORT_LEASES, "-s", "CONCURRENT_REQUESTS_PER_DOMAIN=1")
         victim, other = start_together(scrapy, client, 2, slow, name="killing")
-        hand = BlockingClient(client, "killing", "test").key(f"taken:{name_of(victim)}")
-        wait_until(lambda: client.hlen(hand) > SITE_BATCH)
+        taken = BlockingClient(client, "killing", "test").key(f"taken:{name_of(victim)}")
+        wait_until(lambda: client.hlen(taken) > SITE_BATCH)
         victim.kill()
-        assert client.hlen(hand) > SITE_BATCH / 2
+        assert client.hlen(taken) > SITE_BATCH / 2
         assert other.finishes()
         assert site.judge.missed(HOST) == []
         assert site.judge.record(HOST).most == 1
     assert crawl_keys(client) == []
 
 
+@pytest.mark.slow
 def test_a_crawl_whose_nodes_were_all_killed_is_resumed(scrapy: StartScrapy, client: Redis) -> None:
     with serving(pages=150, latency=0.03) as site:
         short = crawl(site, *SHORT_LEASES)
@@ -81,10 +85,11 @@ def test_a_crawl_whose_nodes_were_all_killed_is_resumed(scrapy: StartScrapy, cli
         assert scrapy(*short, "-s", "CRAWL=killing").finishes()
         again = set(site.judge.record(HOST).pages)
         assert fetched | again == set(site.judge.paths)
-        assert fetched - again  # only what the dead had in hand is fetched twice
+        assert fetched - again  # only what was unfinished is fetched twice
     assert crawl_keys(client) == []
 
 
+@pytest.mark.slow
 def test_a_slow_node_is_not_taken_for_dead(scrapy: StartScrapy, client: Redis) -> None:
     with serving(pages=9, latency=0.3) as site:
         lease = crawl(site, "-s", "CRAWL_LEASE=1.5")
@@ -101,8 +106,8 @@ from scrapy.core.engine import ExecutionEngine
 
 ExecutionEngine._SLOT_HEARTBEAT_INTERVAL = 3600.0
 
-class Resting(Spider):
-    name = "resting"
+class Idling(Spider):
+    name = "idling"
 
     async def start(self):
         yield Request(self.url)
@@ -112,19 +117,23 @@ class Resting(Spider):
 """
 
 
-def test_a_resting_node_wakes_by_itself_when_a_mark_ends(
+@pytest.mark.slow
+def test_an_idle_node_wakes_when_a_lease_expires(
     scrapy: StartScrapy, client: Redis, site: ExampleSite, tmp_path: Path
 ) -> None:
-    (tmp_path / "resting.py").write_text(WITHOUT_HEARTBEAT)
-    dead = BlockingClient(client, "resting", "dead", lease=4.0)  # longer than a node takes to rest
+    (tmp_path / "idling.py").write_text(WITHOUT_HEARTBEAT)
+    dead = BlockingClient(
+        client, "idling", "dead", lease=4.0
+    )  # longer than a node takes to be idle
     dead.joins()
     dead.works()
-    assert scrapy("runspider", "resting.py", "-a", f"url={site.url}").finishes()
+    assert scrapy("runspider", "idling.py", "-a", f"url={site.url}").finishes()
     assert site.judge.twice(HOST) == []
     assert crawl_keys(client) == []
 
 
-def test_a_node_that_wakes_goes_on_crawling(scrapy: StartScrapy, client: Redis) -> None:
+@pytest.mark.slow
+def test_a_node_that_was_frozen_goes_on_crawling(scrapy: StartScrapy, client: Redis) -> None:
     with serving(latency=0.05) as site:
         short = crawl(site, *SHORT_LEASES)
         frozen, awake = start_together(scrapy, client, 2, short, name="freezing")
@@ -139,7 +148,8 @@ def test_a_node_that_wakes_goes_on_crawling(scrapy: StartScrapy, client: Redis) 
     assert crawl_keys(client) == []
 
 
-def test_a_node_that_wakes_after_the_end_leaves_no_trace(
+@pytest.mark.slow
+def test_a_node_frozen_until_after_the_end_leaves_no_keys(
     scrapy: StartScrapy, client: Redis
 ) -> None:
     with serving(latency=0.05) as site:
@@ -181,7 +191,8 @@ class Gated(Spider):
 """
 
 
-def test_a_page_is_in_hand_until_its_items_are_through(
+@pytest.mark.slow
+def test_a_page_is_unfinished_until_its_items_have_passed_the_pipelines(
     scrapy: StartScrapy, client: Redis, site: ExampleSite, tmp_path: Path
 ) -> None:
     (tmp_path / "gated.py").write_text(GATED)
@@ -197,7 +208,8 @@ def test_a_page_is_in_hand_until_its_items_are_through(
     assert crawl_keys(client) == []
 
 
-def test_a_request_that_cannot_be_read_does_not_hold_up_the_crawl(
+@pytest.mark.slow
+def test_an_undecodable_request_does_not_block_the_crawl(
     scrapy: StartScrapy, client: Redis, site: ExampleSite
 ) -> None:
     spoiler = BlockingClient(client, "spoilt", "test")
@@ -221,12 +233,13 @@ def lasting() -> Iterator[RedisServer]:
         server.remove()
 
 
-def test_links_found_while_the_server_is_away_are_kept(
+@pytest.mark.slow
+def test_links_found_while_the_server_is_unavailable_are_kept(
     scrapy: StartScrapy, lasting: RedisServer
 ) -> None:
     with serving(latency=0.3) as site:
         node = scrapy(*crawl(site), url=lasting.url)
-        wait_until(lambda: pages_asked_for(site) > 1)  # the second level's, with links to a third
+        wait_until(lambda: pages_asked_for(site) > 1)  # of the second level, with links to a third
         lasting.kill()
         wait_until(lambda: "is unavailable" in node.log and site.judge.record(HOST).now == 0)
         site.latency = 0.01
@@ -237,8 +250,9 @@ def test_links_found_while_the_server_is_away_are_kept(
             assert crawl_keys(client) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", ["restart", "flushall"])
-def test_a_crawl_that_its_server_has_lost_begins_anew(
+def test_a_crawl_lost_with_the_servers_data_starts_over(
     scrapy: StartScrapy, server: RedisServer, client: Redis, loss: str
 ) -> None:
     with serving(latency=0.1) as site:
@@ -256,7 +270,8 @@ def test_a_crawl_that_its_server_has_lost_begins_anew(
     assert crawl_keys(client) == []
 
 
-def test_a_node_with_nothing_in_hand_begins_a_lost_crawl_at_its_start(
+@pytest.mark.slow
+def test_a_node_without_requests_starts_a_lost_crawl_over(
     scrapy: StartScrapy, client: Redis, site: ExampleSite
 ) -> None:
     holder = BlockingClient(client, "losing", "test", lease=3600)

@@ -1,4 +1,4 @@
-"""Whole crawls of several sites: a full one holds up nobody."""
+"""Whole crawls of several sites: a full one does not block the others."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class HalfClosedSite(ExampleSite):
         return await super()._page(request)
 
 
-def test_a_full_site_holds_up_nobody(scrapy: StartScrapy, client: Redis) -> None:
+def test_a_full_site_does_not_block_others(scrapy: StartScrapy, client: Redis) -> None:
     site = HalfClosedSite(pages=80, latency=0.01)
     with in_a_thread(site):
         full = [f"http://{FULL}:{site.port}/page/{number}" for number in range(1, 41)]

@@ -158,6 +158,7 @@ def test_every_command_is_run_or_there_is_a_reason() -> None:
 # The commands ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", TO_RUN, ids=lambda command: command.name)
 def test_the_command_does_what_its_page_says(command: Command, place: Place) -> None:
     printed = place.run(command.line)
@@ -176,6 +177,7 @@ def test_the_command_does_what_its_page_says(command: Command, place: Place) -> 
         assert "Raises" in printed
 
 
+@pytest.mark.slow
 def test_the_example_with_a_site_of_one_s_own_runs(place: Place) -> None:
     line = "make crawl URL=https://example.com NODES=3 LIMIT=2"
     assert f"`{line}`" in page("README.md")
@@ -183,6 +185,7 @@ def test_the_example_with_a_site_of_one_s_own_runs(place: Place) -> None:
     assert place.site.judge.record(HOST).most <= 2
 
 
+@pytest.mark.slow
 def test_the_verbs_of_readme_do_what_is_said_beside_them(place: Place) -> None:
     said = [place.run(command.line) for command in STEERING]
     assert [text.split(":")[0].strip() for text in said[1:]] == [
@@ -195,6 +198,7 @@ def test_the_verbs_of_readme_do_what_is_said_beside_them(place: Place) -> None:
     assert "nothing is set" in said[3]
 
 
+@pytest.mark.slow
 def test_make_alone_lists_the_commands(place: Place) -> None:
     printed = place.run("make")
     told = {words.split()[1] for words in re.findall(r"`(make [a-z-]+)", page("CONTRIBUTING.md"))}

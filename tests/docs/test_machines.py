@@ -36,6 +36,7 @@ def server_options() -> list[list[str]]:
     return [line.split() for line in block("conf").text.splitlines() if not line.startswith("#")]
 
 
+@pytest.mark.slow
 def test_a_crawl_runs_with_the_rights_that_the_server_gives(tmp_path: Path) -> None:
     network = ("bind", "port", "tls-")  # a test's server has a socket
     options = [words for words in server_options() if not words[0].startswith(network)]
@@ -75,6 +76,7 @@ def test_the_address_of_the_nodes_is_that_of_the_server() -> None:
 # systemd ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_unit_starts_a_crawl(tmp_path: Path, server: RedisServer) -> None:
     unit = configparser.ConfigParser(interpolation=None, strict=False)
     unit.optionxform = str  # type: ignore[assignment,method-assign]
@@ -88,6 +90,7 @@ def test_the_unit_starts_a_crawl(tmp_path: Path, server: RedisServer) -> None:
     assert site.judge.missed(HOST) == []
 
 
+@pytest.mark.slow
 def test_systemd_finds_no_fault_in_the_unit(tmp_path: Path) -> None:
     analyze = shutil.which("systemd-analyze")
     if analyze is None:
@@ -145,6 +148,7 @@ def test_the_job_s_names_agree() -> None:
     assert port == str(node["ports"][0]["containerPort"])
 
 
+@pytest.mark.slow
 def test_the_job_s_command_crawls(tmp_path: Path, server: RedisServer) -> None:
     (node,) = job()["template"]["spec"]["containers"]
     site = ExampleSite(PAGES, latency=0)

@@ -28,6 +28,8 @@ from tests.support.nodes import Outside
 from tests.support.servers import RedisServer
 from tests.support.state_machine import Playground, machine_on
 
+pytestmark = pytest.mark.slow
+
 Mutant = tuple[str, str, str]  # which script, what it says, what it says instead
 
 SEEN_BY_THE_MODEL: dict[str, Mutant] = {

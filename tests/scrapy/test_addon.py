@@ -1,4 +1,4 @@
-"""What the add-on makes of a project's settings."""
+"""The add-on's changes to a project's settings, and its warnings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.visits import Visits
 
 
 class Polite(Visits):
-    """Names its delay and its limit as old tutorials do."""
+    """Sets its delay and limit by attributes, as old tutorials do."""
 
     download_delay = 0.01
     max_concurrent_requests = 1
@@ -22,9 +22,7 @@ class Polite(Visits):
 
 @pytest.mark.filterwarnings("ignore::scrapy.exceptions.ScrapyDeprecationWarning")
 @asyncio_test
-async def test_a_spider_s_own_attributes_hold_for_all_nodes(
-    server: RedisServer, site: Site
-) -> None:
+async def test_spider_attributes_hold_for_all_nodes(server: RedisServer, site: Site) -> None:
     requests = [Request(site.url(f"/page/{n}")) for n in range(4)]
     crawl = Crawl(server, *requests, spider=Polite, limit=4)
 
@@ -39,7 +37,7 @@ class Modern(Polite):
 
 @pytest.mark.filterwarnings("ignore::scrapy.exceptions.ScrapyDeprecationWarning")
 @asyncio_test
-async def test_a_spider_s_settings_win_over_its_attributes(server: RedisServer, site: Site) -> None:
+async def test_custom_settings_win_over_spider_attributes(server: RedisServer, site: Site) -> None:
     requests = [Request(site.url(f"/slow/{n}")) for n in range(4)]
     crawl = Crawl(server, *requests, spider=Modern, limit=4)
 
@@ -50,9 +48,7 @@ async def test_a_spider_s_settings_win_over_its_attributes(server: RedisServer, 
 
 
 @asyncio_test
-async def test_the_local_slot_is_opened_as_far_as_any_site_s_limit(
-    server: RedisServer, site: Site
-) -> None:
+async def test_local_slot_allows_the_largest_limit(server: RedisServer, site: Site) -> None:
     limits = {"127.0.0.1": 40, "example.com": None}
     crawl = Crawl(server, Request(site.url("/page/")), limit=2, SEMAPHORE_LIMITS=limits)
 
@@ -61,9 +57,7 @@ async def test_the_local_slot_is_opened_as_far_as_any_site_s_limit(
 
 
 @asyncio_test
-async def test_others_find_the_server_and_this_node_s_name_in_the_settings(
-    server: RedisServer, site: Site
-) -> None:
+async def test_settings_name_the_server_and_this_node(server: RedisServer, site: Site) -> None:
     crawl = Crawl(server, Request(site.url("/page/")), SEMAPHORE_NODE="here")
 
     await crawl.finished()
@@ -80,7 +74,7 @@ async def test_others_find_the_server_and_this_node_s_name_in_the_settings(
     ],
 )
 @asyncio_test
-async def test_what_weakens_the_limit_is_warned_of(
+async def test_settings_that_weaken_the_limit_get_a_warning(
     server: RedisServer,
     site: Site,
     caplog: pytest.LogCaptureFixture,

@@ -1,4 +1,4 @@
-"""Crawls of a site that says "not now": nobody starts there for a while, and nothing is lost."""
+"""Crawls of a site that refuses requests: no node starts one for a while, and none is lost."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from scrapy import Request
 
 from semaphore_middleware import FairSemaphore, Permit
 from semaphore_middleware.redis.keys import Keys
-from semaphore_middleware.scrapy import concurrency as hands
-from semaphore_middleware.scrapy.throttler import gate_of
+from semaphore_middleware.scrapy import concurrency
+from semaphore_middleware.scrapy.throttler import throttler_of
 from tests.support.crawls import ADD_ON, Crawl, asyncio_test, both, scrapy, until
 from tests.support.servers import RedisServer, free_port
 from tests.support.site import Site
@@ -21,7 +21,7 @@ from tests.support.visits import Visits
 
 
 class Tolerant(Visits):
-    """Wants to see every answer."""
+    """Gets refusals, too, in its callback."""
 
     handle_httpstatus_list = (429, 503)
 
@@ -35,7 +35,7 @@ def requests(site: Site, count: int, path: str = "/busy/") -> list[Request]:
 
 @both
 @asyncio_test
-async def test_nobody_starts_a_request_before_the_time_that_the_site_named(
+async def test_no_request_starts_before_retry_after_is_over(
     server: RedisServer, site: Site, by: Mapping[str, Any]
 ) -> None:
     site.refusals, site.refusal_headers = 1, {"Retry-After": "1"}
@@ -50,7 +50,7 @@ async def test_nobody_starts_a_request_before_the_time_that_the_site_named(
 
 @both
 @asyncio_test
-async def test_refused_requests_are_made_again_without_using_up_their_retries(
+async def test_refused_requests_are_retried_without_using_retry_times(
     server: RedisServer, site: Site, by: Mapping[str, Any]
 ) -> None:
     site.refusals = 5
@@ -67,7 +67,7 @@ async def test_refused_requests_are_made_again_without_using_up_their_retries(
 
 @both
 @asyncio_test
-async def test_what_is_refused_too_often_goes_to_the_spider_as_it_came(
+async def test_a_request_refused_too_often_goes_to_the_spider(
     server: RedisServer, site: Site, by: Mapping[str, Any]
 ) -> None:
     site.refusals = None
@@ -83,7 +83,7 @@ async def test_what_is_refused_too_often_goes_to_the_spider_as_it_came(
 
 @pytest.mark.parametrize("how", ["dont_retry", "RETRY_ENABLED"])
 @asyncio_test
-async def test_who_wants_no_retries_gets_the_answer_at_once(
+async def test_without_retries_the_refusal_goes_to_the_spider(
     server: RedisServer, site: Site, how: str
 ) -> None:
     site.refusals = None
@@ -98,7 +98,7 @@ async def test_who_wants_no_retries_gets_the_answer_at_once(
 
 @both
 @asyncio_test
-async def test_many_refusals_at_once_are_one_incident(
+async def test_refusals_at_the_same_time_count_as_one_backoff(
     server: RedisServer, site: Site, by: Mapping[str, Any]
 ) -> None:
     site.refusals = 4
@@ -113,7 +113,7 @@ async def test_many_refusals_at_once_are_one_incident(
 
 
 @asyncio_test
-async def test_what_means_not_now_can_be_chosen(server: RedisServer, site: Site) -> None:
+async def test_backoff_codes_can_be_chosen(server: RedisServer, site: Site) -> None:
     crawl = Crawl(
         server,
         Request(site.url("/status/503")),
@@ -128,7 +128,7 @@ async def test_what_means_not_now_can_be_chosen(server: RedisServer, site: Site)
 
 
 @asyncio_test
-async def test_connections_refused_in_a_row_are_like_a_refusal(server: RedisServer) -> None:
+async def test_refused_connections_in_a_row_start_a_backoff(server: RedisServer) -> None:
     nobody = f"http://127.0.0.1:{free_port()}/"
     crawl = Crawl(server, *[Request(f"{nobody}{n}") for n in range(3)], RETRY_TIMES=0)
 
@@ -138,7 +138,7 @@ async def test_connections_refused_in_a_row_are_like_a_refusal(server: RedisServ
 
 
 @asyncio_test
-async def test_time_outs_in_a_row_are_like_a_refusal(server: RedisServer, site: Site) -> None:
+async def test_download_timeouts_in_a_row_start_a_backoff(server: RedisServer, site: Site) -> None:
     never = [
         Request(site.url("/never"), meta={"download_timeout": 0.05}, dont_filter=True)
         for _ in range(3)
@@ -150,7 +150,7 @@ async def test_time_outs_in_a_row_are_like_a_refusal(server: RedisServer, site: 
 
 
 @asyncio_test
-async def test_a_name_that_does_not_exist_is_not_the_site_s_word(server: RedisServer) -> None:
+async def test_an_unknown_host_starts_no_backoff(server: RedisServer) -> None:
     nowhere = [Request(f"http://nowhere.invalid/{n}") for n in range(4)]
     crawl = Crawl(server, *nowhere, RETRY_TIMES=0)
 
@@ -159,7 +159,7 @@ async def test_a_name_that_does_not_exist_is_not_the_site_s_word(server: RedisSe
 
 
 @asyncio_test
-async def test_sites_without_a_limit_are_left_to_scrapy(server: RedisServer, site: Site) -> None:
+async def test_refusals_without_a_limit_are_left_to_scrapy(server: RedisServer, site: Site) -> None:
     site.refusals = None
     free = Request(site.url("/busy/a"), meta={"semaphore_skip": True})
     limits = {"localhost": None}
@@ -172,9 +172,7 @@ async def test_sites_without_a_limit_are_left_to_scrapy(server: RedisServer, sit
 
 
 @asyncio_test
-async def test_a_crawl_can_be_stopped_while_its_site_is_left_alone(
-    server: RedisServer, site: Site
-) -> None:
+async def test_a_crawl_can_be_stopped_during_a_backoff(server: RedisServer, site: Site) -> None:
     site.refusals, site.refusal_headers = None, {"Retry-After": "200"}
     crawl = Crawl(server, *requests(site, 5), SEMAPHORE_BACKOFF_MAX=300)
 
@@ -185,10 +183,10 @@ async def test_a_crawl_can_be_stopped_while_its_site_is_left_alone(
 
 
 @asyncio_test
-async def test_a_permit_that_waits_for_a_hand_is_not_used_after_a_refusal(
+async def test_a_permit_without_a_place_is_returned_after_a_refusal(
     server: RedisServer, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hands, "BRIEF", 600.0)
+    monkeypatch.setattr(concurrency, "PERMIT_IDLE_TIMEOUT_S", 600.0)
     host, other = "127.0.0.1", "localhost"
     async with FairSemaphore(server.url) as outside:
         first, second = [await outside.acquire(host, 2) for _ in range(2)]
@@ -196,7 +194,7 @@ async def test_a_permit_that_waits_for_a_hand_is_not_used_after_a_refusal(
         crawl = Crawl(server, *requests, limit=2, CONCURRENT_REQUESTS=1)
         await site.until(lambda: site.arrivals == ["/slow/"])
         first.release()
-        node = gate_of(crawl.crawler).node
+        node = throttler_of(crawl.crawler).node
         await until(lambda: _holds(server, node, host))
         second.refused(retry_after=100)
         second.release()
@@ -217,15 +215,15 @@ def _holds(server: RedisServer, node: str, scope: str) -> bool:
 
 
 def _permit_of(crawl: Crawl) -> Permit:
-    """The one that waits for a hand: nothing but the node knows what it has heard of it."""
-    permits = gate_of(crawl.crawler)._semaphore.permits()
+    """The permit that waits for a place: only this node knows that it is withdrawn."""
+    permits = throttler_of(crawl.crawler)._semaphore.permits()
     (permit,) = (permit for permit in permits if permit.scope == "127.0.0.1")
     return permit
 
 
 @both
 @asyncio_test
-async def test_an_answer_out_of_a_cache_is_not_the_site_s_word(
+async def test_a_cached_refusal_starts_no_backoff(
     server: RedisServer, site: Site, by: Mapping[str, Any], tmp_path: Path
 ) -> None:
     site.refusals = None
@@ -245,7 +243,7 @@ async def test_an_answer_out_of_a_cache_is_not_the_site_s_word(
 
 
 @asyncio_test
-async def test_what_one_process_is_told_all_of_them_heed(
+async def test_a_refusal_holds_for_all_processes(
     server: RedisServer, site: Site, tmp_path: Path
 ) -> None:
     limit = 3

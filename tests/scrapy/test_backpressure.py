@@ -1,4 +1,4 @@
-"""A full site holds up no one: its requests stay in the scheduler, and other sites' go ahead."""
+"""Requests of a full site stay in the scheduler, and requests of other sites go ahead of them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from scrapy import Request
 from scrapy.core.scheduler import Scheduler
 
 from semaphore_middleware import FairSemaphore
-from semaphore_middleware.scrapy import concurrency as hands
+from semaphore_middleware.scrapy import concurrency
 from semaphore_middleware.scrapy.priority_queue import SemaphorePriorityQueue
 from tests.support.crawls import Crawl, asyncio_test, holding, until, waiting
 from tests.support.servers import RedisServer
@@ -23,9 +23,7 @@ def pages(site: Site, path: str, host: str, count: int) -> list[Request]:
 
 
 @asyncio_test
-async def test_requests_of_a_full_site_hold_up_no_other_site(
-    server: RedisServer, site: Site
-) -> None:
+async def test_a_full_site_does_not_hold_up_other_sites(server: RedisServer, site: Site) -> None:
     full, free = pages(site, "/slow/", FULL, 30), pages(site, "/page/", FREE, 30)
     crawl = Crawl(server, *full, *free, CONCURRENT_REQUESTS=2)
 
@@ -36,7 +34,7 @@ async def test_requests_of_a_full_site_hold_up_no_other_site(
 
 
 @asyncio_test
-async def test_a_scheduler_can_ask_its_queue_what_is_full(server: RedisServer, site: Site) -> None:
+async def test_queue_tells_scheduler_which_sites_are_full(server: RedisServer, site: Site) -> None:
     full = pages(site, "/slow/", FULL, 30)
     crawl = Crawl(server, *full, SEMAPHORE_SCOPE="registered_domain")
     await until(lambda: waiting(server) == 1)
@@ -56,7 +54,7 @@ async def test_a_scheduler_can_ask_its_queue_what_is_full(server: RedisServer, s
 
 
 @asyncio_test
-async def test_waiters_do_not_grow_with_the_queue(server: RedisServer, site: Site) -> None:
+async def test_waiting_requests_do_not_grow_with_the_queue(server: RedisServer, site: Site) -> None:
     crawl = Crawl(server, *pages(site, "/slow/", FULL, 100), limit=3)
     await site.until(lambda: site.now == 3)
     await until(lambda: waiting(server) == 3)
@@ -67,7 +65,7 @@ async def test_waiters_do_not_grow_with_the_queue(server: RedisServer, site: Sit
 
 
 @asyncio_test
-async def test_under_jobdir_a_full_site_s_requests_stay_on_disk(
+async def test_requests_of_a_full_site_stay_on_disk_under_jobdir(
     server: RedisServer, site: Site, tmp_path: Path
 ) -> None:
     crawl = Crawl(server, *pages(site, "/slow/", FULL, 20), JOBDIR=str(tmp_path))
@@ -83,7 +81,7 @@ async def test_under_jobdir_a_full_site_s_requests_stay_on_disk(
 
 
 @asyncio_test
-async def test_requests_behind_the_robots_txt_of_a_full_site_count_as_waiting(
+async def test_requests_that_wait_for_robots_txt_count_as_waiting(
     server: RedisServer, site: Site
 ) -> None:
     site.robots_is_slow = True
@@ -98,7 +96,7 @@ async def test_requests_behind_the_robots_txt_of_a_full_site_count_as_waiting(
 
 
 def of_sites(site: Site, path: str, sites: int, each: int) -> list[Request]:
-    """Requests that the judge counts together, and the semaphore as if of several sites."""
+    """Requests to one host, in scopes of their own as if they went to several sites."""
     return [
         Request(site.url(f"{path}{number}/{n}"), meta={"semaphore_scope": f"site{number}"})
         for n in range(each)
@@ -107,7 +105,7 @@ def of_sites(site: Site, path: str, sites: int, each: int) -> list[Request]:
 
 
 @asyncio_test
-async def test_a_node_s_own_concurrency_holds_for_those_who_come_out_of_a_line(
+async def test_concurrent_requests_holds_for_requests_that_have_waited(
     server: RedisServer, site: Site
 ) -> None:
     async with FairSemaphore(server.url) as other:
@@ -117,7 +115,7 @@ async def test_a_node_s_own_concurrency_holds_for_those_who_come_out_of_a_line(
         for permit in held:
             permit.release()
         await site.until(lambda: site.now == 2)
-        await until(lambda: holding(server) == 2)  # what it has no hands for, it gives to others
+        await until(lambda: holding(server) == 2)  # permits without a place go to other nodes
         site.let_go()
         await crawl.finished()
     assert site.records["127.0.0.1"].most == 2
@@ -126,11 +124,11 @@ async def test_a_node_s_own_concurrency_holds_for_those_who_come_out_of_a_line(
 
 
 @asyncio_test
-async def test_a_permit_that_comes_while_all_are_at_work_is_used_next(
+async def test_a_permit_that_finds_no_place_is_used_next(
     server: RedisServer, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else a node that always has other work would pass it over each time."""
-    monkeypatch.setattr(hands, "BRIEF", 600.0)
+    """Otherwise a node that always has other work would never use it."""
+    monkeypatch.setattr(concurrency, "PERMIT_IDLE_TIMEOUT_S", 600.0)
     async with FairSemaphore(server.url) as other:
         held = [await other.acquire(f"site{number}", 1) for number in range(2)]
         crawl = Crawl(server, *of_sites(site, "/slow/", sites=2, each=5), CONCURRENT_REQUESTS=1)
@@ -147,10 +145,10 @@ async def test_a_permit_that_comes_while_all_are_at_work_is_used_next(
 
 
 @asyncio_test
-async def test_a_request_with_free_hands_that_must_wait_again_lets_others_go(
+async def test_a_woken_request_that_must_wait_again_lets_others_start(
     server: RedisServer, site: Site
 ) -> None:
-    """It was set aside, another node has taken its site since, and nothing is on the wire."""
+    """It was parked, another node has taken its site since, and nothing is on the wire."""
     async with FairSemaphore(server.url) as other:
         held = [await other.acquire(f"site{number}", 1) for number in range(4)]
         crawl = Crawl(server, *of_sites(site, "/slow/", sites=4, each=1), CONCURRENT_REQUESTS=1)
@@ -172,10 +170,10 @@ async def test_a_request_with_free_hands_that_must_wait_again_lets_others_go(
 
 
 @asyncio_test
-async def test_who_only_asks_takes_room_until_it_is_told_to_wait(
+async def test_a_request_counts_as_work_until_it_is_told_to_wait(
     server: RedisServer, site: Site
 ) -> None:
-    """Else all that a site's limit allows would be taken from the scheduler, and start at once."""
+    """Otherwise all that the site's limit allows would leave the scheduler and start at once."""
     crawl = Crawl(server, *pages(site, "/slow/", FULL, 40), limit=20, CONCURRENT_REQUESTS=4)
     await site.until(lambda: site.now == 4)
     assert len(crawl.crawler.engine.downloader.active) == 4

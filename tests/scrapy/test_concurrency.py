@@ -1,4 +1,4 @@
-"""A node's own concurrency: who is set aside, and who is called when a hand is free."""
+"""LocalConcurrency: who gets a free place, who parks, and who is woken."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ from typing import Any
 import pytest
 
 from semaphore_middleware import ClosedError
-from semaphore_middleware.scrapy import concurrency as hands
-from semaphore_middleware.scrapy.concurrency import Hands
+from semaphore_middleware.scrapy import concurrency
+from semaphore_middleware.scrapy.concurrency import LocalConcurrency
 from tests.support.nodes import in_asyncio
 
 Task = asyncio.Task[Any]
 
 
-async def busy(most: int) -> Hands:
-    all_at_work = Hands(most)
-    for _ in range(most):
-        assert await all_at_work.take()
-    return all_at_work
+async def full(limit: int) -> LocalConcurrency:
+    places = LocalConcurrency(limit)
+    for _ in range(limit):
+        assert await places.acquire()
+    return places
 
 
-async def waiting(count: int, wait: Callable[[], Coroutine[Any, Any, object]]) -> list[Task]:
+async def start(count: int, wait: Callable[[], Coroutine[Any, Any, object]]) -> list[Task]:
+    """Tasks that wait for a place."""
     tasks = [asyncio.create_task(wait()) for _ in range(count)]
     await turns()
     assert not [task for task in tasks if task.done()]
@@ -41,127 +42,127 @@ async def done(*tasks: Task) -> list[bool]:
 
 
 @pytest.fixture
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hands, "BRIEF", 600.0)
+def no_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(concurrency, "PERMIT_IDLE_TIMEOUT_S", 600.0)
 
 
 # With a permit ----------------------------------------------------------------------------------
 
 
 @in_asyncio
-async def test_without_a_number_there_are_always_hands() -> None:
-    all_at_work = Hands(0)
+async def test_limit_0_is_no_limit() -> None:
+    places = LocalConcurrency(0)
     for _ in range(1000):
-        assert await all_at_work.take()
-    assert not all_at_work.wanted
+        assert await places.acquire()
+    assert not places.is_short
 
 
-@pytest.mark.usefixtures("patient")
+@pytest.mark.usefixtures("no_timeout")
 @in_asyncio
-async def test_a_free_hand_goes_to_who_has_waited_longest() -> None:
-    at_work = await busy(2)
-    first, second = await waiting(2, at_work.take)
-    assert at_work.wanted
-    at_work.free()
-    late = asyncio.create_task(at_work.take())
+async def test_places_are_handed_over_first_come_first_served() -> None:
+    places = await full(2)
+    first, second = await start(2, places.acquire)
+    assert places.is_short
+    places.release()
+    late = asyncio.create_task(places.acquire())
     assert await done(first, second, late) == [True, False, False]
-    at_work.free()
-    at_work.free()
+    places.release()
+    places.release()
     assert await done(second, late) == [True, True]
     assert all([first.result(), second.result(), late.result()])
-    assert not at_work.wanted
+    assert not places.is_short
 
 
 @in_asyncio
-async def test_who_gets_no_hand_in_brief_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hands, "BRIEF", 0.01)
-    at_work = await busy(1)
-    assert not await at_work.take()
-    at_work.free()
-    assert await at_work.take()
+async def test_acquire_returns_false_after_a_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(concurrency, "PERMIT_IDLE_TIMEOUT_S", 0.01)
+    places = await full(1)
+    assert not await places.acquire()
+    places.release()
+    assert await places.acquire()
 
 
-@pytest.mark.usefixtures("patient")
+@pytest.mark.usefixtures("no_timeout")
 @in_asyncio
-async def test_a_hand_that_comes_with_a_cancellation_is_freed() -> None:
-    at_work = await busy(1)
-    first, second = await waiting(2, at_work.take)
-    at_work.free()
+async def test_a_place_that_comes_with_a_cancellation_is_passed_on() -> None:
+    places = await full(1)
+    first, second = await start(2, places.acquire)
+    places.release()
     first.cancel()
     assert await done(first, second) == [True, True]
     assert first.cancelled()
     assert second.result()
 
 
-@pytest.mark.usefixtures("patient")
+@pytest.mark.usefixtures("no_timeout")
 @in_asyncio
-async def test_one_that_is_cancelled_before_is_passed_over() -> None:
-    at_work = await busy(1)
-    first, second = await waiting(2, at_work.take)
+async def test_a_cancelled_task_is_passed_over() -> None:
+    places = await full(1)
+    first, second = await start(2, places.acquire)
     first.cancel()
     await turns()
-    at_work.free()
+    places.release()
     assert await done(first, second) == [True, True]
     assert second.result()
 
 
-# Set aside --------------------------------------------------------------------------------------
+# Parked -----------------------------------------------------------------------------------------
 
 
 @in_asyncio
-async def test_each_free_hand_calls_one_who_is_aside() -> None:
-    at_work = await busy(2)
-    tasks = await waiting(3, at_work.wait)
-    assert at_work.wanted
-    at_work.free()
+async def test_each_free_place_wakes_one_parked_task() -> None:
+    places = await full(2)
+    tasks = await start(3, places.park)
+    assert places.is_short
+    places.release()
     assert await done(*tasks) == [True, False, False]
-    at_work.free()
+    places.release()
     assert await done(*tasks) == [True, True, False]
-    at_work.call_one()
+    places.wake_parked()
     assert await done(*tasks) == [True, True, True]
-    assert not at_work.wanted
+    assert not places.is_short
 
 
-@pytest.mark.usefixtures("patient")
+@pytest.mark.usefixtures("no_timeout")
 @in_asyncio
-async def test_who_has_a_permit_goes_before_who_is_aside() -> None:
-    at_work = await busy(1)
-    (aside,) = await waiting(1, at_work.wait)
-    (holder,) = await waiting(1, at_work.take)
-    at_work.free()
-    assert await done(aside, holder) == [False, True]
-    at_work.free()
-    assert await done(aside) == [True]
-
-
-@in_asyncio
-async def test_nobody_is_called_while_all_are_at_work() -> None:
-    at_work = await busy(1)
-    (aside,) = await waiting(1, at_work.wait)
-    at_work.call_one()
-    assert await done(aside) == [False]
-    aside.cancel()
+async def test_permit_holders_go_before_parked_tasks() -> None:
+    places = await full(1)
+    (parked,) = await start(1, places.park)
+    (holder,) = await start(1, places.acquire)
+    places.release()
+    assert await done(parked, holder) == [False, True]
+    places.release()
+    assert await done(parked) == [True]
 
 
 @in_asyncio
-async def test_one_that_is_cancelled_after_its_call_passes_it_on() -> None:
-    at_work = await busy(1)
-    first, second = await waiting(2, at_work.wait)
-    at_work.free()
+async def test_nobody_is_woken_while_all_places_are_taken() -> None:
+    places = await full(1)
+    (parked,) = await start(1, places.park)
+    places.wake_parked()
+    assert await done(parked) == [False]
+    parked.cancel()
+
+
+@in_asyncio
+async def test_a_task_that_is_cancelled_when_woken_wakes_the_next() -> None:
+    places = await full(1)
+    first, second = await start(2, places.park)
+    places.release()
     first.cancel()
     assert await done(first, second) == [True, True]
     assert first.cancelled()
     assert not second.cancelled()
 
 
-@pytest.mark.usefixtures("patient")
+@pytest.mark.usefixtures("no_timeout")
 @in_asyncio
-async def test_all_are_refused_when_the_spider_closes() -> None:
-    at_work = await busy(1)
-    tasks = [*await waiting(2, at_work.wait), *await waiting(2, at_work.take)]
-    at_work.refuse_all(ClosedError("closing"))
+async def test_fail_all_reaches_waiting_and_parked_tasks() -> None:
+    places = await full(1)
+    tasks = [*await start(2, places.park), *await start(2, places.acquire)]
+    places.fail_all(ClosedError("closing"))
     await turns()
     for task in tasks:
         with pytest.raises(ClosedError):
             task.result()
-    assert not at_work.wanted
+    assert not places.is_short

@@ -1,4 +1,4 @@
-"""However a request ends, its permit goes back exactly once."""
+"""However a request ends, its permit is given back exactly once."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from tests.support.visits import Visits
     ],
 )
 @asyncio_test
-async def test_what_a_site_does_gives_the_permit_back(
+async def test_permit_goes_back_after_whatever_a_site_does(
     server: RedisServer,
     site: Site,
     by: Mapping[str, Any],
@@ -77,7 +77,7 @@ async def test_what_a_site_does_gives_the_permit_back(
     ids=["connection refused", "no such host"],
 )
 @asyncio_test
-async def test_a_site_that_cannot_be_reached_gives_the_permit_back(
+async def test_permit_goes_back_if_a_site_cannot_be_reached(
     server: RedisServer, site: Site, by: Mapping[str, Any], url: str, error: type[Exception]
 ) -> None:
     crawl = Crawl(server, Request(url.format(free_port=free_port())), by=by)
@@ -87,9 +87,7 @@ async def test_a_site_that_cannot_be_reached_gives_the_permit_back(
 
 
 @asyncio_test
-async def test_a_scheme_that_scrapy_does_not_know_gives_the_permit_back(
-    server: RedisServer, site: Site
-) -> None:
+async def test_permit_goes_back_for_an_unknown_scheme(server: RedisServer, site: Site) -> None:
     crawl = Crawl(server, Request("gopher://127.0.0.1/"))
 
     await crawl.gave_back(1, site)
@@ -101,7 +99,7 @@ async def test_a_scheme_that_scrapy_does_not_know_gives_the_permit_back(
 
 @both
 @asyncio_test
-async def test_robots_txt_that_forbids_takes_one_permit_for_itself(
+async def test_robots_txt_takes_a_permit_and_forbidden_requests_none(
     server: RedisServer, site: Site, by: Mapping[str, Any]
 ) -> None:
     crawl = Crawl(server, Request(site.url("/forbidden")), by=by, ROBOTSTXT_OBEY=True)
@@ -113,7 +111,7 @@ async def test_robots_txt_that_forbids_takes_one_permit_for_itself(
 
 @both
 @asyncio_test
-async def test_requests_behind_a_slow_robots_txt_get_their_permits_after_it(
+async def test_requests_get_permits_after_a_slow_robots_txt(
     server: RedisServer, site: Site, by: Mapping[str, Any]
 ) -> None:
     site.robots_is_slow = True
@@ -134,7 +132,7 @@ async def test_requests_behind_a_slow_robots_txt_get_their_permits_after_it(
 @pytest.mark.parametrize("signal", [signals.headers_received, signals.bytes_received])
 @both
 @asyncio_test
-async def test_stop_download_gives_the_permit_back(
+async def test_permit_goes_back_after_stop_download(
     server: RedisServer, site: Site, by: Mapping[str, Any], signal: object
 ) -> None:
     def stop() -> None:
@@ -148,7 +146,7 @@ async def test_stop_download_gives_the_permit_back(
 
 
 @asyncio_test
-async def test_a_callback_that_raises_keeps_no_permit(server: RedisServer, site: Site) -> None:
+async def test_permit_goes_back_before_a_callback_raises(server: RedisServer, site: Site) -> None:
     class Raising(Visits):
         async def parse(self, response: Response) -> Any:
             raise ValueError(response.url)
@@ -164,7 +162,7 @@ async def test_a_callback_that_raises_keeps_no_permit(server: RedisServer, site:
 
 
 @asyncio_test
-async def test_what_needs_no_permit_takes_none(
+async def test_semaphore_skip_data_and_file_urls_take_no_permit(
     server: RedisServer, site: Site, tmp_path: Path
 ) -> None:
     file = tmp_path / "page.txt"
@@ -178,7 +176,7 @@ async def test_what_needs_no_permit_takes_none(
 
 
 @asyncio_test
-async def test_a_host_without_a_limit_takes_no_permit(server: RedisServer, site: Site) -> None:
+async def test_unlimited_hosts_take_no_permit(server: RedisServer, site: Site) -> None:
     requests = [Request(site.url("/page/")), Request(site.url("/page/", host="localhost"))]
 
     crawl = Crawl(server, *requests, SEMAPHORE_LIMITS={"localhost": None})
@@ -188,9 +186,7 @@ async def test_a_host_without_a_limit_takes_no_permit(server: RedisServer, site:
 
 
 @asyncio_test
-async def test_a_cached_page_takes_no_permit(
-    server: RedisServer, site: Site, tmp_path: Path
-) -> None:
+async def test_cached_pages_take_no_permit(server: RedisServer, site: Site, tmp_path: Path) -> None:
     cache: dict[str, Any] = {"HTTPCACHE_ENABLED": True, "HTTPCACHE_DIR": str(tmp_path)}
     request = Request(site.url("/page/"))
 
@@ -220,7 +216,7 @@ async def test_semaphore_scope_picks_the_semaphore(server: RedisServer, site: Si
 
 @both
 @asyncio_test
-async def test_an_errback_sees_that_no_permit_came_in_time(
+async def test_errback_gets_acquire_timeout_error(
     server: RedisServer, site: Site, by: Mapping[str, Any]
 ) -> None:
     requests = [Request(site.url(f"/slow/{name}"), priority=-ord(name)) for name in "ab"]
@@ -238,7 +234,7 @@ async def test_an_errback_sees_that_no_permit_came_in_time(
 
 @both
 @asyncio_test
-async def test_a_request_without_a_permit_in_time_is_retried(
+async def test_acquire_timeout_is_retried(
     server: RedisServer, site: Site, by: Mapping[str, Any]
 ) -> None:
     requests = [Request(site.url(f"/slow/{name}"), priority=-ord(name)) for name in "ab"]

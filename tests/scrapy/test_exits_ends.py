@@ -52,7 +52,7 @@ class AskingPipeline:
 
 @both
 @asyncio_test
-async def test_downloads_from_a_callback_and_a_pipeline_give_their_permits_back(
+async def test_permits_of_downloads_in_callbacks_and_pipelines_go_back(
     server: RedisServer, site: Site, by: Mapping[str, Any]
 ) -> None:
     requests = [Request(site.url(f"/page/{name}")) for name in "abc"]
@@ -74,7 +74,7 @@ class Closing(Visits):
 
 @both
 @asyncio_test
-async def test_a_closing_spider_puts_waiting_requests_back_and_finishes_the_one_on_the_wire(
+async def test_closing_spider_returns_waiting_requests_and_finishes_transfers(
     server: RedisServer, site: Site, tmp_path: Path, by: Mapping[str, Any]
 ) -> None:
     requests = [Request(site.url(path)) for path in ALL_FOUR]
@@ -96,7 +96,7 @@ async def test_a_closing_spider_puts_waiting_requests_back_and_finishes_the_one_
 
 
 @asyncio_test
-async def test_a_closing_spider_does_not_wait_for_robots_txt_of_a_full_site(
+async def test_closing_spider_does_not_wait_for_robots_txt(
     server: RedisServer, site: Site, tmp_path: Path
 ) -> None:
     requests = [
@@ -139,7 +139,7 @@ Way = Callable[[Awaitable[Any]], tuple[Awaitable[Any], Cancel]]
 @both
 @each_way
 @asyncio_test
-async def test_a_fetch_that_is_cancelled_while_it_waits_leaves_the_line(
+async def test_cancelled_fetch_stops_waiting(
     server: RedisServer, site: Site, by: Mapping[str, Any], way: Way
 ) -> None:
     crawl = Crawl(server, Request(site.url("/slow/a")), by=by)
@@ -161,7 +161,7 @@ async def test_a_fetch_that_is_cancelled_while_it_waits_leaves_the_line(
 @each_way
 @pytest.mark.parametrize("path", ["/slow/a", "/half/a"])
 @asyncio_test
-async def test_a_cancelled_fetch_keeps_its_permit_until_the_site_has_answered(
+async def test_cancelled_fetch_keeps_its_permit_until_its_transfer_ends(
     server: RedisServer, site: Site, by: Mapping[str, Any], way: Way, path: str
 ) -> None:
     crawl = Crawl(server, Request(site.url("/slow/elsewhere", host="localhost")), by=by)
@@ -184,7 +184,7 @@ async def test_a_cancelled_fetch_keeps_its_permit_until_the_site_has_answered(
 
 @both
 @asyncio_test
-async def test_a_crawl_that_ends_keeps_no_permit_of_a_cancelled_fetch(
+async def test_end_of_crawl_releases_permits_of_cancelled_fetches(
     server: RedisServer, site: Site, by: Mapping[str, Any]
 ) -> None:
     crawl = await crawl_with_a_cancelled_fetch_on_the_wire(server, site, by)
@@ -194,7 +194,7 @@ async def test_a_crawl_that_ends_keeps_no_permit_of_a_cancelled_fetch(
 
 
 @asyncio_test
-async def test_a_crawl_that_ends_ends_the_transfer_of_a_cancelled_fetch_before_others_may_start(
+async def test_end_of_crawl_ends_transfers_before_it_releases_permits(
     server: RedisServer, site: Site
 ) -> None:
     crawl = await crawl_with_a_cancelled_fetch_on_the_wire(server, site, ADD_ON)
@@ -224,7 +224,7 @@ async def crawl_with_a_cancelled_fetch_on_the_wire(
 
 @pytest.mark.parametrize("path", ["/slow/", "/half/"])
 @asyncio_test
-async def test_a_lost_permit_ends_its_transfer_and_the_request_is_retried(
+async def test_lost_permit_ends_its_transfer_and_is_retried(
     server: RedisServer, site: Site, path: str
 ) -> None:
     crawl = Crawl(server, Request(site.url(path)), SEMAPHORE_LEASE=0.5)

@@ -1,4 +1,4 @@
-"""The exits of whole processes, under each event loop that Scrapy can run on."""
+"""How permits of whole processes go back, with each event loop that Scrapy can run on."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from scrapy import Request
 
-from tests.support.crawls import ADD_ON, ScrapyProcess, asyncio_test, both, scrapy, until, waiting
+from tests.support.crawls import ADD_ON, asyncio_test, both, scrapy, until, waiting
+from tests.support.scrapy_process import ScrapyProcess
 from tests.support.servers import RedisServer, free_port
 from tests.support.site import Site
 
@@ -32,7 +33,7 @@ def assert_gave_back(crawl: ScrapyProcess, server: RedisServer, permits: int) ->
 @each_loop
 @both
 @asyncio_test
-async def test_every_way_that_a_request_can_end_gives_its_permit_back(
+async def test_permits_go_back_however_requests_end(
     server: RedisServer,
     site: Site,
     tmp_path: Path,
@@ -80,7 +81,7 @@ async def test_every_way_that_a_request_can_end_gives_its_permit_back(
 @each_loop
 @both
 @asyncio_test
-async def test_sigint_leaves_waiting_requests_on_disk_for_the_next_run(
+async def test_sigint_leaves_waiting_requests_on_disk(
     server: RedisServer,
     site: Site,
     tmp_path: Path,
@@ -115,7 +116,7 @@ async def test_sigint_leaves_waiting_requests_on_disk_for_the_next_run(
 
 @each_loop
 @asyncio_test
-async def test_a_lost_permit_ends_its_transfer_and_the_request_is_retried(
+async def test_lost_permit_ends_its_transfer_and_is_retried(
     server: RedisServer, site: Site, tmp_path: Path, loop: tuple[str, ...]
 ) -> None:
     settings = {**ADD_ON, "SEMAPHORE_REDIS_URL": server.url, "SEMAPHORE_LEASE": 0.5}

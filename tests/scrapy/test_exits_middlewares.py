@@ -1,4 +1,4 @@
-"""Another middleware ends a request early: before ours, or between ours and the site."""
+"""Other middlewares that end a request, before ours or between ours and the site."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def interfered(site: Site, path: str, method: str, outcome: str) -> list[Request
     [("process_request", "/page/"), ("process_response", "/page/"), ("process_exception", "/drop")],
 )
 @asyncio_test
-async def test_whatever_another_middleware_does_the_permit_goes_back(
+async def test_permit_goes_back_whatever_another_middleware_does(
     server: RedisServer,
     site: Site,
     by: Mapping[str, Any],
@@ -122,7 +122,7 @@ class AsksAgain:
 @both
 @pytest.mark.parametrize("outcome", ["a response", "bug"])
 @asyncio_test
-async def test_a_middleware_may_ask_the_same_site_while_another_ones_answer_passes_it(
+async def test_middleware_may_ask_the_same_site_while_a_response_passes(
     server: RedisServer, site: Site, by: Mapping[str, Any], outcome: str
 ) -> None:
     requests = interfered(site, "/page/", "process_request", outcome)

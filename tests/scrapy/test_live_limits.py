@@ -1,4 +1,4 @@
-"""Operators set limits while crawls run: in one process and in three, as the site sees it."""
+"""Operators change limits while crawls run, in one process and in three."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HOST = "127.0.0.1"
 
 
 @asyncio_test
-async def test_a_limit_can_be_raised_and_lowered_while_a_crawl_runs(
+async def test_configure_raises_and_lowers_a_limit_during_a_crawl(
     server: RedisServer, site: Site
 ) -> None:
     requests = [Request(site.url(f"/slow/{n}")) for n in range(12)]
@@ -38,7 +38,7 @@ async def test_a_limit_can_be_raised_and_lowered_while_a_crawl_runs(
 
 
 @asyncio_test
-async def test_three_processes_heed_a_pause_and_a_new_limit(
+async def test_three_processes_obey_pause_resume_and_configure(
     server: RedisServer, site: Site, tmp_path: Path
 ) -> None:
     settings = {
@@ -72,9 +72,7 @@ async def test_three_processes_heed_a_pause_and_a_new_limit(
 
 
 @asyncio_test
-async def test_a_crawl_that_starts_later_finds_the_limit_set(
-    server: RedisServer, site: Site
-) -> None:
+async def test_configure_holds_for_later_crawls(server: RedisServer, site: Site) -> None:
     async with FairSemaphore(server.url) as operator:
         await operator.configure(HOST, {"concurrency": 3})
     crawl = Crawl(server, *[Request(site.url(f"/slow/{n}")) for n in range(6)], limit=1)
@@ -87,7 +85,7 @@ async def test_a_crawl_that_starts_later_finds_the_limit_set(
 
 @both
 @asyncio_test
-async def test_an_adaptive_limit_shows_in_the_stats(
+async def test_stats_show_an_adaptive_limit(
     server: RedisServer, site: Site, by: Mapping[str, Any]
 ) -> None:
     limits = {HOST: {"concurrency": 4, "adaptive": True}}

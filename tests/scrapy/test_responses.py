@@ -1,4 +1,4 @@
-"""What is made of a site's words: `Retry-After`, however it is written."""
+"""`Retry-After` in all the ways that sites write it."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ NOW = 1_800_000_000
         ("Wed, 01 Jan 99999999999 00:00:00 GMT", 0),
     ],
 )
-def test_retry_after_is_read_whatever_a_site_writes(value: str, seconds: float) -> None:
+def test_retry_after(value: str, seconds: float) -> None:
     headers = {"Retry-After": value.encode("latin-1"), "Date": formatdate(NOW, usegmt=True)}
     assert retry_after(Response("http://a/", headers=headers)) == seconds
 
 
-def test_a_date_is_taken_by_our_clock_where_the_site_tells_no_time() -> None:
+def test_retry_after_date_without_a_date_header() -> None:
     assert retry_after(Response("http://a/", headers={"Retry-After": formatdate(0)})) == 0
     far = Response("http://a/", headers={"Retry-After": formatdate(2**33)})
     assert retry_after(far) > 10**9

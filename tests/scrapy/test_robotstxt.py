@@ -1,4 +1,4 @@
-"""What robots.txt asks for between two requests, and that every request is judged by it."""
+"""Delays of robots.txt are kept by all nodes, and every request is checked against it."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def pages(site: Site, count: int) -> list[Request]:
 
 
 def assert_spaced(site: Site, delay: float, since: float) -> None:
-    """Each page no sooner than so many delays after the first could have begun; a millisecond is
-    what the server's clock leaves out.
+    """The n-th page starts n delays after the crawl or later; the server's clock rounds down to a
+    millisecond.
     """
     starts = [
         time for time, path in zip(site.times, site.arrivals, strict=True) if path != "/robots.txt"
@@ -48,7 +48,7 @@ def gaps(times: list[float]) -> list[float]:
     ],
 )
 @asyncio_test
-async def test_the_delay_that_robots_txt_asks_for_is_kept(
+async def test_crawl_delay_and_request_rate_are_kept(
     server: RedisServer, site: Site, said: str
 ) -> None:
     site.robots = said
@@ -62,7 +62,7 @@ async def test_the_delay_that_robots_txt_asks_for_is_kept(
 
 @both
 @asyncio_test
-async def test_three_processes_keep_the_delay_together(
+async def test_three_processes_keep_a_crawl_delay_together(
     server: RedisServer, site: Site, tmp_path: Path, by: Mapping[str, Any]
 ) -> None:
     site.robots = f"User-agent: *\nCrawl-delay: {DELAY}"
@@ -82,13 +82,13 @@ async def test_three_processes_keep_the_delay_together(
 
 
 def assert_spaced_with_robots(site: Site, since: float) -> None:
-    """Three nodes ask for robots.txt before they know of the delay; all else is spaced."""
+    """Three nodes fetch robots.txt before they know the delay; all other requests are spaced."""
     times = sorted(site.times)[3:]
     assert all(time >= since + n * DELAY - 0.001 for n, time in enumerate(times))
 
 
 @asyncio_test
-async def test_a_delay_of_the_settings_is_never_lowered(server: RedisServer, site: Site) -> None:
+async def test_download_delay_is_never_lowered(server: RedisServer, site: Site) -> None:
     site.robots = "User-agent: *\nCrawl-delay: 0.01"
     crawl = Crawl(server, *pages(site, 3), DOWNLOAD_DELAY=DELAY, **POLITE)
 
@@ -99,7 +99,7 @@ async def test_a_delay_of_the_settings_is_never_lowered(server: RedisServer, sit
 
 @pytest.mark.parametrize("own", [DELAY, 1.5 * DELAY])
 @asyncio_test
-async def test_the_jitter_of_the_settings_leaves_what_robots_txt_asks_for(
+async def test_jitter_does_not_go_below_the_crawl_delay(
     server: RedisServer, site: Site, own: float
 ) -> None:
     site.robots = f"User-agent: *\nCrawl-delay: {DELAY}"
@@ -111,7 +111,7 @@ async def test_the_jitter_of_the_settings_leaves_what_robots_txt_asks_for(
 
 
 @asyncio_test
-async def test_above_the_cap_the_site_is_crawled_at_the_cap_and_the_log_says_so_once(
+async def test_max_crawl_delay_is_used_and_logged_once(
     server: RedisServer, site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
     site.robots = "User-agent: *\nCrawl-delay: 86400"
@@ -122,14 +122,12 @@ async def test_above_the_cap_the_site_is_crawled_at_the_cap_and_the_log_says_so_
     assert_spaced(site, DELAY, since)
     said = [r.getMessage() for r in caplog.records if "SEMAPHORE_MAX_CRAWL_DELAY" in r.getMessage()]
     assert len(said) == 1
-    assert "asks for 86400 s between two requests. It gets 0.2 s" in said[0]
+    assert "asks for a delay of 86400 s. The delay is 0.2 s: SEMAPHORE_MAX_CRAWL_DELAY." in said[0]
 
 
 @pytest.mark.parametrize("said", ["-3", "soon", "nan", "0"])
 @asyncio_test
-async def test_a_delay_that_makes_no_sense_is_none(
-    server: RedisServer, site: Site, said: str
-) -> None:
+async def test_invalid_crawl_delays_are_ignored(server: RedisServer, site: Site, said: str) -> None:
     site.robots = f"User-agent: *\nCrawl-delay: {said}\nRequest-rate: {said}/0s"
     crawl = Crawl(server, *pages(site, 3), limit=4, **POLITE)
 
@@ -138,7 +136,7 @@ async def test_a_delay_that_makes_no_sense_is_none(
 
 
 @asyncio_test
-async def test_it_can_be_left_unheard(server: RedisServer, site: Site) -> None:
+async def test_obey_crawl_delay_false_ignores_it(server: RedisServer, site: Site) -> None:
     site.robots = "User-agent: *\nCrawl-delay: 50"
     crawl = Crawl(server, *pages(site, 3), SEMAPHORE_OBEY_CRAWL_DELAY=False, **POLITE)
 
@@ -147,12 +145,13 @@ async def test_it_can_be_left_unheard(server: RedisServer, site: Site) -> None:
 
 
 @asyncio_test
-async def test_who_wants_it_without_robots_txt_is_told(
+async def test_obey_crawl_delay_without_robotstxt_obey_gets_a_warning(
     server: RedisServer, site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
     await Crawl(server, *pages(site, 1), SEMAPHORE_OBEY_CRAWL_DELAY=True).gave_back(1, site)
     assert any(
-        "SEMAPHORE_OBEY_CRAWL_DELAY: robots.txt is read" in r.message for r in caplog.records
+        "SEMAPHORE_OBEY_CRAWL_DELAY has no effect without ROBOTSTXT_OBEY" in r.message
+        for r in caplog.records
     )
 
 
@@ -162,7 +161,7 @@ async def test_who_wants_it_without_robots_txt_is_told(
     ids=["where Scrapy has it", "where the project has it"],
 )
 @asyncio_test
-async def test_every_request_that_waits_for_robots_txt_is_judged_by_it(
+async def test_every_request_that_waited_for_robots_txt_is_checked(
     server: RedisServer, site: Site, middlewares: dict[Any, int]
 ) -> None:
     site.robots_is_slow = True
@@ -177,7 +176,9 @@ async def test_every_request_that_waits_for_robots_txt_is_judged_by_it(
 
 
 @asyncio_test
-async def test_robots_txt_that_is_switched_off_stays_off(server: RedisServer, site: Site) -> None:
+async def test_a_disabled_robotstxt_middleware_stays_disabled(
+    server: RedisServer, site: Site
+) -> None:
     off: dict[Any, Any] = {"scrapy.downloadermiddlewares.robotstxt.RobotsTxtMiddleware": None}
     crawl = Crawl(server, *pages(site, 1), by=ADD_ON, middlewares=off, **POLITE)
 

@@ -12,7 +12,8 @@ from scrapy.settings import Settings
 
 from semaphore_middleware import Limit, SettingsError
 from semaphore_middleware.model.feedback import Backoff
-from semaphore_middleware.scrapy.settings import SemaphoreSettings
+from semaphore_middleware.model.limits import Limits
+from semaphore_middleware.scrapy.settings import SETTINGS, SemaphoreSettings, is_enabled
 
 
 def read(**settings: Any) -> SemaphoreSettings:
@@ -25,8 +26,13 @@ def refused(**settings: Any) -> str:
     return str(error.value)
 
 
-def test_what_nobody_set_has_its_default() -> None:
+def test_defaults() -> None:
     settings = read()
+    for name, setting in SETTINGS.items():
+        assert setting.read(Settings({name: None})) == setting.read(Settings()), name
+    assert settings.limits == Limits(Limit(8, 0, 0.5))
+    assert (settings.metrics_port, settings.metrics_host) == (None, "127.0.0.1")
+    assert is_enabled(Settings())
     assert settings.url is None
     assert settings.limits.of("example.com") == Limit(8, 0, 0.5)
     assert settings.scope == "host"
@@ -118,7 +124,7 @@ def test_the_command_line_s_strings_are_understood() -> None:
         ("SEMAPHORE_BACKOFF_CODES", ["x", [99], [600], [None], 7.5], "list of HTTP statuses"),
         ("SEMAPHORE_BACKOFF_START", [0, -1, "x", True, float("inf")], "number >= 0.001"),
         ("SEMAPHORE_BACKOFF_MAX", [0.5, -1, "x", float("nan")], "number >= 1"),
-        ("SEMAPHORE_BACKOFF_TIMES", [-1, "x", True], "number >= 0"),
+        ("SEMAPHORE_BACKOFF_TIMES", [-1, "x", True], "integer >= 0"),
         ("SEMAPHORE_OBEY_CRAWL_DELAY", ["maybe"], "True or False"),
         ("SEMAPHORE_MAX_CRAWL_DELAY", [-1, "x", float("inf")], "number >= 0"),
         ("CONCURRENT_REQUESTS_PER_DOMAIN", [0, -1, 1.5, "1.5", "x", None], "integer >= 1"),

@@ -15,7 +15,8 @@ import pytest
 from scrapy import Request
 
 from semaphore_middleware.errors import SettingsError
-from tests.support.crawls import ADD_ON, Crawl, ScrapyProcess, asyncio_test, both, scrapy
+from tests.support.crawls import ADD_ON, Crawl, asyncio_test, both, scrapy
+from tests.support.scrapy_process import ScrapyProcess
 from tests.support.servers import RedisServer, free_port
 from tests.support.site import Site
 

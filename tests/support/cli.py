@@ -12,10 +12,12 @@ import termios
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryFile
 from types import MappingProxyType
 from typing import NamedTuple, Self
 
 from tests.support.nodes import AGES, PATIENCE, Caller, eventually, key
+from tests.support.scrapy_process import start_scrapy
 from tests.support.servers import RedisServer
 
 NOWHERE = Path("/")  # no project is there
@@ -39,18 +41,22 @@ async def semaphore(
     environment: Mapping[str, str] = MappingProxyType({}),
 ) -> Ran:
     """Run `scrapy semaphore` with these arguments."""
-    process = await asyncio.create_subprocess_exec(
-        *command(*arguments),
-        cwd=directory,
-        env=_environment(server) | dict(environment),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    async with asyncio.timeout(PATIENCE):
-        out, err = await process.communicate(answer.encode())
-    assert process.returncode is not None
-    return Ran(process.returncode, out.decode(), err.decode())
+    with TemporaryFile() as typed, TemporaryFile() as out, TemporaryFile() as err:
+        typed.write(answer.encode())
+        typed.seek(0)
+        process = start_scrapy(
+            *("semaphore", *arguments),
+            cwd=directory,
+            env=_environment(server) | dict(environment),
+            stdin=typed,
+            stdout=out,
+            stderr=err,
+        )
+        async with asyncio.timeout(PATIENCE):
+            status = await process.ended()
+        out.seek(0)
+        err.seek(0)
+        return Ran(status, out.read().decode(), err.read().decode())
 
 
 def command(*arguments: str) -> list[str]:

@@ -7,10 +7,6 @@ import functools
 import itertools
 import json
 import os
-import re
-import sys
-from ast import literal_eval
-from asyncio.subprocess import DEVNULL, Process
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -23,6 +19,7 @@ from scrapy.crawler import AsyncCrawlerRunner, Crawler
 from twisted.internet.defer import Deferred
 
 from tests.support.paths import REPOSITORY
+from tests.support.scrapy_process import ScrapyProcess
 from tests.support.servers import RedisServer
 from tests.support.site import Site
 from tests.support.visits import Visits
@@ -122,39 +119,6 @@ class Crawl:
         assert site.most <= self._limit
 
 
-class ScrapyProcess:
-    """`scrapy runspider` as a process of its own, in a directory of the test's."""
-
-    def __init__(self, process: Process, log: Path) -> None:
-        self._process = process
-        self._log = log
-
-    @property
-    def log(self) -> str:
-        return self._log.read_text()
-
-    @property
-    def errors(self) -> list[str]:
-        """The lines that a user must not overlook."""
-        return [line for line in self.log.splitlines() if re.search(r"\] (ERROR|CRITICAL):", line)]
-
-    def stat(self, name: str) -> Any:
-        """From the stats that Scrapy writes to the log at the end; 0 for one that is not there."""
-        found = re.search(rf"'{re.escape(name)}': (.+?)[,}}]", self.log)
-        return literal_eval(found[1]) if found else 0
-
-    async def says(self, text: str) -> None:
-        await until(lambda: text in self.log)
-
-    def send(self, signal: int) -> None:
-        self._process.send_signal(signal)
-
-    async def ended(self) -> int:
-        """Wait for the end of the process; its exit status."""
-        async with asyncio.timeout(PATIENCE):
-            return await self._process.wait()
-
-
 @asynccontextmanager
 async def scrapy(
     directory: Path,
@@ -170,20 +134,13 @@ async def scrapy(
         "from tests.support.visits import Visits\n\n\n"
         f"class Visiting(Visits):\n    custom_settings = { ({**QUIET, **settings})!r}\n"
     )
-    log = directory / f"{number}.log"
-    with log.open("wb") as output:
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "scrapy", "runspider", spider.name),
-            *("-a", f"requests={arguments}", *options),
-            cwd=directory,
-            env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-            stdin=DEVNULL,
-            stdout=output,
-            stderr=output,
-        )
+    process = ScrapyProcess(
+        *("runspider", spider.name, "-a", f"requests={arguments}", *options),
+        directory=directory,
+        log_file=directory / f"{number}.log",
+        environment={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+    )
     try:
-        yield ScrapyProcess(process, log)
+        yield process
     finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
+        process.kill()

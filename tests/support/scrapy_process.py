@@ -1,36 +1,114 @@
-"""`scrapy` in a process that is forked from one which has imported it: it starts in no time."""
+"""`python -m scrapy ...`, forked from a process that has imported Scrapy.
+
+Imports are most of what such a process costs, and such processes are nine tenths of what the tests
+cost. Otherwise it is as if it had been started: it has a process id, standard streams, a directory,
+an environment and an exit status of its own.
+"""
 
 from __future__ import annotations
 
-import multiprocessing
+import asyncio
+import json
 import os
+import pkgutil
+import re
+import runpy
+import select
 import signal
+import socket
+import struct
+import subprocess
 import sys
-from collections.abc import Mapping
-from multiprocessing.context import ForkServerContext
+import warnings
+from ast import literal_eval
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import cache
+from importlib import import_module
 from pathlib import Path
+from typing import IO, Any
 
-IMPORTED = [  # of these nothing may import a reactor, or read the environment
-    "crawler.output",
-    "crawler.spiders.site",
-    "scrapy.cmdline",
-    "scrapy.commands.crawl",
-    "scrapy.commands.runspider",
-    "scrapy.core.downloader.handlers.http11",
-    "scrapy.core.engine",
-    "scrapy.crawler",
-    "scrapy.downloadermiddlewares.robotstxt",
-    "scrapy.extensions.feedexport",
-    "semaphore_middleware.addon",
-    "semaphore_middleware.frontier",
-    "semaphore_middleware.middleware",
-    "tests.support.scrapy_process",
-    "twisted.internet.asyncioreactor",
-]
+PRELOADED = ("scrapy", "semaphore_middleware", "itemadapter", "tldextract", "uvloop")
+NOT_PRELOADED = ("semaphore_middleware.console", "scrapy.__main__")
+"""The first imports rich, without which there are tests."""
+
 TIMEOUT_S = 60.0  # after that a test has failed
 
-_context: ForkServerContext = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(IMPORTED)
+NUMBER = struct.Struct("i")  # a process id, then an exit status
+
+
+class Process:
+    """A forked process, with the methods of `subprocess.Popen`."""
+
+    def __init__(self, link: socket.socket) -> None:
+        self.pid = _number(link)
+        self.returncode: int | None = None
+        self._link = link
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Its exit status. Raises `TimeoutError`."""
+        if self.returncode is None:
+            if not select.select([self._link], [], [], timeout)[0]:
+                raise TimeoutError
+            self.returncode = _number(self._link)
+            self._link.close()
+        return self.returncode
+
+    def poll(self) -> int | None:
+        try:
+            return self.wait(0)
+        except TimeoutError:
+            return None
+
+    async def ended(self) -> int:
+        """Its exit status, from a loop."""
+        while self.poll() is None:  # noqa: ASYNC110 - uvloop and asyncio watch sockets in different ways
+            await asyncio.sleep(0.01)
+        return self.wait()
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+def start_scrapy(
+    *arguments: str,
+    cwd: Path,
+    env: Mapping[str, str],
+    stdin: IO[bytes] | None = None,
+    stdout: IO[bytes],
+    stderr: IO[bytes],
+) -> Process:
+    """Run `python -m scrapy` with these arguments; without `stdin` it has nothing to read."""
+    ours, theirs = socket.socketpair()
+    with theirs, Path(os.devnull).open("rb") as nothing:
+        files = [(stdin or nothing).fileno(), stdout.fileno(), stderr.fileno(), theirs.fileno()]
+        job = json.dumps([arguments, os.fspath(cwd), dict(env)]).encode()
+        socket.send_fds(_server(), [job], files)
+    return Process(ours)
+
+
+@cache
+def _server() -> socket.socket:
+    """Start the server; it ends when this process does."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        subprocess.Popen(
+            [sys.executable, __file__, str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C in a terminal is for the tests
+        )
+    return ours
+
+
+def _number(link: socket.socket) -> int:
+    (number,) = NUMBER.unpack(link.recv(NUMBER.size, socket.MSG_WAITALL))
+    return int(number)
 
 
 class ScrapyProcess:
@@ -44,49 +122,106 @@ class ScrapyProcess:
         environment: Mapping[str, str],
     ) -> None:
         self.log_file = log_file
-        log_file.touch()
-        self._process = _context.Process(
-            target=_run, args=(arguments, directory, log_file, dict(environment))
-        )
-        self._process.start()
+        with log_file.open("wb") as log:
+            self._process = start_scrapy(
+                *arguments, cwd=directory, env=environment, stdout=log, stderr=log
+            )
 
     @property
     def log(self) -> str:
         return self.log_file.read_text()
 
     @property
+    def errors(self) -> list[str]:
+        """The lines that a user must not overlook."""
+        return [line for line in self.log.splitlines() if re.search(r"\] (ERROR|CRITICAL):", line)]
+
+    def stat(self, name: str) -> Any:
+        """From the stats that Scrapy writes to the log at the end; 0 for one that is not there."""
+        found = re.search(rf"'{re.escape(name)}': (.+?)[,}}]", self.log)
+        return literal_eval(found[1]) if found else 0
+
+    @property
     def running(self) -> bool:
-        return self._process.is_alive()
+        return self._process.poll() is None
 
     def wait(self) -> int:
         """Wait for its end, and return its exit status."""
-        self._process.join(TIMEOUT_S)
-        assert self._process.exitcode is not None, "the process has not ended"
-        return self._process.exitcode
+        return self._process.wait(TIMEOUT_S)
 
-    def send(self, number: signal.Signals) -> None:
-        assert self._process.pid is not None
-        os.kill(self._process.pid, number)
+    async def ended(self) -> int:
+        """The same, on a loop."""
+        async with asyncio.timeout(TIMEOUT_S):
+            return await self._process.ended()
+
+    async def says(self, text: str) -> None:
+        """Wait until it has logged this."""
+        async with asyncio.timeout(TIMEOUT_S):
+            while text not in self.log:  # noqa: ASYNC110 - a file tells nobody of what is written
+                await asyncio.sleep(0.01)
+
+    def send(self, number: int) -> None:
+        self._process.send_signal(number)
 
     def kill(self) -> None:
         self._process.kill()
         self.wait()
 
 
-def _run(
-    arguments: tuple[str, ...], directory: Path, log_file: Path, environment: dict[str, str]
-) -> None:
-    """Be like a new process, whatever state the one that was forked is in."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# In the server ------------------------------------------------------------------------------------
+
+
+def _preload() -> None:
+    with warnings.catch_warnings(action="ignore"):  # of modules that are old by now
+        for name in PRELOADED:
+            package = import_module(name)
+            for module in pkgutil.walk_packages(package.__path__, f"{name}."):
+                if not module.name.startswith(NOT_PRELOADED):
+                    with suppress(ImportError):  # an extra that is not installed
+                        import_module(module.name)
+    import_module("semaphore_middleware.console.cli.semaphore")
+    assert "twisted.internet.reactor" not in sys.modules, "each process chooses its own"
+
+
+def _serve(control: socket.socket) -> Sequence[str]:
+    """Fork for each job. Returns in the new process, with the arguments."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the keepers' statuses: nobody asks for them
+    while True:
+        job, files, _, _ = socket.recv_fds(control, 2**20, 4)
+        if not job:
+            os._exit(0)
+        if os.fork() == 0:
+            control.close()
+            return _become(job, files)
+        for file in files:
+            os.close(file)
+
+
+def _become(job: bytes, files: Sequence[int]) -> Sequence[str]:
+    """Fork once more: the first process keeps the second one's exit status."""
+    *streams, link = files
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    if child := os.fork():
+        for stream in streams:
+            os.close(stream)
+        os.write(link, NUMBER.pack(child))
+        _, status = os.waitpid(child, 0)
+        os.write(link, NUMBER.pack(os.waitstatus_to_exitcode(status)))
+        os._exit(0)
+    os.close(link)
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+        os.close(stream)
+    arguments, directory, environment = json.loads(job)
+    os.chdir(directory)
     os.environ.clear()
     os.environ.update(environment)
-    os.chdir(directory)
-    with log_file.open("ab") as log:
-        os.dup2(log.fileno(), 1)
-        os.dup2(log.fileno(), 2)
-    sys.argv = ["scrapy", *arguments]
-    sys.path.insert(0, str(directory))
+    path = environment.get("PYTHONPATH", "")
+    sys.path[:1] = [directory, *path.split(os.pathsep)] if path else [directory]
+    return list(arguments)
 
-    from scrapy.cmdline import execute
 
-    execute()
+if __name__ == "__main__":
+    _preload()
+    sys.argv[1:] = _serve(socket.socket(fileno=int(sys.argv[1])))
+    runpy.run_module("scrapy", run_name="__main__", alter_sys=True)

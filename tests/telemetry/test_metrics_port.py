@@ -15,7 +15,7 @@ import pytest
 from scrapy import Request
 
 from semaphore_middleware import SettingsError
-from semaphore_middleware.scrapy.throttler import gate_of
+from semaphore_middleware.scrapy.throttler import throttler_of
 from semaphore_middleware.telemetry.prometheus import Metrics
 from tests.scrapy.test_exits_loops import each_loop
 from tests.support.crawls import ADD_ON, Crawl, asyncio_test, both, scrapy, until, waiting
@@ -39,7 +39,7 @@ async def test_without_the_setting_nobody_listens_and_nothing_is_measured(
 ) -> None:
     crawl = Crawl(server, Request(site.url("/slow/")), by=by)
     await site.until(lambda: site.now == 1)
-    observers = gate_of(crawl.crawler)._semaphore._observers
+    observers = throttler_of(crawl.crawler)._semaphore._observers
     assert not any(isinstance(observer, Metrics) for observer in observers)
     assert addresses(caplog) == []
     site.let_go()
@@ -176,6 +176,7 @@ async def test_what_is_no_host_stops_the_crawl(server: RedisServer, site: Site) 
 async def test_without_the_package_the_error_says_what_to_install(
     server: RedisServer, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delitem(sys.modules, Metrics.__module__)
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     crawl = Crawl(server, Request(site.url("/page/")), SEMAPHORE_METRICS_PORT=0)
     with pytest.raises(SettingsError, match=r"pip install 'scrapy-semaphore\[metrics\]'"):

@@ -7,6 +7,8 @@ import shlex
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
+
 from semaphore_middleware.console.cli.connect import Status
 from semaphore_middleware.console.cli.semaphore import EXIT_STATUSES
 from semaphore_middleware.console.snapshot import as_json
@@ -17,6 +19,8 @@ from tests.support.cli import Terminal, semaphore
 from tests.support.nodes import AGES, Caller, in_asyncio
 from tests.support.paths import REPOSITORY
 from tests.support.servers import RedisServer
+
+pytestmark = pytest.mark.slow
 
 PAGE = (REPOSITORY / "docs" / "commands.md").read_text("utf-8")
 TIME = re.compile(r"\b\d+(\.\d+)? (ms|s|min|h)\b")

@@ -10,7 +10,7 @@ from tests.support.browser import CHROMIUM, WHY_NOT, Browser
 from tests.support.servers import RedisServer
 from tests.support.web import fill, looking, on_the_loop
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason=WHY_NOT)
+pytestmark = [pytest.mark.skipif(CHROMIUM is None, reason=WHY_NOT), pytest.mark.slow]
 
 ROWS = "[...document.querySelectorAll('#scopes tbody tr:not(.details)')]"
 NAMES = f"{ROWS}.map((row) => row.cells[0].textContent)"

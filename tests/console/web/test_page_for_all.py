@@ -11,7 +11,7 @@ from tests.support.browser import CHROMIUM, WHY_NOT, Browser
 from tests.support.servers import RedisServer
 from tests.support.web import TOKEN, fill, looking, on_the_loop
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason=WHY_NOT)
+pytestmark = [pytest.mark.skipif(CHROMIUM is None, reason=WHY_NOT), pytest.mark.slow]
 
 PROBLEM = "document.querySelector('#problem').textContent"
 NEWS = "document.querySelector('#news').textContent.replace(/^[\\d:]* /, '')"

@@ -135,6 +135,7 @@ def test_a_server_that_cannot_be_reached_is_one_clear_line(tmp_path: Path) -> No
     assert run.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_the_commands_of_its_documentation_do_what_they_say(
     server: RedisServer, tmp_path: Path
 ) -> None:
