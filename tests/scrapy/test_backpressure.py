@@ -30,7 +30,7 @@ async def test_requests_of_a_full_site_hold_up_no_other_site(
     crawl = Crawl(server, *full, *free, CONCURRENT_REQUESTS=2)
 
     await site.until(lambda: sum(FREE in path for path in site.arrivals) == 30)
-    assert site.records[FULL].now == 1
+    assert site.hosts[FULL].now == 1
     site.let_go()
     await crawl.gave_back(60, site)
 
@@ -120,7 +120,7 @@ async def test_a_node_s_own_concurrency_holds_for_those_who_come_out_of_a_line(
         await until(lambda: holding(server) == 2)  # what it has no hands for, it gives to others
         site.let_go()
         await crawl.finished()
-    assert site.records["127.0.0.1"].most == 2
+    assert site.hosts["127.0.0.1"].most == 2
     assert len(site.arrivals) == 18
     assert server.members() == {}
 
@@ -142,7 +142,7 @@ async def test_a_permit_that_comes_while_all_are_at_work_is_used_next(
         site.let_go()
         await crawl.finished()
     assert [path.split("/")[2] for path in site.arrivals[:2]] == ["0", "1"]
-    assert site.records["127.0.0.1"].most == 1
+    assert site.hosts["127.0.0.1"].most == 1
     assert len(site.arrivals) == 10
 
 
@@ -167,7 +167,7 @@ async def test_a_request_with_free_hands_that_must_wait_again_lets_others_go(
         for permit in taken:
             permit.release()
         await crawl.finished()
-    assert site.records["127.0.0.1"].most == 1
+    assert site.hosts["127.0.0.1"].most == 1
     assert len(site.arrivals) == 4
 
 
@@ -181,4 +181,4 @@ async def test_who_only_asks_takes_room_until_it_is_told_to_wait(
     assert len(crawl.crawler.engine.downloader.active) == 4
     site.let_go()
     await crawl.gave_back(40, site)
-    assert site.records[FULL].most == 4
+    assert site.hosts[FULL].most == 4
