@@ -1,4 +1,4 @@
-"""The pages that people read, cut into what can be checked: blocks, commands, links, headings."""
+"""The pages for users, split into what can be checked: blocks, commands, links, headings."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ PATHS = [
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Something that is set apart in a page: fenced, or indented."""
+    """A fenced or indented block of a page."""
 
     page: str
     kind: str
-    """What stands after the fence; "indented" where there is none."""
+    """The word after the fence; "indented" if there is no fence."""
     text: str
 
     @property
@@ -32,6 +32,8 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Command:
+    """A command line, and the page that has it."""
+
     page: str
     line: str
 
@@ -78,13 +80,13 @@ def blocks_of(name: str, text: str) -> Iterator[Block]:
 
 
 def prose(text: str) -> str:
-    """Without its blocks."""
+    """A page without its blocks."""
     text = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
     return re.sub(r"(?<=\n\n)(?: {4}.*\n+)+", "", text)
 
 
 def commands(block: Block) -> Iterator[Command]:
-    """Of a block that has any: a console's, or one that is indented."""
+    """The command lines of an indented or a console block."""
     lines = block.text.splitlines()
     if block.kind == "console":
         lines = [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
@@ -105,7 +107,7 @@ def links(text: str) -> list[str]:
 
 
 def anchors(text: str) -> set[str]:
-    """Those that GitHub makes of the headings."""
+    """The anchors that GitHub makes of the headings."""
     headings = re.findall(
         r"^#+ (.+)$", re.sub(r"```.*?```", "", text, flags=re.DOTALL), re.MULTILINE
     )
@@ -114,6 +116,6 @@ def anchors(text: str) -> set[str]:
 
 
 def rows(text: str) -> list[list[str]]:
-    """The cells of all tables, but for their heads."""
+    """The cells of all tables, without the heads."""
     table = re.findall(r"^\| (.*) \|$", text, re.MULTILINE)
     return [line.split(" | ") for line in table if not line.startswith("---")]

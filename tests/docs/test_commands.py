@@ -1,4 +1,4 @@
-"""Every command in the pages is run, here or by a test that is named here, or there is a reason."""
+"""Each command in the pages is run here, or by a test named here, or there is a reason why not."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from tests.docs.pages import Command, blocks, commands, page
 from tests.support.paths import REPOSITORY
 from tests.support.servers import RedisServer
 
-PATIENCE = 60.0  # seconds: after that a test has failed, it never shows that one has passed
+COMMAND_TIMEOUT_S = 60.0
 PAGES = 20
 BIN = Path(sys.executable).parent
 
 RUN_HERE = ("scrapy crawl site ", "make crawl", "python -m pydoc ")
-LIVE = "scrapy semaphore (watch|serve)$"  # they end when somebody ends them
-RUN_BY = {  # page -> what its commands begin with, and the test that runs them
+LIVE = "scrapy semaphore (watch|serve)$"  # these run until they are interrupted
+RUN_BY = {  # page -> the beginning of its commands, and the test that runs them
     "README.md": (LIVE, "tests/console/cli/test_watch.py"),
     "docs/commands.md": ("scrapy semaphore ", "tests/console/cli/test_docs_commands.py"),
     "docs/page.md": (
@@ -35,9 +35,9 @@ RUN_BY = {  # page -> what its commands begin with, and the test that runs them
         "tests/console/web/test_serve.py",
     ),
 }
-NOT_RUN = {  # what it begins with -> why it is not run
+NOT_RUN = {  # beginning of a command -> why it is not run
     "make test": "it would run itself",
-    "pip install ": "from PyPI; that the distribution and its extras have these names is tested",
+    "pip install ": "it installs from PyPI; a test compares the names with pyproject.toml",
     r"(\w+=\S+ )*docker compose ": (
         "it needs containers and root: `make compose-test` does what these do, and "
         "tests/compose/test_files.py checks that what they name is there"
@@ -47,7 +47,7 @@ NOT_RUN = {  # what it begins with -> why it is not run
     "journalctl ": "it needs a running systemd",
     "for host in crawler-1 ": "it needs daemons of Scrapyd on other machines",
 }
-SHOWN = (  # blocks that are no commands begin with
+SHOWN = (  # beginnings of blocks that are no commands
     "measured       expected",
     "redis://redis.example.internal:6379/0       5 scopes",
     "addon → middleware",
@@ -75,7 +75,7 @@ NOTHING_LEFT = re.compile(r"permits left\W+0\W+0\W")
 
 
 def verdict() -> list[str]:
-    """What README shows of `make crawl`: the first column."""
+    """The first column of what README shows of `make crawl`."""
     (shown,) = [block.text for block in blocks() if block.text.strip().startswith(SHOWN[0])]
     labels = [re.split(r"\s{2,}", line)[0] for line in shown.splitlines()]
     assert len(labels) > 5
@@ -83,7 +83,7 @@ def verdict() -> list[str]:
 
 
 TO_RUN = [command for command in all_commands() if command.line.startswith(RUN_HERE)]
-STEERING = [  # in this order
+RULE_COMMANDS = [  # in this order
     command
     for command in all_commands()
     if command.page == "README.md"
@@ -97,16 +97,16 @@ STEERING = [  # in this order
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """An empty directory, a server, and a site that stands for example.com."""
+    """An empty directory, a server, and a site in place of example.com, to run commands with."""
 
     directory: Path
     server: RedisServer
     site: ExampleSite
     user: str = ""
-    """And password, before the server's address."""
+    """User and password, which stand before the server's address."""
 
     def run(self, line: str) -> str:
-        """What the command prints. It must end well."""
+        """Run a command, which must succeed, and return what it prints."""
         ran = subprocess.run(
             ["bash", "-euc", self._here(line)],
             cwd=self.directory,
@@ -121,7 +121,7 @@ class Place:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=PATIENCE,
+            timeout=COMMAND_TIMEOUT_S,
             check=False,
         )
         assert ran.returncode == 0, ran.stdout
@@ -150,8 +150,8 @@ def place(tmp_path: Path, server: RedisServer, site: ExampleSite) -> Place:
     return Place(tmp_path, server, site)
 
 
-def test_every_command_is_run_or_there_is_a_reason() -> None:
-    known = {command.name for command in (*TO_RUN, *STEERING)}
+def test_commands_are_run_or_there_is_a_reason() -> None:
+    known = {command.name for command in (*TO_RUN, *RULE_COMMANDS)}
     assert {c.name for c in all_commands() if not why_not_here(c)} == known
 
 
@@ -160,7 +160,7 @@ def test_every_command_is_run_or_there_is_a_reason() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", TO_RUN, ids=lambda command: command.name)
-def test_the_command_does_what_its_page_says(command: Command, place: Place) -> None:
+def test_command(command: Command, place: Place) -> None:
     printed = place.run(command.line)
     words = shlex.split(command.line)
     if words[:3] == ["scrapy", "crawl", "site"]:
@@ -178,7 +178,7 @@ def test_the_command_does_what_its_page_says(command: Command, place: Place) -> 
 
 
 @pytest.mark.slow
-def test_the_example_with_a_site_of_one_s_own_runs(place: Place) -> None:
+def test_make_crawl_with_another_site(place: Place) -> None:
     line = "make crawl URL=https://example.com NODES=3 LIMIT=2"
     assert f"`{line}`" in page("README.md")
     assert NOTHING_LEFT.search(place.run(line))
@@ -186,8 +186,8 @@ def test_the_example_with_a_site_of_one_s_own_runs(place: Place) -> None:
 
 
 @pytest.mark.slow
-def test_the_verbs_of_readme_do_what_is_said_beside_them(place: Place) -> None:
-    said = [place.run(command.line) for command in STEERING]
+def test_commands_of_readme_that_set_limits(place: Place) -> None:
+    said = [place.run(command.line) for command in RULE_COMMANDS]
     assert [text.split(":")[0].strip() for text in said[1:]] == [
         "example.com",
         "*.example.org",
@@ -199,7 +199,7 @@ def test_the_verbs_of_readme_do_what_is_said_beside_them(place: Place) -> None:
 
 
 @pytest.mark.slow
-def test_make_alone_lists_the_commands(place: Place) -> None:
+def test_make_lists_its_commands(place: Place) -> None:
     printed = place.run("make")
     told = {words.split()[1] for words in re.findall(r"`(make [a-z-]+)", page("CONTRIBUTING.md"))}
     assert {name for name in told if not re.search(rf"^ +make {name} ", printed, re.MULTILINE)} == {
@@ -210,7 +210,7 @@ def test_make_alone_lists_the_commands(place: Place) -> None:
 # What is not run here -------------------------------------------------------------------------
 
 
-def test_no_exception_is_left_that_nothing_needs() -> None:
+def test_exceptions_are_needed() -> None:
     lines = [command.line for command in all_commands()]
     assert [what for what in NOT_RUN if not any(re.match(what, line) for line in lines)] == []
     shown = [block.text.strip() for block in blocks()]
@@ -218,12 +218,12 @@ def test_no_exception_is_left_that_nothing_needs() -> None:
 
 
 @pytest.mark.parametrize(("name", "test"), [(name, by[1]) for name, by in RUN_BY.items()])
-def test_the_test_that_runs_a_page_s_commands_is_there(name: str, test: str) -> None:
+def test_tests_that_run_commands_exist(name: str, test: str) -> None:
     text = (REPOSITORY / test).read_text("utf-8")
     assert name == "README.md" or name.rpartition("/")[2] in text or '"commands.md"' in text
 
 
-def test_what_pip_installs_has_these_names() -> None:
+def test_pip_installs_this_distribution_and_its_extras() -> None:
     project = tomllib.loads(page("pyproject.toml"))["project"]
     texts = "\n".join(command.line for command in all_commands()) + page("docs/settings.md")
     named = re.findall(r"pip install '?([\w-]+)(?:\[(\w+)\])?", texts)

@@ -1,4 +1,4 @@
-"""Every example that is not a command: settings are read, programs run, YAML is parsed."""
+"""Examples in the pages that are no commands: settings are read, programs run, YAML is parsed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.docs.pages import Block, blocks
 from tests.support.nodes import Loop
 from tests.support.servers import RedisServer
 
-PATIENCE = 30.0  # seconds
+PROGRAM_TIMEOUT_S = 30.0
 KNOWN = {"indented", "console", "python", "yaml", "conf", "ini"}
 PYTHON = [block for block in blocks() if block.kind == "python"]
 YAML = [block for block in blocks() if block.kind == "yaml"]
@@ -32,20 +32,20 @@ def name_of(block: Block) -> str:
     return block.name
 
 
-def test_every_block_is_of_a_kind_that_is_checked() -> None:
+def test_blocks_are_of_known_kinds() -> None:
     assert {block.name for block in blocks() if block.kind not in KNOWN} == set()
     assert len(PYTHON) >= 8
     assert any(is_program(block) for block in PYTHON)
 
 
 @pytest.mark.parametrize("block", [b for b in PYTHON if not is_program(b)], ids=name_of)
-def test_the_settings_of_the_example_are_allowed(block: Block) -> None:
+def test_settings_are_allowed(block: Block) -> None:
     names: dict[str, Any] = {}
     exec(block.text, names)  # our own pages
     given = {name: value for name, value in names.items() if name.isupper()}
     read = SemaphoreSettings.read(Settings(given))
     FairSemaphore(read.url, url_from=read.url_from)
-    # Whatever stands there has been read: nothing is set that nobody hears.
+    # Nothing is set that is not read.
     heard = {"ADDONS", "REDIS_URL", "CONCURRENT_REQUESTS_PER_DOMAIN", "DOWNLOAD_DELAY"}
     assert {name for name in given if not name.startswith("SEMAPHORE_")} <= heard
     for host in given.get("SEMAPHORE_LIMITS", {}):
@@ -53,20 +53,20 @@ def test_the_settings_of_the_example_are_allowed(block: Block) -> None:
 
 
 @pytest.mark.parametrize("block", [b for b in PYTHON if is_program(b)], ids=name_of)
-def test_the_program_of_the_example_runs(block: Block, server: RedisServer) -> None:
+def test_programs_run(block: Block, server: RedisServer) -> None:
     assert "redis://localhost" in block.text
     text = block.text.replace("redis://localhost", server.url)
     names: dict[str, Any] = dict(vars(semaphore_middleware))
     exec(f"async def program():\n{textwrap.indent(text, '    ')}", names)  # our own pages
     loop = Loop()
     try:
-        loop.run(asyncio.wait_for(names["program"](), PATIENCE))
+        loop.run(asyncio.wait_for(names["program"](), PROGRAM_TIMEOUT_S))
     finally:
         loop.close()
     assert server.members() == {}
 
 
-def test_every_example_of_python_is_in_the_project_s_format() -> None:
+def test_python_is_parsed_and_not_too_wide() -> None:
     for block in PYTHON:
         assert all(len(line) <= 120 for line in block.text.splitlines()), block.name
         if not is_program(block):
@@ -74,7 +74,7 @@ def test_every_example_of_python_is_in_the_project_s_format() -> None:
 
 
 @pytest.mark.parametrize("block", YAML, ids=name_of)
-def test_the_yaml_can_be_read(block: Block) -> None:
+def test_yaml_is_parsed(block: Block) -> None:
     documents = list(yaml.safe_load_all(block.text))
     assert documents
     assert all(isinstance(document, dict) for document in documents)

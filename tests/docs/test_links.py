@@ -1,4 +1,4 @@
-"""Whatever a page points to is there."""
+"""Links, files, make targets and commands that the pages name exist."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tests.support.paths import REPOSITORY
 
 FILES = re.compile(r"(?<![\w/.@-])\w[\w./*-]*\.(?:py|lua|md|svg|json|toml|cfg|sh)\b")
 PLACES = ("semaphore_middleware", "crawler", "tests", "benchmarks", "docs", "docker")
-NOT_FILES = {"cancel.json"}  # an address of Scrapyd's
+NOT_FILES = {"cancel.json"}  # a URL of Scrapyd
 pages = pytest.mark.parametrize("path", PATHS, ids=name_of)
 
 
 @pages
-def test_every_link_leads_somewhere(path: Path) -> None:
+def test_links_have_targets(path: Path) -> None:
     text = path.read_text("utf-8")
     for link in links(text):
         if link.startswith("https://"):
@@ -31,17 +31,17 @@ def test_every_link_leads_somewhere(path: Path) -> None:
 
 
 @pages
-def test_every_file_that_is_named_is_there(path: Path) -> None:
+def test_named_files_exist(path: Path) -> None:
     for name in set(FILES.findall(prose(path.read_text("utf-8")))) - NOT_FILES:
         near = [REPOSITORY, path.parent, *(REPOSITORY / place for place in PLACES)]
         found = any(next(place.glob(name), None) for place in near)
-        # A name alone may be in any room.
+        # A bare name may be in any directory.
         deeper = any(next((REPOSITORY / place).rglob(name), None) for place in PLACES)
         assert found or deeper, name
 
 
 @pages
-def test_every_make_and_every_verb_that_is_named_is_there(path: Path) -> None:
+def test_named_make_targets_and_commands_exist(path: Path) -> None:
     named = re.findall(r"`([^`\n]+)`", path.read_text("utf-8"))
     targets = re.findall(r"^([a-z%-]+):", page("Makefile"), re.MULTILINE)
     for words in (name.split() for name in named):
@@ -52,7 +52,7 @@ def test_every_make_and_every_verb_that_is_named_is_there(path: Path) -> None:
 
 
 @pages
-def test_every_page_says_first_what_it_is_for(path: Path) -> None:
+def test_pages_begin_with_a_summary(path: Path) -> None:
     heading, empty, first, *_ = path.read_text("utf-8").splitlines()
     assert heading.startswith("# ")
     assert not empty
@@ -60,13 +60,13 @@ def test_every_page_says_first_what_it_is_for(path: Path) -> None:
     assert not first.startswith(("#", "|", "`", "    "))
 
 
-def test_the_index_names_every_page() -> None:
+def test_index_has_every_page() -> None:
     listed = {link for link in links(page("docs/README.md")) if "/" not in link}
     assert listed == {path.name for path in (REPOSITORY / "docs").glob("*.md")} - {"README.md"}
     assert len(page("docs/README.md").splitlines()) <= 30
 
 
-def test_every_picture_is_shown_and_can_be_read_without_eyes() -> None:
+def test_pictures_are_used_and_have_an_alternative_text() -> None:
     shown = {
         (path.parent / link).resolve()
         for path in PATHS
@@ -76,7 +76,7 @@ def test_every_picture_is_shown_and_can_be_read_without_eyes() -> None:
     assert shown == set((REPOSITORY / "docs" / "pictures").iterdir())
 
 
-def test_the_picture_of_the_state_is_small_and_readable_in_the_dark() -> None:
+def test_picture_of_the_state_is_small_and_has_a_background() -> None:
     picture = page("docs/pictures/state.svg")
     assert len(picture) < 20_000
     assert re.search(r'<rect width="860" height="530" [^>]*fill="#ffffff"', picture)

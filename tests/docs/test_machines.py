@@ -1,4 +1,4 @@
-"""docs/many-machines.md: its server serves a crawl, its unit and its Job are what they seem."""
+"""docs/many-machines.md: its server, its systemd unit and its Kubernetes Job work for a crawl."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def server_options() -> list[list[str]]:
 
 
 @pytest.mark.slow
-def test_a_crawl_runs_with_the_rights_that_the_server_gives(tmp_path: Path) -> None:
+def test_crawl_with_the_rights_of_redis_conf(tmp_path: Path) -> None:
     network = ("bind", "port", "tls-")  # a test's server has a socket
     options = [words for words in server_options() if not words[0].startswith(network)]
     server = RedisServer(
@@ -63,7 +63,7 @@ def user_and_password() -> tuple[str, str]:
     return words[1], password
 
 
-def test_the_address_of_the_nodes_is_that_of_the_server() -> None:
+def test_nodes_have_the_server_s_address() -> None:
     user, password = user_and_password()
     (port,) = [words[1] for words in server_options() if words[0] == "tls-port"]
     assert block("python").text.startswith(
@@ -77,7 +77,7 @@ def test_the_address_of_the_nodes_is_that_of_the_server() -> None:
 
 
 @pytest.mark.slow
-def test_the_unit_starts_a_crawl(tmp_path: Path, server: RedisServer) -> None:
+def test_systemd_unit_starts_a_crawl(tmp_path: Path, server: RedisServer) -> None:
     unit = configparser.ConfigParser(interpolation=None, strict=False)
     unit.optionxform = str  # type: ignore[assignment,method-assign]
     unit.read_string(block("ini").text)
@@ -91,7 +91,7 @@ def test_the_unit_starts_a_crawl(tmp_path: Path, server: RedisServer) -> None:
 
 
 @pytest.mark.slow
-def test_systemd_finds_no_fault_in_the_unit(tmp_path: Path) -> None:
+def test_systemd_verifies_the_unit(tmp_path: Path) -> None:
     analyze = shutil.which("systemd-analyze")
     if analyze is None:
         pytest.skip("no systemd-analyze")
@@ -121,7 +121,7 @@ def job() -> dict[str, Any]:
     return dict(job["spec"])
 
 
-def test_the_job_fits_the_image() -> None:
+def test_job_fits_the_image() -> None:
     pod = job()["template"]["spec"]
     (node,) = pod["containers"]
     assert "command" not in node, "the image's entry point stays"
@@ -135,7 +135,7 @@ def test_the_job_fits_the_image() -> None:
     assert "completions" not in job()
 
 
-def test_the_job_s_names_agree() -> None:
+def test_names_in_the_job_agree() -> None:
     template = job()["template"]
     (node,) = template["spec"]["containers"]
     (secret,) = [document for document in manifests() if document["kind"] == "Secret"]
@@ -149,7 +149,7 @@ def test_the_job_s_names_agree() -> None:
 
 
 @pytest.mark.slow
-def test_the_job_s_command_crawls(tmp_path: Path, server: RedisServer) -> None:
+def test_job_s_command_crawls(tmp_path: Path, server: RedisServer) -> None:
     (node,) = job()["template"]["spec"]["containers"]
     site = ExampleSite(PAGES, latency=0)
     with in_a_thread(site):
