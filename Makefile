@@ -1,6 +1,7 @@
 # `make` alone lists what there is. Everything runs in .venv, which the first command makes.
 PYTHON ?= python3
 VENV ?= .venv
+CONSTRAINTS ?= constraints.txt
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 BENCH_INSTALLED := $(VENV)/installed-bench
@@ -54,19 +55,23 @@ format: $(INSTALLED) ## put the code into the project's format
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+.PHONY: dist
+dist: $(INSTALLED) ## build what is published: the wheel and the sources, into dist/
+	$(BIN)/python -m hatchling build
+
 .PHONY: clean
 clean: ## remove the environment and what crawls have left
-	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis pages runs
+	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis dist pages runs
 
-$(INSTALLED): pyproject.toml constraints.txt
+$(INSTALLED): pyproject.toml $(CONSTRAINTS)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo 'Python 3.11 or newer is needed; name one with make PYTHON=...'; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
-		--constraint constraints.txt --editable '.[dev]'
+		--constraint $(CONSTRAINTS) --editable '.[dev]'
 	@touch $@
 
 $(BENCH_INSTALLED): $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
-		--constraint constraints.txt --editable '.[bench]'
+		--constraint $(CONSTRAINTS) --editable '.[bench]'
 	@touch $@

@@ -194,8 +194,8 @@ def page(number: int, pages: int) -> str:
 async def serve(site: ExampleSite) -> None:
     """Serve a site until cancelled."""
     async with site.running():
-        told = f"{site.pages} pages at {site.url}, the records at {site.url}_judge"
-        print(told, flush=True)  # noqa: T201  (a program of its own)
+        line = f"{site.pages} pages at {site.url}, the records at {site.url}_judge"
+        print(line, flush=True)  # noqa: T201  (a program of its own)
         await asyncio.Event().wait()
 
 

@@ -4,6 +4,7 @@ The names here need no Scrapy. With Scrapy, one line of settings is enough:
 `ADDONS = {"semaphore_middleware.addon.SemaphoreAddon": 500}`.
 """
 
+from semaphore_middleware.core.admin import Admin
 from semaphore_middleware.core.permit import Permit
 from semaphore_middleware.core.semaphore import FairSemaphore
 from semaphore_middleware.errors import (
@@ -22,6 +23,7 @@ from semaphore_middleware.model.rules import Rule
 
 __all__ = [
     "AcquireTimeoutError",
+    "Admin",
     "Backoff",
     "ClosedError",
     "FairSemaphore",

@@ -1,27 +1,27 @@
-"""Everything that can go wrong, in one tree. Each error's text says what to do."""
+"""All errors that the package raises, in one tree. Each error's text says what to do."""
 
 from __future__ import annotations
 
 
 class SemaphoreError(Exception):
-    """The root: catch this to catch all of them. None has fields; the text says what to do."""
+    """The root of all errors of this package. None has fields; the text says what to do."""
 
 
 class SettingsError(SemaphoreError, ValueError):
-    """A setting or an argument has a value that is not allowed; the text names both, and what is.
+    """A setting or an argument has a value that is not allowed; the text says what is allowed.
 
     A `ValueError`. Raised before anything is sent to the server.
     """
 
 
 class ServerRefusedError(SemaphoreError):
-    """The server answers, and waiting is in vain: wrong password, too old, a read-only replica."""
+    """The server answers, but waiting will not help: wrong password, too old, read-only replica."""
 
 
 class ServerUnreachableError(SemaphoreError, ConnectionError):
-    """The server cannot be reached just now; whoever gets this may try again.
+    """The server cannot be reached just now; the caller may try again.
 
-    A `ConnectionError`. Who waits for a permit never gets it: the semaphore waits for its server.
+    A `ConnectionError`. Not raised while waiting for a permit: the semaphore waits for its server.
     """
 
 

@@ -88,7 +88,7 @@ async def _measure(server: RedisServer, rounds: int, permits: int) -> Report:
             rows.append((*shape, *us, ratio, median(ours.commands)))
             if shape == GOAL[0]:
                 goals.append(Goal("100 permits a call of one site, ratio", ratio, at_most=GOAL[1]))
-    await caller.link.close()
+    await caller.connection.close()
     note = (
         f"Medians of {rounds} rounds of {permits} permits each, ours and the yardstick in turn, on "
         "one connection of one server. A permit is taken in one call and given back in another."
@@ -128,7 +128,7 @@ class Batch:
     async def take_and_give_back(self) -> None:
         numbers = self._new_numbers()
         limit = Limit(self._each)
-        store, link = self._caller.store, self._caller.link
+        store, link = self._caller.store, self._caller.connection
         takes = [Ask("acquire", site, limit, own) for site, own in numbers]
         taken = await store.run(link, takes)
         assert all(answer.granted == answer.ask.numbers for answer in taken)
@@ -140,7 +140,7 @@ class Batch:
             for site, own in self._new_numbers()
             for number in own
         ]
-        call = self._caller.link.call
+        call = self._caller.connection.call
         await call([("ZADD", key, number, member) for number, (key, member) in enumerate(members)])
         await call([("ZREM", key, member) for key, member in members])
 

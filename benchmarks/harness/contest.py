@@ -96,7 +96,7 @@ class Ours:
     async def holds(self) -> bool | None:
         assert self._permit is not None
         id = f"{self._semaphore.node}:{self._permit.number}"
-        seen = await self._semaphore.inspect(self._place.scope)
+        seen = await self._semaphore.admin.inspect(self._place.scope)
         return id in [holder.id for holder in seen.holders]
 
 

@@ -12,8 +12,9 @@ from itertools import islice
 from typing import Self
 
 from semaphore_middleware.model.limits import Limit
-from semaphore_middleware.redis.connection import Link, Server
-from semaphore_middleware.redis.protocol import MOST_PERMITS, Answer, Ask, Message, Verb
+from semaphore_middleware.redis.connection import Connection
+from semaphore_middleware.redis.location import Server
+from semaphore_middleware.redis.protocol import PERMITS_PER_CALL, Ask, Notification, Reply, Verb
 from tests.support.nodes import Caller
 from tests.support.servers import RedisServer
 
@@ -66,14 +67,14 @@ class Crowd:
             task.cancel()
         await asyncio.gather(*self._ears, return_exceptions=True)
         for caller in self._callers:
-            await caller.link.close()
+            await caller.connection.close()
         self.server.remove()
 
-    async def _listen(self, node: int, link: Link, listening: asyncio.Event) -> None:
+    async def _listen(self, node: int, link: Connection, listening: asyncio.Event) -> None:
         def hear(payload: bytes | None) -> None:
             if payload is None:
                 listening.set()
-            elif message := Message.read(payload):
+            elif message := Notification.read(payload):
                 for number in message.granted:
                     self._grants.put_nowait((node, number))
 
@@ -107,11 +108,11 @@ class Crowd:
         """By the last node: one permit each, of two, so that there is room for one more."""
         self._scopes = [f"site-{number}.example" for number in range(self.size.scopes)]
         caller, limit = self._callers[-1], Limit(2)
-        for start in range(0, len(self._scopes), MOST_PERMITS):
-            scopes = self._scopes[start : start + MOST_PERMITS]
+        for start in range(0, len(self._scopes), PERMITS_PER_CALL):
+            scopes = self._scopes[start : start + PERMITS_PER_CALL]
             asks = [Ask("acquire", s, limit, tuple(self._new(-1, s, 1))) for s in scopes]
             self._limits.update(dict.fromkeys(scopes, limit))
-            await caller.store.run(caller.link, asks)
+            await caller.store.run(caller.connection, asks)
 
     async def give_all_back(self) -> None:
         asks: dict[int, list[Ask]] = defaultdict(list)
@@ -120,7 +121,7 @@ class Crowd:
                 asks[node].append(Ask("release", scope, self._limits[scope], tuple(numbers)))
         for node, said in asks.items():
             caller = self._callers[node]
-            await caller.store.run(caller.link, said)
+            await caller.store.run(caller.connection, said)
 
     # What is measured ---------------------------------------------------------------------------
 
@@ -141,7 +142,7 @@ class Crowd:
             for verb in ("acquire", "release"):
                 number = (10**9,)  # nobody's own: at each site it is given back at once
                 asks = [Ask(verb, site, self._limits[site], number) for site in sites]
-                await caller.store.run(caller.link, asks)
+                await caller.store.run(caller.connection, asks)
 
     async def around(self, times: int) -> list[float]:
         """Hand one permit from node to node; seconds from a release to its being heard of."""
@@ -186,7 +187,7 @@ class Crowd:
         if permits:
             await self._say(node, scope, ("acquire", self._new(node, scope, permits)))
 
-    async def _say(self, node: int, scope: str, *words: tuple[Verb, Sequence[int]]) -> list[Answer]:
+    async def _say(self, node: int, scope: str, *words: tuple[Verb, Sequence[int]]) -> list[Reply]:
         """In one round trip, as a node's loop does with what comes up in one turn."""
         own = self._own[node, scope]
         for verb, numbers in words:
@@ -195,7 +196,7 @@ class Crowd:
                     del own[number]
         caller, limit = self._callers[node], self._limits[scope]
         asks = [Ask(verb, scope, limit, tuple(numbers)) for verb, numbers in words]
-        return await caller.store.run(caller.link, asks)
+        return await caller.store.run(caller.connection, asks)
 
     def _new(self, node: int, scope: str, permits: int) -> list[int]:
         node %= self.size.nodes

@@ -142,7 +142,7 @@ class Cluster:
         return False
 
     async def _state(self) -> ClusterState:
-        scopes = [await self.semaphore.inspect(host) for host in self.hosts]
+        scopes = [await self.semaphore.admin.inspect(host) for host in self.hosts]
         held = sum(len(scope.holders) for scope in scopes)
         waiting = sum(len(scope.waiters) for scope in scopes)
         counts = await self.crawl.counts()
@@ -168,7 +168,7 @@ class Cluster:
 
     async def _permits_left(self, nodes: list[NodeResult]) -> int:
         scopes = {scope for node in nodes for scope in node.scopes}.union(self.hosts)
-        found = [await self.semaphore.inspect(scope) for scope in scopes]
+        found = [await self.semaphore.admin.inspect(scope) for scope in scopes]
         return sum(len(scope.holders) + len(scope.waiters) for scope in found)
 
     @contextmanager

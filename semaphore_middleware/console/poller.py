@@ -1,45 +1,66 @@
-"""One survey of the server a second, shared by all browsers; none while nobody looks."""
+"""The poller: surveys the server for `watch` and the page, no faster than the server can bear."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 
-from semaphore_middleware.console.web.state import Seen
-from semaphore_middleware.core.semaphore import FairSemaphore
+from semaphore_middleware.console.rates import RateMeter
+from semaphore_middleware.console.snapshot import Snapshot
+from semaphore_middleware.core.admin import Admin
 from semaphore_middleware.errors import SemaphoreError
 
-EVERY = 1.0  # seconds from the end of a survey to the begin of the next
-SHARE = 0.2  # of the time that surveys may take, however many scopes there are
-PATIENCE = 2.0  # seconds that a browser waits for a survey, before it is shown the last one
-LATE = 3.0  # times as long as the last: a survey that takes that long is not answered
+logger = logging.getLogger(__name__)
+
+MAX_SHARE = 0.2  # of the time that surveys may take, however many scopes there are
+LATE_AFTER_S = 2.0  # a survey that takes longer is late: whoever looks is shown the last one
+LATE_FACTOR = 3.0  # and it is not late, as long as it takes less than this times the last one
 
 
-class Lookout:
-    def __init__(self, semaphore: FairSemaphore) -> None:
-        self._semaphore = semaphore
-        self._seen: Seen | None = None
-        self._began = self._took = self._next = 0.0
+class Poller:
+    """Surveys the server when somebody looks, and shares each survey among all who look.
+
+    A survey begins at the earliest `interval` seconds after the end of the last one, and later
+    where surveys take long: all of them take at most `MAX_SHARE` of the time.
+    """
+
+    def __init__(self, admin: Admin, interval: float) -> None:
+        self._admin = admin
+        self._interval = interval
+        self._meter = RateMeter()
         self._survey: asyncio.Task[None] | None = None
-        self._problem: str | None = None
+        self._began = self._took = self._next = 0.0
+        self.snapshot: Snapshot | None = None
+        """The newest; None: there was none yet."""
+        self.error: Exception | None = None
+        """Why the last survey failed; None: it did not."""
 
-    async def look(self) -> tuple[Seen | None, str | None]:
-        """The newest survey, and what is wrong if it is not new. None: there was none yet."""
-        if self._survey is None and time.monotonic() >= self._next:
-            self._began = time.monotonic()
-            self._survey = asyncio.create_task(self._take())
-        if self._survey is not None:
-            left = self._began + PATIENCE - time.monotonic()
-            # Not cancelled when this browser goes: others wait for it too. And while the server is
-            # away it stays, so that there is one in line and not one a second.
-            await asyncio.wait({self._survey}, timeout=max(0.0, left))
+    @property
+    def late_by(self) -> float:
+        """Seconds that the survey which is under way has taken, if that is too long; else 0."""
         if self._survey is None:
-            return self._seen, self._problem
-        late = time.monotonic() - self._began >= self._usual
-        known = self._seen is not None and not late
-        return self._seen, None if known else "The Redis server does not answer."
+            return 0.0
+        taken = time.monotonic() - self._began
+        return taken if taken >= self._usual else 0.0
+
+    async def look(self) -> Snapshot | None:
+        """The newest snapshot, after a survey if one is due and does not take too long."""
+        if time.monotonic() >= self._next:
+            self._begin()
+        if self._survey is not None:
+            left = self._began + LATE_AFTER_S - time.monotonic()
+            # Not cancelled when this one goes: others wait for it too.
+            await asyncio.wait({self._survey}, timeout=max(0.0, left))
+        return self.snapshot
+
+    async def next(self) -> None:
+        """Wait until the next survey is due, and for its end, however long it takes."""
+        await asyncio.sleep(max(0.0, self._next - time.monotonic()))
+        await asyncio.wait({self._begin()})
 
     async def stop(self) -> None:
+        """End the survey that is under way."""
         if self._survey is not None:
             self._survey.cancel()
             await asyncio.gather(self._survey, return_exceptions=True)
@@ -47,20 +68,31 @@ class Lookout:
     @property
     def _usual(self) -> float:
         """Seconds that a survey may take: with thousands of scopes it is a matter of seconds."""
-        return max(PATIENCE, LATE * self._took)
+        return max(LATE_AFTER_S, LATE_FACTOR * self._took)
+
+    def _begin(self) -> asyncio.Task[None]:
+        if self._survey is None:
+            self._began = time.monotonic()
+            self._survey = asyncio.create_task(self._take())
+        return self._survey
 
     async def _take(self) -> None:
         try:
-            scopes = await self._semaphore.survey()
-            rules = await self._semaphore.rules()
-            self._seen = Seen.after(self._seen, time.monotonic(), scopes, rules)
-            self._problem = None
+            seen = await self._admin.survey()
+            rules = await self._admin.rules()
+            rates = self._meter.note(seen, time.monotonic())
+            self.snapshot = Snapshot.of(seen, rules, rates)
+            self.error = None
         except SemaphoreError as error:
-            self._problem = f"The Redis server does not serve: {error}."
+            self.error = error
+        except Exception as error:
+            logger.exception("A survey failed for a reason that should not happen; trying again.")
+            self.error = error
         finally:
             now = time.monotonic()
             took = now - self._began
             # One that was late has waited for a server: that says nothing of how long it takes.
-            self._next = now + max(EVERY, took * (1 / SHARE - 1) if took < self._usual else 0.0)
+            pause = took * (1 / MAX_SHARE - 1) if took < self._usual else 0.0
+            self._next = now + max(self._interval, pause)
             self._took = min(took, self._usual)
             self._survey = None

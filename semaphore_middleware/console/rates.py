@@ -1,87 +1,46 @@
-"""What `watch` remembers from one look at the server to the next: how things were, and the rate."""
+"""The rate meter: permits granted a second, from one survey of the server to the next."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping
 
-from semaphore_middleware.console.snapshot import in_order
 from semaphore_middleware.model.inspection import Inspection
 
-SAMPLES = 30  # looks to remember
-LATELY = 6  # looks that the rate is a mean of
+WINDOW = 6  # surveys that a rate is the mean of
 
 
-@dataclass
-class Track:
-    """One scope, over the last looks."""
+class RateMeter:
+    """Permits granted a second, by scope: the mean over the last few surveys."""
 
-    seen: Inspection
-    held: deque[int] = field(default_factory=lambda: deque(maxlen=SAMPLES))
-    grants: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=SAMPLES))
-    """Permits granted since the look before, and seconds since that."""
+    def __init__(self) -> None:
+        self._grants: Mapping[str, int] = {}
+        self._time: float | None = None
+        self._granted: deque[tuple[float, Mapping[str, int]]] = deque(maxlen=WINDOW)
 
-    @property
-    def rate(self) -> float:
-        """Permits granted a second, lately."""
-        lately = list(self.grants)[-LATELY:]
-        seconds = sum(passed for _, passed in lately)
-        return sum(count for count, _ in lately) / seconds if seconds else 0.0
+    def note(self, seen: Iterable[Inspection], now: float) -> Mapping[str, float] | None:
+        """The rates after a survey; `now` is in seconds of one clock.
 
-    @property
-    def rates(self) -> list[float]:
-        return [count / passed for count, passed in self.grants]
+        None after the first survey: nobody knows when its grants were. A scope that was not there
+        before was idle, so all its grants are new; and so are those of a count that fell, which
+        has begun anew after an idle moment.
+        """
+        before, self._grants = self._grants, {one.scope: one.grants for one in seen}
+        last, self._time = self._time, now
+        if last is None or now <= last:
+            return None
+        granted: dict[str, int] = {}
+        for scope, grants in self._grants.items():
+            known = before.get(scope, 0)
+            new = grants - known if grants >= known else grants
+            if new:
+                granted[scope] = new
+        self._granted.append((now - last, granted))
+        return self._rates()
 
-    @property
-    def is_over(self) -> bool:
-        """Whether nothing has happened for as long as is remembered."""
-        return len(self.held) == SAMPLES and not any(self.held) and not any(self.rates)
-
-    def note(self, seen: Inspection, passed: float) -> None:
-        # A count that is smaller than it was began anew, after an idle moment.
-        before = self.seen.grants if seen.grants >= self.seen.grants else 0
-        if passed:
-            self.grants.append((seen.grants - before, passed))
-        self.held.append(len(seen.holders))
-        self.seen = seen
-
-
-@dataclass
-class Board:
-    """All scopes. Times are of one clock, in seconds."""
-
-    tracks: dict[str, Track] = field(default_factory=dict)
-    looked_at: float | None = None
-
-    def note(self, seen: Iterable[Inspection], now: float) -> None:
-        """What a look has shown."""
-        passed = 0.0 if self.looked_at is None else now - self.looked_at
-        self.looked_at = now
-        found = {one.scope: one for one in seen}
-        for scope, one in found.items():
-            # At the first look nobody knows when its grants were. Later, it was idle before.
-            before = replace(one, grants=0) if passed else one
-            self.tracks.setdefault(scope, Track(before)).note(one, passed)
-        for scope in self.tracks.keys() - found.keys():
-            # Idle just now: it stays in its place for as long as there is something to show of it.
-            track = self.tracks[scope]
-            track.note(Inspection(scope, track.seen.limit, (), (), track.seen.limit_max), passed)
-            if track.is_over:
-                del self.tracks[scope]
-
-    def in_order(self) -> Sequence[Track]:
-        """As `status` has them."""
-        return [self.tracks[one.scope] for one in in_order(t.seen for t in self.tracks.values())]
-
-    @property
-    def held(self) -> int:
-        return sum(len(track.seen.holders) for track in self.tracks.values())
-
-    @property
-    def waiting(self) -> int:
-        return sum(len(track.seen.waiters) for track in self.tracks.values())
-
-    @property
-    def rate(self) -> float:
-        return sum(track.rate for track in self.tracks.values())
+    def _rates(self) -> Mapping[str, float]:
+        seconds = sum(passed for passed, _ in self._granted)
+        sums: Counter[str] = Counter(dict.fromkeys(self._grants, 0))
+        for _, granted in self._granted:
+            sums.update(granted)
+        return {scope: round(count / seconds, 2) for scope, count in sums.items()}

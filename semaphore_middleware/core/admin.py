@@ -1,91 +1,288 @@
-"""What people see of the server, and what they set there. Seeing changes nothing."""
+"""Operators' actions: see what the server knows, set limits, pause sites, evict dead nodes."""
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+import getpass
+import os
+import socket
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Self, TypeVar
 
+from semaphore_middleware.errors import ClosedError, ServerUnreachableError
+from semaphore_middleware.model.hosts import parse_name
 from semaphore_middleware.model.inspection import Inspection
 from semaphore_middleware.model.limits import Limit
-from semaphore_middleware.model.rules import LIMITLESS, Change, Rule
-from semaphore_middleware.redis.connection import Link
-from semaphore_middleware.redis.keys import Keys
-from semaphore_middleware.redis.protocol import Ask
+from semaphore_middleware.model.rules import LIMITLESS, Rule, RuleChange, patterns_above
+from semaphore_middleware.model.validation import check_number
+from semaphore_middleware.redis import embedded
+from semaphore_middleware.redis.connection import Connection
+from semaphore_middleware.redis.keys import Keys, check_prefix
+from semaphore_middleware.redis.location import URL_NAMES, Server, url_from_environment
+from semaphore_middleware.redis.protocol import (
+    Ask,
+    clock_step_ms,
+    read_inspection,
+    read_rule,
+    read_rules,
+    rule_fields,
+    rule_values,
+)
+from semaphore_middleware.redis.scripts import evaluate
 from semaphore_middleware.redis.store import Store
 
-MOST = 200  # scopes to look at in one round trip
-NO_LIMIT = Limit(LIMITLESS)  # to ask with, where the scope's own limit is not to be lowered
+CALL_TIMEOUT_S = 30.0  # for what takes milliseconds; with 50,000 sites in use, some seconds
+SCOPES_PER_CALL = 200  # that are inspected in one round trip
+KEYS_PER_SCAN = 1000
+NO_LIMIT = Limit(LIMITLESS)  # to release with, where the scope's own limit must not be lowered
+T = TypeVar("T")
 
 
-class Steering:
-    def __init__(self, store: Store, keys: Keys) -> None:
-        self._store = store
-        self._keys = keys
+class Admin:
+    """What operators see and set on one server, for all nodes that use it.
 
-    async def inspect(self, link: Link, *scopes: str) -> list[Inspection]:
-        replies = await self._store.inspect(link, scopes)
-        return [Inspection.read(*pair) for pair in zip(scopes, replies, strict=True)]
+        async with Admin("redis://localhost") as admin:
+            await admin.configure("api.example.com", 5)
+            print(await admin.inspect("api.example.com"))
 
-    async def survey(self, link: Link) -> list[Inspection]:
-        """All scopes that are in use, remembered, or have a rule."""
-        names = {rule.name for rule in await self.rules(link) if not rule.is_pattern}
-        cursor = b"0"
-        while True:
-            scan = ("SCAN", cursor, "MATCH", self._keys.states, "COUNT", 1000)
-            ((cursor, found),) = await self._store.command(link, [scan])
-            names.update(map(self._keys.scope_of, found))
-            if cursor == b"0":
-                break
-        ordered = sorted(names)
-        seen: list[Inspection] = []
-        for start in range(0, len(ordered), MOST):
-            seen += await self.inspect(link, *ordered[start : start + MOST])
+    It has a connection of its own, which is opened when first used, and waits for nothing: each
+    call makes one attempt and takes at most 30 s. After an error the next call connects anew.
+
+    `url` is a `redis://`, `rediss://` or `unix://` address; None takes `SEMAPHORE_REDIS_URL` or
+    `REDIS_URL` from the environment, else the embedded server, if it runs. `name` is who is said to
+    have set a rule (by default user@host). `lease` (seconds) and `prefix` are those of the nodes;
+    `url_from` says in errors where the address was set.
+
+    Raises `SettingsError` for what is not allowed, and `ServerUnreachableError` where there is no
+    address. Each method that talks to the server also raises `ServerUnreachableError`,
+    `ServerRefusedError`, and after `close` `ClosedError`.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        name: str | None = None,
+        lease: float = 15.0,
+        prefix: str = "semaphore",
+        url_from: str = "the server's URL",
+    ) -> None:
+        if url is None:
+            url, url_from = url_from_environment()
+        url = url or embedded.find()
+        if url is None:
+            raise ServerUnreachableError(
+                f"no server's address is given ({' or '.join(URL_NAMES)} in the environment), and "
+                "no embedded server runs"
+            )
+        self.name = name or user_at_host()
+        """Who is said to have set a rule."""
+        self._lease = check_number(lease, "lease", least=0.001)
+        self._keys = Keys(check_prefix(prefix, "prefix"))
+        self._server = Server(url, min(5.0, self._lease / 6), url_from)
+        self._lock = asyncio.Lock()  # one call at a time over the connection
+        self._connection: Connection | None = None
+        self._running: set[asyncio.Timeout] = set()
+        self._closed = False
+
+    @property
+    def server(self) -> str:
+        """The server's address, without a password."""
+        return str(self._server)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connection; calls that still run end with `ClosedError`. Raises nothing."""
+        self._closed = True
+        for timeout in self._running:
+            if not timeout.expired():
+                timeout.reschedule(asyncio.get_running_loop().time())
+        if self._connection is not None:
+            await self._connection.close()
+
+    # See ----------------------------------------------------------------------------------------
+
+    async def inspect(self, scope: str) -> Inspection:
+        """Limit, holders and waiters of a scope, on all nodes. Changes nothing on the server.
+
+        Raises `ServerUnreachableError`, `ServerRefusedError`.
+        """
+        (seen,) = await self._do(lambda connection: self._inspect(connection, [scope]))
         return seen
 
-    async def rules(self, link: Link) -> list[Rule]:
-        """What operators have set, by name."""
-        replies = await self._store.command(link, [("HGETALL", k) for k in self._keys.all_rules])
+    async def survey(self) -> list[Inspection]:
+        """All scopes that are in use, that are remembered for what their sites answered, or that
+        have a rule; by name. Changes nothing on the server, but looks at all of its keys.
+
+        Raises `ServerUnreachableError`, `ServerRefusedError`.
+        """
+        return await self._do(self._survey)
+
+    async def rules(self) -> list[Rule]:
+        """What operators have set with `configure`, `pause` and `resume`, by name.
+
+        Raises `ServerUnreachableError`, `ServerRefusedError`.
+        """
+        return await self._do(self._rules)
+
+    async def rule(self, name: str) -> Rule | None:
+        """What operators have set for exactly this scope or pattern; None: nothing.
+
+        Raises `SettingsError` for a bad name, `ServerUnreachableError`, `ServerRefusedError`.
+        """
+        name = parse_name(name, f"the limit of {name!r}")
+        found = await self._do(lambda connection: self._rules_of(connection, [name]))
+        return found[0] if found else None
+
+    # Set ----------------------------------------------------------------------------------------
+
+    async def configure(self, name: str, limit: int | Limit | Mapping[str, Any] | None) -> None:
+        """Set the limit of a scope, or of each host below one (`"*.example.org"`), on the server.
+
+        Written as in `SEMAPHORE_LIMITS`; what a dict leaves out stays as it is. It wins over what
+        all nodes' settings say until `reset`, holds within a second everywhere, takes nothing from
+        holders, and outlives the nodes.
+
+        Raises `SettingsError`, `ServerUnreachableError`, `ServerRefusedError`.
+        """
+        await self._change(RuleChange.configure(name, limit, self.name))
+
+    async def pause(self, name: str) -> None:
+        """Grant no permit of this scope, or of hosts that fit the pattern, until `resume`.
+
+        Takes nothing from holders. Raises `SettingsError` for a bad name, `ServerUnreachableError`,
+        `ServerRefusedError`.
+        """
+        await self._change(RuleChange.pause(name, self.name))
+
+    async def resume(self, name: str) -> None:
+        """Go on after `pause`, although a pattern that fits is paused; also at once with a site
+        that refused a request.
+
+        Raises `SettingsError` for a bad name, `ServerUnreachableError`, `ServerRefusedError`.
+        """
+        names = RuleChange.resume(name, self.name).names  # a bad name is an error at once
+
+        async def resume(connection: Connection) -> None:
+            above = patterns_above(names)
+            found = await self._rules_of(connection, [*names, *above])
+            is_above_paused = any(rule.paused for rule in found if rule.name in above)
+            has_limit = any(rule.sets_limit for rule in found if rule.name in names)
+            change = RuleChange.resume(name, self.name, is_above_paused, has_limit)
+            await self._apply(connection, change)
+
+        await self._do(resume)
+
+    async def reset(self, name: str) -> None:
+        """Let the nodes' settings hold again, and forget what the site's answers have taught.
+
+        Raises `SettingsError` for a bad name, `ServerUnreachableError`, `ServerRefusedError`.
+        """
+        await self._change(RuleChange.reset(name))
+
+    async def evict(self, node: str) -> tuple[int, int]:
+        """Give back what a dead node holds, before its leases end, and its places in the queue.
+
+        `node` is its full name, as `Member.node` has it. Returns how many permits it held, and how
+        many places it had. A node that is alive after all loses its permits at its next renewal,
+        which ends its transfers; until then a site may see them on top of its limit.
+
+        Raises `ServerUnreachableError`, `ServerRefusedError`.
+        """
+        return await self._do(lambda connection: self._evict(connection, node))
+
+    # How ----------------------------------------------------------------------------------------
+
+    async def _do(self, work: Callable[[Connection], Awaitable[T]]) -> T:
+        """Do something over the connection, which is opened if there is none."""
+        timeout = asyncio.timeout(CALL_TIMEOUT_S)
+        self._running.add(timeout)
+        try:
+            async with timeout, self._lock:
+                if self._closed:
+                    raise ClosedError("this Admin is closed")
+                if self._connection is None or not self._connection.is_open:
+                    self._connection = await self._server.connect()
+                return await work(self._connection)
+        except (TimeoutError, ServerUnreachableError):
+            if self._closed:
+                raise ClosedError("this Admin is closed") from None
+            if not timeout.expired():
+                raise
+            raise ServerUnreachableError(
+                f"lost {self._server}: no answer within {CALL_TIMEOUT_S:g} s"
+            ) from None
+        finally:
+            self._running.discard(timeout)
+
+    async def _inspect(self, connection: Connection, scopes: Sequence[str]) -> list[Inspection]:
+        seen: list[Inspection] = []
+        for start in range(0, len(scopes), SCOPES_PER_CALL):
+            some = scopes[start : start + SCOPES_PER_CALL]
+            keys = [self._keys.of(scope) for scope in some]
+            step = clock_step_ms(self._lease)
+            calls = [("inspect", len(of_scope), *of_scope, step) for of_scope in keys]
+            replies = await evaluate(connection, calls)
+            seen += [read_inspection(*pair) for pair in zip(some, replies, strict=True)]
+        return seen
+
+    async def _survey(self, connection: Connection) -> list[Inspection]:
+        names = {rule.name for rule in await self._rules(connection) if not rule.is_pattern}
+        cursor = b"0"
+        while True:
+            scan = ("SCAN", cursor, "MATCH", self._keys.states, "COUNT", KEYS_PER_SCAN)
+            ((cursor, found),) = await connection.execute([scan])
+            names.update(map(self._keys.scope_of, found))
+            if cursor == b"0":
+                return await self._inspect(connection, sorted(names))
+
+    async def _rules(self, connection: Connection) -> list[Rule]:
+        """A scope's rule is in its own bucket, a pattern's in all of them."""
+        replies = await connection.execute([("HGETALL", key) for key in self._keys.all_rules])
         rules: dict[str, Rule] = {}
         for reply in replies:
             fields = dict(zip(reply[::2], reply[1::2], strict=True))
-            rules.update((rule.name, rule) for rule in Rule.read_all(fields))
+            rules.update((rule.name, rule) for rule in read_rules(fields))
         return sorted(rules.values(), key=lambda rule: rule.name)
 
-    async def resume(self, link: Link, name: str, by: str) -> None:
-        """Take a pause back, whoever has asked for it."""
-        rules = await self.rules(link)
-        names = Change.resume(name, by).names
-        over = any(
-            rule.paused and rule.is_pattern and rule.fits(one)
-            for rule in rules
-            for one in names
-            if one != rule.name
-        )
-        said_more = any(rule.name in names and rule.says_more_than_paused for rule in rules)
-        await self.change(link, Change.resume(name, by, over, said_more))
+    async def _rules_of(self, connection: Connection, names: Sequence[str]) -> list[Rule]:
+        """The rules of these names, as far as there are any; looks into one bucket for each."""
+        commands = [("HMGET", self._keys.of(name).rules, *rule_fields(name)) for name in names]
+        replies = await connection.execute(commands)
+        rules = map(read_rule, names, replies)
+        return [rule for rule in rules if rule is not None]
 
-    async def change(self, link: Link, change: Change) -> None:
-        """Change what operators have set, and tell all nodes."""
+    async def _change(self, change: RuleChange) -> None:
+        await self._do(lambda connection: self._apply(connection, change))
+
+    async def _apply(self, connection: Connection, change: RuleChange) -> None:
+        """Change rules, and tell all nodes."""
         commands: list[tuple[Any, ...]] = []
         for name in change.names:
             of_scope = self._keys.of(name)
             keys = self._keys.all_rules if change.is_pattern else [of_scope.rules]
             if change.set:
-                commands += [("HSET", key, *change.values(name)) for key in keys]
+                commands += [("HSET", key, *rule_values(name, change.set)) for key in keys]
             if change.unset:
-                commands += [("HDEL", key, *change.gone(name)) for key in keys]
-            if change.forgive and not change.is_pattern:
-                await self._store.forgive(link, name)
-            if change.unlearn and not change.is_pattern:
+                fields = rule_fields(name, change.unset)
+                commands += [("HDEL", key, *fields) for key in keys]
+            if change.clears_backoff and not change.is_pattern:
+                await evaluate(connection, [("forgive", 1, of_scope.state)])
+            if change.clears_learned and not change.is_pattern:
                 commands.append(("HDEL", of_scope.state, "learnt"))
         commands.append(("PUBLISH", self._keys.changes, "changed"))
-        await self._store.command(link, commands)
+        await connection.execute(commands)
 
-    async def evict(self, link: Link, node: str) -> tuple[int, int]:
-        """Give back all that a node holds, and its places in line, as it would itself."""
-        store = self._store.speaking_as(node)
+    async def _evict(self, connection: Connection, node: str) -> tuple[int, int]:
+        """Release all that the node holds, and its places in the queue, in its name."""
         permits = places = 0
         asks: list[Ask] = []
-        for scope in await self.survey(link):
+        for scope in await self._survey(connection):
             waiting = [member.number for member in scope.waiters if member.node == node]
             held = [member.number for member in scope.holders if member.node == node]
             if waiting or held:
@@ -93,5 +290,14 @@ class Steering:
                 asks.append(Ask("release", scope.scope, NO_LIMIT, (*waiting, *held)))
                 places += len(waiting)
                 permits += len(held)
-        await store.run(link, asks)
+        await Store(self._keys, node, self._lease).run(connection, asks)
         return permits, places
+
+
+def user_at_host() -> str:
+    """The user of this process and this machine's name, for `Rule.by`."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container's user may have no name
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"

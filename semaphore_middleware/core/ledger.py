@@ -1,6 +1,6 @@
-"""What one node wants and holds: the permits, what is to be said of them, and when time is up.
+"""One node's permits: demand, leases, timers, and what the server is to be told of them. No I/O.
 
-Every verb is idempotent, so after a gap all of it is simply said again.
+Every verb is idempotent, so after a gap everything is simply sent again.
 """
 
 from __future__ import annotations
@@ -24,21 +24,23 @@ from semaphore_middleware.core.observer import (
 )
 from semaphore_middleware.core.permit import Permit, Stage
 from semaphore_middleware.errors import ClosedError
-from semaphore_middleware.model.feedback import Outcome, Report
+from semaphore_middleware.model.feedback import Feedback, FeedbackSummary
 from semaphore_middleware.model.lease import GRACE, RENEWAL
 from semaphore_middleware.model.limits import Limit
-from semaphore_middleware.redis.protocol import Answer, Ask, Message, asks
+from semaphore_middleware.redis.protocol import Ask, Notification, Reply, asks
 
 logger = logging.getLogger(__name__)
 
-BUSY = 1 / 400  # seconds from one request to the next, below which calls cost a node too much
-MANY = 1000  # scopes to remember
-EARLY = 0.001  # seconds: timers are so late, since the event loop's poll counts in milliseconds
+BUSY_INTERVAL_S = 1 / 400  # between two requests: if it is shorter, a call for each costs too much
+REMEMBERED_SCOPES_MAX = 1000
+TIMER_LAG_S = 0.001  # timers are so late, since the event loop's poll counts in milliseconds
 
 
 class Ledger:
-    """`something_to_say` is called whenever `gather` has something to give, with whether to say it
-    at once: somebody waits, or few are asked for. Else it is worth waiting for more.
+    """The permits that this node holds or waits for, of all scopes.
+
+    `something_to_say` is called whenever `gather` has something to send. Its argument is True if
+    that should go at once, as a request waits for it; otherwise it is cheaper to wait for more.
     """
 
     def __init__(
@@ -49,24 +51,24 @@ class Ledger:
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._lease = lease
-        self._grace = GRACE * lease  # from sending a call that lengthens a lease to the deadline
+        self._grace = GRACE * lease  # seconds from sending a renewal to the deadline
         self._emit = emit
         self._something_to_say = something_to_say
         self._numbers = itertools.count(1)
         self._permits: dict[int, Permit] = {}  # waiting and held, in the order of asking
         self._to_ask: dict[int, Permit] = {}
         self._to_release: dict[int, tuple[str, Limit]] = {}
-        self._to_report: dict[int, tuple[str, Limit, Outcome, float]] = {}
+        self._to_report: dict[int, tuple[str, Limit, Feedback, float]] = {}
         self._say_all_due = False
         self._asked_at = -math.inf
-        self._pace = 1.0  # seconds from one request to the next, on average
-        self._tight: set[str] = set()  # scopes that had no permit to spare when last heard of
-        self._curious: set[str] = set()  # scopes of which the server wants to know all answers
-        self._limits: dict[str, int] = {}  # in force, when last heard of
+        self._request_interval = 1.0  # seconds between two requests, on average
+        self._at_limit: set[str] = set()  # scopes that had no free permit, as last heard
+        self._wants_feedback: set[str] = set()  # scopes of which it wants all responses reported
+        self._limits: dict[str, int] = {}  # in force, as last heard
         self._closed = False
         self._renewal: asyncio.TimerHandle | None = None
         self._deadlines: asyncio.TimerHandle | None = None
-        self._again: dict[str, asyncio.TimerHandle] = {}
+        self._retry_timers: dict[str, asyncio.TimerHandle] = {}
 
     def __str__(self) -> str:
         held = len(self._in_stage(Stage.HELD))
@@ -74,25 +76,25 @@ class Ledger:
 
     @property
     def settled(self) -> bool:
-        """Whether everything has been given back, and the server knows."""
+        """True if everything has been given back, and the server has confirmed it."""
         return not self._permits and not self._to_release and not self._to_report
 
     def permits(self) -> Collection[Permit]:
-        """All that wait and all that are held."""
+        """All permits that are held or waited for."""
         return self._permits.values()
 
     def limit_of(self, scope: str) -> int | None:
-        """The limit in force, as last heard of."""
+        """The limit in force, as last heard; None: not known."""
         return self._limits.get(scope)
 
     def drain(self) -> None:
-        """Let nobody in any more."""
+        """Refuse requests that wait, and those to come, with `ClosedError`."""
         self._closed = True
         for permit in self._in_stage(Stage.WAITING):
             permit.refuse(ClosedError("the semaphore is closing"))
 
     def give_all_back(self) -> None:
-        """What runs under a permit is cancelled; that permit goes back when it has ended."""
+        """Release all permits; what runs under one is cancelled, and releases it at its end."""
         self.drain()
         for permit in list(self._permits.values()):
             if permit.stage is Stage.HELD and permit.ends_with_loss:
@@ -101,22 +103,24 @@ class Ledger:
                 permit.release()
 
     def stop_timers(self) -> None:
-        for timer in (*self._again.values(), self._renewal, self._deadlines):
+        for timer in (*self._retry_timers.values(), self._renewal, self._deadlines):
             if timer is not None:
                 timer.cancel()
 
-    # What is to be said -------------------------------------------------------------------------
+    # To the server ------------------------------------------------------------------------------
 
     def ask(self, scope: str, limit: Limit, owner: object = None) -> Permit:
-        """Want a permit; its future tells when it is there."""
+        """Ask for a permit. Raises `ClosedError` after `drain`."""
         if self._closed:
             raise ClosedError("the semaphore is closing")
         permit = Permit(scope, limit, next(self._numbers), self._loop, self._give_back, owner)
         self._permits[permit.number] = permit
         self._to_ask[permit.number] = permit
-        self._pace += (min(1.0, permit.asked_at - self._asked_at) - self._pace) / 16
+        self._request_interval += (
+            min(1.0, permit.asked_at - self._asked_at) - self._request_interval
+        ) / 16
         self._asked_at = permit.asked_at
-        self._something_to_say(self._pace > BUSY or scope in self._tight)
+        self._something_to_say(self._request_interval > BUSY_INTERVAL_S or scope in self._at_limit)
         if self._renewal is None:
             self._renewal = self._loop.call_later(RENEWAL * self._lease, self._renew)
         return permit
@@ -129,15 +133,15 @@ class Ledger:
         if not permit.deadline:  # the server has never heard of it
             return
         scope, limit, outcome = permit.scope, permit.limit, permit.outcome
-        if outcome and (outcome.latency is None or limit.adaptive or scope in self._curious):
+        if outcome and (outcome.latency is None or limit.adaptive or scope in self._wants_feedback):
             self._to_report[permit.number] = scope, limit, outcome, permit.granted_at
         else:
             self._to_release[permit.number] = scope, limit
         refused = outcome is not None and outcome.refused
-        self._something_to_say(refused or scope in self._tight)
+        self._something_to_say(refused or scope in self._at_limit)
 
     def say_all(self) -> None:
-        """Ask for all that wait and renew all that is held: after a gap, and to keep the leases."""
+        """Ask for all that wait, renew all that are held: after a gap, and to keep the leases."""
         self._say_all_due = True
         self._something_to_say(True)
 
@@ -147,10 +151,10 @@ class Ledger:
         waiting = self._in_stage(Stage.WAITING) if everything else [*self._to_ask.values()]
         for permit in waiting:
             if permit.deadline and permit.deadline <= now:
-                # So late that it may have been granted and taken back, and that grant still be on
-                # its way here: under a new number it cannot be mistaken for the one to come.
+                # So late that the server may have granted it and ended its lease. That grant may
+                # still arrive: with a new number it cannot be taken for the next one.
                 self._renumber(permit)
-            # Counted from the first call until one is answered: any of them may have been heard.
+            # From the first call on, until one is answered: the server may have run any of them.
             permit.deadline = permit.deadline or now + self._grace
         self._to_ask.clear()
         return [
@@ -161,36 +165,36 @@ class Ledger:
         ]
 
     def _reports(self, now: float) -> list[Ask]:
-        """First of all that is said: a site that said "not now" is to be left alone at once."""
+        """They go before all else: a site that refused a request gets a pause at once."""
         outcomes = {
             n: (outcome, now - granted_at)
             for n, (_, _, outcome, granted_at) in self._to_report.items()
         }
         of_sites = asks("report", ((n, *what[:2]) for n, what in self._to_report.items()))
         return [
-            replace(ask, report=Report.of(outcomes[number] for number in ask.numbers))
+            replace(ask, feedback=FeedbackSummary.of(outcomes[number] for number in ask.numbers))
             for ask in of_sites
         ]
 
     def _in_stage(self, stage: Stage) -> list[Permit]:
         return [permit for permit in self._permits.values() if permit.stage is stage]
 
-    # What is heard ------------------------------------------------------------------------------
+    # From the server ----------------------------------------------------------------------------
 
-    def settle(self, answer: Answer, sent: float) -> None:
-        ask = answer.ask
-        self._note(ask.scope, answer)
+    def settle(self, reply: Reply, sent: float) -> None:
+        ask = reply.ask
+        self._note(ask.scope, reply)
         if ask.verb in ("release", "report"):
             for number in ask.numbers:
                 self._to_release.pop(number, None)
                 self._to_report.pop(number, None)
         else:
             for number in ask.numbers:
-                if (permit := self._permits.get(number)) and number not in answer.lost:
+                if (permit := self._permits.get(number)) and number not in reply.lost:
                     permit.deadline = sent + self._grace
-        for number in answer.lost:
+        for number in reply.lost:
             self._lose(number)
-        for number in answer.granted:
+        for number in reply.granted:
             self._grant(number)
         if ask.verb == "acquire":
             for number in ask.numbers:
@@ -198,35 +202,35 @@ class Ledger:
                 if permit and permit.stage is Stage.WAITING and not permit.waited:
                     permit.waited = True
                     self._emit(PermitWaiting(permit))
-        if answer.again is not None:
-            self._ask_again(ask.scope, answer.again)
+        if reply.retry_in is not None:
+            self._ask_again(ask.scope, reply.retry_in)
 
-    def _note(self, scope: str, answer: Answer) -> None:
-        for known in (self._tight, self._curious, self._limits):
-            if len(known) > MANY:  # of sites that this node has long done with
+    def _note(self, scope: str, reply: Reply) -> None:
+        for known in (self._at_limit, self._wants_feedback, self._limits):
+            if len(known) > REMEMBERED_SCOPES_MAX:  # most are of sites that this node is done with
                 known.clear()
-        (self._tight.discard if answer.spare > 0 else self._tight.add)(scope)
-        (self._curious.add if answer.curious else self._curious.discard)(scope)
-        self._limits[scope] = answer.limit
-        if answer.quiet is not None:
-            self._emit(BackoffStarted(scope, answer.quiet))
+        (self._at_limit.discard if reply.available > 0 else self._at_limit.add)(scope)
+        (self._wants_feedback.add if reply.wants_feedback else self._wants_feedback.discard)(scope)
+        self._limits[scope] = reply.limit
+        if reply.backoff is not None:
+            self._emit(BackoffStarted(scope, reply.backoff))
             logger.info(
-                "%s says 'not now', or does not answer: no node starts a request there for %.3g s.",
+                "%s refused a request, or did not respond: no node starts one there for %.3g s.",
                 scope,
-                answer.quiet,
+                reply.backoff,
             )
 
     def hear(self, payload: bytes) -> None:
-        message = Message.read(payload)
+        message = Notification.read(payload)
         if message is None:
             self._emit(UnknownNotification())
             return
         for number in message.granted:
             self._grant(number)
-        for number, wait in message.again:
+        for number, wait in message.retry_in:
             if permit := self._permits.get(number):
                 self._ask_again(permit.scope, wait)
-        for number in message.quiet:
+        for number in message.backoff:
             if permit := self._permits.get(number):
                 permit.withdrawn = True
         if message.changed:
@@ -237,7 +241,7 @@ class Ledger:
     def _grant(self, number: int) -> None:
         permit = self._permits.get(number)
         if permit is None or permit.stage is not Stage.WAITING:
-            return  # told twice, or given back while the grant was under way
+            return  # notified twice, or given back while the grant was on its way
         self._to_ask.pop(number, None)
         now = self._loop.time()
         if now < permit.deadline:
@@ -245,11 +249,11 @@ class Ledger:
             self._emit(PermitGranted(permit, self._limits.get(permit.scope)))
             self._check_by(permit.deadline)
             return
-        # So late that the server may count it as over already.
+        # So late that the server may have ended the lease already.
         self._renumber(permit)
 
     def _renumber(self, permit: Permit) -> None:
-        """Give back what there may be of it on the server, and ask anew."""
+        """Give back what the server may know of it, and ask again with a new number."""
         self._give_back(permit)
         permit.number, permit.deadline = next(self._numbers), 0.0
         self._permits[permit.number] = permit
@@ -274,8 +278,9 @@ class Ledger:
         if late > RENEWAL * self._lease:
             self._emit(ProcessStalled(late))
             logger.warning(
-                "This process stood still for %.1f s, and so could not renew its permits. A permit "
-                "outlives %.1f s: is it the machine, or a callback that computes for long?",
+                "This process stood still for %.1f s and could not renew its permits, which end "
+                "after %.1f s. Does a callback compute for long, does the machine swap, or was it "
+                "suspended?",
                 late,
                 self._lease,
             )
@@ -300,14 +305,14 @@ class Ledger:
             self._check_by(min(permit.deadline for permit in held))
 
     def _ask_again(self, scope: str, wait: float) -> None:
-        """One timer a scope, for its first waiter here: only time is in that one's way."""
-        if timer := self._again.pop(scope, None):
+        """One timer per scope, for its first request here, which has to wait only for the time."""
+        if timer := self._retry_timers.pop(scope, None):
             timer.cancel()
-        wait = max(0.0, wait - EARLY)
-        self._again[scope] = self._loop.call_later(wait, self._ask_for_first, scope)
+        wait = max(0.0, wait - TIMER_LAG_S)
+        self._retry_timers[scope] = self._loop.call_later(wait, self._ask_for_first, scope)
 
     def _ask_for_first(self, scope: str) -> None:
-        self._again.pop(scope, None)
+        self._retry_timers.pop(scope, None)
         for permit in self._permits.values():
             if permit.scope == scope and permit.stage is Stage.WAITING:
                 self._to_ask[permit.number] = permit

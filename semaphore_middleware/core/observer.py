@@ -1,4 +1,4 @@
-"""Events of a semaphore, and the observers that hear of them."""
+"""Events of a semaphore, and the observers that it passes them to."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened in this process. Times are in seconds."""
+    """Something that happened in this process. Times are in seconds.
+
+    Other packages may define events of their own, and pass them on with `FairSemaphore.emit`.
+    """
 
     counter: ClassVar[str | None] = None
     """Name of the stat that counts these events, if one does."""
@@ -38,7 +41,7 @@ class PermitGranted(Event):
 
 @dataclass(frozen=True, slots=True)
 class PermitReleased(Event):
-    """A permit that was held has been given back."""
+    """A permit that was granted has been given back, used or unused, even if it was lost before."""
 
     counter = "released"
 
@@ -56,7 +59,7 @@ class PermitLost(Event):
 
 @dataclass(frozen=True, slots=True)
 class AcquireTimedOut(Event):
-    """A request has waited as long as it may."""
+    """A request has waited for a permit as long as its timeout allows."""
 
     counter = "timeouts"
 
@@ -98,7 +101,7 @@ class StoreLost(Event):
 
 @dataclass(frozen=True, slots=True)
 class ProcessStalled(Event):
-    """The event loop stood still for so long that permits could not be renewed."""
+    """The event loop was blocked, or the process stopped, for so long that a renewal was missed."""
 
     counter = "stalls"
 
@@ -113,9 +116,10 @@ class UnknownNotification(Event):
 
 
 class Observer:
-    """Hears of what happens in one semaphore. Subclass it: by default each method does nothing.
+    """Base class of observers of a semaphore; each method does nothing by default.
 
-    All are called on the semaphore's event loop; `on_event` must not block or raise.
+    All are called on the semaphore's event loop. `on_event` is called several times for each
+    permit: it must return soon, and raise nothing.
     """
 
     async def open(self, semaphore: FairSemaphore) -> None:

@@ -1,4 +1,4 @@
-"""A permit: one place at a site, from asking for it to giving it back."""
+"""A permit: the right to one request at a site, from asking for it to giving it back."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ from enum import Enum
 from types import TracebackType
 
 from semaphore_middleware.errors import PermitLostError
-from semaphore_middleware.model.feedback import Outcome
+from semaphore_middleware.model.feedback import Feedback
 from semaphore_middleware.model.limits import Limit
 
 
 class Stage(Enum):
+    """The stages of a permit's life in this process."""
+
     WAITING = "waiting"
     HELD = "held"
     LOST = "lost"
-    """The lease could not be renewed in time; the permit may be another's by now."""
+    """The lease could not be renewed in time; another node may hold the permit by now."""
     RELEASED = "released"
 
 
@@ -26,11 +28,12 @@ class Permit:
 
     It lives on the server as a lease that the semaphore renews (C. Gray and D. Cheriton, Leases:
     An Efficient Fault-Tolerant Mechanism for Distributed File Cache Consistency, 1989). When that
-    fails for too long the permit is lost: `lost` turns true, and what runs within `until_lost()`
-    is cancelled, at 0.65 of the lease after the last call that went well: before the server
-    can give the permit to another. Its methods do not wait, and send nothing by themselves.
+    fails for too long the permit is lost: `lost` becomes true, and what runs within `until_lost()`
+    is cancelled, 0.65 of the lease after the last successful call: before the server can give the
+    permit to another. Its methods do not wait, and send nothing by themselves.
 
-    Of use are `scope`, `limit`, `wait` and `waited`, and what follows; all times are in seconds.
+    For users: `scope`, `limit`, `owner`, `wait`, `waited` and the methods up to `until_lost`. All
+    times are in seconds.
     """
 
     __slots__ = (
@@ -68,9 +71,9 @@ class Permit:
         """The caller's own object: tells observers what this permit is for."""
         self.stage = Stage.WAITING
         self.deadline = 0.0
-        """On the loop's clock: until then the server surely knows this permit. 0: never asked."""
+        """On the loop's clock: until then the lease cannot be over. 0: nothing was sent yet."""
         self.waited = False
-        """Whether it was not to be had at once."""
+        """True if it was not granted at once."""
         self.wait = 0.0
         """Seconds from asking to the grant."""
         self._loop = loop
@@ -79,92 +82,93 @@ class Permit:
         self._give_back = give_back
         self._when_lost: Callable[[], object] | None = None
         self.error: PermitLostError | None = None
-        """Why it was lost."""
+        """The reason of the loss."""
         self.withdrawn = False
-        """Whether the site has said "not now" since the grant: what has not begun should not."""
-        self.outcome: Outcome | None = None
-        """What came of the request; told with the release, where it is of use."""
+        """True if the site has refused a request since the grant: do not begin one now."""
+        self.outcome: Feedback | None = None
+        """The result of the request, sent with the release if the server needs it."""
 
     def __repr__(self) -> str:
         return f"<Permit {self.number} for {self.scope!r}: {self.stage.value}>"
 
     @property
     def lost(self) -> bool:
-        """Whether it could not be renewed in time; by now it may be another's."""
+        """True if it could not be renewed in time; another node may hold it by now."""
         return self.stage is Stage.LOST
 
     @property
     def granted_at(self) -> float:
-        """On the loop's clock, in seconds; of use once it is granted."""
+        """On the loop's clock, in seconds; valid once it is granted."""
         return self.asked_at + self.wait
 
     @property
     def ends_with_loss(self) -> bool:
-        """Whether something runs in `until_lost()`."""
+        """True while something runs in `until_lost()`."""
         return self._when_lost is not None
 
     def release(self) -> None:
-        """Give it back, or leave the line. Does nothing the second time; raises nothing."""
+        """Give it back, or stop waiting for it. Does nothing the second time; raises nothing."""
         if self.stage is not Stage.RELEASED:
             self._give_back(self)
             self.stage = Stage.RELEASED
             self._granted.cancel()
 
     def answered(self, latency: float) -> None:
-        """The site answered as usual, after `latency` seconds. Say it before the release.
+        """Report a usual response of the site, after `latency` seconds. Call it before `release`.
 
-        An `adaptive` limit learns from it; errors that come soon are better not said to be answers.
+        An `adaptive` limit learns from it. Do not report errors: they often come sooner than pages.
         """
-        self.outcome = Outcome(latency)
+        self.outcome = Feedback(latency)
 
     def refused(self, retry_after: float = 0.0) -> None:
-        """The site said "not now". Say it before the release: nobody gets a permit of this scope
-        for `retry_after` seconds, at most the semaphore's `backoff.most`; 0: the site named no
-        time, so it is a pause that doubles from incident to incident.
+        """Report that the site refused the request. Call it before `release`: no node gets a permit
+        of this scope for `retry_after` seconds, at most the semaphore's `backoff.most`. 0: the site
+        named no time, so the pause doubles from incident to incident.
         """
-        self.outcome = Outcome(refused=True, retry_after=max(0.0, retry_after))
+        self.outcome = Feedback(refused=True, retry_after=max(0.0, retry_after))
 
     def failed(self) -> None:
-        """The site gave no answer: refused the connection, or took too long. Say it before the
-        release. Three in a row, on whichever nodes, are like a refusal.
+        """Report that the site did not respond: it refused the connection, or took too long.
+
+        Call it before `release`. Three in a row, on any nodes, count as a refusal.
         """
-        self.outcome = Outcome()
+        self.outcome = Feedback()
 
     def until_lost(self) -> AbstractContextManager[None]:
         """Cancel what this task does in the `with` when the permit is lost.
 
-        Raises `PermitLostError` then, and at the beginning if it is lost already; a cancellation
-        from outside goes on as it is. To be used within an asyncio task.
+        Raises `PermitLostError` then, and at once if it is lost already. A cancellation from
+        outside stays a cancellation. Use it within an asyncio task.
         """
         return UntilLost(self)
 
-    # What the semaphore does to it --------------------------------------------------------------
+    # For the semaphore --------------------------------------------------------------------------
 
     async def granted(self) -> None:
         """Wait for the grant. Raises `ClosedError` if there will be none."""
         await self._granted
 
     def grant(self, now: float) -> None:
-        """It is held since `now`, on the loop's clock."""
+        """Mark it as held since `now`, on the loop's clock, and wake its request."""
         self.stage = Stage.HELD
         self.wait = now - self.asked_at
         if not self._granted.done():
             self._granted.set_result(None)
 
     def lose(self, why: str) -> None:
-        """It could not be renewed in time: end what runs under it."""
+        """Mark it as lost, and cancel what runs under it."""
         self.stage = Stage.LOST
         self.error = PermitLostError(why)
         if self._when_lost is not None:
             self._when_lost()
 
     def refuse(self, error: Exception) -> None:
-        """Whoever waits for it gets this error."""
+        """Raise this error in the request that waits for it."""
         if not self._granted.done():
             self._granted.set_exception(error)
 
     def end_with_loss(self, end: Callable[[], object] | None) -> None:
-        """Call `end` when it is lost; None: nothing runs under it."""
+        """Call `end` when it is lost; None: nothing runs under it any more."""
         self._when_lost = end
 
     def check(self) -> None:
@@ -172,12 +176,12 @@ class Permit:
         if self.error is not None:
             raise self.error
         if self._loop.time() >= self.deadline:
-            # A process that stood still comes back here before it hears of anything.
+            # A process that was stopped may come here before the timer of the deadline runs.
             raise PermitLostError(f"the permit for {self.scope!r} was over before its work began")
 
 
 class UntilLost(AbstractContextManager[None]):
-    """Of a permit, what `until_lost` returns. A class, as one is entered for every request."""
+    """The context manager of `Permit.until_lost`; a generator would cost each request more."""
 
     __slots__ = ("_cancelled_before", "_cancelled_here", "_permit", "_task")
 
@@ -205,7 +209,7 @@ class UntilLost(AbstractContextManager[None]):
         self._permit.end_with_loss(None)
         if not self._cancelled_here:
             return
-        # As asyncio.timeout does: whatever the body made of the cancellation, we take it back.
+        # As in asyncio.timeout: our cancellation is taken back, whatever the body did with it.
         from_outside = self._task.uncancel() > self._cancelled_before
         if kind is asyncio.CancelledError and not from_outside:
             assert self._permit.error is not None

@@ -6,24 +6,22 @@ import asyncio
 import os
 import secrets
 import socket
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Self
+from typing import Self
 
-from semaphore_middleware.core.admin import Steering
+from semaphore_middleware.core.admin import Admin
 from semaphore_middleware.core.observer import AcquireTimedOut, Event, Observer, StoreLost
 from semaphore_middleware.core.permit import Permit
-from semaphore_middleware.core.session import Node
+from semaphore_middleware.core.session import Session
 from semaphore_middleware.errors import AcquireTimeoutError, ClosedError
 from semaphore_middleware.model.feedback import Backoff
-from semaphore_middleware.model.inspection import Inspection
 from semaphore_middleware.model.limits import Limit, check_concurrency
-from semaphore_middleware.model.rules import Change, Rule
 from semaphore_middleware.model.validation import check_number
 from semaphore_middleware.redis import embedded
-from semaphore_middleware.redis.connection import Server
 from semaphore_middleware.redis.keys import Keys, check_prefix
-from semaphore_middleware.redis.location import url_from_environment
+from semaphore_middleware.redis.location import Server, url_from_environment
+from semaphore_middleware.redis.recovery import Recovery
 from semaphore_middleware.redis.store import Store
 
 
@@ -34,25 +32,24 @@ class FairSemaphore:
             async with semaphore.permit("api.example.com", limit=3):
                 ...
 
-    Who finds all permits of a scope taken stands in a line on the server and is handed the next
-    one: first come first served within a node, and nodes take turns (start-time fair queueing:
-    P. Goyal, H. M. Vin and H. Cheng, Start-time Fair Queuing: A Scheduling Algorithm for Integrated
-    Services Packet Switching Networks, 1996). A permit is a lease (C. Gray and D. Cheriton, Leases,
-    1989), renewed by a background task; a node that dies gives back what it held when its leases
-    end.
+    When all permits of a scope are held, requests wait in a queue on the server: first come first
+    served within a node, and nodes take turns (start-time fair queueing: P. Goyal, H. M. Vin and
+    H. Cheng, Start-time Fair Queuing: A Scheduling Algorithm for Integrated Services Packet
+    Switching Networks, 1996). A permit is a lease (C. Gray and D. Cheriton, Leases, 1989), renewed
+    by a background task; what a dead node held is free when its leases end.
 
     `url` is a `redis://`, `rediss://` or `unix://` address; None takes `SEMAPHORE_REDIS_URL` or
     `REDIS_URL` from the environment, else starts an embedded server. `lease` and `recovery_wait`
     (by default the lease) are in seconds and should be the same on all nodes; `prefix` is the first
     part of every key; `node` is this node's name, to which a few random letters are added;
-    `backoff` is how long a site is left alone that said "not now" (see `Permit.refused`), but not
-    for how long; `url_from` says in errors where the address was set.
-    `observers` are opened before the server is reached, hear of each event, and are closed last.
+    `backoff`: how long to pause after a refusal without Retry-After (see `Permit.refused`);
+    `url_from` says in errors where the address was set. `observers` (see `core/observer.py`) are
+    opened before the server is reached, are passed each event, and are closed last, in reverse
+    order.
 
-    Raises `SettingsError` for what is not allowed. All times are in seconds. Its methods belong to
-    the event loop that it was opened in. Where they need the server and it is away, they wait;
-    those that look or set may end with `ServerUnreachableError` if the server breaks off again and
-    again when asked for this one thing.
+    Raises `SettingsError` for a value that is not allowed. All times are in seconds. Its methods
+    belong to the event loop that it was opened in. Those that need the server wait while it cannot
+    be reached. Operators' actions are in `admin`.
     """
 
     def __init__(
@@ -86,11 +83,12 @@ class FairSemaphore:
             self._server(url)  # a bad address is an error now, not when the semaphore is opened
         self._observers = observers
         self._open_observers: list[Observer] = []
-        self._lodger: embedded.Lodger | None = None
-        self._node: Node | None = None
+        self._embedded: embedded.EmbeddedServer | None = None
+        self._session: Session | None = None
+        self._admin: Admin | None = None
 
     def __repr__(self) -> str:
-        state = str(self._node) if self._node else "closed"
+        state = str(self._session) if self._session else "closed"
         return f"<FairSemaphore {self.node}: {state}>"
 
     async def __aenter__(self) -> Self:
@@ -101,9 +99,9 @@ class FairSemaphore:
         await self.close()
 
     async def open(self, wait: bool = True) -> None:
-        """Reach the server; waits for one that cannot be reached, and says so in the log.
+        """Connect to the server; waits, with a line in the log, while it cannot be reached.
 
-        Raises `ServerRefusedError` where waiting is in vain, or no embedded server can be started;
+        Raises `ServerRefusedError` if it is useless to wait, or no embedded server can be started;
         with `wait` False also `ServerUnreachableError`, after one attempt.
         """
         try:
@@ -111,37 +109,40 @@ class FairSemaphore:
                 self._open_observers.append(observer)
                 await observer.open(self)
             if self.url is None:
-                self._lodger = await asyncio.to_thread(embedded.lodge)
-                self.url = self._lodger.url
+                self._embedded = await asyncio.to_thread(embedded.start_or_join)
+                self.url = self._embedded.url
             server = self._server(self.url)
             keys = Keys(self._prefix)
-            store = Store(
-                server,
+            recovery = Recovery(
                 keys,
-                self.node,
                 self._lease,
                 self._recovery_wait,
                 lambda seconds: self.emit(StoreLost(seconds)),
-                self._backoff,
             )
-            node = Node(server, store, self._lease, self.emit)
-            await node.start(wait)
-            self._steering = Steering(store, keys)
+            store = Store(keys, self.node, self._lease, recovery, self._backoff)
+            session = Session(server, store, self._lease, self.emit)
+            await session.start(wait)
         except BaseException:
             self._leave_embedded()
             await self._close_observers()
             raise
-        self._node = node
+        self._session = session
 
     async def close(self) -> None:
-        """Give everything back and leave. Whoever still waits gets `ClosedError`; what runs in an
-        `async with permit()` is cancelled, with `PermitLostError`. A server that is away is given
-        two seconds: what could not be given back is over with its lease. Raises nothing.
+        """Give all permits back and disconnect.
+
+        Calls of `acquire` that still wait raise `ClosedError`; the body of an `async with permit()`
+        is cancelled, and raises `PermitLostError`. Takes at most two seconds if the server cannot
+        be reached; permits that could not be given back are free when their leases end. Raises
+        nothing.
         """
-        node, self._node = self._node, None
+        session, self._session = self._session, None
+        admin, self._admin = self._admin, None
         try:
-            if node is not None:
-                await node.stop()
+            if admin is not None:
+                await admin.close()
+            if session is not None:
+                await session.stop()
         finally:
             self._leave_embedded()
             await self._close_observers()
@@ -156,27 +157,27 @@ class FairSemaphore:
             await self._open_observers.pop().close()
 
     def drain(self) -> None:
-        """Let nobody in any more: who waits, and who asks from now on, gets `ClosedError`.
+        """Grant no more permits: calls of `acquire` that wait, and new ones, raise `ClosedError`.
 
         Permits that are held stay held, and are renewed, until `close`. Raises nothing.
         """
-        if self._node is not None:
-            self._node.drain()
+        if self._session is not None:
+            self._session.drain()
 
     def _server(self, url: str) -> Server:
         # A sixth of the lease, so that a call that hangs leaves time for another.
         return Server(url, min(5.0, self._lease / 6), self._url_from)
 
     def _leave_embedded(self) -> None:
-        if self._lodger is not None:
-            self._lodger.leave()
-            self._lodger = self.url = None
+        if self._embedded is not None:
+            self._embedded.leave()
+            self._embedded = self.url = None
 
     @asynccontextmanager
     async def permit(
         self, scope: str, limit: int | Limit, timeout: float | None = None
     ) -> AsyncIterator[Permit]:
-        """Hold a permit for the length of the `async with`, whose body is cancelled if it is lost.
+        """Hold a permit during the `async with`; its body is cancelled if the permit is lost.
 
         Raises what `acquire` raises, and `PermitLostError`.
         """
@@ -197,8 +198,8 @@ class FairSemaphore:
         """Wait for a permit of `scope`, of which all nodes together hold at most `limit`.
 
         `scope` is any string. Where nodes name different limits, the lowest counts while the scope
-        is in use. `timeout` is in seconds. May be cancelled at any time. Whoever gets the permit
-        must `release()` it; `permit()` does so by itself. `owner` is kept as `Permit.owner`: it
+        is in use. `timeout` is in seconds. May be cancelled at any time. The caller must
+        `release()` the permit; `permit()` does so by itself. `owner` is kept as `Permit.owner`: it
         tells observers what the permit is for.
 
         Raises `AcquireTimeoutError`, `ClosedError`, `SettingsError`.
@@ -221,87 +222,38 @@ class FairSemaphore:
             raise
         return permit
 
-    async def inspect(self, scope: str) -> Inspection:
-        """Limit, holders and waiters of a scope, on all nodes. Changes nothing on the server.
+    @property
+    def admin(self) -> Admin:
+        """What operators see and set, with a connection of its own, closed with the semaphore.
 
         Raises `ClosedError`.
         """
-        (seen,) = await self._opened().do(lambda link: self._steering.inspect(link, scope))
-        return seen
-
-    async def survey(self) -> list[Inspection]:
-        """All scopes that are in use, that are remembered for what their sites answered, or that
-        have a rule; by name. Changes nothing on the server, but looks at all of its keys.
-
-        Raises `ClosedError`.
-        """
-        return await self._opened().do(self._steering.survey)
-
-    async def rules(self) -> list[Rule]:
-        """What operators have set with `configure`, `pause` and `resume`, by name.
-
-        Raises `ClosedError`.
-        """
-        return await self._opened().do(self._steering.rules)
+        self._opened()
+        if self._admin is None:
+            self._admin = Admin(
+                self.url,
+                name=self.node,
+                lease=self._lease,
+                prefix=self._prefix,
+                url_from=self._url_from,
+            )
+        return self._admin
 
     def permits(self) -> Collection[Permit]:
         """This node's permits: those that it holds, and those that it waits for."""
-        return self._node.permits() if self._node is not None else ()
+        return self._session.permits() if self._session is not None else ()
 
     def limit_of(self, scope: str) -> int | None:
         """How many may hold a permit of `scope`, as this node last heard; None: it never did.
 
         Sends nothing.
         """
-        return self._node.limit_of(scope) if self._node is not None else None
+        return self._session.limit_of(scope) if self._session is not None else None
 
-    async def configure(self, name: str, limit: int | Limit | Mapping[str, Any] | None) -> None:
-        """Set the limit of a scope, or of each host below one (`"*.example.org"`), on the server.
-
-        Written as in `SEMAPHORE_LIMITS`; what a dict leaves out stays as it is. It wins over what
-        all nodes' settings say until `reset`, holds within a second everywhere, takes nothing from
-        holders, and outlives the nodes. Raises `SettingsError`, `ClosedError`.
-        """
-        await self._change(Change.configure(name, limit, self.node))
-
-    async def pause(self, name: str) -> None:
-        """Grant no permit of this scope, or of hosts that fit the pattern, until `resume`.
-
-        Takes nothing from holders. Raises `SettingsError` for a bad name, `ClosedError`.
-        """
-        await self._change(Change.pause(name, self.node))
-
-    async def resume(self, name: str) -> None:
-        """Go on after `pause`, although a pattern that fits is paused; also at once with a site
-        that said "not now". Raises `SettingsError` for a bad name, `ClosedError`.
-        """
-        Change.resume(name, self.node)  # a bad name is an error at once
-        await self._opened().do(lambda link: self._steering.resume(link, name, self.node))
-
-    async def reset(self, name: str) -> None:
-        """Let the nodes' settings hold again, and forget what the site's answers have taught.
-
-        Raises `SettingsError` for a bad name, `ClosedError`.
-        """
-        await self._change(Change.reset(name))
-
-    async def evict(self, node: str) -> tuple[int, int]:
-        """Give back what a dead node holds, before its leases end, and its places in line.
-
-        `node` is its full name, as `Member.node` has it. Says how many permits it held, and how
-        many places it had. What a node holds that lives after all is lost to it at its next
-        renewal, which ends its transfers; until then a site may see them on top of its limit.
-        Raises `ClosedError`.
-        """
-        return await self._opened().do(lambda link: self._steering.evict(link, node))
-
-    async def _change(self, change: Change) -> None:
-        await self._opened().do(lambda link: self._steering.change(link, change))
-
-    def _opened(self) -> Node:
-        if self._node is None:
+    def _opened(self) -> Session:
+        if self._session is None:
             raise ClosedError("the semaphore is not open; use it in an 'async with'")
-        return self._node
+        return self._session
 
 
 def default_node() -> str:

@@ -1,34 +1,40 @@
-"""One node's talk with the server.
+"""Background session with Redis: sends batched statements, listens for grants.
 
-What the ledger has to say goes in one round trip, and what comes up meanwhile goes in the next.
-Where nobody waits for it, a little more is gathered: a call costs more than what it carries.
+All that is due goes in one round trip, and what comes up meanwhile goes in the next. A statement
+that no request waits for is held back for some milliseconds, so that others can go with it: a call
+costs more than what it carries.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, TypeVar
 
 from semaphore_middleware.core.ledger import Ledger
 from semaphore_middleware.core.observer import Event, Reconnected, RoundTrip
-from semaphore_middleware.errors import ClosedError, ServerRefusedError, ServerUnreachableError
+from semaphore_middleware.errors import ServerRefusedError, ServerUnreachableError
 from semaphore_middleware.model.lease import RENEWAL
-from semaphore_middleware.redis.connection import Link, Server, patience
+from semaphore_middleware.redis.connection import Connection, retry_delay
+from semaphore_middleware.redis.location import Server
 from semaphore_middleware.redis.store import Store
 
 logger = logging.getLogger(__name__)
-T = TypeVar("T")
 
-SAY_AGAIN = 5.0  # seconds between two log lines about a server that does not serve
-MANY = 5  # failures in a row, after which it is said that something does not work
-GATHER = 0.010  # seconds to gather what may be said later
-FAREWELL = 2.0  # seconds that leaving may take to give everything back
+LOG_INTERVAL_S = 5.0  # between two log lines about a server that does not serve
+FAILURES_TO_LOG = 5  # attempts to subscribe that fail in a row, until the log says so
+BATCH_DELAY_S = 0.010  # for how long a statement that no request waits for is held back
+SHUTDOWN_TIMEOUT_S = 2.0  # for giving everything back at the end
 
 
-class Node:
+class Session:
+    """Sends what the ledger has to say to the server, and gives it the replies and notifications.
+
+    It has two connections: one for calls, one for the subscription. It opens new ones as long as it
+    runs, and then everything is sent again.
+    """
+
     def __init__(
         self,
         server: Server,
@@ -43,71 +49,64 @@ class Node:
         self._loop = asyncio.get_running_loop()
         self._work = asyncio.Event()
         self._settled = asyncio.Event()
-        self._gathering: asyncio.TimerHandle | None = None
-        self._in_a_hurry = False
+        self._batch_timer: asyncio.TimerHandle | None = None
+        self._urgent = False
         self._ledger = Ledger(lease, emit, self._something_to_say)
         self.ask = self._ledger.ask
         self.drain = self._ledger.drain
         self.limit_of = self._ledger.limit_of
         self.permits = self._ledger.permits
-        self._jobs: list[tuple[Callable[[Link], Awaitable[Any]], asyncio.Future[Any]]] = []
-        self._failed_jobs = 0
-        self._complained = -SAY_AGAIN
-        self._ears: Link | None = None
-        self._deaf = True
+        self._logged_at = -LOG_INTERVAL_S
+        self._subscription: Connection | None = None
+        self._subscribed = False
         self._tasks: list[asyncio.Task[None]] = []
 
     def __str__(self) -> str:
         return str(self._ledger)
 
     async def start(self, wait: bool = True) -> None:
-        """Reach the server. Raises `ServerRefusedError` where waiting is in vain; and, unless it is
-        to wait, `ServerUnreachableError`.
+        """Connect to the server, and serve until `stop`.
+
+        Raises `ServerRefusedError` if it is useless to wait; without `wait`, after one attempt,
+        also `ServerUnreachableError`.
         """
         give_up = ServerRefusedError if wait else (ServerRefusedError, ServerUnreachableError)
-        self._link = await self._server.reach(self._complain, give_up)
-        self._store.meet(self._link.life)
+        self._connection = await self._server.reach(self._log_unavailable, give_up)
+        self._store.meet(self._connection)
         self._tasks = [asyncio.create_task(self._serve()), asyncio.create_task(self._listen())]
 
     async def stop(self) -> None:
-        """Give everything back and leave."""
+        """Give everything back, for at most `SHUTDOWN_TIMEOUT_S`, and disconnect."""
         try:
             self._ledger.give_all_back()
             with suppress(TimeoutError):
-                async with asyncio.timeout(FAREWELL):
+                async with asyncio.timeout(SHUTDOWN_TIMEOUT_S):
                     while not self._ledger.settled:
                         self._settled.clear()
                         await self._settled.wait()
         finally:
             self._ledger.stop_timers()
-            if self._gathering is not None:
-                self._gathering.cancel()
+            if self._batch_timer is not None:
+                self._batch_timer.cancel()
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def do(self, job: Callable[[Link], Awaitable[T]]) -> T:
-        """Have something done over the link, between two round trips; it may be done twice."""
-        done: asyncio.Future[T] = self._loop.create_future()
-        self._jobs.append((job, done))
-        self._work.set()
-        return await done
-
     def _something_to_say(self, at_once: bool) -> None:
         if at_once:
-            self._in_a_hurry = True
+            self._urgent = True
             self._work.set()
-        elif self._gathering is None:
-            self._gathering = self._loop.call_later(GATHER, self._end_gathering)
+        elif self._batch_timer is None:
+            self._batch_timer = self._loop.call_later(BATCH_DELAY_S, self._end_batch)
 
-    def _end_gathering(self) -> None:
-        self._gathering = None
+    def _end_batch(self) -> None:
+        self._batch_timer = None
         self._work.set()
 
     # The two tasks ------------------------------------------------------------------------------
 
     async def _serve(self) -> None:
-        """Say what is to be said, a round trip at a time; what comes up meanwhile goes together."""
+        """Send what is due, one round trip at a time."""
         failures = 0
         try:
             while True:
@@ -116,89 +115,67 @@ class Node:
                 try:
                     if failures:
                         await self._reconnect()
-                    sent, in_a_hurry = self._loop.time(), self._in_a_hurry
-                    self._in_a_hurry = False
+                    sent, urgent = self._loop.time(), self._urgent
+                    self._urgent = False
                     asks = self._ledger.gather(sent)
-                    answers = await self._store.run(self._link, asks, in_a_hurry)
-                    if answers:
+                    replies = await self._store.run(self._connection, asks, urgent)
+                    if replies:
                         self._emit(RoundTrip(self._loop.time() - sent))
-                    for answer in answers:
-                        self._ledger.settle(answer, sent)
-                    await self._do_jobs()
+                    for reply in replies:
+                        self._ledger.settle(reply, sent)
                     failures = 0
                 except Exception as error:
-                    # Whatever it is: those who wait would wait for ever for a task that is gone.
+                    # Any error: without this task, requests would wait for ever.
                     if not isinstance(error, ServerUnreachableError | ServerRefusedError):
-                        logger.exception("This should not happen; going on with a new connection.")
-                    self._complain(error)
-                    await self._link.close()
-                    await asyncio.sleep(patience(failures))
+                        logger.exception(
+                            "Unexpected error (a bug); continuing with a new connection."
+                        )
+                    self._log_unavailable(error)
+                    await self._connection.close()
+                    await asyncio.sleep(retry_delay(failures))
                     failures += 1
                     self._ledger.say_all()
                 if self._ledger.settled:
                     self._settled.set()
         finally:
-            await self._link.close()
-            for _, done in self._jobs:
-                if not done.done():
-                    done.set_exception(ClosedError("the semaphore was closed"))
-
-    async def _do_jobs(self) -> None:
-        while self._jobs:
-            job, done = self._jobs[0]
-            result: Any = None
-            failure: Exception | None = None
-            try:
-                result = await job(self._link)
-            except ServerUnreachableError as error:
-                self._failed_jobs += 1
-                if self._failed_jobs < MANY:
-                    raise
-                failure = error  # it is not the server, but what is there to be done
-            except Exception as error:
-                failure = error
-            self._failed_jobs = 0
-            del self._jobs[0]
-            if done.done():
-                continue
-            if failure is not None:
-                done.set_exception(failure)
-            else:
-                done.set_result(result)
+            await self._connection.close()
 
     async def _listen(self) -> None:
-        """Hear of grants that other nodes' calls have caused."""
+        """Listen for grants that calls of other nodes have caused."""
         failures = 0
         while True:
             try:
-                self._ears = await self._server.connect()
+                self._subscription = await self._server.connect()
                 channels = self._store.channels
-                await self._ears.listen(channels, RENEWAL * self._lease, self._hear)
+                await self._subscription.listen(channels, RENEWAL * self._lease, self._on_message)
             except Exception as error:
-                failures = failures + 1 if self._deaf else 0
-                self._deaf = True
-                if failures == MANY:
-                    logger.warning("%s. Grants are heard late, with the renewals.", error)
-            await asyncio.sleep(patience(failures))
+                failures = 0 if self._subscribed else failures + 1
+                self._subscribed = False
+                if failures == FAILURES_TO_LOG:
+                    logger.warning(
+                        "%s. Without a subscription some grants are learned late, at renewal.",
+                        error,
+                    )
+            await asyncio.sleep(retry_delay(failures))
 
-    def _hear(self, payload: bytes | None) -> None:
-        if payload is None:  # subscribed, maybe anew: what was said before was not heard
-            self._deaf = False
+    def _on_message(self, payload: bytes | None) -> None:
+        if payload is None:  # subscribed, maybe anew: earlier notifications were missed
+            self._subscribed = True
             self._ledger.say_all()
         else:
             self._ledger.hear(payload)
 
     async def _reconnect(self) -> None:
-        before = self._link.life.run_id
-        self._link = await self._server.reach(self._complain)
-        self._store.meet(self._link.life)
+        before = self._connection.state.run_id
+        self._connection = await self._server.reach(self._log_unavailable)
+        self._store.meet(self._connection)
         self._emit(Reconnected())
-        if self._ears is not None and self._link.life.run_id != before:
-            await self._ears.close()  # they may listen at a server that nobody speaks to any more
+        if self._subscription is not None and self._connection.state.run_id != before:
+            await self._subscription.close()  # it may be at a server that is in use no more
 
-    def _complain(self, error: Exception) -> None:
-        if self._loop.time() - self._complained >= SAY_AGAIN:
-            self._complained = self._loop.time()
+    def _log_unavailable(self, error: Exception) -> None:
+        if self._loop.time() - self._logged_at >= LOG_INTERVAL_S:
+            self._logged_at = self._loop.time()
             logger.warning(
-                "%s. No permit is granted until it serves again; %s.", error, self._ledger
+                "%s. No permit is granted until it can be used again; %s.", error, self._ledger
             )

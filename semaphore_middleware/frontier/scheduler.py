@@ -156,7 +156,7 @@ class Scheduler(BaseScheduler):
 
     async def _enqueue_start_requests(self) -> None:
         try:
-            await self.engine.start_again()
+            await self.engine.crawl_start_requests()
         finally:
             self.restart = None
             self.engine.wake()

@@ -230,7 +230,7 @@ class FrontierSession:
                 self._empty_except = None
             else:
                 self._codec.log_duplicate(request)
-                self._engine.tell_of_drop(request)
+                self._engine.send_request_dropped(request)
 
     def _on_taken(self, demand: Demand, reply: SyncReply) -> None:
         if reply.lease_expired:
@@ -273,7 +273,7 @@ class FrontierSession:
         self.ended = True
         for _, request in self._unsent:
             log_too_late(request)
-            self._engine.tell_of_drop(request)
+            self._engine.send_request_dropped(request)
         self._unsent.clear()
         self._prefetch.forget_all()
         self._engine.wake()

@@ -1,1 +1,1 @@
-"""What is spoken of: plain, checked, frozen values. No I/O, no Redis, no Scrapy."""
+"""The values that all rooms share: plain, checked, frozen. No I/O, no Redis, no Scrapy."""

@@ -9,7 +9,10 @@ from semaphore_middleware.errors import SettingsError
 
 
 def parse_name(name: Any, where: str) -> str:
-    """Check what a limit is for: a scope, as it is, or '*.' and a host, in its normal form."""
+    """Check the name of a limit: a scope, which stays as written, or '*.' and a host.
+
+    Raises `SettingsError`; `where` says in it where the name was set.
+    """
     if not isinstance(name, str) or not normal_host(name):
         raise SettingsError(f"{where}: the host is empty; allowed is a host or '*.host'")
     if name.startswith("*."):
@@ -26,7 +29,7 @@ def parse_name(name: Any, where: str) -> str:
 
 
 def host_within(name: str) -> str | None:
-    """The host of a name that is written as a URL, or with a port: no site's scope is called so."""
+    """The host in a URL, or in a host with a port, which users take for the name of a scope."""
     url = re.match(r"https?://(?:[^\s/@]*@)?([^\s/:?#\[]+)", name, re.IGNORECASE)
     url = url or re.fullmatch(r"(localhost|[^\s/:]+\.[^\s/:]+):\d+", name, re.IGNORECASE)
     return normal_host(url[1]) if url else None
@@ -39,10 +42,10 @@ def normal_host(host: str) -> str:
         try:
             return host.encode("idna").decode("ascii")
         except UnicodeError:
-            return host  # the name of a scope, not of a host
+            return host  # not a host, but the name of a scope
     return host
 
 
 def encoded(name: str) -> bytes:
-    """A name as the server keeps it."""
+    """A name as it is sent to the server."""
     return name.encode("utf-8", "surrogatepass")

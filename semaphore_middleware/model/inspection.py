@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Self
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,7 +10,7 @@ class Member:
     """A permit as `inspect` shows it, held or waited for. Times are in seconds.
 
     It is a lease (C. Gray and D. Cheriton, Leases: An Efficient Fault-Tolerant Mechanism for
-    Distributed File Cache Consistency, 1989): who does not renew it in time has lost it.
+    Distributed File Cache Consistency, 1989): a node that does not renew it in time has lost it.
     """
 
     id: str
@@ -20,12 +18,7 @@ class Member:
     age: float
     """Since it was granted; of a waiter, since it asked."""
     lease_left: float
-    """Until it counts as its node's no more, unless that renews it."""
-
-    @classmethod
-    def read(cls, id: bytes, age: int, lease_left: int) -> Self:
-        """From a script's reply, whose times are in milliseconds."""
-        return cls(id.decode("utf-8", "surrogatepass"), age / 1000, lease_left / 1000)
+    """Until the node loses it, unless it renews it."""
 
     @property
     def node(self) -> str:
@@ -46,13 +39,13 @@ class Inspection:
     """
 
     scope: str
-    """Its name: a host, as a rule."""
+    """Its name; usually a host."""
     limit: int | None
     """How many may hold a permit now; None while the scope is idle, and no operator has set one."""
     holders: tuple[Member, ...]
-    """Those whose leases end first stand first."""
+    """In the order in which their leases end."""
     waiters: tuple[Member, ...]
-    """In the order of the line."""
+    """In the order of the queue."""
     limit_max: int | None = None
     """The most that `limit` may grow to; above `limit` only where that adapts to the site."""
     delay: float = 0.0
@@ -66,29 +59,9 @@ class Inspection:
     paused: bool = False
     """Whether an operator lets nothing start."""
     set_by: str | None = None
-    """Who has set a rule on the server; None: the nodes' settings hold."""
+    """Which operator has set a rule on the server; None: the nodes' settings hold."""
     grants: int = 0
-    """So many, since the scope was idle."""
-
-    @classmethod
-    def read(cls, scope: str, reply: Sequence[Any]) -> Self:
-        """From the reply of the script `inspect`, whose times are in milliseconds."""
-        limit, limit_max, delay, next_start, left, last, paused, set_by, grants, *rest = reply
-        holders, waiters = rest
-        return cls(
-            scope,
-            limit or None,
-            tuple(Member.read(*holder) for holder in holders),
-            tuple(Member.read(*waiter) for waiter in waiters),
-            limit_max or None,
-            delay / 1000,
-            next_start / 1000,
-            left / 1000,
-            last / 1000,
-            bool(paused),
-            set_by.decode("utf-8", "replace") or None,
-            grants,
-        )
+    """Permits granted since the scope was last idle."""
 
     def __str__(self) -> str:
         limit = self.limit or "-"

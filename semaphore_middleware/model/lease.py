@@ -1,9 +1,12 @@
-"""Times within a lease, as shares of it."""
+"""Times within a lease, as shares of its length."""
 
-# Shares of a lease. Renewals come more often than the server's clock may step in a call (STEP), so
-# that it keeps pace with time, and a step too far still leaves the living time to renew:
-# RENEWAL < STEP, and RENEWAL + STEP + RENEWAL < 1. And a node ends what it could not renew (GRACE)
-# before such a clock, one step ahead, can think the lease over: GRACE < 1 - STEP.
+# RENEWAL: a node renews its leases so often.
+# STEP: a bucket's clock follows the server's wall clock by at most this much in one call.
+# GRACE: a node ends what it could not renew, so long after the last renewal that went well.
+#
+# RENEWAL < STEP: the clock keeps pace with time.
+# RENEWAL + STEP + RENEWAL < 1: when the clock is one step ahead, a living node has time to renew.
+# GRACE < 1 - STEP: a node ends its requests before such a clock can end their leases.
 RENEWAL = 0.3
 STEP = 0.32
 GRACE = 0.65

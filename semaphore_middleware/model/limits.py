@@ -1,4 +1,4 @@
-"""Hosts to limits: what `SEMAPHORE_LIMITS` and Scrapy's own politeness settings ask for."""
+"""Limits, and the table of them from `SEMAPHORE_LIMITS` and Scrapy's own politeness settings."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ CHECKS: Mapping[str, Callable[[Any, str], Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """How many requests a site may see at once, and how far apart they start.
+    """How many requests may run at a site at once, and how far apart they start.
 
-    With `adaptive` the number that holds at a time follows what the site answers: it grows by
+    With `adaptive` the limit in force follows the site's answers, up to `concurrency`: it grows by
     addition and falls by multiplication (D.-M. Chiu and R. Jain, Analysis of the Increase and
     Decrease Algorithms for Congestion Avoidance in Computer Networks, 1989), at once when the site
-    says "not now", and when its latency climbs well above its own (as in TCP Vegas: L. S. Brakmo
+    refuses a request, and when its latency climbs well above its own (as in TCP Vegas: L. S. Brakmo
     and L. L. Peterson, TCP Vegas: End to End Congestion Avoidance on a Global Internet, 1995).
 
     Raises `SettingsError` for what is not allowed.
@@ -53,11 +53,11 @@ class Limit:
     concurrency: int
     """Requests at once, of all nodes together: >= 1."""
     delay: float = 0.0
-    """Seconds from one start to the next, whichever nodes start them: 0 to 1e9."""
+    """Seconds from one start to the next, on all nodes together: 0 to 1e9."""
     jitter: float = 0.0
     """Share of the delay by which it varies either way: 0 to 1."""
     adaptive: bool = False
-    """Whether the number is lower than `concurrency` where the site wants it so."""
+    """Whether the limit in force is lower than `concurrency` if the site's answers ask for it."""
 
     def __post_init__(self) -> None:
         for part, check in CHECKS.items():
@@ -65,8 +65,11 @@ class Limit:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """All limits of a crawl. `of(scope)` picks: exact name, longest `*.` pattern, slot, default."""
+class LimitTable:
+    """All limits of a crawl, by scope.
+
+    `of(scope)` takes the first of: the exact name, the longest `*.` pattern, the slot, the default.
+    """
 
     default: Limit | None
     exact: Mapping[str, Limit | None] = field(default_factory=dict)
@@ -75,12 +78,12 @@ class Limits:
 
     @property
     def largest(self) -> int:
-        """The most requests that any one site may have at once."""
+        """The highest concurrency of any limit."""
         limits = [self.default, *self.exact.values(), *self.patterns.values(), *self.slots.values()]
         return max(limit.concurrency for limit in limits if limit is not None)
 
     def of(self, scope: str) -> Limit | None:
-        """The limit of `scope`; None means that it takes no permit."""
+        """The limit of `scope`; None: its requests need no permit."""
         if scope in self.exact:
             return self.exact[scope]
         if self.patterns:
@@ -94,7 +97,7 @@ class Limits:
 
 
 def parse_limit(value: Any, where: str, default: Limit) -> Limit | None:
-    """Check one limit as users write it; what a dict leaves out comes from `default`."""
+    """Check one limit as users write it; what a dict leaves out is taken from `default`."""
     parts = parse_parts(value, where)
     if parts.get("concurrency", 1) is not None:
         return replace(default, **parts)
@@ -106,7 +109,7 @@ def parse_limit(value: Any, where: str, default: Limit) -> Limit | None:
 
 
 def parse_parts(value: Any, where: str) -> dict[str, Any]:
-    """Check what a limit, as users write it, says; of a dict that may be a part of it all."""
+    """Check a limit as users write it. Returns its parts; a dict may have only some of them."""
     if value is None:
         return {"concurrency": None}
     if not isinstance(value, Mapping):
@@ -124,7 +127,7 @@ def parse_parts(value: Any, where: str) -> dict[str, Any]:
 
 def parse_limits(
     settings: Mapping[str, Any], slots: Mapping[str, Any], default: Limit, setting: str
-) -> Limits:
+) -> LimitTable:
     """Build the table from `SEMAPHORE_LIMITS` and `DOWNLOAD_SLOTS`."""
     exact: dict[str, Limit | None] = {}
     patterns: dict[str, Limit | None] = {}
@@ -136,11 +139,11 @@ def parse_limits(
             patterns[name[2:]] = limit
         else:
             exact[name] = exact[normal_host(name)] = limit
-    return Limits(default, exact, patterns, _parse_slots(slots, default))
+    return LimitTable(default, exact, patterns, _parse_slots(slots, default))
 
 
 def _parse_slots(slots: Mapping[str, Any], default: Limit) -> dict[str, Limit | None]:
-    """`DOWNLOAD_SLOTS` is Scrapy's: its other keys, and its old name for jitter, are let be."""
+    """`DOWNLOAD_SLOTS` is Scrapy's: its other keys and its old name for jitter are no mistakes."""
     parsed = {}
     for host, slot in slots.items():
         where = f"DOWNLOAD_SLOTS[{host!r}]"

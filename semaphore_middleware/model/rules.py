@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from semaphore_middleware.model.hosts import encoded, normal_host, parse_name
+from semaphore_middleware.model.hosts import normal_host, parse_name
 from semaphore_middleware.model.limits import Limit, parse_parts
 
-LIMITLESS = 2**53  # Lua's numbers count no further
+LIMITLESS = 2**53  # a concurrency that stands for no limit: Lua's numbers count no further
+LIMIT_PARTS = ("concurrency", "delay", "jitter", "adaptive")
+PARTS = ("by", *LIMIT_PARTS, "paused")
+"""The parts of a rule besides its name; each is set by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +25,7 @@ class Rule:
     name: str
     """A scope; or '*.' and a host, for each host below it."""
     by: str
-    """The node that set it last."""
+    """Who set it last: a user, or a node."""
     concurrency: int | None = None
     """Requests at once; 2**53 stands for no limit."""
     delay: float | None = None
@@ -41,102 +43,81 @@ class Rule:
         return self.name.startswith("*.")
 
     @property
-    def says_more_than_paused(self) -> bool:
-        """Whether it sets a part of the limit as well."""
-        parts = (self.concurrency, self.delay, self.jitter, self.adaptive)
-        return any(part is not None for part in parts)
+    def sets_limit(self) -> bool:
+        """Whether it sets a part of the limit: it does more than pause or resume."""
+        return any(getattr(self, part) is not None for part in LIMIT_PARTS)
 
     def fits(self, scope: str) -> bool:
         """Whether it holds for the scope, unless a more exact one says otherwise."""
         return scope.endswith(self.name[1:]) if self.is_pattern else self.name == scope
 
-    @classmethod
-    def read_all(cls, fields: Mapping[bytes, bytes]) -> list[Self]:
-        """From the fields of a rules key."""
-        parts: dict[str, dict[str, Any]] = {}
-        for field, value in fields.items():
-            part, _, name = field.decode("utf-8", "surrogatepass").partition(":")
-            read = READ.get(part)
-            if read is not None:
-                parts.setdefault(name, {"by": "", "name": name})[part] = read(value)
-        return [cls(**rule) for rule in parts.values()]
-
-
-READ: Mapping[str, Callable[[bytes], Any]] = {
-    "by": lambda value: value.decode("utf-8", "replace"),
-    "concurrency": int,
-    "delay": lambda value: int(value) / 1000,
-    "jitter": float,
-    "adaptive": lambda value: value == b"1",
-    "paused": lambda value: value == b"1",
-}
-
 
 @dataclass(frozen=True, slots=True)
-class Change:
-    """Of the rule for one name: what is set, what no longer is, and all else stays as it was."""
+class RuleChange:
+    """A change of the rule for one name: parts that are set or unset; all others stay as they are.
+
+    Its constructors raise `SettingsError`, in the words of `SEMAPHORE_LIMITS`.
+    """
 
     names: tuple[str, ...]
     """Scopes; or '*.' and a host, for each host below it."""
     set: Mapping[str, Any]
     unset: tuple[str, ...] = ()
-    forgive: bool = False
-    """Whether a pause that the site has asked for is forgotten."""
-    unlearn: bool = False
-    """Whether all is forgotten that its answers have taught."""
+    clears_backoff: bool = False
+    """Whether a pause that the site's refusals have caused ends."""
+    clears_learned: bool = False
+    """Whether all is forgotten that the site's answers have taught."""
 
     @classmethod
     def configure(cls, name: str, limit: int | Limit | Mapping[str, Any] | None, by: str) -> Self:
-        """Raises `SettingsError`, in the words of `SEMAPHORE_LIMITS`."""
-        where = f"the limit of {name!r}"
+        """Set a limit, or parts of one."""
         if isinstance(limit, Limit):
-            parts = {part: getattr(limit, part) for part in READ if hasattr(limit, part)}
+            parts = {part: getattr(limit, part) for part in LIMIT_PARTS}
         else:
-            parts = parse_parts(limit, where)
+            parts = parse_parts(limit, f"the limit of {name!r}")
         if "concurrency" in parts:
             parts["concurrency"] = min(parts["concurrency"] or LIMITLESS, LIMITLESS)
-        if "delay" in parts:
-            parts["delay"] = math.ceil(1000 * parts["delay"])
         return cls(_names(name), {**parts, "by": by})
 
     @classmethod
     def pause(cls, name: str, by: str) -> Self:
+        """Let nothing start."""
         return cls(_names(name), {"paused": True, "by": by})
 
     @classmethod
     def resume(
-        cls, name: str, by: str, though_paused: bool = False, said_more: bool = False
+        cls, name: str, by: str, is_above_paused: bool = False, has_limit: bool = False
     ) -> Self:
-        """With `though_paused` a scope goes on although a pattern that it fits is paused. Else that
-        is not said, or a pause of the pattern would not hold for it later; and nothing is left of
-        a rule that has not `said_more`.
+        """Take a pause back.
+
+        If a pattern that the scope fits `is_above_paused`, the scope is set to go on in spite of
+        that. Else that is not set, or a later pause of the pattern would not hold for it; and
+        nothing is left of the rule unless it `has_limit`.
         """
-        if though_paused:
-            return cls(_names(name), {"paused": False, "by": by}, forgive=True)
-        unset = ("paused",) if said_more else ("paused", "by")
-        return cls(_names(name), {}, unset=unset, forgive=True)
+        if is_above_paused:
+            return cls(_names(name), {"paused": False, "by": by}, clears_backoff=True)
+        unset = ("paused",) if has_limit else ("paused", "by")
+        return cls(_names(name), {}, unset=unset, clears_backoff=True)
 
     @classmethod
     def reset(cls, name: str) -> Self:
-        return cls(_names(name), {}, unset=tuple(READ), unlearn=True)
+        """Remove the rule."""
+        return cls(_names(name), {}, unset=PARTS, clears_learned=True)
 
     @property
     def is_pattern(self) -> bool:
+        """Whether it is for each host below one, not for a scope."""
         return self.names[0].startswith("*.")
 
-    def values(self, name: str) -> list[Any]:
-        """Fields and values, as the scripts read them."""
-        values: list[Any] = []
-        for part, value in self.set.items():
-            values += (_field(part, name), encoded(str(+value if part != "by" else value)))
-        return values
 
-    def gone(self, name: str) -> list[bytes]:
-        return [_field(part, name) for part in self.unset]
-
-
-def _field(part: str, name: str) -> bytes:
-    return encoded(f"{part}:{name}")
+def patterns_above(names: Iterable[str]) -> list[str]:
+    """All patterns other than these names that one of them fits."""
+    patterns: dict[str, None] = {}
+    for name in names:
+        _, *parents = name.split(".")
+        for i in range(len(parents)):
+            patterns[f"*.{'.'.join(parents[i:])}"] = None
+    return [pattern for pattern in patterns if pattern not in names]
 
 
 def _names(name: str) -> tuple[str, ...]:

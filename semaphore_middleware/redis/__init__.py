@@ -1,1 +1,1 @@
-"""The server: where it is, how to speak to it, and how to notice that it forgot."""
+"""The server: where it is, how to speak to it, and how to notice that it has lost data."""

@@ -1,24 +1,19 @@
-"""From a URL to the server: one link for commands, one for grants.
+"""One connection to the server: opened once, used until it breaks.
 
-A `Link` is one connection, and so it ends in one life of one server. redis-py's client and its pool
-reconnect and send again behind the caller's back: a call meant for one life would reach the next.
+redis-py's client and its pool reconnect and send again without saying so. A call that was meant for
+one run of the server would then reach the next one, which knows nothing of the permits.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
-import re
 import ssl
 from collections.abc import Callable, Sequence
-from typing import Any, cast
-from urllib.parse import urlsplit
+from typing import Any
 
 from hiredis import pack_command
-from redis.asyncio.connection import AbstractConnection, ConnectionPool
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
+from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import (
     AuthenticationError,
     AuthorizationError,
@@ -30,185 +25,161 @@ from redis.exceptions import (
     ResponseError,
 )
 
-from semaphore_middleware.errors import ServerRefusedError, ServerUnreachableError, SettingsError
-from semaphore_middleware.redis.server_state import BORN_EMPTY, Life
+from semaphore_middleware.errors import ServerRefusedError, ServerUnreachableError
+from semaphore_middleware.redis.server_state import STARTED_EMPTY, ServerState
 
-logger = logging.getLogger(__name__)
-
-SCHEMES = ("redis://", "rediss://", "unix://")
-OLDEST = (6, 2)
-Reply = Any
+OLDEST_VERSION = (6, 2)
 
 
-class Server:
-    """Where the server is and how to reach it; `str()` of it shows no password."""
+class Connection:
+    """One connection to one run of the server. After any error it is closed and stays so.
 
-    def __init__(self, url: str, timeout: float, where: str = "the server's URL") -> None:
-        if not url.startswith(SCHEMES):
-            raise SettingsError(
-                f"{where}: not a server's address; allowed is redis://host:port/db, "
-                "rediss://host:port/db or unix:///path?db=N"
-            )
-        try:
-            host, *rest = re.split("[/?#]", url.partition("://")[2], maxsplit=1)
-            if host and "@" in "".join(rest):  # a part of the password would be taken for the host
-                raise ValueError
-            if not url.startswith("unix:") and not re.fullmatch(r"/?\d*", urlsplit(url).path):
-                raise ValueError  # redis-py would take a name for database 0
-            self._pool = ConnectionPool.from_url(url)
-            # After the URL's own options, which would win. `Link` sets time limits: redis-py's own
-            # cost a task for each command, in which Python 3.11 can lose a cancellation.
-            self._pool.connection_kwargs.update(
-                protocol=2,
-                decode_responses=False,
-                retry=Retry(NoBackoff(), 0),
-                socket_timeout=None,
-                socket_connect_timeout=None,
-                health_check_interval=0,
-                client_name="scrapy-semaphore",
-            )
-            self.timeout = timeout
-            self._name = _name_of(self._make_connection(), url)
-        except (ValueError, TypeError):  # its text may hold a part of the password
-            raise SettingsError(
-                f"{where}: the address cannot be read; check its port, its database number, its "
-                "options, and that special characters in the password are percent-encoded"
-            ) from None
+    `server_name` is the address without a password; `call_timeout` is how many seconds a round trip
+    may take. Use `Server.connect` to make one.
+    """
 
-    def __str__(self) -> str:
-        return self._name
+    state: ServerState
+    """The server's state when it was last read."""
 
-    def _make_connection(self) -> AbstractConnection:
-        return cast("AbstractConnection", self._pool.make_connection())  # type: ignore[no-untyped-call]
+    def __init__(
+        self, connection: AbstractConnection, server_name: str, call_timeout: float
+    ) -> None:
+        self._connection = connection
+        self.server_name = server_name
+        self._call_timeout = call_timeout
 
-    async def connect(self) -> Link:
-        """A new link. Raises `ServerUnreachableError`, or `ServerRefusedError`: waiting is vain."""
-        link = Link(self._make_connection(), self)
+    @property
+    def is_open(self) -> bool:
+        """Whether it can be used, as far as this side knows."""
+        return bool(self._connection.is_connected)
+
+    async def open(self) -> None:
+        """Connect, and check that the server is one to use.
+
+        Raises `ServerUnreachableError`, or `ServerRefusedError` where waiting would not help.
+        """
         try:
             try:
-                await link.connect()
+                async with asyncio.timeout(self._call_timeout):
+                    await self._connection.connect()  # type: ignore[no-untyped-call]
             except (RedisError, OSError) as error:
                 raise self._explain(error) from None
-            link.life = await self.look_at(link)
+            await self.read_state()
         except BaseException:
-            await link.close()
+            await self.close()
             raise
-        return link
 
-    async def reach(
-        self,
-        complain: Callable[[Exception], None],
-        give_up: type[Exception] | tuple[type[Exception], ...] = (),
-    ) -> Link:
-        """A link to the server, however long it takes. `complain` hears why not yet."""
-        attempt = 0
-        while True:
-            try:
-                link = await self.connect()
-            except give_up:
-                raise
-            except (ServerUnreachableError, ServerRefusedError) as error:
-                complain(error)
-                await asyncio.sleep(patience(attempt))
-                attempt += 1
-            else:
-                if attempt:
-                    logger.info("Reached %s.", self)
-                return link
+    async def read_state(self) -> ServerState:
+        """Ask the server for its state, which is also kept in `state`.
 
-    async def look_at(self, link: Link) -> Life:
-        sections = ("server", "replication", "stats", "memory", "commandstats")
-        info: dict[str, str] = {}
-        *texts, born = await link.call([*(("INFO", s) for s in sections), ("GET", BORN_EMPTY)])
-        for text in texts:
-            if isinstance(text, Exception):
-                raise self._explain(text)
-            lines = text.decode("utf-8", "replace").splitlines()
-            info.update(line.split(":", 1) for line in lines if ":" in line)
+        Raises `ServerUnreachableError`, or `ServerRefusedError` for a server that is too old, or a
+        read-only replica.
+        """
+        text, marked_run_id = await self.call([("INFO", "all"), ("GET", STARTED_EMPTY)])
+        if isinstance(text, Exception):
+            raise self._explain(text)
+        lines = text.decode("utf-8", "replace").splitlines()
+        info = dict(line.split(":", 1) for line in lines if ":" in line)
         version = info.get("redis_version", "0")
-        if tuple(int(part) for part in version.split(".")[:2]) < OLDEST:
-            raise ServerRefusedError(f"{self} is version {version}; version 6.2 or newer is needed")
+        if tuple(int(part) for part in version.split(".")[:2]) < OLDEST_VERSION:
+            raise ServerRefusedError(
+                f"{self.server_name} is version {version}; version 6.2 or newer is needed"
+            )
         if info.get("role") != "master":
             raise ServerRefusedError(
-                f"{self} is a read-only replica; give the address of its master"
+                f"{self.server_name} is a read-only replica; give the address of its master"
             )
         if "run_id" not in info:
-            raise ServerRefusedError(f"{self} tells no run_id, as Redis and Valkey do")
-        return Life.read(info, born_empty=born == info["run_id"].encode())
-
-    def text_of(self, error: BaseException) -> str:
-        if isinstance(error, TimeoutError) and not str(error):
-            return f"no answer within {self.timeout:g} s"
-        return str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
-
-    def _explain(self, error: Exception) -> Exception:
-        """Our word for redis-py's error: will it pass by itself, or not?"""
-        if isinstance(error.__cause__, RedisError):  # as redis-py has it on a Unix socket
-            error = error.__cause__
-        text = self.text_of(error)
-        if isinstance(error, BusyLoadingError):
-            return ServerUnreachableError(f"{self} is still loading its data")
-        if "MASTERDOWN" in text:
-            return ServerUnreachableError(f"{self}: {text}")
-        if isinstance(error, AuthenticationError | AuthorizationError) or "NOAUTH" in text:
-            return ServerRefusedError(f"{self} does not accept this user name and password")
-        if isinstance(error, NoPermissionError):
-            return ServerRefusedError(f"{self} does not permit this user what is needed: {text}")
-        if isinstance(error, InvalidResponse) or "Protocol" in text:
-            return ServerRefusedError(f"{self} does not speak the Redis protocol")
-        if isinstance(error, ssl.SSLError) or isinstance(error.__cause__, ssl.SSLError):
-            return ServerRefusedError(f"{self}: TLS failed: {text}")
-        if isinstance(error, ResponseError):
-            return ServerRefusedError(f"{self} refuses: {text}")
-        return ServerUnreachableError(f"cannot reach {self}: {text}")
-
-
-class Link:
-    """One connection to one life of the server. After any error it is closed and of no more use."""
-
-    life: Life
-
-    def __init__(self, connection: AbstractConnection, server: Server) -> None:
-        self._connection = connection
-        self._server = server
-
-    async def connect(self) -> None:
-        """Raises what redis-py raises: `Server` explains it."""
-        async with asyncio.timeout(self._server.timeout):
-            await self._connection.connect()  # type: ignore[no-untyped-call]
+            raise ServerRefusedError(
+                f"{self.server_name} does not report a run_id, as Redis and Valkey do"
+            )
+        started_empty = marked_run_id == info["run_id"].encode()
+        self.state = ServerState.from_info(info, started_empty)
+        return self.state
 
     async def call(
         self, commands: Sequence[tuple[Any, ...]], first_apart: bool = False
-    ) -> list[Reply]:
-        """Send all, then read all. A command's own error stands in its place in the list.
+    ) -> list[Any]:
+        """Send all commands, then read all replies. A command's own error is its reply.
 
-        With `first_apart` the server need not do them all before others hear of the first.
+        With `first_apart` the first one is sent by itself, so that the server need not do them all
+        before other clients see what it did.
         Raises `ServerUnreachableError` if the connection breaks; what was sent may have been done.
         """
         try:
-            if not self._connection.is_connected:
+            if not self.is_open:
                 raise ConnectionResetError("the connection is closed")
             # hiredis packs: redis-py does it in Python, where that is most of a call's cost.
             packed = [pack_command(command) for command in commands]
-            async with asyncio.timeout(self._server.timeout):
+            async with asyncio.timeout(self._call_timeout):
                 if first_apart and len(packed) > 1:
                     await self._send(packed[:1])
                     del packed[0]
                 await self._send(packed)
-                return [await self._reply() for _ in commands]
+                return [await self._read_reply() for _ in commands]
         except (RedisError, OSError) as error:
             await self.close()
             raise ServerUnreachableError(
-                f"lost the connection to {self._server}: {self._server.text_of(error)}"
+                f"lost the connection to {self.server_name}: {self._text_of(error)}"
             ) from None
         except BaseException:  # cancelled halfway: replies would no longer fit their commands
             await self.close()
             raise
 
+    async def execute(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Like `call`, but raises `ServerUnreachableError` if the server refuses a command."""
+        return self.check(await self.call(commands))
+
+    def check(self, replies: list[Any]) -> list[Any]:
+        """The replies, if none is an error. Raises `ServerUnreachableError`."""
+        for reply in replies:
+            if isinstance(reply, Exception):  # out of memory, failing to save, a key of other type
+                raise ServerUnreachableError(f"{self.server_name} refuses: {reply}") from reply
+        return replies
+
+    async def listen(
+        self, channels: Sequence[bytes], ping_after: float, on_message: Callable[[Any], None]
+    ) -> None:
+        """Subscribe, then call `on_message(payload)` for each message, until the connection breaks.
+
+        `on_message(None)` says that the subscription has begun. After `ping_after` seconds without
+        a message the server is asked whether it is there.
+        Raises `ServerUnreachableError`.
+        """
+        try:
+            await self._connection.send_command("SUBSCRIBE", *channels)
+            ping_sent = False
+            while True:
+                message = await self._connection.read_response(
+                    timeout=ping_after, disconnect_on_error=False
+                )
+                if message is None:  # what redis-py returns after `timeout`
+                    if ping_sent:
+                        raise ConnectionResetError("no answer")
+                    await self._connection.send_command("PING", check_health=False)
+                    ping_sent = True
+                    continue
+                ping_sent = False
+                if message[0] == b"subscribe":
+                    if message[2] == len(channels):
+                        on_message(None)
+                elif message[0] == b"message":
+                    on_message(message[2])
+        except (RedisError, OSError) as error:
+            raise ServerUnreachableError(
+                f"lost the grants channel of {self.server_name}: {self._text_of(error)}"
+            ) from None
+        finally:
+            await self.close()
+
+    async def close(self) -> None:
+        """Close the connection. May be called at any time, and twice."""
+        await self._connection.disconnect(nowait=True)
+
     async def _send(self, packed: Sequence[bytes]) -> None:
         await self._connection.send_packed_command(b"".join(packed), check_health=False)
 
-    async def _reply(self) -> Reply:
+    async def _read_reply(self) -> Any:
         try:
             return await self._connection.read_response()
         except (ReadOnlyError, BusyLoadingError):
@@ -216,52 +187,34 @@ class Link:
         except ResponseError as error:
             return error
 
-    async def listen(
-        self, channels: Sequence[bytes], quiet: float, heard: Callable[[Any], None]
-    ) -> None:
-        """Subscribe, say `heard(None)`, then `heard(payload)` for each message, until it breaks.
+    def _text_of(self, error: BaseException) -> str:
+        if isinstance(error, TimeoutError) and not str(error):
+            return f"no answer within {self._call_timeout:g} s"
+        return str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
 
-        `quiet` is how many seconds of silence to bear before asking whether the server is there.
-        Raises `ServerUnreachableError`.
-        """
-        try:
-            await self._connection.send_command("SUBSCRIBE", *channels)
-            asked = False
-            while True:
-                message = await self._connection.read_response(
-                    timeout=quiet, disconnect_on_error=False
-                )
-                if message is None:  # what redis-py returns after `timeout`
-                    if asked:
-                        raise ConnectionResetError("no answer")
-                    await self._connection.send_command("PING", check_health=False)
-                    asked = True
-                    continue
-                asked = False
-                if message[0] == b"subscribe":
-                    if message[2] == len(channels):
-                        heard(None)
-                elif message[0] == b"message":
-                    heard(message[2])
-        except (RedisError, OSError) as error:
-            raise ServerUnreachableError(
-                f"lost the grants channel of {self._server}: {self._server.text_of(error)}"
-            ) from None
-        finally:
-            await self.close()
-
-    async def close(self) -> None:
-        await self._connection.disconnect(nowait=True)
+    def _explain(self, error: Exception) -> Exception:
+        """Our own error for one of redis-py's: will it pass by itself, or not?"""
+        name = self.server_name
+        if isinstance(error.__cause__, RedisError):  # as redis-py has it on a Unix socket
+            error = error.__cause__
+        text = self._text_of(error)
+        if isinstance(error, BusyLoadingError):
+            return ServerUnreachableError(f"{name} is still loading its data")
+        if "MASTERDOWN" in text:
+            return ServerUnreachableError(f"{name}: {text}")
+        if isinstance(error, AuthenticationError | AuthorizationError) or "NOAUTH" in text:
+            return ServerRefusedError(f"{name} does not accept this user name and password")
+        if isinstance(error, NoPermissionError):
+            return ServerRefusedError(f"{name} does not permit this user what is needed: {text}")
+        if isinstance(error, InvalidResponse) or "Protocol" in text:
+            return ServerRefusedError(f"{name} does not speak the Redis protocol")
+        if isinstance(error, ssl.SSLError) or isinstance(error.__cause__, ssl.SSLError):
+            return ServerRefusedError(f"{name}: TLS failed: {text}")
+        if isinstance(error, ResponseError):
+            return ServerRefusedError(f"{name} refuses: {text}")
+        return ServerUnreachableError(f"cannot reach {name}: {text}")
 
 
-def patience(attempt: int) -> float:
+def retry_delay(attempt: int) -> float:
     """Seconds to wait before the next attempt to reach the server, after `attempt` failures."""
     return min(1.0, 0.05 * math.pow(2, min(attempt, 10)))
-
-
-def _name_of(connection: Any, url: str) -> str:
-    path = getattr(connection, "path", "")
-    if path:
-        return f"unix://{path}"
-    scheme, _, _ = url.partition("://")
-    return f"{scheme}://{connection.host}:{connection.port}/{connection.db}"

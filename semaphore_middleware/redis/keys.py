@@ -1,4 +1,4 @@
-"""What keys and channels are called, on every node alike."""
+"""The names of keys and channels, the same on every node."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import re
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from semaphore_middleware.errors import SettingsError
 from semaphore_middleware.model.hosts import encoded
+from semaphore_middleware.model.validation import not_allowed
 
 BUCKETS = 256  # never a setting: nodes that disagreed would each have a limit of their own
 
 
 class ScopeKeys(NamedTuple):
-    """In the order in which the scripts take them. All are in one hash slot."""
+    """The keys of one scope, in the order in which scripts take them; all are in one hash slot."""
 
     held: bytes
     line: bytes
@@ -27,6 +27,8 @@ class ScopeKeys(NamedTuple):
 
 
 class Keys:
+    """The names of all keys that begin with `prefix`."""
+
     def __init__(self, prefix: str) -> None:
         self._prefix = encoded(prefix)
         self.of = lru_cache(maxsize=512)(self._of)
@@ -47,18 +49,18 @@ class Keys:
         return [self._in(bucket, b"rules") for bucket in range(BUCKETS)]
 
     @property
-    def quiet(self) -> bytes:
-        """A note for new nodes, that a server that once was flushed has been quiet since."""
-        return self._prefix + b":quiet"
+    def recovered(self) -> bytes:
+        """The key that says that a whole recovery wait has passed since the server's last loss."""
+        return self._prefix + b":recovered"
 
     @property
     def grants(self) -> bytes:
-        """First part of the channel on which a node is told of its grants."""
+        """First part of the channel on which a node is notified of its grants."""
         return self._prefix + b":grants:"
 
     @property
     def changes(self) -> bytes:
-        """The channel on which all nodes are told that an operator has changed a rule."""
+        """The channel on which all nodes are notified that an operator has changed a rule."""
         return self._prefix + b":rules"
 
     @property
@@ -73,7 +75,10 @@ class Keys:
 
 
 def check_prefix(prefix: Any, where: str) -> str:
-    """The first part of every key. Braces would move the keys of a scope to different slots."""
+    """Check the first part of every key: braces would move a scope's keys to different slots.
+
+    Raises `SettingsError`.
+    """
     if not isinstance(prefix, str) or not prefix or "{" in prefix or "}" in prefix:
-        raise SettingsError(f"{where} = {prefix!r}: allowed is a text without '{{' and '}}'")
+        raise not_allowed(prefix, where, "a text without '{' and '}'")
     return prefix

@@ -1,4 +1,4 @@
-"""What a server says of itself: which life it lives, and what it may have forgotten in it."""
+"""The server's state: which run of it this is, and whether it may have lost data in it."""
 
 from __future__ import annotations
 
@@ -6,29 +6,29 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
 
-BORN_EMPTY = "semaphore-born-empty"
-"""A key that the embedded server's keeper writes; its value is the run id of that life."""
+STARTED_EMPTY = "semaphore-started-empty"
+"""A key that the embedded server's supervisor writes; its value is the run id of that process."""
 
 
 @dataclass(frozen=True, slots=True)
-class Life:
-    """A life is the time that one server process runs."""
+class ServerState:
+    """A server process, as its replies to INFO describe it."""
 
     run_id: str
     uptime: float
     """Seconds since the process started, at least."""
     promoted_at: int
-    """Where in the stream of writes it was last promoted from a replica; -1 if it never was."""
+    """Replication offset at which it was last promoted from a replica; -1 if it never was."""
     losses: int
-    """Times that data was thrown away in this life: FLUSHALL, FLUSHDB, evicted keys."""
+    """How often this process has dropped data: FLUSHALL, FLUSHDB, evicted keys."""
     evicts: bool
-    """Whether it may throw keys away when its memory is full."""
-    born_empty: bool
-    """Started by `embedded.py` when nobody could have held anything."""
+    """Whether it evicts keys when its memory is full."""
+    started_empty: bool
+    """Whether `embedded.py` started it when no node could have held a permit."""
 
     @classmethod
-    def read(cls, info: Mapping[str, str], born_empty: bool) -> Self:
-        """From what the server answers to INFO."""
+    def from_info(cls, info: Mapping[str, str], started_empty: bool) -> Self:
+        """From the fields of INFO."""
         return cls(
             run_id=info["run_id"],
             # By the wall clock: below zero if that was set back since. And a difference of whole
@@ -40,7 +40,7 @@ class Life:
             + _calls(info, "flushdb"),
             evicts=info.get("maxmemory_policy", "noeviction") != "noeviction"
             and info.get("maxmemory", "0") != "0",
-            born_empty=born_empty,
+            started_empty=started_empty,
         )
 
     @property
@@ -50,7 +50,7 @@ class Life:
 
     @property
     def may_have_lost(self) -> bool:
-        """In this life, at a time that cannot be told."""
+        """Whether this process has lost data at some time; INFO does not say when."""
         return self.losses > 0 or self.promoted_at >= 0
 
 

@@ -8,7 +8,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, cast
 
 from semaphore_middleware.core.observer import Event, Observer, PermitWaiting
-from semaphore_middleware.model.limits import Limit, Limits
+from semaphore_middleware.model.limits import Limit, LimitTable
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -61,7 +61,7 @@ class Backpressure(Observer):
     def __init__(
         self,
         scope_of: Callable[[Request], str | None],
-        limits: Limits,
+        limits: LimitTable,
         on_room: Callable[[], None],
     ) -> None:
         self._scope_of = scope_of

@@ -78,7 +78,7 @@ class Engine:
         assert slot is not None, "a scheduler is used while its spider is open"
         return slot.inprogress
 
-    def tell_of_drop(self, request: Request) -> None:
+    def send_request_dropped(self, request: Request) -> None:
         """Send the signal `request_dropped`, as the engine does for a scheduler that knows at once
         whether a request is a duplicate.
         """
@@ -96,7 +96,7 @@ class Engine:
 
         self._crawler.signals.connect(close_spider, signals.spider_opened, weak=False)
 
-    async def start_again(self) -> None:
+    async def crawl_start_requests(self) -> None:
         """Crawl the spider's start requests once more.
 
         `scraper.spidermw` is not documented. The engine itself asks for start requests only once.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from semaphore_middleware.core.semaphore import default_node
 from semaphore_middleware.errors import SettingsError
 from semaphore_middleware.model.feedback import Backoff
-from semaphore_middleware.model.limits import Limit, Limits, parse_limits
+from semaphore_middleware.model.limits import Limit, LimitTable, parse_limits
 from semaphore_middleware.model.validation import (
     check_choice,
     check_integer,
@@ -19,7 +19,7 @@ from semaphore_middleware.model.validation import (
     not_allowed,
 )
 from semaphore_middleware.redis.keys import check_prefix
-from semaphore_middleware.redis.location import URLS, url_from_environment
+from semaphore_middleware.redis.location import URL_NAMES, url_from_environment
 from semaphore_middleware.scrapy.engine import end_crawl
 
 if TYPE_CHECKING:
@@ -263,7 +263,7 @@ class SemaphoreSettings:
     """The server; None: the embedded one."""
     url_from: str
     """Where `url` was set, for errors."""
-    limits: Limits
+    limits: LimitTable
     """From `SEMAPHORE_LIMITS` and Scrapy's own settings."""
     scope: str
     lease: float
@@ -319,7 +319,7 @@ def is_enabled(settings: BaseSettings) -> bool:
 
 def _server(settings: BaseSettings) -> tuple[str | None, str]:
     """The server's URL, and where it was set: in the settings, else in the environment."""
-    for name in URLS:
+    for name in URL_NAMES:
         if settings.get(name):
             return str(settings.get(name)), name
     return url_from_environment()

@@ -7,8 +7,8 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from semaphore_middleware.model.hosts import host_within, normal_host
-from semaphore_middleware.model.limits import Limits
-from semaphore_middleware.redis.connection import Server
+from semaphore_middleware.model.limits import LimitTable
+from semaphore_middleware.redis.location import Server
 from semaphore_middleware.scrapy.settings import SETTINGS
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-def log_start(node: str, url: str, is_embedded: bool, limits: Limits) -> None:
+def log_start(node: str, url: str, is_embedded: bool, limits: LimitTable) -> None:
     """Log this node's name, the server, and the default limit. Scrapy's own list of settings shows
     only what the add-on has made of them.
     """
@@ -36,7 +36,7 @@ def log_start(node: str, url: str, is_embedded: bool, limits: Limits) -> None:
     )
 
 
-def warn_of_mistakes(settings: BaseSettings, limits: Limits) -> None:
+def warn_of_mistakes(settings: BaseSettings, limits: LimitTable) -> None:
     """Warn of settings that are allowed, but hardly meant."""
     for name in sorted(settings):
         if name.startswith("SEMAPHORE_") and name not in SETTINGS:

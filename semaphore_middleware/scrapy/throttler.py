@@ -74,7 +74,8 @@ class Throttler:
         self.local_concurrency = LocalConcurrency(crawler.settings.getint("CONCURRENT_REQUESTS"))
         self.responses = ResponseClassifier(settings.backoff_codes, settings.backoff_times)
         self._crawl_delays = CrawlDelays(crawler.settings, settings.max_crawl_delay)
-        self._embedded = embedded.lodge() if settings.url is None else None
+        observers = self._observers()  # first: it may find a setting that is not allowed
+        self._embedded = embedded.start_or_join() if settings.url is None else None
         self.url = self._embedded.url if self._embedded else settings.url
         self._semaphore = FairSemaphore(
             self.url,
@@ -84,7 +85,7 @@ class Throttler:
             prefix=settings.prefix,
             backoff=settings.backoff,
             url_from=settings.url_from,
-            observers=self._observers(),
+            observers=observers,
         )
         self.node = self._semaphore.node
         self._permits: dict[Request, Permit] = {}

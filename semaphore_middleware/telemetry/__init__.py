@@ -1,1 +1,1 @@
-"""What a process tells about itself: stats, metrics, and why requests wait for long."""
+"""Observers of a semaphore: crawl stats, metrics for Prometheus, and a log of long waits."""

@@ -1,4 +1,4 @@
-"""Requests that wait for long are explained in the log, for whoever asks why a site is slow."""
+"""Explains in the log why requests wait for long."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ from semaphore_middleware.model.inspection import Inspection
 
 logger = logging.getLogger(__name__)
 
-LONG = 60.0  # seconds of waiting that are explained
-AGAIN = 600.0  # seconds until a scope is explained again: a slow site has others wait all the time
-NAMED = 5  # nodes that are named as holders
+LONG_WAIT_S = 60.0  # a request that has waited for so long is explained
+SCOPE_INTERVAL_S = 600.0  # between two lines about one scope: at a slow site requests always wait
+NAMED_HOLDERS_MAX = 5  # nodes that a line names
 
 
 class LongWaits(Observer):
-    """One line speaks for all that wait for a scope when it is written: no request is explained
-    twice. It costs a timer a scope, for the one that waits longest, and a line a look at the
-    server.
+    """Logs why a request has waited for a minute: who holds the permits, or what else delays it.
+
+    One line speaks for all requests that wait for the scope when it is written; none of them is
+    explained twice. It costs a timer per scope, and per line one call to the server.
     """
 
     def __init__(self) -> None:
         self._timers: dict[str, asyncio.TimerHandle] = {}  # of all scopes that are watched
-        self._explained: dict[str, float] = {}  # scope -> who asked until then is
+        self._explained: dict[str, float] = {}  # scope -> requests until then are
         self._looks: set[asyncio.Task[None]] = set()
 
     async def open(self, semaphore: FairSemaphore) -> None:
@@ -37,7 +38,7 @@ class LongWaits(Observer):
 
     def on_event(self, event: Event) -> None:
         if isinstance(event, PermitWaiting) and event.permit.scope not in self._timers:
-            self._look_in(LONG, event.permit.scope)
+            self._look_in(LONG_WAIT_S, event.permit.scope)
 
     async def close(self) -> None:
         for timer in self._timers.values():
@@ -58,41 +59,41 @@ class LongWaits(Observer):
             self._explained.pop(scope, None)
             return
         longest = max(self._unexplained(scope), default=0.0)
-        if longest < LONG:
-            self._look_in(LONG - longest, scope)
+        if longest < LONG_WAIT_S:
+            self._look_in(LONG_WAIT_S - longest, scope)
             return
         look = asyncio.ensure_future(self._explain(scope))
         self._looks.add(look)
         look.add_done_callback(self._looks.discard)
 
     async def _explain(self, scope: str) -> None:
-        again = LONG
+        next_look = LONG_WAIT_S
         try:
-            seen = await self._semaphore.inspect(scope)
+            seen = await self._semaphore.admin.inspect(scope)
             longest = max(self._unexplained(scope), default=0.0)
-            if longest >= LONG:  # it may have got its permit meanwhile
+            if longest >= LONG_WAIT_S:  # it may have got its permit meanwhile
                 logger.info("%s", explanation(seen, longest, len(list(self._waits(scope)))))
                 self._explained[scope] = asyncio.get_running_loop().time()
-                again = AGAIN
+                next_look = SCOPE_INTERVAL_S
         except SemaphoreError:
-            pass  # a server that cannot be reached is complained of elsewhere
-        self._look_in(again, scope)
+            pass  # that the server cannot be reached is logged by the session
+        self._look_in(next_look, scope)
 
     def _waits(self, scope: str) -> Iterator[float]:
-        """When those asked who wait here."""
+        """When the requests that wait for this scope in this process asked, on the loop's clock."""
         for permit in self._semaphore.permits():
             if permit.scope == scope and permit.stage is Stage.WAITING:
                 yield permit.asked_at
 
     def _unexplained(self, scope: str) -> Iterator[float]:
-        """How long those have waited who are not explained yet."""
+        """For how many seconds those have waited that no line has explained yet."""
         now = asyncio.get_running_loop().time()
         explained = self._explained.get(scope, -math.inf)
         return (now - asked_at for asked_at in self._waits(scope) if asked_at > explained)
 
 
 def explanation(seen: Inspection, longest: float, here: int) -> str:
-    """Why requests of a scope wait, as far as the server knows."""
+    """Why requests of a scope wait, in one line. `here` of them are this node's."""
     return " ".join(
         (
             f"{seen.scope}: a request has waited {longest:.0f} s for a permit.",
@@ -117,9 +118,9 @@ def _holders(seen: Inspection) -> str:
     if not seen.holders:
         return "Nobody holds a permit."
     by_node = Counter(holder.node for holder in seen.holders).most_common()
-    named = [f"{node} ({count})" for node, count in by_node[:NAMED]]
-    if len(by_node) > NAMED:
-        named.append(f"{len(by_node) - NAMED} more nodes")
+    named = [f"{node} ({count})" for node, count in by_node[:NAMED_HOLDERS_MAX]]
+    if len(by_node) > NAMED_HOLDERS_MAX:
+        named.append(f"{len(by_node) - NAMED_HOLDERS_MAX} more nodes")
     oldest = max(seen.holders, key=lambda holder: holder.age)
     return (
         f"{len(seen.holders)} held by {', '.join(named)}; "
@@ -128,12 +129,12 @@ def _holders(seen: Inspection) -> str:
 
 
 def _reasons(seen: Inspection) -> Iterator[str]:
-    """What else than holders is in the way."""
+    """Reasons to wait other than that all permits are held."""
     if seen.paused:
         yield f"{seen.set_by or 'An operator'} has paused the site until it is resumed."
     if seen.backoff_left:
         left = f"{seen.backoff_left:.0f} s"
-        yield f"The site said 'not now', so nothing starts there for another {left}."
+        yield f"The site refused a request, so nothing starts there for another {left}."
     if seen.delay:
         yield f"Requests start {seen.delay:.3g} s apart."
     free = seen.limit is not None and len(seen.holders) < seen.limit

@@ -1,4 +1,4 @@
-"""What a crawl's stats tell of its permits, all under `semaphore/`."""
+"""Writes counts of permits, waits and faults into a crawl's stats, all under `semaphore/`."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any, Protocol
 from semaphore_middleware.core.observer import Event, Observer, PermitGranted, PermitReleased
 from semaphore_middleware.core.semaphore import FairSemaphore
 
-SHOWN = 20  # scopes in the stats: the busiest
-COUNTED = 1000  # scopes counted at most, so that a broad crawl does not grow without end
-LATE = 1.0  # seconds that the stats may lag behind: to write each at once costs more than to count
+SHOWN_SCOPES = 20  # the busiest, which have stats of their own
+COUNTED_SCOPES_MAX = 1000  # so that the memory of a broad crawl does not grow without end
+WRITE_INTERVAL_S = 1.0  # to write a stat costs more than to count: so all are written together
 
 
 class CrawlStats(Protocol):
-    """Where the stats go: Scrapy's stats collector, or what is like it."""
+    """The part of Scrapy's stats collector that is used here."""
 
     def set_value(self, key: str, value: Any) -> None:
         """Set one stat."""
@@ -28,18 +28,21 @@ class CrawlStats(Protocol):
 
 @dataclass(slots=True)
 class ScopeCount:
+    """Counts of one scope; the names are those of its stats."""
+
     acquired: int = 0
     waited: int = 0
     wait_seconds: float = 0.0
     limit: int | None = None
-    """In force on the server, when last heard of."""
+    """In force on the server, as last heard."""
 
 
 class SemaphoreStats(Observer):
     """Counts events, and writes the counts into the stats of a crawl.
 
-    A permit counts as acquired from its grant on, be it used or given back unused. `find_stats` is
-    called when the semaphore is opened.
+    A permit counts as acquired when it is granted, even if it is then given back unused (no slot of
+    `CONCURRENT_REQUESTS` was free, or the site had refused a request meanwhile). `find_stats`
+    returns where the stats go; it is called when the semaphore is opened.
     """
 
     def __init__(self, find_stats: Callable[[], CrawlStats]) -> None:
@@ -54,7 +57,7 @@ class SemaphoreStats(Observer):
         self._writing: asyncio.TimerHandle | None = None
 
     def acquired_of(self, scope: str) -> int:
-        """Permits of a scope, unless it is one of too many to be counted."""
+        """How many permits of a scope were acquired, since its count was last dropped."""
         return self._scopes[scope].acquired if scope in self._scopes else 0
 
     async def open(self, semaphore: FairSemaphore) -> None:  # noqa: ARG002 - an Observer's
@@ -65,7 +68,7 @@ class SemaphoreStats(Observer):
             return
         self._counts[event.counter] += 1
         if self._writing is None:
-            self._writing = asyncio.get_running_loop().call_later(LATE, self._write)
+            self._writing = asyncio.get_running_loop().call_later(WRITE_INTERVAL_S, self._write)
         if isinstance(event, PermitGranted):
             self._acquired(event)
         elif isinstance(event, PermitReleased):
@@ -104,17 +107,17 @@ class SemaphoreStats(Observer):
         self._write_scopes()
 
     def _write_scopes(self) -> None:
-        """Put the busiest scopes into the stats, and take out those that no longer are."""
+        """Write the counts of the busiest scopes; remove those of scopes that no longer are."""
         busiest = sorted(self._scopes, key=lambda name: -self._scopes[name].acquired)
-        for name in self._shown.difference(busiest[:SHOWN]):
+        for name in self._shown.difference(busiest[:SHOWN_SCOPES]):
             for part in ScopeCount.__slots__:
                 self._stats.get_stats().pop(f"semaphore/scope/{name}/{part}", None)
-        self._shown = set(busiest[:SHOWN])
+        self._shown = set(busiest[:SHOWN_SCOPES])
         for name in self._shown:
             for part in ScopeCount.__slots__:
                 value = getattr(self._scopes[name], part)
                 if value is not None:
                     self._stats.set_value(f"semaphore/scope/{name}/{part}", value)
-        if len(busiest) > COUNTED:
-            for name in busiest[COUNTED // 2 :]:
+        if len(busiest) > COUNTED_SCOPES_MAX:
+            for name in busiest[COUNTED_SCOPES_MAX // 2 :]:
                 del self._scopes[name]

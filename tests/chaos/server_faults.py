@@ -118,7 +118,7 @@ async def failover_to_a_replica_that_lags(world: World) -> None:
 async def _replica_of(world: World) -> RedisServer:
     port = free_port()
     await world.command("CONFIG", "SET", "port", port)
-    replica = RedisServer("--replicaof", "127.0.0.1", str(port), born_empty=False)
+    replica = RedisServer("--replicaof", "127.0.0.1", str(port), started_empty=False)
     world.also_ends(replica)
     await asyncio.to_thread(replica.start)
     with replica.client() as client:

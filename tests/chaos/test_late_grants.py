@@ -26,7 +26,7 @@ async def test_a_grant_that_another_has_by_now_is_not_taken(server: RedisServer)
         channel = f"semaphore:grants:{sleeper.node}"
 
         async def waits() -> bool:
-            seen = await other.inspect("s")
+            seen = await other.admin.inspect("s")
             return [waiter.node for waiter in seen.waiters] == [sleeper.node]
 
         async def listens() -> bool:
@@ -39,14 +39,14 @@ async def test_a_grant_that_another_has_by_now_is_not_taken(server: RedisServer)
         held = await other.acquire("s", 1)
         waiter = asyncio.create_task(sleeper.acquire("s", 1))
         await eventually(waits)
-        number = (await other.inspect("s")).waiters[0].id.rpartition(":")[2]
+        number = (await other.admin.inspect("s")).waiters[0].id.rpartition(":")[2]
         proxy.cut()
         held.release()  # a grant to the sleeper, which does not hear of it
         held = await other.acquire("s", 1)  # once the sleeper's lease has ended
         proxy.heal()
         await eventually(waits)
         await eventually(listens)
-        await sleeper.inspect("s")  # so by now it knows that it waits
+        await sleeper.admin.inspect("s")  # so by now it knows that it waits
         with server.client() as client:
             client.publish(channel, f"granted {number}")
             client.publish(channel, "the end")

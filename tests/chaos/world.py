@@ -65,7 +65,7 @@ class World:
         # A server that anyone may have used before: the nodes wait once for the recovery wait.
         self.server = RedisServer(
             *setup.server_options,
-            born_empty=False,
+            started_empty=False,
             environment=self.clock.environment if self.clock else {},
         )
         self._setup = setup

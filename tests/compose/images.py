@@ -17,7 +17,7 @@ import tempfile
 import tomllib
 from pathlib import Path
 
-from semaphore_middleware.redis.embedded import find_server
+from semaphore_middleware.redis.embedded import find_program
 from tests.compose.engine import Engine
 from tests.support.paths import REPOSITORY
 
@@ -72,7 +72,7 @@ def _make_server(engine: Engine, base: str) -> None:
         entrypoint = Path(context, "docker-entrypoint.sh")
         entrypoint.write_text(ENTRYPOINT)
         entrypoint.chmod(0o755)
-        shutil.copy(find_server(), Path(context, "valkey-server"))
+        shutil.copy(find_program(), Path(context, "valkey-server"))
         _build(
             *(engine, named("docker-compose.yml", r"image: (valkey/\S+)"), context),
             f"FROM {base}\n"

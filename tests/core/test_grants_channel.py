@@ -10,7 +10,7 @@ import pytest
 
 from semaphore_middleware import FairSemaphore
 from semaphore_middleware.core.observer import UnknownNotification
-from semaphore_middleware.redis.protocol import Message
+from semaphore_middleware.redis.protocol import Notification
 from tests.support.nodes import AGES, Recorder, eventually, in_asyncio
 from tests.support.servers import RedisServer
 
@@ -51,15 +51,15 @@ STRANGE = [
 @pytest.mark.parametrize(
     ("payload", "message"),
     [
-        (b"granted 7", Message(granted=(7,))),
-        (b"granted 7 granted 8", Message(granted=(7, 8))),
-        (b"again 7 1500", Message(again=((7, 1.5),))),
-        (b"granted 7 again 8 0", Message(granted=(7,), again=((8, 0.0),))),
-        (b"granted 999999999999", Message(granted=(999_999_999_999,))),
+        (b"granted 7", Notification(granted=(7,))),
+        (b"granted 7 granted 8", Notification(granted=(7, 8))),
+        (b"again 7 1500", Notification(retry_in=((7, 1.5),))),
+        (b"granted 7 again 8 0", Notification(granted=(7,), retry_in=((8, 0.0),))),
+        (b"granted 999999999999", Notification(granted=(999_999_999_999,))),
     ],
 )
-def test_our_own_messages_are_read(payload: bytes, message: Message) -> None:
-    assert Message.read(payload) == message
+def test_our_own_messages_are_read(payload: bytes, message: Notification) -> None:
+    assert Notification.read(payload) == message
 
 
 @in_asyncio
@@ -76,7 +76,7 @@ async def test_strange_messages_are_ignored_and_counted(server: RedisServer) -> 
         waiting = asyncio.create_task(a.acquire("s", 1))
 
         async def in_line() -> bool:
-            return len((await b.inspect("s")).waiters) == 1
+            return len((await b.admin.inspect("s")).waiters) == 1
 
         await eventually(in_line)
         for payload in strange:
@@ -106,4 +106,4 @@ async def test_a_grant_of_a_permit_that_nobody_waits_for_is_ignored(server: Redi
         waiting = asyncio.create_task(a.acquire("s", 2))
         other.release()
         await waiting
-        assert len((await b.inspect("s")).holders) == 2
+        assert len((await b.admin.inspect("s")).holders) == 2

@@ -6,7 +6,7 @@ import asyncio
 
 from semaphore_middleware.core.ledger import Ledger
 from semaphore_middleware.model.limits import Limit
-from semaphore_middleware.redis.protocol import Answer, Ask
+from semaphore_middleware.redis.protocol import Ask, Reply
 from tests.support.nodes import in_asyncio
 
 ROOMY, FULL = 5, 0  # permits to spare
@@ -29,7 +29,7 @@ class Said:
 
     def hear(self, scope: str, spare: int, *numbers: int) -> None:
         ask = Ask("acquire", scope, Limit(9), numbers)
-        self.ledger.settle(Answer(ask, numbers, (), spare, None, 9, False, None), sent=0.0)
+        self.ledger.settle(Reply(ask, numbers, (), spare, None, 9, False, None), sent=0.0)
 
 
 @in_asyncio

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from semaphore_middleware import FairSemaphore, Permit, PermitLostError
+from semaphore_middleware import Admin, FairSemaphore, Permit, PermitLostError
 from semaphore_middleware.core.observer import PermitLost, Reconnected, StoreLost
 from tests.support.nodes import AGES, Outside, Recorder, eventually, in_asyncio
 from tests.support.servers import RedisServer
@@ -44,7 +44,8 @@ def watched(
 
 async def in_line(semaphore: FairSemaphore, holders: int, waiters: int) -> None:
     async def so() -> bool:
-        seen = await semaphore.inspect("s")
+        async with Admin(semaphore.url) as admin:  # a new one: connections are cut here
+            seen = await admin.inspect("s")
         return (len(seen.holders), len(seen.waiters)) == (holders, waiters)
 
     await eventually(so)

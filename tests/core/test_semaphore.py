@@ -106,7 +106,7 @@ async def test_giving_back_twice_frees_one_permit(server: RedisServer) -> None:
         first.release()
         second = await waiting[0]
         first.release()
-        assert [held.id for held in (await semaphore.inspect("s")).holders] == [
+        assert [held.id for held in (await semaphore.admin.inspect("s")).holders] == [
             f"{semaphore.node}:{second.number}"
         ]
         second.release()
@@ -139,7 +139,7 @@ async def test_who_waits_too_long_gets_an_error_and_leaves_the_line(server: Redi
 
 
 async def waits(semaphore: FairSemaphore, count: int, scope: str = "s") -> bool:
-    return len((await semaphore.inspect(scope)).waiters) == count
+    return len((await semaphore.admin.inspect(scope)).waiters) == count
 
 
 @in_asyncio
@@ -151,7 +151,7 @@ async def test_inspect_tells_limit_holders_and_waiters_of_all_nodes(server: Redi
         held = await a.acquire("s", 1)
         waiting = asyncio.create_task(b.acquire("s", 1))
         await eventually(lambda: waits(a, 1))
-        seen = await a.inspect("s")
+        seen = await a.admin.inspect("s")
         assert seen.limit == 1
         ((holder,), (waiter,)) = seen.holders, seen.waiters
         assert (holder.node, holder.id) == (a.node, f"{a.node}:{held.number}")
@@ -164,7 +164,7 @@ async def test_inspect_tells_limit_holders_and_waiters_of_all_nodes(server: Redi
         held.release()
         (await waiting).release()
         await eventually(lambda: waits(b, 0))
-        assert (await b.inspect("s")).limit is None
+        assert (await b.admin.inspect("s")).limit is None
 
 
 # Closing ----------------------------------------------------------------------------------------
@@ -177,7 +177,7 @@ async def test_a_semaphore_that_is_not_open_says_so(server: RedisServer) -> None
         with pytest.raises(ClosedError, match="async with"):
             await semaphore.acquire("s", 1)
         with pytest.raises(ClosedError, match="async with"):
-            await semaphore.inspect("s")
+            await semaphore.admin.inspect("s")
         assert repr(semaphore).endswith(": closed>")
         await semaphore.close()  # does nothing
         async with semaphore:
@@ -210,7 +210,7 @@ async def test_draining_lets_nobody_in_and_leaves_what_is_held(server: RedisServ
         with pytest.raises(ClosedError):
             await semaphore.acquire("other", 1)
         await eventually(lambda: waits(semaphore, 0))
-        assert len((await semaphore.inspect("s")).holders) == 1
+        assert len((await semaphore.admin.inspect("s")).holders) == 1
         held.release()
 
 
@@ -219,7 +219,7 @@ async def test_closing_while_someone_looks_is_no_cancellation(server: RedisServe
     semaphore = FairSemaphore(server.url, lease=AGES)
     await semaphore.open()
     server.freeze()
-    looking = asyncio.create_task(semaphore.inspect("s"))
+    looking = asyncio.create_task(semaphore.admin.inspect("s"))
     await asyncio.sleep(0)
     await semaphore.close()
     server.thaw()
@@ -248,7 +248,7 @@ async def test_prefixes_keep_programs_apart(server: RedisServer) -> None:
     ):
         await a.acquire("s", 1)
         await b.acquire("s", 1)
-        assert len((await a.inspect("s")).holders) == 1
+        assert len((await a.admin.inspect("s")).holders) == 1
         assert len(server.members("a")) == len(server.members("b")) == 1
         assert server.members() == {}
 

@@ -13,7 +13,7 @@ GOOD = {"url": "https://example.com"}
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "message"),
     [
         ({}, "no start URL"),
         ({"url": " , "}, "no start URL"),
@@ -32,13 +32,13 @@ GOOD = {"url": "https://example.com"}
         ({**GOOD, "colour": "red"}, "-a colour: no such argument, allowed are url, urls"),
     ],
 )
-def test_a_bad_argument_is_told_in_one_line(given: dict[str, str], told: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(told)) as error:
+def test_a_bad_argument_is_reported_in_one_line(given: dict[str, str], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)) as error:
         SiteArguments.parse(given)
     assert "\n" not in str(error.value)
 
 
-def test_a_file_that_is_not_text_is_told(tmp_path: Path) -> None:
+def test_a_file_that_is_not_text_is_reported(tmp_path: Path) -> None:
     (tmp_path / "urls").write_bytes(b"\xff\xfe")
     with pytest.raises(ValueError, match="it is not UTF-8 text"):
         SiteArguments.parse({"urls": str(tmp_path / "urls")})

@@ -48,7 +48,7 @@ def test_a_good_run_has_no_problems() -> None:
 
 
 @pytest.mark.parametrize(
-    ("bad", "told"),
+    ("bad", "message"),
     [
         (replace(GOOD, site=replace(SITE, most=5)), "limit 4 was exceeded: 5 requests at once"),
         (replace(GOOD, site=replace(SITE, missed=2)), "pages missed: 2"),
@@ -59,9 +59,9 @@ def test_a_good_run_has_no_problems() -> None:
         (replace(GOOD, nodes=[replace(NODE, error="its last words")]), "node-1 failed: its last"),
     ],
 )
-def test_each_broken_promise_is_a_problem(bad: CrawlResult, told: str) -> None:
+def test_each_broken_promise_is_a_problem(bad: CrawlResult, message: str) -> None:
     (problem,) = problems(bad)
-    assert told in problem
+    assert message in problem
 
 
 def test_the_table_shows_measured_and_expected() -> None:
@@ -146,7 +146,7 @@ def test_a_node_that_fails_is_reported_with_the_reason(tmp_path: Path, redis_url
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         (("--nodes", "0"), "--nodes 0: a whole number from 1"),
         (("--limit", "2.5"), "--limit 2.5: a whole number from 1"),
@@ -157,11 +157,11 @@ def test_a_node_that_fails_is_reported_with_the_reason(tmp_path: Path, redis_url
         (("more",), "unexpected argument 'more'"),
     ],
 )
-def test_a_bad_option_is_told_in_one_line(
+def test_a_bad_option_is_reported_in_one_line(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     options: tuple[str, ...],
-    told: str,
+    message: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     command = Command()
@@ -169,6 +169,6 @@ def test_a_bad_option_is_told_in_one_line(
     parser = argparse.ArgumentParser()
     command.add_options(parser)
     opts, args = parser.parse_known_args(options)
-    with pytest.raises(UsageError, match=re.escape(told)):
+    with pytest.raises(UsageError, match=re.escape(message)):
         command.run(args, opts)
     assert list(tmp_path.iterdir()) == []

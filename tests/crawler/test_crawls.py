@@ -126,19 +126,19 @@ def test_other_event_loops_crawl_too(scrapy: StartScrapy, site: ExampleSite, set
 
 
 @pytest.mark.parametrize(
-    ("bad", "told"),
+    ("bad", "message"),
     [
         ("max_pages=-1", "-a max_pages=-1: a whole number from 0"),
         ("colour=red", "-a colour: no such argument"),
     ],
 )
 def test_bad_arguments_end_the_crawl_before_it_starts(
-    scrapy: StartScrapy, site: ExampleSite, client: Redis, bad: str, told: str
+    scrapy: StartScrapy, site: ExampleSite, client: Redis, bad: str, message: str
 ) -> None:
     before = client.dbsize()
     node = scrapy(*crawl(site, "-a", bad))
     assert node.wait() == 1
-    assert told in node.only_error
+    assert message in node.only_error
     assert site.judge.hosts == {}
     assert client.dbsize() == before
 

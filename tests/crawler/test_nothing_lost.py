@@ -122,9 +122,8 @@ def test_an_idle_node_wakes_when_a_lease_expires(
     scrapy: StartScrapy, client: Redis, site: ExampleSite, tmp_path: Path
 ) -> None:
     (tmp_path / "idling.py").write_text(WITHOUT_HEARTBEAT)
-    dead = BlockingClient(
-        client, "idling", "dead", lease=4.0
-    )  # longer than a node takes to be idle
+    # The lease is longer than a node takes to be idle.
+    dead = BlockingClient(client, "idling", "dead", lease=4.0)
     dead.joins()
     dead.works()
     assert scrapy("runspider", "idling.py", "-a", f"url={site.url}").finishes()

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import semaphore_middleware
-from semaphore_middleware import FairSemaphore, SemaphoreError
+from semaphore_middleware import Admin, FairSemaphore, SemaphoreError
 from semaphore_middleware.addon import SemaphoreAddon
 from semaphore_middleware.middleware import SemaphoreMiddleware
 
@@ -31,10 +31,12 @@ SOURCES = {
 # What a method calls or does -> what its docstring must name.
 ERRORS = {
     "_opened(": "ClosedError",
-    "_change(": "ClosedError",
-    "Change.": "SettingsError",
+    "_do(": "ServerUnreachableError",
+    "_change(": "ServerUnreachableError",
+    "RuleChange.": "SettingsError",
+    "parse_name(": "SettingsError",
     "AcquireTimeoutError(": "AcquireTimeoutError",
-    "embedded.lodge": "ServerRefusedError",
+    "embedded.start_or_join": "ServerRefusedError",
 }
 
 
@@ -100,7 +102,8 @@ def test_every_field_is_explained(name: str, thing: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "method"), [pair for pair in methods() if pair[0].startswith("FairSemaphore.")]
+    ("name", "method"),
+    [pair for pair in methods() if pair[0].startswith(("FairSemaphore.", "Admin."))],
 )
 def test_a_method_names_the_errors_that_it_raises(
     name: str, method: ast.FunctionDef | ast.AsyncFunctionDef
@@ -111,6 +114,8 @@ def test_a_method_names_the_errors_that_it_raises(
         if what in body:
             assert error in text or "what `acquire` raises" in text, f"{name}: {error}"
     assert "SettingsError" in (FairSemaphore.__doc__ or "")
+    for error in ("SettingsError", "ServerUnreachableError", "ServerRefusedError", "ClosedError"):
+        assert error in (Admin.__doc__ or "")
 
 
 def test_every_error_is_of_the_one_tree() -> None:

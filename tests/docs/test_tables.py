@@ -150,5 +150,5 @@ def test_every_stat_is_on_the_page_and_no_other() -> None:
 def test_the_bounds_of_the_stats_are_those_of_the_code() -> None:
     assert "each of the 20 busiest scopes" in STATS
     assert "At most 1000 scopes" in STATS
-    assert re.search(r"^SHOWN = 20\b", SOURCE, re.MULTILINE)
-    assert re.search(r"^COUNTED = 1000\b", SOURCE, re.MULTILINE)
+    assert re.search(r"^SHOWN_SCOPES = 20\b", SOURCE, re.MULTILINE)
+    assert re.search(r"^COUNTED_SCOPES_MAX = 1000\b", SOURCE, re.MULTILINE)

@@ -182,8 +182,8 @@ def test_a_node_is_told_once_that_its_lease_expired(client: Redis) -> None:
     pop(sleeper)
     die(sleeper)
     pop(other)
-    told = [result_of(sleeper.sync(working=True)).lease_expired for _ in range(2)]
-    assert told == [True, False]
+    expired = [result_of(sleeper.sync(working=True)).lease_expired for _ in range(2)]
+    assert expired == [True, False]
 
 
 def test_a_node_does_not_lose_requests_to_itself(client: Redis) -> None:

@@ -139,7 +139,7 @@ async def test_a_failed_call_is_retried(client: Redis, monkeypatch: pytest.Monke
     sync = CrawlClient.sync
 
     async def lose_the_reply(*args: Any) -> None:
-        monkeypatch.undo()
+        monkeypatch.setattr(CrawlClient, "sync", sync)
         await sync(*args)
         raise UnavailableError
 

@@ -10,13 +10,13 @@ import pytest
 
 from semaphore_middleware import Limit, SettingsError
 from semaphore_middleware.model.hosts import normal_host
-from semaphore_middleware.model.limits import ALLOWED_LIMIT, Limits, parse_limit, parse_limits
+from semaphore_middleware.model.limits import ALLOWED_LIMIT, LimitTable, parse_limit, parse_limits
 
 DEFAULT = Limit(8, delay=1, jitter=0.5)
 SETTING = "SEMAPHORE_LIMITS"
 
 
-def limits(settings: dict[Any, Any], slots: dict[Any, Any] | None = None) -> Limits:
+def limits(settings: dict[Any, Any], slots: dict[Any, Any] | None = None) -> LimitTable:
     return parse_limits(settings, slots or {}, DEFAULT, SETTING)
 
 

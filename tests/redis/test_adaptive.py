@@ -8,10 +8,9 @@ from statistics import mean
 
 import pytest
 
-from semaphore_middleware.model.feedback import Outcome, Report
+from semaphore_middleware.model.feedback import Feedback, FeedbackSummary
 from semaphore_middleware.model.limits import Limit
-from semaphore_middleware.model.rules import Change
-from semaphore_middleware.redis.protocol import Answer, Ask
+from semaphore_middleware.redis.protocol import Ask, Reply
 from tests.support.nodes import Caller, Outside, in_asyncio, key
 from tests.support.servers import RedisServer
 
@@ -33,15 +32,15 @@ class Visitor:
         numbers = tuple(next(self._numbers) for _ in range(MOST + 1))
         granted = (await self._caller.acquire("s", *numbers, limit=LIMIT)).granted
         latency = self._latency(len(granted))
-        await self.answer(granted, Outcome(latency))
+        await self.answer(granted, Feedback(latency))
         waiting = tuple(number for number in numbers if number not in granted)
         await self._caller.release("s", *waiting, limit=LIMIT)
         return len(granted)
 
-    async def answer(self, numbers: tuple[int, ...], outcome: Outcome) -> Answer:
-        report = Report.of([(outcome, 0.0)] * len(numbers))
+    async def answer(self, numbers: tuple[int, ...], outcome: Feedback) -> Reply:
+        report = FeedbackSummary.of([(outcome, 0.0)] * len(numbers))
         ask = Ask("report", "s", LIMIT, numbers, report)
-        (answer,) = await self._caller.store.run(self._caller.link, [ask])
+        (answer,) = await self._caller.store.run(self._caller.connection, [ask])
         return answer
 
     async def rounds(self, number: int) -> list[int]:
@@ -80,7 +79,7 @@ async def test_not_now_halves_it_at_once_and_it_grows_back_slowly(
     visitor = Visitor(a, lambda _: QUICK)
     await visitor.rounds(60)
     assert (await a.acquire("s", 10**6, limit=LIMIT)).limit == MOST
-    answer = await visitor.answer((10**6,), Outcome(refused=True, retry_after=0.001))
+    answer = await visitor.answer((10**6,), Feedback(refused=True, retry_after=0.001))
     assert answer.limit == MOST // 2
     outside.end_quiet()
     in_hand = await visitor.rounds(12)
@@ -111,8 +110,8 @@ async def test_a_few_pages_that_take_very_long_do_not_decide(server: RedisServer
         numbers = tuple(range(10**6 + start, 10**6 + start + MOST))
         granted = (await a.acquire("s", *numbers, limit=LIMIT)).granted
         latencies = [100 * QUICK] + [QUICK] * (len(granted) - 1)
-        report = Report.of([(Outcome(latency), 0.0) for latency in latencies])
-        (answer,) = await a.store.run(a.link, [Ask("report", "s", LIMIT, granted, report)])
+        report = FeedbackSummary.of([(Feedback(latency), 0.0) for latency in latencies])
+        (answer,) = await a.store.run(a.connection, [Ask("report", "s", LIMIT, granted, report)])
     assert answer.limit == MOST
 
 
@@ -138,8 +137,8 @@ async def test_answers_to_what_began_before_it_changed_say_nothing_of_it(
     await visitor.rounds(60)
     numbers = tuple(range(10**6, 10**6 + MOST))
     await a.acquire("s", *numbers, limit=LIMIT)
-    late = Report.of([(Outcome(50 * QUICK), 10.0**10)] * MOST)
-    (answer,) = await a.store.run(a.link, [Ask("report", "s", LIMIT, numbers, late)])
+    late = FeedbackSummary.of([(Feedback(50 * QUICK), 10.0**10)] * MOST)
+    (answer,) = await a.store.run(a.connection, [Ask("report", "s", LIMIT, numbers, late)])
     assert answer.limit == MOST
 
 
@@ -151,7 +150,7 @@ async def test_it_does_not_grow_where_it_is_not_used(server: RedisServer) -> Non
     assert 2 < before < MOST
     for number in range(10**6, 10**6 + 200):
         await a.acquire("s", number, limit=LIMIT)
-        answer = await visitor.answer((number,), Outcome(QUICK))
+        answer = await visitor.answer((number,), Feedback(QUICK))
     assert answer.limit == before
 
 
@@ -164,9 +163,9 @@ async def test_it_does_not_grow_where_a_delay_keeps_it_from_being_used(
     for number in range(0, 400, 2):
         outside.client.hset(key("s", "state"), "next", 1)
         answer = await a.acquire("s", number, number + 1, limit=spaced)
-        report = Report.of([(Outcome(QUICK), 0.0)])
+        report = FeedbackSummary.of([(Feedback(QUICK), 0.0)])
         ask = Ask("report", "s", spaced, answer.granted, report)
-        (answer,) = await a.store.run(a.link, [ask])
+        (answer,) = await a.store.run(a.connection, [ask])
     assert answer.limit <= 2
 
 
@@ -174,10 +173,10 @@ async def test_it_does_not_grow_where_a_delay_keeps_it_from_being_used(
 async def test_resuming_a_site_does_not_begin_its_limit_anew(server: RedisServer) -> None:
     a = await Caller.join(server, "a")
     await Visitor(a, lambda _: QUICK).rounds(60)
-    await a.change(Change.pause("s", "boss"))
-    await a.change(Change.resume("s", "boss"))
+    await a.admin.pause("s")
+    await a.admin.resume("s")
     assert (await a.acquire("s", 10**6, limit=LIMIT)).limit == MOST
-    await a.change(Change.reset("s"))
+    await a.admin.reset("s")
     await a.release("s", 10**6, limit=LIMIT)
     assert (await a.acquire("s", 10**6 + 1, limit=LIMIT)).limit == 1
 
@@ -188,6 +187,6 @@ async def test_a_limit_that_is_not_adaptive_stays(server: RedisServer) -> None:
     fixed = Limit(4)
     for number in range(100):
         await a.acquire("s", number, limit=fixed)
-        report = Report.of([(Outcome(0.1 * (1 + number)), 0.0)])
-        (answer,) = await a.store.run(a.link, [Ask("report", "s", fixed, (number,), report)])
+        report = FeedbackSummary.of([(Feedback(0.1 * (1 + number)), 0.0)])
+        (answer,) = await a.store.run(a.connection, [Ask("report", "s", fixed, (number,), report)])
         assert answer.limit == 4

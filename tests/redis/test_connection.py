@@ -17,7 +17,7 @@ from semaphore_middleware import (
     ServerUnreachableError,
     SettingsError,
 )
-from semaphore_middleware.redis.connection import Server
+from semaphore_middleware.redis.location import Server
 from tests.support.nodes import eventually, in_asyncio
 from tests.support.servers import RedisServer, free_port
 
@@ -90,7 +90,7 @@ async def test_a_program_need_not_wait_for_a_server_that_is_not_there() -> None:
     with pytest.raises(ServerUnreachableError, match="cannot reach unix:///nowhere/s: "):
         await semaphore.open(wait=False)
     with pytest.raises(ClosedError):
-        await semaphore.survey()
+        await semaphore.admin.survey()
 
 
 @in_asyncio

@@ -15,7 +15,7 @@ from tests.support.servers import RedisServer
 @pytest.fixture
 def newborn() -> Iterator[RedisServer]:
     """A server that has just started, and nobody knows what the one before it had granted."""
-    server = RedisServer(born_empty=False).start()
+    server = RedisServer(started_empty=False).start()
     try:
         yield server
     finally:
@@ -26,7 +26,7 @@ def newborn() -> Iterator[RedisServer]:
 
 
 @in_asyncio
-async def test_a_server_that_was_born_empty_grants_at_once(server: RedisServer) -> None:
+async def test_a_server_that_was_started_empty_grants_at_once(server: RedisServer) -> None:
     a = await Caller.join(server, "a")
     assert (await a.acquire("s", 1)).granted == (1,)
     assert len(a.losses) == 0
@@ -40,8 +40,8 @@ async def test_a_server_that_has_just_started_grants_nothing_for_the_recovery_wa
     a = await Caller.join(newborn, "a")
     answer = await a.acquire("s", 1)
     assert answer.granted == ()
-    assert answer.again is not None
-    assert 0 < answer.again <= AGES
+    assert answer.retry_in is not None
+    assert 0 < answer.retry_in <= AGES
     assert outside.line() == ["a:1"]
     assert len(a.losses) == 1
     outside.end_recovery("s")
@@ -54,7 +54,7 @@ async def test_the_time_since_the_server_started_counts_towards_the_wait(
 ) -> None:
     async def up_for_a_second() -> bool:
         caller = await Caller.join(newborn, "a")
-        return caller.link.life.uptime >= 1
+        return caller.connection.state.uptime >= 1
 
     await eventually(up_for_a_second)
     a = await Caller.join(newborn, "a", recovery_wait=1)
@@ -131,14 +131,14 @@ async def test_nothing_is_granted_under_another_life(server: RedisServer, outsid
     await a.release("s", 1)
     snapshot = {key: outside.client.dump(key) for key in outside.client.keys("*")}
     server.kill()
-    restarted = RedisServer(born_empty=False).start()
+    restarted = RedisServer(started_empty=False).start()
     try:
         look = Outside(restarted)
         for key, value in snapshot.items():
             look.client.restore(key, 60_000, value)
         b = await Caller.join(restarted, "b")
         assert (await b.acquire("s", 1)).granted == ()
-        assert look.client.hget(epoch_key("s"), "life") == b.link.life.run_id.encode()
+        assert look.client.hget(epoch_key("s"), "life") == b.connection.state.run_id.encode()
     finally:
         restarted.remove()
 
@@ -164,7 +164,7 @@ async def test_forgetting_the_scripts_is_harmless(server: RedisServer, outside: 
 
 
 def test_hello_tells_what_is_left_of_the_wait_and_never_lengthens_it(outside: Outside) -> None:
-    hello = script("hello")
+    hello = script("begin_epoch")
 
     def say(life: str, wait: int) -> int:
         left = outside.client.eval(hello, 1, "epoch", life, 0, wait, 60_000, 1000)

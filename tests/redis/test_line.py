@@ -160,10 +160,10 @@ async def test_thousands_of_permits_go_in_one_batch(server: RedisServer, outside
     a = await Caller.join(server, "a")
     numbers = tuple(range(2000))
     for _ in range(2):
-        answers = await a.store.run(a.link, [Ask("acquire", "s", Limit(1500), numbers)])
+        answers = await a.store.run(a.connection, [Ask("acquire", "s", Limit(1500), numbers)])
         granted = [number for answer in answers for number in answer.granted]
         assert granted == list(range(1500))
     assert len(outside.held()) == 1500
     assert outside.line() == [f"a:{number}" for number in range(1500, 2000)]
-    await a.store.run(a.link, [Ask("release", "s", Limit(1500), numbers)])
+    await a.store.run(a.connection, [Ask("release", "s", Limit(1500), numbers)])
     assert outside.in_use() == set()

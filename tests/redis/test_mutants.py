@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import cache
 
 import pytest
 from hypothesis import Phase, settings
@@ -71,7 +72,7 @@ SEEN_BY_THE_MODEL: dict[str, Mutant] = {
         "if held < #ids then leave_line(scope, ids) end",
         "",
     ),
-    "hello does not wait": ("hello", "from = now + WAIT", "from = now"),
+    "hello does not wait": ("begin_epoch", "from = now + WAIT", "from = now"),
     "no recovery wait": ("shared/prelude", "epoch.from = tonumber(from)", "epoch.from = 0"),
     "no turns between nodes": (
         "shared/line",
@@ -174,7 +175,7 @@ SEEN_BY_A_TEST: dict[str, tuple[Mutant, Callable[..., None]]] = {
         test_spacing.test_the_next_head_is_told_when_the_first_one_starts,
     ),
     "hello lengthens the wait": (
-        ("hello", "if life ~= LIFE then", "do"),
+        ("begin_epoch", "if life ~= LIFE then", "do"),
         test_epoch.test_hello_tells_what_is_left_of_the_wait_and_never_lengthens_it,
     ),
     "an epoch in use expires": (
@@ -242,6 +243,9 @@ def plant(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
         return source(name).replace(says, instead) if name == script else source(name)
 
     monkeypatch.setattr(scripts, "source_of", mutated)
+    for cached in ("script", "sha1_of"):
+        uncached = getattr(scripts, cached).__wrapped__
+        monkeypatch.setattr(scripts, cached, cache(uncached))
 
 
 @pytest.mark.parametrize("name", SEEN_BY_THE_MODEL)

@@ -4,28 +4,27 @@ from __future__ import annotations
 
 import pytest
 
-from semaphore_middleware.model.feedback import Outcome, Report
+from semaphore_middleware.model.feedback import Feedback, FeedbackSummary
 from semaphore_middleware.model.limits import Limit
-from semaphore_middleware.model.rules import Change
-from semaphore_middleware.redis.protocol import Answer, Ask
+from semaphore_middleware.redis.protocol import Ask, Reply
 from tests.support.nodes import Caller, Outside, in_asyncio, key
 from tests.support.servers import RedisServer
 
 LIMIT = Limit(4)
-REFUSED = Outcome(refused=True)
-FAILED = Outcome()
-GOOD = Outcome(latency=0.1)
+REFUSED = Feedback(refused=True)
+FAILED = Feedback()
+GOOD = Feedback(latency=0.1)
 START, MOST = 1.0, 300.0  # seconds: what `Backoff` says by default
 
 
-async def report(caller: Caller, number: int, outcome: Outcome, age: float = 0.0) -> Answer:
+async def report(caller: Caller, number: int, outcome: Feedback, age: float = 0.0) -> Reply:
     """Give a permit back, with what the site answered to a request of that age."""
-    ask = Ask("report", "s", LIMIT, (number,), Report.of([(outcome, age)]))
-    (answer,) = await caller.store.run(caller.link, [ask])
+    ask = Ask("report", "s", LIMIT, (number,), FeedbackSummary.of([(outcome, age)]))
+    (answer,) = await caller.store.run(caller.connection, [ask])
     return answer
 
 
-async def one_more(caller: Caller, number: int, outcome: Outcome) -> Answer:
+async def one_more(caller: Caller, number: int, outcome: Feedback) -> Reply:
     """A request that gets its permit now, and its answer at once."""
     assert (await caller.acquire("s", number, limit=LIMIT)).granted == (number,)
     return await report(caller, number, outcome)
@@ -38,11 +37,11 @@ async def test_after_a_refusal_nobody_starts_for_as_long_as_the_site_said(
     a, b = await Caller.join(server, "a"), await Caller.join(server, "b")
     await a.acquire("s", 1, limit=LIMIT)
     await b.acquire("s", 1, limit=LIMIT)
-    assert (await report(a, 1, Outcome(refused=True, retry_after=30))).quiet == 30
+    assert (await report(a, 1, Feedback(refused=True, retry_after=30))).backoff == 30
     answer = await b.acquire("s", 2, limit=LIMIT)
     assert answer.granted == ()
-    assert answer.again is not None
-    assert 29 < answer.again <= 30
+    assert answer.retry_in is not None
+    assert 29 < answer.retry_in <= 30
     outside.end_quiet()
     assert (await b.acquire("s", 2, limit=LIMIT)).granted == (2,)
 
@@ -68,7 +67,7 @@ async def test_each_incident_without_a_word_of_the_site_doubles_the_pause(
     a = await Caller.join(server, "a")
     pauses = []
     for number in range(1, 12):
-        pauses.append((await one_more(a, number, REFUSED)).quiet)
+        pauses.append((await one_more(a, number, REFUSED)).backoff)
         outside.end_quiet()
     assert pauses == [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300]
 
@@ -80,12 +79,12 @@ async def test_many_refusals_of_one_incident_are_one_step(
     a, b = await Caller.join(server, "a"), await Caller.join(server, "b")
     await a.acquire("s", 1, 2, limit=LIMIT)
     await b.acquire("s", 1, 2, limit=LIMIT)
-    assert (await report(a, 1, REFUSED, age=0.5)).quiet == START
-    assert (await report(a, 2, REFUSED, age=0.5)).quiet is None
-    assert (await report(b, 1, REFUSED, age=0.1)).quiet is None
+    assert (await report(a, 1, REFUSED, age=0.5)).backoff == START
+    assert (await report(a, 2, REFUSED, age=0.5)).backoff is None
+    assert (await report(b, 1, REFUSED, age=0.1)).backoff is None
     outside.end_quiet()
-    assert (await report(b, 2, REFUSED, age=10**10)).quiet is None, "it began long before"
-    assert (await one_more(a, 3, REFUSED)).quiet == 2 * START
+    assert (await report(b, 2, REFUSED, age=10**10)).backoff is None, "it began long before"
+    assert (await one_more(a, 3, REFUSED)).backoff == 2 * START
 
 
 @in_asyncio
@@ -94,13 +93,13 @@ async def test_of_one_incident_the_longest_wait_that_the_site_asks_for_counts(
 ) -> None:
     a = await Caller.join(server, "a")
     await a.acquire("s", 1, 2, 3, limit=LIMIT)
-    await report(a, 1, Outcome(refused=True, retry_after=5))
-    await report(a, 2, Outcome(refused=True, retry_after=60))
-    again = (await a.acquire("s", 4, limit=LIMIT)).again
+    await report(a, 1, Feedback(refused=True, retry_after=5))
+    await report(a, 2, Feedback(refused=True, retry_after=60))
+    again = (await a.acquire("s", 4, limit=LIMIT)).retry_in
     assert again is not None
     assert 59 < again <= 60
-    await report(a, 3, Outcome(refused=True, retry_after=5))
-    again = (await a.acquire("s", 4, limit=LIMIT)).again
+    await report(a, 3, Feedback(refused=True, retry_after=5))
+    again = (await a.acquire("s", 4, limit=LIMIT)).retry_in
     assert again is not None
     assert 59 < again <= 60
 
@@ -108,7 +107,7 @@ async def test_of_one_incident_the_longest_wait_that_the_site_asks_for_counts(
 @in_asyncio
 async def test_no_site_is_left_alone_for_longer_than_the_cap(server: RedisServer) -> None:
     a = await Caller.join(server, "a")
-    assert (await one_more(a, 1, Outcome(refused=True, retry_after=1e12))).quiet == MOST
+    assert (await one_more(a, 1, Feedback(refused=True, retry_after=1e12))).backoff == MOST
 
 
 @in_asyncio
@@ -119,8 +118,8 @@ async def test_a_quarter_of_a_limit_s_worth_of_answers_halves_the_pause(
     for number in (1, 2, 3):
         await one_more(a, number, REFUSED)
         outside.end_quiet()
-    assert (await one_more(a, 4, GOOD)).curious
-    assert (await one_more(a, 20, REFUSED)).quiet == 4, "half of 4, doubled"
+    assert (await one_more(a, 4, GOOD)).wants_feedback
+    assert (await one_more(a, 20, REFUSED)).backoff == 4, "half of 4, doubled"
 
 
 @in_asyncio
@@ -128,9 +127,9 @@ async def test_enough_answers_forgive_all(server: RedisServer, outside: Outside)
     a = await Caller.join(server, "a")
     await one_more(a, 1, REFUSED)
     outside.end_quiet()
-    assert (await one_more(a, 2, GOOD)).curious
-    assert not (await one_more(a, 3, GOOD)).curious
-    assert (await one_more(a, 20, REFUSED)).quiet == START
+    assert (await one_more(a, 2, GOOD)).wants_feedback
+    assert not (await one_more(a, 3, GOOD)).wants_feedback
+    assert (await one_more(a, 20, REFUSED)).backoff == START
 
 
 @in_asyncio
@@ -140,7 +139,7 @@ async def test_a_site_that_refuses_only_what_is_too_much_is_not_left_alone_for_l
     a = await Caller.join(server, "a")
     for start in (0, 10, 20):
         await a.acquire("s", *range(start, start + 4), limit=LIMIT)
-        assert (await report(a, start, REFUSED)).quiet == START
+        assert (await report(a, start, REFUSED)).backoff == START
         for number in range(start + 1, start + 4):
             await report(a, number, GOOD)
         outside.end_quiet()
@@ -152,9 +151,9 @@ async def test_a_limit_that_nobody_comes_near_does_not_keep_a_site_from_being_fo
     server: RedisServer, outside: Outside, limit: int | None
 ) -> None:
     a = await Caller.join(server, "a")
-    await a.change(Change.configure("s", limit, "x"))
+    await a.admin.configure("s", limit)
     for number in range(0, 20, 4):
-        assert (await one_more(a, number, REFUSED)).quiet == START
+        assert (await one_more(a, number, REFUSED)).backoff == START
         outside.end_quiet()
         for good in (1, 2, 3):
             await one_more(a, number + good, GOOD)
@@ -163,24 +162,24 @@ async def test_a_limit_that_nobody_comes_near_does_not_keep_a_site_from_being_fo
 @in_asyncio
 async def test_failures_in_a_row_count_as_a_refusal(server: RedisServer, outside: Outside) -> None:
     a = await Caller.join(server, "a")
-    assert (await one_more(a, 1, FAILED)).quiet is None
-    assert (await one_more(a, 2, FAILED)).quiet is None
-    assert (await one_more(a, 3, FAILED)).quiet == START
+    assert (await one_more(a, 1, FAILED)).backoff is None
+    assert (await one_more(a, 2, FAILED)).backoff is None
+    assert (await one_more(a, 3, FAILED)).backoff == START
     outside.end_quiet()
-    assert (await one_more(a, 4, FAILED)).quiet == 2 * START, "still the same row"
+    assert (await one_more(a, 4, FAILED)).backoff == 2 * START, "still the same row"
 
 
 @in_asyncio
 async def test_an_answer_ends_a_row_of_failures(server: RedisServer) -> None:
     a = await Caller.join(server, "a")
     for number, outcome in enumerate([FAILED, FAILED, GOOD, FAILED, FAILED], 1):
-        assert (await one_more(a, number, outcome)).quiet is None
+        assert (await one_more(a, number, outcome)).backoff is None
 
 
 @in_asyncio
 async def test_failures_of_many_nodes_are_one_row(server: RedisServer) -> None:
     callers = [await Caller.join(server, name) for name in "abc"]
-    assert [(await one_more(c, 1, FAILED)).quiet for c in callers] == [None, None, START]
+    assert [(await one_more(c, 1, FAILED)).backoff for c in callers] == [None, None, START]
 
 
 @in_asyncio
@@ -191,16 +190,16 @@ async def test_a_report_that_is_sent_twice_counts_once(
     await a.acquire("s", 1, 2, limit=LIMIT)
     await report(a, 1, FAILED)
     await report(a, 1, FAILED)
-    assert (await report(a, 1, FAILED)).quiet is None
+    assert (await report(a, 1, FAILED)).backoff is None
     assert outside.held() == ["a:2"]
 
 
 @in_asyncio
 async def test_a_pause_outlives_the_idle_scope(server: RedisServer, outside: Outside) -> None:
     a, b = await Caller.join(server, "a"), await Caller.join(server, "b")
-    await one_more(a, 1, Outcome(refused=True, retry_after=30))
+    await one_more(a, 1, Feedback(refused=True, retry_after=30))
     assert outside.held() == outside.line() == []
-    again = (await b.acquire("s", 1, limit=LIMIT)).again
+    again = (await b.acquire("s", 1, limit=LIMIT)).retry_in
     assert again is not None
     assert 29 < again <= 30
     assert (await b.inspect("s")).backoff_left == pytest.approx(again, abs=1)
@@ -211,9 +210,9 @@ async def test_a_pause_at_an_idle_site_goes_by_real_time_though_nobody_called(
     server: RedisServer, outside: Outside
 ) -> None:
     a = await Caller.join(server, "a")
-    await one_more(a, 1, Outcome(refused=True, retry_after=60))
+    await one_more(a, 1, Feedback(refused=True, retry_after=60))
     outside.client.hincrbyfloat(key("s", "state"), "idle", -55_000)
-    again = (await a.acquire("s", 2, limit=LIMIT)).again
+    again = (await a.acquire("s", 2, limit=LIMIT)).retry_in
     assert again is not None
     assert 4 < again <= 5
 

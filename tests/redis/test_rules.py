@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from semaphore_middleware import FairSemaphore, Inspection, Limit, Rule, SettingsError
-from semaphore_middleware.model.rules import Change
 from tests.support.nodes import PATIENCE, Caller, Outside, eventually, in_asyncio
 from tests.support.servers import RedisServer
 
@@ -19,7 +18,7 @@ async def held(semaphore: FairSemaphore, count: int, scope: str = HOST) -> None:
     """Wait until so many permits are held."""
 
     async def enough() -> bool:
-        return len((await semaphore.inspect(scope)).holders) == count
+        return len((await semaphore.admin.inspect(scope)).holders) == count
 
     await eventually(enough)
 
@@ -42,10 +41,10 @@ async def test_a_higher_limit_lets_in_at_once_who_waits_on_other_nodes(
     async with FairSemaphore(server.url) as node, FairSemaphore(server.url) as operator:
         tasks = crowd(node, 8, 2)
         await held(operator, 2)
-        await operator.configure(name, 5)
+        await operator.admin.configure(name, 5)
         await held(operator, 5)
-        await operator.reset(name)
-        seen = await operator.inspect(HOST)
+        await operator.admin.reset(name)
+        seen = await operator.admin.inspect(HOST)
         assert (seen.limit, len(seen.holders), seen.set_by) == (2, 5, None)
         await go_home(tasks)
 
@@ -56,7 +55,7 @@ async def test_a_lower_limit_takes_nothing_from_holders_and_then_holds(
 ) -> None:
     async with FairSemaphore(server.url) as node, FairSemaphore(server.url) as operator:
         permits = [await node.acquire(HOST, 4) for _ in range(4)]
-        await operator.configure(HOST, 1)
+        await operator.admin.configure(HOST, 1)
         waiting = crowd(node, 1, 4)
         for permit in permits[:3]:
             permit.release()
@@ -70,18 +69,18 @@ async def test_a_lower_limit_takes_nothing_from_holders_and_then_holds(
 async def test_the_most_exact_name_wins_part_by_part(server: RedisServer) -> None:
     a = await Caller.join(server, "a")
     async with FairSemaphore(server.url) as operator:
-        await operator.configure("*.org", {"concurrency": 9, "delay": 3})
-        await operator.configure("*.example.org", {"concurrency": 7})
-        seen = await operator.inspect(HOST)
+        await operator.admin.configure("*.org", {"concurrency": 9, "delay": 3})
+        await operator.admin.configure("*.example.org", {"concurrency": 7})
+        seen = await operator.admin.inspect(HOST)
         assert (seen.limit, seen.delay) == (7, 3)
-        await operator.configure(HOST, {"delay": 0})
+        await operator.admin.configure(HOST, {"delay": 0})
         answer = await a.acquire(HOST, *range(9), limit=Limit(2, delay=60))
         assert answer.granted == tuple(range(7))
-        await operator.reset("*.example.org")
-        seen = await operator.inspect(HOST)
+        await operator.admin.reset("*.example.org")
+        seen = await operator.admin.inspect(HOST)
         assert (seen.limit, seen.delay) == (9, 0)
-        assert (await operator.inspect("example.com")).limit is None
-        assert (await operator.inspect("example.org")).limit == 9
+        assert (await operator.admin.inspect("example.com")).limit is None
+        assert (await operator.admin.inspect("example.org")).limit == 9
 
 
 @pytest.mark.parametrize("name", [HOST, "*.example.org"])
@@ -92,14 +91,14 @@ async def test_a_shorter_delay_holds_for_the_next_start(
     server: RedisServer, name: str, idle: bool, then: dict[str, Any] | None
 ) -> None:
     a = await Caller.join(server, "a")
-    slow, own = Change.configure(name, {"delay": 3600}, "x"), Limit(4, delay=1)
-    await a.change(slow)
+    own = Limit(4, delay=1)
+    await a.admin.configure(name, {"delay": 3600})
     await a.acquire(HOST, 1, limit=own)
     if idle:
         await a.release(HOST, 1, limit=own)
-    await a.change(Change.configure(name, then, "x") if then else Change.reset(name))
+    await (a.admin.configure(name, then) if then else a.admin.reset(name))
     answer = await a.acquire(HOST, 2, limit=own)
-    again = 0.0 if answer.granted == (2,) else answer.again
+    again = 0.0 if answer.granted == (2,) else answer.retry_in
     assert again is not None
     assert again <= (1 if then is None else then["delay"])
 
@@ -109,11 +108,11 @@ async def test_a_delay_that_no_operator_changed_is_kept_for_who_does_not_know_it
     server: RedisServer,
 ) -> None:
     a = await Caller.join(server, "a")
-    await a.change(Change.configure(HOST, 3, "x"))
+    await a.admin.configure(HOST, 3)
     await a.acquire(HOST, 1, limit=Limit(4, delay=60))
     await a.release(HOST, 1, limit=Limit(4, delay=60))
     for _ in range(2):
-        again = (await a.acquire(HOST, 2, limit=4)).again
+        again = (await a.acquire(HOST, 2, limit=4)).retry_in
         assert again is not None
         assert 50 < again <= 60
 
@@ -122,26 +121,26 @@ async def test_a_delay_that_no_operator_changed_is_kept_for_who_does_not_know_it
 async def test_nothing_is_granted_while_a_site_is_paused(server: RedisServer) -> None:
     async with FairSemaphore(server.url) as node, FairSemaphore(server.url) as operator:
         first = await node.acquire(HOST, 2)
-        await operator.pause(HOST)
+        await operator.admin.pause(HOST)
         waiting = crowd(node, 3, 2)
-        await operator.configure(HOST, 9)
+        await operator.admin.configure(HOST, 9)
         first.release()
         await held(operator, 0)
-        assert (await operator.inspect(HOST)).paused
-        await operator.resume(HOST)
+        assert (await operator.admin.inspect(HOST)).paused
+        await operator.admin.resume(HOST)
         await asyncio.wait_for(asyncio.gather(*waiting), PATIENCE)
-        assert not (await operator.inspect(HOST)).paused
+        assert not (await operator.admin.inspect(HOST)).paused
 
 
 @in_asyncio
 async def test_a_scope_goes_on_although_its_pattern_is_paused(server: RedisServer) -> None:
     a = await Caller.join(server, "a")
     async with FairSemaphore(server.url) as operator:
-        await operator.pause("*.example.org")
+        await operator.admin.pause("*.example.org")
         assert (await a.acquire(HOST, 1)).granted == ()
         assert (await a.acquire("ftp.example.org", 2)).granted == ()
         assert (await a.acquire("example.org", 3)).granted == (3,)
-        await operator.resume(HOST)
+        await operator.admin.resume(HOST)
         assert (await a.acquire(HOST, 1)).granted == (1,)
         assert (await a.acquire("ftp.example.org", 2)).granted == ()
 
@@ -152,10 +151,10 @@ async def test_resume_says_no_more_than_it_must_so_that_a_later_pause_of_the_pat
 ) -> None:
     a = await Caller.join(server, "a")
     async with FairSemaphore(server.url) as operator:
-        await operator.pause(HOST)
-        await operator.resume(HOST)
-        assert await operator.rules() == []
-        await operator.pause("*.example.org")
+        await operator.admin.pause(HOST)
+        await operator.admin.resume(HOST)
+        assert await operator.admin.rules() == []
+        await operator.admin.pause("*.example.org")
         assert (await a.acquire(HOST, 1)).granted == ()
 
 
@@ -164,12 +163,12 @@ async def test_a_rule_outlives_every_node_and_every_idle_hour(
     server: RedisServer, outside: Outside
 ) -> None:
     async with FairSemaphore(server.url, node="boss") as operator:
-        await operator.configure(HOST, {"concurrency": 3, "delay": 0.5, "jitter": 0})
+        await operator.admin.configure(HOST, {"concurrency": 3, "delay": 0.5, "jitter": 0})
         name = operator.node
     assert all(outside.ttl(key) == -1 for key in outside.in_use())
     async with FairSemaphore(server.url) as node:
-        assert await node.rules() == [Rule(HOST, name, concurrency=3, delay=0.5, jitter=0.0)]
-        (seen,) = await node.survey()
+        assert await node.admin.rules() == [Rule(HOST, name, concurrency=3, delay=0.5, jitter=0.0)]
+        (seen,) = await node.admin.survey()
         assert (seen.scope, seen.limit, seen.delay, seen.set_by) == (HOST, 3, 0.5, name)
 
 
@@ -177,10 +176,10 @@ async def test_a_rule_outlives_every_node_and_every_idle_hour(
 async def test_reset_leaves_nothing_behind(server: RedisServer, outside: Outside) -> None:
     async with FairSemaphore(server.url) as operator:
         for name in (HOST, "*.example.org"):
-            await operator.configure(name, Limit(2, delay=1, adaptive=True))
-            await operator.pause(name)
-            await operator.reset(name)
-        assert await operator.rules() == []
+            await operator.admin.configure(name, Limit(2, delay=1, adaptive=True))
+            await operator.admin.pause(name)
+            await operator.admin.reset(name)
+        assert await operator.admin.rules() == []
     assert outside.in_use() == set()
 
 
@@ -193,11 +192,11 @@ async def test_resume_ends_the_pause_that_a_site_asked_for(server: RedisServer) 
         waiting = crowd(node, 1, 2)
 
         async def quiet() -> bool:
-            return bool((await operator.inspect(HOST)).backoff_left)
+            return bool((await operator.admin.inspect(HOST)).backoff_left)
 
         await eventually(quiet)
         assert not waiting[0].done()
-        await operator.resume(HOST)
+        await operator.admin.resume(HOST)
         await asyncio.wait_for(waiting[0], PATIENCE)
 
 
@@ -205,10 +204,10 @@ async def test_resume_ends_the_pause_that_a_site_asked_for(server: RedisServer) 
 async def test_a_host_may_be_written_in_any_way(server: RedisServer) -> None:
     a = await Caller.join(server, "a")
     async with FairSemaphore(server.url) as operator:
-        await operator.configure("WWW.Example.org", 2)
-        await operator.configure("*.BÜCHER.example.", 3)
+        await operator.admin.configure("WWW.Example.org", 2)
+        await operator.admin.configure("*.BÜCHER.example.", 3)
         assert (await a.acquire(HOST, 1, 2, 3)).granted == (1, 2)
-        assert (await operator.inspect("www.xn--bcher-kva.example")).limit == 3
+        assert (await operator.admin.inspect("www.xn--bcher-kva.example")).limit == 3
 
 
 @pytest.mark.parametrize(
@@ -228,7 +227,7 @@ async def test_bad_values_are_refused_in_the_words_of_the_settings(
 ) -> None:
     async with FairSemaphore(server.url) as operator:
         with pytest.raises(SettingsError) as caught:
-            await operator.configure(name, limit)
+            await operator.admin.configure(name, limit)
         assert said in str(caught.value)
     assert outside.in_use() == set()
 
@@ -238,22 +237,22 @@ async def test_what_is_beyond_all_measure_does_no_harm(server: RedisServer) -> N
     a = await Caller.join(server, "a")
     async with FairSemaphore(server.url) as operator:
         for name in ("\ud800", HOST):
-            await operator.configure(name, {"concurrency": 10**40, "delay": 1e9})
+            await operator.admin.configure(name, {"concurrency": 10**40, "delay": 1e9})
             assert (await a.acquire(name, 1, limit=1)).granted == (1,)
             await a.release(name, 1)
-            seen = await operator.inspect(name)
+            seen = await operator.admin.inspect(name)
             assert (seen.limit, seen.delay) == (2**53, 1e9)
-            await operator.reset(name)
+            await operator.admin.reset(name)
         with pytest.raises(SettingsError, match="0 to 1e9 seconds"):
-            await operator.configure(HOST, {"delay": 1e300})
-        assert await operator.rules() == []
+            await operator.admin.configure(HOST, {"delay": 1e300})
+        assert await operator.admin.rules() == []
 
 
 @in_asyncio
 async def test_rules_for_others_are_not_read(server: RedisServer, outside: Outside) -> None:
     a = await Caller.join(server, "a")
     for number in range(20):
-        await a.change(Change.configure(f"*.example{number}.org", 3, "x"))
+        await a.admin.configure(f"*.example{number}.org", 3)
     outside.client.config_resetstat()
     assert (await a.acquire(HOST, 1, 2)).granted == (1,)
     assert "cmdstat_hgetall" not in outside.client.info("commandstats")
@@ -263,9 +262,9 @@ async def test_rules_for_others_are_not_read(server: RedisServer, outside: Outsi
 async def test_no_limit_can_be_set_and_be_taken_back(server: RedisServer) -> None:
     a = await Caller.join(server, "a")
     async with FairSemaphore(server.url) as operator:
-        await operator.configure(HOST, None)
+        await operator.admin.configure(HOST, None)
         assert len((await a.acquire(HOST, *range(200))).granted) == 200
-        await operator.reset(HOST)
+        await operator.admin.reset(HOST)
         assert (await a.acquire(HOST, 201)).granted == ()
 
 
@@ -275,6 +274,6 @@ async def test_a_survey_shows_what_is_in_use_whatever_its_name(server: RedisServ
     async with FairSemaphore(server.url, prefix="a[b]*") as node:
         for name in names:
             await node.acquire(name, 2)
-        seen = await node.survey()
+        seen = await node.admin.survey()
     assert [(one.scope, len(one.holders)) for one in seen] == [(name, 1) for name in sorted(names)]
     assert all(isinstance(one, Inspection) for one in seen)

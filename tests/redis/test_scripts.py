@@ -23,7 +23,7 @@ async def test_who_finds_none_free_stands_in_line(server: RedisServer, outside: 
     a, b = await Caller.join(server, "a"), await Caller.join(server, "b")
     await a.acquire("s", 1)
     answer = await b.acquire("s", 1)
-    assert (answer.granted, answer.again) == ((), None)
+    assert (answer.granted, answer.retry_in) == ((), None)
     assert outside.held() == ["a:1"]
     assert outside.line() == ["b:1"]
 
@@ -165,7 +165,7 @@ async def test_one_call_takes_many_scopes_and_many_permits(
 ) -> None:
     a = await Caller.join(server, "a")
     asks = [Ask("acquire", f"s{n}", Limit(n), tuple(range(10 * n, 10 * n + 5))) for n in (1, 2, 3)]
-    answers = await a.store.run(a.link, asks)
+    answers = await a.store.run(a.connection, asks)
     assert [answer.ask for answer in answers] == asks
     assert [answer.granted for answer in answers] == [(10,), (20, 21), (30, 31, 32)]
     assert outside.line("s2") == ["a:22", "a:23", "a:24"]
@@ -179,7 +179,7 @@ async def test_verbs_of_one_batch_are_done_in_their_order(
     await a.acquire("s", 1)
     one = Limit(1)
     release, renew, acquire = await a.store.run(
-        a.link,
+        a.connection,
         [
             Ask("release", "s", one, (1,)),
             Ask("renew", "s", one, (1,)),

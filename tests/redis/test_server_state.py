@@ -5,25 +5,25 @@ from __future__ import annotations
 import pytest
 
 from semaphore_middleware import FairSemaphore
-from semaphore_middleware.redis.server_state import Life
+from semaphore_middleware.redis.server_state import ServerState
 from tests.support.nodes import AGES, in_asyncio
 from tests.support.servers import RedisServer
 
 INFO = {"run_id": "one", "uptime_in_seconds": "90", "second_repl_offset": "-1"}
 
 
-def life(**info: str) -> Life:
-    return Life.read({**INFO, **info}, born_empty=False)
+def state(**info: str) -> ServerState:
+    return ServerState.from_info({**INFO, **info}, started_empty=False)
 
 
 def test_a_server_whose_clock_was_set_back_has_not_started_in_the_future() -> None:
-    assert life(uptime_in_seconds="-3597").uptime == 0
+    assert state(uptime_in_seconds="-3597").uptime == 0
 
 
 def test_of_a_server_s_age_only_whole_seconds_that_surely_passed_are_counted() -> None:
     """It tells the difference of two truncated times: 1 may be a twentieth of a second."""
-    assert life(uptime_in_seconds="1").uptime == 0
-    assert life(uptime_in_seconds="90").uptime == 89
+    assert state(uptime_in_seconds="1").uptime == 0
+    assert state(uptime_in_seconds="90").uptime == 89
 
 
 @pytest.mark.parametrize(
@@ -37,14 +37,14 @@ def test_of_a_server_s_age_only_whole_seconds_that_surely_passed_are_counted() -
     ],
 )
 def test_whatever_may_lose_data_changes_a_server_s_condition(change: dict[str, str]) -> None:
-    assert life(**change).condition != life().condition
-    assert life().condition == life(uptime_in_seconds="91").condition
+    assert state(**change).condition != state().condition
+    assert state().condition == state(uptime_in_seconds="91").condition
 
 
 def test_a_server_may_have_lost_something_if_it_was_flushed_or_promoted() -> None:
-    assert not life().may_have_lost
-    assert life(cmdstat_flushall="calls=1,usec=5").may_have_lost
-    assert life(second_repl_offset="700").may_have_lost
+    assert not state().may_have_lost
+    assert state(cmdstat_flushall="calls=1,usec=5").may_have_lost
+    assert state(second_repl_offset="700").may_have_lost
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_a_server_may_have_lost_something_if_it_was_flushed_or_promoted() -> Non
 def test_a_server_evicts_if_it_may_and_has_a_limit(
     policy: str, maxmemory: str, evicts: bool
 ) -> None:
-    assert life(maxmemory_policy=policy, maxmemory=maxmemory).evicts is evicts
+    assert state(maxmemory_policy=policy, maxmemory=maxmemory).evicts is evicts
 
 
 @in_asyncio

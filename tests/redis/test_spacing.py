@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from semaphore_middleware.model.limits import Limit
-from semaphore_middleware.model.rules import Change
-from semaphore_middleware.redis.protocol import Message
+from semaphore_middleware.redis.protocol import Notification
 from tests.support.nodes import Caller, Outside, eventually, in_asyncio, key
 from tests.support.servers import RedisServer
 
@@ -39,7 +38,7 @@ async def test_the_delay_of_an_idle_scope_goes_by_real_time_though_nobody_called
     # What 55 s without a call would do.
     outside.client.hincrbyfloat(key("s", "state"), "idle", -55_000)
 
-    again = (await a.acquire("s", 2, limit=SLOW)).again
+    again = (await a.acquire("s", 2, limit=SLOW)).retry_in
     assert again is not None
     assert again <= 5
 
@@ -66,11 +65,11 @@ async def test_the_head_of_the_line_is_told_in_the_reply_when_to_come_back(
 ) -> None:
     a = await Caller.join(server, "a")
     answer = await a.acquire("s", 1, 2, limit=SLOW)
-    assert answer.again is not None
-    assert 0 < answer.again <= 60
-    again = (await a.acquire("s", 2, limit=SLOW)).again
+    assert answer.retry_in is not None
+    assert 0 < answer.retry_in <= 60
+    again = (await a.acquire("s", 2, limit=SLOW)).retry_in
     assert again is not None
-    assert 0 < again <= answer.again
+    assert 0 < again <= answer.retry_in
     assert outside.told() == []
 
 
@@ -90,9 +89,9 @@ async def test_the_head_of_the_line_is_told_once_over_its_channel_when_to_come_b
     word, number, wait = text.split()
     assert (node, word, number) == ("a", "again", "4")
     assert 0 < int(wait) <= 60_000
-    message = Message.read(text.encode())
+    message = Notification.read(text.encode())
     assert message is not None
-    assert message.again == ((4, int(wait) / 1000),)
+    assert message.retry_in == ((4, int(wait) / 1000),)
 
 
 @in_asyncio
@@ -120,17 +119,17 @@ async def test_the_next_head_is_told_when_the_first_one_starts(
     assert [(node, text.split()[:2]) for node, text in outside.told()] == [("c", ["again", "1"])]
 
 
-@pytest.mark.parametrize("change", [Change.configure("s", 1, "x"), Change.pause("s", "x")])
+@pytest.mark.parametrize("action", ["configure", "pause"])
 @in_asyncio
 async def test_a_head_that_came_back_in_vain_is_told_again_when_time_is_in_its_way(
-    server: RedisServer, outside: Outside, change: Change
+    server: RedisServer, outside: Outside, action: str
 ) -> None:
     a, b = await Caller.join(server, "a"), await Caller.join(server, "b")
     await a.acquire("s", 1, limit=SLOW)
     await b.acquire("s", 1, limit=SLOW)
-    await a.change(change)
-    assert (await b.acquire("s", 1, limit=SLOW)).again is None
-    await a.change(Change.resume("s", "x"))
+    await (a.admin.pause("s") if action == "pause" else a.admin.configure("s", 1))
+    assert (await b.acquire("s", 1, limit=SLOW)).retry_in is None
+    await a.admin.resume("s")
     await a.release("s", 1, limit=SLOW)
     assert [(node, text.split()[:2]) for node, text in outside.told()] == [("b", ["again", "1"])]
 
@@ -141,7 +140,7 @@ async def test_who_waits_for_a_permit_and_not_for_time_is_not_told_to_come_back(
 ) -> None:
     a, b = await Caller.join(server, "a"), await Caller.join(server, "b")
     await a.acquire("s", 1, limit=Limit(1, delay=60))
-    assert (await b.acquire("s", 1, limit=Limit(1, delay=60))).again is None
+    assert (await b.acquire("s", 1, limit=Limit(1, delay=60))).retry_in is None
     assert outside.told() == []
 
 
@@ -153,8 +152,8 @@ async def test_the_longest_delay_in_use_wins(server: RedisServer, outside: Outsi
     start_is_due(outside)
     answer = await a.acquire("s", 1, 2, limit=Limit(5, delay=0.001))
     assert answer.granted == (1,)
-    assert answer.again is not None
-    assert answer.again > 1
+    assert answer.retry_in is not None
+    assert answer.retry_in > 1
 
 
 @pytest.mark.parametrize(
@@ -179,8 +178,8 @@ async def test_the_longest_of_the_least_gaps_in_use_wins(
         assert (await b.acquire("s", 1, limit=then)).granted == (1,)
         await b.release("s", 1, limit=then)
         answer = await b.acquire("s", 1, limit=then)
-        assert answer.again is not None
-        assert least - 0.1 < answer.again <= 70
+        assert answer.retry_in is not None
+        assert least - 0.1 < answer.retry_in <= 70
 
 
 @in_asyncio
@@ -202,8 +201,8 @@ async def test_jitter_varies_the_delay_by_its_share_either_way(
     waits = []
     for n in range(50):
         answer = await a.acquire(f"s{n}", 1, 2, limit=Limit(5, 60, jitter))
-        assert answer.again is not None
-        waits.append(answer.again)
+        assert answer.retry_in is not None
+        waits.append(answer.retry_in)
     assert least <= min(waits) <= max(waits) <= most
     spread = max(waits) - min(waits)
     assert spread > (most - least) / 2 if jitter else spread == 0
@@ -213,4 +212,4 @@ async def test_jitter_varies_the_delay_by_its_share_either_way(
 async def test_without_a_delay_all_that_are_free_start_at_once(server: RedisServer) -> None:
     a = await Caller.join(server, "a")
     answer = await a.acquire("s", 1, 2, 3, 4, limit=3)
-    assert (answer.granted, answer.again) == ((1, 2, 3), None)
+    assert (answer.granted, answer.retry_in) == ((1, 2, 3), None)

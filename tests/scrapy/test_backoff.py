@@ -202,9 +202,9 @@ async def test_a_permit_without_a_place_is_returned_after_a_refusal(
         site.let_go()
         await until(lambda: not _holds(server, node, host))
         assert site.arrivals == ["/slow/"]
-        await outside.resume(host)
+        await outside.admin.resume(host)
         await crawl.finished()
-        await outside.reset(host)
+        await outside.admin.reset(host)
     assert site.arrivals == ["/slow/", "/page/"]
 
 

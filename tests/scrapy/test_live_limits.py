@@ -25,12 +25,12 @@ async def test_configure_raises_and_lowers_a_limit_during_a_crawl(
     crawl = Crawl(server, *requests, limit=2)
     async with FairSemaphore(server.url) as operator:
         await site.until(lambda: site.now == 2)
-        await operator.configure(HOST, 4)
+        await operator.admin.configure(HOST, 4)
         await site.until(lambda: site.now == 4)
-        await operator.configure(HOST, 1)
+        await operator.admin.configure(HOST, 1)
         site.let_go()
         await crawl.finished()
-        await operator.reset(HOST)
+        await operator.admin.reset(HOST)
     assert site.most == 4
     assert crawl.stat(f"semaphore/scope/{HOST}/limit") == 1
     assert len(crawl.spider.responses) == 12
@@ -55,17 +55,17 @@ async def test_three_processes_obey_pause_resume_and_configure(
         ]
         await site.until(lambda: site.now == 1)
         await until(lambda: waiting(server) >= 3)
-        await operator.configure("127.0.0.1", 3)
+        await operator.admin.configure("127.0.0.1", 3)
         await site.until(lambda: site.now == 3)
-        await operator.pause(HOST)
+        await operator.admin.pause(HOST)
         site.let_go()
         await site.until(lambda: site.now == 0)
         await until(lambda: waiting(server) >= 3)
         assert len(site.arrivals) == 3
-        await operator.resume(HOST)
+        await operator.admin.resume(HOST)
         for crawl in crawls:
             assert await crawl.ended() == 0
-        await operator.reset(HOST)
+        await operator.admin.reset(HOST)
     assert len(site.arrivals) == 12
     assert site.most == 3
     assert server.members() == {}
@@ -74,7 +74,7 @@ async def test_three_processes_obey_pause_resume_and_configure(
 @asyncio_test
 async def test_configure_holds_for_later_crawls(server: RedisServer, site: Site) -> None:
     async with FairSemaphore(server.url) as operator:
-        await operator.configure(HOST, {"concurrency": 3})
+        await operator.admin.configure(HOST, {"concurrency": 3})
     crawl = Crawl(server, *[Request(site.url(f"/slow/{n}")) for n in range(6)], limit=1)
 
     await site.until(lambda: site.now == 3)

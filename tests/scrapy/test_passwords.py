@@ -1,4 +1,4 @@
-"""A password never appears in what a crawl writes, whatever is wrong with it or its URL."""
+"""A crawl never logs a password, whatever is wrong with it or with its URL."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tests.support.site import Site
 
 PASSWORD = "s3cr/t@w0rd"
 ENCODED = "s3cr%2Ft%40w0rd"
-TELLING = ("s3cr", "w0rd")  # parts of it, however it is written
+PARTS = ("s3cr", "w0rd")  # of the password, however it is encoded
 
 
-def assert_secret(log: str) -> None:
+def assert_no_password(log: str) -> None:
     assert log
-    assert not [part for part in TELLING if part in log]
+    assert not [part for part in PARTS if part in log]
 
 
 @pytest.fixture
@@ -33,12 +33,12 @@ def locked() -> Iterator[RedisServer]:
 
 
 @asyncio_test
-async def test_of_a_server_that_lets_the_crawl_in(
+async def test_password_of_a_server_that_accepts_it(
     locked: RedisServer, site: Site, tmp_path: Path
 ) -> None:
     url = f"redis://:{ENCODED}@127.0.0.1:{locked.tcp_port}/0"
 
-    # It has not been told that it was born empty, so a crawl would wait for that.
+    # Nothing tells the crawl that this server started empty, so it would wait for recovery.
     async with scrapy(
         tmp_path,
         Request(site.url("/page/")),
@@ -49,7 +49,7 @@ async def test_of_a_server_that_lets_the_crawl_in(
         assert await crawl.ended() == 0
 
     assert site.arrivals == ["/page/"]
-    assert_secret(crawl.log)
+    assert_no_password(crawl.log)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ async def test_of_a_server_that_lets_the_crawl_in(
     ],
 )
 @asyncio_test
-async def test_of_a_server_that_does_not(
+async def test_password_that_a_server_refuses(
     locked: RedisServer, site: Site, tmp_path: Path, url: str
 ) -> None:
     url = url.format(encoded=ENCODED, port=locked.tcp_port, path=locked.path)
@@ -76,11 +76,11 @@ async def test_of_a_server_that_does_not(
     assert "does not accept this user name and password" in error
     assert "Traceback" not in crawl.log
     assert site.arrivals == []
-    assert_secret(crawl.log)
+    assert_no_password(crawl.log)
 
 
 @asyncio_test
-async def test_of_a_server_that_is_not_there(site: Site, tmp_path: Path) -> None:
+async def test_password_of_an_unreachable_server(site: Site, tmp_path: Path) -> None:
     url = f"redis://:{ENCODED}@127.0.0.1:{free_port()}/0"
 
     async with scrapy(
@@ -90,11 +90,13 @@ async def test_of_a_server_that_is_not_there(site: Site, tmp_path: Path) -> None
         crawl.send(signal.SIGINT)
         await crawl.ended()
 
-    assert_secret(crawl.log)
+    assert_no_password(crawl.log)
 
 
 @asyncio_test
-async def test_of_a_server_that_goes_away(locked: RedisServer, site: Site, tmp_path: Path) -> None:
+async def test_password_of_a_server_that_goes_away(
+    locked: RedisServer, site: Site, tmp_path: Path
+) -> None:
     url = f"redis://:{ENCODED}@127.0.0.1:{locked.tcp_port}/0"
 
     async with scrapy(
@@ -110,7 +112,7 @@ async def test_of_a_server_that_goes_away(locked: RedisServer, site: Site, tmp_p
         site.let_go()
         assert await crawl.ended() == 0
 
-    assert_secret(crawl.log)
+    assert_no_password(crawl.log)
 
 
 @pytest.mark.parametrize(
@@ -129,7 +131,7 @@ async def test_of_a_server_that_goes_away(locked: RedisServer, site: Site, tmp_p
     ],
 )
 @asyncio_test
-async def test_of_a_url_that_cannot_be_read(
+async def test_password_in_an_unreadable_url(
     server: RedisServer, site: Site, caplog: pytest.LogCaptureFixture, url: str
 ) -> None:
     crawl = Crawl(server, Request(site.url("/page/")), SEMAPHORE_REDIS_URL=url)
@@ -138,11 +140,13 @@ async def test_of_a_url_that_cannot_be_read(
         await crawl.finished()
 
     assert site.arrivals == []
-    assert_secret(f"{error.value!r}\n{caplog.text}")
+    assert_no_password(f"{error.value!r}\n{caplog.text}")
 
 
 @asyncio_test
-async def test_of_a_url_that_is_typed_and_cannot_be_read(site: Site, tmp_path: Path) -> None:
+async def test_password_in_an_unreadable_url_on_the_command_line(
+    site: Site, tmp_path: Path
+) -> None:
     options = ("-s", "SEMAPHORE_REDIS_URL=redis://:s3cr/w0rd@localhost:6379/0")
 
     async with scrapy(tmp_path, Request(site.url("/page/")), options=options, **ADD_ON) as crawl:
@@ -151,4 +155,4 @@ async def test_of_a_url_that_is_typed_and_cannot_be_read(site: Site, tmp_path: P
     [error] = crawl.errors
     assert "SEMAPHORE_REDIS_URL" in error
     assert "Traceback" not in crawl.log
-    assert_secret(crawl.log)
+    assert_no_password(crawl.log)

@@ -1,4 +1,4 @@
-"""Processes that know nothing of each other, and hold a site's limit together."""
+"""Separate processes keep a site's limit together, with a given server or an embedded one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def requests(site: Site, who: str) -> list[Request]:
 
 
 @asyncio_test
-async def test_two_processes_never_exceed_the_limit_together(
+async def test_two_processes_keep_a_limit_together(
     server: RedisServer, site: Site, tmp_path: Path
 ) -> None:
     settings = {
@@ -38,7 +38,7 @@ async def test_two_processes_never_exceed_the_limit_together(
         scrapy(tmp_path, *requests(site, "a"), **settings) as a,
         scrapy(tmp_path, *requests(site, "b"), **settings) as b,
     ):
-        await until(lambda: nodes_in_line(server) == 2)
+        await until(lambda: waiting_nodes(server) == 2)
         assert site.now == 2
         site.let_go()
         assert await a.ended() == 0
@@ -52,7 +52,7 @@ async def test_two_processes_never_exceed_the_limit_together(
 
 
 @asyncio_test
-async def test_without_the_add_on_the_site_sees_more_and_so_the_judge_can_convict(
+async def test_without_the_add_on_two_processes_exceed_the_limit(
     site: Site, tmp_path: Path
 ) -> None:
     # With a delay, as Scrapy 2.19 by itself passes its own limit without one.
@@ -70,8 +70,8 @@ async def test_without_the_add_on_the_site_sees_more_and_so_the_judge_can_convic
     assert site.most > 2
 
 
-def nodes_in_line(server: RedisServer) -> int:
-    """How many nodes have somebody in the server's lines."""
+def waiting_nodes(server: RedisServer) -> int:
+    """How many nodes have requests waiting on the server."""
     with server.client() as client:
         lines = [key for key in client.scan_iter("*:line") if client.type(key) == b"zset"]
         ids = [id for key in lines for id in client.zrange(key, 0, -1)]
@@ -82,7 +82,7 @@ def nodes_in_line(server: RedisServer) -> int:
 
 
 class Embedded(RedisServer):
-    """The server that crawls without a URL start by themselves; looked at, not started, here."""
+    """The server that crawls without a URL start themselves: here it is only looked at."""
 
     def __init__(self) -> None:
         self.directory = Path(os.environ["SEMAPHORE_EMBEDDED_DIRECTORY"])
@@ -109,7 +109,7 @@ def runs(pid: int) -> bool:
 
 
 @asyncio_test
-async def test_processes_without_a_url_share_a_server_that_ends_with_the_last_of_them(
+async def test_embedded_server_is_shared_and_ends_with_the_last_process(
     site: Site, tmp_path: Path
 ) -> None:
     settings = {**ADD_ON, "CONCURRENT_REQUESTS_PER_DOMAIN": 1}
@@ -133,9 +133,7 @@ async def test_processes_without_a_url_share_a_server_that_ends_with_the_last_of
 
 
 @asyncio_test
-async def test_the_embedded_server_outlives_a_killed_process_but_not_the_last_one(
-    site: Site, tmp_path: Path
-) -> None:
+async def test_embedded_server_outlives_a_killed_process(site: Site, tmp_path: Path) -> None:
     settings = {**ADD_ON, "CONCURRENT_REQUESTS_PER_DOMAIN": 1, "SEMAPHORE_LEASE": 0.5}
     embedded = Embedded()
 
@@ -157,7 +155,7 @@ async def test_the_embedded_server_outlives_a_killed_process_but_not_the_last_on
 
 
 @asyncio_test
-async def test_the_embedded_server_ends_when_the_last_process_is_killed(
+async def test_embedded_server_ends_when_the_last_process_is_killed(
     site: Site, tmp_path: Path
 ) -> None:
     embedded = Embedded()

@@ -1,4 +1,4 @@
-"""Every setting: its default, what it may be, and an error that names it where it may not."""
+"""Every setting: its default, values that are allowed, and errors for those that are not."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scrapy.settings import Settings
 
 from semaphore_middleware import Limit, SettingsError
 from semaphore_middleware.model.feedback import Backoff
-from semaphore_middleware.model.limits import Limits
+from semaphore_middleware.model.limits import LimitTable
 from semaphore_middleware.scrapy.settings import SETTINGS, SemaphoreSettings, is_enabled
 
 
@@ -30,7 +30,7 @@ def test_defaults() -> None:
     settings = read()
     for name, setting in SETTINGS.items():
         assert setting.read(Settings({name: None})) == setting.read(Settings()), name
-    assert settings.limits == Limits(Limit(8, 0, 0.5))
+    assert settings.limits == LimitTable(Limit(8, 0, 0.5))
     assert (settings.metrics_port, settings.metrics_host) == (None, "127.0.0.1")
     assert is_enabled(Settings())
     assert settings.url is None
@@ -42,7 +42,7 @@ def test_defaults() -> None:
     assert settings.node == f"{socket.gethostname()}-{os.getpid()}"
 
 
-def test_what_is_set_is_read() -> None:
+def test_settings_are_read() -> None:
     settings = read(
         SEMAPHORE_REDIS_URL="redis://a/1",
         SEMAPHORE_SCOPE="registered_domain",
@@ -58,27 +58,27 @@ def test_what_is_set_is_read() -> None:
     assert (settings.prefix, settings.node) == ("crawl", "here")
 
 
-def test_the_recovery_wait_is_the_lease_unless_it_is_set() -> None:
+def test_recovery_wait_is_the_lease_by_default() -> None:
     assert read(SEMAPHORE_LEASE=7).recovery_wait == 7
     assert read(SEMAPHORE_LEASE=7, SEMAPHORE_RECOVERY_WAIT=2).recovery_wait == 2
 
 
-def test_scrapys_own_settings_are_the_default_limit() -> None:
+def test_default_limit_comes_from_scrapys_settings() -> None:
     settings = read(CONCURRENT_REQUESTS_PER_DOMAIN=3, DOWNLOAD_DELAY=2, DOWNLOAD_DELAY_JITTER=0.1)
     assert settings.limits.of("example.com") == Limit(3, 2, 0.1)
 
 
-def test_a_jitter_above_1_is_1_since_scrapy_allows_it() -> None:
+def test_jitter_above_1_counts_as_1() -> None:
     assert read(DOWNLOAD_DELAY_JITTER=3).limits.default == Limit(8, 0, 1)
 
 
 @pytest.mark.parametrize(("randomize", "jitter"), [(False, 0.0), (True, 0.5)])
-def test_scrapys_older_name_for_jitter_is_heard(randomize: bool, jitter: float) -> None:
+def test_randomize_download_delay(randomize: bool, jitter: float) -> None:
     settings = read(DOWNLOAD_DELAY=1, RANDOMIZE_DOWNLOAD_DELAY=randomize)
     assert settings.limits.default == Limit(8, 1, jitter)
 
 
-def test_the_server_s_address_comes_from_the_nearest_place(
+def test_places_of_the_server_s_url(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("REDIS_URL", "redis://environment")
@@ -90,7 +90,7 @@ def test_the_server_s_address_comes_from_the_nearest_place(
     assert (both.url, both.url_from) == ("redis://ours", "SEMAPHORE_REDIS_URL")
 
 
-def test_the_command_line_s_strings_are_understood() -> None:
+def test_values_from_the_command_line() -> None:
     settings = read(
         CONCURRENT_REQUESTS_PER_DOMAIN="2",
         DOWNLOAD_DELAY="0.5",
@@ -133,7 +133,7 @@ def test_the_command_line_s_strings_are_understood() -> None:
         ("SEMAPHORE_LIMITS", ["x", "[1]", "2", [1], 7], "dict of hosts to limits"),
     ],
 )
-def test_a_value_that_is_not_allowed_is_refused_by_name(
+def test_errors_name_the_setting_and_the_allowed_values(
     name: str, values: list[Any], allowed: str
 ) -> None:
     for value in values:
@@ -142,7 +142,7 @@ def test_a_value_that_is_not_allowed_is_refused_by_name(
         assert allowed in message
 
 
-def test_what_means_not_now_and_for_how_long_has_defaults() -> None:
+def test_defaults_of_backoff_and_crawl_delay() -> None:
     settings = read()
     assert settings.backoff == Backoff(1, 300)
     assert (settings.backoff_codes, settings.backoff_times) == (frozenset({429, 503}), 10)
@@ -155,7 +155,7 @@ def test_what_means_not_now_and_for_how_long_has_defaults() -> None:
     assert "integer >= 0" in refused(SEMAPHORE_BACKOFF_TIMES=1.5)
 
 
-def test_a_mistake_in_a_limit_is_refused_by_setting_and_key() -> None:
+def test_errors_in_a_limit_name_setting_and_key() -> None:
     assert refused(SEMAPHORE_LIMITS={"a.example": 0}).startswith(
         "SEMAPHORE_LIMITS['a.example'] = 0"
     )

@@ -1,4 +1,4 @@
-"""How a crawl starts, and how it refuses to: one clear line, and exit status 1."""
+"""How a crawl starts. If it cannot: one line in the log, and exit status 1."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SELECT_REACTOR = "twisted.internet.selectreactor.SelectReactor"
 
 
 async def refusal(crawl: ScrapyProcess, site: Site) -> str:
-    """The one line that a crawl that could not start says, after nothing was fetched."""
+    """The only error in the log of a crawl that could not start, and fetched nothing."""
     assert await crawl.ended() == 1
     assert site.arrivals == []
     assert "Traceback" not in crawl.log
@@ -69,7 +69,7 @@ async def refusal(crawl: ScrapyProcess, site: Site) -> str:
     ],
 )
 @asyncio_test
-async def test_a_bad_setting_is_refused_before_the_first_request(
+async def test_bad_settings_end_a_crawl_before_the_first_request(
     server: RedisServer,
     site: Site,
     caplog: pytest.LogCaptureFixture,
@@ -101,7 +101,7 @@ async def test_a_bad_setting_is_refused_before_the_first_request(
     ids=["typed limit", "typed lease", "spider's limit", "spider's scope"],
 )
 @asyncio_test
-async def test_a_bad_setting_ends_the_process_with_one_line_and_status_1(
+async def test_bad_settings_end_a_process_with_status_1(
     site: Site,
     tmp_path: Path,
     by: Mapping[str, Any],
@@ -121,7 +121,7 @@ async def test_a_bad_setting_ends_the_process_with_one_line_and_status_1(
 
 @both
 @asyncio_test
-async def test_a_reactor_that_is_not_asyncios_is_refused(
+async def test_other_reactors_than_asyncio_are_refused(
     server: RedisServer, site: Site, tmp_path: Path, by: Mapping[str, Any]
 ) -> None:
     options = ("-s", f"TWISTED_REACTOR={SELECT_REACTOR}")
@@ -151,7 +151,7 @@ async def test_semaphore_enabled_must_be_true_or_false(
 
 @both
 @asyncio_test
-async def test_semaphore_enabled_false_turns_all_of_it_off_and_says_so(
+async def test_semaphore_enabled_false_turns_everything_off(
     site: Site, tmp_path: Path, by: Mapping[str, Any]
 ) -> None:
     off: dict[str, Any] = {"SEMAPHORE_ENABLED": False, "SEMAPHORE_REDIS_URL": "unix:///nowhere"}
@@ -177,7 +177,7 @@ def later(request: pytest.FixtureRequest) -> Iterator[tuple[RedisServer, str]]:
 
 @both
 @asyncio_test
-async def test_a_crawl_waits_for_its_server_says_so_and_goes_on_when_it_comes(
+async def test_a_crawl_waits_for_its_server(
     later: tuple[RedisServer, str], site: Site, tmp_path: Path, by: Mapping[str, Any]
 ) -> None:
     server, url = later
@@ -198,7 +198,7 @@ async def test_a_crawl_waits_for_its_server_says_so_and_goes_on_when_it_comes(
 
 @both
 @asyncio_test
-async def test_a_crawl_that_waits_for_its_server_can_be_interrupted(
+async def test_sigint_ends_a_crawl_that_waits_for_its_server(
     site: Site, tmp_path: Path, by: Mapping[str, Any]
 ) -> None:
     async with scrapy(
@@ -212,7 +212,7 @@ async def test_a_crawl_that_waits_for_its_server_can_be_interrupted(
     assert site.arrivals == []
 
 
-# A server that will not do ----------------------------------------------------------------------
+# Servers that are refused -----------------------------------------------------------------------
 
 
 @asynccontextmanager
@@ -265,7 +265,7 @@ async def test_a_server_that_does_not_speak_the_protocol_is_refused(
 async def test_a_read_only_replica_is_refused(
     site: Site, tmp_path: Path, by: Mapping[str, Any]
 ) -> None:
-    replica = RedisServer("--replicaof", "127.0.0.1", str(free_port()), born_empty=False).start()
+    replica = RedisServer("--replicaof", "127.0.0.1", str(free_port()), started_empty=False).start()
     try:
         async with scrapy(
             tmp_path, Request(site.url("/page/")), **by, SEMAPHORE_REDIS_URL=replica.url

@@ -9,12 +9,13 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import tempfile
-from asyncio.subprocess import DEVNULL, Process
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import aiohttp
 
@@ -31,11 +32,45 @@ KEYS = {"Tab": 9, "Enter": 13, "Escape": 27, "Space": 32}
 TEXTS = {"Enter": "\r", "Space": " "}
 
 
-class Browser:
-    """One page of one browser."""
+class Chromium:
+    """A browser process with an empty profile. Start it once a module: that takes a second."""
 
-    def __init__(self, process: Process, socket: aiohttp.ClientWebSocketResponse) -> None:
-        self._process = process
+    def __init__(self) -> None:
+        self._profile = Path(tempfile.mkdtemp(prefix="sem-browser-"))
+
+    def start(self) -> Self:
+        """Returns when it can be driven."""
+        assert CHROMIUM, WHY_NOT
+        self._process = subprocess.Popen(
+            [CHROMIUM, *FLAGS, "--remote-debugging-port=0", f"--user-data-dir={self._profile}"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        note = self._profile / "DevToolsActivePort"  # Chromium writes its port there
+        give_up_at = time.monotonic() + PATIENCE
+        while True:
+            with suppress(FileNotFoundError, ValueError):
+                port, path = note.read_text().splitlines()
+                self.address = f"ws://127.0.0.1:{port}{path}"
+                return self
+            assert self._process.poll() is None, "Chromium did not start"
+            assert time.monotonic() < give_up_at, "Chromium says no port"
+            time.sleep(0.02)
+
+    def remove(self) -> None:
+        """End it, with its own helpers."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        shutil.rmtree(self._profile, ignore_errors=True)
+
+
+class Browser:
+    """One page, in a context of its own: no other page shares its storage."""
+
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self._socket = socket
         self._numbers = itertools.count(1)
         self._replies: dict[int, asyncio.Future[Any]] = {}
@@ -81,22 +116,26 @@ class Browser:
         elif event == "Log.entryAdded" and told["entry"]["level"] in ("error", "warning"):
             self.complaints.append(told["entry"]["text"])
 
-    def forgive(self, text: str) -> None:
-        """What was to be complained of: the browser notes each answer that is a refusal."""
+    def expect_complaint(self, text: str) -> None:
+        """Drop complaints with this text: the browser notes each answer that is a refusal."""
         assert [one for one in self.complaints if text not in one] == []
         self.complaints.clear()
 
     async def begin(self) -> None:
-        made = await self.do("Target.createTarget", url="about:blank")
+        """Open the page, blank."""
+        self._context = (await self.do("Target.createBrowserContext"))["browserContextId"]
+        made = await self.do(
+            "Target.createTarget", url="about:blank", browserContextId=self._context
+        )
         attached = await self.do("Target.attachToTarget", targetId=made["targetId"], flatten=True)
         self._session = attached["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Accessibility"):
             await self.do(f"{domain}.enable")
 
     async def end(self) -> None:
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)  # with its own helpers
-        await self._process.wait()
+        """Close the page, and forget what it has stored."""
+        self._session = ""
+        await self.do("Target.disposeBrowserContext", browserContextId=self._context)
         self._reader.cancel()
         await asyncio.gather(self._reader, return_exceptions=True)
 
@@ -195,41 +234,15 @@ class Browser:
 
 
 @asynccontextmanager
-async def browsing() -> AsyncIterator[Browser]:
-    """A new browser with an empty profile, for as long as the `async with`."""
-    assert CHROMIUM, WHY_NOT
-    with tempfile.TemporaryDirectory(prefix="sem-browser-", ignore_cleanup_errors=True) as profile:
-        process = await asyncio.create_subprocess_exec(
-            *(CHROMIUM, *FLAGS, "--remote-debugging-port=0", f"--user-data-dir={profile}"),
-            stdin=DEVNULL,
-            stdout=DEVNULL,
-            stderr=DEVNULL,
-            start_new_session=True,
-        )
+async def browsing(chromium: Chromium) -> AsyncIterator[Browser]:
+    """A new page with an empty storage, for as long as the `async with`."""
+    async with (
+        aiohttp.ClientSession() as client,
+        client.ws_connect(chromium.address, max_msg_size=0) as socket,
+    ):
+        browser = Browser(socket)
+        await browser.begin()
         try:
-            address = await _address(Path(profile), process)
-            async with (
-                aiohttp.ClientSession() as client,
-                client.ws_connect(address, max_msg_size=0) as socket,
-            ):
-                browser = Browser(process, socket)
-                await browser.begin()
-                try:
-                    yield browser
-                finally:
-                    await browser.end()
+            yield browser
         finally:
-            if process.returncode is None:
-                os.killpg(process.pid, signal.SIGKILL)
-                await process.wait()
-
-
-async def _address(profile: Path, process: Process) -> str:
-    note = profile / "DevToolsActivePort"  # Chromium writes its port there
-    async with asyncio.timeout(PATIENCE):
-        while True:
-            with suppress(FileNotFoundError, ValueError):
-                port, path = note.read_text().splitlines()
-                return f"ws://127.0.0.1:{port}{path}"
-            assert process.returncode is None, "Chromium did not start"
-            await asyncio.sleep(0.02)
+            await browser.end()

@@ -10,14 +10,15 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ParamSpec, Self, TypeVar
 
-from semaphore_middleware.core.admin import Steering
+from semaphore_middleware.core.admin import Admin
 from semaphore_middleware.core.observer import Event, Observer
 from semaphore_middleware.model.inspection import Inspection
 from semaphore_middleware.model.limits import Limit
-from semaphore_middleware.model.rules import Change
-from semaphore_middleware.redis.connection import Link, Server
+from semaphore_middleware.redis.connection import Connection
 from semaphore_middleware.redis.keys import Keys
-from semaphore_middleware.redis.protocol import Answer, Ask, Verb
+from semaphore_middleware.redis.location import Server
+from semaphore_middleware.redis.protocol import Ask, Reply, Verb
+from semaphore_middleware.redis.recovery import Recovery
 from semaphore_middleware.redis.store import Store
 from tests.support.servers import RedisServer
 
@@ -88,8 +89,9 @@ class Caller:
         self.losses: list[float] = []  # for how many seconds no permit was granted after each
         self._server = Server(server.url, 5.0)
         keys = Keys("semaphore")
-        self.store = Store(self._server, keys, name, lease, recovery_wait, self.losses.append)
-        self._steering = Steering(self.store, keys)
+        recovery = Recovery(keys, lease, recovery_wait, self.losses.append)
+        self.store = Store(keys, name, lease, recovery)
+        self.admin = Admin(server.url, name="boss", lease=lease)
 
     @classmethod
     async def join(cls, server: RedisServer, name: str, **options: float) -> Self:
@@ -98,35 +100,32 @@ class Caller:
         return caller
 
     async def connect(self) -> None:
-        self.link: Link = await self._server.connect()
-        self.store.meet(self.link.life)
+        self.connection: Connection = await self._server.connect()
+        self.store.meet(self.connection)
 
-    async def acquire(self, scope: str, *numbers: int, limit: int | Limit = 1) -> Answer:
+    async def acquire(self, scope: str, *numbers: int, limit: int | Limit = 1) -> Reply:
         return await self.say("acquire", scope, numbers, limit)
 
-    async def release(self, scope: str, *numbers: int, limit: int | Limit = 1) -> Answer:
+    async def release(self, scope: str, *numbers: int, limit: int | Limit = 1) -> Reply:
         return await self.say("release", scope, numbers, limit)
 
-    async def renew(self, scope: str, *numbers: int, limit: int | Limit = 1) -> Answer:
+    async def renew(self, scope: str, *numbers: int, limit: int | Limit = 1) -> Reply:
         return await self.say("renew", scope, numbers, limit)
 
-    async def poke(self, scope: str) -> Answer:
+    async def poke(self, scope: str) -> Reply:
         """Change nothing oneself, but let be done what time has made due."""
         return await self.release(scope, 10**9, limit=10**9)
 
     async def say(
         self, verb: Verb, scope: str, numbers: Sequence[int], limit: int | Limit
-    ) -> Answer:
+    ) -> Reply:
         limit = limit if isinstance(limit, Limit) else Limit(limit)
-        (answer,) = await self.store.run(self.link, [Ask(verb, scope, limit, tuple(numbers))])
-        return answer
-
-    async def change(self, change: Change) -> None:
-        await self._steering.change(self.link, change)
+        ask = Ask(verb, scope, limit, tuple(numbers))
+        (reply,) = await self.store.run(self.connection, [ask])
+        return reply
 
     async def inspect(self, scope: str) -> Inspection:
-        (seen,) = await self._steering.inspect(self.link, scope)
-        return seen
+        return await self.admin.inspect(scope)
 
 
 def key(scope: str, part: str) -> bytes:

@@ -45,7 +45,7 @@ async def visit(url: str, accept: str = "", method: str = "GET") -> tuple[int, s
         aiohttp.ClientSession(timeout=timeout) as session,
         session.request(method, url, headers={"Accept": accept} if accept else {}) as response,
     ):
-        return response.status, response.headers["Content-Type"], await response.text()
+        return response.status, response.headers.get("Content-Type", ""), await response.text()
 
 
 async def scrape(url: str) -> Scrape:

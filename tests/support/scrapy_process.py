@@ -185,7 +185,7 @@ def _preload() -> None:
 
 def _serve(control: socket.socket) -> Sequence[str]:
     """Fork for each job. Returns in the new process, with the arguments."""
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the keepers' statuses: nobody asks for them
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the supervisors' statuses: nobody asks for them
     while True:
         job, files, _, _ = socket.recv_fds(control, 2**20, 4)
         if not job:

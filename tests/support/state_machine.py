@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Coroutine
 from itertools import count
 from typing import Any
 
@@ -15,10 +16,10 @@ from hypothesis.stateful import (
     rule,
 )
 
-from semaphore_middleware.model.feedback import Report
+from semaphore_middleware.core.admin import Admin
+from semaphore_middleware.model.feedback import FeedbackSummary
 from semaphore_middleware.model.limits import Limit
-from semaphore_middleware.model.rules import Change
-from semaphore_middleware.redis.protocol import Ask, Message, Verb
+from semaphore_middleware.redis.protocol import Ask, Notification, Verb
 from tests.support.model import Model
 from tests.support.nodes import Caller, Loop, Outside
 from tests.support.servers import RedisServer
@@ -109,13 +110,13 @@ class Machine(RuleBasedStateMachine):
         (node, scope), numbers = self.some_of(self.holds, data)
         for number in numbers:
             self.holds[node, scope].remove(number)
-        report = Report(refused=1, retry_after=200)
+        report = FeedbackSummary(refused=1, retry_after=200)
         ask = Ask("report", scope, Limit(limit), tuple(numbers), report)
         ids = tuple(f"{node}:{number}" for number in numbers)
         caller, model = self.ground.callers[node], self.models[scope]
         for _ in range(1 + twice):
             told = model.refuse(ids, limit)
-            (answer,) = self.ground.loop.run(caller.store.run(caller.link, [ask]))
+            (answer,) = self.ground.loop.run(caller.store.run(caller.connection, [ask]))
             assert [f"{node}:{n}" for n in answer.granted] == [id for id in told if id[0] == node]
             for number in answer.granted:
                 self.take(node, scope, number)
@@ -130,20 +131,24 @@ class Machine(RuleBasedStateMachine):
         model = self.models[scope]
         if act == "configure":
             model.rule = limit
-            self.change(Change.configure(scope, limit, "boss"), scope)
+            self.operate(self.admin.configure(scope, limit), scope)
         elif act == "pause":
             model.paused = True
-            self.change(Change.pause(scope, "boss"), scope)
+            self.operate(self.admin.pause(scope), scope)
         else:
             model.paused = model.quiet = False
             if act == "reset":
                 model.rule = None
-            self.change(
-                Change.reset(scope) if act == "reset" else Change.resume(scope, "boss"), scope
+            self.operate(
+                self.admin.reset(scope) if act == "reset" else self.admin.resume(scope), scope
             )
 
-    def change(self, change: Change, scope: str) -> None:
-        self.ground.loop.run(self.ground.bystander.change(change))
+    @property
+    def admin(self) -> Admin:
+        return self.ground.bystander.admin
+
+    def operate(self, action: Coroutine[Any, Any, None], scope: str) -> None:
+        self.ground.loop.run(action)
         self.ground.poke(scope)
         self.check_told(self.models[scope].promote(), scope)
 
@@ -255,7 +260,7 @@ class Machine(RuleBasedStateMachine):
             assert [f"{node}:{number}" for number in answer.lost] == lost
             model = self.models[scope]
             if model.limit is not None:
-                assert answer.spare == model.in_force - len(model.held) - len(model.line)
+                assert answer.available == model.in_force - len(model.held) - len(model.line)
                 assert answer.limit == model.in_force
             assert [f"{node}:{n}" for n in answer.granted] == [id for id in told if id[0] == node]
             for number in answer.lost:
@@ -268,9 +273,9 @@ class Machine(RuleBasedStateMachine):
         """Over its channel each node is told of its grants, in their order, and of nothing else."""
         by_node: dict[str, list[str]] = {node: [] for node in NODES}
         for node, text in self.ground.outside.told():
-            message = Message.read(text.encode())
+            message = Notification.read(text.encode())
             assert message is not None
-            assert self.models[scope].forbids or not message.again
+            assert self.models[scope].forbids or not message.retry_in
             by_node[node] += [f"{node}:{number}" for number in message.granted]
         for node, ids in by_node.items():
             assert ids == [id for id in expected if id[0] == node]

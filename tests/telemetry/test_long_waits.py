@@ -28,7 +28,7 @@ HOST = "127.0.0.1"
 @pytest.fixture(autouse=True)
 def brief(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr(long_waits, "LONG", BRIEF)
+    monkeypatch.setattr(long_waits, "LONG_WAIT_S", BRIEF)
 
 
 def explained(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -42,7 +42,7 @@ class Looks:
         self.begun = self.ended = 0
         self.may_end = asyncio.Event()
         self.may_end.set()
-        inspect = semaphore.inspect
+        inspect = semaphore.admin.inspect
 
         async def watched(scope: str) -> Inspection:
             self.begun += 1
@@ -51,7 +51,7 @@ class Looks:
             self.ended += 1
             return seen
 
-        monkeypatch.setattr(semaphore, "inspect", watched)
+        monkeypatch.setattr(semaphore.admin, "inspect", watched)
 
 
 # A crawl ----------------------------------------------------------------------------------------
@@ -87,7 +87,7 @@ async def test_who_waits_for_long_in_a_crawl_is_explained_once(
 async def test_a_crawl_s_end_does_not_wait_for_an_explanation(
     server: RedisServer, site: Site, caplog: pytest.LogCaptureFixture, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr(long_waits, "LONG", 600.0)
+    monkeypatch.setattr(long_waits, "LONG_WAIT_S", 600.0)
     crawl = Crawl(server, *(Request(site.url(f"/slow/{n}")) for n in range(2)))
     await until(lambda: waiting(server) == 1)
     site.let_go()
@@ -102,7 +102,7 @@ async def test_a_crawl_s_end_does_not_wait_for_an_explanation(
 async def test_one_look_a_scope_speaks_for_all_that_wait(
     server: RedisServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(long_waits, "AGAIN", BRIEF)
+    monkeypatch.setattr(long_waits, "SCOPE_INTERVAL_S", BRIEF)
     waits = LongWaits()
     async with FairSemaphore(server.url, observers=[waits]) as semaphore:
         looks = Looks(semaphore, monkeypatch)
@@ -126,8 +126,8 @@ async def test_a_scope_is_not_explained_all_the_time(
     server: RedisServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where requests start minutes apart, each of them waits for long."""
-    monkeypatch.setattr(long_waits, "LONG", 0.0)
-    monkeypatch.setattr(long_waits, "AGAIN", 600.0)
+    monkeypatch.setattr(long_waits, "LONG_WAIT_S", 0.0)
+    monkeypatch.setattr(long_waits, "SCOPE_INTERVAL_S", 600.0)
     now = asyncio.get_running_loop().time
     waits, recorder = LongWaits(), Recorder()
     async with FairSemaphore(server.url, observers=[waits, recorder]) as semaphore:
@@ -247,7 +247,7 @@ def test_of_many_nodes_those_that_hold_most_are_named() -> None:
         ({"paused": True}, "An operator has paused the site"),
         (
             {"backoff_left": 12.4},
-            "The site said 'not now', so nothing starts there for another 12 s.",
+            "The site refused a request, so nothing starts there for another 12 s.",
         ),
         ({"delay": 30.0}, "Requests start 30 s apart."),
         (
@@ -272,10 +272,10 @@ async def test_who_waits_at_a_paused_site_learns_who_paused_it(
         FairSemaphore(server.url, node="operator") as operator,
         FairSemaphore(server.url, observers=[LongWaits()]) as semaphore,
     ):
-        await operator.pause("a")
+        await operator.admin.pause("a")
         waiter = asyncio.create_task(semaphore.acquire("a", Limit(1)))
         await until(lambda: explained(caplog))
         assert f"{operator.node} has paused the site" in explained(caplog)[0]
         assert "Permits are free" not in explained(caplog)[0]
-        await operator.resume("a")
+        await operator.admin.resume("a")
         (await waiter).release()

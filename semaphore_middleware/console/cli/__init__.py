@@ -1,1 +1,1 @@
-"""`scrapy semaphore`: see what the semaphores do, and steer them, from a terminal."""
+"""`scrapy semaphore`: see and change limits from a terminal."""

@@ -1,41 +1,28 @@
-"""From Scrapy's settings to the server, for as long as a command runs.
-
-A crawl waits for its server; who types a command wants to hear at once that it is not there.
-"""
+"""From Scrapy's settings to the server, for as long as a command runs."""
 
 from __future__ import annotations
 
-import asyncio
-import getpass
-import os
-import socket
-from collections.abc import AsyncIterator, Awaitable
-from contextlib import asynccontextmanager
 from enum import IntEnum
-from typing import TYPE_CHECKING, TypeVar
+from importlib import import_module
+from typing import TYPE_CHECKING
 
-from semaphore_middleware.core.semaphore import FairSemaphore
-from semaphore_middleware.errors import ServerUnreachableError
+from semaphore_middleware.core.admin import Admin
 from semaphore_middleware.redis import embedded
-from semaphore_middleware.redis.connection import Server
-from semaphore_middleware.redis.location import URLS
+from semaphore_middleware.redis.location import URL_NAMES
 from semaphore_middleware.scrapy.settings import SemaphoreSettings
 
 if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
 
-PATIENCE = 30.0  # seconds, for what takes milliseconds; with 50,000 sites in use, some of them
-T = TypeVar("T")
-
 
 class Status(IntEnum):
-    """What a command's exit status says."""
+    """A command's exit status."""
 
     DONE = 0
     DECLINED = 1
     """Asked whether to go on, the user did not say yes; nothing was changed."""
     WRONG = 2
-    """A value or an option is not allowed."""
+    """A value or an option is not allowed, or a library is missing."""
     NO_SERVER = 3
     """The server cannot be reached, refuses, or has no address."""
     UNKNOWN = 4
@@ -50,69 +37,34 @@ class CommandError(Exception):
         self.status = status
 
 
-def open_semaphore(settings: BaseSettings) -> FairSemaphore:
-    """The semaphore of crawls with these settings, not open yet.
+def admin_of(settings: BaseSettings) -> Admin:
+    """What speaks to the server of crawls with these settings; not connected yet.
 
     Starts no embedded server. Raises `SettingsError`, and `CommandError` if there is no server.
     """
     ours = SemaphoreSettings.read(settings)
     url, url_from = ours.url or embedded.find(), ours.url_from
     if url is None:
+        names = " or ".join(URL_NAMES)
         raise CommandError(
-            f"no server's address is given ({' or '.join(URLS)}, in the settings, by -s, or in the "
+            f"no server's address is given ({names}, in the settings, by -s, or in the "
             "environment), and no embedded server runs",
             Status.NO_SERVER,
         )
-    return FairSemaphore(
+    return Admin(
         url,
-        node=settings.get("SEMAPHORE_NODE") or _user_at_host(),
+        name=settings.get("SEMAPHORE_NODE"),
         lease=ours.lease,
-        recovery_wait=ours.recovery_wait,
         prefix=ours.prefix,
         url_from=url_from,
     )
 
 
-def check_rich() -> None:
-    """Say what to do where what draws is missing; only commands need it, and not all of them."""
+def check_installed(library: str, hint: str = "") -> None:
+    """Raise `CommandError`, with the command to install it, if the library is missing."""
     try:
-        import rich  # noqa: F401
+        import_module(library)
     except ImportError:
         raise CommandError(
-            "this needs rich: pip install 'scrapy-semaphore[commands]' (status --json does not)",
-            Status.WRONG,
+            f"this needs {library}: pip install 'scrapy-semaphore[commands]'{hint}", Status.WRONG
         ) from None
-
-
-@asynccontextmanager
-async def session(settings: BaseSettings) -> AsyncIterator[FairSemaphore]:
-    """The open semaphore. Raises also `ServerUnreachableError` and `ServerRefusedError`."""
-    semaphore = open_semaphore(settings)
-    await semaphore.open(wait=False)
-    try:
-        yield semaphore
-    finally:
-        await semaphore.close()
-
-
-async def answered(semaphore: FairSemaphore, answer: Awaitable[T]) -> T:
-    """The server's answer. Raises `ServerUnreachableError` if that does not come soon."""
-    try:
-        async with asyncio.timeout(PATIENCE):
-            return await answer
-    except TimeoutError:
-        raise ServerUnreachableError(f"lost {name_of(semaphore)}: no answer") from None
-
-
-def name_of(semaphore: FairSemaphore) -> str:
-    """Its server's, which shows no password."""
-    assert semaphore.url
-    return str(Server(semaphore.url, PATIENCE))
-
-
-def _user_at_host() -> str:
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a container's user may have no name
-        user = str(os.getuid())
-    return f"{user}@{socket.gethostname()}"

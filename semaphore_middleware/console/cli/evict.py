@@ -7,10 +7,9 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from semaphore_middleware.console.cli.connect import CommandError, Status, answered, session
+from semaphore_middleware.console.cli.connect import CommandError, Status, admin_of
 from semaphore_middleware.console.cli.formatting import clean, count, time_of
-from semaphore_middleware.console.snapshot import NodeSum, by_node
-from semaphore_middleware.model.inspection import Inspection
+from semaphore_middleware.console.snapshot import NodeRow, Snapshot
 from semaphore_middleware.scrapy.settings import SemaphoreSettings
 
 if TYPE_CHECKING:
@@ -18,11 +17,12 @@ if TYPE_CHECKING:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of `evict`."""
     parser.description = (
         "Give back now what a node holds that is known to be dead, and its places in line; by "
-        "itself that happens when its leases are over. A node that lives after all loses its "
-        "permits at its next renewal and ends their requests, to ask anew; until then a site may "
-        "see more than its limit."
+        "itself that happens when its leases are over. If the node is alive after all, it loses "
+        "its permits at its next renewal, ends their requests, and asks anew; until then a site "
+        "may see more requests than its limit."
     )
     parser.add_argument(
         "node", metavar="NODE", help="its name, as 'status --nodes' shows it, or how that begins"
@@ -31,8 +31,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(settings: BaseSettings, options: argparse.Namespace) -> int:
-    node = the_one(options.node, by_node(asyncio.run(_survey(settings))))
-    print(what_it_has(node, SemaphoreSettings.read(settings).lease))
+    """Say what the node holds, ask, and give it all back."""
+    node = _find(options.node, asyncio.run(_look(settings)).nodes)
+    print(_describe(node, SemaphoreSettings.read(settings).lease))
     if not options.yes and not _confirmed("Give it all back now? [y/N] "):
         print("Nothing was changed.")
         return Status.DECLINED
@@ -41,33 +42,33 @@ def run(settings: BaseSettings, options: argparse.Namespace) -> int:
     return Status.DONE
 
 
-async def _survey(settings: BaseSettings) -> list[Inspection]:
-    async with session(settings) as semaphore:
-        return await answered(semaphore, semaphore.survey())
+async def _look(settings: BaseSettings) -> Snapshot:
+    async with admin_of(settings) as admin:
+        return Snapshot.of(await admin.survey(), ())
 
 
 async def _evict(settings: BaseSettings, node: str) -> tuple[int, int]:
-    async with session(settings) as semaphore:
-        return await answered(semaphore, semaphore.evict(node))
+    async with admin_of(settings) as admin:
+        return await admin.evict(node)
 
 
-def the_one(name: str, nodes: Sequence[NodeSum]) -> NodeSum:
-    """The node of this name, or the only one whose name begins so."""
-    exact = [one for one in nodes if one.node == name]
-    found = exact or [one for one in nodes if name and one.node.startswith(name)]
+def _find(name: str, nodes: Sequence[NodeRow]) -> NodeRow:
+    """The node of this name, or the only one whose name begins so. Raises `CommandError`."""
+    exact = [row for row in nodes if row.node == name]
+    found = exact or [row for row in nodes if name and row.node.startswith(name)]
     if not found:
         raise CommandError(
             f"no node whose name begins with {clean(name)!r} holds or waits for anything",
             Status.UNKNOWN,
         )
     if len(found) > 1:
-        names = ", ".join(sorted(clean(one.node) for one in found))
-        raise CommandError(f"{clean(name)!r} is how several begin: {names}", Status.WRONG)
+        names = ", ".join(sorted(clean(row.node) for row in found))
+        raise CommandError(f"{clean(name)!r} matches several nodes: {names}", Status.WRONG)
     return found[0]
 
 
-def what_it_has(node: NodeSum, lease: float) -> str:
-    """And whether it seems to be alive: the living renew before a third of a lease is over."""
+def _describe(node: NodeRow, lease: float) -> str:
+    """What it holds, and whether it seems alive: a living node renews within a third of a lease."""
     since = lease - node.lease_left
     life = (
         f"It renewed its leases {time_of(since)} ago, so it may well be alive: then its requests "
@@ -76,8 +77,8 @@ def what_it_has(node: NodeSum, lease: float) -> str:
         else f"It has renewed no lease for {time_of(since)}: it seems to be dead."
     )
     return (
-        f"{clean(node.node)} holds {count(len(node.holders), 'permit')} and has "
-        f"{count(len(node.waiters), 'place')} in line, of {count(len(node.scopes), 'site')}. {life}"
+        f"{clean(node.node)} holds {count(node.held, 'permit')} and has "
+        f"{count(node.waiting, 'place')} in line, of {count(node.scopes, 'site')}. {life}"
     )
 
 

@@ -1,18 +1,17 @@
-"""What people read: times, names and limits in few characters, and nothing a terminal obeys."""
+"""Times, names and limits for terminals: short, and free of control characters."""
 
 from __future__ import annotations
 
 import re
 
-from semaphore_middleware.model.inspection import Inspection
-from semaphore_middleware.model.rules import LIMITLESS
+from semaphore_middleware.console.snapshot import ScopeRow
 
 NOTHING = "-"
 UNITS = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"))
 
 
 def time_of(seconds: float) -> str:
-    """50 ms, 0.3 s, 12 s, 3 min, 5 h, 4 d: below what it is by less than one of these."""
+    """Seconds as text: 50 ms, 0.3 s, 12 s, 3 min, 5 h, 4 d."""
     if seconds <= 0:
         return "0 s"
     if seconds < 0.0995:
@@ -26,16 +25,17 @@ def time_of(seconds: float) -> str:
 
 
 def set_time(seconds: float) -> str:
-    """What somebody has set, as it was set: 0.25 s."""
+    """A time that somebody has set, as it was set: 0.25 s."""
     return f"{seconds:g} s"
 
 
 def time_or_nothing(seconds: float | None) -> str:
+    """As `time_of`, and - for None and 0."""
     return time_of(seconds) if seconds else NOTHING
 
 
 def clean(name: str) -> str:
-    """A name is what anybody chose: what a terminal would obey is written out."""
+    """A name, in which what would control a terminal is written out: anybody may choose one."""
     if name.isprintable():
         return name
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)
@@ -46,22 +46,17 @@ def without_letters(node: str) -> str:
     return re.sub(r"-[0-9a-f]{12}$", "", node)
 
 
-def held_of(seen: Inspection) -> str:
+def held_of(row: ScopeRow) -> str:
     """4/4; 2/3 (8) where the limit adapts to the site, and may grow to 8."""
-    return f"{len(seen.holders)}/{limit_of(seen)}"
+    limit = limit_word(row.limit, row.unlimited)
+    if row.limit is not None and row.limit != row.limit_max:
+        limit += f" ({limit_word(row.limit_max, row.limit_max is None)})"
+    return f"{row.held}/{limit}"
 
 
-def limit_of(seen: Inspection) -> str:
-    if seen.limit is None:
-        return NOTHING
-    limit = limit_word(seen.limit)
-    if seen.limit_max is not None and seen.limit_max > seen.limit:
-        return f"{limit} ({limit_word(seen.limit_max)})"
-    return limit
-
-
-def limit_word(limit: int) -> str:
-    return "∞" if limit >= LIMITLESS else str(limit)
+def limit_word(limit: int | None, unlimited: bool) -> str:
+    """4; ∞ where an operator has lifted it; - where nobody has set one."""
+    return "∞" if unlimited else NOTHING if limit is None else str(limit)
 
 
 def count(number: int, what: str) -> str:

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import math
 from typing import TYPE_CHECKING, Any
 
-from semaphore_middleware.console.cli.connect import CommandError, Status, answered, session
-from semaphore_middleware.console.cli.steer import say
+from semaphore_middleware.console.cli.connect import Status, admin_of
+from semaphore_middleware.console.cli.pause import print_rule
+from semaphore_middleware.model.validation import check_integer, check_number
 
 if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
 
+LARGEST = 10**9
+NUMBERS = "an integer >= 1, or 'none'"
+SECONDS = "a number of seconds >= 0"
+
 
 def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of `limit`."""
     parser.description = (
         "Set a site's limit, for all nodes, at once. It wins over what their settings say, takes "
-        "nothing from who holds a permit, and outlives the nodes: 'reset' takes it back."
+        "no permit away from a request that has one, and outlives the nodes: 'reset' takes it back."
     )
     parser.add_argument("scope", metavar="SCOPE", help="a site's host, or '*.' and a host")
     parser.add_argument(
@@ -29,34 +34,19 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(settings: BaseSettings, options: argparse.Namespace) -> int:
-    limit: dict[str, Any] = {"concurrency": _number(options.number)}
+    """Set the rule, and print what holds from then on."""
+    limit: dict[str, Any] = {"concurrency": None}
+    if options.number.lower() != "none":
+        limit["concurrency"] = check_integer(
+            options.number, "N", least=1, most=LARGEST, allowed=NUMBERS, text=True
+        )
     if options.delay is not None:
-        limit["delay"] = _seconds(options.delay)
+        limit["delay"] = check_number(options.delay, "--delay", allowed=SECONDS, text=True)
     return asyncio.run(_run(settings, options.scope, limit))
 
 
 async def _run(settings: BaseSettings, scope: str, limit: dict[str, Any]) -> int:
-    async with session(settings) as semaphore:
-        await answered(semaphore, semaphore.configure(scope, limit))
-        await answered(semaphore, say(semaphore, scope))
+    async with admin_of(settings) as admin:
+        await admin.configure(scope, limit)
+        await print_rule(admin, scope)
     return Status.DONE
-
-
-def _number(text: str) -> int | None:
-    if text.lower() == "none":
-        return None
-    if not (text.isascii() and text.isdecimal()) or not 1 <= int(text) <= 10**9:
-        raise CommandError(f"N = {text!r}: allowed is an integer >= 1, or 'none'", Status.WRONG)
-    return int(text)
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-        if not 0 <= seconds < math.inf:
-            raise ValueError
-    except ValueError:
-        raise CommandError(
-            f"--delay {text}: allowed is a number of seconds >= 0", Status.WRONG
-        ) from None
-    return seconds

@@ -12,11 +12,13 @@ from rich.text import Text
 
 from semaphore_middleware.console.cli.formatting import NOTHING
 
-LEAST = 16  # of a name, however little room there is
+SHORTEST_NAME = 16  # characters, however little room there is
 
 
 @dataclass(frozen=True)
 class Column:
+    """A column's title, and what may be done to make the table fit."""
+
     title: str
     right: bool = False
     is_name: bool = False
@@ -28,12 +30,12 @@ class Column:
 Row = Sequence[Text | str]
 
 
-class Paper(Console):
-    """What is printed on: as wide as the terminal, and in a pipe as wide as need be."""
+class Output(Console):
+    """Standard output: as wide as the terminal, and in a pipe as wide as need be."""
 
     def __init__(self) -> None:
         if hasattr(sys.stdout, "reconfigure"):
-            sys.stdout.reconfigure(errors="replace")  # a terminal that knows few characters
+            sys.stdout.reconfigure(errors="replace")  # some terminals lack characters
         super().__init__(
             highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 10_000
         )
@@ -60,7 +62,7 @@ def table(
         ]
     for i in shown:
         if columns[i].is_name and (excess := _excess(widths, shown, width, gap)) > 0:
-            widths[i] = min(widths[i], max(LEAST, widths[i] - excess))
+            widths[i] = min(widths[i], max(SHORTEST_NAME, widths[i] - excess))
     head = [Text(column.title, "bold") for column in columns]
     return [_line([(columns[i], row[i], widths[i]) for i in shown], gap) for row in (head, *cells)]
 

@@ -1,4 +1,4 @@
-"""`scrapy semaphore`: its verbs, their options, and what the exit status says of how they went."""
+"""`scrapy semaphore`: its verbs, their options, and the exit statuses."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import Any, ClassVar, NoReturn
 from scrapy.commands import ScrapyCommand, ScrapyHelpFormatter
 from scrapy.exceptions import UsageError
 
-# Scrapy imports this module for every command that there is: what the verbs need comes later.
+# Scrapy imports this module for each of its own commands, so what the verbs need is imported later.
 
-VERBS = {  # verb -> the module that does it, and what it does
+VERBS = {  # verb -> its module, and its help
     "status": ("status", "show who holds permits, who waits, and which limits hold"),
     "watch": ("watch", "show the same live, the sites with the longest lines first"),
     "serve": ("serve", "show the same in a browser"),
     "limit": ("limit", "set a site's limit, for all nodes, at once"),
-    "pause": ("steer", "let no request start at a site, until 'resume'"),
-    "resume": ("steer", "go on after 'pause', or at once with a site that said \"not now\""),
-    "reset": ("steer", "take back what 'limit', 'pause' and 'resume' have set"),
+    "pause": ("pause", "let no request start at a site, until 'resume'"),
+    "resume": ("pause", "go on after 'pause', or at once with a site that said \"not now\""),
+    "reset": ("pause", "take back what 'limit', 'pause' and 'resume' have set"),
     "evict": ("evict", "give back what a dead node holds, without waiting for its leases"),
 }
 
@@ -32,11 +32,15 @@ EXIT_STATUSES = (
 
 
 class VerbParser(argparse.ArgumentParser):
+    """Says in one line what is wrong, and where the help is."""
+
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message}; see {self.prog} -h\n")
 
 
 class Command(ScrapyCommand):
+    """The command that Scrapy finds by its entry point."""
+
     requires_project = False
     requires_crawler_process = False
     default_settings: ClassVar[dict[str, object]] = {"LOG_ENABLED": False}
@@ -45,7 +49,7 @@ class Command(ScrapyCommand):
         return "<verb> [options]"
 
     def short_desc(self) -> str:
-        return "See and steer the limits that all crawling processes hold together"
+        return "See and change the limits that all crawling processes hold together"
 
     def long_desc(self) -> str:
         return (
@@ -94,7 +98,7 @@ class Command(ScrapyCommand):
     def run(self, args: list[str], opts: argparse.Namespace) -> None:
         if opts.verb is None:
             raise UsageError
-        # What argparse does not know what to do with: scopes that stand behind an option.
+        # Scopes behind an option: argparse leaves them over.
         scopes = getattr(opts, "scopes", None)
         unknown = [a for a in args if scopes is None or a.startswith("-")]
         if unknown:
@@ -122,7 +126,7 @@ class Command(ScrapyCommand):
         except SemaphoreError as error:
             self._fail(str(error), Status.NO_SERVER)
         except KeyboardInterrupt:
-            print(file=sys.stderr)  # the shell's prompt is not to stand behind ^C
+            print(file=sys.stderr)  # so that the shell's prompt does not stand behind ^C
             self.exitcode = 130
         except BrokenPipeError:  # `| head` has seen enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,102 +1,101 @@
-"""`scrapy semaphore serve`: the state of `watch` in a browser, and steering with a token."""
+"""`scrapy semaphore serve`: what `watch` shows, in a browser, and changes with a token."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import os
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+import signal
+from typing import TYPE_CHECKING
 
-from semaphore_middleware.console.cli.connect import CommandError, Status, name_of, session
-from semaphore_middleware.errors import SettingsError
+from semaphore_middleware.console.cli.connect import (
+    CommandError,
+    Status,
+    admin_of,
+    check_installed,
+)
+from semaphore_middleware.model.validation import check_integer
 
 if TYPE_CHECKING:
+    from aiohttp.web import AppRunner
     from scrapy.settings import BaseSettings
 
-    from semaphore_middleware.console.web.auth import Guard
+    from semaphore_middleware.console.web.auth import Auth
 
-PORT = 8379
+DEFAULT_PORT = 8379
 TOKEN = "SEMAPHORE_TOKEN"  # in the environment
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of `serve`."""
     parser.add_argument(
         "--host",
         default="127.0.0.1",
         help="the address to listen on (default: 127.0.0.1, so only this machine can look)",
     )
     parser.add_argument(
-        "--port", default=str(PORT), help=f"0 takes one that is free (default: {PORT})"
+        "--port",
+        default=str(DEFAULT_PORT),
+        help=f"0 takes one that is free (default: {DEFAULT_PORT})",
     )
     parser.add_argument(
         "--token",
-        help="who knows it may steer from the page; without one nobody may. On a machine with "
-        f"other users set {TOKEN} in the environment instead: they can see command lines",
+        help="whoever knows it may change limits from the page; without one nobody may. On a "
+        f"machine with other users set {TOKEN} in the environment instead: they can see command "
+        "lines",
     )
 
 
 def run(settings: BaseSettings, options: argparse.Namespace) -> int:
-    # Not at the top: the other verbs need no web server.
-    from scrapy.utils.reactor import install_reactor
+    """Serve the page until Ctrl-C or SIGTERM."""
+    check_installed("aiohttp")
+    from semaphore_middleware.console.web.auth import Auth
 
-    from semaphore_middleware.console.web.auth import Guard
-
-    port = _port(options.port)
+    port = check_integer(
+        options.port,
+        "--port",
+        least=0,
+        most=65535,
+        allowed="an integer from 0 to 65535",
+        text=True,
+    )
     token = options.token if options.token is not None else os.environ.get(TOKEN) or None
-    guard = Guard(options.host, token)
-    install_reactor("twisted.internet.asyncioreactor.AsyncioSelectorReactor")
-    from twisted.internet import reactor as installed
-    from twisted.internet.defer import Deferred
-
-    reactor: Any = installed  # mypy sees a module there
-    serving: list[asyncio.Task[None]] = []
-
-    def begin() -> None:
-        task = asyncio.ensure_future(_serve(settings, guard, options.host, port))
-        serving.append(task)
-        task.add_done_callback(lambda _: reactor.stop() if reactor.running else None)
-
-    def end() -> Deferred[Any]:
-        """Ctrl-C, or a failure: the reactor waits until all is given back."""
-        for task in serving:
-            task.cancel()
-        return Deferred.fromFuture(
-            asyncio.ensure_future(asyncio.gather(*serving, return_exceptions=True))
-        )
-
-    reactor.callWhenRunning(begin)
-    reactor.addSystemEventTrigger("before", "shutdown", end)
-    reactor.run()
-    with suppress(asyncio.CancelledError):
-        serving[0].result()
+    if not settings.getbool("LOG_ENABLED"):  # what should not happen is said all the same
+        logging.getLogger("semaphore_middleware").addHandler(logging.StreamHandler())
+    asyncio.run(_serve(settings, Auth(options.host, token), options.host, port))
     return Status.DONE
 
 
-async def _serve(settings: BaseSettings, guard: Guard, host: str, port: int) -> None:
-    from twisted.internet import reactor as installed
-    from twisted.internet.error import CannotListenError
+async def _serve(settings: BaseSettings, auth: Auth, host: str, port: int) -> None:
+    from semaphore_middleware.console.web.server import make_runner
 
-    from semaphore_middleware.console.web.answers import Answers
-    from semaphore_middleware.console.web.server import PageSite
-
-    reactor: Any = installed
-    async with session(settings) as semaphore:
-        site = PageSite(Answers(semaphore, guard, name_of(semaphore)))
-        try:
-            listening = reactor.listenTCP(port, site, interface=host)
-        except CannotListenError as error:
-            text = f"cannot listen on {host}, port {port}: {error.socketError}"
-            raise CommandError(text, Status.WRONG) from None
+    end = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, end.set)
+    async with admin_of(settings) as admin:
+        await admin.rules()  # a server that is not there is an error now, and shown later
+        runner = make_runner(admin, auth)
         try:
             name = f"[{host}]" if ":" in host else host
-            print(f"http://{name}:{listening.getHost().port}/ (Ctrl-C ends it)", flush=True)
-            await asyncio.Event().wait()
+            print(
+                f"http://{name}:{await _listen(runner, host, port)}/ (Ctrl-C ends it)", flush=True
+            )
+            await end.wait()
         finally:
-            await asyncio.gather(listening.stopListening(), site.stop())
+            await runner.cleanup()
 
 
-def _port(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or int(text) > 65535:
-        raise SettingsError(f"--port {text}: allowed is an integer from 0 to 65535")
-    return int(text)
+async def _listen(runner: AppRunner, host: str, port: int) -> int:
+    """The port, which is another one if 0 was asked for."""
+    from aiohttp.web import TCPSite
+
+    await runner.setup()
+    try:
+        await TCPSite(runner, host, port).start()
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
+        text = f"cannot listen on {host}, port {port}: {reason}"
+        raise CommandError(text, Status.WRONG) from None
+    listening: int = runner.addresses[0][1]
+    return listening

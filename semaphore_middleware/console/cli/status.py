@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING
 from semaphore_middleware.console.cli.connect import (
     CommandError,
     Status,
-    answered,
-    check_rich,
-    session,
+    admin_of,
+    check_installed,
 )
 from semaphore_middleware.console.cli.formatting import clean
-from semaphore_middleware.console.snapshot import as_json, is_known
-from semaphore_middleware.core.semaphore import FairSemaphore
+from semaphore_middleware.console.snapshot import Snapshot, as_json
+from semaphore_middleware.core.admin import Admin
 from semaphore_middleware.model.hosts import normal_host
 from semaphore_middleware.model.inspection import Inspection
 from semaphore_middleware.model.rules import Rule
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of `status`."""
     parser.add_argument(
         "scopes",
         metavar="SCOPE",
@@ -38,52 +38,55 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(settings: BaseSettings, options: argparse.Namespace) -> int:
+    """Print what the server knows, as tables or as JSON."""
     if not options.json:
-        check_rich()
-    seen, rules = asyncio.run(_look(settings, options.scopes))
+        check_installed("rich", " (status --json does not)")
+    snapshot = asyncio.run(_run(settings, options.scopes))
     if options.json:
-        print(json.dumps(as_json(seen, rules), indent=2))
+        print(json.dumps(as_json(snapshot), indent=2))
     else:
         from semaphore_middleware.console.cli.tables import show
 
-        show(seen, rules, members=bool(options.scopes), nodes=options.nodes)
+        show(snapshot, members=bool(options.scopes), nodes=options.nodes)
     return Status.DONE
 
 
-async def _look(
-    settings: BaseSettings, names: Sequence[str]
-) -> tuple[list[Inspection], list[Rule]]:
-    async with session(settings) as semaphore:
-        return await answered(semaphore, look(semaphore, names))
+async def _run(settings: BaseSettings, names: Sequence[str]) -> Snapshot:
+    async with admin_of(settings) as admin:
+        if names:
+            return await look_at(admin, names)
+        return Snapshot.of(await admin.survey(), await admin.rules())
 
 
-async def look(
-    semaphore: FairSemaphore, names: Sequence[str] = ()
-) -> tuple[list[Inspection], list[Rule]]:
-    """The scopes of these names, or all, and the rules that operators have set for them.
+async def look_at(admin: Admin, names: Sequence[str]) -> Snapshot:
+    """The scopes of these names, and the rules that operators have set for them.
 
     Raises `CommandError` for a name of which nothing is known.
     """
-    rules = await semaphore.rules()
-    if not names:
-        return await semaphore.survey(), rules
+    rules = await admin.rules()
     seen: dict[str, Inspection] = {}
     for name in names:
         pattern = Rule(f"*.{normal_host(name[2:])}", by="")
-        found = await (_below(semaphore, pattern) if name[:2] == "*." else _of(semaphore, name))
+        found = await (_below(admin, pattern) if name[:2] == "*." else _of(admin, name))
         if not found and pattern.name not in [rule.name for rule in rules]:
             raise CommandError(f"nothing is known of {clean(name)!r}", Status.UNKNOWN)
         seen.update((one.scope, one) for one in found)
     asked = {*names, *seen}
     fitting = [rule for rule in rules if any(rule.fits(name) for name in asked)]
-    return list(seen.values()), fitting
+    return Snapshot.of(seen.values(), fitting)
 
 
-async def _below(semaphore: FairSemaphore, pattern: Rule) -> list[Inspection]:
-    return [one for one in await semaphore.survey() if pattern.fits(one.scope)]
+async def _below(admin: Admin, pattern: Rule) -> list[Inspection]:
+    return [one for one in await admin.survey() if pattern.fits(one.scope)]
 
 
-async def _of(semaphore: FairSemaphore, name: str) -> list[Inspection]:
+async def _of(admin: Admin, name: str) -> list[Inspection]:
     """As it was written; and, should it be a host, as the URLs of its requests have it."""
     spellings = dict.fromkeys((name, normal_host(name)))
-    return [one for s in spellings if is_known(one := await semaphore.inspect(s))]
+    return [one for s in spellings if _is_known(one := await admin.inspect(s))]
+
+
+def _is_known(seen: Inspection) -> bool:
+    """Whether the scope is in use, remembered, or has a rule."""
+    numbers = (seen.limit, seen.next_start, seen.backoff_left, seen.backoff_last)
+    return any((*numbers, seen.paused, seen.set_by, seen.holders, seen.waiters))

@@ -1,4 +1,4 @@
-"""The tables of `scrapy semaphore status`."""
+"""The tables of `scrapy semaphore status`, and the screen of `watch`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from rich.text import Text
 from semaphore_middleware.console.cli.formatting import (
     NOTHING,
     clean,
+    count,
     held_of,
     limit_word,
     set_time,
@@ -16,27 +17,62 @@ from semaphore_middleware.console.cli.formatting import (
     time_or_nothing,
     without_letters,
 )
-from semaphore_middleware.console.cli.output import Column, Paper, table
-from semaphore_middleware.console.snapshot import by_node, in_order, longest_wait
-from semaphore_middleware.model.inspection import Inspection
-from semaphore_middleware.model.rules import Rule
+from semaphore_middleware.console.cli.history import SAMPLES, Track
+from semaphore_middleware.console.cli.output import Column, Output, Row, shortened, table
+from semaphore_middleware.console.snapshot import NodeRow, RuleRow, ScopeRow, Snapshot, Totals
+
+BARS = " ▁▂▃▄▅▆▇█"
+WIDE = 100  # columns from which on there is room for longer sparklines
 
 
-def show(seen: Sequence[Inspection], rules: Sequence[Rule], members: bool, nodes: bool) -> None:
+def show(snapshot: Snapshot, members: bool, nodes: bool) -> None:
     """Print the scopes, their permits one by one or by node, and what is set for patterns."""
-    out = Paper()
-    sheets = [scopes(seen, out.width)]
+    out = Output()
+    tables = [_scopes(snapshot.scopes, out.width)]
     if nodes:
-        sheets.append(of_nodes(seen, out.width))
+        tables.append(_nodes(snapshot.nodes, out.width))
     elif members:
-        sheets += [permits(one, out.width) for one in in_order(seen)]
-    sheets.append(patterns([rule for rule in rules if rule.is_pattern], out.width))
-    lines = [line for sheet in sheets if sheet for line in (*sheet, Text())][:-1]
+        tables += [_permits(row, out.width) for row in snapshot.scopes]
+    tables.append(_patterns([rule for rule in snapshot.rules if rule.is_pattern], out.width))
+    lines = [line for lines in tables if lines for line in (*lines, Text())][:-1]
     for line in lines or [Text("No scope is in use.")]:
         out.print(line)
 
 
-def scopes(seen: Sequence[Inspection], width: int) -> list[Text]:
+def screen(
+    tracks: Sequence[Track],
+    totals: Totals,
+    server: str,
+    width: int,
+    height: int,
+    problem: str = "",
+) -> Text:
+    """All lines of `watch`: as many scopes as fit, between a line of totals and a last line, which
+    says that there is a `problem`. No line is longer than `width`.
+    """
+    room = max(0, height - 4)  # besides the totals, the table's head, an empty and the last line
+    rows = [_live_row(track, width) for track in tracks[:room]]
+    lines = [_totals(totals, len(tracks), server, width)]
+    lines += table(LIVE_COLUMNS, rows, width, "  " if width >= WIDE else " ")
+    lines += [Text()] * (height - 1 - len(lines))
+    lines = [*lines[: height - 1], _last_line(len(tracks) - room, problem)]
+    for line in lines:
+        line.truncate(width)
+    return Text("\n", no_wrap=True, overflow="crop", end="").join(lines)
+
+
+def sparkline(values: Sequence[float], most: float, length: int) -> str:
+    """The last values as bars, the newest on the right; a small one is seen, zero is empty."""
+    last = list(values)[-length:]
+    steps = len(BARS) - 1
+    bars = [BARS[min(steps, -int(-value * steps // most))] if most else BARS[0] for value in last]
+    return "".join(bars).rjust(length)
+
+
+# `status` ---------------------------------------------------------------------------------------
+
+
+def _scopes(rows: Sequence[ScopeRow], width: int) -> list[Text]:
     columns = [
         Column("scope", is_name=True),
         *(Column(title, right=True) for title in ("held", "waiting", "longest")),
@@ -44,60 +80,67 @@ def scopes(seen: Sequence[Inspection], width: int) -> list[Text]:
         Column("paused", is_spare=True),
         Column("set by", is_name=True, is_spare=True),
     ]
-    rows = [
-        (
-            clean(one.scope),
-            held_of(one),
-            str(len(one.waiters)),
-            time_or_nothing(longest_wait(one)),
-            set_time(one.delay) if one.delay else NOTHING,
-            time_or_nothing(one.next_start),
-            _marked(time_or_nothing(one.backoff_left)),
-            _marked("paused" if one.paused else NOTHING),
-            _operator(one.set_by),
-        )
-        for one in in_order(seen)
-    ]
-    return table(columns, rows, width) if rows else []
+    return _table(
+        columns,
+        [
+            (
+                *_counts(row),
+                _set_time(row.delay),
+                time_or_nothing(row.next_start),
+                _marked(time_or_nothing(row.backoff_left)),
+                _marked("paused" if row.paused else NOTHING),
+                _operator(row.set_by),
+            )
+            for row in rows
+        ],
+        width,
+    )
 
 
-def permits(one: Inspection, width: int) -> list[Text]:
-    """Of one scope: who holds, and who waits, in the order of the line."""
-    members = [("holds", member) for member in one.holders]
-    members += [(f"waits, {place}", member) for place, member in enumerate(one.waiters, 1)]
-    rows = [
-        (what, clean(member.node), time_of(member.age), time_of(member.lease_left))
-        for what, member in members
-    ]
+def _permits(row: ScopeRow, width: int) -> list[Text]:
+    """One scope's holders, and its waiters in the order of the line."""
+    members = [("holds", member) for member in row.holders]
+    members += [(f"waits, {place}", member) for place, member in enumerate(row.waiters, 1)]
     columns = [
         Column("permit"),
         Column("node", is_name=True),
         Column("age", right=True),
         Column("lease left", right=True),
     ]
-    return [Text(clean(one.scope), "bold"), *table(columns, rows, width)] if rows else []
+    lines = _table(
+        columns,
+        [
+            (what, clean(member.node), time_of(member.age), time_of(member.lease_left))
+            for what, member in members
+        ],
+        width,
+    )
+    return [Text(clean(row.scope), "bold"), *lines] if lines else []
 
 
-def of_nodes(seen: Sequence[Inspection], width: int) -> list[Text]:
+def _nodes(rows: Sequence[NodeRow], width: int) -> list[Text]:
     titles = ("held", "waiting", "scopes", "oldest", "longest", "lease left")
     columns = [Column("node", is_name=True), *(Column(title, right=True) for title in titles)]
-    rows = [
-        (
-            clean(one.node),
-            str(len(one.holders)),
-            str(len(one.waiters)),
-            str(len(one.scopes)),
-            time_or_nothing(one.oldest),
-            time_or_nothing(one.longest_wait),
-            time_of(one.lease_left),
-        )
-        for one in by_node(seen)
-    ]
-    return table(columns, rows, width) if rows else []
+    return _table(
+        columns,
+        [
+            (
+                clean(row.node),
+                str(row.held),
+                str(row.waiting),
+                str(row.scopes),
+                time_or_nothing(row.oldest),
+                time_or_nothing(row.longest_wait),
+                time_of(row.lease_left),
+            )
+            for row in rows
+        ],
+        width,
+    )
 
 
-def patterns(rules: Sequence[Rule], width: int) -> list[Text]:
-    """What operators have set for all hosts below one; of a scope, its row says it."""
+def _patterns(rows: Sequence[RuleRow], width: int) -> list[Text]:
+    """What operators have set for all hosts below one; a scope's own row shows its rule."""
     columns = [
         Column("pattern", is_name=True),
         Column("limit", right=True),
@@ -105,21 +148,95 @@ def patterns(rules: Sequence[Rule], width: int) -> list[Text]:
         Column("paused"),
         Column("set by", is_name=True),
     ]
-    rows = [
-        (
-            clean(rule.name),
-            NOTHING if rule.concurrency is None else limit_word(rule.concurrency),
-            NOTHING if rule.delay is None else set_time(rule.delay),
-            _marked("paused") if rule.paused else NOTHING,
-            _operator(rule.by),
-        )
-        for rule in rules
-    ]
+    return _table(
+        columns,
+        [
+            (
+                clean(row.name),
+                limit_word(row.limit, row.unlimited),
+                _set_time(row.delay),
+                _marked("paused" if row.paused else NOTHING),
+                _operator(row.set_by),
+            )
+            for row in rows
+        ],
+        width,
+    )
+
+
+def _table(columns: Sequence[Column], rows: Sequence[Row], width: int) -> list[Text]:
     return table(columns, rows, width) if rows else []
 
 
+# `watch` ----------------------------------------------------------------------------------------
+
+LIVE_COLUMNS = (
+    Column("scope", is_name=True),
+    Column("held", right=True),
+    Column(""),
+    Column("waiting", right=True),
+    Column("longest", right=True),
+    Column("rate", right=True),
+    Column(""),
+    Column("", is_spare=True),
+)
+
+
+def _totals(totals: Totals, scopes: int, server: str, width: int) -> Text:
+    sums = (
+        f"{count(scopes, 'scope')}  {totals.held:,} held  {totals.waiting:,} waiting  "
+        f"{totals.rate or 0.0:.1f}/s"
+    )
+    name = shortened(server, max(0, width - len(sums) - 2))
+    return Text(name.ljust(max(0, width - len(sums)))).append(sums, "bold")
+
+
+def _last_line(hidden: int, problem: str) -> Text:
+    if problem:
+        return Text(problem, "bold red")
+    more = f"and {count(hidden, 'scope')} more; " if hidden > 0 else ""
+    return Text(f"{more}q quits", "dim")
+
+
+def _live_row(track: Track, width: int) -> Row:
+    row = track.row
+    length = SAMPLES if width >= WIDE + 2 * SAMPLES else 8 if width < WIDE else 16
+    scope, held, waiting, longest = _counts(row)
+    return [
+        scope,
+        Text(held, "yellow" if row.waiting else ""),
+        Text(sparkline(track.held, max(*track.held, row.limit or 0), length), "green"),
+        waiting,
+        longest,
+        f"{row.rate or 0.0:.1f}/s",
+        Text(sparkline(track.rates, max(track.rates, default=0.0), length), "cyan"),
+        _why_idle(row),
+    ]
+
+
+def _why_idle(row: ScopeRow) -> Text | str:
+    """The one thing that says most of why nothing starts just now."""
+    if row.paused:
+        return _marked("paused")
+    if row.backoff_left:
+        return _marked(f"backoff {time_of(row.backoff_left)}")
+    return f"every {set_time(row.delay)}" if row.delay else NOTHING
+
+
+# Both -------------------------------------------------------------------------------------------
+
+
+def _counts(row: ScopeRow) -> tuple[str, str, str, str]:
+    """The cells that both have."""
+    return clean(row.scope), held_of(row), str(row.waiting), time_or_nothing(row.longest_wait)
+
+
+def _set_time(seconds: float | None) -> str:
+    return NOTHING if seconds is None else set_time(seconds)
+
+
 def _marked(word: str) -> Text | str:
-    """What keeps a site from going on."""
+    """In the colour of what keeps a site from going on."""
     return word if word == NOTHING else Text(word, "yellow")
 
 

@@ -8,7 +8,6 @@ import os
 import signal
 import sys
 import termios
-import time
 import tty
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -17,70 +16,72 @@ from typing import TYPE_CHECKING
 from semaphore_middleware.console.cli.connect import (
     CommandError,
     Status,
-    check_rich,
-    name_of,
-    session,
+    admin_of,
+    check_installed,
 )
 from semaphore_middleware.console.cli.formatting import time_of
-from semaphore_middleware.errors import ServerUnreachableError
+from semaphore_middleware.console.poller import Poller
+from semaphore_middleware.console.snapshot import EMPTY
 
 if TYPE_CHECKING:
     from rich.console import Console
     from scrapy.settings import BaseSettings
 
-    from semaphore_middleware.core.semaphore import FairSemaphore
-
-PACE = 0.5  # seconds from one look at the server to the next
-SHARE = 0.2  # of the time that looking may take, however many scopes there are
-SLOWEST = 5.0  # seconds from one look to the next, all the same
-LATE = 2.0  # seconds after which an answer that has not come is worth a word
-TICK = 1.0  # seconds after which the screen is drawn anew although nothing is new
+INTERVAL_S = 0.5  # from one survey of the server to the next
+REDRAW_S = 1.0  # after which the screen is drawn anew although nothing is new
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
+    """Describe `watch`, which has no options of its own."""
     parser.description = (
         "Show live who holds permits and who waits, twice a second: the sites with the longest "
         "lines, as many as fit. Of each: how much of its limit is held, and the permits granted a "
-        "second, as they are and how they were; 'paused', 'quiet' where the site said \"not now\", "
-        "and 'every' where starts are spaced. q or Ctrl-C quits."
+        "second, as they are and how they were; 'paused'; 'backoff' where nothing starts for a "
+        "while because the site said \"not now\"; and 'every' where starts are spaced. q or "
+        "Ctrl-C quits."
     )
 
 
 def run(settings: BaseSettings, _options: argparse.Namespace) -> int:
+    """Show it until the user quits."""
     if not sys.stdout.isatty():
         raise CommandError("watch needs a terminal; see 'status'", Status.WRONG)
-    check_rich()
+    check_installed("rich")
     asyncio.run(_run(settings))
     return Status.DONE
 
 
 async def _run(settings: BaseSettings) -> None:
-    from semaphore_middleware.console.cli.output import Paper
+    from semaphore_middleware.console.cli.output import Output
 
-    async with session(settings) as semaphore:
-        await Watch(semaphore, Paper()).run()
+    async with admin_of(settings) as admin:
+        await admin.rules()  # a server that is not there is an error now, and shown later
+        poller = Poller(admin, INTERVAL_S)
+        try:
+            await Watch(poller, admin.server, Output()).run()
+        finally:
+            await poller.stop()
 
 
 class Watch:
-    """Looks and draws until the user has seen enough."""
+    """The screen and the keyboard, until the user quits. `server` is its address, to be shown."""
 
-    def __init__(self, semaphore: FairSemaphore, console: Console) -> None:
+    def __init__(self, poller: Poller, server: str, console: Console) -> None:
         from rich.live import Live
 
-        from semaphore_middleware.console.rates import Board
+        from semaphore_middleware.console.cli.history import History
 
-        self._semaphore = semaphore
-        self._server = name_of(semaphore)
-        self._board = Board()
-        self._trouble = ""
-        self._asked_at: float | None = None
+        self._poller = poller
+        self._server = server
+        self._history = History()
         self._quit = asyncio.Event()
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
         self._keyboard = Keyboard(self._read_keys)
         self._console = console
         self._live = Live(console=console, screen=True, auto_refresh=False)
 
     async def run(self) -> None:
+        """Show it. Returns when the user quits."""
         tasks = [asyncio.create_task(work()) for work in (self._look, self._draw, self._quit.wait)]
         try:
             with self._terminal():
@@ -94,52 +95,46 @@ class Watch:
                 raise end
 
     async def _look(self) -> None:
+        shown = None
         while True:
-            began = self._asked_at = time.monotonic()
-            try:
-                seen = await self._semaphore.survey()
-            except ServerUnreachableError as error:  # it answers, but not this
-                self._trouble = str(error)
-            else:
-                self._trouble = ""
-                self._board.note(seen, time.monotonic())
-            took = time.monotonic() - began
-            self._asked_at = None
-            self._news.set()
-            await asyncio.sleep(min(SLOWEST, max(PACE, took / SHARE)) - took)
+            await self._poller.next()
+            if self._poller.snapshot is not shown:
+                shown = self._poller.snapshot
+                self._history.note(shown or EMPTY)
+            self._changed.set()
 
     async def _draw(self) -> None:
-        from semaphore_middleware.console.cli.screen import screen
+        from semaphore_middleware.console.cli.tables import screen
 
         while True:
             width, height = self._console.size
-            shown = screen(self._board, self._server, width, height, self._what_is_wrong())
+            totals = (self._poller.snapshot or EMPTY).totals
+            tracks = self._history.tracks
+            shown = screen(tracks, totals, self._server, width, height, self._problem())
             self._live.update(shown, refresh=True)
             with suppress(TimeoutError):
-                async with asyncio.timeout(TICK):
-                    await self._news.wait()
-            self._news.clear()
+                async with asyncio.timeout(REDRAW_S):
+                    await self._changed.wait()
+            self._changed.clear()
 
-    def _what_is_wrong(self) -> str:
-        if self._trouble:
-            return self._trouble
-        waited = 0.0 if self._asked_at is None else time.monotonic() - self._asked_at
-        if waited < LATE:
-            return ""
-        return f"no answer for {time_of(waited)}; this goes on when the server is back"
+    def _problem(self) -> str:
+        if self._poller.error is not None:
+            return f"trying again: {self._poller.error}"
+        late_by = self._poller.late_by
+        return f"no answer for {time_of(late_by)}" if late_by else ""
 
     # The terminal -------------------------------------------------------------------------------
 
     @contextmanager
     def _terminal(self) -> Iterator[None]:
-        """The whole screen and single keys, while this lasts."""
+        """The whole screen, single keys and signals, for the length of the `with`."""
         loop = asyncio.get_running_loop()
         handlers = {
             signal.SIGINT: self._quit.set,
             signal.SIGTERM: self._quit.set,
             signal.SIGHUP: self._quit.set,
-            signal.SIGTSTP: self._step_aside,
-            signal.SIGWINCH: self._news.set,
+            signal.SIGTSTP: self._suspend,
+            signal.SIGWINCH: self._changed.set,
         }
         for number, handler in handlers.items():
             loop.add_signal_handler(number, handler)
@@ -152,39 +147,40 @@ class Watch:
 
     def _read_keys(self) -> None:
         keys = self._keyboard.read()
-        if not keys or b"q" in keys.lower():  # nothing: the terminal is gone
+        if not keys or b"q" in keys.lower():  # no keys: the terminal is gone
             self._quit.set()
 
-    def _step_aside(self) -> None:
-        """Ctrl-Z: the shell gets the terminal as it was, and we have it again after `fg`."""
-        with self._keyboard.let_go():
+    def _suspend(self) -> None:
+        """On Ctrl-Z: give the terminal to the shell as it was, and take it back after `fg`."""
+        with self._keyboard.released():
             self._live.stop()
             os.kill(os.getpid(), signal.SIGSTOP)
         self._live.start()
-        self._news.set()
+        self._changed.set()
 
 
 class Keyboard:
-    """Calls `on_key` when a key was pressed, be it not Enter; Ctrl-C stays a signal."""
+    """Calls `on_key` at each key, without waiting for Enter; Ctrl-C stays a signal."""
 
     def __init__(self, on_key: Callable[[], None]) -> None:
         self._on_key = on_key
         self._file = sys.stdin.fileno()
-        self._as_it_was = termios.tcgetattr(self._file) if sys.stdin.isatty() else None
+        self._modes_before = termios.tcgetattr(self._file) if sys.stdin.isatty() else None
 
     def __enter__(self) -> None:
-        if self._as_it_was is not None:
+        if self._modes_before is not None:
             tty.setcbreak(self._file)
             asyncio.get_running_loop().add_reader(self._file, self._on_key)
 
     def __exit__(self, *_: object) -> None:
-        if self._as_it_was is not None:
+        if self._modes_before is not None:
             asyncio.get_running_loop().remove_reader(self._file)
             with suppress(termios.error):  # the terminal is gone
-                termios.tcsetattr(self._file, termios.TCSADRAIN, self._as_it_was)
+                termios.tcsetattr(self._file, termios.TCSADRAIN, self._modes_before)
 
     @contextmanager
-    def let_go(self) -> Iterator[None]:
+    def released(self) -> Iterator[None]:
+        """The terminal as it was before, for the length of the `with`."""
         self.__exit__()
         try:
             yield
@@ -192,4 +188,5 @@ class Keyboard:
             self.__enter__()
 
     def read(self) -> bytes:
+        """The keys pressed since the last call; empty if the terminal is gone."""
         return os.read(self._file, 100)

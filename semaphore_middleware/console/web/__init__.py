@@ -1,1 +1,1 @@
-"""The page of `scrapy semaphore serve`: its server, and what browsers load."""
+"""The page of `scrapy semaphore serve`: its server, and the files that browsers load."""

@@ -1,38 +1,41 @@
-"""What people with the token ask for, as one small JSON object each."""
+"""What may be changed from the page, as one small JSON object each."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable
 
-from semaphore_middleware.core.semaphore import FairSemaphore
+from semaphore_middleware.core.admin import Admin
 from semaphore_middleware.errors import SettingsError
 
-DEEDS = ("limit", "pause", "resume", "reset")
+ACTIONS = ("limit", "pause", "resume", "reset")
 
 
-def read_order(semaphore: FairSemaphore, body: bytes) -> Callable[[], Awaitable[None]]:
-    """What is to be done. Raises `SettingsError`; bad limits do when it is done."""
+def read_action(admin: Admin, body: bytes) -> Callable[[], Awaitable[None]]:
+    """The change that a request's body asks for; calling it makes the change.
+
+    Raises `SettingsError`; a limit that is not allowed raises it when the change is made.
+    """
     try:
-        order = json.loads(body)
+        request = json.loads(body)
     except (ValueError, RecursionError):
-        order = None
-    if not isinstance(order, dict):
-        raise SettingsError('the body is not a JSON object, like {"do": "pause", "name": "…"}')
-    unknown = [key for key in order if key not in ("do", "name", "limit")]
+        request = None
+    if not isinstance(request, dict):
+        raise SettingsError('the body is not a JSON object, like {"action": "pause", "name": "…"}')
+    unknown = [key for key in request if key not in ("action", "name", "limit")]
     if unknown:
-        raise SettingsError(f"unknown key {unknown[0]!r}; allowed are 'do', 'name' and 'limit'")
-    deed, name = order.get("do"), order.get("name", "")
-    if deed not in DEEDS:
-        raise SettingsError(f"do = {deed!r}: allowed is one of {', '.join(DEEDS)}")
-    if (deed == "limit") != ("limit" in order):
-        raise SettingsError("a 'limit' belongs to the deed 'limit', and to no other")
+        raise SettingsError(f"unknown key {unknown[0]!r}; allowed are 'action', 'name' and 'limit'")
+    action, name = request.get("action"), request.get("name", "")
+    if action not in ACTIONS:
+        raise SettingsError(f"action = {action!r}: allowed is one of {', '.join(ACTIONS)}")
+    if (action == "limit") != ("limit" in request):
+        raise SettingsError("a 'limit' belongs to the action 'limit', and to no other")
     if isinstance(name, str):
         try:
             name.encode()
         except UnicodeEncodeError:
             raise SettingsError(f"the limit of {name!r}: not a text that can be sent") from None
-    if deed == "limit":
-        return lambda: semaphore.configure(name, order["limit"])
-    change = {"pause": semaphore.pause, "resume": semaphore.resume, "reset": semaphore.reset}[deed]
+    if action == "limit":
+        return lambda: admin.configure(name, request["limit"])
+    change = {"pause": admin.pause, "resume": admin.resume, "reset": admin.reset}[action]
     return lambda: change(name)

@@ -1,4 +1,4 @@
-"""Who may look, and who may steer."""
+"""Who may see the page, and who may change limits from it."""
 
 from __future__ import annotations
 
@@ -10,41 +10,47 @@ from urllib.parse import urlsplit
 from semaphore_middleware.errors import SettingsError
 
 
-class Guard:
-    """`host` is where the page's server listens, `token` what lets people steer; None: nobody."""
+class Auth:
+    """Checks of requests' headers.
+
+    `host` is where the page's server listens. `token` is what changes need; without one nobody can
+    make any. Raises `SettingsError` for a token that no header can carry.
+    """
 
     def __init__(self, host: str, token: str | None) -> None:
-        # Headers of browsers carry nothing else unharmed.
         if token is not None and not re.fullmatch(r"[!-~]+", token):
             raise SettingsError("the token: allowed are letters, digits and signs, and no spaces")
         self._token = token
-        self._loopback = is_loopback(host)
+        self._loopback = _is_loopback(host)
         self._host = host
 
     @property
-    def steering(self) -> bool:
+    def allows_changes(self) -> bool:
+        """Whether there is a token at all."""
         return self._token is not None
 
-    def may_look(self, host: str | None) -> bool:
-        """By the Host header. A strange site whose name was made to lead to this machine must not
-        read what only this machine's users are to see (DNS rebinding); its name gives it away.
+    def may_see(self, host: str | None) -> bool:
+        """Check the Host header.
+
+        A strange site whose name was made to lead to this machine (DNS rebinding) must not read
+        what is only for this machine's users; the name gives it away.
         """
         if not self._loopback:
             return True
-        name = _host_of(host)
-        return name is not None and (name == self._host or is_loopback(name))
+        name = _name_in(host)
+        return name is not None and (name == self._host or _is_loopback(name))
 
-    def may_steer(self, authorization: str | None, origin: str | None, host: str | None) -> bool:
-        """By the token; and no other site may try, even if its visitor has told it the token."""
+    def may_change(self, authorization: str | None, origin: str | None, host: str | None) -> bool:
+        """Check the token, and that no other site's page asks, even if it has learned the token."""
         if self._token is None:
             return False
-        if origin is not None and (not host or urlsplit(origin).netloc != host):
+        if origin is not None and (not host or _netloc_of(origin) != host):
             return False
-        said = (authorization or "").encode("utf-8", "surrogateescape")
-        return hmac.compare_digest(said, f"Bearer {self._token}".encode())
+        given = (authorization or "").encode("utf-8", "surrogateescape")
+        return hmac.compare_digest(given, f"Bearer {self._token}".encode())
 
 
-def is_loopback(host: str) -> bool:
+def _is_loopback(host: str) -> bool:
     if host == "localhost":
         return True
     try:
@@ -53,9 +59,16 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def _host_of(header: str | None) -> str | None:
+def _name_in(host: str | None) -> str | None:
     """The name in a Host header. The port may be another: a tunnel's other end."""
     try:
-        return urlsplit(f"//{header}").hostname if header else None
+        return urlsplit(f"//{host}").hostname if host else None
+    except ValueError:
+        return None
+
+
+def _netloc_of(origin: str) -> str | None:
+    try:
+        return urlsplit(origin).netloc
     except ValueError:
         return None

@@ -1,20 +1,39 @@
-"""The page's HTTP server: Twisted's, which Scrapy brings. What it answers is in `answers.py`."""
+"""The page's HTTP server: its routes, and what every answer has in common."""
 
 from __future__ import annotations
 
-import asyncio
+import json
 import logging
 from hashlib import sha1
+from importlib import resources
 from typing import Any
 
-from twisted.web.http import CACHED
-from twisted.web.resource import Resource
-from twisted.web.server import NOT_DONE_YET, Request, Site
+from aiohttp import web
+from aiohttp.typedefs import Handler
 
-from semaphore_middleware.console.web.answers import MOST, Answer, Answers, Asked
+from semaphore_middleware.console.poller import Poller
+from semaphore_middleware.console.snapshot import EMPTY
+from semaphore_middleware.console.web.actions import read_action
+from semaphore_middleware.console.web.auth import Auth
+from semaphore_middleware.console.web.view import View, show
+from semaphore_middleware.core.admin import Admin
+from semaphore_middleware.errors import SemaphoreError, ServerUnreachableError, SettingsError
 
 logger = logging.getLogger(__name__)
 
+INTERVAL_S = 1.0  # from one survey of the server to the next
+MAX_BODY = 10_000  # bytes of a request
+SHUTDOWN_TIMEOUT_S = 0.5  # that requests under way may take when the command ends
+SCRIPT = "text/javascript; charset=utf-8"
+FILES = {
+    "index.html": "text/html; charset=utf-8",
+    "style.css": "text/css; charset=utf-8",
+    "script.js": SCRIPT,
+    "table.js": SCRIPT,
+    "actions.js": SCRIPT,
+    "draw.js": SCRIPT,
+    "icon.svg": "image/svg+xml",
+}
 HEADERS = {
     "Server": "scrapy-semaphore",
     # Nothing from elsewhere and nothing inline.
@@ -30,80 +49,130 @@ HEADERS = {
 }
 
 
-class PageRequest(Request):
-    """A request whose body cannot fill the memory."""
-
-    def handleContentChunk(self, data: bytes) -> None:  # noqa: N802 - Twisted's name
-        content: Any = self.content
-        content.write(data[: MOST + 1 - content.tell()])
-
-
-class PageSite(Site):
-    def __init__(self, answers: Answers) -> None:
-        self._page = Page(answers)
-        super().__init__(  # type: ignore[no-untyped-call]  # Twisted has types for some
-            self._page, requestFactory=PageRequest, timeout=60, parsePOSTFormSubmission=False
-        )
-
-    def log(self, request: object) -> None:
-        """Not a line for each second of each browser."""
-
-    async def stop(self) -> None:
-        await self._page.stop()
-
-
-class Page(Resource):
-    isLeaf = True  # noqa: N815 - Twisted's name
-
-    def __init__(self, answers: Answers) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # Twisted has types for some
-        self._answers = answers
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    async def stop(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._answers.stop()
-
-    def render(self, request: Any) -> int:
-        task = asyncio.ensure_future(self._serve(request))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        # A browser that is gone need not be answered.
-        request.notifyFinish().addErrback(lambda _: task.cancel())
-        return NOT_DONE_YET
-
-    async def _serve(self, request: Any) -> None:
-        try:
-            answer = await self._answers.to(_read(request))
-        except Exception:
-            logger.exception("This should not happen; the request is answered with an error.")
-            answer = Answer.error(500, "something went wrong; the command's log has more")
-        request.setResponseCode(answer.status)
-        for name, value in {**HEADERS, **answer.headers}.items():
-            request.setHeader(name, value)
-        tag = f'"{sha1(answer.body, usedforsecurity=False).hexdigest()}"'
-        cached = answer.status == 200 and request.setETag(tag.encode()) is CACHED
-        if answer.body and not cached:
-            request.setHeader("Content-Type", answer.type)
-            request.setHeader("Content-Length", str(len(answer.body)))
-            request.write(answer.body)
-        request.finish()
-
-
-def _read(request: Any) -> Asked:
-    return Asked(
-        request.method.decode("ascii", "replace"),
-        request.path.decode("ascii", "replace"),
-        {_text(name): _text(values[-1]) for name, values in request.args.items()},
-        request.content.read(),
-        host=request.getHeader("Host"),
-        origin=request.getHeader("Origin"),
-        authorization=request.getHeader("Authorization"),
-        type=request.getHeader("Content-Type"),
+def make_runner(admin: Admin, auth: Auth) -> web.AppRunner:
+    """The page's server, not listening yet. `admin` looks at the Redis server, and changes it."""
+    page = Page(admin, auth)
+    app = web.Application(middlewares=[page.answer], client_max_size=MAX_BODY)
+    app.add_routes([web.get(f"/{name}", page.file) for name in FILES])
+    app.add_routes([web.get("/", page.file), web.get("/state.json", page.state)])
+    if auth.allows_changes:
+        app.add_routes([web.post("/token", page.token), web.post("/actions", page.action)])
+    app.on_cleanup.append(page.stop)
+    return web.AppRunner(
+        app,
+        access_log=None,  # not a line for each second of each browser
+        handle_signals=False,
+        shutdown_timeout=SHUTDOWN_TIMEOUT_S,
     )
 
 
-def _text(raw: bytes) -> str:
-    return raw.decode("utf-8", "replace")
+class Page:
+    """What the page's server answers."""
+
+    def __init__(self, admin: Admin, auth: Auth) -> None:
+        self._admin = admin
+        self._auth = auth
+        self._poller = Poller(admin, INTERVAL_S)
+        directory = resources.files("semaphore_middleware.console.web").joinpath("static")
+        self._files = {name: directory.joinpath(name).read_bytes() for name in FILES}
+
+    async def stop(self, _: web.Application) -> None:
+        """End the survey that is under way."""
+        await self._poller.stop()
+
+    @web.middleware
+    async def answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Check the Host header, and give every answer its headers; errors are JSON objects."""
+        try:
+            response = await self._checked(request, handler)
+        except web.HTTPMethodNotAllowed as error:
+            allow = ", ".join(sorted(error.allowed_methods))
+            response = _error(405, f"allowed: {allow}", {"Allow": allow})
+        except web.HTTPNotFound:
+            response = _error(404, "there is nothing here")
+        except web.HTTPRequestEntityTooLarge:
+            response = _error(413, f"the body is larger than {MAX_BODY} bytes")
+        except web.HTTPException as error:
+            response = _error(error.status, error.reason)
+        except Exception:
+            logger.exception("This should not happen; the request is answered with an error.")
+            response = _error(500, "something went wrong; the command has printed more")
+        if response.status == 200 and isinstance(response.body, bytes):
+            response.etag = sha1(response.body, usedforsecurity=False).hexdigest()
+            if response.etag in (request.if_none_match or ()):
+                response = web.Response(status=304, headers={"ETag": response.headers["ETag"]})
+        response.headers.update(HEADERS)
+        return response
+
+    async def _checked(self, request: web.Request, handler: Handler) -> web.Response:
+        host = request.headers.get("Host")
+        if not self._auth.may_see(host):
+            return _error(403, f"this page is for its own machine, not for {host!r}")
+        response = await handler(request)
+        assert isinstance(response, web.Response)
+        return response
+
+    async def file(self, request: web.Request) -> web.Response:
+        """One of the page's own files."""
+        name = request.path.removeprefix("/") or "index.html"
+        return web.Response(body=self._files[name], headers={"Content-Type": FILES[name]})
+
+    async def state(self, request: web.Request) -> web.Response:
+        """What there is to see, as the query asks for it."""
+        try:
+            view = View.read(request.query)
+        except SettingsError as error:
+            return _error(400, str(error))
+        snapshot = await self._poller.look()
+        body = {
+            "server": self._admin.server,
+            "problem": self._problem(),
+            "can_change": self._auth.allows_changes,
+            **show(snapshot or EMPTY, view),
+        }
+        return web.json_response(body, dumps=_dumps)
+
+    async def token(self, request: web.Request) -> web.Response:
+        """Whether this is the right token."""
+        return self._forbidden(request) or web.Response(status=204)
+
+    async def action(self, request: web.Request) -> web.Response:
+        """Change something."""
+        if forbidden := self._forbidden(request):
+            return forbidden
+        body = await request.read()
+        if request.content_type != "application/json":
+            return _error(415, "the body must be application/json")
+        try:
+            await read_action(self._admin, body)()
+        except SettingsError as error:
+            return _error(400, str(error))
+        except SemaphoreError as error:
+            return _error(503, f"the Redis server does not serve: {error}")
+        return web.Response(status=204)
+
+    def _forbidden(self, request: web.Request) -> web.Response | None:
+        headers = request.headers
+        may = self._auth.may_change(
+            headers.get("Authorization"), headers.get("Origin"), headers.get("Host")
+        )
+        return None if may else _error(403, "this is not the token that the command was given")
+
+    def _problem(self) -> str | None:
+        """Why what is shown is not new; None: it is."""
+        error = self._poller.error
+        if isinstance(error, ServerUnreachableError):
+            return f"The Redis server does not answer: {error}."
+        if error is not None:
+            return f"The Redis server does not serve: {error}."
+        if self._poller.snapshot is None or self._poller.late_by:
+            return "The Redis server does not answer."
+        return None
+
+
+def _error(status: int, text: str, headers: dict[str, str] | None = None) -> web.Response:
+    return web.json_response({"error": text}, status=status, headers=headers, dumps=_dumps)
+
+
+def _dumps(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))

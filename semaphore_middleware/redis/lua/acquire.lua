@@ -1,4 +1,4 @@
--- Joins the line for each permit, or says again what became of it. Safe to send twice.
+-- Queues for each permit, or says again what became of it. Safe to send twice.
 -- Keys, arguments and reply: see the prelude.
 
 return for_each_scope(function(scope)

@@ -1,5 +1,5 @@
--- Forgets that a site has said "not now", and nothing else of what its answers have taught.
--- KEYS: state. ARGV: none. Reply: whether there was anything to forget.
+-- Clears a site's backoff, and nothing else of what its answers have taught.
+-- KEYS: state. ARGV: none. Reply: 1 if there was anything to clear, else 0.
 
 local learnt = redis.call('HGET', KEYS[1], 'learnt')
 if not learnt then return 0 end

@@ -1,10 +1,10 @@
--- Looks at a scope and changes nothing.
+-- Reads a scope and changes nothing.
 -- KEYS: held, line, waiting, state, epoch, rules. ARGV: the clock's longest step (ms).
--- Reply: limit in force (0: idle, and no operator has set one), the limit it grows back to where it
---        is adaptive; delay; how long until the next start may be, and how long the site is quiet (ms);
---        the pause that a next incident would begin with (ms); 1 if paused; who set the limit (empty:
---        the nodes' settings); grants since the scope was idle; holders, waiters in the order of the line; each of them as
---        id, age (ms; of a waiter since it asked, of a holder since its grant), lease left (ms).
+-- Reply: the limit in force (0: idle, and no operator has set one); the most that it may grow to, if
+--        it is adaptive; the delay (ms); time until the next start, and until the backoff ends (ms); the
+--        last backoff that the site did not set itself (ms); 1 if paused; which operator has set a rule
+--        (empty: none); grants since the scope was idle; holders; waiters in the order of the queue.
+--        Each holder and waiter is: id, age (ms, since its grant or since it asked), lease left (ms).
 
 local wall, clock = unpack(redis.call('HMGET', KEYS[5], 'wall', 'clock'))
 local now = clock and bucket_clock(wall, clock, tonumber(ARGV[1])) or WALL

@@ -1,5 +1,5 @@
--- Lengthens the leases of held permits. One that the server does not know is lost, unless the
--- server has just begun a life: then it is written down again, above the limit if need be.
+-- Extends the leases of held permits. A permit that the server does not know is lost, except during
+-- the recovery wait: then it is recorded again, above the limit if need be.
 -- Safe to send twice. Keys, arguments and reply: see the prelude.
 
 return for_each_scope(function(scope)
@@ -16,7 +16,7 @@ return for_each_scope(function(scope)
   end
   lengthen(scope, 'held', alive)
   if #claimed > 0 then
-    leave(scope, claimed) -- where an old snapshot still has it, in line or with a lease that is over
+    leave(scope, claimed) -- an old snapshot may have it in the queue, or with an expired lease
     lengthen(scope, 'held', claimed)
     count(scope, 'held', #claimed)
     for _, id in ipairs(claimed) do

@@ -1,5 +1,5 @@
--- Gives permits back, and tells what the site answered to the requests under them. Safe to send
--- twice: what is said of permits that are all back already is not heard again.
+-- Gives permits back, with feedback on the requests made under them. Safe to send twice: feedback on
+-- permits that have all been given back already is ignored.
 -- Keys, arguments and reply: see the prelude.
 
 return for_each_scope(function(scope)

@@ -11,7 +11,7 @@ import pytest
 
 from semaphore_middleware.console.cli.connect import Status
 from semaphore_middleware.console.cli.semaphore import EXIT_STATUSES
-from semaphore_middleware.console.snapshot import as_json
+from semaphore_middleware.console.snapshot import Snapshot, as_json
 from semaphore_middleware.model.inspection import Inspection, Member
 from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.model.rules import Rule
@@ -88,7 +88,10 @@ def keys_of(what: str) -> list[str]:
 
 def test_the_keys_of_the_json_are_those_of_the_page() -> None:
     member = Member("n:1", 1, 1)
-    shown: dict[str, Any] = as_json([Inspection("s", 1, (member,), (member,))], [Rule("s", "me")])
+    snapshot = Snapshot.of([Inspection("s", 1, (member,), (member,))], [Rule("s", "me")])
+    shown: dict[str, Any] = as_json(snapshot)
+    assert list(shown) == ["totals", "scopes", "nodes", "rules"]
+    assert list(shown["totals"]) == keys_of("totals")
     (scope,), (node,), (rule,) = shown["scopes"], shown["nodes"], shown["rules"]
     assert list(scope) == keys_of("scope")
     assert list(scope["holders"][0]) == keys_of("holder, waiter") == list(scope["waiters"][0])

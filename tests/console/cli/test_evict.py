@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from semaphore_middleware import FairSemaphore, PermitLostError
+from semaphore_middleware.core.admin import Admin
 from tests.support.cli import LONG, SITE, Terminal, semaphore, three_nodes
 from tests.support.nodes import AGES, PATIENCE, Caller, Outside, eventually, in_asyncio
 from tests.support.servers import RedisServer
@@ -38,7 +39,7 @@ async def test_limits_stay_as_the_nodes_have_them(server: RedisServer) -> None:
             await dead.acquire(SITE, 3)
         other = await Caller.join(server, "other")
         assert (await other.acquire(SITE, 1, 2, 3, 4, limit=3)).granted == ()
-        async with FairSemaphore(server.url) as operator:
+        async with Admin(server.url) as operator:
             assert await operator.evict(dead.node) == (3, 0)
             seen = await operator.inspect(SITE)
         assert (seen.limit, seen.limit_max, seen.delay) == (3, 3, 0)
@@ -50,7 +51,7 @@ async def test_more_than_one_call_can_carry_goes_back_too(server: RedisServer) -
     dead = await Caller.join(server, "dead")
     for start in range(0, 1500, 500):
         await dead.acquire(SITE, *range(start, start + 500), limit=600)
-    async with FairSemaphore(server.url) as operator:
+    async with Admin(server.url) as operator:
         assert await operator.evict("dead") == (600, 900)
         assert await operator.survey() == []
         assert await operator.evict("dead") == (0, 0)
@@ -65,7 +66,7 @@ async def test_a_living_node_loses_its_permits_at_its_next_renewal_and_its_work_
         with pytest.raises(PermitLostError):
             async with living.permit(SITE, 1):
                 waiting = [asyncio.create_task(living.acquire(SITE, 1))]
-                async with FairSemaphore(server.url) as operator:
+                async with Admin(server.url) as operator:
 
                     async def in_line() -> bool:
                         return bool((await operator.inspect(SITE)).waiters)
@@ -131,7 +132,7 @@ async def test_a_name_s_beginning_is_enough_if_only_one_node_has_it(
     await three_nodes(server)
     before = outside.dump()
     several = await semaphore(server, "evict", "t", "--yes")
-    assert several == (2, "", "scrapy semaphore: 't' is how several begin: three, two\n")
+    assert several == (2, "", "scrapy semaphore: 't' matches several nodes: three, two\n")
     nobody = await semaphore(server, "evict", "four", "--yes")
     assert nobody.status == 4
     assert nobody.err == (

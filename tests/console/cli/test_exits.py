@@ -15,7 +15,7 @@ from scrapy.settings import Settings
 from semaphore_middleware import FairSemaphore
 from semaphore_middleware.console.cli.semaphore import VERBS
 from semaphore_middleware.redis import embedded
-from tests.support.cli import SITE, command, semaphore, three_nodes
+from tests.support.cli import SITE, Terminal, command, semaphore, three_nodes
 from tests.support.nodes import PATIENCE, Outside, in_asyncio
 from tests.support.servers import RedisServer, free_port
 
@@ -116,18 +116,17 @@ async def test_a_server_that_hangs_is_given_up(server: RedisServer) -> None:
 @in_asyncio
 async def test_a_server_that_hangs_later_is_given_up(server: RedisServer) -> None:
     """Behind an operator's yes, for example: each step has its end."""
-    from semaphore_middleware.console.cli import connect as session
-    from semaphore_middleware.errors import ServerUnreachableError
-
-    async with FairSemaphore(server.url, lease=3) as opened:
+    await three_nodes(server)
+    terminal = await Terminal(80, 24).start(server, "evict", "one", "-s", "SEMAPHORE_LEASE=3")
+    try:
+        await terminal.has_drawn("[y/N] ")
         server.freeze()
-        before, session.PATIENCE = session.PATIENCE, 1.0
-        try:
-            with pytest.raises(ServerUnreachableError, match=f"lost {server.url}: no answer"):
-                await session.answered(opened, opened.survey())
-        finally:
-            session.PATIENCE = before
-            server.thaw()
+        terminal.press(b"y\n")
+        assert await terminal.ended() == 3
+        assert f"{server.url}: no answer within 0.5 s" in terminal.drawn
+    finally:
+        server.thaw()
+        await terminal.close()
 
 
 @in_asyncio
@@ -183,6 +182,34 @@ async def test_without_rich_only_what_needs_it_fails(server: RedisServer, tmp_pa
     assert ran == (2, "", f"{SAYS}{needs}\n")
     for arguments in (("status", "--json"), ("pause", SITE), ("evict", "one", "--yes")):
         assert (await semaphore(server, *arguments, environment=bare)).status == 0
+
+
+@in_asyncio
+async def test_without_aiohttp_only_the_page_fails(server: RedisServer, tmp_path: Path) -> None:
+    await three_nodes(server)
+    (tmp_path / "aiohttp.py").write_text("raise ImportError")
+    bare = {"PYTHONPATH": str(tmp_path)}
+    ran = await semaphore(server, "serve", environment=bare)
+    assert ran == (2, "", f"{SAYS}this needs aiohttp: pip install 'scrapy-semaphore[commands]'\n")
+    for arguments in (("status",), ("pause", SITE)):
+        assert (await semaphore(server, *arguments, environment=bare)).status == 0
+
+
+@in_asyncio
+async def test_a_limit_takes_about_ten_commands_and_no_subscription(server: RedisServer) -> None:
+    await three_nodes(server)
+    with server.client() as client, client.monitor() as monitor:
+        client.ping()
+        assert (await semaphore(server, "limit", SITE, "2")).status == 0
+        client.echo("end")
+        sent: list[str] = []
+        while not sent or sent[-1] != "ECHO end":
+            seen = monitor.next_command()
+            if seen["client_type"] != "lua":  # a script's own commands are not sent
+                sent.append(seen["command"])
+    ours = sent[sent.index("PING") + 1 : -1]
+    assert len(ours) <= 14, ours  # eight of them connect, two load a script that is not there yet
+    assert not any("SUBSCRIBE" in command for command in ours)
 
 
 @in_asyncio

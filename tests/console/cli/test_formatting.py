@@ -14,6 +14,7 @@ from semaphore_middleware.console.cli.formatting import (
     without_letters,
 )
 from semaphore_middleware.console.cli.output import Column, shortened, table
+from semaphore_middleware.console.snapshot import ScopeRow
 from semaphore_middleware.model.inspection import Inspection
 from semaphore_middleware.model.rules import LIMITLESS
 
@@ -50,12 +51,18 @@ def test_one_is_not_many() -> None:
 
 @pytest.mark.parametrize(
     ("limit", "most", "shown"),
-    [(None, None, "0/-"), (3, 3, "0/3"), (2, 8, "0/2 (8)"), (LIMITLESS, LIMITLESS, "0/∞")],
+    [
+        (None, None, "0/-"),
+        (3, 3, "0/3"),
+        (2, 8, "0/2 (8)"),
+        (5, LIMITLESS, "0/5 (∞)"),
+        (LIMITLESS, LIMITLESS, "0/∞"),
+    ],
 )
 def test_a_limit_that_adapts_shows_what_it_may_grow_to(
     limit: int | None, most: int | None, shown: str
 ) -> None:
-    assert held_of(Inspection("s", limit, (), (), most)) == shown
+    assert held_of(ScopeRow.of(Inspection("s", limit, (), (), most))) == shown
 
 
 @pytest.mark.parametrize("width", range(3, 40))

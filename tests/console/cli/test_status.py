@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from semaphore_middleware import FairSemaphore
+from semaphore_middleware.console.snapshot import scope_id
+from semaphore_middleware.core.admin import Admin
 from tests.support.cli import (
     LONG,
     OLD,
@@ -85,7 +87,7 @@ async def test_what_stands_behind_an_option_is_a_scope_too(server: RedisServer) 
 @in_asyncio
 async def test_rules_show_who_set_them(server: RedisServer) -> None:
     await three_nodes(server)
-    async with FairSemaphore(server.url, node="alice@desk") as operator:
+    async with Admin(server.url, name="alice@desk") as operator:
         await operator.configure(SITE, {"concurrency": None, "delay": 0.25})
         await operator.configure("*.edu", 5)
         await operator.pause("*.edu")
@@ -103,7 +105,7 @@ pattern  limit  delay  paused  set by
     )
     # A pattern has its rule, be no host below it in use; and what fits none shows none.
     assert (await semaphore(server, "status", SITE, "--nodes")).out.count("*.edu") == 0
-    async with FairSemaphore(server.url) as operator:
+    async with Admin(server.url) as operator:
         await operator.pause("*.museum")
     ran = await semaphore(server, "status", "*.museum")
     assert (ran.status, ran.lines[1].split()[:4]) == (0, ["*.museum", "-", "-", "paused"])
@@ -125,33 +127,37 @@ async def test_what_a_site_has_asked_for_and_when_it_starts_next_is_shown(
 async def test_an_empty_server_is_said_to_be_one(server: RedisServer) -> None:
     assert await semaphore(server, "status") == (0, "No scope is in use.\n", "")
     ran = await semaphore(server, "status", "--json")
-    assert json.loads(ran.out) == {"scopes": [], "nodes": [], "rules": []}
+    nothing = {"scopes": 0, "nodes": 0, "held": 0, "waiting": 0, "longest_wait": None, "rate": None}
+    assert json.loads(ran.out) == {"totals": nothing, "scopes": [], "nodes": [], "rules": []}
 
 
 @in_asyncio
 async def test_json_has_the_keys_that_are_documented(server: RedisServer) -> None:
     await three_nodes(server)
-    async with FairSemaphore(server.url, node="alice@desk") as operator:
+    async with Admin(server.url, name="alice@desk") as operator:
         await operator.configure("*.org", {"concurrency": 2, "delay": 0.25})
-        name = operator.node
     ran = await semaphore(server, "status", "--json", SITE)
     shown = json.loads(ran.out)
     (scope,) = shown["scopes"]
+    assert OLD <= shown["totals"].pop("longest_wait") < OLD + AGES
+    assert shown["totals"] == {"scopes": 1, "nodes": 3, "held": 2, "waiting": 3, "rate": None}
     members = [*scope.pop("holders"), *scope.pop("waiters")]
     assert OLD <= scope.pop("longest_wait") < OLD + AGES
     assert scope == {
+        "id": scope_id(SITE),
         "scope": SITE,
         "held": 2,
         "limit": 2,
-        "most": 2,
+        "limit_max": 2,
         "unlimited": False,
         "waiting": 3,
+        "rate": None,
         "delay": 0.25,
         "next_start": None,
-        "quiet": None,
-        "backoff": None,
+        "backoff_left": None,
+        "backoff_last": None,
         "paused": False,
-        "set_by": name,
+        "set_by": "alice@desk",
         "grants": 2,
     }
     assert [m["id"] for m in members] == ["one:1", "two:2", "three:3", "one:11", "two:12"]
@@ -174,7 +180,7 @@ async def test_json_has_the_keys_that_are_documented(server: RedisServer) -> Non
             "jitter": None,
             "adaptive": None,
             "paused": None,
-            "set_by": name,
+            "set_by": "alice@desk",
         }
     ]
 

@@ -1,4 +1,4 @@
-"""What the page's server lets be changed, and by whom."""
+"""What may be changed from the page, and by whom."""
 
 from __future__ import annotations
 
@@ -7,41 +7,42 @@ from typing import Any
 import pytest
 
 from semaphore_middleware import FairSemaphore
-from semaphore_middleware.console.web.answers import MOST
+from semaphore_middleware.console.web.server import MAX_BODY
+from tests.support.nodes import in_asyncio
 from tests.support.servers import RedisServer
-from tests.support.web import TOKEN, on_the_loop, serving
+from tests.support.web import TOKEN, serving
 
 HOST = "www.example.org"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
 
 
-@on_the_loop
+@in_asyncio
 async def test_with_the_token_limits_are_set_and_taken_back(server: RedisServer) -> None:
     async with FairSemaphore(server.url) as node, serving(server) as page:
         await node.acquire(HOST, 2)
-        assert await page.steer(do="limit", name=HOST, limit=5) == (204, "")
-        seen = await node.inspect(HOST)
-        assert (seen.limit, seen.set_by) == (5, page.semaphore.node)
-        assert await page.steer(do="limit", name="*.org", limit={"delay": 1.5}) == (204, "")
-        assert (await node.inspect(HOST)).delay == 1.5
-        assert await page.steer(do="pause", name=HOST) == (204, "")
-        assert (await node.inspect(HOST)).paused
-        assert await page.steer(do="resume", name=HOST) == (204, "")
-        assert not (await node.inspect(HOST)).paused
-        assert await page.steer(do="limit", name=HOST, limit=None) == (204, "")
-        assert (await node.inspect(HOST)).limit == 2**53
+        assert await page.act(action="limit", name=HOST, limit=5) == (204, "")
+        seen = await node.admin.inspect(HOST)
+        assert (seen.limit, seen.set_by) == (5, page.admin.name)
+        assert await page.act(action="limit", name="*.org", limit={"delay": 1.5}) == (204, "")
+        assert (await node.admin.inspect(HOST)).delay == 1.5
+        assert await page.act(action="pause", name=HOST) == (204, "")
+        assert (await node.admin.inspect(HOST)).paused
+        assert await page.act(action="resume", name=HOST) == (204, "")
+        assert not (await node.admin.inspect(HOST)).paused
+        assert await page.act(action="limit", name=HOST, limit=None) == (204, "")
+        assert (await node.admin.inspect(HOST)).limit == 2**53
         for name in (HOST, "*.org"):
-            assert await page.steer(do="reset", name=name) == (204, "")
-        assert await node.rules() == []
+            assert await page.act(action="reset", name=name) == (204, "")
+        assert await node.admin.rules() == []
 
 
-@on_the_loop
-async def test_without_a_token_configured_nothing_can_be_steered(server: RedisServer) -> None:
+@in_asyncio
+async def test_without_a_token_configured_nothing_can_be_changed(server: RedisServer) -> None:
     async with serving(server, token=None) as page:
-        assert not (await page.state())["steering"]
+        assert not (await page.state())["can_change"]
         for token in (TOKEN, "", "None"):
-            assert (await page.steer(token, do="pause", name=HOST))[0] == 404
-        assert await page.semaphore.rules() == []
+            assert (await page.act(token, action="pause", name=HOST))[0] == 404
+        assert await page.admin.rules() == []
 
 
 @pytest.mark.parametrize(
@@ -56,20 +57,20 @@ async def test_without_a_token_configured_nothing_can_be_steered(server: RedisSe
         {**BEARER, "Origin": "null"},
     ],
 )
-@on_the_loop
+@in_asyncio
 async def test_a_wrong_token_or_another_site_is_refused(
     server: RedisServer, headers: dict[str, str]
 ) -> None:
     async with serving(server) as page:
-        order = {"do": "pause", "name": HOST}
-        for path in ("steer", f"steer?token={TOKEN}", "token"):
-            async with page.client.post(page.url + path, json=order, headers=headers) as answer:
+        action = {"action": "pause", "name": HOST}
+        for path in ("actions", f"actions?token={TOKEN}", "token"):
+            async with page.client.post(page.url + path, json=action, headers=headers) as answer:
                 assert answer.status == 403
-        assert await page.semaphore.rules() == []
+        assert await page.admin.rules() == []
 
 
-@on_the_loop
-async def test_the_page_s_own_origin_may_steer(server: RedisServer) -> None:
+@in_asyncio
+async def test_the_page_s_own_origin_may_change(server: RedisServer) -> None:
     async with serving(server) as page:
         headers = {**BEARER, "Origin": page.url.removesuffix("/")}
         async with page.client.post(f"{page.url}token", headers=headers) as answer:
@@ -77,40 +78,49 @@ async def test_the_page_s_own_origin_may_steer(server: RedisServer) -> None:
 
 
 @pytest.mark.parametrize(
-    ("order", "said"),
+    ("action", "said"),
     [
         (
-            {"do": "limit", "name": HOST, "limit": 0},
+            {"action": "limit", "name": HOST, "limit": 0},
             f"the limit of {HOST!r} = 0: allowed is an int",
         ),
-        ({"do": "limit", "name": HOST, "limit": "2"}, f"the limit of {HOST!r} = '2': allowed is"),
-        ({"do": "limit", "name": HOST, "limit": {"delay": -1}}, "['delay'] = -1: allowed is"),
-        ({"do": "limit", "name": HOST, "limit": {"speed": 1}}, "unknown key 'speed'; allowed is"),
-        ({"do": "limit", "name": HOST, "limit": {"delay": float("nan")}}, "= nan: allowed is"),
-        ({"do": "limit", "name": HOST}, "a 'limit' belongs to the deed 'limit'"),
-        ({"do": "pause", "name": HOST, "limit": 3}, "a 'limit' belongs to the deed 'limit'"),
-        ({"do": "pause", "name": ""}, "the host is empty; allowed is a host or '*.host'"),
-        ({"do": "pause", "name": "a*"}, "a '*' may only stand first"),
-        ({"do": "pause", "name": 7}, "the host is empty"),
-        ({"do": "pause"}, "the host is empty"),
-        ({"do": "pause", "name": "\ud800"}, "not a text that can be sent"),
-        ({"do": "evict", "name": HOST}, "do = 'evict': allowed is one of limit, pause, "),
-        ({"do": ["pause"], "name": HOST}, "do = ['pause']: allowed is one of limit, pause, "),
-        ({"do": "pause", "name": HOST, "why": 1}, "unknown key 'why'; allowed are"),
+        (
+            {"action": "limit", "name": HOST, "limit": "2"},
+            f"the limit of {HOST!r} = '2': allowed is",
+        ),
+        ({"action": "limit", "name": HOST, "limit": {"delay": -1}}, "['delay'] = -1: allowed is"),
+        (
+            {"action": "limit", "name": HOST, "limit": {"speed": 1}},
+            "unknown key 'speed'; allowed is",
+        ),
+        ({"action": "limit", "name": HOST, "limit": {"delay": float("nan")}}, "= nan: allowed is"),
+        ({"action": "limit", "name": HOST}, "a 'limit' belongs to the action 'limit'"),
+        ({"action": "pause", "name": HOST, "limit": 3}, "a 'limit' belongs to the action 'limit'"),
+        ({"action": "pause", "name": ""}, "the host is empty; allowed is a host or '*.host'"),
+        ({"action": "pause", "name": "a*"}, "a '*' may only stand first"),
+        ({"action": "pause", "name": 7}, "the host is empty"),
+        ({"action": "pause"}, "the host is empty"),
+        ({"action": "pause", "name": "\ud800"}, "not a text that can be sent"),
+        ({"action": "evict", "name": HOST}, "action = 'evict': allowed is one of limit, pause, "),
+        (
+            {"action": ["pause"], "name": HOST},
+            "action = ['pause']: allowed is one of limit, pause, ",
+        ),
+        ({"action": "pause", "name": HOST, "why": 1}, "unknown key 'why'; allowed are"),
         ([], "the body is not a JSON object"),
     ],
 )
-@on_the_loop
+@in_asyncio
 async def test_bad_values_are_refused_in_the_words_of_the_settings(
-    server: RedisServer, order: Any, said: str
+    server: RedisServer, action: Any, said: str
 ) -> None:
     async with (
         serving(server) as page,
-        page.client.post(f"{page.url}steer", json=order, headers=BEARER) as answer,
+        page.client.post(f"{page.url}actions", json=action, headers=BEARER) as answer,
     ):
         assert answer.status == 400
         assert said in (await answer.json())["error"]
-        assert await page.semaphore.rules() == []
+        assert await page.admin.rules() == []
 
 
 @pytest.mark.parametrize(
@@ -118,21 +128,21 @@ async def test_bad_values_are_refused_in_the_words_of_the_settings(
     [
         (b"{", "application/json", 400),
         (b"\xff", "application/json; charset=utf-8", 400),
-        (b"[" * MOST, "application/json", 400),
-        (b" " * (MOST + 1), "application/json", 413),
+        (b"[" * MAX_BODY, "application/json", 400),
+        (b" " * (MAX_BODY + 1), "application/json", 413),
         (b" " * 3_000_000, "application/json", 413),
-        (b'{"do": "pause", "name": "x"}', "text/plain", 415),
-        (b"do=pause&name=x", "application/x-www-form-urlencoded", 415),
+        (b'{"action": "pause", "name": "x"}', "text/plain", 415),
+        (b"action=pause&name=x", "application/x-www-form-urlencoded", 415),
     ],
 )
-@on_the_loop
-async def test_a_body_that_is_no_order_is_refused(
+@in_asyncio
+async def test_a_body_that_is_no_action_is_refused(
     server: RedisServer, body: bytes, type: str, status: int
 ) -> None:
     headers = {**BEARER, "Content-Type": type}
     async with (
         serving(server) as page,
-        page.client.post(f"{page.url}steer", data=body, headers=headers) as answer,
+        page.client.post(f"{page.url}actions", data=body, headers=headers) as answer,
     ):
         assert answer.status == status
-        assert await page.semaphore.rules() == []
+        assert await page.admin.rules() == []

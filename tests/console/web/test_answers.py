@@ -1,4 +1,4 @@
-"""What the page's server answers to those who look."""
+"""What the page's server answers."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ from typing import Any
 import pytest
 
 from semaphore_middleware import FairSemaphore
-from semaphore_middleware.console import poller as lookout
-from semaphore_middleware.console.web.answers import FILES
-from semaphore_middleware.console.web.state import scope_id
-from tests.support.nodes import eventually
+from semaphore_middleware.console import poller
+from semaphore_middleware.console.snapshot import scope_id
+from semaphore_middleware.console.web import server as web
+from semaphore_middleware.console.web.server import FILES
+from semaphore_middleware.core.admin import Admin
+from tests.support.nodes import eventually, in_asyncio
 from tests.support.paths import PACKAGE
 from tests.support.servers import RedisServer
-from tests.support.web import TOKEN, on_the_loop, serving
+from tests.support.web import TOKEN, serving
 
-PAGE = PACKAGE / "page"
+PAGE = PACKAGE / "console" / "web" / "static"
 HOST = "www.example.org"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
 
@@ -27,12 +29,10 @@ BEARER = {"Authorization": f"Bearer {TOKEN}"}
 
 def test_every_file_of_the_page_is_served() -> None:
     assert {path.name for path in PAGE.iterdir() if path.suffix in (".html", ".css", ".js", ".svg")}
-    assert {path.name for path in PAGE.iterdir() if path.is_file() and path.suffix != ".py"} == {
-        *FILES
-    }
+    assert {path.name for path in PAGE.iterdir()} == {*FILES}
 
 
-def test_no_file_of_the_page_wants_a_second_room() -> None:
+def test_no_file_of_the_page_is_too_long() -> None:
     for name in FILES:
         assert len((PAGE / name).read_text("utf-8").splitlines()) <= 300, name
 
@@ -45,7 +45,7 @@ def test_names_only_ever_become_text_and_nothing_comes_from_elsewhere() -> None:
         assert not re.search(r"<[^>]* (on\w+|style)=", text), name
 
 
-@on_the_loop
+@in_asyncio
 async def test_files_come_with_their_type_and_with_a_policy_that_allows_no_other_script(
     server: RedisServer,
 ) -> None:
@@ -58,13 +58,13 @@ async def test_files_come_with_their_type_and_with_a_policy_that_allows_no_other
                 assert "frame-ancestors 'none'" in policy
                 assert answer.headers["X-Content-Type-Options"] == "nosniff"
                 assert answer.headers["Referrer-Policy"] == "no-referrer"
-                assert "Twisted" not in str(answer.headers)
+                assert "aiohttp" not in str(answer.headers)
                 if path in FILES:
                     assert answer.headers["Content-Type"] == FILES[path]
                     assert await answer.read() == (PAGE / path).read_bytes()
 
 
-@on_the_loop
+@in_asyncio
 async def test_head_tells_as_much_as_get_and_sends_nothing(server: RedisServer) -> None:
     async with serving(server) as page:
         for path in ("", "script.js"):
@@ -87,12 +87,12 @@ async def test_head_tells_as_much_as_get_and_sends_nothing(server: RedisServer) 
         ("POST", "", 405),
         ("PUT", "state.json", 405),
         ("DELETE", "state.json", 405),
-        ("GET", "steer", 405),
+        ("GET", "actions", 405),
         ("GET", "token", 405),
-        ("OPTIONS", "steer", 405),
+        ("OPTIONS", "actions", 405),
     ],
 )
-@on_the_loop
+@in_asyncio
 async def test_there_is_nothing_else(
     server: RedisServer, method: str, path: str, status: int
 ) -> None:
@@ -105,7 +105,7 @@ async def test_there_is_nothing_else(
 # The state --------------------------------------------------------------------------------------
 
 
-@on_the_loop
+@in_asyncio
 async def test_the_state_is_that_of_the_server(server: RedisServer) -> None:
     async with FairSemaphore(server.url, node="a") as a, serving(server) as page:
         for _ in range(3):
@@ -113,20 +113,20 @@ async def test_the_state_is_that_of_the_server(server: RedisServer) -> None:
         waiting = [asyncio.create_task(a.acquire(HOST, 3)) for _ in range(2)]
 
         async def all_there() -> bool:
-            return len((await page.semaphore.inspect(HOST)).waiters) == 2
+            return len((await page.admin.inspect(HOST)).waiters) == 2
 
         await eventually(all_there)
         told = await page.state(open=scope_id(HOST))
-        times = [told["totals"].pop("longest"), told["scopes"][0].pop("longest")]
+        times = [told["totals"].pop("longest_wait"), told["scopes"][0].pop("longest_wait")]
         opened = told.pop("opened")
         members = [*opened["holders"], *opened["waiters"]]
         assert times[0] == times[1] == max(one["age"] for one in opened["waiters"])
-        assert all(0 <= one["age"] < 60 and 0 < one["left"] <= 15 for one in members)
+        assert all(0 <= one["age"] < 60 and 0 < one["lease_left"] <= 15 for one in members)
         assert [one["node"] for one in members] == [a.node] * 5
         assert told == {
-            "server": "redis://the-server",
+            "server": server.url,
             "problem": None,
-            "steering": True,
+            "can_change": True,
             "totals": {"scopes": 1, "nodes": 1, "held": 3, "waiting": 2, "rate": None},
             "matching": 1,
             "scopes": [
@@ -135,15 +135,17 @@ async def test_the_state_is_that_of_the_server(server: RedisServer) -> None:
                     "scope": HOST,
                     "held": 3,
                     "limit": 3,
-                    "most": 3,
+                    "limit_max": 3,
+                    "unlimited": False,
                     "waiting": 2,
                     "rate": None,
-                    "delay": 0.0,
-                    "next": 0.0,
-                    "quiet": 0.0,
-                    "backoff": 0.0,
+                    "delay": None,
+                    "next_start": None,
+                    "backoff_left": None,
+                    "backoff_last": None,
                     "paused": False,
-                    "by": None,
+                    "set_by": None,
+                    "grants": 3,
                 }
             ],
             "rules": [],
@@ -153,12 +155,12 @@ async def test_the_state_is_that_of_the_server(server: RedisServer) -> None:
             task.cancel()
 
 
-@on_the_loop
+@in_asyncio
 async def test_a_state_that_is_as_it_was_is_not_sent_again(
     server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lookout, "EVERY", 0.0)
-    monkeypatch.setattr(lookout, "SHARE", 1.0)
+    monkeypatch.setattr(web, "INTERVAL_S", 0.0)
+    monkeypatch.setattr(poller, "MAX_SHARE", 1.0)
     async with serving(server) as page:
         async with page.client.get(f"{page.url}state.json") as first:
             tag = first.headers["ETag"]
@@ -166,25 +168,25 @@ async def test_a_state_that_is_as_it_was_is_not_sent_again(
         asked = {"If-None-Match": tag}
         async with page.client.get(f"{page.url}state.json", headers=asked) as again:
             assert (again.status, await again.read()) == (304, b"")
-        await page.semaphore.pause("x")
+        await page.admin.pause("x")
         async with page.client.get(f"{page.url}state.json", headers=asked) as other:
             assert other.status == 200
 
 
-@on_the_loop
+@in_asyncio
 async def test_all_browsers_share_one_survey_a_second_and_none_is_made_for_nobody(
     server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     surveys = 0
-    survey = FairSemaphore.survey
+    survey = Admin.survey
 
-    async def counted(semaphore: FairSemaphore) -> Any:
+    async def counted(admin: Admin) -> Any:
         nonlocal surveys
         surveys += 1
-        return await survey(semaphore)
+        return await survey(admin)
 
-    monkeypatch.setattr(FairSemaphore, "survey", counted)
-    monkeypatch.setattr(lookout, "EVERY", 600.0)
+    monkeypatch.setattr(Admin, "survey", counted)
+    monkeypatch.setattr(web, "INTERVAL_S", 600.0)
     async with serving(server) as page:
         assert surveys == 0
         await asyncio.gather(*(page.state(match=str(i)) for i in range(20)))
@@ -193,13 +195,14 @@ async def test_all_browsers_share_one_survey_a_second_and_none_is_made_for_nobod
         assert surveys == 1
 
 
-@on_the_loop
+@in_asyncio
 async def test_a_server_that_is_away_is_said_and_the_last_state_is_shown_until_it_is_back(
     server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lookout, "PATIENCE", 0.2)
-    monkeypatch.setattr(lookout, "EVERY", 0.0)
-    monkeypatch.setattr(lookout, "SHARE", 1.0)
+    monkeypatch.setattr(poller, "LATE_AFTER_S", 0.2)
+    monkeypatch.setattr(poller, "LATE_FACTOR", 0.0)
+    monkeypatch.setattr(web, "INTERVAL_S", 0.0)
+    monkeypatch.setattr(poller, "MAX_SHARE", 1.0)
     async with FairSemaphore(server.url) as node, serving(server) as page:
         await node.acquire(HOST, 1)
         assert (await page.state())["problem"] is None
@@ -218,7 +221,7 @@ async def test_a_server_that_is_away_is_said_and_the_last_state_is_shown_until_i
 
 
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "10.0.0.1:8379"])
-@on_the_loop
+@in_asyncio
 async def test_a_strange_name_that_leads_here_sees_nothing(server: RedisServer, host: str) -> None:
     async with serving(server) as page:
         for path in ("", "script.js", "state.json"):
@@ -228,3 +231,49 @@ async def test_a_strange_name_that_leads_here_sees_nothing(server: RedisServer, 
         headers = {**BEARER, "Host": host}
         async with page.client.post(f"{page.url}token", headers=headers) as answer:
             assert answer.status == 403
+
+
+@pytest.mark.parametrize(
+    ("header", "value"),
+    [
+        *(("Host", value) for value in ("[::1", "[x]:1", "a@b@c", "\xe9", "", "127.0.0.1:x", "//")),
+        *(("Origin", value) for value in ("http://[::1", "null", "\xe9", "", "http://[x]:99999")),
+        *(("Authorization", value) for value in ("", "Bearer", "\xe9", "Bearer \xff", "a" * 8000)),
+        *(("Content-Type", value) for value in ("", ";", "\xe9/x", "application/json;;=")),
+        *(("If-None-Match", value) for value in ("x", '"', '"\xe9"', "*, *", "W/")),
+        *(("Content-Length", value) for value in ("x", "-1")),
+    ],
+)
+@in_asyncio
+async def test_an_odd_header_is_no_error_of_the_server(
+    server: RedisServer, caplog: pytest.LogCaptureFixture, header: str, value: str
+) -> None:
+    async with serving(server) as page:
+        authority = page.url.removeprefix("http://").removesuffix("/")
+        for method, path in (("POST", "actions"), ("POST", "token"), ("GET", "state.json")):
+            headers = {"Host": authority, **BEARER, "Connection": "close", header: value}
+            lines = [f"{method} /{path} HTTP/1.1", *(f"{k}: {v}" for k, v in headers.items())]
+            reader, writer = await asyncio.open_connection(*authority.split(":"))
+            writer.write("\r\n".join([*lines, "", ""]).encode("latin-1"))
+            status = int((await reader.readline()).split()[1])
+            assert 200 <= status < 500, (method, path)
+            if header in ("Origin", "Authorization") and method == "POST":
+                assert status == 403
+            await reader.read()
+            writer.close()
+    assert [r for r in caplog.records if r.name.startswith("semaphore_middleware")] == []
+
+
+@in_asyncio
+async def test_an_unexpected_exception_is_an_error_of_the_server_and_is_logged(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(web, "show", broken)
+    async with serving(server) as page, page.client.get(f"{page.url}state.json") as answer:
+        assert answer.status == 500
+        assert list(await answer.json()) == ["error"]
+        assert "Content-Security-Policy" in answer.headers
+    assert "ZeroDivisionError" in caplog.text

@@ -6,9 +6,10 @@ import pytest
 
 from semaphore_middleware import FairSemaphore
 from tests.support import accessibility as access
-from tests.support.browser import CHROMIUM, WHY_NOT, Browser
+from tests.support.browser import CHROMIUM, WHY_NOT, Browser, Chromium
+from tests.support.nodes import in_asyncio
 from tests.support.servers import RedisServer
-from tests.support.web import fill, looking, on_the_loop
+from tests.support.web import fill, looking
 
 pytestmark = [pytest.mark.skipif(CHROMIUM is None, reason=WHY_NOT), pytest.mark.slow]
 
@@ -46,17 +47,19 @@ async def tab_to(browser: Browser, text: str) -> None:
     raise AssertionError(f"Tab does not lead to {text!r}")
 
 
-@on_the_loop
-async def test_the_table_shows_what_is_held_and_follows_it_by_itself(server: RedisServer) -> None:
-    async with FairSemaphore(server.url) as node, looking(server) as (browser, page):
+@in_asyncio
+async def test_the_table_shows_what_is_held_and_follows_it_by_itself(
+    server: RedisServer, chromium: Chromium
+) -> None:
+    async with FairSemaphore(server.url) as node, looking(server, chromium) as (browser, page):
         await browser.until(CAPTION, "No scope is in use.")
         first = await fill(node, "busy.example", held=3, waiting=2)
         await fill(node, "calm.example", held=1)
         await browser.until(NAMES, ["busy.example", "calm.example"])
-        columns = ("held", "waiting", "state", "by")
+        columns = ("held", "waiting", "state", "set_by")
         await browser.until(cells("busy.example", *columns), ["3/3", "2", "full", "settings"])
         await browser.until(cells("calm.example", *columns), ["1/1", "0", "full", "settings"])
-        assert await browser.text("#server") == "redis://the-server"
+        assert await browser.text("#server") == server.url
         totals = "[...document.querySelectorAll('#totals dd')].map((cell) => cell.textContent)"
         held, waiting, longest, _, nodes, scopes = await browser.see(totals)
         assert (held, waiting, nodes, scopes) == ("4", "2", "1", "2")
@@ -64,16 +67,18 @@ async def test_the_table_shows_what_is_held_and_follows_it_by_itself(server: Red
         for permit in first:
             permit.release()
         await browser.until(cells("busy.example", "held", "waiting"), ["2/3", "0"])
-        await page.semaphore.configure("busy.example", {"concurrency": 9, "delay": 0.5})
-        await page.semaphore.pause("calm.example")
-        columns = ("held", "delay", "state", "by")
+        await page.admin.configure("busy.example", {"concurrency": 9, "delay": 0.5})
+        await page.admin.pause("calm.example")
+        columns = ("held", "delay", "state", "set_by")
         await browser.until(cells("busy.example", *columns), ["2/9", "0.5 s", "open", "page"])
-        await browser.until(cells("calm.example", "state", "by"), ["paused", "page"])
+        await browser.until(cells("calm.example", "state", "set_by"), ["paused", "page"])
 
 
-@on_the_loop
-async def test_the_filter_finds_parts_of_names_and_says_how_many(server: RedisServer) -> None:
-    async with FairSemaphore(server.url) as node, looking(server) as (browser, _):
+@in_asyncio
+async def test_the_filter_finds_parts_of_names_and_says_how_many(
+    server: RedisServer, chromium: Chromium
+) -> None:
+    async with FairSemaphore(server.url) as node, looking(server, chromium) as (browser, _):
         for scope in ("a.example.org", "b.example.org", "c.example.net"):
             await fill(node, scope, held=1)
         await browser.until(NAMES, ["a.example.org", "b.example.org", "c.example.net"])
@@ -86,9 +91,11 @@ async def test_the_filter_finds_parts_of_names_and_says_how_many(server: RedisSe
         assert await browser.see(NAMES) == []
 
 
-@on_the_loop
-async def test_columns_are_sorted_by_keyboard_alone(server: RedisServer) -> None:
-    async with FairSemaphore(server.url) as node, looking(server) as (browser, _):
+@in_asyncio
+async def test_columns_are_sorted_by_keyboard_alone(
+    server: RedisServer, chromium: Chromium
+) -> None:
+    async with FairSemaphore(server.url) as node, looking(server, chromium) as (browser, _):
         for scope, held, waiting in (("a", 1, 1), ("b", 3, 0), ("c", 2, 2)):
             await fill(node, scope, held, waiting)
         await browser.until(NAMES, ["c", "a", "b"])
@@ -109,9 +116,11 @@ async def test_columns_are_sorted_by_keyboard_alone(server: RedisServer) -> None
         assert await browser.see(outline) == "solid"
 
 
-@on_the_loop
-async def test_a_scope_s_holders_and_waiters_are_shown_on_demand(server: RedisServer) -> None:
-    async with FairSemaphore(server.url) as node, looking(server) as (browser, _):
+@in_asyncio
+async def test_a_scope_s_holders_and_waiters_are_shown_on_demand(
+    server: RedisServer, chromium: Chromium
+) -> None:
+    async with FairSemaphore(server.url) as node, looking(server, chromium) as (browser, _):
         permits = await fill(node, "busy.example", held=2, waiting=3)
         await fill(node, "calm.example", held=1)
         await browser.until(NAMES, ["busy.example", "calm.example"])
@@ -139,9 +148,11 @@ async def test_a_scope_s_holders_and_waiters_are_shown_on_demand(server: RedisSe
         assert await browser.see(expanded) == "false"
 
 
-@on_the_loop
-async def test_rows_do_not_move_away_from_who_is_at_them(server: RedisServer) -> None:
-    async with FairSemaphore(server.url) as node, looking(server) as (browser, _):
+@in_asyncio
+async def test_rows_do_not_move_away_from_who_is_at_them(
+    server: RedisServer, chromium: Chromium
+) -> None:
+    async with FairSemaphore(server.url) as node, looking(server, chromium) as (browser, _):
         first = await fill(node, "first", held=1, waiting=1)
         await fill(node, "second", held=1)
         await browser.until(NAMES, ["first", "second"])
@@ -161,12 +172,15 @@ async def test_rows_do_not_move_away_from_who_is_at_them(server: RedisServer) ->
         await browser.until(NAMES, [])
 
 
-@on_the_loop
-async def test_names_stay_text_whatever_they_are(server: RedisServer) -> None:
-    async with FairSemaphore(server.url, node="<b>node</b>") as node, looking(server) as (b, page):
+@in_asyncio
+async def test_names_stay_text_whatever_they_are(server: RedisServer, chromium: Chromium) -> None:
+    async with (
+        FairSemaphore(server.url, node="<b>node</b>") as node,
+        looking(server, chromium) as (b, page),
+    ):
         for name in STRANGE:
             await fill(node, name, held=1)
-        await page.semaphore.configure(STRANGE[0], 2)
+        await page.admin.configure(STRANGE[0], 2)
         shown = sorted(name if len(name) <= 200 else name[:200] + "…" for name in STRANGE)
         await b.until(f"{NAMES}.sort()", sorted(shown, key=lambda n: n.encode("utf-16-be")))
         for i in range(1, len(STRANGE) + 1):
@@ -181,13 +195,14 @@ async def test_names_stay_text_whatever_they_are(server: RedisServer) -> None:
             await access.check(b)
 
 
-@on_the_loop
+@in_asyncio
 async def test_of_hundreds_of_scopes_the_first_are_shown_and_the_rest_counted(
     server: RedisServer,
+    chromium: Chromium,
 ) -> None:
-    async with looking(server) as (browser, page):
+    async with looking(server, chromium) as (browser, page):
         for i in range(230):
-            await page.semaphore.configure(f"{i:03}.example.org", 1)
+            await page.admin.configure(f"{i:03}.example.org", 1)
         await browser.until(CAPTION, "The first 200 of 230 scopes, 30 more; sorted by waiting")
         assert await browser.see(f"{ROWS}.length") == 200
         await browser.click("#filter")

@@ -60,7 +60,7 @@ def test_it_prints_its_address_serves_and_ends_cleanly(
 ) -> None:
     with started(server, tmp_path) as (process, address):
         told = state(address)
-        assert (told["server"], told["steering"]) == (server.url, False)
+        assert (told["server"], told["can_change"]) == (server.url, False)
         with urllib.request.urlopen(address, timeout=PATIENCE) as answer:
             assert b"<title>Semaphore</title>" in answer.read()
         process.send_signal(how)
@@ -74,7 +74,8 @@ def test_it_ends_though_the_server_is_away_and_somebody_looks(
 ) -> None:
     with started(server, tmp_path) as (process, address):
         server.kill()
-        assert state(address)["problem"] == "The Redis server does not answer."
+        problem = f"The Redis server does not answer: cannot reach {server.url}: "
+        assert str(state(address)["problem"]).startswith(problem)
         process.send_signal(signal.SIGINT)
         output, _ = process.communicate(timeout=PATIENCE)
         assert (process.returncode, output) == (0, "")
@@ -88,7 +89,7 @@ def test_the_token_may_come_from_the_environment_or_the_command_line(
         (("--token", "other"), {"SEMAPHORE_TOKEN": "secret"}, "other"),
     ):
         with started(server, tmp_path, *arguments, **environment) as (_, address):
-            assert state(address)["steering"]
+            assert state(address)["can_change"]
             asked = urllib.request.Request(
                 f"{address}token", method="POST", headers={"Authorization": f"Bearer {token}"}
             )
@@ -160,7 +161,7 @@ def test_the_commands_of_its_documentation_do_what_they_say(
             printed = process.stdout.readline().strip()
             assert re.sub(r":\d+/", ":8379/", printed) == said
             address = printed.partition(" ")[0]
-            assert state(address)["steering"] is ("SEMAPHORE_TOKEN" in line)
+            assert state(address)["can_change"] is ("SEMAPHORE_TOKEN" in line)
             process.send_signal(signal.SIGINT)
             assert process.wait(PATIENCE) == 0
         finally:

@@ -27,9 +27,8 @@ export function rate(value) {
   return value === null ? dash : value.toFixed(value < 100 ? 1 : 0);
 }
 
-export function limit(value) {
-  if (value === null) return dash;
-  return value > Number.MAX_SAFE_INTEGER ? "∞" : number(value);
+export function limit(value, unlimited) {
+  return unlimited ? "∞" : number(value);
 }
 
 /** A node's name as it was given, without the random letters that were added. */

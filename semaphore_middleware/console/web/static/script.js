@@ -1,7 +1,7 @@
 // Asks the server for the state once a second, while somebody looks, and shows it.
 
 import { dash, element, limit, nameOf, number, rate, seconds, withoutLetters, write } from "./draw.js";
-import { allow, onDone } from "./steer.js";
+import { allow, onDone } from "./actions.js";
 import { isHeld, letGo, onOpen, openedId, show } from "./table.js";
 
 const EVERY = 1000; // ms between two looks
@@ -50,7 +50,7 @@ function display(state) {
   }
   if (lost) news(["Connected again."]);
   lost = false;
-  allow(state.steering);
+  allow(state.can_change);
   write($("#server"), state.server);
   showTotals(state.totals);
   show(state.scopes, state.opened);
@@ -68,7 +68,7 @@ function showTotals(totals) {
   for (const cell of document.querySelectorAll("[data-total]")) {
     const name = cell.dataset.total;
     const value = totals[name];
-    if (name === "longest") write(cell, totals.waiting ? seconds(value) : dash);
+    if (name === "longest_wait") write(cell, seconds(value));
     else write(cell, name === "rate" ? rate(value) : number(value));
   }
 }
@@ -88,10 +88,12 @@ function showRules(rules, more) {
   section.hidden = !rules.length;
   const texts = rules.map((rule) => [
     rule.name,
-    rule.limit === null ? "as nodes ask" : `${limit(rule.limit)}${rule.adaptive ? ", adaptive" : ""}`,
+    rule.limit === null && !rule.unlimited
+      ? "as nodes ask"
+      : `${limit(rule.limit, rule.unlimited)}${rule.adaptive ? ", adaptive" : ""}`,
     rule.delay === null ? "as nodes ask" : seconds(rule.delay),
     rule.paused ? "paused" : rule.paused === false ? "resumed" : dash,
-    withoutLetters(rule.by),
+    withoutLetters(rule.set_by ?? ""),
   ]);
   if (more) texts.push([`and ${number(more)} more`, "", "", "", ""]);
   const list = section.querySelector("tbody");
@@ -126,13 +128,16 @@ function tell(scopes) {
 function changes(last, scope) {
   const found = [];
   if (scope.paused !== last.paused) found.push(scope.paused ? "is paused" : "goes on");
-  if (scope.quiet > last.quiet) found.push(`said “not now”: nothing starts for ${seconds(scope.quiet)}`);
-  if (scope.by && scope.most !== last.most && scope.most !== null) {
-    found.push(`has a limit of ${limit(scope.most)}, set by ${withoutLetters(scope.by)}`);
+  if (scope.backoff_left > last.backoff_left) {
+    found.push(`said “not now”: nothing starts for ${seconds(scope.backoff_left)}`);
   }
-  if (scope.by && scope.delay !== last.delay) found.push(`has a delay of ${seconds(scope.delay)}`);
-  const changed = scope.most !== last.most || scope.delay !== last.delay;
-  if (last.by && !scope.by && (changed || !found.length)) found.push("goes by the nodes’ settings again");
+  const [was, is] = [last, scope].map((one) => limit(one.limit_max, one.unlimited));
+  if (scope.set_by && is !== was && is !== dash) {
+    found.push(`has a limit of ${is}, set by ${withoutLetters(scope.set_by)}`);
+  }
+  if (scope.set_by && scope.delay !== last.delay) found.push(`has a delay of ${seconds(scope.delay ?? 0)}`);
+  const changed = is !== was || scope.delay !== last.delay;
+  if (last.set_by && !scope.set_by && (changed || !found.length)) found.push("follows the nodes’ settings again");
   return found;
 }
 
@@ -158,7 +163,7 @@ for (const th of document.querySelectorAll("[data-sort]")) {
   button.addEventListener("click", () => {
     const { sort } = th.dataset;
     // Names begin at a, numbers with the largest; a second press turns it round.
-    view.down = view.sort === sort ? !view.down : !["scope", "by"].includes(sort);
+    view.down = view.sort === sort ? !view.down : !["scope", "set_by"].includes(sort);
     view.sort = sort;
     showSort();
     letGo();

@@ -1,12 +1,12 @@
 // The table of scopes: a row each, updated in place, and the details of one of them.
 
 import { POINTS, dash, draw, element, limit, nameOf, number, rate, seconds, sparkline, withoutLetters, write } from "./draw.js";
-import { steering } from "./steer.js";
+import { changeForm } from "./actions.js";
 
-const COLUMNS = ["held", "waiting", "longest", "rate", "delay", "next", "state", "by"];
+const COLUMNS = ["held", "waiting", "longest_wait", "rate", "delay", "next_start", "state", "set_by"];
 const LABELS = {
-  held: "held", waiting: "waiting", longest: "longest wait", rate: "grants/s",
-  delay: "delay", next: "next start", state: "state", by: "limit set by",
+  held: "held", waiting: "waiting", longest_wait: "longest wait", rate: "grants/s",
+  delay: "delay", next_start: "next start", state: "state", set_by: "limit set by",
 };
 const TICK = 800; // ms
 const CALM = 4000; // ms: so long after the pointer has moved over a row none of them moves away
@@ -115,27 +115,28 @@ function update(row, scope) {
     push(row.held, scope.held);
     if (scope.rate !== null) push(row.rate, scope.rate);
   }
-  const finite = scope.limit !== null && scope.limit <= Number.MAX_SAFE_INTEGER;
-  draw(row.heldLine, row.held, finite ? scope.limit : 1);
+  draw(row.heldLine, row.held, scope.limit ?? 1);
   draw(row.rateLine, row.rate, 1);
-  const grows = scope.most !== null && scope.most !== scope.limit && finite;
-  put(row, "held", `${number(scope.held)}/${limit(scope.limit)}${grows ? ` (${limit(scope.most)})` : ""}`);
+  const grows = scope.limit !== null && scope.limit_max !== scope.limit;
+  const most = grows ? ` (${limit(scope.limit_max, scope.limit_max === null)})` : "";
+  put(row, "held", `${number(scope.held)}/${limit(scope.limit, scope.unlimited)}${most}`);
   put(row, "waiting", number(scope.waiting), !scope.waiting);
-  put(row, "longest", scope.waiting ? seconds(scope.longest) : dash, !scope.waiting);
+  put(row, "longest_wait", seconds(scope.longest_wait), !scope.waiting);
   put(row, "rate", rate(scope.rate), !scope.rate);
-  put(row, "delay", scope.delay ? seconds(scope.delay) : dash, !scope.delay);
-  put(row, "next", scope.next ? seconds(scope.next) : dash, !scope.next);
-  put(row, "by", scope.by ? withoutLetters(scope.by) : "settings", !scope.by);
-  row.cells.by.cell.title = scope.by ?? "";
+  put(row, "delay", seconds(scope.delay), !scope.delay);
+  put(row, "next_start", seconds(scope.next_start), !scope.next_start);
+  put(row, "set_by", scope.set_by ? withoutLetters(scope.set_by) : "settings", !scope.set_by);
+  row.cells.set_by.cell.title = scope.set_by ?? "";
   const [word, kind] = stateOf(scope);
   put(row, "state", word, kind === "idle");
   row.cells.state.value.className = `badge ${kind}`;
+  row.cells.state.cell.title = scope.backoff_last ? `last backoff: ${seconds(scope.backoff_last)}` : "";
 }
 
 function stateOf(scope) {
   if (scope.paused) return ["paused", "paused"];
-  if (scope.quiet) return [`quiet, ${seconds(scope.quiet)}`, "quiet"];
-  if (scope.backoff) return [`backoff, ${seconds(scope.backoff)}`, "quiet"];
+  if (scope.backoff_left) return [`backoff, ${seconds(scope.backoff_left)}`, "backoff"];
+  if (scope.backoff_last) return ["recovering", "backoff"];
   if (!scope.held && !scope.waiting) return ["idle", "idle"];
   return scope.limit !== null && scope.held >= scope.limit ? ["full", "full"] : ["open", "open"];
 }
@@ -172,7 +173,7 @@ function toggle(id) {
     const tr = document.querySelector("#details").content.firstElementChild.cloneNode(true);
     tr.id = `details-${id}`;
     opened = { id, row, tr };
-    tr.firstElementChild.append(steering(() => row.name, row.name));
+    tr.firstElementChild.append(changeForm(() => row.name, row.name));
     row.tr.after(tr);
     row.button.setAttribute("aria-expanded", "true");
     row.button.setAttribute("aria-controls", tr.id);
@@ -205,6 +206,6 @@ function showMembers(table, title, members, more) {
     }
     write(tr.cells[0].firstElementChild, member.node);
     write(tr.cells[1], seconds(member.age));
-    write(tr.cells[2], seconds(Math.max(0, member.left)));
+    write(tr.cells[2], seconds(Math.max(0, member.lease_left)));
   });
 }

@@ -1,15 +1,15 @@
 -- Put in front of `report`: the working limit of a site whose limit is adaptive.
 -- Keys, arguments and reply: see the prelude.
--- It grows by addition and falls by multiplication (Chiu and Jain, 1989). What makes it fall is "not
--- now", and a latency well above the site's own, as in TCP Vegas (Brakmo and Peterson, 1995). Means
--- are of logarithms: one page that takes a hundred times as long as others must not decide.
+-- It grows by addition and falls by multiplication (Chiu and Jain, 1989). It falls when the site
+-- refuses a request, and when its latency is well above its usual one, as in TCP Vegas (Brakmo and
+-- Peterson, 1995). Means are of logarithms: a page that takes a hundred times as long must not decide.
 
 local WELL_ABOVE = math.log(1.5)
-local FEW = 5 -- answers that can tell that the site is slow
-local DRIFT = 0.02 -- share of what a mean is above the site's own latency that is taken for its own
+local FEW = 5 -- answers that are needed to find that the site is slow
+local DRIFT = 0.02 -- share of a rise in latency by which the site's usual latency follows it
 local AFTER_REFUSAL, AFTER_SLOWNESS = 0.5, 0.85
 
--- Only answers to requests that begin under this working limit tell what it does to the site.
+-- Starts a new round: only answers to requests that begin under this working limit count in it.
 local function begin_anew(scope)
   learn(scope, 'since', scope.now)
   learn(scope, 'samples', 0)
@@ -25,7 +25,7 @@ local function shrink(scope, share)
   begin_anew(scope)
 end
 
--- Quickly at first; once it has met what the site can take, by one in five rounds.
+-- Doubles at first; once it has been too high for the site, grows by one in five rounds.
 local function grow(scope)
   local working = scope.site.working
   working = scope.site.steady == 1 and working + 1 or working * 2
@@ -33,7 +33,7 @@ local function grow(scope)
   apply_working_limit(scope)
 end
 
--- How many answers make a round to judge by.
+-- How many answers make a round.
 local function enough(site)
   return math.max(FEW, math.floor(site.working) * (site.steady == 1 and 5 or 2))
 end
@@ -47,12 +47,12 @@ local function hear_latency(scope, report)
   local slow = site.base > 0 and mean > site.base + WELL_ABOVE
   if slow and site.samples >= FEW and site.working >= 2 then return shrink(scope, AFTER_SLOWNESS) end
   if site.samples < enough(site) then return end
-  -- Where one at a time is slow, that is the site's own pace.
+  -- If the site is slow with one request at a time, that is its usual latency.
   if site.base == 0 or slow or mean < site.base then
     learn(scope, 'base', mean)
   else
     learn(scope, 'base', site.base + DRIFT * (mean - site.base))
   end
-  if scope.used >= scope.in_force.limit then grow(scope) end -- else it is not put to the test
+  if scope.used >= scope.in_force.limit then grow(scope) end -- else the limit was not reached
   begin_anew(scope)
 end

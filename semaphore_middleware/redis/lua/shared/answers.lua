@@ -1,15 +1,15 @@
--- Put in front of `report`: what a site's answers say of how much it can take.
+-- Put in front of `report`: backoff, and what else a site's answers change.
 -- Keys, arguments and reply: see the prelude.
--- A report is nine numbers, as below. An incident is one step, however many requests it meets: all
--- that began before the site fell quiet belong to it.
+-- Feedback is nine numbers, as below. An incident counts once, however many requests it affects: all
+-- that began before the backoff belong to it.
 
 local REPORT = {
-  'good', 'latency', 'good_age', -- answers, the mean of their latencies' logarithms, the oldest's age
-  'failed', 'refused', 'bad_age', -- those without answer, those told "not now", the youngest's age
-  'retry_after', -- the longest that the site asked for; 0: it did not say
-  'start', 'most', -- the first pause where it did not, and the longest
+  'good', 'latency', 'good_age', -- answers, the mean of their latencies' logarithms, the age of the oldest
+  'failed', 'refused', 'bad_age', -- requests without answer, refused ones, the age of the youngest of both
+  'retry_after', -- the longest pause that the site asked for; 0: it did not say
+  'start', 'most', -- the first pause if it did not say, and the longest
 }
-local IN_A_ROW = 3 -- failures that count as "not now"
+local IN_A_ROW = 3 -- failures that count as a refusal
 
 local function read_report(text)
   local report, values = {}, string.gmatch(text, '%S+')
@@ -19,7 +19,7 @@ local function read_report(text)
   return report
 end
 
--- Whoever holds a permit, and has not begun to use it, had better not.
+-- Notifies all holders: a request that has not started yet should not.
 local function warn_holders(scope)
   for _, id in ipairs(redis.call('ZRANGE', scope.held, 0, -1)) do
     tell(id, 'quiet ' .. number_of(id))
@@ -40,9 +40,9 @@ local function fall_quiet(scope, report)
   learn(scope, 'quiet', math.max(scope.site.quiet, scope.now + pause))
 end
 
--- A quarter of a limit's worth of answers halves the pause that the next incident would begin with:
--- a site that answers most requests and refuses the rest must not end up with the longest pause.
--- Of a limit that nobody comes near, only what is in use or wanted counts.
+-- As many answers as a quarter of the limit halve the pause that the next incident begins with: a site
+-- that answers most requests and refuses the rest must not end up with the longest pause. If the limit
+-- is far from reached, the permits in use and waited for count in its place.
 local function recover(scope, report)
   learn(scope, 'failures', 0)
   if scope.site.backoff > 0 then

@@ -1,8 +1,8 @@
--- Put in front of every verb: the line of a scope, where to stand in it, and how to leave.
+-- Put in front of every verb: the queue of a scope, a waiter's place in it, and how to leave it.
 -- Keys, arguments and reply: see the prelude.
 -- Start-time fair queueing (Goyal, Vin and Cheng, 1996): a waiter's place is
 -- max(virtual time, its node's last place) + 1, and virtual time is the place last granted.
--- So nodes take turns, and within a node first come is first served.
+-- So nodes take turns, and within a node it is first come, first served.
 
 local TIES = 2097152 -- 2^21: a place and its tie-breaker share one double, 32 + 21 bits
 
@@ -10,7 +10,7 @@ local function place_of(score)
   return math.floor(score / TIES)
 end
 
--- Writes down in line who has come and was not granted at once.
+-- Puts the permits that were not granted at once into the queue.
 local function stand_in_line(scope)
   local ids = scope.coming
   if #ids == 0 then return end
@@ -27,14 +27,14 @@ local function stand_in_line(scope)
   redis.call('ZADD', scope.line, unpack(places))
   redis.call('ZADD', scope.waiting, unpack(ends_of))
   redis.call('HINCRBY', scope.state, 'waiters:' .. NODE, #ids)
-  scope.changed['waiters:' .. NODE] = nil -- not to be forgotten any more
+  scope.changed['waiters:' .. NODE] = nil -- it must not be deleted any more
   count(scope, 'line', #ids)
   keep(scope, 'joined', joined)
   keep(scope, 'last:' .. NODE, place)
   scope.coming = {}
 end
 
--- Of each node, so many have left the line. Whether any of its own is left there is the reply.
+-- So many waiters of a node have left the queue. Returns whether any of them are left.
 local function fewer_waiters(scope, node, fewer)
   local left = redis.call('HINCRBY', scope.state, 'waiters:' .. node, -fewer)
   if left <= 0 then
@@ -73,8 +73,8 @@ local function leave_line(scope, ids)
   end
 end
 
--- Whoever leaves the line leaves a gap in its node's places, and those behind it move up. Else a
--- node would be served as if all that it ever asked for and gave up still stood there.
+-- A waiter that leaves the queue leaves a gap in its node's places, and those behind it move up. Else
+-- a node would be served as if all that it asked for and gave up were still waiting.
 local function close_gaps(scope)
   if not next(scope.gaps) then return end
   local last, start = {}, nil
@@ -99,7 +99,7 @@ local function close_gaps(scope)
   scope.gaps = {}
 end
 
--- Whether any of them held a permit is the reply.
+-- Returns whether any of them was held.
 local function leave(scope, ids)
   local held = scope.count.held > 0 and redis.call('ZREM', scope.held, unpack(ids)) or 0
   if held > 0 then

@@ -1,14 +1,14 @@
--- Put in front of every verb: how a call is read, what is told to nodes, and the server's life.
+-- Put in front of every verb: how a call is read, how nodes are notified, and the epoch.
 -- KEYS: six a scope, in this order: held, line, waiting, state, epoch, rules.
 -- ARGV: the head below; then for each scope: limit, delay (ms), jitter (share of the delay), 1 if the
---       limit is adaptive, a report (see `answers`; else empty), how many permits, and their numbers.
+--       limit is adaptive, feedback (see `answers`; else empty), how many permits, and their numbers.
 --       A permit's id is "<node>:<number>".
--- Every time is in milliseconds. Calls cost more than what they carry, so nothing is asked of the
--- server twice, and many permits go in one command.
+-- Every time is in milliseconds. Each redis.call costs more than what it carries, so nothing is read
+-- twice, and many permits go into one command.
 
-local CHANNELS = ARGV[1] -- first part of the channel that a node's grants are told on
+local CHANNELS = ARGV[1] -- first part of the channel on which a node is notified
 local NODE = ARGV[2]
-local LIFE = life_of(ARGV[3], ARGV[4]) -- run id of the server that the caller believes to talk to
+local LIFE = life_of(ARGV[3], ARGV[4]) -- run id of the server, as the caller knows it
 local LEASE = tonumber(ARGV[5])
 local STEP = tonumber(ARGV[6]) -- of the clock, in one call
 local KEPT = tonumber(ARGV[7]) -- how long an epoch is kept after its last use
@@ -34,9 +34,9 @@ local function in_parts(command, key, arguments)
   end
 end
 
--- What is told to nodes --------------------------------------------------------------------------
+-- Notifications ----------------------------------------------------------------------------------
 
-local messages = {} -- channel -> what `promote` has to say to that node
+local messages = {} -- channel -> the words for that node
 
 local function tell(id, word)
   local channel = CHANNELS .. node_of(id)
@@ -50,9 +50,9 @@ local function send_messages()
   end
 end
 
--- The server's life ------------------------------------------------------------------------------
+-- The epoch --------------------------------------------------------------------------------------
 
-local epochs = {} -- one look at an epoch key is enough for a call
+local epochs = {} -- epoch key -> its epoch: one look is enough for a call
 
 local function epoch_of(key)
   if epochs[key] then return epochs[key] end

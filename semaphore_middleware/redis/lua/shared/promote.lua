@@ -1,4 +1,4 @@
--- Put in front of every verb: `promote`, which alone grants, and the frame that each verb fills.
+-- Put in front of every verb: `promote`, which alone grants, and the loop over the scopes of a call.
 -- Keys, arguments and reply: see the prelude.
 
 local function drop_dead(scope, key)
@@ -20,7 +20,7 @@ local function drop_the_dead(scope)
   if due < math.huge then keep(scope, 'due', due) end
 end
 
--- How many permits may be granted now; when only time is in the way, also how long that takes.
+-- How many permits may be granted now; if only time prevents it, also how long that takes (ms).
 local function grantable(scope)
   if scope.in_force.paused then return 0 end
   local free = scope.in_force.limit - scope.count.held
@@ -37,7 +37,7 @@ local function space_next_start(scope)
   if scope.rule.delay or scope.ruled then keep(scope, 'ruled', scope.rule.delay and 1 or 0) end
 end
 
--- The first in line, and when their leases end.
+-- Takes the first waiters from the queue, with their lease ends.
 local function take_from_line(scope, most)
   local popped = redis.call('ZPOPMIN', scope.line, most)
   local ids, ends = {}, {}
@@ -57,7 +57,7 @@ local function take_from_line(scope, most)
   return ids, ends
 end
 
--- Where nobody stands in line, who comes need not be written down there first.
+-- If nobody waits, permits asked for in this call are granted without going through the queue.
 local function take_from_coming(scope, most)
   local ids, ends, rest = {}, {}, {}
   for i, id in ipairs(scope.coming) do
@@ -88,7 +88,7 @@ local function grant(scope, ids, ends)
   if scope.in_force.delay > 0 then space_next_start(scope) end
 end
 
--- Tells the head of the line when to ask again, once: it is the only one with a reason to.
+-- Tells the first waiter when to ask again, once: for the others there is no reason to ask.
 local function tell_when(scope, wait)
   local head = redis.call('ZRANGE', scope.line, 0, 0)[1]
   if not head then return end
@@ -100,8 +100,8 @@ local function tell_when(scope, wait)
   keep(scope, 'told', head)
 end
 
--- The only place that grants: drops the dead, and while a permit is free and nothing forbids it,
--- moves the head of the line to the holders and tells its node.
+-- The only place that grants. It drops permits whose leases are over; then, while a permit is free and
+-- nothing forbids it, it moves the first waiter to the holders and notifies its node.
 local function promote(scope)
   drop_the_dead(scope)
   close_gaps(scope)
@@ -116,7 +116,7 @@ local function promote(scope)
   if wait and scope.count.line > 0 then
     tell_when(scope, wait)
   elseif scope.told then
-    keep(scope, 'told', '') -- the head may ask in vain now, and then has to be told again
+    keep(scope, 'told', '') -- it may ask in vain now, and then has to be told again
   end
 end
 
@@ -130,11 +130,11 @@ local function reply_of(scope)
   }
 end
 
--- The frame of every verb: `change(scope)`, then `promote`, for each scope of the call.
--- Reply: for each scope "ok", when to ask again (ms, -1: no need), how many permits are free (less
--- those who stand in line), the limit that holds now, 1 if reports are wanted, for how long the site
--- falls quiet because of this call (ms, -1: it does not), the caller's granted numbers, its lost
--- numbers; or "hello" where the epoch is of another life, and nothing is done.
+-- Runs `change(scope)`, then `promote`, for each scope of the call. Every verb is a call of this.
+-- Reply: for each scope "ok", when to ask again (ms, -1: no need), how many permits are free (less the
+-- waiters), the limit that holds now, 1 if feedback is wanted for ordinary responses too, the backoff
+-- that this call has started (ms, -1: none), the caller's granted numbers, its lost numbers; or "hello"
+-- if the epoch is unknown, and nothing was done.
 local function for_each_scope(change)
   local replies, argument = {}, HEAD
   for key = 1, #KEYS, 6 do

@@ -1,23 +1,23 @@
--- Put in front of every verb: a scope as it is read, and what is written back of it.
+-- Put in front of every verb: how a scope is read and written back.
 -- Keys, arguments and reply: see the prelude.
--- The state key has, besides FIELDS, for each node in line "last:<node>" (its last place there) and
--- "waiters:<node>" (how many it has there), and for each permit "since:<id>" (when it was granted,
--- or asked for).
+-- Besides FIELDS the state key has, for each node in the queue, "last:<node>" (its last place) and
+-- "waiters:<node>" (how many it has there), and for each permit "since:<id>" (when it was granted or
+-- asked for).
 
 local FIELDS = {
   'limit', 'delay', 'jitter', 'adaptive', -- what the nodes agree on
   'next', -- when the next start may be
-  'ruled', -- 1 if an operator's delay is what made that
-  'virtual', 'joined', -- the line's virtual time, and its tie-breaker
-  'grants', -- so many, since the scope was idle
-  'due', -- no lease ends before
-  'expires', -- when the keys do
-  'told', -- which head of the line knows when to ask again
-  'learnt', -- of the site
-  'idle', -- since when nobody uses it, by the wall clock; `next` and `quiet` count from there
+  'ruled', -- 1 if that is from an operator's delay
+  'virtual', 'joined', -- the queue's virtual time, and its tie-breaker
+  'grants', -- permits granted since the scope was idle
+  'due', -- no lease ends before this
+  'expires', -- when the keys expire
+  'told', -- the first waiter, if it was told when to ask again
+  'learnt', -- what the site's answers have taught (see `site`)
+  'idle', -- since when it is idle, by the wall clock; `next` and `quiet` count from then
 }
 local TEXTS = { told = true, learnt = true }
-local MEMORY = 600000 -- how long what was learnt of an idle site is kept
+local MEMORY = 600000 -- how long an idle site is remembered (ms)
 table.insert(FIELDS, 'last:' .. NODE)
 
 local function keep(scope, field, value)
@@ -32,14 +32,14 @@ local function forget(scope, field)
   scope.changed[field] = false
 end
 
--- How many members `held` and `line` have (`waiting` has those of `line`). A key that once had none
--- is made anew with the next one, and then knows no end.
+-- Keeps count of the members of `held` and `line` (`waiting` has those of `line`). A key that had none
+-- is created by the next one, and then does not expire yet.
 local function count(scope, key, change)
   scope.count[key] = scope.count[key] + change
   if scope.count[key] == 0 then scope.endless[key] = true end
 end
 
--- Notes something of the site, besides FIELDS.
+-- Sets a part of what was learnt of the site.
 local function learn(scope, part, value)
   if scope.site[part] ~= value then
     scope.site[part] = value
@@ -47,7 +47,7 @@ local function learn(scope, part, value)
   end
 end
 
--- Nobody called, so the bucket's clock may have stood still. The wall clock has not.
+-- While the scope was idle, the bucket's clock may have stood still, but not the wall clock.
 local function wake(scope)
   local passed = math.max(0, WALL - scope.idle)
   keep(scope, 'next', scope.now + math.max(0, scope.next - passed))
@@ -76,7 +76,7 @@ local function read(scope)
   if scope.idle then wake(scope) end
 end
 
--- An adaptive limit starts low, or the site's own latency would never be seen.
+-- An adaptive limit starts low, to measure the site's usual latency.
 local function apply_working_limit(scope)
   if scope.site.working == 0 then
     for _, part in ipairs(LEARNT) do
@@ -87,8 +87,8 @@ local function apply_working_limit(scope)
   scope.in_force.limit = math.min(scope.in_force.most, math.floor(scope.site.working))
 end
 
--- The longest delay in use, and the longest gap that is the least with any of them: one node may
--- vary its delay, while another has read in robots.txt what it must not fall below.
+-- Takes the longest delay asked for, and the longest minimum gap: one node may vary its delay, while
+-- another one has a Crawl-delay from robots.txt, which is a minimum.
 local function agree_on_delay(scope)
   local asked = scope.asked
   if not scope.delay then
@@ -104,21 +104,21 @@ local function agree_on_delay(scope)
   end
 end
 
--- A start that waits for longer than it would now does so for a delay that an operator has changed.
+-- A start that is further away than the delay in force was set before an operator shortened the delay.
 local function apply_changed_delay(scope)
   if not scope.rule.delay and scope.ruled ~= 1 then return end
   local latest = scope.now + scope.in_force.delay * (1 + scope.in_force.jitter)
   if scope.next > latest then keep(scope, 'next', latest) end
 end
 
--- The strictest limit in use wins, until the scope is idle.
+-- The lowest limit asked for counts, until the scope is idle.
 local function agree_on_limit(scope)
   local asked = scope.asked
   keep(scope, 'limit', math.min(scope.limit or asked.limit, asked.limit))
   agree_on_delay(scope)
   if asked.adaptive > 0 then keep(scope, 'adaptive', 1) end
   if scope.rule == NO_RULE and not scope.adaptive then
-    scope.in_force = scope -- what the nodes agree on, as for most scopes
+    scope.in_force = scope -- what the nodes ask for, as for most scopes
   else
     scope.in_force = in_force(scope.rule, scope.limit, scope.delay, scope.jitter, scope.adaptive)
   end
@@ -126,7 +126,7 @@ local function agree_on_limit(scope)
   if scope.in_force.adaptive then apply_working_limit(scope) end
 end
 
--- The scores of these members, in their order; nothing where there is none.
+-- The scores of these members, in their order; false for one that is not there.
 local function scores(scope, key, ids)
   if scope.count[key] == 0 then return {} end
   return redis.call('ZMSCORE', scope[key], unpack(ids))
@@ -155,8 +155,8 @@ local function pack_learnt(site)
   return table.concat(values, ' ')
 end
 
--- An idle scope leaves nothing behind, but for the time of its next start, until then, and what was
--- learnt of the site, for a while.
+-- An idle scope keeps only the time of its next start, until then, and for a while what was learnt of
+-- the site.
 local function write_idle(scope)
   redis.call('DEL', scope.state)
   local site = scope.site
@@ -171,8 +171,8 @@ local function write_idle(scope)
   redis.call('PEXPIRE', scope.state, math.ceil(kept))
 end
 
--- Keys are kept longer than their epoch: when they are gone, so is it, and the next caller hears
--- "hello", not that the scope is idle.
+-- Keys are kept longer than their epoch: when they have expired, so has it, and the next call finds an
+-- unknown epoch, not an idle scope.
 local function set_ends(scope, all)
   for _, key in ipairs({ 'held', 'line', 'waiting', 'state' }) do
     local counted = key == 'waiting' and 'line' or key

@@ -1,20 +1,20 @@
--- Put in front of every verb, and of `inspect`: what is known of a site besides what nodes ask for.
+-- Put in front of every verb, and of `inspect`: rules, and what was learnt of a site.
 -- Keys, arguments and reply: see the prelude.
 -- Rules are what operators have set. A bucket's rules key has fields "<part>:<name>", where a name is
--- a scope, or "*." and a host for each host below it. They win over what nodes ask for.
+-- a scope, or "*." and a host for each host below it. They override what nodes ask for.
 
 local PARTS = { 'concurrency', 'delay', 'jitter', 'adaptive', 'paused', 'by' }
 
-local how_many = {} -- rules key -> its fields: one look is enough for a call
-local NO_RULE = {} -- of most scopes, so none is made for each
+local how_many = {} -- rules key -> number of its fields: one look is enough for a call
+local NO_RULE = {} -- shared by all scopes without one, which most are
 
 local function are_rules_in(key)
   how_many[key] = how_many[key] or redis.call('HLEN', key)
   return how_many[key] > 0
 end
 
--- Each part as the most exact name has it that has it at all: the scope, then the longest pattern.
--- There may be thousands of rules, so none is read that is not for this scope.
+-- Takes each part from the most specific name that sets it: the scope, then the longest pattern. There
+-- may be thousands of rules, so only those for this scope are read.
 local function rule_of(held, key)
   if not are_rules_in(key) then return NO_RULE end
   local rule, name = {}, string.match(held, '}:(.*):held$')
@@ -34,13 +34,13 @@ local function rule_of(held, key)
   return rule
 end
 
--- What holds now: an operator's word before the nodes'.
+-- The limit in force: rules override what nodes ask for.
 local function in_force(rule, limit, delay, jitter, adaptive)
   if rule.adaptive then adaptive = rule.adaptive == '1' end
   local most = rule.concurrency and tonumber(rule.concurrency) or limit
   return {
     most = most,
-    limit = most, -- but for an adaptive one, whose working limit is lower at times
+    limit = most, -- lower at times if it is adaptive
     delay = rule.delay and tonumber(rule.delay) or delay,
     jitter = rule.jitter and tonumber(rule.jitter) or jitter,
     adaptive = adaptive,
@@ -48,19 +48,19 @@ local function in_force(rule, limit, delay, jitter, adaptive)
   }
 end
 
--- What its answers have taught about the site, in one field, for most sites have taught nothing.
+-- What was learnt of a site from its answers. One field holds it all, as most sites have none of it.
 local LEARNT = {
-  'quiet', -- no start before; the site said "not now"
-  'backoff', -- the last such pause that had to be guessed, decayed (ms)
-  'failures', -- in a row
-  'working', -- the working limit, where it is adaptive; a fraction counts from one answer to the next
-  'base', -- the site's own latency, as the logarithm of milliseconds; 0: not known
-  'steady', -- 1 once the working limit has met the site's, and grows slowly
-  'samples', 'sum', 'since', -- of latencies, under this working limit
+  'quiet', -- no start before: the site refused a request
+  'backoff', -- the last pause that the site did not set itself, lowered by good answers (ms)
+  'failures', -- requests without answer, in a row
+  'working', -- the working limit, if it is adaptive; not rounded
+  'base', -- the site's usual latency, as the logarithm of milliseconds; 0: not known
+  'steady', -- 1 once the working limit has been too high, and so grows slowly
+  'samples', 'sum', 'since', -- of latencies under this working limit
 }
 
 local function read_learnt(text)
-  local learnt = { quiet = 0, backoff = 0, failures = 0, working = 0 } -- the others only adapt
+  local learnt = { quiet = 0, backoff = 0, failures = 0, working = 0 } -- the others are only there if it is adaptive
   if text then
     local values = string.gmatch(text, '%S+')
     for _, part in ipairs(LEARNT) do

@@ -1,12 +1,12 @@
--- Records that the server lives a life the epoch key does not know, and from when it may grant.
--- KEYS: epoch. ARGV: the run id of that life; 1 if the server throws keys away; how long to grant
--- nothing, how long to keep the key, the clock's longest step (all ms).
+-- Begins an epoch: records which run of the server this is, and from when on it may grant.
+-- KEYS: epoch. ARGV: the server's run id; 1 if the server evicts keys; how long to grant nothing, how
+-- long to keep the key, the clock's longest step (all ms).
 -- Reply: how long nothing is granted from now on (ms).
 
 local LIFE = life_of(ARGV[1], ARGV[2])
 local WAIT, KEPT, STEP = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 local life, from, wall, clock = unpack(redis.call('HMGET', KEYS[1], 'life', 'from', 'wall', 'clock'))
--- The leases of a life before, if any were saved, go by its clock: it goes on.
+-- Leases of an earlier run, if any were saved, count by the clock kept here: it goes on.
 local now = clock and bucket_clock(wall, clock, STEP) or WALL
 if life ~= LIFE then
   from = now + WAIT

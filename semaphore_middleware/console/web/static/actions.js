@@ -1,4 +1,4 @@
-// Steering: only with the token, which stays in this tab.
+// Changes of limits: only with the token, which stays in this tab.
 
 const KEY = "semaphore-token";
 const unlock = document.querySelector("#unlock");
@@ -13,22 +13,22 @@ export function onDone(callback) {
   done = callback;
 }
 
-/** Called with each state: a page whose server takes no orders shows no way to give some. */
-export function allow(steering) {
-  allowed = steering;
+/** Called with each state: a page whose server allows no changes shows no way to make any. */
+export function allow(canChange) {
+  allowed = canChange;
   write();
 }
 
-/** A form that steers what `nameOf()` says. It is hidden unless the page is unlocked. */
-export function steering(nameOf, title) {
-  const form = document.querySelector("#steering").content.firstElementChild.cloneNode(true);
+/** A form that changes what is set for `nameOf()`. It is hidden unless the page is unlocked. */
+export function changeForm(nameOf, title) {
+  const form = document.querySelector("#change").content.firstElementChild.cloneNode(true);
   const answer = form.querySelector(".answer");
-  form.setAttribute("aria-label", title ? `Steer ${title}` : "Steer any scope or pattern");
+  form.setAttribute("aria-label", title ? `Change ${title}` : "Change any scope or pattern");
   form.hidden = !isUnlocked();
-  const order = async (what, said) => {
+  const act = async (what, said) => {
     answer.classList.remove("wrong");
     answer.textContent = "…";
-    const error = await send("steer", { name: nameOf(), ...what });
+    const error = await send("actions", { name: nameOf(), ...what });
     answer.classList.toggle("wrong", Boolean(error));
     answer.textContent = error || said;
     if (!error) done();
@@ -42,13 +42,14 @@ export function steering(nameOf, title) {
     if (delay.value) parts.delay = Number(delay.value);
     if (!Object.keys(parts).length) {
       answer.textContent = "Give a limit, a delay, or both.";
-    } else if (await order({ do: "limit", limit: parts }, "It is set.")) {
+    } else if (await act({ action: "limit", limit: parts }, "It is set.")) {
       form.reset();
     }
   });
   const words = { pause: "It is paused.", resume: "It goes on.", reset: "The nodes’ settings hold again." };
-  for (const button of form.querySelectorAll("[data-do]")) {
-    button.addEventListener("click", () => order({ do: button.dataset.do }, words[button.dataset.do]));
+  for (const button of form.querySelectorAll("[data-action]")) {
+    const { action } = button.dataset;
+    button.addEventListener("click", () => act({ action }, words[action]));
   }
   return form;
 }
@@ -59,18 +60,18 @@ function isUnlocked() {
 
 function write() {
   unlock.hidden = !allowed;
-  unlock.textContent = isUnlocked() ? "Lock" : "Steer…";
-  for (const part of document.querySelectorAll("#any, form.steering")) part.hidden = !isUnlocked();
+  unlock.textContent = isUnlocked() ? "Lock" : "Unlock…";
+  for (const part of document.querySelectorAll("#any, form.change")) part.hidden = !isUnlocked();
 }
 
 /** Null if it was done, else what went wrong. */
-async function send(path, order) {
+async function send(path, action) {
   let answer;
   try {
     answer = await fetch(path, {
       method: "POST",
       headers: { Authorization: `Bearer ${token}`, "Content-Type": "application/json" },
-      body: JSON.stringify(order),
+      body: JSON.stringify(action),
     });
   } catch {
     return "Connection lost: whether it was done is not known.";
@@ -119,4 +120,4 @@ dialog.addEventListener("submit", async (event) => {
   dialog.close();
 });
 
-document.querySelector("#any").append(steering(() => document.querySelector("#name").value, ""));
+document.querySelector("#any").append(changeForm(() => document.querySelector("#name").value, ""));

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from semaphore_middleware.console.cli.screen import screen, sparkline
-from semaphore_middleware.console.rates import SAMPLES, Board
+from semaphore_middleware.console.cli.history import SAMPLES, History
+from semaphore_middleware.console.cli.tables import screen, sparkline
+from semaphore_middleware.console.rates import RateMeter
+from semaphore_middleware.console.snapshot import Snapshot
 from semaphore_middleware.model.inspection import Inspection, Member
 from tests.support.paths import REPOSITORY
 
@@ -22,14 +24,32 @@ def seen(
     return Inspection(scope=scope, holders=holders, waiters=waiters, **fields)  # type: ignore[arg-type]
 
 
-def drawn(board: Board, width: int = 80, height: int = 24, trouble: str = "") -> list[str]:
-    return screen(board, SERVER, width, height, trouble).plain.split("\n")
+class Watched:
+    """What `watch` has seen, survey by survey."""
+
+    def __init__(self) -> None:
+        self.history = History()
+        self.snapshot = Snapshot.of([], [])
+        self._meter = RateMeter()
+
+    def note(self, scopes: list[Inspection], now: float) -> None:
+        self.snapshot = Snapshot.of(scopes, [], self._meter.note(scopes, now))
+        self.history.note(self.snapshot)
+
+    @property
+    def scopes(self) -> list[str]:
+        return [track.row.scope for track in self.history.tracks]
+
+
+def drawn(watched: Watched, width: int = 80, height: int = 24, problem: str = "") -> list[str]:
+    tracks, totals = watched.history.tracks, watched.snapshot.totals
+    return screen(tracks, totals, SERVER, width, height, problem).plain.split("\n")
 
 
 def test_a_screen_of_80_by_24() -> None:
-    board = Board()
+    watched = Watched()
     for look in range(10):
-        board.note(
+        watched.note(
             [
                 seen("www.example.org", held=4, waiting=12, grants=10 + 6 * look),
                 seen("shop.example.org", held=look % 5, grants=2 * look),
@@ -39,7 +59,7 @@ def test_a_screen_of_80_by_24() -> None:
             ],
             now=100 + 0.5 * look,
         )
-    lines = drawn(board)
+    lines = drawn(watched)
     assert lines[:7] == [
         "redis://redis.example.internal:6379/0       5 scopes  9 held  15 waiting  18.0/s",
         "scope                 held          waiting longest   rate",
@@ -47,7 +67,7 @@ def test_a_screen_of_80_by_24() -> None:
         "api.example.net        1/4 ▂▂▂▂▂▂▂▂       3    90 s  2.0/s ████████ every 0.25 s",
         "shop.example.org       4/4 ▄▆█ ▂▄▆█       0       -  4.0/s ████████ -",
         "a-very-lo…mple.edu     0/4                0       -  0.0/s          paused",
-        "slow.example       0/2 (8)                0       -  0.0/s          quiet 90 s",
+        "slow.example       0/2 (8)                0       -  0.0/s          backoff 90 s",
     ]
     for line in lines[:7]:
         assert f"\n    {line}\n" in PAGE
@@ -56,10 +76,10 @@ def test_a_screen_of_80_by_24() -> None:
 
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (200, 50), (60, 10), (20, 4), (5, 2)])
 def test_it_fits_whatever_the_size(width: int, height: int) -> None:
-    board = Board()
+    watched = Watched()
     for look in range(3):
-        board.note([seen(f"host-{i}.example", 3, i % 7, look) for i in range(3000)], now=look)
-    lines = drawn(board, width, height)
+        watched.note([seen(f"host-{i}.example", 3, i % 7, look) for i in range(3000)], now=look)
+    lines = drawn(watched, width, height)
     assert len(lines) == height
     assert max(map(len, lines)) <= width
     if width >= 60:
@@ -67,39 +87,17 @@ def test_it_fits_whatever_the_size(width: int, height: int) -> None:
         assert lines[0].endswith("3,000 scopes  9,000 held  8,994 waiting  3000.0/s")
 
 
-def test_trouble_stands_where_the_eye_is() -> None:
-    assert drawn(Board(), trouble="no answer for 3 s")[-1] == "no answer for 3 s"
+def test_a_problem_stands_where_the_eye_is() -> None:
+    assert drawn(Watched(), problem="no answer for 3 s")[-1] == "no answer for 3 s"
 
 
 def test_a_site_that_falls_idle_stays_in_its_place_until_it_is_forgotten() -> None:
-    board = Board()
-    board.note([seen("a", held=2, grants=5)], now=0)
+    watched = Watched()
+    watched.note([seen("a", held=2, grants=5)], now=0)
     for look in range(SAMPLES):
-        assert list(board.tracks) == ["a"]
-        board.note([], now=1 + look)
-    assert board.tracks == {}
-
-
-def test_the_rate_is_what_was_granted_lately() -> None:
-    board = Board()
-    for look, grants in enumerate([7, 9, 11]):
-        board.note([seen("a", grants=grants)], now=look / 2)
-    assert board.tracks["a"].rate == 4.0
-    assert board.rate == 4.0
-
-
-def test_a_count_that_began_anew_is_not_a_rate_below_zero() -> None:
-    board = Board()
-    for look, grants in enumerate([100, 3]):
-        board.note([seen("a", grants=grants)], now=look)
-    assert board.tracks["a"].rate == 3.0
-
-
-def test_a_site_that_is_new_has_had_its_grants_since_the_last_look() -> None:
-    board = Board()
-    board.note([seen("old", grants=50)], now=0)
-    board.note([seen("old", grants=50), seen("new", grants=6)], now=2)
-    assert {scope: track.rate for scope, track in board.tracks.items()} == {"old": 0, "new": 3}
+        assert watched.scopes == ["a"]
+        watched.note([], now=1 + look)
+    assert watched.scopes == []
 
 
 def test_of_a_bar_even_the_smallest_is_seen() -> None:
