@@ -21,11 +21,12 @@ from dataclasses import dataclass
 from time import monotonic
 from urllib.request import urlopen
 
+from tests.support.site import JudgingSite, Work, response
+from tests.support.site import Visit as Request
+
 BODY = b"<!doctype html>\n<title>A page</title>\n" + 12 * b"<p>Some words, to be a page.</p>\n"
-HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: %b\r\nContent-Length: %d\r\n\r\n"
-PAGE = HEAD % (b"text/html", len(BODY)) + BODY
-TOO_MANY = b"HTTP/1.1 429 Too Many Requests\r\nRetry-After: %d\r\nContent-Length: 0\r\n\r\n"
-UNAVAILABLE = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n"
+PAGE = response(BODY)
+UNAVAILABLE = response(status=503)
 REFUSING = 1.5  # times its capacity, above which a site refuses
 
 
@@ -40,81 +41,59 @@ class Visit:
     status: int = 200
 
 
-class Record:
+class MeasuringSite(JudgingSite):
+    """Answers as the path says, and writes down who had what in hand, and when."""
+
     def __init__(self) -> None:
-        self.over: list[tuple[str, str, float, float, int]] = []
-        self.in_hand: set[Visitor] = set()
-        self.requests = 0
-        self.refusing_until = 0.0
+        super().__init__()
+        self._over: list[tuple[str, str, float, float, int]] = []
+        self._requests = 0
+        self._refusing_until = 0.0
 
-    def told(self) -> bytes:
+    def begin(self, visit: Request) -> Work | None:
+        if visit.path == "/record":
+            visit.answer(response(json.dumps(self._record()), kind="application/json"))
+            return None
+        _, _, manner, _, number = visit.path.split("/")
+        wait, answer = self._answer(manner, int(number))
+        if wait:
+            return asyncio.get_running_loop().call_later(wait / 1000, visit.answer, answer)
+        visit.answer(answer)
+        return None
+
+    def leave(self, visit: Request) -> None:
+        super().leave(visit)
+        self.visits.clear()  # it has a record of its own
+        if visit.path != "/record":
+            self._over.append((*_who(visit), monotonic(), visit.status))
+
+    def _record(self) -> list[tuple[str, str, float, float] | tuple[str, str, float, float, int]]:
         now = monotonic()
-        return json.dumps([*self.over, *((*at.visit, now) for at in self.in_hand)]).encode()
+        open = [visit for host in self.hosts.values() for visit in host.in_hand]
+        return [*self._over, *((*_who(at), now) for at in open if at.path != "/record")]
 
-    def answer(self, manner: str, number: int) -> tuple[float, bytes]:
+    def _answer(self, manner: str, number: int) -> tuple[float, bytes]:
         """Milliseconds, and what to answer then."""
-        self.requests += 1
+        self._requests += 1
         time, _, quota = manner.partition("!")
         if quota:
             last, _, seconds = quota.partition("-")
-            if self.requests == int(last):
-                self.refusing_until = monotonic() + float(seconds)
-            if monotonic() < self.refusing_until:
-                return 0, TOO_MANY % int(seconds)
+            if self._requests == int(last):
+                self._refusing_until = monotonic() + float(seconds)
+            if monotonic() < self._refusing_until:
+                return 0, response(status=429, Retry_After=seconds)
         time, _, capacity = time.partition("@")
         wait = _wait(time, number)
-        if capacity and len(self.in_hand) > int(capacity):
-            if len(self.in_hand) > REFUSING * int(capacity):
+        if capacity and self.now > int(capacity):
+            if self.now > REFUSING * int(capacity):
                 return 0, UNAVAILABLE
             wait *= 2
         return wait, PAGE
 
 
-class Visitor(asyncio.Protocol):
-    """A connection, which has one request in hand at most."""
-
-    visit: tuple[str, str, float]
-
-    def __init__(self, record: Record) -> None:
-        self._record = record
-        self._heard = b""
-        self._answer: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-
-    def data_received(self, data: bytes) -> None:
-        self._heard += data
-        head, end, rest = self._heard.partition(b"\r\n\r\n")
-        if not end:
-            return
-        self._heard = rest  # nobody sends the next request before the answer
-        path = head.split(b" ", 2)[1].decode()
-        if path == "/record":
-            told = self._record.told()
-            self._transport.write(HEAD % (b"application/json", len(told)) + told)
-            return
-        host, manner, who, number = path[1:].split("/")
-        self.visit = host, who, monotonic()
-        self._record.in_hand.add(self)
-        wait, answer = self._record.answer(manner, int(number))
-        if wait:
-            self._answer = asyncio.get_running_loop().call_later(wait / 1000, self._leave, answer)
-        else:
-            self._leave(answer)
-
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
-        if self._answer is not None:  # a visitor who is gone has nothing in hand
-            self._answer.cancel()
-            self._leave(b"")
-
-    def _leave(self, answer: bytes) -> None:
-        self._answer = None
-        self._transport.write(answer)
-        self._record.in_hand.remove(self)
-        status = int(answer.split(b" ", 2)[1]) if answer else 0
-        self._record.over.append((*self.visit, monotonic(), status))
+def _who(visit: Request) -> tuple[str, str, float]:
+    _, host, _, visitor, _ = visit.path.split("/")
+    return host, visitor, visit.begin
 
 
 def _wait(milliseconds: str, number: int) -> float:
@@ -124,12 +103,9 @@ def _wait(milliseconds: str, number: int) -> float:
 
 
 async def serve() -> None:
-    record = Record()
-    loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: Visitor(record), "127.0.0.1", 0, backlog=1000)
-    sys.stdout.write(f"{server.sockets[0].getsockname()[1]}\n")
+    sys.stdout.write(f"{await MeasuringSite().listen()}\n")
     sys.stdout.flush()
-    await server.serve_forever()
+    await asyncio.Event().wait()
 
 
 class Site:

@@ -122,7 +122,7 @@ class World:
             "CHAOS_MUTANT": self.plan.mutant,
         }
         await node.start(
-            [f"{host.url}/0" for host in self.site.hosts],
+            [f"{pages.url}/0" for pages in self.site.pages.values()],
             settings,
             clock,
             in_namespace.prefix if in_namespace else (),

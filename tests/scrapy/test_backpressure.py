@@ -28,7 +28,7 @@ async def test_a_full_site_does_not_hold_up_other_sites(server: RedisServer, sit
     crawl = Crawl(server, *full, *free, CONCURRENT_REQUESTS=2)
 
     await site.until(lambda: sum(FREE in path for path in site.arrivals) == 30)
-    assert site.records[FULL].now == 1
+    assert site.hosts[FULL].now == 1
     site.let_go()
     await crawl.gave_back(60, site)
 
@@ -118,7 +118,7 @@ async def test_concurrent_requests_holds_for_requests_that_have_waited(
         await until(lambda: holding(server) == 2)  # permits without a place go to other nodes
         site.let_go()
         await crawl.finished()
-    assert site.records["127.0.0.1"].most == 2
+    assert site.hosts["127.0.0.1"].most == 2
     assert len(site.arrivals) == 18
     assert server.members() == {}
 
@@ -140,7 +140,7 @@ async def test_a_permit_that_finds_no_place_is_used_next(
         site.let_go()
         await crawl.finished()
     assert [path.split("/")[2] for path in site.arrivals[:2]] == ["0", "1"]
-    assert site.records["127.0.0.1"].most == 1
+    assert site.hosts["127.0.0.1"].most == 1
     assert len(site.arrivals) == 10
 
 
@@ -165,7 +165,7 @@ async def test_a_woken_request_that_must_wait_again_lets_others_start(
         for permit in taken:
             permit.release()
         await crawl.finished()
-    assert site.records["127.0.0.1"].most == 1
+    assert site.hosts["127.0.0.1"].most == 1
     assert len(site.arrivals) == 4
 
 
@@ -179,4 +179,4 @@ async def test_a_request_counts_as_work_until_it_is_told_to_wait(
     assert len(crawl.crawler.engine.downloader.active) == 4
     site.let_go()
     await crawl.gave_back(40, site)
-    assert site.records[FULL].most == 4
+    assert site.hosts[FULL].most == 4

@@ -1,71 +1,99 @@
-"""A site that judges its visitors, and whose slow pages wait for the test instead of the clock."""
+"""The judging site: it knows at any moment which requests each of its hosts has in hand.
+
+It uses no library, because it judges: it sees an end as soon as the kernel tells of it, and leaves
+the processor to those that it judges. `JudgingSite` counts. Its subclasses say when it answers, and
+with which page: `Site` here, for tests, and those of tests/chaos and of the benchmarks.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import NoReturn
+import itertools
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Protocol
 
-from aiohttp import web
-from yarl import URL
-
-from crawler.example_site import Record
-
-PAGE = "<!doctype html>\n<title>A page</title>\n"
-MOVED = '<meta http-equiv="refresh" content="0; url={}">'
-FIRST_PART = b"the first part of a body"
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+END_OF_HEAD = b"\r\n\r\n"
 
 
-class Site:
-    """Answers to any host name on a loopback port of its own. Each path behaves in its own way:
+class Work(Protocol):
+    """An answer in preparation: a timer's handle, or a task."""
 
-    /page/...           answers at once
-    /slow/...           answers once the test has called `let_go()`
-    /half/...           sends headers and a part of the body at once, the rest after `let_go()`
-    /never              does not answer
-    /large              a body of 10 kB
-    /redirect/...       to the path that follows, by status 302; /refresh/... by the page's own word
-    /status/503         that status, each time; /status-once/503 the first time, then a page
-    /busy/...           answers "not now" `refusals` times, or always if that is None, else at
-                        once; /busy/slow... after `let_go()`
-    /drop               breaks the connection before the headers; /drop-midway within the body
-    /truncated          ends the connection properly, but before the end of the body
-    /robots.txt         `robots`; after `let_go()` if `robots_is_slow`
-    """
+    def cancel(self) -> object: ...
+
+
+@dataclass(eq=False, slots=True)
+class Visit:
+    """One request, in hand from its arrival until its answer is written or its visitor has gone."""
+
+    number: int
+    host: str
+    path: str  # with the query
+    head: bytes
+    begin: float  # seconds on the machine's monotonic clock, the same for all processes
+    site: JudgingSite
+    transport: asyncio.Transport
+    work: Work | None = None
+    status: int = 0  # as far as it was answered
+
+    def header(self, name: str) -> str:
+        """Its value, or nothing. Lower case, as the nodes' names are."""
+        _, found, rest = self.head.lower().partition(b"\r\n%b:" % name.lower().encode())
+        return rest.partition(b"\r\n")[0].strip().decode("latin-1") if found else ""
+
+    def answer(self, response: bytes) -> None:
+        """Write the rest of the answer; from now on it is in hand no more."""
+        if self.in_hand:
+            self.status = self.status or int(response[9:12])
+            self.transport.write(response)
+            self.site.leave(self)
+
+    @property
+    def in_hand(self) -> bool:
+        return self in self.site.hosts[self.host].in_hand
+
+
+@dataclass
+class Host:
+    """The count of one host's requests."""
+
+    in_hand: set[Visit] = field(default_factory=set)
+    most: int = 0  # in hand at once
+
+    @property
+    def now(self) -> int:
+        return len(self.in_hand)
+
+
+class JudgingSite:
+    """Counts requests by host, whatever address they come to."""
 
     def __init__(self) -> None:
-        self.port = 0
-        self.records: dict[str, Record] = {}  # by host name
-        self.arrivals: list[str] = []  # paths and queries, in the order of their requests
-        self.times: list[float] = []  # of the arrivals, on the loop's clock
-        self.refusals: int | None = 0
-        self.refusal_headers: dict[str, str] = {}
-        self.refused_at: list[float] = []
-        self.robots = "User-agent: *\nDisallow: /forbidden\n"
-        self.robots_is_slow = False
-        self._may_answer = asyncio.Event()
+        self.visits: list[Visit] = []  # in the order of their arrivals
+        self.hosts: defaultdict[str, Host] = defaultdict(Host)
+        self._numbers = itertools.count(1)
         self._changed = asyncio.Event()
+        self._servers: list[asyncio.Server] = []
+        self._transports: set[asyncio.Transport] = set()
 
-    # What a test asks and says ------------------------------------------------------------------
+    def begin(self, visit: Visit) -> Work | None:
+        """Begin to answer; what is returned is cancelled if the visitor goes before the end."""
+        raise NotImplementedError
 
-    def url(self, path: str, host: str = "127.0.0.1") -> str:
-        return f"http://{host}:{self.port}{path}"
-
-    def let_go(self) -> None:
-        """Answer all slow requests, those in hand and those to come."""
-        self._may_answer.set()
+    # What its users ask -------------------------------------------------------------------------
 
     @property
     def now(self) -> int:
         """Requests in hand."""
-        return sum(record.now for record in self.records.values())
+        return sum(host.now for host in self.hosts.values())
 
     @property
     def most(self) -> int:
         """Requests that any one host has had in hand at once."""
-        return max((record.most for record in self.records.values()), default=0)
+        return max((host.most for host in self.hosts.values()), default=0)
 
     async def until(self, seen: Callable[[], bool]) -> None:
         """Wait until the site has seen what `seen` asks for."""
@@ -75,134 +103,194 @@ class Site:
 
     # The server ---------------------------------------------------------------------------------
 
-    async def start(self) -> None:
-        app = web.Application(middlewares=[self._watch])
-        for path, handler in {
-            "/page/{name:.*}": self._page,
-            "/slow/{name:.*}": self._slow,
-            "/half/{name:.*}": self._half,
-            "/never": self._never,
-            "/large": self._large,
-            "/redirect{to:/.*}": self._redirect,
-            "/refresh{to:/.*}": self._refresh,
-            "/status/{status}": self._status,
-            "/status-once/{status}": self._status_once,
-            "/busy/{name:.*}": self._busy,
-            "/drop": self._drop,
-            "/drop-midway": self._drop_midway,
-            "/truncated": self._truncated,
-            "/robots.txt": self._robots,
-        }.items():
-            app.router.add_get(path, handler)
-        # Cancelled with its connection: a visitor who is gone has nothing in hand.
-        self._runner = web.AppRunner(
-            app, handler_cancellation=True, access_log=None, shutdown_timeout=0.1
-        )
-        await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
-        self.port = self._runner.addresses[0][1]
+    async def listen(self, address: str = "127.0.0.1") -> int:
+        """Be there, on a port that is returned."""
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(lambda: Visitor(self), address, 0, backlog=1000)
+        self._servers.append(server)
+        port: int = server.sockets[0].getsockname()[1]
+        return port
 
     async def stop(self) -> None:
-        await self._runner.cleanup()
+        for server in self._servers:
+            server.close()
+        for transport in self._transports:
+            transport.abort()
 
-    @web.middleware
-    async def _watch(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        host = URL(f"http://{request.host}").host or ""
-        record = self.records.setdefault(host, Record())
-        record.enter(request.path)
-        self.arrivals.append(request.path_qs)
-        self.times.append(asyncio.get_running_loop().time())
+    def connect(self, transport: asyncio.Transport, there: bool) -> None:
+        (self._transports.add if there else self._transports.discard)(transport)
+
+    def arrive(self, head: bytes, transport: asyncio.Transport) -> Visit:
+        visit = Visit(next(self._numbers), "", "", head, time.monotonic(), self, transport)
+        visit.path = head.split(b" ", 2)[1].decode("latin-1")
+        visit.host = visit.header("Host").partition(":")[0]
+        host = self.hosts[visit.host]
+        host.in_hand.add(visit)
+        host.most = max(host.most, host.now)
+        self.visits.append(visit)
         self._changed.set()
-        try:
-            response = await handler(request)
-            # Written here and not after the return: until then the request is in hand.
-            await response.prepare(request)
-            await response.write_eof()
-            return response
-        finally:
-            record.leave()
-            self._changed.set()
+        return visit
 
-    # Its pages ----------------------------------------------------------------------------------
+    def leave(self, visit: Visit) -> None:
+        self.hosts[visit.host].in_hand.remove(visit)
+        self._changed.set()
 
-    async def _page(self, _: web.Request) -> web.StreamResponse:
-        return web.Response(text=PAGE, content_type="text/html")
 
-    async def _slow(self, request: web.Request) -> web.StreamResponse:
-        await self._may_answer.wait()
-        return await self._page(request)
+class Visitor(asyncio.Protocol):
+    """One connection; its requests come one after the other."""
 
-    async def _half(self, request: web.Request) -> web.StreamResponse:
-        response = await _send_first_part(request)
-        await self._may_answer.wait()
-        await response.write(bytes(len(FIRST_PART)))
-        return response
+    def __init__(self, site: JudgingSite) -> None:
+        self._site = site
+        self._visit: Visit | None = None
+        self._received = b""
 
-    async def _never(self, _: web.Request) -> web.StreamResponse:
-        await _until_the_visitor_is_gone()
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._site.connect(transport, there=True)
 
-    async def _large(self, _: web.Request) -> web.StreamResponse:
-        return web.Response(body=bytes(10_000))
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        head, end, rest = self._received.partition(END_OF_HEAD)
+        if end:
+            self._received = rest  # nobody sends the next request before the answer
+            self._visit = self._site.arrive(head, self._transport)
+            self._visit.work = self._site.begin(self._visit)
 
-    async def _redirect(self, request: web.Request) -> web.StreamResponse:
-        return web.Response(status=302, headers={"Location": _target(request)})
+    def eof_received(self) -> None:
+        self._gone()
 
-    async def _refresh(self, request: web.Request) -> web.StreamResponse:
-        return web.Response(text=MOVED.format(_target(request)), content_type="text/html")
+    def connection_lost(self, _: Exception | None) -> None:
+        self._site.connect(self._transport, there=False)
+        self._gone()
 
-    async def _status(self, request: web.Request) -> web.StreamResponse:
-        return web.Response(status=int(request.match_info["status"]), text=PAGE)
+    def _gone(self) -> None:
+        """A visitor who is gone has nothing in hand."""
+        if self._visit is not None and self._visit.in_hand:
+            if self._visit.work is not None:
+                self._visit.work.cancel()
+            self._site.leave(self._visit)
 
-    async def _status_once(self, request: web.Request) -> web.StreamResponse:
-        first = self.arrivals.count(request.path_qs) == 1
-        return await (self._status(request) if first else self._page(request))
 
-    async def _busy(self, request: web.Request) -> web.StreamResponse:
-        if request.match_info["name"].startswith("slow"):
+def response(
+    body: bytes | str = b"", status: int = 200, kind: str = "text/html", **headers: str
+) -> bytes:
+    """An answer of HTTP. Underscores of headers' names stand for hyphens."""
+    if isinstance(body, str):
+        body = body.encode()
+    lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}", f"Content-Type: {kind}"]
+    lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
+    lines += [f"Content-Length: {len(body)}", "", ""]
+    return "\r\n".join(lines).encode() + body
+
+
+# For tests --------------------------------------------------------------------------------------
+
+PAGE = "<!doctype html>\n<title>A page</title>\n"
+MOVED = '<meta http-equiv="refresh" content="0; url={}">'
+FIRST_PART = b"the first part of a body"
+
+
+class Site(JudgingSite):
+    """Answers to any host name on a loopback port; slow pages wait for the test, not for the clock.
+
+    Each path behaves in its own way:
+
+    /page/...           answers at once
+    /slow/...           answers once the test has called `let_go()`
+    /half/...           sends headers and a part of the body at once, the rest after `let_go()`
+    /never              does not answer
+    /large              a body of 10 kB
+    /redirect/...       to the path that follows, by status 302; /refresh/... by the page's own word
+    /status/503         that status, each time; /status-once/503 the first time, then a page
+    /busy/...           answers with 429 `refusals` times, or always if that is None, else at
+                        once; /busy/slow... after `let_go()`
+    /drop               breaks the connection before the headers; /drop-midway within the body
+    /truncated          ends the connection properly, but before the end of the body
+    /robots.txt         `robots`; after `let_go()` if `robots_is_slow`
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.port = 0
+        self.refusals: int | None = 0
+        self.refusal_headers: dict[str, str] = {}
+        self.refused_at: list[float] = []
+        self.robots = "User-agent: *\nDisallow: /forbidden\n"
+        self.robots_is_slow = False
+        self._may_answer = asyncio.Event()
+
+    async def start(self) -> None:
+        self.port = await self.listen()
+
+    def url(self, path: str, host: str = "127.0.0.1") -> str:
+        return f"http://{host}:{self.port}{path}"
+
+    def let_go(self) -> None:
+        """Answer all slow requests, those in hand and those to come."""
+        self._may_answer.set()
+
+    @property
+    def arrivals(self) -> list[str]:
+        """Paths and queries, in the order of their requests."""
+        return [visit.path for visit in self.visits]
+
+    @property
+    def times(self) -> list[float]:
+        """Of the arrivals, on the loop's clock."""
+        return [visit.begin for visit in self.visits]
+
+    def begin(self, visit: Visit) -> Work | None:
+        path, _, query = visit.path.partition("?")
+        _, kind, *rest = path.split("/", 2)
+        return asyncio.ensure_future(self._respond(visit, kind, "".join(rest), query))
+
+    async def _respond(self, visit: Visit, kind: str, rest: str, query: str) -> None:
+        slow = kind in ("slow", "half") or (kind == "busy" and rest.startswith("slow"))
+        cut = kind in ("half", "drop-midway", "truncated")
+        if cut:
+            whole = response(FIRST_PART + bytes(len(FIRST_PART)))
+            visit.transport.write(whole[: -len(FIRST_PART)])
+            visit.status = 200
+        if slow or (kind == "robots.txt" and self.robots_is_slow):
             await self._may_answer.wait()
-        if self.refusals == 0:
-            return await self._page(request)
-        if self.refusals is not None:
-            self.refusals -= 1
-        self.refused_at.append(asyncio.get_running_loop().time())
-        return web.Response(status=429, headers=self.refusal_headers)
+        match kind:
+            case "never":
+                pass
+            case "drop" | "drop-midway":
+                visit.transport.abort()
+            case "truncated":
+                visit.transport.close()
+            case "half":
+                visit.answer(bytes(len(FIRST_PART)))
+            case _:
+                visit.answer(self._response(visit, kind, rest, query))
 
-    async def _drop(self, request: web.Request) -> web.StreamResponse:
-        _transport(request).abort()
-        await _until_the_visitor_is_gone()
-
-    async def _drop_midway(self, request: web.Request) -> web.StreamResponse:
-        await _send_first_part(request)
-        return await self._drop(request)
-
-    async def _truncated(self, request: web.Request) -> web.StreamResponse:
-        await _send_first_part(request)
-        _transport(request).close()
-        await _until_the_visitor_is_gone()
-
-    async def _robots(self, _: web.Request) -> web.StreamResponse:
-        if self.robots_is_slow:
-            await self._may_answer.wait()
-        return web.Response(text=self.robots)
-
-
-def _target(request: web.Request) -> str:
-    return f"{request.match_info['to']}?{request.query_string}"
-
-
-async def _send_first_part(request: web.Request) -> web.StreamResponse:
-    response = web.StreamResponse()
-    response.content_length = 2 * len(FIRST_PART)
-    await response.prepare(request)
-    await response.write(FIRST_PART)
-    return response
-
-
-async def _until_the_visitor_is_gone() -> NoReturn:
-    await asyncio.Event().wait()
-    raise AssertionError("aiohttp cancels a handler whose connection is gone")
-
-
-def _transport(request: web.Request) -> asyncio.Transport:
-    assert isinstance(request.transport, asyncio.Transport)
-    return request.transport
+    def _response(self, visit: Visit, kind: str, rest: str, query: str) -> bytes:
+        page = response(PAGE)
+        match kind:
+            case "page" | "slow":
+                return page
+            case "large":
+                return response(bytes(10_000), kind="application/octet-stream")
+            case "redirect":
+                return response(status=302, Location=f"/{rest}?{query}")
+            case "refresh":
+                return response(MOVED.format(f"/{rest}?{query}"))
+            case "status":
+                return response(PAGE, int(rest), "text/plain")
+            case "status-once" if self.arrivals.count(visit.path) == 1:
+                return response(PAGE, int(rest), "text/plain")
+            case "status-once":
+                return page
+            case "busy" if self.refusals == 0:
+                return page
+            case "busy":
+                if self.refusals is not None:
+                    self.refusals -= 1
+                self.refused_at.append(time.monotonic())
+                return response(status=429, **self.refusal_headers)
+            case "robots.txt":
+                return response(self.robots, kind="text/plain")
+            case _:
+                return response(status=404)
