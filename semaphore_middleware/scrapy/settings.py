@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from semaphore_middleware.core.semaphore import default_node
@@ -78,7 +78,7 @@ def _seconds(least: float | str) -> Check:
     """A number of seconds, not below `least`, which is a number or the name of another setting."""
 
     def check(value: Any, where: str, settings: BaseSettings) -> float:
-        bound = SETTINGS[least].read(settings) if isinstance(least, str) else least
+        bound = _value_of(least, settings) if isinstance(least, str) else least
         return check_number(value, where, least=bound, text=True)
 
     return check
@@ -141,115 +141,36 @@ def _dict(value: Any, where: str, _settings: BaseSettings) -> Mapping[str, Any]:
 # The table ---------------------------------------------------------------------------------------
 
 
-def _lease(settings: BaseSettings) -> Any:
-    return SETTINGS["SEMAPHORE_LEASE"].read(settings)
+def _value_of(name: str, settings: BaseSettings) -> Any:
+    """The checked value of one of our settings."""
+    return SETTINGS[name].read(settings)
 
 
-def _longest_pause(settings: BaseSettings) -> Any:
-    return max(300.0, SETTINGS["SEMAPHORE_BACKOFF_START"].read(settings))
+LEASE = Derived("the lease", lambda settings: _value_of("SEMAPHORE_LEASE", settings))
+HOST_AND_PID = Derived("host and process id", lambda _: default_node())
+ROBOTSTXT = Derived("`ROBOTSTXT_OBEY`", lambda settings: settings.getbool("ROBOTSTXT_OBEY"))
+MAX = Derived("`300.0`", lambda s: max(300.0, _value_of("SEMAPHORE_BACKOFF_START", s)))
 
-
-def _obeys_robots_txt(settings: BaseSettings) -> Any:
-    return settings.getbool("ROBOTSTXT_OBEY")
-
-
-# fmt: off  (a table is read by its columns)
 _ROWS = (
     Setting("SEMAPHORE_ENABLED", True, _truth, "whether to do anything at all"),
-    Setting(
-        "SEMAPHORE_REDIS_URL",
-        None,
-        _optional(_text),
-        "the server; None: REDIS_URL, then the environment, then an embedded server",
-        EMPTY,
-    ),
-    Setting("SEMAPHORE_LIMITS", {}, _dict, "limits of hosts, where they differ from the default"),
-    Setting(
-        "SEMAPHORE_SCOPE",
-        "host",
-        _scope,
-        "which requests share a semaphore: those of a host, or of a registered domain",
-        EMPTY,
-    ),
-    Setting(
-        "SEMAPHORE_LEASE",
-        15.0,
-        _seconds(0.1),
-        "seconds for which a permit outlives a dead node; the same on all nodes",
-    ),
-    Setting(
-        "SEMAPHORE_ACQUIRE_TIMEOUT",
-        None,
-        _optional(_seconds(0.001)),
-        "seconds that a request may wait for a permit; None: as long as it takes",
-    ),
-    Setting(
-        "SEMAPHORE_RECOVERY_WAIT",
-        Derived("the lease", _lease),
-        _seconds(0.0),
-        "seconds without grants after the server has lost its data",
-    ),
-    Setting(
-        "SEMAPHORE_PREFIX",
-        "semaphore",
-        _prefix,
-        "first part of every key and channel on the server",
-    ),
-    Setting(
-        "SEMAPHORE_NODE",
-        Derived("host and process id", lambda _: default_node()),
-        _text,
-        "this node's name, to which random letters are added",
-        EMPTY,
-    ),
-    Setting(
-        "SEMAPHORE_OBEY_CRAWL_DELAY",
-        Derived("`ROBOTSTXT_OBEY`", _obeys_robots_txt),
-        _truth,
-        "whether Crawl-delay and Request-rate in robots.txt raise a site's delay",
-    ),
-    Setting(
-        "SEMAPHORE_MAX_CRAWL_DELAY",
-        60.0,
-        _seconds(0.0),
-        "the longest delay, in seconds, that a robots.txt can ask for",
-    ),
-    Setting(
-        "SEMAPHORE_BACKOFF_CODES",
-        [429, 503],
-        _statuses,
-        "HTTP statuses that count as a refusal: the site has too much to do",
-    ),
-    Setting(
-        "SEMAPHORE_BACKOFF_START",
-        1.0,
-        _seconds(0.001),
-        "seconds to pause after a refusal without Retry-After; doubles each time",
-    ),
-    Setting(
-        "SEMAPHORE_BACKOFF_MAX",
-        Derived("`300.0`", _longest_pause),
-        _seconds("SEMAPHORE_BACKOFF_START"),
-        "the longest pause after a refusal, in seconds",
-    ),
-    Setting("SEMAPHORE_BACKOFF_TIMES", 10, _count, "how often a refused request is made again"),
-    Setting(
-        "SEMAPHORE_METRICS_PORT",
-        None,
-        _optional(_port),
-        "where this node serves metrics; 0: any free port, None: nowhere",
-        EMPTY,
-    ),
-    Setting(
-        "SEMAPHORE_METRICS_HOST",
-        "127.0.0.1",
-        _address,
-        "the address that the metrics port listens on",
-        EMPTY,
-    ),
+    Setting("SEMAPHORE_REDIS_URL", None, _optional(_text), "the server; see `_server`", EMPTY),
+    Setting("SEMAPHORE_LIMITS", {}, _dict, "hosts' limits, where not the default"),
+    Setting("SEMAPHORE_SCOPE", "host", _scope, "which requests share a semaphore", EMPTY),
+    Setting("SEMAPHORE_LEASE", 15.0, _seconds(0.1), "seconds that a permit outlives its node"),
+    Setting("SEMAPHORE_ACQUIRE_TIMEOUT", None, _optional(_seconds(0.001)), "most seconds to wait"),
+    Setting("SEMAPHORE_RECOVERY_WAIT", LEASE, _seconds(0.0), "seconds without grants after a loss"),
+    Setting("SEMAPHORE_PREFIX", "semaphore", _prefix, "first part of every key and channel"),
+    Setting("SEMAPHORE_NODE", HOST_AND_PID, _text, "this node's name, less its letters", EMPTY),
+    Setting("SEMAPHORE_OBEY_CRAWL_DELAY", ROBOTSTXT, _truth, "whether robots.txt sets a delay"),
+    Setting("SEMAPHORE_MAX_CRAWL_DELAY", 60.0, _seconds(0.0), "the longest of these, in seconds"),
+    Setting("SEMAPHORE_BACKOFF_CODES", [429, 503], _statuses, "HTTP statuses that refuse"),
+    Setting("SEMAPHORE_BACKOFF_START", 1.0, _seconds(0.001), "first pause, in seconds"),
+    Setting("SEMAPHORE_BACKOFF_MAX", MAX, _seconds("SEMAPHORE_BACKOFF_START"), "longest pause"),
+    Setting("SEMAPHORE_BACKOFF_TIMES", 10, _count, "how often to repeat a refused request"),
+    Setting("SEMAPHORE_METRICS_PORT", None, _optional(_port), "0: any; None: no metrics", EMPTY),
+    Setting("SEMAPHORE_METRICS_HOST", "127.0.0.1", _address, "where that port listens", EMPTY),
 )
-# fmt: on
-SETTINGS = {row.name: row for row in _ROWS}
+SETTINGS: Mapping[str, Setting] = {row.name: row for row in _ROWS}
 
 
 # What a crawl reads ------------------------------------------------------------------------------
@@ -282,31 +203,16 @@ class SemaphoreSettings:
     @classmethod
     def read(cls, settings: BaseSettings) -> SemaphoreSettings:
         """Check Scrapy's settings. Raises `SettingsError`, which names the setting at fault."""
-        ours = {name: setting.read(settings) for name, setting in SETTINGS.items()}
-        url, url_from = _server(settings)
-        return cls(
-            url=url,
-            url_from=url_from,
-            limits=parse_limits(
-                ours["SEMAPHORE_LIMITS"],
-                _dict(settings.get("DOWNLOAD_SLOTS"), "DOWNLOAD_SLOTS", settings),
-                _default_limit(settings),
-                "SEMAPHORE_LIMITS",
-            ),
-            scope=ours["SEMAPHORE_SCOPE"],
-            lease=ours["SEMAPHORE_LEASE"],
-            acquire_timeout=ours["SEMAPHORE_ACQUIRE_TIMEOUT"],
-            recovery_wait=ours["SEMAPHORE_RECOVERY_WAIT"],
-            prefix=ours["SEMAPHORE_PREFIX"],
-            node=ours["SEMAPHORE_NODE"],
-            obey_crawl_delay=ours["SEMAPHORE_OBEY_CRAWL_DELAY"],
-            max_crawl_delay=ours["SEMAPHORE_MAX_CRAWL_DELAY"],
-            backoff=Backoff(ours["SEMAPHORE_BACKOFF_START"], ours["SEMAPHORE_BACKOFF_MAX"]),
-            backoff_codes=ours["SEMAPHORE_BACKOFF_CODES"],
-            backoff_times=ours["SEMAPHORE_BACKOFF_TIMES"],
-            metrics_port=ours["SEMAPHORE_METRICS_PORT"],
-            metrics_host=ours["SEMAPHORE_METRICS_HOST"],
-        )
+        ours = {
+            name.removeprefix("SEMAPHORE_").lower(): setting.read(settings)
+            for name, setting in SETTINGS.items()
+        }
+        ours["url"], ours["url_from"] = _server(settings)
+        slots = _dict(settings.get("DOWNLOAD_SLOTS"), "DOWNLOAD_SLOTS", settings)
+        default = _default_limit(settings)
+        ours["limits"] = parse_limits(ours["limits"], slots, default, "SEMAPHORE_LIMITS")
+        ours["backoff"] = Backoff(ours["backoff_start"], ours["backoff_max"])
+        return cls(**{field.name: ours[field.name] for field in fields(cls)})
 
 
 def is_enabled(settings: BaseSettings) -> bool:
