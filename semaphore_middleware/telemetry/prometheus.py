@@ -59,6 +59,14 @@ LABEL_CHARS_MAX = 100  # a longer scope is cut
 VISIT_TIMEOUT_S = 10.0  # a visitor who is silent for longer is sent away
 SHUTDOWN_POLL_S = 0.1  # how often the server looks whether it is to end
 
+COUNTERS: dict[type[Event], tuple[str, str]] = {  # of events: name and meaning
+    PermitLost: ("semaphore_permits_lost", "Permits that could not be renewed in time."),
+    BackoffStarted: ("semaphore_backoffs", "Pauses that a refusal of this node's request began."),
+    AcquireTimedOut: ("semaphore_timeouts", "Requests that waited longer than they may."),
+    Reconnected: ("semaphore_reconnects", "Connections to the server that were lost."),
+    StoreLost: ("semaphore_store_losses", "Times the server was new or had lost its data."),
+}
+
 
 class Series:
     """The series of one scope, or of all the others together."""
@@ -159,37 +167,10 @@ class Metrics(Observer):
     def __init__(self, host: str, port: int, acquired_of: Callable[[str], int]) -> None:
         self._host = host
         self._port = port
-        self._server: Server | None = None
+        self._server: MetricsServer | None = None
         self._scopes = ScopeMetrics(acquired_of)
-        self._counters: dict[type[Event], Counter] = {
-            kind: Counter(name, text, registry=None)
-            for kind, name, text in (
-                (
-                    PermitLost,
-                    "semaphore_permits_lost",
-                    "Permits that could not be renewed in time.",
-                ),
-                (
-                    BackoffStarted,
-                    "semaphore_backoffs",
-                    "Times a site refused a request of this node, and all nodes paused.",
-                ),
-                (
-                    AcquireTimedOut,
-                    "semaphore_timeouts",
-                    "Requests that waited longer than they may.",
-                ),
-                (
-                    Reconnected,
-                    "semaphore_reconnects",
-                    "Connections to the server that were lost.",
-                ),
-                (
-                    StoreLost,
-                    "semaphore_store_losses",
-                    "Times the server was new or had lost its data.",
-                ),
-            )
+        self._counters = {
+            kind: Counter(name, text, registry=None) for kind, (name, text) in COUNTERS.items()
         }
         self._round_trips = Histogram(
             "semaphore_server_round_trip_seconds",
@@ -197,7 +178,7 @@ class Metrics(Observer):
             buckets=ROUND_TRIP_BUCKETS_S,
             registry=None,
         )
-        self._node = Info("semaphore_node", "This node's name elsewhere.", registry=None)
+        self._node_info = Info("semaphore_node", "This node's name elsewhere.", registry=None)
         self._registry = CollectorRegistry()  # not the host process's
         self._registry.register(self)
 
@@ -205,11 +186,11 @@ class Metrics(Observer):
         """Serve. A port that is taken must not end a crawl, so that is only logged."""
         self._semaphore = semaphore
         self._loop = asyncio.get_running_loop()
-        self._node.info({"node": semaphore.node})
+        self._node_info.info({"node": semaphore.node})
         app = make_wsgi_app(self._registry)
         try:
             # In a thread, as it looks names up.
-            self._server = await asyncio.to_thread(Server, self._host, self._port, app)
+            self._server = await asyncio.to_thread(MetricsServer, self._host, self._port, app)
         except OSError as error:
             logger.warning(
                 "SEMAPHORE_METRICS_PORT = %d: cannot listen on %s (%s). The crawl goes on without "
@@ -251,7 +232,7 @@ class Metrics(Observer):
             *(scopes.held, scopes.waiting, scopes.limit, scopes.granted, scopes.waits),
             *self._counters.values(),
             self._round_trips,
-            self._node,
+            self._node_info,
         ):
             for family in metric.collect():
                 # `disable_created_metrics` would do it too, but for the whole host process.
@@ -262,7 +243,7 @@ class Metrics(Observer):
         self._scopes.set_gauges(self._semaphore)
 
 
-class Server(ThreadingWSGIServer):
+class MetricsServer(ThreadingWSGIServer):
     """prometheus_client's HTTP server, which sends its visitors away when it closes.
 
     Raises `OSError` if it cannot listen there. Port 0 is any free one.
