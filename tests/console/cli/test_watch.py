@@ -100,7 +100,7 @@ async def test_a_server_that_is_gone_is_said_and_it_goes_on_when_that_is_back(
     server: RedisServer,
 ) -> None:
     await three_nodes(server)
-    async with watching(server) as terminal:
+    async with watching(server, width=120) as terminal:
         await terminal.shows(has(SITE, "2/2"))
         server.freeze()
         frame = await terminal.shows(lambda frame: frame[-1].startswith("trying again: "))

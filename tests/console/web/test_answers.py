@@ -162,6 +162,7 @@ async def test_a_state_that_is_as_it_was_is_not_sent_again(
     monkeypatch.setattr(web, "INTERVAL_S", 0.0)
     monkeypatch.setattr(poller, "MAX_SHARE", 1.0)
     async with serving(server) as page:
+        await page.state()  # which tells no rate yet
         async with page.client.get(f"{page.url}state.json") as first:
             tag = first.headers["ETag"]
             assert first.headers["Cache-Control"] == "no-cache"
