@@ -17,6 +17,7 @@ from semaphore_middleware.redis import scripts
 from tests.core import test_leases
 from tests.redis import (
     test_adaptive,
+    test_clocks,
     test_epoch,
     test_line,
     test_refusals,
@@ -133,6 +134,12 @@ SEEN_BY_A_TEST: dict[str, tuple[Mutant, Callable[..., None]]] = {
     "keys end before the leases": (
         ("shared/scope", "'expires', scope.epoch.expires + KEPT)", "'expires', WALL + 10000)"),
         test_leases.test_keys_outlive_every_lease,
+    ),
+    "a jump ahead ends leases": (
+        ("shared/clock", "math.min(WALL - wall, step)", "WALL - wall"),
+        lambda server, outside: test_clocks.test_a_jump_of_the_server_s_clock_ends_no_living_lease(
+            server, outside, seconds=20.0
+        ),
     ),
     "every life is known": (
         ("shared/prelude", "known = life == LIFE", "known = life"),
