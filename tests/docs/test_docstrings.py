@@ -1,4 +1,4 @@
-"""Docstrings are the reference of who programs without Scrapy: units, errors, sources."""
+"""Docstrings, the reference for programs without Scrapy, name units, errors and sources."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SOURCES = {
     "Permit": ("Gray", "Cheriton", "1989"),
     "Member": ("Gray", "Cheriton", "1989"),
 }
-# What a method calls or does -> what its docstring must name.
+# Text in a method's body -> the error that its docstring must name.
 ERRORS = {
     "_opened(": "ClosedError",
     "_do(": "ServerUnreachableError",
@@ -51,7 +51,7 @@ def tree_of(thing: Any) -> ast.ClassDef:
 
 
 def methods() -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
-    """All that are public, of all classes; properties too."""
+    """Public methods and properties of all public classes."""
     for name, thing in (PUBLIC | FOR_SETTINGS).items():
         for node in tree_of(thing).body:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name[0] != "_":
@@ -59,7 +59,7 @@ def methods() -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
 
 
 def said_of_fields(tree: ast.ClassDef) -> dict[str, str]:
-    """What stands below each field of a dataclass."""
+    """The docstring below each field of a dataclass."""
     said = {}
     for field, after in zip(tree.body, [*tree.body[1:], None], strict=True):
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
@@ -70,13 +70,13 @@ def said_of_fields(tree: ast.ClassDef) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", sorted(PUBLIC))
-def test_every_public_name_is_explained_by_itself(name: str) -> None:
+def test_public_names_have_docstrings(name: str) -> None:
     assert len(PUBLIC[name].__doc__ or "") > 40
     assert not (PUBLIC[name].__doc__ or "").startswith(f"{name}("), "a dataclass's own"
 
 
 @pytest.mark.parametrize(("name", "method"), [*methods()], ids=[name for name, _ in methods()])
-def test_every_public_method_is_explained(
+def test_public_methods_have_docstrings_with_units(
     name: str, method: ast.FunctionDef | ast.AsyncFunctionDef
 ) -> None:
     text = ast.get_docstring(method)
@@ -90,7 +90,7 @@ def test_every_public_method_is_explained(
     ("name", "thing"),
     [(name, thing) for name, thing in PUBLIC.items() if dataclasses.is_dataclass(thing)],
 )
-def test_every_field_is_explained(name: str, thing: Any) -> None:
+def test_fields_have_docstrings_with_units(name: str, thing: Any) -> None:
     said = said_of_fields(tree_of(thing))
     assert set(said) == {field.name for field in dataclasses.fields(thing)}
     assert [field for field, text in said.items() if not text] == [], name
@@ -105,7 +105,7 @@ def test_every_field_is_explained(name: str, thing: Any) -> None:
     ("name", "method"),
     [pair for pair in methods() if pair[0].startswith(("FairSemaphore.", "Admin."))],
 )
-def test_a_method_names_the_errors_that_it_raises(
+def test_methods_name_their_errors(
     name: str, method: ast.FunctionDef | ast.AsyncFunctionDef
 ) -> None:
     text = ast.get_docstring(method) or ""
@@ -118,7 +118,7 @@ def test_a_method_names_the_errors_that_it_raises(
         assert error in (Admin.__doc__ or "")
 
 
-def test_every_error_is_of_the_one_tree() -> None:
+def test_errors_are_in_one_tree() -> None:
     errors = {name for name in PUBLIC if name.endswith("Error")}
     assert all(issubclass(PUBLIC[name], SemaphoreError) for name in errors)
     for name in errors - {"SemaphoreError"}:
@@ -127,6 +127,6 @@ def test_every_error_is_of_the_one_tree() -> None:
 
 
 @pytest.mark.parametrize("name", SOURCES)
-def test_what_comes_from_the_literature_names_its_source(name: str) -> None:
+def test_sources_in_the_literature_are_named(name: str) -> None:
     text = PUBLIC[name].__doc__ or ""
     assert [word for word in SOURCES[name] if word not in text] == []

@@ -40,16 +40,16 @@ def code(cell: str) -> str:
 # Settings ---------------------------------------------------------------------------------------
 
 
-def test_every_setting_is_on_the_page_and_no_other() -> None:
+def test_page_has_the_settings_of_the_code() -> None:
     assert ours(PAGE) == ours(SOURCE)
 
 
 @pytest.mark.parametrize("path", PATHS, ids=name_of)
-def test_no_page_names_a_setting_that_is_not_there(path: Path) -> None:
+def test_settings_named_in_pages_exist(path: Path) -> None:
     assert ours(path.read_text("utf-8")) <= ours(SOURCE) | {"SEMAPHORE_TEST_SERVER"}
 
 
-def test_scrapy_s_settings_that_are_heard_are_on_the_page() -> None:
+def test_page_has_the_settings_of_scrapy_that_are_read() -> None:
     named = set(re.findall(r'"([A-Z][A-Z_]{4,})"', SOURCE))
     heard = {name for name in named if hasattr(default_settings, name)} - {
         "DOWNLOADER_MIDDLEWARES",  # where the add-on puts itself
@@ -69,7 +69,7 @@ def default_on_the_page(setting: Setting, cell: str) -> str:
     return cell if repr(shown) == repr(setting.default) else f"`{setting.default!r}`"
 
 
-def test_the_page_has_the_defaults_of_the_table() -> None:
+def test_page_has_the_defaults_of_the_table() -> None:
     told = {
         code(row[0]): row[1]
         for row in rows(PAGE)
@@ -80,7 +80,7 @@ def test_the_page_has_the_defaults_of_the_table() -> None:
     }
 
 
-def test_the_page_has_the_default_of_backoff_max() -> None:
+def test_page_has_the_default_of_backoff_max() -> None:
     """The only one that is a number and depends on another setting as well."""
     assert SETTINGS["SEMAPHORE_BACKOFF_MAX"].default.text == "`300.0`"
     assert SETTINGS["SEMAPHORE_BACKOFF_MAX"].read(Settings()) == 300.0
@@ -96,12 +96,12 @@ def test_readme_has_the_same_defaults() -> None:
         assert here[name] == there[name], name
 
 
-def test_the_spider_s_arguments_are_on_the_page() -> None:
+def test_page_has_the_arguments_of_the_spider() -> None:
     part = PAGE.partition("\n## The project `crawler/`\n")[2].partition("\n## ")[0]
     assert tuple(re.findall(r"^\| `([a-z_]+)` ", part, re.MULTILINE)) == KNOWN
 
 
-def test_the_crawler_s_own_defaults_are_those_on_the_page() -> None:
+def test_page_has_the_defaults_of_the_crawler() -> None:
     told = {code(row[0]): row[1] for row in rows(PAGE) if row[0].startswith("`CRAWL")}
     assert told.pop("CRAWL") == "from the spider's arguments"
     for name, cell in told.items():
@@ -120,7 +120,7 @@ def mistakes() -> list[list[str]]:
 
 
 @pytest.mark.parametrize(("written", "error"), mistakes())
-def test_a_mistake_is_told_in_these_words(written: str, error: str) -> None:
+def test_mistakes_cause_these_errors(written: str, error: str) -> None:
     name, _, value = written.partition(" = ")
     with pytest.raises(SettingsError) as refused:
         settings = Settings({name: ast.literal_eval(value)})
@@ -130,7 +130,7 @@ def test_a_mistake_is_told_in_these_words(written: str, error: str) -> None:
     assert str(refused.value) == error
 
 
-def test_all_but_those_that_take_anything_have_a_mistake_on_the_page() -> None:
+def test_page_has_a_mistake_for_each_checked_setting() -> None:
     taking_anything = {"NODE", "METRICS_HOST"}
     shown = {written.partition(" = ")[0] for written, _ in mistakes()}
     assert set(SETTINGS) - shown == {f"SEMAPHORE_{name}" for name in taking_anything}
@@ -139,7 +139,7 @@ def test_all_but_those_that_take_anything_have_a_mistake_on_the_page() -> None:
 # Stats ------------------------------------------------------------------------------------------
 
 
-def test_every_stat_is_on_the_page_and_no_other() -> None:
+def test_page_has_the_stats_of_the_code() -> None:
     counted = re.findall(r'(?:\bcounter = |_counts\[)"(\w+)"', SOURCE)
     written = re.findall(r'set_value\("semaphore/(\w+)"', SOURCE)
     of_scopes = [f"scope/<scope>/{part}" for part in ScopeCount.__slots__]
@@ -147,7 +147,7 @@ def test_every_stat_is_on_the_page_and_no_other() -> None:
     assert sorted(told) == sorted(f"semaphore/{name}" for name in {*counted, *written, *of_scopes})
 
 
-def test_the_bounds_of_the_stats_are_those_of_the_code() -> None:
+def test_page_has_the_bounds_of_the_stats() -> None:
     assert "each of the 20 busiest scopes" in STATS
     assert "At most 1000 scopes" in STATS
     assert re.search(r"^SHOWN_SCOPES = 20\b", SOURCE, re.MULTILINE)
