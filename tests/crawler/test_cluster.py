@@ -107,12 +107,14 @@ def test_a_run_over_the_example_site_passes(scrapy: StartScrapy, client: Redis) 
     assert crawl_keys(client) == []
 
 
+@pytest.mark.slow
 def test_a_run_without_the_semaphore_exceeds_the_limit(scrapy: StartScrapy) -> None:
     run = scrapy("cluster", "--pages", "80", "--latency", "50", "-s", "SEMAPHORE_ENABLED=False")
     assert run.wait() == 1
     assert "✗ limit 4 was exceeded" in run.log
 
 
+@pytest.mark.slow
 def test_another_site_can_be_crawled(scrapy: StartScrapy) -> None:
     with serving(pages=20) as site:
         run = scrapy("cluster", "--nodes", "2", "--pages", "10", "--url", site.url)

@@ -151,6 +151,10 @@ class Visitor(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._received += data
+        if not self._received[:1].isalpha():  # no method: whoever sends this speaks no HTTP
+            self._transport.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+            self._transport.close()
+            return
         head, end, rest = self._received.partition(END_OF_HEAD)
         if end:
             self._received = rest  # nobody sends the next request before the answer

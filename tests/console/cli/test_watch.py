@@ -95,6 +95,7 @@ async def test_it_follows_the_size_of_the_terminal(server: RedisServer) -> None:
         assert await terminal.ended() == 0
 
 
+@pytest.mark.slow
 @in_asyncio
 async def test_a_server_that_is_gone_is_said_and_it_goes_on_when_that_is_back(
     server: RedisServer,
