@@ -9,7 +9,7 @@ from benchmarks.classics import COUNTING, LOCK
 from benchmarks.classics.asking import Asking
 from benchmarks.harness.contest import OURS, Contender, Ours, Place
 from benchmarks.harness.death import WORK, dead_holders, long_holder
-from benchmarks.harness.race import APART, HOLD, LONG, MARGIN, Judge, Race
+from benchmarks.harness.race import APART, HOLD, LONG_WORK, MARGIN, Judge, Race
 from benchmarks.harness.report import Cell, Goal, Report
 from tests.support.servers import RedisServer
 
@@ -71,7 +71,7 @@ def measure(quick: bool) -> Report:
         "second, are counted with no time spent inside."
     )
     trouble = (
-        f"Clocks: half of them are {APART:g} s ahead, and one client stays inside for {LONG:g} "
+        f"Clocks: half of them are {APART:g} s ahead, and one client stays inside for {LONG_WORK:g} "
         f"leases of {lease:g} s. Death: a process takes a permit and is killed; three others come "
         "and go; back is when its permit was granted to one of them. Work: one works for "
         f"{WORK:g} leases, and in the midst of that another asks."

@@ -18,10 +18,10 @@ from tests.support.servers import RedisServer
 ADD_ON, PLAIN = "add-on", "plain Scrapy"
 FREE = "free.test"
 ROOM = 16  # places in CONCURRENT_REQUESTS, without what full sites may have on the wire
-SOON, LATE = 250, 5000  # when the free site has answered, and full ones do, milliseconds
+QUICK_MS, SLOW_MS = 250, 5000  # when the free site has answered, and full ones do, milliseconds
 # Were all its pages to take the same time, they would go in step, and how many of them are in step
 # would say more about a run's speed than what is beside them.
-SPREAD = f"150-{SOON}"
+SPREAD = f"150-{QUICK_MS}"
 PLENTY = 1000  # requests that the free site allows at once
 WAITING = 5  # requests of each full site in the scheduler: more than it answers in time
 
@@ -90,7 +90,7 @@ def measure(quick: bool) -> Report:
         notes=(
             f"{rounds} rounds of {seconds:g} s, medians, as the free site counts. One node.",
             f"The free site allows {PLENTY} at once and answers in {SPREAD} ms, spread evenly.",
-            f"A full site allows 1, answers in {LATE} ms and has {WAITING} requests waiting.",
+            f"A full site allows 1, answers in {SLOW_MS} ms and has {WAITING} requests waiting.",
             f"CONCURRENT_REQUESTS: {ROOM}, and 1 more for each site that the node fills itself.",
         ),
     )
@@ -107,13 +107,13 @@ def _run(case: Case, seconds: float) -> Speed:
             if case.by_another:
                 stack.enter_context(keeping_full(server.url, case.hosts))
         free = of_site.pages(SPREAD, host=FREE), 1_000_000
-        full = [(of_site.pages(LATE, host=host), WAITING) for host in case.hosts]
+        full = [(of_site.pages(SLOW_MS, host=host), WAITING) for host in case.hosts]
         stack.enter_context(crawling(settings, [free, *full]))
         _wait_until_all_begun(case, of_site)
         begin = time.monotonic()
         time.sleep(seconds)
         end = time.monotonic()
-        time.sleep(2 * SOON / 1000)  # and until what it had in hand then is over
+        time.sleep(2 * QUICK_MS / 1000)  # and until what it had in hand then is over
         visits = [visit for visit in of_site.visits() if visit.host == FREE]
     # Pages come in bursts: those at an edge of the window count by the part that is in it.
     pages = sum(

@@ -15,7 +15,7 @@ from benchmarks.harness.handover import percentile
 from benchmarks.harness.report import Cell, Goal, Report
 
 COLUMNS = ("", "small end", "waiters", "ratio", "scopes", "ratio", "nodes", "ratio")
-MOST = 1.5  # times the small end's
+MOST_TIMES = 1.5  # times the small end's
 
 BATCHES = f"permit, {BATCH} a call, us"
 SPREAD = f"permit, {BATCH} sites a call, us"
@@ -121,7 +121,7 @@ def _report(
         if figure != P99:
             worst = max(ratios, key=lambda name: ratios[name])
             what = f"{figure}: worst ratio ({worst})"
-            goals.append(Goal(what, ratios[worst], at_most=MOST))
+            goals.append(Goal(what, ratios[worst], at_most=MOST_TIMES))
     _, waiters, scopes, _ = crowds
     rows.append(["bytes a scope in use", None, None, None, scopes.bytes_a_scope, None, None, None])
     rows.append(["bytes a waiter", None, waiters.bytes_a_waiter, *[None] * 5])

@@ -8,14 +8,14 @@ import time
 from benchmarks.classics.counter import OwnersByCounter
 from benchmarks.classics.lock import give_back, take
 
-PATIENCE = 0.01  # seconds: who does not get the lock in that time asks again later
+TIMEOUT_S = 0.01  # seconds: who does not get the lock in that time asks again later
 LOCK_LEASE = 10.0  # seconds
 
 
 class OwnersUnderLock(OwnersByCounter):
     async def attempt(self) -> bool:
         lock = f"lock:{self.place.scope}"
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT_S
         while not await take(self.redis, lock, self.id, LOCK_LEASE):
             if time.monotonic() > deadline:
                 return False

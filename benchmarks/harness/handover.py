@@ -20,7 +20,7 @@ from benchmarks.harness.contest import Contender, Place
 
 HOLD = 0.001  # seconds: the other has long asked when its turn comes
 WARM_UP = 20  # turns that are not counted: connections, scripts and caches are new
-PATIENCE = 60.0  # seconds
+TIMEOUT_S = 60.0  # seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ def hand_over(
         order = contenders if number % 2 == 0 else contenders[::-1]
         matches += [Match(c, Place(path, f"handover-{number}", limit=1), turns) for c in order]
     context = multiprocessing.get_context("spawn")
-    board = Board(context.RawArray("d", 2), context.Barrier(2, timeout=PATIENCE))
+    board = Board(context.RawArray("d", 2), context.Barrier(2, timeout=TIMEOUT_S))
     here, there = context.Pipe()
     other = context.Process(target=_other_side, args=(there, board, matches), daemon=True)
     other.start()
@@ -56,7 +56,7 @@ def hand_over(
         for name, theirs in here.recv().items():
             times[name] += theirs
     finally:
-        other.join(PATIENCE)
+        other.join(TIMEOUT_S)
         other.kill()
     return times
 

@@ -23,7 +23,7 @@ from benchmarks.harness.contest import Client, Contender, Place
 HOLD = 0.01  # seconds
 MARGIN = 2 * HOLD  # on its way to the server, and back from it, nobody overtakes anybody
 APART = 1.0  # seconds by which half of the clocks are ahead
-LONG = 0.65  # of a lease: no reason yet to take the permit from who holds it for so long
+LONG_WORK = 0.65  # of a lease: no reason yet to take the permit from who holds it for so long
 
 
 @dataclass(slots=True)
@@ -89,7 +89,7 @@ class Race:
                 while time.monotonic() < end:
                     await judge.visit(client, HOLD)
 
-            hold = min(LONG * place.lease, self.seconds) if apart else HOLD
+            hold = min(LONG_WORK * place.lease, self.seconds) if apart else HOLD
             await asyncio.gather(judge.visit(first, hold), *map(come_and_go, others))
         return judge
 

@@ -41,10 +41,8 @@ async def evaluate(
     missing = [i for i, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
     if missing:
         names = {calls[i][0] for i in missing}
-        if not names.isdisjoint(
-            VERBS
-        ):  # all at once, or the next call's would be done out of order
-            names.update(VERBS)
+        if not names.isdisjoint(VERBS):
+            names.update(VERBS)  # all at once: a later call's script must not be the only one there
         await connection.call([("SCRIPT", "LOAD", script(name)) for name in names])
         # All from the first one on: their order counts, and each can be sent twice.
         replies[missing[0] :] = await connection.call(commands[missing[0] :])

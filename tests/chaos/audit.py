@@ -12,7 +12,7 @@ from tests.chaos.history import History
 from tests.support.servers import RedisServer
 
 PAUSE = 0.1  # seconds between two looks
-PATIENCE = 5.0  # seconds that a look may take
+TIMEOUT_S = 5.0  # seconds that a look may take
 
 # Whoever holds a permit has left the line: an id in both would be granted twice.
 IN_BOTH = """
@@ -54,7 +54,7 @@ class Audit:
     def _look(self) -> list[bytes]:
         """Nothing, while the server is away."""
         try:
-            with self.server.client(socket_timeout=PATIENCE) as client:
+            with self.server.client(socket_timeout=TIMEOUT_S) as client:
                 found: list[bytes] = client.eval(IN_BOTH, 0)
                 return found
         except (RedisError, OSError):

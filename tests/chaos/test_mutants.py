@@ -20,7 +20,7 @@ CAUGHT = {  # in a run with which fault, and of what it is convicted
     "acquire not idempotent": ("replies-dropped", "held and in the line at once"),
     "epoch check left out": ("flushall", "the site had"),
 }
-QUICK = "notify without granting"
+QUICK_MUTANT = "notify without granting"
 
 
 def test_there_is_a_crawl_for_every_mutant() -> None:
@@ -36,11 +36,11 @@ def test_every_mutant_fits_the_scripts(mutant: str) -> None:
 @pytest.mark.slow
 @in_asyncio
 async def test_a_mutant_is_caught() -> None:
-    await _is_caught(QUICK)
+    await _is_caught(QUICK_MUTANT)
 
 
 @pytest.mark.mutants
-@pytest.mark.parametrize("mutant", sorted(set(CAUGHT) - {QUICK}))
+@pytest.mark.parametrize("mutant", sorted(set(CAUGHT) - {QUICK_MUTANT}))
 @in_asyncio
 async def test_each_mutant_is_caught(mutant: str) -> None:
     await _is_caught(mutant)

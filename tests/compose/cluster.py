@@ -11,7 +11,7 @@ from typing import Any
 from tests.compose.engine import Engine
 from tests.support.paths import REPOSITORY
 
-PATIENCE = 300.0  # seconds: after that a test has failed, it never shows that one has passed
+TIMEOUT_S = 300.0  # seconds: after that a test has failed, it never shows that one has passed
 
 PROFILE = ("--profile", "monitoring")
 VARIABLES = (
@@ -60,7 +60,7 @@ class Cluster:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             text=True,
-            timeout=PATIENCE,
+            timeout=TIMEOUT_S,
             check=False,
         )
         assert done.returncode == 0, f"exit status {done.returncode}: {done.stdout}"
@@ -101,7 +101,7 @@ class Cluster:
         return [one["State"]["ExitCode"] for one in self.containers("node")]
 
     def until(self, happened: Callable[[], object]) -> None:
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + TIMEOUT_S
         while not happened():
             assert time.monotonic() < end, f"it never happened\n{self.log('node')}"
             time.sleep(0.5)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from semaphore_middleware import Admin, ClosedError, FairSemaphore, Rule, ServerUnreachableError
-from tests.support.nodes import AGES, in_asyncio
+from tests.support.nodes import ENDLESS_S, in_asyncio
 from tests.support.servers import RedisServer
 
 HOST = "www.example.org"
@@ -148,7 +148,7 @@ async def test_many_calls_at_once_share_the_connection(server: RedisServer) -> N
 
 @in_asyncio
 async def test_closed_is_closed(server: RedisServer) -> None:
-    async with FairSemaphore(server.url, lease=AGES) as semaphore:
+    async with FairSemaphore(server.url, lease=ENDLESS_S) as semaphore:
         admin = semaphore.admin
         assert admin is semaphore.admin
         await admin.inspect("s")

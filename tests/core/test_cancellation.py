@@ -7,10 +7,10 @@ import asyncio
 import pytest
 
 from semaphore_middleware import AcquireTimeoutError, FairSemaphore, PermitLostError
-from tests.support.nodes import AGES, Outside, eventually, in_asyncio
+from tests.support.nodes import ENDLESS_S, Outside, eventually, in_asyncio
 from tests.support.servers import RedisServer
 
-BRIEF = 1.5  # seconds: a lease to lose
+SHORT_LEASE_S = 1.5  # seconds: a lease to lose
 
 
 async def turns(count: int) -> None:
@@ -103,11 +103,11 @@ async def lose(outside: Outside) -> None:
 
 @in_asyncio
 async def test_a_lost_permit_ends_what_runs_under_it(server: RedisServer, outside: Outside) -> None:
-    async with FairSemaphore(server.url, lease=BRIEF) as semaphore:
+    async with FairSemaphore(server.url, lease=SHORT_LEASE_S) as semaphore:
         with pytest.raises(PermitLostError, match="could not be renewed in time"):
             async with semaphore.permit("s", 1) as permit:
                 await lose(outside)
-                await asyncio.sleep(AGES)
+                await asyncio.sleep(ENDLESS_S)
         assert asyncio.current_task().cancelling() == 0  # type: ignore[union-attr]
         assert not permit.lost, "it was given back"
         async with semaphore.permit("s", 1):
@@ -118,12 +118,12 @@ async def test_a_lost_permit_ends_what_runs_under_it(server: RedisServer, outsid
 async def test_a_permit_given_back_by_the_body_itself_is_lost_all_the_same(
     server: RedisServer, outside: Outside
 ) -> None:
-    async with FairSemaphore(server.url, lease=BRIEF) as semaphore:
+    async with FairSemaphore(server.url, lease=SHORT_LEASE_S) as semaphore:
         permit = await semaphore.acquire("s", 1)
         with pytest.raises(PermitLostError), permit.until_lost():
             try:
                 await lose(outside)
-                await asyncio.sleep(AGES)
+                await asyncio.sleep(ENDLESS_S)
             finally:
                 permit.release()
 
@@ -134,18 +134,18 @@ async def test_a_body_that_makes_something_else_of_it_leaves_no_cancellation_beh
 ) -> None:
     task = asyncio.current_task()
     assert task is not None
-    async with FairSemaphore(server.url, lease=BRIEF) as semaphore:
+    async with FairSemaphore(server.url, lease=SHORT_LEASE_S) as semaphore:
         with pytest.raises(ZeroDivisionError):
             async with semaphore.permit("s", 1):
                 await lose(outside)
                 try:
-                    await asyncio.sleep(AGES)
+                    await asyncio.sleep(ENDLESS_S)
                 except asyncio.CancelledError:
                     raise ZeroDivisionError from None
         assert task.cancelling() == 0
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.01):
-                await asyncio.sleep(AGES)
+                await asyncio.sleep(ENDLESS_S)
 
 
 @in_asyncio
@@ -155,7 +155,7 @@ async def test_a_cancellation_from_outside_stays_one(server: RedisServer) -> Non
     async def work() -> None:
         async with semaphore.permit("s", 1):
             entered.set()
-            await asyncio.sleep(AGES)
+            await asyncio.sleep(ENDLESS_S)
 
     async with FairSemaphore(server.url) as semaphore:
         task = asyncio.create_task(work())
@@ -174,12 +174,12 @@ async def test_a_cancellation_from_outside_wins_over_a_lost_permit(
         async with semaphore.permit("s", 1):
             entered.set()
             try:
-                await asyncio.sleep(AGES)
+                await asyncio.sleep(ENDLESS_S)
             finally:
                 ending.set()
                 await asyncio.sleep(0.01)
 
-    async with FairSemaphore(server.url, lease=BRIEF) as semaphore:
+    async with FairSemaphore(server.url, lease=SHORT_LEASE_S) as semaphore:
         task = asyncio.create_task(work())
         await entered.wait()
         await lose(outside)
@@ -189,14 +189,14 @@ async def test_a_cancellation_from_outside_wins_over_a_lost_permit(
 
 @in_asyncio
 async def test_each_task_s_permit_is_its_own_to_lose(server: RedisServer, outside: Outside) -> None:
-    async with FairSemaphore(server.url, lease=BRIEF) as semaphore:
+    async with FairSemaphore(server.url, lease=SHORT_LEASE_S) as semaphore:
         kept = await semaphore.acquire("kept", 1)
         before = outside.in_use()
         with pytest.raises(PermitLostError):
             async with semaphore.permit("lost", 1):
                 outside.client.delete(*(outside.in_use() - before))
                 with kept.until_lost():
-                    await asyncio.sleep(AGES)
+                    await asyncio.sleep(ENDLESS_S)
         assert not kept.lost
 
 

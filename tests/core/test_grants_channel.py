@@ -11,7 +11,7 @@ import pytest
 from semaphore_middleware import FairSemaphore
 from semaphore_middleware.core.observer import UnknownNotification
 from semaphore_middleware.redis.protocol import Notification
-from tests.support.nodes import AGES, Recorder, eventually, in_asyncio
+from tests.support.nodes import ENDLESS_S, Recorder, eventually, in_asyncio
 from tests.support.servers import RedisServer
 
 STRANGE = [
@@ -100,7 +100,7 @@ async def test_a_grant_of_a_permit_that_nobody_waits_for_is_ignored(server: Redi
         held, given_back = await a.acquire("s", 2), await a.acquire("s", 2)
         given_back.release()
         for number in (held.number, given_back.number, 0, 999_999_999_999):
-            for text in (f"granted {number}", f"again {number} {int(AGES * 1000)}"):
+            for text in (f"granted {number}", f"again {number} {int(ENDLESS_S * 1000)}"):
                 client.publish(f"semaphore:grants:{a.node}", text)
         other = await b.acquire("s", 2)
         waiting = asyncio.create_task(a.acquire("s", 2))

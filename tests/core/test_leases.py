@@ -8,17 +8,17 @@ import pytest
 
 from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.redis.protocol import Verb
-from tests.support.nodes import AGES, Caller, Outside, eventually, in_asyncio
+from tests.support.nodes import ENDLESS_S, Caller, Outside, eventually, in_asyncio
 from tests.support.servers import RedisServer
 
-BRIEF = 0.2  # seconds: a lease to wait for the end of
+SHORT_LEASE_S = 0.2  # seconds: a lease to wait for the end of
 
 
 @in_asyncio
 async def test_a_dead_node_s_permit_goes_to_who_asks_next(
     server: RedisServer, outside: Outside
 ) -> None:
-    dead, b = await Caller.join(server, "dead", lease=BRIEF), await Caller.join(server, "b")
+    dead, b = await Caller.join(server, "dead", lease=SHORT_LEASE_S), await Caller.join(server, "b")
     await dead.acquire("s", 1)
 
     async def granted() -> bool:
@@ -69,7 +69,7 @@ async def test_a_dead_waiter_leaves_nothing_behind(server: RedisServer, outside:
 
 @in_asyncio
 async def test_who_renews_lives(server: RedisServer, outside: Outside) -> None:
-    a, dead = await Caller.join(server, "a"), await Caller.join(server, "dead", lease=BRIEF)
+    a, dead = await Caller.join(server, "a"), await Caller.join(server, "dead", lease=SHORT_LEASE_S)
     await a.acquire("s", 1, 2, limit=2)
     await dead.acquire("s", 1, limit=2)
     await dead.acquire("t", 1)
@@ -190,8 +190,8 @@ async def test_inspect_tells_limit_holders_and_the_line(server: RedisServer) -> 
     ]
     assert [member.id for member in seen.waiters] == ["node:a:3", "b:1"]
     for member in seen.holders + seen.waiters:
-        assert 0 <= member.age < AGES
-        assert 0 < member.lease_left <= AGES
+        assert 0 <= member.age < ENDLESS_S
+        assert 0 < member.lease_left <= ENDLESS_S
     assert str(seen) == "s: 2/2 held, 2 waiting"
 
 

@@ -12,10 +12,10 @@ import pytest
 
 from semaphore_middleware import Admin, FairSemaphore, Permit, PermitLostError
 from semaphore_middleware.core.observer import PermitLost, Reconnected, StoreLost
-from tests.support.nodes import AGES, Outside, Recorder, eventually, in_asyncio
+from tests.support.nodes import ENDLESS_S, Outside, Recorder, eventually, in_asyncio
 from tests.support.servers import RedisServer
 
-BRIEF = 1.0  # seconds: a lease that a test waits to see the end of
+SHORT_LEASE_S = 1.0  # seconds: a lease that a test waits to see the end of
 LASTING = 6.0  # seconds: a lease that outlives a cut or two
 
 
@@ -118,12 +118,12 @@ async def test_a_server_that_stops_for_less_than_a_lease_loses_nothing(server: R
 
 @in_asyncio
 async def test_a_server_that_stops_for_longer_ends_what_runs(server: RedisServer) -> None:
-    semaphore, seen = watched(server, lease=BRIEF)
+    semaphore, seen = watched(server, lease=SHORT_LEASE_S)
     async with semaphore:
         with pytest.raises(PermitLostError):
             async with semaphore.permit("s", 1):
                 server.freeze()
-                await asyncio.sleep(AGES)
+                await asyncio.sleep(ENDLESS_S)
         waiting = asyncio.create_task(semaphore.acquire("s", 1))
         server.thaw()
         (await waiting).release()
@@ -166,8 +166,8 @@ async def restart(server: RedisServer) -> Outside:
 async def test_an_empty_server_is_told_what_is_held_and_grants_nothing_for_the_recovery_wait(
     mortal: RedisServer,
 ) -> None:
-    a, by_a = watched(mortal, lease=LASTING, recovery_wait=AGES)
-    b, by_b = watched(mortal, lease=LASTING, recovery_wait=AGES)
+    a, by_a = watched(mortal, lease=LASTING, recovery_wait=ENDLESS_S)
+    b, by_b = watched(mortal, lease=LASTING, recovery_wait=ENDLESS_S)
     async with a, b:
         held = [await each.acquire("s", 2) for each in (a, b)]
         waiting = [asyncio.create_task(each.acquire("s", 2)) for each in (b, a)]
@@ -189,7 +189,7 @@ async def test_an_empty_server_is_told_what_is_held_and_grants_nothing_for_the_r
 
 @in_asyncio
 async def test_the_recovery_wait_ends_and_the_crawl_goes_on(mortal: RedisServer) -> None:
-    semaphore, seen = watched(mortal, lease=AGES, recovery_wait=2 * BRIEF)
+    semaphore, seen = watched(mortal, lease=ENDLESS_S, recovery_wait=2 * SHORT_LEASE_S)
     async with semaphore:
         async with semaphore.permit("s", 1):
             await restart(mortal)
@@ -203,8 +203,8 @@ async def test_the_recovery_wait_ends_and_the_crawl_goes_on(mortal: RedisServer)
 @in_asyncio
 async def test_an_old_snapshot_deceives_nobody(mortal: RedisServer) -> None:
     """It shows a permit that has been given back since, and not the one that is held now."""
-    a, _ = watched(mortal, lease=BRIEF, recovery_wait=AGES)
-    b, _ = watched(mortal, lease=LASTING, recovery_wait=AGES)
+    a, _ = watched(mortal, lease=SHORT_LEASE_S, recovery_wait=ENDLESS_S)
+    b, _ = watched(mortal, lease=LASTING, recovery_wait=ENDLESS_S)
     async with a, b:
         old = await a.acquire("s", 1)
         mortal.client().save()
@@ -250,7 +250,7 @@ async def test_a_killed_node_s_permit_is_handed_on(server: RedisServer) -> None:
     assert node.stdout is not None
     with node, node.stdout as output:
         assert await asyncio.to_thread(output.readline) == b"held\n"
-        semaphore, _ = watched(server, lease=BRIEF)
+        semaphore, _ = watched(server, lease=SHORT_LEASE_S)
         async with semaphore:
             waiting = asyncio.create_task(semaphore.acquire("s", 1))
             await in_line(semaphore, 1, 1)
@@ -262,8 +262,8 @@ async def test_a_killed_node_s_permit_is_handed_on(server: RedisServer) -> None:
 @in_asyncio
 async def test_a_node_that_falls_silent_keeps_nothing(server: RedisServer) -> None:
     """Its tasks have ended and its sockets are closed, and nobody has said goodbye."""
-    silent, _ = watched(server, lease=BRIEF)
-    semaphore, _ = watched(server, lease=BRIEF)
+    silent, _ = watched(server, lease=SHORT_LEASE_S)
+    semaphore, _ = watched(server, lease=SHORT_LEASE_S)
     before = asyncio.all_tasks()
     await silent.open()
     its_tasks = asyncio.all_tasks() - before

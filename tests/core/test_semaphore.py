@@ -18,7 +18,7 @@ from semaphore_middleware import (
     SettingsError,
 )
 from semaphore_middleware.model.limits import ALLOWED_LIMIT
-from tests.support.nodes import AGES, Loop, eventually, in_asyncio
+from tests.support.nodes import ENDLESS_S, Loop, eventually, in_asyncio
 from tests.support.servers import RedisServer
 
 
@@ -118,7 +118,7 @@ async def test_an_exception_in_the_body_gives_the_permit_back(server: RedisServe
     async with FairSemaphore(server.url) as semaphore:
         for _ in range(3):
             with pytest.raises(ZeroDivisionError):
-                async with semaphore.permit("s", 1, timeout=AGES):
+                async with semaphore.permit("s", 1, timeout=ENDLESS_S):
                     raise ZeroDivisionError
 
 
@@ -130,7 +130,7 @@ async def test_who_waits_too_long_gets_an_error_and_leaves_the_line(server: Redi
             await semaphore.acquire("s", 1, timeout=0.05)
         await eventually(lambda: waits(semaphore, 0))
         permit.release()
-        async with semaphore.permit("s", 1, timeout=AGES):
+        async with semaphore.permit("s", 1, timeout=ENDLESS_S):
             pass
     assert server.members() == {}
 
@@ -156,7 +156,7 @@ async def test_inspect_tells_limit_holders_and_waiters_of_all_nodes(server: Redi
         ((holder,), (waiter,)) = seen.holders, seen.waiters
         assert (holder.node, holder.id) == (a.node, f"{a.node}:{held.number}")
         assert (waiter.node, waiter.id) == (b.node, f"{b.node}:1")
-        assert 0 <= waiter.age < AGES
+        assert 0 <= waiter.age < ENDLESS_S
         assert re.fullmatch("first-[0-9a-f]{12}", a.node)
         assert repr(a) == f"<FairSemaphore {a.node}: 1 held, 0 waiting>"
         assert repr(b) == f"<FairSemaphore {b.node}: 0 held, 1 waiting>"
@@ -216,7 +216,7 @@ async def test_draining_lets_nobody_in_and_leaves_what_is_held(server: RedisServ
 
 @in_asyncio
 async def test_closing_while_someone_looks_is_no_cancellation(server: RedisServer) -> None:
-    semaphore = FairSemaphore(server.url, lease=AGES)
+    semaphore = FairSemaphore(server.url, lease=ENDLESS_S)
     await semaphore.open()
     server.freeze()
     looking = asyncio.create_task(semaphore.admin.inspect("s"))

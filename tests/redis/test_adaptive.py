@@ -14,9 +14,9 @@ from semaphore_middleware.redis.protocol import Ask, Reply
 from tests.support.nodes import Caller, Outside, in_asyncio, key
 from tests.support.servers import RedisServer
 
-MOST = 16
-LIMIT = Limit(MOST, adaptive=True)
-QUICK = 0.1  # seconds
+LIMIT_MAX = 16
+LIMIT = Limit(LIMIT_MAX, adaptive=True)
+LATENCY_S = 0.1  # seconds
 
 
 class Visitor:
@@ -29,7 +29,7 @@ class Visitor:
 
     async def round(self) -> int:
         """How many were in hand."""
-        numbers = tuple(next(self._numbers) for _ in range(MOST + 1))
+        numbers = tuple(next(self._numbers) for _ in range(LIMIT_MAX + 1))
         granted = (await self._caller.acquire("s", *numbers, limit=LIMIT)).granted
         latency = self._latency(len(granted))
         await self.answer(granted, Feedback(latency))
@@ -49,7 +49,7 @@ class Visitor:
 
 def above(capacity: int) -> Callable[[int], float]:
     """Twice as slow with more than that in hand."""
-    return lambda in_hand: QUICK * (2 if in_hand > capacity else 1)
+    return lambda in_hand: LATENCY_S * (2 if in_hand > capacity else 1)
 
 
 @pytest.mark.parametrize("capacity", [5, 8, 10, 13])
@@ -65,10 +65,10 @@ async def test_it_settles_near_what_the_site_can_take(server: RedisServer, capac
 
 @in_asyncio
 async def test_it_grows_to_the_configured_limit_and_never_past_it(server: RedisServer) -> None:
-    visitor = Visitor(await Caller.join(server, "a"), lambda _: QUICK)
+    visitor = Visitor(await Caller.join(server, "a"), lambda _: LATENCY_S)
     in_hand = await visitor.rounds(60)
     assert in_hand[0] == 1
-    assert in_hand[-1] == max(in_hand) == MOST
+    assert in_hand[-1] == max(in_hand) == LIMIT_MAX
 
 
 @in_asyncio
@@ -76,15 +76,15 @@ async def test_not_now_halves_it_at_once_and_it_grows_back_slowly(
     server: RedisServer, outside: Outside
 ) -> None:
     a = await Caller.join(server, "a")
-    visitor = Visitor(a, lambda _: QUICK)
+    visitor = Visitor(a, lambda _: LATENCY_S)
     await visitor.rounds(60)
-    assert (await a.acquire("s", 10**6, limit=LIMIT)).limit == MOST
+    assert (await a.acquire("s", 10**6, limit=LIMIT)).limit == LIMIT_MAX
     answer = await visitor.answer((10**6,), Feedback(refused=True, retry_after=0.001))
-    assert answer.limit == MOST // 2
+    assert answer.limit == LIMIT_MAX // 2
     outside.end_quiet()
     in_hand = await visitor.rounds(12)
-    assert max(in_hand) <= MOST // 2 + 3
-    assert (await visitor.rounds(60))[-1] == MOST
+    assert max(in_hand) <= LIMIT_MAX // 2 + 3
+    assert (await visitor.rounds(60))[-1] == LIMIT_MAX
 
 
 @in_asyncio
@@ -94,25 +94,25 @@ async def test_it_is_one_value_for_all_nodes_and_outlives_the_idle_scope(
     a, b = await Caller.join(server, "a"), await Caller.join(server, "b")
     visitor = Visitor(a, above(6))
     await visitor.rounds(60)
-    answer = await b.acquire("s", *range(MOST), limit=LIMIT)
+    answer = await b.acquire("s", *range(LIMIT_MAX), limit=LIMIT)
     assert 4 <= answer.limit == len(answer.granted) <= 7
     seen = await a.inspect("s")
-    assert len(seen.waiters) == MOST - answer.limit
-    assert (seen.limit, seen.limit_max) == (answer.limit, MOST)
+    assert len(seen.waiters) == LIMIT_MAX - answer.limit
+    assert (seen.limit, seen.limit_max) == (answer.limit, LIMIT_MAX)
 
 
 @in_asyncio
 async def test_a_few_pages_that_take_very_long_do_not_decide(server: RedisServer) -> None:
     a = await Caller.join(server, "a")
-    visitor = Visitor(a, lambda _: QUICK)
+    visitor = Visitor(a, lambda _: LATENCY_S)
     await visitor.rounds(60)
-    for start in range(0, 400, MOST):
-        numbers = tuple(range(10**6 + start, 10**6 + start + MOST))
+    for start in range(0, 400, LIMIT_MAX):
+        numbers = tuple(range(10**6 + start, 10**6 + start + LIMIT_MAX))
         granted = (await a.acquire("s", *numbers, limit=LIMIT)).granted
-        latencies = [100 * QUICK] + [QUICK] * (len(granted) - 1)
+        latencies = [100 * LATENCY_S] + [LATENCY_S] * (len(granted) - 1)
         report = FeedbackSummary.of([(Feedback(latency), 0.0) for latency in latencies])
         (answer,) = await a.store.run(a.connection, [Ask("report", "s", LIMIT, granted, report)])
-    assert answer.limit == MOST
+    assert answer.limit == LIMIT_MAX
 
 
 @in_asyncio
@@ -120,12 +120,12 @@ async def test_a_site_that_is_slow_whatever_we_do_is_not_held_back_for_ever(
     server: RedisServer,
 ) -> None:
     visitor = Visitor(await Caller.join(server, "a"), lambda _: latency)
-    latency = QUICK
+    latency = LATENCY_S
     await visitor.rounds(60)
-    latency = 3 * QUICK
+    latency = 3 * LATENCY_S
     in_hand = await visitor.rounds(300)
     assert min(in_hand) == 1
-    assert in_hand[-1] == MOST
+    assert in_hand[-1] == LIMIT_MAX
 
 
 @in_asyncio
@@ -133,24 +133,24 @@ async def test_answers_to_what_began_before_it_changed_say_nothing_of_it(
     server: RedisServer,
 ) -> None:
     a = await Caller.join(server, "a")
-    visitor = Visitor(a, lambda _: QUICK)
+    visitor = Visitor(a, lambda _: LATENCY_S)
     await visitor.rounds(60)
-    numbers = tuple(range(10**6, 10**6 + MOST))
+    numbers = tuple(range(10**6, 10**6 + LIMIT_MAX))
     await a.acquire("s", *numbers, limit=LIMIT)
-    late = FeedbackSummary.of([(Feedback(50 * QUICK), 10.0**10)] * MOST)
+    late = FeedbackSummary.of([(Feedback(50 * LATENCY_S), 10.0**10)] * LIMIT_MAX)
     (answer,) = await a.store.run(a.connection, [Ask("report", "s", LIMIT, numbers, late)])
-    assert answer.limit == MOST
+    assert answer.limit == LIMIT_MAX
 
 
 @in_asyncio
 async def test_it_does_not_grow_where_it_is_not_used(server: RedisServer) -> None:
     a = await Caller.join(server, "a")
-    visitor = Visitor(a, lambda _: QUICK)
+    visitor = Visitor(a, lambda _: LATENCY_S)
     before = (await visitor.rounds(9))[-1]
-    assert 2 < before < MOST
+    assert 2 < before < LIMIT_MAX
     for number in range(10**6, 10**6 + 200):
         await a.acquire("s", number, limit=LIMIT)
-        answer = await visitor.answer((number,), Feedback(QUICK))
+        answer = await visitor.answer((number,), Feedback(LATENCY_S))
     assert answer.limit == before
 
 
@@ -159,11 +159,11 @@ async def test_it_does_not_grow_where_a_delay_keeps_it_from_being_used(
     server: RedisServer, outside: Outside
 ) -> None:
     a = await Caller.join(server, "a")
-    spaced = Limit(MOST, delay=60, adaptive=True)
+    spaced = Limit(LIMIT_MAX, delay=60, adaptive=True)
     for number in range(0, 400, 2):
         outside.client.hset(key("s", "state"), "next", 1)
         answer = await a.acquire("s", number, number + 1, limit=spaced)
-        report = FeedbackSummary.of([(Feedback(QUICK), 0.0)])
+        report = FeedbackSummary.of([(Feedback(LATENCY_S), 0.0)])
         ask = Ask("report", "s", spaced, answer.granted, report)
         (answer,) = await a.store.run(a.connection, [ask])
     assert answer.limit <= 2
@@ -172,10 +172,10 @@ async def test_it_does_not_grow_where_a_delay_keeps_it_from_being_used(
 @in_asyncio
 async def test_resuming_a_site_does_not_begin_its_limit_anew(server: RedisServer) -> None:
     a = await Caller.join(server, "a")
-    await Visitor(a, lambda _: QUICK).rounds(60)
+    await Visitor(a, lambda _: LATENCY_S).rounds(60)
     await a.admin.pause("s")
     await a.admin.resume("s")
-    assert (await a.acquire("s", 10**6, limit=LIMIT)).limit == MOST
+    assert (await a.acquire("s", 10**6, limit=LIMIT)).limit == LIMIT_MAX
     await a.admin.reset("s")
     await a.release("s", 10**6, limit=LIMIT)
     assert (await a.acquire("s", 10**6 + 1, limit=LIMIT)).limit == 1

@@ -13,7 +13,7 @@ from tests.support.servers import RedisServer
 
 HOUR = 3600.0
 LEASE = 15.0  # seconds, of those that no test lives to see the end of
-BRIEF = 0.3
+SHORT_LEASE_S = 0.3
 
 jumps = pytest.mark.parametrize("seconds", [20.0, HOUR, -20.0, -HOUR])
 
@@ -42,7 +42,7 @@ async def test_a_jump_of_the_server_s_clock_ends_no_living_lease(
 async def test_a_jump_of_the_server_s_clock_keeps_no_dead_node_s_permit(
     server: RedisServer, outside: Outside, seconds: float
 ) -> None:
-    dead, heir = [await Caller.join(server, name, lease=BRIEF) for name in ("dead", "heir")]
+    dead, heir = [await Caller.join(server, name, lease=SHORT_LEASE_S) for name in ("dead", "heir")]
     await dead.acquire("s", 1)
     jump(outside, seconds)
 
@@ -60,11 +60,11 @@ async def test_a_jump_of_a_node_s_clock_changes_nothing(
 ) -> None:
     true_time = time.time
     async with (
-        FairSemaphore(server.url, node="a", lease=BRIEF) as a,
-        FairSemaphore(server.url, node="b", lease=BRIEF) as b,
+        FairSemaphore(server.url, node="a", lease=SHORT_LEASE_S) as a,
+        FairSemaphore(server.url, node="b", lease=SHORT_LEASE_S) as b,
     ):
         async with a.permit("s", 1):
             monkeypatch.setattr(time, "time", lambda: true_time() + seconds)
             waiter = asyncio.ensure_future(b.acquire("s", 1))
-            assert not (await asyncio.wait([waiter], timeout=3 * BRIEF))[0]
+            assert not (await asyncio.wait([waiter], timeout=3 * SHORT_LEASE_S))[0]
         await waiter

@@ -181,9 +181,9 @@ SEEN_BY_A_TEST: dict[str, tuple[Mutant, Callable[..., None]]] = {
         ),
         test_spacing.test_the_next_head_is_told_when_the_first_one_starts,
     ),
-    "hello lengthens the wait": (
+    "a second beginning lengthens the wait": (
         ("begin_epoch", "if life ~= LIFE then", "do"),
-        test_epoch.test_hello_tells_what_is_left_of_the_wait_and_never_lengthens_it,
+        test_epoch.test_beginning_an_epoch_again_never_lengthens_the_wait,
     ),
     "an epoch in use expires": (
         ("shared/prelude", "if epoch.expires < WALL + KEPT / 2 then", "if false then"),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from semaphore_middleware import FairSemaphore, Inspection, Limit, Rule, SettingsError
-from tests.support.nodes import PATIENCE, Caller, Outside, eventually, in_asyncio
+from tests.support.nodes import TIMEOUT_S, Caller, Outside, eventually, in_asyncio
 from tests.support.servers import RedisServer
 
 HOST = "www.example.org"
@@ -128,7 +128,7 @@ async def test_nothing_is_granted_while_a_site_is_paused(server: RedisServer) ->
         await held(operator, 0)
         assert (await operator.admin.inspect(HOST)).paused
         await operator.admin.resume(HOST)
-        await asyncio.wait_for(asyncio.gather(*waiting), PATIENCE)
+        await asyncio.wait_for(asyncio.gather(*waiting), TIMEOUT_S)
         assert not (await operator.admin.inspect(HOST)).paused
 
 
@@ -197,7 +197,7 @@ async def test_resume_ends_the_pause_that_a_site_asked_for(server: RedisServer) 
         await eventually(quiet)
         assert not waiting[0].done()
         await operator.admin.resume(HOST)
-        await asyncio.wait_for(waiting[0], PATIENCE)
+        await asyncio.wait_for(waiting[0], TIMEOUT_S)
 
 
 @in_asyncio

@@ -6,7 +6,7 @@ import pytest
 
 from semaphore_middleware import FairSemaphore
 from semaphore_middleware.redis.server_state import ServerState
-from tests.support.nodes import AGES, in_asyncio
+from tests.support.nodes import ENDLESS_S, in_asyncio
 from tests.support.servers import RedisServer
 
 INFO = {"run_id": "one", "uptime_in_seconds": "90", "second_repl_offset": "-1"}
@@ -65,6 +65,6 @@ async def test_one_crawl_s_wait_on_a_flushed_server_is_enough_for_all(server: Re
     async with patient, patient.permit("a scope", 1):
         pass
 
-    hasty = FairSemaphore(server.url, recovery_wait=AGES)
+    hasty = FairSemaphore(server.url, recovery_wait=ENDLESS_S)
     async with hasty, hasty.permit("another scope, of another bucket", 1) as permit:
         assert not permit.waited

@@ -21,7 +21,7 @@ import aiohttp
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 WHY_NOT = "no Chromium on PATH (Debian's package is 'chromium')"
-PATIENCE = 30.0  # seconds: after that a test has failed, it never shows that one has passed
+TIMEOUT_S = 30.0  # seconds: after that a test has failed, it never shows that one has passed
 FLAGS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"),
     # Without these it looks for Google's hosts at every start.
@@ -49,7 +49,7 @@ class Chromium:
             start_new_session=True,
         )
         note = self._profile / "DevToolsActivePort"  # Chromium writes its port there
-        give_up_at = time.monotonic() + PATIENCE
+        give_up_at = time.monotonic() + TIMEOUT_S
         while True:
             with suppress(FileNotFoundError, ValueError):
                 port, path = note.read_text().splitlines()
@@ -89,7 +89,7 @@ class Browser:
         await self._socket.send_json(
             {"id": number, "method": method, "params": parameters, **session}
         )
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_S):
             return await reply
 
     async def _read(self) -> None:
@@ -144,7 +144,7 @@ class Browser:
     async def open(self, url: str) -> None:
         self._loaded.clear()
         await self.do("Page.navigate", url=url)
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_S):
             await self._loaded.wait()
 
     async def size(self, width: int, height: int, phone: bool = False) -> None:
@@ -212,7 +212,7 @@ class Browser:
         """Wait until the page is so; nothing tells when."""
         seen: Any = None
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TIMEOUT_S):
                 while (seen := await self.see(expression)) != wanted:  # noqa: ASYNC110 - no event
                     await asyncio.sleep(0.02)
         except TimeoutError:

@@ -16,7 +16,7 @@ from tempfile import TemporaryFile
 from types import MappingProxyType
 from typing import NamedTuple, Self
 
-from tests.support.nodes import AGES, PATIENCE, Caller, eventually, key
+from tests.support.nodes import ENDLESS_S, TIMEOUT_S, Caller, eventually, key
 from tests.support.scrapy_process import start_scrapy
 from tests.support.servers import RedisServer
 
@@ -52,7 +52,7 @@ async def semaphore(
             stdout=out,
             stderr=err,
         )
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_S):
             status = await process.ended()
         out.seek(0)
         err.seek(0)
@@ -133,14 +133,14 @@ class Terminal:
 
     async def shows(self, what: Callable[[list[str]], object]) -> list[str]:
         """Wait until a whole screen is so, and return it."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_S):
             while not (self.frame and what(self.frame)):
                 self._news.clear()
                 await self._news.wait()
         return self.frame
 
     async def has_drawn(self, text: str, times: int = 1) -> None:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_S):
             while self.drawn.count(text) < times:
                 self._news.clear()
                 await self._news.wait()
@@ -163,7 +163,7 @@ class Terminal:
 
     async def ended(self) -> int:
         """Its exit status. The terminal is then as it was before."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_S):
             status = await self._process.wait()
         self._read()
         assert termios.tcgetattr(self._theirs) == self.modes
@@ -183,21 +183,21 @@ class Terminal:
 OLD = 3 * 3600  # seconds
 SITE = "www.example.org"
 DELAYED = "api.example.net"
-LONG = "a-very-long-name.of.example.edu"
+LONG_NAME = "a-very-long-name.of.example.edu"
 
 
 async def three_nodes(server: RedisServer) -> list[Caller]:
     """At one site two hold and three wait, for 3 h; at another one holds; nobody renews."""
-    nodes = [await Caller.join(server, name, lease=AGES) for name in ("one", "two", "three")]
+    nodes = [await Caller.join(server, name, lease=ENDLESS_S) for name in ("one", "two", "three")]
     for number, node in enumerate(nodes, 1):
         await node.acquire(SITE, number, limit=2)
     for number, node in enumerate(nodes[:2], 11):
         await node.acquire(SITE, number, limit=2)
-    await nodes[0].acquire(LONG, 21, limit=8)
-    await nodes[1].acquire(LONG, 22, limit=8)
-    await nodes[2].acquire(LONG, 23, limit=8)
+    await nodes[0].acquire(LONG_NAME, 21, limit=8)
+    await nodes[1].acquire(LONG_NAME, 22, limit=8)
+    await nodes[2].acquire(LONG_NAME, 23, limit=8)
     make_older(server, SITE)
-    make_older(server, LONG)
+    make_older(server, LONG_NAME)
     return nodes
 
 

@@ -24,7 +24,7 @@ from tests.support.servers import RedisServer
 from tests.support.site import Site
 from tests.support.visits import Visits
 
-PATIENCE = 10.0  # seconds: after that a test has failed, it never shows that one has passed
+TIMEOUT_S = 10.0  # seconds: after that a test has failed, it never shows that one has passed
 
 ADD_ON: dict[str, Any] = {"ADDONS": {"semaphore_middleware.addon.SemaphoreAddon": 500}}
 ALONE: dict[str, Any] = {
@@ -50,7 +50,7 @@ def asyncio_test(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, De
 
     @functools.wraps(test)
     def run(*args: P.args, **kwargs: P.kwargs) -> Deferred[None]:
-        task = asyncio.wait_for(test(*args, **kwargs), 2 * PATIENCE)
+        task = asyncio.wait_for(test(*args, **kwargs), 2 * TIMEOUT_S)
         return Deferred.fromFuture(asyncio.ensure_future(task))
 
     return run
@@ -58,7 +58,7 @@ def asyncio_test(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, De
 
 async def until(happened: Callable[[], object]) -> None:
     """For what tells nobody that it has happened: a log's line, a key in a server."""
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_S):
         while not happened():  # noqa: ASYNC110 - nobody could set an event
             await asyncio.sleep(0.01)
 
@@ -106,7 +106,7 @@ class Crawl:
 
     async def finished(self) -> None:
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TIMEOUT_S):
                 await asyncio.shield(self._task)
         finally:
             self._task.cancel()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-LONG = ("slow", "mutants", "compose")  # markers; pyproject.toml says what they mean
+LEFT_OUT_MARKERS = ("slow", "mutants", "compose")  # markers; pyproject.toml says what they mean
 
 
 class LeftOut:
@@ -22,7 +22,7 @@ class LeftOut:
 
     def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
         for item in items:
-            marker = next(filter(item.get_closest_marker, LONG), "")
+            marker = next(filter(item.get_closest_marker, LEFT_OUT_MARKERS), "")
             self._deselected[self._meanings.get(marker, "deselected by a filter")] += 1
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:

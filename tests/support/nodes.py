@@ -22,8 +22,8 @@ from semaphore_middleware.redis.recovery import Recovery
 from semaphore_middleware.redis.store import Store
 from tests.support.servers import RedisServer
 
-PATIENCE = 30.0  # seconds: after that a test has failed, it never shows that one has passed
-AGES = 600.0  # seconds: a lease, or a wait, that no test lives to see the end of
+TIMEOUT_S = 30.0  # seconds: after that a test has failed, it never shows that one has passed
+ENDLESS_S = 600.0  # seconds: a lease, or a wait, that no test lives to see the end of
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -51,7 +51,7 @@ def in_asyncio(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
         loop = Loop()
         try:
-            loop.run(asyncio.wait_for(test(*args, **kwargs), 2 * PATIENCE))
+            loop.run(asyncio.wait_for(test(*args, **kwargs), 2 * TIMEOUT_S))
         finally:
             loop.close()
 
@@ -60,7 +60,7 @@ def in_asyncio(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None
 
 async def eventually(happened: Callable[[], Awaitable[object]]) -> None:
     """For what tells nobody that it has happened: the end of a lease, a key in a server."""
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_S):
         while not await happened():  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0.01)
 
@@ -83,7 +83,11 @@ class Caller:
     """A node reduced to its calls: what it says, and how often, is the test's to choose."""
 
     def __init__(
-        self, server: RedisServer, name: str, lease: float = AGES, recovery_wait: float = AGES
+        self,
+        server: RedisServer,
+        name: str,
+        lease: float = ENDLESS_S,
+        recovery_wait: float = ENDLESS_S,
     ) -> None:
         self.name = name
         self.losses: list[float] = []  # for how many seconds no permit was granted after each
@@ -183,7 +187,7 @@ class Outside:
         self.client.publish("semaphore:grants:", "end")
         told: list[tuple[str, str]] = []
         while True:
-            message = self._channels.get_message(timeout=PATIENCE)
+            message = self._channels.get_message(timeout=TIMEOUT_S)
             if message is None:
                 continue
             node = message["channel"].decode().rpartition("grants:")[2]

@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.support.crawls import PATIENCE, until
+from tests.support.crawls import TIMEOUT_S, until
 
 HOST = "127.0.0.1"
 
@@ -40,7 +40,7 @@ class Scrape:
 
 
 async def visit(url: str, accept: str = "", method: str = "GET") -> tuple[int, str, str]:
-    timeout = aiohttp.ClientTimeout(total=PATIENCE)
+    timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
     async with (
         aiohttp.ClientSession(timeout=timeout) as session,
         session.request(method, url, headers={"Accept": accept} if accept else {}) as response,

@@ -21,14 +21,14 @@ from tests.support.nodes import Recorder
 from tests.support.servers import RedisServer
 from tests.support.site import Site
 
-BRIEF = 0.05  # seconds: what these tests take for long
+LONG_WAIT_S = 0.05  # seconds: what these tests take for long
 HOST = "127.0.0.1"
 
 
 @pytest.fixture(autouse=True)
 def brief(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr(long_waits, "LONG_WAIT_S", BRIEF)
+    monkeypatch.setattr(long_waits, "LONG_WAIT_S", LONG_WAIT_S)
 
 
 def explained(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -102,7 +102,7 @@ async def test_a_crawl_s_end_does_not_wait_for_an_explanation(
 async def test_one_look_a_scope_speaks_for_all_that_wait(
     server: RedisServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(long_waits, "SCOPE_INTERVAL_S", BRIEF)
+    monkeypatch.setattr(long_waits, "SCOPE_INTERVAL_S", LONG_WAIT_S)
     waits = LongWaits()
     async with FairSemaphore(server.url, observers=[waits]) as semaphore:
         looks = Looks(semaphore, monkeypatch)

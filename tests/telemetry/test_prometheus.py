@@ -12,7 +12,7 @@ from scrapy import Request
 from semaphore_middleware import FairSemaphore
 from semaphore_middleware.core.observer import RoundTrip
 from semaphore_middleware.telemetry import prometheus as metrics
-from tests.support.crawls import ADD_ON, PATIENCE, Crawl, asyncio_test, both, until, waiting
+from tests.support.crawls import ADD_ON, TIMEOUT_S, Crawl, asyncio_test, both, until, waiting
 from tests.support.nodes import Recorder
 from tests.support.scrapes import HOST, address, scrape, visit
 from tests.support.servers import RedisServer
@@ -248,5 +248,5 @@ async def test_a_program_can_hear_how_long_the_server_takes(server: RedisServer)
         assert len(heard()) == 1
         assert list(semaphore.permits()) == [permit]
     assert len(heard()) > 1
-    assert all(0 < seconds < PATIENCE for seconds in heard())
+    assert all(0 < seconds < TIMEOUT_S for seconds in heard())
     assert list(semaphore.permits()) == []

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from semaphore_middleware import FairSemaphore, Limit
-from tests.support.cli import LONG, SITE, semaphore, three_nodes
-from tests.support.nodes import PATIENCE, Outside, in_asyncio
+from tests.support.cli import LONG_NAME, SITE, semaphore, three_nodes
+from tests.support.nodes import TIMEOUT_S, Outside, in_asyncio
 from tests.support.servers import RedisServer
 
 
@@ -18,7 +18,7 @@ async def test_a_limit_holds_at_once_for_nodes_that_wait(server: RedisServer) ->
         await node.acquire(SITE, 1)
         waiting = [asyncio.create_task(node.acquire(SITE, 1)) for _ in range(2)]
         ran = await semaphore(server, "limit", "WWW.example.org", "3")
-        await asyncio.wait_for(asyncio.gather(*waiting), PATIENCE)
+        await asyncio.wait_for(asyncio.gather(*waiting), TIMEOUT_S)
         assert (ran.status, ran.err) == (0, "")
         assert ran.out.startswith(f"{SITE}: limit 3; ")
         limits = {rule.name: (rule.concurrency, rule.delay) for rule in await node.admin.rules()}
@@ -35,7 +35,7 @@ async def test_each_verb_says_what_holds_from_now_on(server: RedisServer) -> Non
             ("limit", SITE, "1", "--delay", "0.25"),
             ("resume", SITE),
             ("reset", SITE),
-            ("limit", LONG, "none"),
+            ("limit", LONG_NAME, "none"),
             ("limit", "*.Example.org", "1"),
             ("reset", "*.example.org"),
         )
@@ -45,7 +45,7 @@ async def test_each_verb_says_what_holds_from_now_on(server: RedisServer) -> Non
         f"{SITE}: limit 1, delay 0.25 s, paused; 2/1 held, 3 waiting\n",
         f"{SITE}: limit 1, delay 0.25 s; 2/1 held, 3 waiting\n",
         f"{SITE}: nothing is set; 2/2 held, 3 waiting\n",
-        f"{LONG}: limit ∞; 3/∞ held, 0 waiting\n",
+        f"{LONG_NAME}: limit ∞; 3/∞ held, 0 waiting\n",
         "*.example.org: limit 1\n",
         "*.example.org: nothing is set\n",
     ]

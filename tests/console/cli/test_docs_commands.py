@@ -16,7 +16,7 @@ from semaphore_middleware.model.inspection import Inspection, Member
 from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.model.rules import Rule
 from tests.support.cli import Terminal, semaphore
-from tests.support.nodes import AGES, Caller, in_asyncio
+from tests.support.nodes import ENDLESS_S, Caller, in_asyncio
 from tests.support.paths import REPOSITORY
 from tests.support.servers import RedisServer
 
@@ -38,7 +38,7 @@ def examples() -> Iterator[tuple[list[str], str]]:
 async def crawl(server: RedisServer) -> None:
     """The nodes of the page. Their leases do not end while it is read."""
     names = ("host-a-4711-5d0c2f…", "host-b-311-90be77…", "host-c-99-c3a04e…")
-    a, b, c = [await Caller.join(server, name, lease=AGES) for name in names]
+    a, b, c = [await Caller.join(server, name, lease=ENDLESS_S) for name in names]
     for node, numbers in ((a, (1, 2)), (b, (1, 2)), (a, (3, 4)), (b, (3, 4)), (c, (3,))):
         await node.acquire("www.example.org", *numbers, limit=4)
     for node in (a, b, c):
@@ -56,7 +56,7 @@ async def test_each_example_prints_what_the_page_says(server: RedisServer) -> No
     await crawl(server)
     seen = 0
     for arguments, printed in examples():
-        lease = ("-s", f"SEMAPHORE_LEASE={20 * AGES}") if arguments[0] == "evict" else ()
+        lease = ("-s", f"SEMAPHORE_LEASE={20 * ENDLESS_S}") if arguments[0] == "evict" else ()
         ran = await semaphore(server, *arguments, *lease)
         assert (ran.status, ran.err) == (0, ""), arguments
         if printed:

@@ -8,8 +8,8 @@ import pytest
 
 from semaphore_middleware import FairSemaphore, PermitLostError
 from semaphore_middleware.core.admin import Admin
-from tests.support.cli import LONG, SITE, Terminal, semaphore, three_nodes
-from tests.support.nodes import AGES, PATIENCE, Caller, Outside, eventually, in_asyncio
+from tests.support.cli import LONG_NAME, SITE, Terminal, semaphore, three_nodes
+from tests.support.nodes import ENDLESS_S, TIMEOUT_S, Caller, Outside, eventually, in_asyncio
 from tests.support.servers import RedisServer
 
 ALIVE = (
@@ -28,13 +28,13 @@ async def test_what_it_held_is_handed_on_at_once_and_its_places_are_gone(
     assert ran.lines[-1] == "Gave back 2 permits and 1 place in line."
     assert sorted(outside.held(SITE)) == ["three:3", "two:2"]
     assert outside.line(SITE) == ["two:12"]
-    assert sorted(outside.held(LONG)) == ["three:23", "two:22"]
+    assert sorted(outside.held(LONG_NAME)) == ["three:23", "two:22"]
     assert outside.told() == [("three", "granted 3")]
 
 
 @in_asyncio
 async def test_limits_stay_as_the_nodes_have_them(server: RedisServer) -> None:
-    async with FairSemaphore(server.url, node="dead", lease=AGES) as dead:
+    async with FairSemaphore(server.url, node="dead", lease=ENDLESS_S) as dead:
         for _ in range(3):
             await dead.acquire(SITE, 3)
         other = await Caller.join(server, "other")
@@ -73,9 +73,9 @@ async def test_a_living_node_loses_its_permits_at_its_next_renewal_and_its_work_
 
                     await eventually(in_line)
                     assert await operator.evict(living.node) == (1, 1)
-                await asyncio.sleep(PATIENCE)
+                await asyncio.sleep(TIMEOUT_S)
         # Who waited asks again by itself.
-        await asyncio.wait_for(asyncio.gather(*waiting), PATIENCE)
+        await asyncio.wait_for(asyncio.gather(*waiting), TIMEOUT_S)
 
 
 @in_asyncio
@@ -84,7 +84,7 @@ async def test_it_asks_before_and_does_nothing_unless_told_yes(
 ) -> None:
     await three_nodes(server)
     before = outside.dump()
-    lease = ("-s", f"SEMAPHORE_LEASE={AGES}")
+    lease = ("-s", f"SEMAPHORE_LEASE={ENDLESS_S}")
     for answer in ("", "\n", "no\n"):
         ran = await semaphore(server, "evict", "three", *lease, answer=answer)
         assert ran.status == 1
@@ -140,6 +140,6 @@ async def test_a_name_s_beginning_is_enough_if_only_one_node_has_it(
     )
     assert (await semaphore(server, "evict", "", "--yes")).status == 4
     assert outside.dump() == before
-    await (await Caller.join(server, "two-more")).acquire(LONG, 1, limit=8)
+    await (await Caller.join(server, "two-more")).acquire(LONG_NAME, 1, limit=8)
     exact = await semaphore(server, "evict", "two", "--yes")
     assert exact.lines[-1] == "Gave back 2 permits and 1 place in line."

@@ -16,7 +16,7 @@ from semaphore_middleware import FairSemaphore
 from semaphore_middleware.console.cli.semaphore import VERBS
 from semaphore_middleware.redis import embedded
 from tests.support.cli import SITE, Terminal, command, semaphore, three_nodes
-from tests.support.nodes import PATIENCE, Outside, in_asyncio
+from tests.support.nodes import TIMEOUT_S, Outside, in_asyncio
 from tests.support.servers import RedisServer, free_port
 
 SAYS = "scrapy semaphore: "
@@ -156,7 +156,7 @@ async def test_without_an_address_the_embedded_server_is_found_but_not_started()
         assert (found.status, found.lines[1].split()[:2]) == (0, [SITE, "1/2"])
         assert embedded.find() == node.url
     # The command has kept it from nothing: it ends with the last who uses it.
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_S):
         while (directory / "server.sock").exists():  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0.01)
     assert embedded.find() is None
@@ -205,7 +205,7 @@ def test_without_aiohttp_only_the_page_fails(
         env={**os.environ, "PYTHONPATH": str(tmp_path), "SEMAPHORE_REDIS_URL": server.url},
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
+        timeout=TIMEOUT_S,
         check=False,
     )
     assert (run.returncode, run.stderr) == (status, err)

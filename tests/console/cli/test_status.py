@@ -12,7 +12,7 @@ from semaphore_middleware import FairSemaphore
 from semaphore_middleware.console.snapshot import scope_id
 from semaphore_middleware.core.admin import Admin
 from tests.support.cli import (
-    LONG,
+    LONG_NAME,
     OLD,
     SITE,
     Terminal,
@@ -20,14 +20,14 @@ from tests.support.cli import (
     semaphore,
     three_nodes,
 )
-from tests.support.nodes import AGES, Caller, Outside, in_asyncio
+from tests.support.nodes import ENDLESS_S, Caller, Outside, in_asyncio
 from tests.support.paths import REPOSITORY
 from tests.support.servers import RedisServer
 
 TABLE = f"""\
 scope                            held  waiting  longest  delay  next  backoff  paused  set by
 {SITE}                   2/2        3      3 h      -     -        -  -       -
-{LONG}   3/8        0        -      -     -        -  -       -
+{LONG_NAME}   3/8        0        -      -     -        -  -       -
 """
 
 
@@ -77,11 +77,11 @@ three     1        1       2     3 h      3 h      10 min
 @in_asyncio
 async def test_what_stands_behind_an_option_is_a_scope_too(server: RedisServer) -> None:
     await three_nodes(server)
-    ran = await semaphore(server, "status", LONG, "--nodes", SITE)
+    ran = await semaphore(server, "status", LONG_NAME, "--nodes", SITE)
     assert ran.lines[1].startswith(SITE)
-    assert ran.lines[2].startswith(LONG)
+    assert ran.lines[2].startswith(LONG_NAME)
     assert ran.lines[4].startswith("node ")
-    assert await semaphore(server, "status", "--nodes", LONG, SITE) == ran
+    assert await semaphore(server, "status", "--nodes", LONG_NAME, SITE) == ran
 
 
 @in_asyncio
@@ -97,7 +97,7 @@ async def test_rules_show_who_set_them(server: RedisServer) -> None:
         == f"""\
 scope                            held  waiting  longest   delay  next  backoff  paused  set by
 {SITE}                   2/∞        3      3 h  0.25 s     -        -  -       alice@desk
-{LONG}   3/5        0        -       -     -        -  paused  alice@desk
+{LONG_NAME}   3/5        0        -       -     -        -  paused  alice@desk
 
 pattern  limit  delay  paused  set by
 *.edu        5      -  paused  alice@desk
@@ -115,7 +115,7 @@ pattern  limit  delay  paused  set by
 async def test_what_a_site_has_asked_for_and_when_it_starts_next_is_shown(
     server: RedisServer,
 ) -> None:
-    async with FairSemaphore(server.url, lease=AGES) as node:
+    async with FairSemaphore(server.url, lease=ENDLESS_S) as node:
         permit = await node.acquire(SITE, 3)
         permit.refused(retry_after=200)
         permit.release()
@@ -139,10 +139,10 @@ async def test_json_has_the_keys_that_are_documented(server: RedisServer) -> Non
     ran = await semaphore(server, "status", "--json", SITE)
     shown = json.loads(ran.out)
     (scope,) = shown["scopes"]
-    assert OLD <= shown["totals"].pop("longest_wait") < OLD + AGES
+    assert OLD <= shown["totals"].pop("longest_wait") < OLD + ENDLESS_S
     assert shown["totals"] == {"scopes": 1, "nodes": 3, "held": 2, "waiting": 3, "rate": None}
     members = [*scope.pop("holders"), *scope.pop("waiters")]
-    assert OLD <= scope.pop("longest_wait") < OLD + AGES
+    assert OLD <= scope.pop("longest_wait") < OLD + ENDLESS_S
     assert scope == {
         "id": scope_id(SITE),
         "scope": SITE,
@@ -164,8 +164,8 @@ async def test_json_has_the_keys_that_are_documented(server: RedisServer) -> Non
     assert [m["node"] for m in members] == ["one", "two", "three", "one", "two"]
     for member in members:
         assert member.keys() == {"id", "node", "age", "lease_left"}
-        assert OLD <= member["age"] < OLD + AGES
-        assert 0 < member["lease_left"] <= AGES
+        assert OLD <= member["age"] < OLD + ENDLESS_S
+        assert 0 < member["lease_left"] <= ENDLESS_S
     assert [node["node"] for node in shown["nodes"]] == ["one", "two", "three"]
     assert shown["nodes"][2].keys() == {
         *("node", "held", "waiting", "scopes", "oldest", "longest_wait", "lease_left")

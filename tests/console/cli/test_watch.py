@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import pytest
 from rich.cells import cell_len
 
-from tests.support.cli import LONG, SITE, Terminal, three_nodes
+from tests.support.cli import LONG_NAME, SITE, Terminal, three_nodes
 from tests.support.nodes import Outside, in_asyncio
 from tests.support.servers import RedisServer
 
@@ -41,7 +41,7 @@ async def test_it_shows_what_is_and_changes_nothing(server: RedisServer, outside
         assert max(map(cell_len, frame)) <= 80
         assert frame[0].endswith("2 scopes  5 held  3 waiting  0.0/s")
         assert frame[1].split() == ["scope", "held", "waiting", "longest", "rate"]
-        assert [line.split()[0] for line in frame[2:4]] == [SITE, LONG]
+        assert [line.split()[0] for line in frame[2:4]] == [SITE, LONG_NAME]
         assert frame[-1].rstrip() == "q quits"
         assert outside.dump() == before
 
@@ -86,7 +86,7 @@ async def test_it_follows_the_size_of_the_terminal(server: RedisServer) -> None:
         await terminal.shows(lambda frame: len(frame) == 24)
         terminal.size(132, 10)
         frame = await terminal.shows(lambda frame: len(frame) == 10)
-        assert f"{LONG} " in frame[3]
+        assert f"{LONG_NAME} " in frame[3]
         terminal.size(60, 6)
         frame = await terminal.shows(lambda frame: len(frame) == 6)
         assert "…" in frame[3]

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.nodes import PATIENCE
+from tests.support.nodes import TIMEOUT_S
 from tests.support.paths import REPOSITORY
 from tests.support.servers import RedisServer, free_port
 
@@ -41,7 +41,7 @@ def started(
         assert process.stdout is not None
         line = process.stdout.readline()
         address = re.fullmatch(r"(http://127\.0\.0\.1:\d+/) \(Ctrl-C ends it\)\n", line)
-        assert address, (line, process.communicate(timeout=PATIENCE))
+        assert address, (line, process.communicate(timeout=TIMEOUT_S))
         yield process, address[1]
     finally:
         process.kill()
@@ -49,7 +49,7 @@ def started(
 
 
 def state(address: str) -> dict[str, object]:
-    with urllib.request.urlopen(f"{address}state.json", timeout=PATIENCE) as answer:
+    with urllib.request.urlopen(f"{address}state.json", timeout=TIMEOUT_S) as answer:
         told: dict[str, object] = json.load(answer)
         return told
 
@@ -61,10 +61,10 @@ def test_it_prints_its_address_serves_and_ends_cleanly(
     with started(server, tmp_path) as (process, address):
         told = state(address)
         assert (told["server"], told["can_change"]) == (server.url, False)
-        with urllib.request.urlopen(address, timeout=PATIENCE) as answer:
+        with urllib.request.urlopen(address, timeout=TIMEOUT_S) as answer:
             assert b"<title>Semaphore</title>" in answer.read()
         process.send_signal(how)
-        output, errors = process.communicate(timeout=PATIENCE)
+        output, errors = process.communicate(timeout=TIMEOUT_S)
         assert (process.returncode, output, errors) == (0, "", "")
     assert server.members() == {}
 
@@ -78,7 +78,7 @@ def test_it_ends_though_the_server_is_away_and_somebody_looks(
         assert problem.startswith("The Redis server does not answer: ")
         assert server.url in problem
         process.send_signal(signal.SIGINT)
-        output, _ = process.communicate(timeout=PATIENCE)
+        output, _ = process.communicate(timeout=TIMEOUT_S)
         assert (process.returncode, output) == (0, "")
 
 
@@ -94,7 +94,7 @@ def test_the_token_may_come_from_the_environment_or_the_command_line(
             asked = urllib.request.Request(
                 f"{address}token", method="POST", headers={"Authorization": f"Bearer {token}"}
             )
-            with urllib.request.urlopen(asked, timeout=PATIENCE) as answer:
+            with urllib.request.urlopen(asked, timeout=TIMEOUT_S) as answer:
                 assert answer.status == 204
 
 
@@ -115,7 +115,7 @@ def test_a_bad_value_is_one_clear_line(
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
+        timeout=TIMEOUT_S,
         check=False,
     )
     assert (run.returncode, run.stdout) == (status, "")
@@ -129,7 +129,7 @@ def test_a_server_that_cannot_be_reached_is_one_clear_line(tmp_path: Path) -> No
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
+        timeout=TIMEOUT_S,
         check=False,
     )
     assert (run.returncode, run.stdout) == (3, "")
@@ -164,7 +164,7 @@ def test_the_commands_of_its_documentation_do_what_they_say(
             address = printed.partition(" ")[0]
             assert state(address)["can_change"] is ("SEMAPHORE_TOKEN" in line)
             process.send_signal(signal.SIGINT)
-            assert process.wait(PATIENCE) == 0
+            assert process.wait(TIMEOUT_S) == 0
         finally:
             process.kill()
             process.communicate()
