@@ -17,8 +17,8 @@ from semaphore_middleware import FairSemaphore
 from tests.support.servers import RedisServer
 
 NODES = 5
-FEW_REQUESTS = 3  # requests that a small node has at any time
-MANY_REQUESTS = 100 * FEW_REQUESTS  # the first node's
+FEW = 3  # requests that a small node has at any time
+MANY = 100 * FEW  # the first node's
 LIMIT = 4
 HOLD = 0.02  # seconds that a request takes
 WARM_UP = 10 * LIMIT  # grants that are not counted
@@ -115,7 +115,7 @@ def measure(quick: bool) -> Report:
     goal = Goal("Jain's index of our grants by node", jain["ours"], at_least=0.99)
     how = (
         f"{NODES} nodes in one process, limit {LIMIT}, {HOLD * 1e3:.0f} ms a request. Small nodes "
-        f"always have {FEW_REQUESTS} requests that wait or run, the large one {MANY_REQUESTS}. Jain's index is that "
+        f"always have {FEW} requests that wait or run, the large one {MANY}. Jain's index is that "
         "of the grants to each node; were all the same it would be 1, were all one's it would be "
         f"{1 / NODES:g}."
     )
@@ -133,9 +133,7 @@ async def _run(server: RedisServer, nodes: Nodes, scope: str, grants: int) -> Lo
     async with AsyncExitStack() as stack:
         tasks = []
         for node in range(NODES):
-            visits = await stack.enter_async_context(
-                nodes(server, scope, FEW_REQUESTS if node else MANY_REQUESTS)
-            )
+            visits = await stack.enter_async_context(nodes(server, scope, FEW if node else MANY))
             tasks += [asyncio.create_task(log.work(node, visit)) for visit in visits]
         await log.enough.wait()
         log.end()
