@@ -72,9 +72,9 @@ def measure(quick: bool) -> Report:
     )
     trouble = (
         f"Clocks: half of them are {APART:g} s ahead, and one client stays inside for "
-        f"{LONG_WORK:g} leases of {lease:g} s. Death: a process takes a permit and is killed; three "
-        "others come and go; back is when its permit was granted to one of them. Work: one works for "
-        f"{WORK:g} leases, and in the midst of that another asks."
+        f"{LONG_WORK:g} leases of {lease:g} s. Death: a process takes a permit and is killed; "
+        "three others come and go; back is when its permit was granted to one of them. Work: one "
+        f"works for {WORK:g} leases, and in the midst of that another asks."
     )
     columns = (
         "Passed: times one went in above the limit. Stolen: permits that the semaphore no longer "
