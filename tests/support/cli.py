@@ -182,7 +182,6 @@ class Terminal:
 
 OLD = 3 * 3600  # seconds
 SITE = "www.example.org"
-DELAYED = "api.example.net"
 LONG_NAME = "a-very-long-name.of.example.edu"
 
 
