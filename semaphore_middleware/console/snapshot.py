@@ -74,6 +74,7 @@ class NodeRow:
 
     @classmethod
     def of(cls, node: str, holders: list[Member], waiters: list[Member], scopes: int) -> Self:
+        """From the permits that the node holds and waits for, and the number of their scopes."""
         return cls(
             node=node,
             held=len(holders),
@@ -100,6 +101,7 @@ class RuleRow:
 
     @classmethod
     def of(cls, rule: Rule) -> Self:
+        """From a rule of the server's."""
         limit, unlimited = _limit(rule.concurrency)
         return cls(
             name=rule.name,

@@ -103,6 +103,7 @@ class Ledger:
                 permit.release()
 
     def stop_timers(self) -> None:
+        """Cancel all timers: the session ends."""
         for timer in (*self._retry_timers.values(), self._renewal, self._deadlines):
             if timer is not None:
                 timer.cancel()
@@ -146,6 +147,7 @@ class Ledger:
         self._something_to_say(True)
 
     def gather(self, now: float) -> list[Ask]:
+        """What the next round trip should tell the server; `now` is on the loop's clock."""
         everything, self._say_all_due = self._say_all_due, False
         held = self._in_stage(Stage.HELD) if everything else []
         waiting = self._in_stage(Stage.WAITING) if everything else [*self._to_ask.values()]
@@ -182,6 +184,7 @@ class Ledger:
     # From the server ----------------------------------------------------------------------------
 
     def settle(self, reply: Reply, sent: float) -> None:
+        """The server has replied to what was sent at the time `sent`, on the loop's clock."""
         ask = reply.ask
         self._note(ask.scope, reply)
         if ask.verb in ("release", "report"):
@@ -221,6 +224,7 @@ class Ledger:
             )
 
     def hear(self, payload: bytes) -> None:
+        """A message has come over this node's channel."""
         message = Notification.read(payload)
         if message is None:
             self._emit(UnknownNotification())
