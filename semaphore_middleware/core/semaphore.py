@@ -12,7 +12,7 @@ from typing import Self
 
 from semaphore_middleware.core.admin import Admin
 from semaphore_middleware.core.observer import AcquireTimedOut, Event, Observer, StoreLost
-from semaphore_middleware.core.permit import Permit
+from semaphore_middleware.core.permit import Permit, Stage
 from semaphore_middleware.core.session import Session
 from semaphore_middleware.errors import AcquireTimeoutError, ClosedError
 from semaphore_middleware.model.feedback import Backoff
@@ -212,6 +212,8 @@ class FairSemaphore:
                 async with asyncio.timeout(timeout):
                     await permit.granted()
         except TimeoutError:
+            if permit.stage is Stage.HELD:  # granted in the moment in which the time was up
+                return permit
             permit.release()
             self.emit(AcquireTimedOut(scope))
             raise AcquireTimeoutError(

@@ -23,7 +23,7 @@ from scrapy.http import Response
 from scrapy.spidermiddlewares.httperror import HttpError
 
 from semaphore_middleware.errors import AcquireTimeoutError
-from tests.support.crawls import Crawl, asyncio_test, both, until
+from tests.support.crawls import TIMEOUT_S, Crawl, asyncio_test, both, until
 from tests.support.servers import RedisServer, free_port
 from tests.support.site import Site
 from tests.support.visits import Visits
@@ -57,7 +57,8 @@ async def test_permit_goes_back_after_whatever_a_site_does(
     error: type[Exception] | None,
 ) -> None:
     urls = [site.url(f"{path}?{name}") for name in "ab"]
-    meta = {"download_timeout": 0.1, "download_maxsize": 1000}
+    timeout = 0.1 if error is DownloadTimeoutError else TIMEOUT_S
+    meta = {"download_timeout": timeout, "download_maxsize": 1000}
 
     crawl = Crawl(server, *(Request(url, meta=meta) for url in urls), by=by)
 

@@ -179,8 +179,11 @@ class Outside:
 
     def dump(self) -> dict[bytes, object]:
         """Every key, with when it ends."""
+        version = self.client.info("server")["redis_version"]
+        # Redis 6.2 cannot tell when a key ends, only whether it does.
+        ends = self.client.pexpiretime if version >= "7" else lambda key: self.ttl(key) > 0
         keys = self.client.scan_iter("*", count=1000)
-        return {key: (self.client.dump(key), self.client.pexpiretime(key)) for key in keys}
+        return {key: (self.client.dump(key), ends(key)) for key in keys}
 
     def told(self) -> list[tuple[str, str]]:
         """What nodes were told since the last look: node and text, in order."""
