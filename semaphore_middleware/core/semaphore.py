@@ -162,7 +162,7 @@ class FairSemaphore:
         Permits that are held stay held, and are renewed, until `close`. Raises nothing.
         """
         if self._session is not None:
-            self._session.drain()
+            self._session.ledger.drain()
 
     def _server(self, url: str) -> Server:
         # A sixth of the lease, so that a call that hangs leaves time for another.
@@ -204,7 +204,7 @@ class FairSemaphore:
 
         Raises `AcquireTimeoutError`, `ClosedError`, `SettingsError`.
         """
-        permit = self._opened().ask(scope, _limit(limit), owner)
+        permit = self._opened().ledger.ask(scope, _limit(limit), owner)
         try:
             if timeout is None:
                 await permit.granted()
@@ -243,14 +243,14 @@ class FairSemaphore:
 
     def permits(self) -> Collection[Permit]:
         """This node's permits: those that it holds, and those that it waits for."""
-        return self._session.permits() if self._session is not None else ()
+        return self._session.ledger.permits() if self._session is not None else ()
 
     def limit_of(self, scope: str) -> int | None:
         """How many may hold a permit of `scope`, as this node last heard; None: it never did.
 
         Sends nothing.
         """
-        return self._session.limit_of(scope) if self._session is not None else None
+        return self._session.ledger.limit_of(scope) if self._session is not None else None
 
     def _opened(self) -> Session:
         if self._session is None:

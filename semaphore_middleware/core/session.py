@@ -51,18 +51,15 @@ class Session:
         self._settled = asyncio.Event()
         self._batch_timer: asyncio.TimerHandle | None = None
         self._urgent = False
-        self._ledger = Ledger(lease, emit, self._something_to_say)
-        self.ask = self._ledger.ask
-        self.drain = self._ledger.drain
-        self.limit_of = self._ledger.limit_of
-        self.permits = self._ledger.permits
+        self.ledger = Ledger(lease, emit, self._something_to_say)
+        """The permits that it sends and hears of."""
         self._logged_at = -LOG_INTERVAL_S
         self._subscription: Connection | None = None
         self._subscribed = False
         self._tasks: list[asyncio.Task[None]] = []
 
     def __str__(self) -> str:
-        return str(self._ledger)
+        return str(self.ledger)
 
     async def start(self, wait: bool = True) -> None:
         """Connect to the server, and serve until `stop`.
@@ -78,14 +75,14 @@ class Session:
     async def stop(self) -> None:
         """Give everything back, for at most `SHUTDOWN_TIMEOUT_S`, and disconnect."""
         try:
-            self._ledger.give_all_back()
+            self.ledger.give_all_back()
             with suppress(TimeoutError):
                 async with asyncio.timeout(SHUTDOWN_TIMEOUT_S):
-                    while not self._ledger.settled:
+                    while not self.ledger.settled:
                         self._settled.clear()
                         await self._settled.wait()
         finally:
-            self._ledger.stop_timers()
+            self.ledger.stop_timers()
             if self._batch_timer is not None:
                 self._batch_timer.cancel()
             for task in self._tasks:
@@ -117,12 +114,12 @@ class Session:
                         await self._reconnect()
                     sent, urgent = self._loop.time(), self._urgent
                     self._urgent = False
-                    asks = self._ledger.gather(sent)
+                    asks = self.ledger.gather(sent)
                     replies = await self._store.run(self._connection, asks, urgent)
                     if replies:
                         self._emit(RoundTrip(self._loop.time() - sent))
                     for reply in replies:
-                        self._ledger.settle(reply, sent)
+                        self.ledger.settle(reply, sent)
                     failures = 0
                 except Exception as error:
                     # Any error: without this task, requests would wait for ever.
@@ -134,8 +131,8 @@ class Session:
                     await self._connection.close()
                     await asyncio.sleep(retry_delay(failures))
                     failures += 1
-                    self._ledger.say_all()
-                if self._ledger.settled:
+                    self.ledger.say_all()
+                if self.ledger.settled:
                     self._settled.set()
         finally:
             await self._connection.close()
@@ -161,9 +158,9 @@ class Session:
     def _on_message(self, payload: bytes | None) -> None:
         if payload is None:  # subscribed, maybe anew: earlier notifications were missed
             self._subscribed = True
-            self._ledger.say_all()
+            self.ledger.say_all()
         else:
-            self._ledger.hear(payload)
+            self.ledger.hear(payload)
 
     async def _reconnect(self) -> None:
         before = self._connection.state.run_id
@@ -177,5 +174,5 @@ class Session:
         if self._loop.time() - self._logged_at >= LOG_INTERVAL_S:
             self._logged_at = self._loop.time()
             logger.warning(
-                "%s. No permit is granted until it can be used again; %s.", error, self._ledger
+                "%s. No permit is granted until it can be used again; %s.", error, self.ledger
             )
