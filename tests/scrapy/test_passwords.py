@@ -93,6 +93,7 @@ async def test_password_of_an_unreachable_server(site: Site, tmp_path: Path) -> 
     assert_no_password(crawl.log)
 
 
+@pytest.mark.slow
 @asyncio_test
 async def test_password_of_a_server_that_goes_away(
     locked: RedisServer, site: Site, tmp_path: Path

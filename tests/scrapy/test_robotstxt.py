@@ -97,6 +97,7 @@ async def test_download_delay_is_never_lowered(server: RedisServer, site: Site) 
     assert_spaced(site, DELAY, since + DELAY)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("own", [DELAY, 1.5 * DELAY])
 @asyncio_test
 async def test_jitter_does_not_go_below_the_crawl_delay(

@@ -25,6 +25,7 @@ async def test_a_limit_holds_at_once_for_nodes_that_wait(server: RedisServer) ->
         assert limits[SITE] == (3, None)
 
 
+@pytest.mark.slow
 @in_asyncio
 async def test_each_verb_says_what_holds_from_now_on(server: RedisServer) -> None:
     await three_nodes(server)
