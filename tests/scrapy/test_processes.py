@@ -39,7 +39,7 @@ async def test_two_processes_keep_a_limit_together(
         scrapy(tmp_path, *requests(site, "b"), **settings) as b,
     ):
         await until(lambda: waiting_nodes(server) == 2)
-        assert site.now == 2
+        await site.until(lambda: site.now == 2)
         site.let_go()
         assert await a.ended() == 0
         assert await b.ended() == 0
