@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -232,7 +233,7 @@ async def test_a_limit_takes_about_ten_commands_and_no_subscription(server: Redi
 async def test_a_pipe_that_is_closed_is_no_error(server: RedisServer) -> None:
     await three_nodes(server)
     for arguments in ("status", "status --json"):
-        line = f"{' '.join(command(*arguments.split()))} | true; exit ${{PIPESTATUS[0]}}"
+        line = f"{shlex.join(command(*arguments.split()))} | true; exit ${{PIPESTATUS[0]}}"
         process = await asyncio.create_subprocess_exec(
             *("bash", "-c", line),
             env={**os.environ, "SEMAPHORE_REDIS_URL": server.url},
