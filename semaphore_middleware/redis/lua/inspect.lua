@@ -1,14 +1,14 @@
 -- Reads scopes and changes nothing.
 -- KEYS: epoch, rules; then for each scope: scope, queue. ARGV: see `scope`.
 -- Reply: for each scope: the limit in force (0: idle, and no operator has set one); the most that it may
---        grow to, if it is adaptive; delay, interval (ms); burst; time until the next start, until the
+--        grow to, if it is adaptive; delay (ms); interval (ms, as text); burst; time until the next start, until the
 --        backoff ends, and the last backoff that the site did not set itself (ms); 1 if paused; which
 --        operator has set a rule (empty: none); requests started since the scope was idle; the nodes,
 --        those that wait first, in the order of the queue. Each node is: name, permits held, requests
 --        waiting, age of the oldest that holds one, age of the oldest that waits, lease left (ms).
 
-local function left(time)
-  return math.max(0, math.ceil(time - NOW))
+local function left(moment)
+  return math.max(0, math.ceil(moment - NOW))
 end
 
 local function age(since)
@@ -49,7 +49,7 @@ for i = 3, #KEYS, 2 do
   apply_limit(scope)
   local force, learned = scope.in_force, scope.learned
   replies[(i - 1) / 2] = {
-    force.limit, force.concurrency, math.ceil(force.delay), math.ceil(force.interval), force.burst,
+    force.limit, force.concurrency, math.ceil(force.delay), string.format('%.9g', force.interval), force.burst,
     left(next_start(scope)), left(learned.backoff_end), math.ceil(learned.backoff),
     force.paused and 1 or 0, scope.rule.by or '', scope.started, rows_of(scope),
   }
