@@ -111,7 +111,7 @@ class Account:
 
     @property
     def ending(self) -> int:
-        """Requests that still run though their permits were lost. Until they end, nothing starts."""
+        """Requests that still run though their permits were lost; until they end, none starts."""
         return len(self._ending)
 
     @property
