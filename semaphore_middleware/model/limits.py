@@ -126,7 +126,7 @@ class Limit:
     rate: str | None = None
     """Starts per s, m, h or d, of all nodes together, like '60/m'; None: no rate."""
     burst: int = 1
-    """How many may start at once, after a pause long enough, at that rate: 1 to 1e6."""
+    """How many may start at once after idle time, at that rate: 1 to 1e6."""
 
     def __post_init__(self) -> None:
         for part, check in CHECKS.items():
