@@ -1,4 +1,4 @@
-"""Rates and bursts hold for all nodes together, from the settings to the site."""
+"""Rates, bursts and turns, from the settings to the site."""
 
 from __future__ import annotations
 
@@ -68,6 +68,17 @@ async def test_a_burst_starts_at_once_and_the_next_when_an_operator_lifts_the_ra
     site.let_go()
     await crawl.finished()
     assert len(crawl.spider.responses) == 5
+
+
+@pytest.mark.parametrize(("turn", "is_handed_on"), [(0, False), (4, True)])
+@asyncio_test
+async def test_a_permit_is_handed_on_unless_the_turn_is_0(
+    server: RedisServer, site: Site, turn: float, is_handed_on: bool
+) -> None:
+    requests = [Request(site.url(f"/page/{n}")) for n in range(8)]
+    crawl = Crawl(server, *requests, SEMAPHORE_TURN=turn)
+    await crawl.gave_back(8, site)
+    assert (crawl.stat("semaphore/handed_on") > 0) == is_handed_on
 
 
 @pytest.mark.parametrize(
