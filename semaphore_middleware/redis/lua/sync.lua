@@ -27,10 +27,12 @@ end
 -- Whether a node that follows the rules may say this. Else a number is not whole or beyond 2^53, or two
 -- contradict each other.
 local function makes_sense(said)
-  local counts = said.term + said.seq + said.asked + said.returned + said.believed + said.started
-  return counts % 1 == 0 and said.term >= 1 and said.seq >= 1 and said.returned >= 0
+  local fractions = said.term % 1 + said.seq % 1 + said.asked % 1 + said.returned % 1
+    + said.believed % 1 + said.started % 1 -- not a number if one of them is none
+  return fractions == 0 and said.term >= 1 and said.seq >= 1 and said.returned >= 0
     and said.returned <= said.believed and said.believed <= said.asked and said.started >= 0
-    and counts <= 2 ^ 53 and said.concurrency >= 1 and said.burst >= 1
+    and math.max(said.term, said.seq, said.asked, said.started) <= 2 ^ 53
+    and said.concurrency >= 1 and said.concurrency <= 2 ^ 53 and said.burst >= 1 and said.burst <= 2 ^ 53
     and said.delay >= 0 and said.delay < math.huge and said.jitter >= 0 and said.jitter <= 1
     and said.interval >= 0 and said.interval < math.huge
     and said.held_age >= 0 and said.wait_age >= 0
