@@ -90,8 +90,7 @@ class Account:
         # As last heard from the server:
         self.limit_in_force: int | None = None
         """How many may hold a permit, on all nodes; None: not known."""
-        self._available = 0
-        self._others_wait = False
+        self._available = 1  # until it is heard otherwise
         self._is_counted = False
         self._wants_feedback = False
         self._has_handed_on = False  # since the last common turn
@@ -152,7 +151,7 @@ class Account:
         self._owner.emit(PermitReleased(permit))
         if permit in self._ending:
             self._ending.remove(permit)
-            if self._waiting and not self._ending:
+            if not self._ending:
                 self._owner.speak(self, True)
             return
         del self._held[permit]
@@ -311,7 +310,6 @@ class Account:
 
     def _note(self, reply: Reply) -> None:
         self._available = reply.available
-        self._others_wait = reply.others_wait
         self._is_counted = reply.is_counted
         self._wants_feedback = reply.wants_feedback
         self.limit_in_force = reply.limit
