@@ -147,10 +147,13 @@ def test_a_value_that_is_no_limit_is_refused(value: Any) -> None:
         ({"concurency": 2}, ": unknown key 'concurency'; "),
         ({1: 2}, ": unknown key 1; "),
         ({"adaptive": 1}, "['adaptive'] = 1: "),
-        ({"concurrency": None, "delay": 1}, ": a 'delay' or 'adaptive' needs a 'concurrency'; "),
+        (
+            {"concurrency": None, "delay": 1},
+            ": a 'delay', 'rate' or 'adaptive' needs a 'concurrency'; ",
+        ),
         (
             {"concurrency": None, "adaptive": True},
-            ": a 'delay' or 'adaptive' needs a 'concurrency'; ",
+            ": a 'delay', 'rate' or 'adaptive' needs a 'concurrency'; ",
         ),
     ],
 )
