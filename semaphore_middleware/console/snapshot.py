@@ -144,7 +144,7 @@ class Snapshot:
 
     totals: Totals
     scopes: tuple[ScopeRow, ...]
-    """The longest line first, then the most permits held, then by name."""
+    """The most waiting requests first, then the most permits held, then by name."""
     nodes: tuple[NodeRow, ...]
     """In the same order."""
     rules: tuple[RuleRow, ...]
@@ -180,7 +180,7 @@ class Snapshot:
 
 
 def in_order(rows: Iterable[ScopeRow]) -> list[ScopeRow]:
-    """The longest line first, then the most permits held, then by name."""
+    """The most waiting requests first, then the most permits held, then by name."""
     return sorted(rows, key=lambda row: (-row.waiting, -row.held, row.scope))
 
 

@@ -1,4 +1,4 @@
-"""A scope as `inspect` shows it: its limit, and its nodes. Times are in seconds."""
+"""A scope as `inspect` shows it: its limit, and the nodes there. Times are in seconds."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from dataclasses import dataclass
 class Member:
     """A node at a scope, as `inspect` shows it. Times are in seconds.
 
-    Its permits are under one lease (C. Gray and D. Cheriton, Leases: An Efficient Fault-Tolerant
-    Mechanism for Distributed File Cache Consistency, 1989): if it does not renew that in time, it
+    Its permits are one lease (C. Gray and D. Cheriton, Leases: An Efficient Fault-Tolerant
+    Mechanism for Distributed File Cache Consistency, 1989): a node that does not renew it in time
     has lost them.
     """
 
     node: str
-    """Its full name."""
+    """The node's name."""
     held: int
     """Permits that it holds."""
     waiting: int
-    """Requests of its that wait for one."""
+    """Requests of it that wait for a permit."""
     oldest: float
-    """How long it has held its oldest permit; 0.0: it holds none."""
+    """For how long its oldest request holds a permit; 0: none does."""
     longest_wait: float
-    """How long the first of its requests has waited; 0.0: none waits."""
+    """For how long its oldest request waits for a permit; 0: none does."""
     lease_left: float
-    """Until it loses all this, unless it renews its lease."""
+    """Until the node loses its permits and its place, unless it renews them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,17 +40,17 @@ class Inspection:
     limit: int | None
     """How many may hold a permit now; None while the scope is idle, and no operator has set one."""
     members: tuple[Member, ...]
-    """Nodes that wait, in the order of the queue; then those that only hold permits, by name."""
+    """The nodes that hold permits or wait: those that wait first, in the order of the queue."""
     limit_max: int | None = None
     """The most that `limit` may grow to; above `limit` only where that adapts to the site."""
     delay: float = 0.0
     """Seconds from one start to the next; 0: none."""
     rate: str | None = None
-    """How many may start in a unit of time, like 60/m; None: no rate is set."""
+    """Starts per s, m, h or d, as in "60/m"; None: no rate."""
     burst: int = 1
-    """How many may start at once after a pause, where there is a rate."""
+    """How many may start at once after a pause, at that rate."""
     next_start: float = 0.0
-    """Seconds until the delay and the rate allow the next start."""
+    """Seconds until delay and rate allow the next start."""
     backoff_left: float = 0.0
     """Seconds for which nothing starts, because the site refused a request; 0: none."""
     backoff_last: float = 0.0
@@ -60,7 +60,7 @@ class Inspection:
     set_by: str | None = None
     """Which operator has set a rule on the server; None: the nodes' settings hold."""
     started: int = 0
-    """Requests that got a permit since the scope was last idle, also of another request's."""
+    """Requests that got a permit since the scope was last idle."""
 
     @property
     def held(self) -> int:
@@ -69,7 +69,7 @@ class Inspection:
 
     @property
     def waiting(self) -> int:
-        """Requests that wait, on all nodes."""
+        """Requests that wait for a permit, on all nodes."""
         return sum(member.waiting for member in self.members)
 
     def __str__(self) -> str:

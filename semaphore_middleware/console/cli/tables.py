@@ -224,7 +224,7 @@ def _why_idle(row: ScopeRow) -> Text | str:
     if row.backoff_left:
         return _marked(f"backoff {time_of(row.backoff_left)}")
     spaced = [f"every {set_time(row.delay)}"] if row.delay else []
-    spaced += [f"rate {rate_word(row.rate, row.burst)}"] if row.rate else []
+    spaced += [f"at {rate_word(row.rate, row.burst)}"] if row.rate else []
     return ", ".join(spaced) or NOTHING
 
 

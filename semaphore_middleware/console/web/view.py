@@ -23,7 +23,7 @@ SORTS: Mapping[str, Callable[[ScopeRow], Any]] = {
     "longest_wait": lambda row: row.longest_wait or 0.0,
     "starts_per_second": lambda row: row.starts_per_second or 0.0,
     "delay": lambda row: row.delay or 0.0,
-    "rate": lambda row: parse_rate(row.rate, "rate") if row.rate else 0.0,
+    "rate": lambda row: 1 / parse_rate(row.rate, "rate") if row.rate else 0.0,
     "next_start": lambda row: row.next_start or 0.0,
     "state": lambda row: (row.paused, row.backoff_left or 0.0, row.backoff_last or 0.0),
     "set_by": lambda row: row.set_by or "",
