@@ -38,7 +38,7 @@ class PermitGranted(Event):
     limit: int | None
     """How many may hold a permit of its scope, as the server said last."""
     handed_on: bool
-    """Whether the node had the permit in its hand: no call was made for it."""
+    """True if this node had the permit in its hand, so that no call was made for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ class UnknownNotification(Event):
 
 @dataclass(frozen=True, slots=True)
 class StatementRefused(Event):
-    """The server could make no sense of a statement of this node's."""
+    """The server could make no sense of a statement of this node."""
 
     counter = "refused_statements"
 
