@@ -203,7 +203,7 @@ def _last_line(hidden: int, problem: str) -> Text:
 
 def _live_row(track: Track, width: int) -> Row:
     row = track.row
-    length = SAMPLES if width >= WIDE + 2 * SAMPLES else 8 if width < WIDE else 16
+    length = SAMPLES if width >= WIDE + 2 * SAMPLES else 7 if width < WIDE else 16
     scope, held, waiting, longest = _counts(row)
     return [
         scope,

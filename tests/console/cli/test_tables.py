@@ -50,7 +50,7 @@ def test_a_screen_of_80_by_24() -> None:
     for look in range(10):
         watched.note(
             [
-                seen("www.example.org", 4, 12, 10 + 6 * look, rate="720/m", burst=9),
+                seen("www.example.org", 4, 12, 10 + 6 * look, rate="12/s", burst=9),
                 seen("shop.example.org", held=look % 5, started=2 * look),
                 seen("api.example.net", held=1, waiting=3, started=look, delay=0.25),
                 seen("a-very-long-name.of.a-department.example.edu", paused=True, backoff_left=9.0),
@@ -61,12 +61,12 @@ def test_a_screen_of_80_by_24() -> None:
     lines = drawn(watched)
     assert lines[:7] == [
         "redis://redis.internal:6379/0        5 scopes  9 held  15 waiting  18.0 starts/s",
-        "scope               held          waiting longest starts/s",
-        "www.example.org      4/4 ████████      12    90 s     12.0 ████████ at 720/m (9)",
-        "api.example.net      1/4 ▂▂▂▂▂▂▂▂       3    90 s      2.0 ████████ every 0.25 s",
-        "shop.example.org     4/4 ▄▆█ ▂▄▆█       0       -      4.0 ████████ -",
-        "a-very-l…ple.edu     0/4                0       -      0.0          paused",
-        "slow.example     0/2 (8)                0       -      0.0          backoff 90 s",
+        "scope                held         waiting longest starts/s",
+        "www.example.org       4/4 ███████      12    90 s     12.0 ███████ at 12/s (9)",
+        "api.example.net       1/4 ▂▂▂▂▂▂▂       3    90 s      2.0 ███████ every 0.25 s",
+        "shop.example.org      4/4 ▆█ ▂▄▆█       0       -      4.0 ███████ -",
+        "a-very-l…mple.edu     0/4               0       -      0.0         paused",
+        "slow.example      0/2 (8)               0       -      0.0         backoff 90 s",
     ]
     for line in lines[:7]:
         assert f"\n    {line}\n" in PAGE
