@@ -11,7 +11,7 @@ from functools import partial
 from statistics import median
 
 from benchmarks.classics.timestamps import SetByTimestamp
-from benchmarks.harness.contest import Place
+from benchmarks.harness.contender import Place
 from benchmarks.harness.report import Cell, Goal, Report
 from semaphore_middleware import FairSemaphore
 from tests.support.servers import RedisServer

@@ -5,17 +5,22 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager, nullcontext
 from importlib import import_module
 
 import pytest
 from rich.console import Console
 
 from benchmarks import rivals
-from benchmarks.harness.contest import Client
+from benchmarks.cases import contest as contest_case
+from benchmarks.harness.contender import Client, Contender, Place
+from benchmarks.harness.contest import contest, in_python
 from benchmarks.harness.race import MARGIN, Judge
 from benchmarks.harness.report import Report
 from tests.support.nodes import in_asyncio
+from tests.support.servers import RedisServer
 
 
 def measured(name: str) -> Report:
@@ -85,10 +90,22 @@ def test_handoff_hands_over_between_processes() -> None:
     assert all(count > 0 for count in handed_over.values())
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(bool(rivals.missing()), reason="the peers are in the extra 'bench' only")
+def test_contest_counts_permits_and_finds_nobody_above_the_limit() -> None:
+    report = measured("contest")
+
+    rates = {str(row[0]): row[1] for row in report.rows}
+    assert {"ours", *rivals.MODULES} < set(rates)
+    assert all(rate is None or float(str(rate)) > 0 for rate in rates.values())
+    most = {row[4] for row in report.rows if row[4] is not None}
+    assert most <= set(range(1, contest_case.LIMIT + 1))
+
+
 # The judge --------------------------------------------------------------------------------------
 
 
-class Anybody:
+class Anybody(Client):
     """A semaphore that lets everybody in and remembers nobody."""
 
     async def acquire(self) -> None:
@@ -104,13 +121,33 @@ class Anybody:
 @in_asyncio
 async def test_the_judge_sees_who_goes_in_above_the_limit_and_who_is_robbed() -> None:
     judge = Judge(limit=2)
-    client: Client = Anybody()
+    client = Anybody(Place("", "s", limit=2))
 
     await asyncio.gather(*(judge.visit(client, 0.01) for _ in range(5)))
 
     assert judge.passed == 3
     assert judge.stolen == 5
     assert judge.inside == 0
+
+
+def everybody(place: Place, clients: int) -> AbstractAsyncContextManager[Sequence[Client]]:
+    """All clients of one process, none of whom is ever refused."""
+    return nullcontext([Anybody(place) for _ in range(clients)])
+
+
+@pytest.mark.slow
+def test_a_contest_sees_how_many_are_at_work_at_once() -> None:
+    server = RedisServer().start()
+    try:
+        place = Place(str(server.path), "contest", limit=2)
+        join = in_python(Contender("anybody", everybody))
+        result = contest(server, join, place, (3, 1), work_s=0.05, seconds=0.5)
+    finally:
+        server.remove()
+
+    assert result.most == 4
+    assert 3 < result.mean <= 4
+    assert {visit.node for visit in result.counted} == {0, 1}
 
 
 def test_the_judge_sees_who_overtakes_by_more_than_the_margin() -> None:
