@@ -55,7 +55,7 @@ def test_scale_leaves_no_keys_behind() -> None:
 
     found = {str(row[0]): [cell for cell in row[1:] if cell is not None] for row in report.rows}
     assert found["keys left"] == [0, 0, 0, 0]
-    assert all(0 < int(str(cell)) for cell in found["bytes of a site in use"])
+    assert all(int(str(cell)) > 0 for cell in found["bytes of a site in use"])
 
 
 @pytest.mark.slow
