@@ -183,6 +183,9 @@ class Session:
 
     def speak_at_turns_end(self, account: Account) -> None:
         """Call the account's `end_turns` at the next multiple of the turn's length."""
+        if not self.turn:
+            self.speak(account, at_once=False)
+            return
         self._to_end_turns[account] = None
         if self._turns_timer is None:
             end = (self.now() // self.turn + 1) * self.turn
