@@ -89,7 +89,7 @@ class Account:
         # As last heard from the server:
         self.limit_in_force: int | None = None
         """How many may hold a permit, on all nodes; None: not known."""
-        self._available = 0
+        self._available = 1  # not known yet: as if there were one to spare
         self._others_wait = False
         self._is_counted = False
         self._wants_feedback = False
