@@ -112,10 +112,15 @@ class RedisServer:
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def members(self, prefix: str = "semaphore") -> dict[str, int]:
-        """How many permits every held, line and waiting key has; empty when all were given back."""
+        """How many nodes have an account at each scope; empty when all permits were given back."""
         with self.client() as client:
-            keys = [key for key in client.scan_iter(f"{prefix}:*") if client.type(key) == b"zset"]
-            return {key.decode("utf-8", "replace"): client.zcard(key) for key in keys}
+            counts = {
+                key.decode("utf-8", "replace"): sum(
+                    field.startswith(b"node:") for field in client.hkeys(key)
+                )
+                for key in client.scan_iter(f"{{{prefix}}}:scope:*")
+            }
+        return {key: count for key, count in counts.items() if count}
 
 
 def free_port() -> int:
