@@ -28,7 +28,7 @@ STATUSES: tuple[Status, ...] = ("ok", "lost", "old", "refused")
 # Numbers travel as doubles: packing costs less than text does, on both sides. See `sync.lua`.
 HEAD_NUMBERS = Struct(">4d")
 STATEMENT_NUMBERS = Struct(">14d")
-REPLY_NUMBERS = Struct(">10d")
+REPLY_NUMBERS = Struct(">9d")
 
 
 def milliseconds(seconds: float) -> int:
@@ -82,7 +82,6 @@ class Reply:
     granted: int
     available: int
     """Permits of the scope that are free now, less those that are waited for, of all nodes."""
-    others_wait: bool
     limit: int
     """How many may hold a permit of the scope now."""
     is_counted: bool
@@ -97,7 +96,7 @@ class Reply:
     @classmethod
     def read(cls, statement: Statement, reply: bytes) -> Self:
         """From the script's reply for one scope, whose times are in milliseconds."""
-        status, term, granted, available, others, limit, counted, wants, retry_in, backoff = (
+        status, term, granted, available, limit, counted, wants, retry_in, backoff = (
             REPLY_NUMBERS.unpack(reply)
         )
         return cls(
@@ -106,7 +105,6 @@ class Reply:
             int(term),
             int(granted),
             int(available),
-            others == 1,
             int(limit),
             counted == 1,
             wants == 1,

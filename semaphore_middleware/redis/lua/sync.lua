@@ -5,11 +5,11 @@
 --       asked, returned, believed, started, age of the oldest holder and of the oldest waiter (ms),
 --       concurrency, delay (ms), jitter, 1 if adaptive, interval (ms), burst; and after them feedback as
 --       text, if there is any (see `feedback`).
--- Reply: "epoch" if the id is not the present one, and nothing was done; else for each scope ten packed
+-- Reply: "epoch" if the id is not the present one, and nothing was done; else for each scope nine packed
 --        numbers: status (0 ok, 1 lost, 2 old, 3 refused), term, granted, permits that are free (less
---        those waited for), 1 if other nodes wait, the limit in force, 1 if each start counts, 1 if
---        feedback is wanted for ordinary responses too, when to ask again (ms, -1: no need), the backoff
---        that this call has started (ms, -1: none).
+--        those waited for), the limit in force, 1 if each start counts, 1 if feedback is wanted for
+--        ordinary responses too, when to ask again (ms, -1: no need), the backoff that this call has
+--        started (ms, -1: none).
 
 local STATEMENT_BYTES = 112
 
@@ -19,7 +19,8 @@ local function read_statement(text)
     term = 0, seq = 0, asked = 0, returned = 0, believed = 0, started = 0, held_age = 0, wait_age = 0,
     concurrency = 0, delay = 0, jitter = 0, adaptive = 0, interval = 0, burst = 0,
   }
-  said.term, said.seq, said.asked, said.returned, said.believed, said.started, said.held_age, said.wait_age, said.concurrency, said.delay, said.jitter, said.adaptive, said.interval, said.burst =
+  said.term, said.seq, said.asked, said.returned, said.believed, said.started, said.held_age,
+    said.wait_age, said.concurrency, said.delay, said.jitter, said.adaptive, said.interval, said.burst =
     struct.unpack('>dddddddddddddd', text)
   return said
 end
@@ -114,10 +115,9 @@ local function pack_reply(scope, status, own)
   local wants_feedback = force.adaptive or (learned and learned.backoff + learned.failures > 0)
   local is_counted = wants_feedback or force.delay > 0 or force.interval > 0 or force.paused
     or (learned and NOW < learned.backoff_end)
-  local others_wait = scope.waiting > (own and waiting_at(own) or 0)
-  return struct.pack('>dddddddddd', status, own and own.term or 0, own and own.granted or 0,
-    force.limit - scope.held - scope.waiting, others_wait and 1 or 0, force.limit, is_counted and 1 or 0,
-    wants_feedback and 1 or 0, scope.retry_in or -1, scope.backoff_begun or -1)
+  return struct.pack('>ddddddddd', status, own and own.term or 0, own and own.granted or 0,
+    force.limit - scope.held - scope.waiting, force.limit, is_counted and 1 or 0, wants_feedback and 1 or 0,
+    scope.retry_in or -1, scope.backoff_begun or -1)
 end
 
 if EPOCH ~= ARGV[3] or has_evicted() then return { 'epoch' } end
@@ -147,7 +147,7 @@ for i = 3, #KEYS, 2 do
     write_scope(scope)
     replies[(i - 1) / 2] = pack_reply(scope, status, own)
   else
-    replies[(i - 1) / 2] = struct.pack('>dddddddddd', 3, 0, 0, 0, 0, 0, 0, 0, -1, -1)
+    replies[(i - 1) / 2] = struct.pack('>ddddddddd', 3, 0, 0, 0, 0, 0, 0, -1, -1)
   end
 end
 return replies
