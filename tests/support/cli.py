@@ -9,21 +9,16 @@ import re
 import struct
 import sys
 import termios
-from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryFile
 from types import MappingProxyType
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from semaphore_middleware.model.limits import Limit
-from semaphore_middleware.redis.keys import Keys
-from semaphore_middleware.redis.location import Server
 from semaphore_middleware.redis.protocol import Statement
-from semaphore_middleware.redis.recovery import Recovery
-from semaphore_middleware.redis.store import Store
-from tests.support.nodes import ENDLESS_S, TIMEOUT_S, eventually
+from tests.support.nodes import TIMEOUT_S, Caller, eventually
 from tests.support.scrapy_process import start_scrapy
 from tests.support.servers import RedisServer
 
@@ -192,52 +187,23 @@ SITE = "www.example.org"
 LONG_NAME = "a-very-long-name.of.example.edu"
 
 
-class ScriptedNode:
-    """A node that states what a test has it state, for 3 h, and renews nothing."""
+class OldCaller(Caller):
+    """A node that states that its requests have held their permits, and waited, for 3 h."""
 
-    def __init__(self, server: RedisServer, name: str) -> None:
-        self._server = Server(server.url, TIMEOUT_S)
-        keys = Keys("semaphore")
-        recovery = Recovery(keys, ENDLESS_S, ENDLESS_S, lambda _: None)
-        self._store = Store(keys, name, ENDLESS_S, recovery)
-        self._seq = 0
-        self._granted: Counter[str] = Counter()
+    def statement(self, scope: str, limit: int | Limit = 1, **overrides: Any) -> Statement:
+        return super().statement(scope, limit, held_age=OLD, wait_age=OLD, **overrides)
 
-    @classmethod
-    async def join(cls, server: RedisServer, name: str) -> Self:
-        node = cls(server, name)
-        node._connection = await node._server.connect()
-        await node._store.meet(node._connection)
-        return node
-
-    async def state(self, scope: str, limit: int | Limit, asked: int, returned: int = 0) -> int:
-        """Say how many permits it has asked for so far, and how many it has given back. Returns how
-        many it has been granted so far.
-        """
-        self._seq += 1
-        limit = limit if isinstance(limit, Limit) else Limit(limit)
-        counts = (asked, returned, self._granted[scope], self._granted[scope])
-        statement = Statement(scope, limit, 1, self._seq, *counts, held_age=OLD, wait_age=OLD)
-        (reply,) = await self._store.sync(self._connection, [statement]) or [None]
-        assert reply is not None
-        assert reply.status == "ok"
-        self._granted[scope] = reply.granted
-        return reply.granted
+    async def hold(self, scope: str, limit: int | Limit) -> None:
+        """Take a permit, and say how long ago that was."""
+        await self.take(scope, limit=limit)
+        await self.renew(scope, limit)
 
 
-async def three_nodes(server: RedisServer) -> list[ScriptedNode]:
+async def three_nodes(server: RedisServer) -> list[OldCaller]:
     """At one site two hold and three wait, for 3 h; at another each holds one; nobody renews."""
-    nodes = [await ScriptedNode.join(server, name) for name in ("one", "two", "three")]
+    nodes = [await OldCaller.join(server, name) for name in ("one", "two", "three")]
+    for node in (*nodes, *nodes[:2]):
+        await node.take(SITE, limit=2)
     for node in nodes:
-        await node.state(SITE, 2, asked=1)
-    for node in nodes[:2]:
-        await node.state(SITE, 2, asked=2)
-    for node in nodes:
-        await hold(node, LONG_NAME, 8)
+        await node.hold(LONG_NAME, 8)
     return nodes
-
-
-async def hold(node: ScriptedNode, scope: str, limit: int | Limit) -> None:
-    """Let it hold a permit, for 3 h."""
-    for _ in range(2):  # a permit is as old as its grant, until the node says how old
-        await node.state(scope, limit, asked=1)

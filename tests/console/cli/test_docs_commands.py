@@ -15,7 +15,7 @@ from semaphore_middleware.console.snapshot import Snapshot, as_json
 from semaphore_middleware.model.inspection import Inspection, Member
 from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.model.rules import Rule
-from tests.support.cli import ScriptedNode, Terminal, hold, semaphore
+from tests.support.cli import OldCaller, Terminal, semaphore
 from tests.support.nodes import ENDLESS_S, in_asyncio
 from tests.support.paths import REPOSITORY
 from tests.support.servers import RedisServer
@@ -38,14 +38,12 @@ def examples() -> Iterator[tuple[list[str], str]]:
 async def crawl(server: RedisServer) -> None:
     """The nodes of the page. Their leases do not end while it is read."""
     names = ("host-a-4711-5d0c2f…", "host-b-311-90be77…", "host-c-99-c3a04e…")
-    a, b, c = nodes = [await ScriptedNode.join(server, name) for name in names]
-    for node in (a, b):
-        await node.state("www.example.org", 4, asked=2)
-    for node, asked in ((a, 4), (b, 4), (c, 1)):
-        await node.state("www.example.org", 4, asked)
+    a, b, c = nodes = [await OldCaller.join(server, name) for name in names]
+    for node, permits in ((a, 2), (b, 2), (a, 2), (b, 2), (c, 1)):
+        await node.take("www.example.org", permits, limit=4)
     for node in nodes:
-        await hold(node, "shop.example.org", Limit(8, rate="30/m", burst=10))
-        await hold(node, "api.example.net", Limit(2, delay=300))
+        await node.hold("shop.example.org", Limit(8, rate="30/m", burst=10))
+        await node.hold("api.example.net", Limit(2, delay=300))
 
 
 def told(printed: str) -> list[str]:

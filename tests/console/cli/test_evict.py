@@ -8,8 +8,8 @@ import pytest
 
 from semaphore_middleware import FairSemaphore, PermitLostError
 from semaphore_middleware.core.admin import SCOPES_PER_CALL, Admin
-from tests.support.cli import LONG_NAME, SITE, ScriptedNode, Terminal, semaphore, three_nodes
-from tests.support.nodes import ENDLESS_S, TIMEOUT_S, Outside, eventually, in_asyncio
+from tests.support.cli import LONG_NAME, SITE, Terminal, semaphore, three_nodes
+from tests.support.nodes import ENDLESS_S, TIMEOUT_S, Caller, Outside, eventually, in_asyncio
 from tests.support.servers import RedisServer
 
 ALIVE = (
@@ -39,8 +39,8 @@ async def test_what_it_held_is_free_at_once_and_its_requests_wait_no_longer(
 
 @in_asyncio
 async def test_who_waits_for_a_dead_node_gets_its_permit_at_once(server: RedisServer) -> None:
-    dead = await ScriptedNode.join(server, "dead")
-    await dead.state(SITE, 1, asked=1)
+    dead = await Caller.join(server, "dead")
+    await dead.take(SITE)
     async with FairSemaphore(server.url, node="living", lease=ENDLESS_S) as living:
         waiting = asyncio.create_task(living.acquire(SITE, 1))
 
@@ -57,8 +57,8 @@ async def test_limits_stay_as_the_nodes_have_them(server: RedisServer) -> None:
     async with FairSemaphore(server.url, node="dead", lease=ENDLESS_S) as dead:
         for _ in range(3):
             await dead.acquire(SITE, 3)
-        other = await ScriptedNode.join(server, "other")
-        assert await other.state(SITE, 3, asked=4) == 0
+        other = await Caller.join(server, "other")
+        assert (await other.take(SITE, 4, limit=3)).granted == 0
         async with Admin(server.url) as operator:
             assert await operator.evict(dead.node) == (3, 0)
             seen = await operator.inspect(SITE)
@@ -68,9 +68,9 @@ async def test_limits_stay_as_the_nodes_have_them(server: RedisServer) -> None:
 
 @in_asyncio
 async def test_more_than_one_call_can_carry_goes_back_too(server: RedisServer) -> None:
-    dead = await ScriptedNode.join(server, "dead")
+    dead = await Caller.join(server, "dead")
     for i in range(2 * SCOPES_PER_CALL + 1):
-        await dead.state(f"{i}.example", 1, asked=3)
+        await dead.take(f"{i}.example", 3)
     async with Admin(server.url) as operator:
         assert await operator.evict("dead") == (401, 802)
         assert await operator.survey() == []
@@ -160,6 +160,6 @@ async def test_a_name_s_beginning_is_enough_if_only_one_node_has_it(
     )
     assert (await semaphore(server, "evict", "", "--yes")).status == 4
     assert outside.dump() == before
-    await (await ScriptedNode.join(server, "two-more")).state(LONG_NAME, 8, asked=1)
+    await (await Caller.join(server, "two-more")).take(LONG_NAME, limit=8)
     exact = await semaphore(server, "evict", "two", "--yes")
     assert exact.lines[-1] == "Gave back 2 permits and dropped 1 waiting request."

@@ -15,12 +15,11 @@ from tests.support.cli import (
     LONG_NAME,
     OLD,
     SITE,
-    ScriptedNode,
     Terminal,
     semaphore,
     three_nodes,
 )
-from tests.support.nodes import ENDLESS_S, Outside, in_asyncio
+from tests.support.nodes import ENDLESS_S, Caller, Outside, in_asyncio
 from tests.support.paths import REPOSITORY
 from tests.support.servers import RedisServer
 
@@ -197,8 +196,8 @@ async def test_json_has_the_keys_that_are_documented(server: RedisServer) -> Non
 
 @in_asyncio
 async def test_no_name_commands_the_terminal(server: RedisServer) -> None:
-    node = await ScriptedNode.join(server, "no\x1b[31mde")
-    await node.state("a\x1b[2J[red]b\n\udcff", 1, asked=1)
+    caller = await Caller.join(server, "no\x1b[31mde")
+    await caller.take("a\x1b[2J[red]b\n\udcff")
     ran = await semaphore(server, "status", "--nodes")
     assert ran.lines[1].startswith(r"a\x1b[2J[red]b\n\udcff ")
     assert ran.lines[4].startswith(r"no\x1b[31mde ")
@@ -225,7 +224,7 @@ async def test_in_a_narrow_terminal_all_fits_and_empty_columns_are_left_out(
     server: RedisServer,
 ) -> None:
     await three_nodes(server)
-    await (await ScriptedNode.join(server, "four")).state("other.example", 1, asked=1)
+    await (await Caller.join(server, "four")).take("other.example")
     terminal = await Terminal(48, 24).start(server, "status")
     try:
         assert await terminal.ended() == 0

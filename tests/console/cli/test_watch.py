@@ -45,7 +45,7 @@ async def test_it_shows_what_is_and_changes_nothing(server: RedisServer, outside
         assert frame[-1].rstrip() == "q quits"
         assert outside.dump() == before
 
-        await nodes[0].state(SITE, 2, asked=2, returned=1)
+        await nodes[0].give_back(SITE, limit=2)
         await terminal.shows(
             lambda frame: frame[0].rstrip().split()[3:7] == ["5", "held", "2", "waiting"]
         )
