@@ -16,7 +16,7 @@ from semaphore_middleware.core.observer import (
     StatementRefused,
 )
 from semaphore_middleware.core.permit import Permit, Stage
-from semaphore_middleware.errors import ClosedError
+from semaphore_middleware.errors import ClosedError, PermitLostError
 from semaphore_middleware.model.limits import Limit
 from tests.core.lone_node import FULL, GRACE_S, LEASE_S, SPARE, TURN_S, LoneNode
 
@@ -888,29 +888,63 @@ def test_it_speaks_again_when_the_server_says_that_only_time_is_in_the_way() -> 
     assert held.stage is Stage.HELD
 
 
-@pytest.mark.parametrize(
-    ("others_wait", "available", "at_once"), [(True, -1, True), (False, -1, False)]
-)
-def test_giving_up_is_said_at_once_only_if_another_node_waits(
-    others_wait: bool, available: int, at_once: bool
-) -> None:
-    node = LoneNode()
-    permit = node.ask()
-    node.talk(granted=0, available=available, others_wait=others_wait)
-    node.owner.at_once.clear()
-    permit.release()
-    assert node.owner.at_once == [at_once]
-
-
 @pytest.mark.parametrize(("available", "at_once"), [(SPARE, False), (FULL, True)])
 def test_of_a_full_site_all_is_said_at_once(available: int, at_once: bool) -> None:
     node = LoneNode(turn=0.0)
     (permit,) = node.hold(available=available)
     node.owner.at_once.clear()
-    node.ask().release()
-    node.owner.at_once.pop()
+    node.ask()
     permit.release()
-    assert node.owner.at_once == [at_once, at_once]
+    assert node.owner.at_once[0] == at_once
+    assert node.owner.at_once[1], "one waits for it"
+
+
+def test_a_node_in_the_queue_says_at_the_turn_s_end_how_many_more_wait() -> None:
+    """Its place there does not depend on how many they are."""
+    node = LoneNode()
+    node.ask()
+    node.talk(granted=0, available=-1)
+    node.owner.at_once.clear()
+    more = [node.ask() for _ in range(3)]
+    assert node.owner.at_once == []
+    assert all(permit.waited for permit in more)
+    assert node.owner.count(PermitWaiting) == 4
+    assert node.owner.turns_to_end
+    node.account.end_turns()
+    assert node.owner.at_once == [True]
+    assert node.talk(granted=0, available=-1).asked == 4
+    node.account.end_turns()
+    assert node.owner.at_once == [True], "there is nothing new"
+    more[0].release()
+    assert node.owner.at_once == [True]
+    node.account.end_turns()
+    assert node.owner.at_once == [True, True]
+    assert node.say().asked == 3
+
+
+def test_a_node_that_gets_all_it_has_asked_for_asks_at_once_for_those_that_came_later() -> None:
+    node = LoneNode()
+    first = node.ask()
+    statement = node.talk(granted=0, available=-1)
+    second = node.ask()
+    node.owner.at_once.clear()
+    node.account.on_granted(statement.term, 1)
+    assert (first.stage, second.stage) == (Stage.HELD, Stage.WAITING)
+    assert node.owner.at_once == [True]
+    assert node.say().asked == 2
+
+
+@pytest.mark.parametrize("reason", ["given up", "handed on"])
+def test_a_node_that_no_longer_waits_leaves_the_queue(reason: str) -> None:
+    """Else the server would grant to a node without a use for it."""
+    node = LoneNode()
+    (held,) = node.hold(available=FULL)
+    waiting = node.ask()
+    node.talk(granted=1, available=-1)
+    node.owner.at_once.clear()
+    (waiting if reason == "given up" else held).release()
+    assert node.owner.at_once == [False]
+    assert node.say().asked == 1
 
 
 def test_the_strictest_limit_that_requests_have_named_is_said() -> None:
@@ -926,3 +960,13 @@ def test_who_was_granted_a_permit_is_an_event_with_the_limit_in_force() -> None:
     node.hold()
     (event,) = [event for event in node.owner.events if isinstance(event, PermitGranted)]
     assert event.limit == 9
+
+
+def test_nothing_begins_under_a_permit_that_is_over() -> None:
+    """As in a process that was stopped between the grant and the start, and has just woken."""
+    node = LoneNode()
+    (permit,) = node.hold()
+    permit.check()
+    node.owner.clock.now = node.account.deadline
+    with pytest.raises(PermitLostError, match="before its work began"):
+        permit.check()
