@@ -1,7 +1,7 @@
 """The tests can convict: each way to break accounts, sessions and permits is caught by one of them.
 
-A mutant is a module of `core` with some text replaced; it lives only as long as its test. Those that
-the protocol forbids are convicted by the state machine of `test_delivery`, the others by a test.
+A mutant is a module of `core` with some text replaced; it lives only as long as its test. Where it
+breaks the protocol, the state machine of `test_delivery` convicts it, else a test does.
 """
 
 from __future__ import annotations
@@ -16,11 +16,10 @@ import pytest
 from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
+from semaphore_middleware.model.limits import Limit
 from tests.core import test_account, test_cancellation, test_semaphore, test_session
-from tests.core.lone_node import LoneNode
 from tests.core.state_machine import Playground, machine_on
 from tests.core.test_delivery import EXAMPLES
-from tests.support.nodes import Outside
 from tests.support.servers import RedisServer
 
 Mutant = tuple[str, str, str]  # which module, what it says, what it says instead
@@ -44,8 +43,10 @@ SEEN_BY_THE_MACHINE: dict[str, Mutant] = {
     "the deadline is a grant's": (
         "account",
         "            self._take(granted, now)\n\n    def on_backoff",
-        "            self._take(granted, now)\n"
-        "            self.deadline = now + self._owner.grace\n\n    def on_backoff",
+        (
+            "            self.deadline = now + self._owner.grace\n"
+            "            self._take(granted, now)\n\n    def on_backoff"
+        ),
     ),
     "the deadline counts from the last sent statement": (
         "account",
@@ -59,14 +60,16 @@ SEEN_BY_THE_MACHINE: dict[str, Mutant] = {
     ),
     "a term is not renewed after it was idle": (
         "account",
-        "            self._begin_term()  # the server has closed",
-        "            term = self._term; self._begin_term(); self._term = term  # the server has closed",
+        "            self._begin_term()  # the server",
+        "            term = self._term; self._begin_term(); self._term = term  # the server",
     ),
     "a term is not renewed in a new epoch": (
         "account",
         "        deadline = self.deadline\n        self._begin_term()\n",
-        "        deadline = self.deadline\n"
-        "        term = self._term; self._begin_term(); self._term = term\n",
+        (
+            "        deadline = self.deadline\n"
+            "        term = self._term; self._begin_term(); self._term = term\n"
+        ),
     ),
     "what is held is not claimed in a new epoch": (
         "account",
@@ -106,8 +109,10 @@ SEEN_BY_THE_MACHINE: dict[str, Mutant] = {
     "what was handed on is returned as well": (
         "account",
         "permit.turn_end, now, handed_on=True)\n                return\n",
-        "permit.turn_end, now, handed_on=True)\n                self._returned += 1\n"
-        "                return\n",
+        (
+            "permit.turn_end, now, handed_on=True)\n                self._returned += 1\n"
+            "                return\n"
+        ),
     ),
     "what is kept in hand is returned as well": (
         "account",
@@ -156,8 +161,8 @@ SEEN_BY_THE_MACHINE: dict[str, Mutant] = {
     ),
     "a node in the queue never asks for more": (
         "account",
-        "            self._tell_to_wait(permit)\n            self._owner.speak_at_turns_end(self)\n",
-        "            self._tell_to_wait(permit)\n",
+        "(permit)\n            self._owner.speak_at_turns_end(self)\n",
+        "(permit)\n",
     ),
     "all statements have one number": (
         "account",
@@ -289,21 +294,21 @@ SEEN_BY_A_TEST: dict[str, tuple[Mutant, Callable[..., object]]] = {
         ("account", "limit.delay or ", ""),
         partial(
             test_account.test_under_a_delay_a_rate_or_an_adaptive_limit_nothing_is_handed_on,
-            test_account.Limit(9, delay=0.1),
+            Limit(9, delay=0.1),
         ),
     ),
     "permits are handed on under a rate": (
         ("account", "limit.rate or ", ""),
         partial(
             test_account.test_under_a_delay_a_rate_or_an_adaptive_limit_nothing_is_handed_on,
-            test_account.Limit(9, rate="60/m", burst=5),
+            Limit(9, rate="60/m", burst=5),
         ),
     ),
     "permits are handed on under an adaptive limit": (
         ("account", " or limit.rate or limit.adaptive", " or limit.rate"),
         partial(
             test_account.test_under_a_delay_a_rate_or_an_adaptive_limit_nothing_is_handed_on,
-            test_account.Limit(9, adaptive=True),
+            Limit(9, adaptive=True),
         ),
     ),
     "permits are handed on where each start counts": (
@@ -377,8 +382,8 @@ SEEN_BY_A_TEST: dict[str, tuple[Mutant, Callable[..., object]]] = {
     "a node without a use for it stays in the queue": (
         (
             "account",
-            "        elif self._asked > self._granted:\n            self._owner.speak(self, False)\n",
-            "",
+            "        elif self._asked > self._granted:\n",
+            "        elif False:\n",
         ),
         partial(test_account.test_a_node_that_no_longer_waits_leaves_the_queue, "given up"),
     ),
@@ -401,7 +406,7 @@ SEEN_BY_A_TEST: dict[str, tuple[Mutant, Callable[..., object]]] = {
             "statement.seq == self._seq and statement.asked == statement.returned",
             "True",
         ),
-        test_account.test_it_is_not_idle_while_a_surplus_grant_is_to_be_returned,
+        test_account.test_it_is_not_idle_while_the_server_believes_that_a_request_waits,
     ),
     "a term that the server knows is not gone above": (
         ("account", "self._begin_term(above)", "self._begin_term()"),
@@ -456,8 +461,8 @@ SEEN_BY_A_TEST: dict[str, tuple[Mutant, Callable[..., object]]] = {
     "no release if the body raises": (
         (
             "semaphore",
-            "                yield permit\n        finally:\n            permit.release()\n",
-            "                yield permit\n            permit.release()\n        finally:\n            pass\n",
+            "        finally:\n            permit.release()\n",
+            "            permit.release()\n        finally:\n            pass\n",
         ),
         test_semaphore.test_an_exception_in_the_body_gives_the_permit_back,
     ),
@@ -497,13 +502,13 @@ SEEN_BY_A_TEST: dict[str, tuple[Mutant, Callable[..., object]]] = {
     "what nobody waits for is said at once": (
         (
             "session",
-            "        if at_once or (account.waiting and self._request_interval > BUSY_INTERVAL_S):\n",
-            "        if True:\n",
+            "if at_once or (account.waiting",
+            "if True or (account.waiting",
         ),
         test_session.test_a_busy_node_gathers_what_nobody_waits_for,
     ),
     "what somebody waits for is held back": (
-        ("session", "        if at_once or (account", "        if (account"),
+        ("session", "if at_once or (account", "if (account"),
         test_session.test_of_a_full_site_all_is_said_at_once,
     ),
     "what is lost is waited for to the end": (

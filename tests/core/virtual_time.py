@@ -17,6 +17,8 @@ from semaphore_middleware.redis.protocol import Reply, Statement
 from tests.core.lone_node import LEASE_S, SPARE, TURN_S
 from tests.support.nodes import Loop
 
+CALL_TIMEOUT_S = LEASE_S / 6
+
 P = ParamSpec("P")
 
 
@@ -107,7 +109,8 @@ class FakeServer:
     async def sync(self, _: object, statements: Sequence[Statement]) -> list[Reply] | None:
         self.calls.append((asyncio.get_running_loop().time(), statements))
         if self.is_silent:
-            await asyncio.Event().wait()
+            await asyncio.sleep(CALL_TIMEOUT_S)
+            raise ServerUnreachableError("no answer")
         await asyncio.sleep(self.round_trip)
         if self.fails:
             self.fails -= 1
