@@ -77,6 +77,7 @@ class Account:
         # Counts under this term:
         self._term = owner.new_term()
         self._seq = 0
+        self._asked = 0  # as last said
         self._granted = 0
         self._returned = 0
         self._started = 0
@@ -85,12 +86,11 @@ class Account:
         # To be said, and said but not answered:
         self._feedback: list[tuple[Feedback, float]] = []  # with the time of the grant
         self._unanswered: list[Statement] = []  # those with feedback
-        self._newcomers: list[Permit] = []  # that no statement has asked for
+        self._newcomers: list[tuple[int, Permit]] = []  # with the seq that first asks for it
         # As last heard from the server:
         self.limit_in_force: int | None = None
         """How many may hold a permit, on all nodes; None: not known."""
-        self._available = 0
-        self._others_wait = False
+        self._available = 1  # until it is heard otherwise
         self._is_counted = False
         self._wants_feedback = False
         self._has_handed_on = False  # since the last common turn
@@ -111,7 +111,7 @@ class Account:
 
     @property
     def ending(self) -> int:
-        """Requests that still run though their permits were lost. Until they end, nothing starts."""
+        """Requests that still run though their permits were lost; until they end, none starts."""
         return len(self._ending)
 
     @property
@@ -136,20 +136,25 @@ class Account:
             self._start(permit, self._in_hand.pop(), now, handed_on=True)
             return
         self._waiting[permit] = None
-        self._newcomers.append(permit)
-        self._owner.speak(self, self.is_at_limit)
+        if self.is_at_limit and self._asked > self._granted:
+            # This node is in the queue already: however many of its requests wait there.
+            self._tell_to_wait(permit)
+            self._owner.speak_at_turns_end(self)
+        else:
+            self._newcomers.append((self._seq + 1, permit))
+            self._owner.speak(self, self.is_at_limit)
 
     def release(self, permit: Permit) -> None:
         """A request is done with its permit, or no longer wants one."""
         if permit.stage is Stage.WAITING:
             self._waiting.pop(permit, None)
-            self._owner.speak(self, self._others_wait)
+            self._wants_fewer()
             return
         self._owner.emit(PermitReleased(permit))
         if permit in self._ending:
             self._ending.remove(permit)
-            if self._waiting and not self._ending:
-                self._owner.speak(self, True)
+            if not self._ending:
+                self._owner.speak(self, True)  # or be forgotten, if it is empty
             return
         del self._held[permit]
         now = self._owner.now()
@@ -157,6 +162,7 @@ class Account:
         if now < permit.turn_end and not is_reported and self._may_hand_on(now):
             if self._waiting:
                 self._start(self._next_waiting(), permit.turn_end, now, handed_on=True)
+                self._wants_fewer()
                 return
             if not self.is_at_limit:
                 self._in_hand.append(permit.turn_end)
@@ -164,7 +170,16 @@ class Account:
                 return
         self._returned += 1
         refused = permit.outcome is not None and permit.outcome.refused
+        if refused:
+            self.stop_turns()
         self._owner.speak(self, refused or self.is_at_limit or bool(self._waiting))
+
+    def _wants_fewer(self) -> None:
+        """Fewer requests wait. If none does, the server must not grant any more."""
+        if self._waiting:
+            self._owner.speak_at_turns_end(self)
+        elif self._asked > self._granted:
+            self._owner.speak(self, False)
 
     def _note_outcome(self, permit: Permit) -> bool:
         """Whether the outcome of the request is to be reported."""
@@ -197,13 +212,14 @@ class Account:
         self._owner.emit(PermitGranted(permit, self.limit_in_force, handed_on))
 
     def end_turns(self) -> None:
-        """A common turn is over: return what is in hand, and hear whether there is still some to
-        spare.
+        """A common turn is over: return what is in hand, hear whether there is still some to
+        spare, and say how many requests wait now.
         """
-        if self._in_hand or self._has_handed_on:
-            self._has_handed_on = False
+        has_news = self._granted + len(self._waiting) != self._asked
+        if self._in_hand or has_news or (self._has_handed_on and not self.is_at_limit):
             self._return_in_hand()
             self._owner.speak(self, True)
+        self._has_handed_on = False
 
     def _return_in_hand(self) -> None:
         if self._in_hand:
@@ -233,6 +249,7 @@ class Account:
         if self._ending or self.is_empty:
             return []  # a new term is not spoken before all transfers of the old one have ended
         self._seq += 1
+        self._asked = self._granted + len(self._waiting)
         if self.deadline == math.inf:
             self.deadline = now + self._owner.grace
         oldest, longest = next(iter(self._held), None), next(iter(self._waiting), None)
@@ -243,7 +260,7 @@ class Account:
             self.limit,
             self._term,
             self._seq,
-            self._granted + len(self._waiting),
+            self._asked,
             self._returned,
             self._granted,
             self._started,
@@ -272,7 +289,7 @@ class Account:
         self.deadline = max(self.deadline, sent + self._owner.grace)
         self._note(reply)
         self._take(reply.granted, now)
-        self._announce_waiting()
+        self._announce_waiting(statement.seq)
         if reply.retry_in is not None and self._waiting:
             self._owner.retry(self, reply.retry_in)
         if self.is_at_limit or self._is_counted:
@@ -297,7 +314,6 @@ class Account:
 
     def _note(self, reply: Reply) -> None:
         self._available = reply.available
-        self._others_wait = reply.others_wait
         self._is_counted = reply.is_counted
         self._wants_feedback = reply.wants_feedback
         self.limit_in_force = reply.limit
@@ -309,12 +325,17 @@ class Account:
                 reply.backoff,
             )
 
-    def _announce_waiting(self) -> None:
-        for permit in self._newcomers:
-            if permit.stage is Stage.WAITING and not permit.waited:
-                permit.waited = True
-                self._owner.emit(PermitWaiting(permit))
-        self._newcomers.clear()
+    def _announce_waiting(self, seq: int) -> None:
+        """No permit was free for those that the statement asked for and that still wait."""
+        answered = [permit for first_seq, permit in self._newcomers if first_seq <= seq]
+        self._newcomers = [pair for pair in self._newcomers if pair[0] > seq]
+        for permit in answered:
+            self._tell_to_wait(permit)
+
+    def _tell_to_wait(self, permit: Permit) -> None:
+        if permit.stage is Stage.WAITING and not permit.waited:
+            permit.waited = True
+            self._owner.emit(PermitWaiting(permit))
 
     def on_granted(self, term: int, granted: int) -> None:
         """A message on this node's channel: under `term` so many permits are granted."""
@@ -339,8 +360,8 @@ class Account:
         for _ in range(min(new, len(self._waiting))):
             self._start(self._next_waiting(), turn_end, now)
             new -= 1
-        if new > 0:
-            self._returned += new
+        self._returned += new
+        if new > 0 or (self._waiting and self._asked <= granted):
             self._owner.speak(self, True)
 
     def _turn_end(self, now: float) -> float:
@@ -378,10 +399,11 @@ class Account:
     def _begin_term(self, above: int = 0) -> None:
         """Nothing of the old term counts in the new one."""
         self._term = self._owner.new_term(above)
-        self._seq = self._granted = self._returned = self._started = 0
+        self._seq = self._asked = self._granted = self._returned = self._started = 0
         self._in_hand.clear()
         self._feedback.clear()
         self._unanswered.clear()
+        self._newcomers = [(1, permit) for _, permit in self._newcomers]
         self.deadline = math.inf
 
     def on_new_epoch(self) -> None:

@@ -21,8 +21,7 @@ from semaphore_middleware.redis.connection import Connection
 from semaphore_middleware.redis.keys import Keys, check_prefix
 from semaphore_middleware.redis.location import URL_NAMES, Server, url_from_environment
 from semaphore_middleware.redis.protocol import (
-    clock_step_ms,
-    milliseconds,
+    pack_head,
     pack_parts,
     read_inspection,
     read_rule,
@@ -222,8 +221,7 @@ class Admin:
         keys = [self._keys.epoch, self._keys.rules]
         for scope in scopes:
             keys += self._keys.of(scope)
-        times = (milliseconds(self._lease), clock_step_ms(self._lease))
-        return (script, len(keys), *keys, node, *times, random.random())
+        return (script, len(keys), *keys, pack_head(self._lease, random.random()), node)
 
     async def _inspect(self, connection: Connection, scopes: Sequence[str]) -> list[Inspection]:
         seen: list[Inspection] = []

@@ -8,6 +8,7 @@ import secrets
 import socket
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
+from functools import lru_cache
 from typing import Self
 
 from semaphore_middleware.core.admin import Admin
@@ -43,11 +44,11 @@ class FairSemaphore:
     `url` is a `redis://`, `rediss://` or `unix://` address; None takes `SEMAPHORE_REDIS_URL` or
     `REDIS_URL` from the environment, else starts an embedded server. `lease` and `recovery_wait`
     (by default the lease) are in seconds and should be the same on all nodes; `turn` is in seconds,
-    0 lets a permit serve one request only; `prefix` is the first part of every key; `node` is this node's name, to which a few random letters are added;
-    `backoff`: how long to pause after a refusal without Retry-After (see `Permit.refused`);
-    `url_from` says in errors where the address was set. `observers` (see `core/observer.py`) are
-    opened before the server is reached, are passed each event, and are closed last, in reverse
-    order.
+    0 lets a permit serve one request only; `prefix` is the first part of every key; `node` is this
+    node's name, to which a few random letters are added; `backoff`: how long to pause after a
+    refusal without Retry-After (see `Permit.refused`); `url_from` says in errors where the address
+    was set. `observers` (see `core/observer.py`) are opened before the server is reached, are
+    passed each event, and are closed last, in reverse order.
 
     Raises `SettingsError` for a value that is not allowed. All times are in seconds. Its methods
     belong to the event loop that it was opened in. Those that need the server wait while it cannot
@@ -267,5 +268,6 @@ def default_node() -> str:
     return f"{socket.gethostname()}-{os.getpid()}"
 
 
+@lru_cache(maxsize=512, typed=True)
 def _limit(limit: int | Limit) -> Limit:
     return limit if isinstance(limit, Limit) else Limit(check_concurrency(limit, "limit"))

@@ -105,9 +105,8 @@ class Session:
         Raises `ServerRefusedError` if it is useless to wait; without `wait`, after one attempt,
         also `ServerUnreachableError`.
         """
-        give_up = ServerRefusedError if wait else (ServerRefusedError, ServerUnreachableError)
-        self._connection = await self._server.reach(self._log_unavailable, give_up)
-        await self._store.meet(self._connection)
+        give_up = (ServerRefusedError, *(() if wait else (ServerUnreachableError,)))
+        await self._connect(give_up)
         self._tasks = [asyncio.create_task(self._serve()), asyncio.create_task(self._listen())]
 
     async def stop(self) -> None:
@@ -183,6 +182,9 @@ class Session:
 
     def speak_at_turns_end(self, account: Account) -> None:
         """Call the account's `end_turns` at the next multiple of the turn's length."""
+        if not self.turn:
+            self.speak(account, at_once=False)
+            return
         self._to_end_turns[account] = None
         if self._turns_timer is None:
             end = (self.now() // self.turn + 1) * self.turn
@@ -358,10 +360,24 @@ class Session:
             else:
                 account.on_backoff()
 
+    async def _connect(self, give_up: tuple[type[Exception], ...] = ()) -> bool:
+        """Reach the server and join its epoch. Returns whether it is another one than before."""
+        failures = 0
+        while True:
+            self._connection = await self._server.reach(self._log_unavailable, give_up)
+            try:
+                return await self._store.meet(self._connection)
+            except (ServerUnreachableError, ServerRefusedError) as error:
+                await self._connection.close()
+                if isinstance(error, give_up):
+                    raise
+                self._log_unavailable(error)
+                await asyncio.sleep(retry_delay(failures))
+                failures += 1
+
     async def _reconnect(self) -> None:
         before = self._connection.state.run_id
-        self._connection = await self._server.reach(self._log_unavailable)
-        if await self._store.meet(self._connection):
+        if await self._connect():
             self._begin_epoch()
         self.emit(Reconnected())
         if self._subscription is not None and self._connection.state.run_id != before:

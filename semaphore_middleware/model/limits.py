@@ -103,8 +103,8 @@ class Limit:
     """How many requests may run at a site at once, how far apart they start, and at which rate.
 
     All parts hold together. `rate` and `burst` are those of the generic cell rate algorithm (ITU-T
-    Recommendation I.371, Traffic control and congestion control in B-ISDN); a delay without jitter
-    is a rate with a burst of 1.
+    Recommendation I.371, Traffic control and congestion control in B-ISDN, 2004); a delay without
+    jitter is a rate with a burst of 1.
 
     With `adaptive` the limit in force follows the site's answers, up to `concurrency`: it grows by
     addition and falls by multiplication (D.-M. Chiu and R. Jain, Analysis of the Increase and
@@ -126,7 +126,7 @@ class Limit:
     rate: str | None = None
     """Starts per s, m, h or d, of all nodes together, like '60/m'; None: no rate."""
     burst: int = 1
-    """How many may start at once, after a pause long enough, at that rate: 1 to 1e6."""
+    """How many may start at once after idle time, at that rate: 1 to 1e6."""
 
     def __post_init__(self) -> None:
         for part, check in CHECKS.items():

@@ -38,7 +38,7 @@ class Rule:
     rate: str | None = None
     """Starts per s, m, h or d, like '60/m'; 'none' stands for no rate."""
     burst: int | None = None
-    """How many may start at once, after a pause long enough, at that rate."""
+    """How many may start at once after idle time, at that rate."""
     paused: bool | None = None
     """True: nothing starts. False: something may, although a pattern that fits is paused."""
 

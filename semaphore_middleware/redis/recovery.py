@@ -13,13 +13,10 @@ from collections.abc import Callable
 from semaphore_middleware.errors import ServerRefusedError
 from semaphore_middleware.redis.connection import Connection
 from semaphore_middleware.redis.keys import Keys
-from semaphore_middleware.redis.protocol import VERSION, clock_step_ms, milliseconds
+from semaphore_middleware.redis.protocol import VERSION, milliseconds, pack_head
 from semaphore_middleware.redis.scripts import evaluate
 
 logger = logging.getLogger(__name__)
-
-UNUSED_LEASES = 4
-"""A server counts as unused by another version after so many leases without a call."""
 
 
 class Recovery:
@@ -54,17 +51,11 @@ class Recovery:
         # A server that was started empty cannot have lost permits, but this node may hold some that
         # are from another one.
         wait = 0.0 if state.started_empty and not self.epoch else self._wait
-        arguments = (
-            state.life,
-            f"{VERSION}-{secrets.token_hex(8)}",
-            VERSION,
-            milliseconds(wait),
-            clock_step_ms(self._lease),
-            milliseconds(UNUSED_LEASES * self._lease),
-        )
+        epoch_id = f"{VERSION}-{secrets.token_hex(8)}"
+        arguments = (pack_head(self._lease), state.life, epoch_id, VERSION, milliseconds(wait))
         keys = (self._keys.epoch, self._keys.rules)
         (reply,) = await evaluate(connection, [("begin_epoch", len(keys), *keys, *arguments)])
-        epoch, version, left, _ = reply
+        epoch, version, left = reply
         if not epoch:
             raise ServerRefusedError(
                 f"{connection.server_name} is in use by nodes of another version of this package "

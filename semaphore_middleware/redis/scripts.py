@@ -12,14 +12,16 @@ from redis.exceptions import NoScriptError
 
 from semaphore_middleware.redis.connection import Connection
 
-SCOPES = tuple(f"shared/{part}" for part in ("clock", "overrides", "accounts", "scope", "promote"))
+SCOPES = tuple(
+    f"shared/{part}" for part in ("clock", "accounts", "learned", "scope", "limit", "promote")
+)
 SCRIPTS = {  # each with its files, in their order
     "begin_epoch": ("shared/clock", "begin_epoch"),
-    "sync": (*SCOPES, "shared/adaptive", "shared/feedback", "sync"),
+    "sync": (*SCOPES, "shared/feedback", "sync"),
     "inspect": (*SCOPES, "inspect"),
     "evict": (*SCOPES, "evict"),
     "change_rule": ("change_rule",),
-    "clear_backoff": ("shared/accounts", "clear_backoff"),
+    "clear_backoff": ("shared/learned", "clear_backoff"),
 }
 
 

@@ -14,8 +14,7 @@ from semaphore_middleware.redis.protocol import (
     Reply,
     Statement,
     batches,
-    clock_step_ms,
-    milliseconds,
+    pack_head,
     pack_statement,
 )
 from semaphore_middleware.redis.recovery import Recovery
@@ -35,8 +34,7 @@ class Store:
     ) -> None:
         self._keys = keys
         self._node = encoded(node)
-        self._lease_ms = milliseconds(lease)
-        self._step_ms = clock_step_ms(lease)
+        self._lease = lease
         self._recovery = recovery
         self._backoff = backoff
         self.channels = (keys.channel(node), keys.changes)
@@ -80,17 +78,10 @@ class Store:
         ]
 
     def _pack(self, connection: Connection, call: Sequence[Statement]) -> tuple[Any, ...]:
-        evicted = connection.state.evicted
         keys: list[bytes] = [self._keys.epoch, self._keys.rules]
-        arguments: list[Any] = [
-            self._node,
-            self._lease_ms,
-            self._step_ms,
-            random.random(),
-            self._recovery.epoch,
-            b"" if evicted is None else evicted,
-        ]
+        head = pack_head(self._lease, random.random(), connection.state.evicted)
+        arguments = [head, self._node, self._recovery.epoch]
         for statement in call:
             keys += self._keys.of(statement.scope)
-            arguments += pack_statement(statement, self._backoff)
+            arguments.append(pack_statement(statement, self._backoff))
         return ("sync", len(keys), *keys, *arguments)

@@ -81,6 +81,7 @@ class Throttler:
             self.url,
             node=settings.node,
             lease=settings.lease,
+            turn=settings.turn,
             recovery_wait=settings.recovery_wait,
             prefix=settings.prefix,
             backoff=settings.backoff,

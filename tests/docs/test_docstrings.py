@@ -24,7 +24,7 @@ FOR_SETTINGS = {thing.__name__: thing for thing in (SemaphoreAddon, SemaphoreMid
 TIMES = {"timeout", "latency", "retry_after", "lease", "recovery_wait", "delay", "backoff"}
 SOURCES = {
     "FairSemaphore": ("Goyal", "Vin", "Cheng", "1996", "Gray", "Cheriton", "1989"),
-    "Limit": ("Chiu", "Jain", "1989", "Brakmo", "Peterson", "1995"),
+    "Limit": ("Chiu", "Jain", "1989", "Brakmo", "Peterson", "1995", "ITU-T", "I.371", "2004"),
     "Permit": ("Gray", "Cheriton", "1989"),
     "Member": ("Gray", "Cheriton", "1989"),
 }

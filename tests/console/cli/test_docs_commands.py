@@ -87,14 +87,14 @@ def keys_of(what: str) -> list[str]:
 
 
 def test_the_keys_of_the_json_are_those_of_the_page() -> None:
-    member = Member("n:1", 1, 1)
-    snapshot = Snapshot.of([Inspection("s", 1, (member,), (member,))], [Rule("s", "me")])
+    member = Member("n", 1, 1, 1.0, 1.0, 1.0)
+    snapshot = Snapshot.of([Inspection("s", 1, (member,))], [Rule("s", "me")])
     shown: dict[str, Any] = as_json(snapshot)
     assert list(shown) == ["totals", "scopes", "nodes", "rules"]
     assert list(shown["totals"]) == keys_of("totals")
     (scope,), (node,), (rule,) = shown["scopes"], shown["nodes"], shown["rules"]
     assert list(scope) == keys_of("scope")
-    assert list(scope["holders"][0]) == keys_of("holder, waiter") == list(scope["waiters"][0])
+    assert list(scope["nodes"][0]) == keys_of("node of a scope")
     assert list(node) == keys_of("node")
     assert list(rule) == keys_of("rule")
 
