@@ -86,7 +86,7 @@ class Account:
         # To be said, and said but not answered:
         self._feedback: list[tuple[Feedback, float]] = []  # with the time of the grant
         self._unanswered: list[Statement] = []  # those with feedback
-        self._newcomers: list[Permit] = []  # that no statement has asked for
+        self._newcomers: list[tuple[int, Permit]] = []  # with the seq that first asks for it
         # As last heard from the server:
         self.limit_in_force: int | None = None
         """How many may hold a permit, on all nodes; None: not known."""
@@ -136,7 +136,7 @@ class Account:
             self._start(permit, self._in_hand.pop(), now, handed_on=True)
             return
         self._waiting[permit] = None
-        self._newcomers.append(permit)
+        self._newcomers.append((self._seq + 1, permit))
         if self.is_at_limit and self._asked > self._granted:
             self._owner.speak_at_turns_end(self)  # it is in the queue already, whatever the number
         else:
@@ -152,7 +152,7 @@ class Account:
         if permit in self._ending:
             self._ending.remove(permit)
             if not self._ending:
-                self._owner.speak(self, True)
+                self._owner.speak(self, True)  # or be forgotten, if it is empty
             return
         del self._held[permit]
         now = self._owner.now()
@@ -168,6 +168,8 @@ class Account:
                 return
         self._returned += 1
         refused = permit.outcome is not None and permit.outcome.refused
+        if refused:
+            self.stop_turns()
         self._owner.speak(self, refused or self.is_at_limit or bool(self._waiting))
 
     def _wants_fewer(self) -> None:
@@ -285,7 +287,7 @@ class Account:
         self.deadline = max(self.deadline, sent + self._owner.grace)
         self._note(reply)
         self._take(reply.granted, now)
-        self._announce_waiting()
+        self._announce_waiting(statement.seq)
         if reply.retry_in is not None and self._waiting:
             self._owner.retry(self, reply.retry_in)
         if self.is_at_limit or self._is_counted:
@@ -321,12 +323,14 @@ class Account:
                 reply.backoff,
             )
 
-    def _announce_waiting(self) -> None:
-        for permit in self._newcomers:
+    def _announce_waiting(self, seq: int) -> None:
+        """No permit was free for those that the statement asked for and that still wait."""
+        answered = [permit for first_seq, permit in self._newcomers if first_seq <= seq]
+        self._newcomers = [pair for pair in self._newcomers if pair[0] > seq]
+        for permit in answered:
             if permit.stage is Stage.WAITING and not permit.waited:
                 permit.waited = True
                 self._owner.emit(PermitWaiting(permit))
-        self._newcomers.clear()
 
     def on_granted(self, term: int, granted: int) -> None:
         """A message on this node's channel: under `term` so many permits are granted."""
@@ -394,6 +398,7 @@ class Account:
         self._in_hand.clear()
         self._feedback.clear()
         self._unanswered.clear()
+        self._newcomers = [(1, permit) for _, permit in self._newcomers]
         self.deadline = math.inf
 
     def on_new_epoch(self) -> None:
