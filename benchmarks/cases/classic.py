@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from benchmarks.classics import COUNTING, LOCK
 from benchmarks.classics.asking import Asking
-from benchmarks.harness.contest import OURS, Contender, Ours, Place
+from benchmarks.harness.contender import OURS, Contender, Place, our_node
 from benchmarks.harness.death import WORK, dead_holders, long_holder
 from benchmarks.harness.race import APART, HOLD, LONG_WORK, MARGIN, Judge, Race
 from benchmarks.harness.report import Cell, Goal, Report
@@ -26,7 +26,7 @@ COLUMNS = (
     "per s",
     "back, s",
 )
-OURS_AS_LOCK = Contender("ours of 1", Ours)
+OURS_AS_LOCK = Contender("ours of 1", our_node)
 
 
 @dataclass(slots=True)

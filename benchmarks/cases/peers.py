@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from benchmarks import rivals
-from benchmarks.harness.contest import OURS, Contender, Place
+from benchmarks.harness.contender import OURS, Contender, Place
 from benchmarks.harness.death import LEASES, LIVING, WORK, dead_holders, long_holder
 from benchmarks.harness.handover import hand_over, percentile
 from benchmarks.harness.race import HOLD, MARGIN, Race

@@ -136,10 +136,12 @@ class Account:
             self._start(permit, self._in_hand.pop(), now, handed_on=True)
             return
         self._waiting[permit] = None
-        self._newcomers.append((self._seq + 1, permit))
         if self.is_at_limit and self._asked > self._granted:
-            self._owner.speak_at_turns_end(self)  # it is in the queue already, whatever the number
+            # This node is in the queue already: however many of its requests wait there.
+            self._tell_to_wait(permit)
+            self._owner.speak_at_turns_end(self)
         else:
+            self._newcomers.append((self._seq + 1, permit))
             self._owner.speak(self, self.is_at_limit)
 
     def release(self, permit: Permit) -> None:
@@ -328,9 +330,12 @@ class Account:
         answered = [permit for first_seq, permit in self._newcomers if first_seq <= seq]
         self._newcomers = [pair for pair in self._newcomers if pair[0] > seq]
         for permit in answered:
-            if permit.stage is Stage.WAITING and not permit.waited:
-                permit.waited = True
-                self._owner.emit(PermitWaiting(permit))
+            self._tell_to_wait(permit)
+
+    def _tell_to_wait(self, permit: Permit) -> None:
+        if permit.stage is Stage.WAITING and not permit.waited:
+            permit.waited = True
+            self._owner.emit(PermitWaiting(permit))
 
     def on_granted(self, term: int, granted: int) -> None:
         """A message on this node's channel: under `term` so many permits are granted."""
