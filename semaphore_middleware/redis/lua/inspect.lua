@@ -1,11 +1,11 @@
 -- Reads scopes and changes nothing.
 -- KEYS: epoch, rules; then for each scope: scope, queue. ARGV: see `clock`; no node.
 -- Reply: for each scope: the limit in force (0: idle, and no operator has set one); the most that it may
---        grow to, if it is adaptive; delay (ms); interval (ms, as text); burst; time until the next start, until the
---        backoff ends, and the last backoff that the site did not set itself (ms); 1 if paused; which
---        operator has set a rule (empty: none); requests started since the scope was idle; the nodes,
---        those that wait first, in the order of the queue. Each node is: name, permits held, requests
---        waiting, age of the oldest that holds one, age of the oldest that waits, lease left (ms).
+--        grow to, if it is adaptive; delay (ms); interval (ms, as text); burst; time until the next
+--        start, until the backoff ends, and the last backoff that the site did not set itself (ms); 1 if
+--        paused; which operator has set a rule (empty: none); requests started since the scope was idle;
+--        the nodes, those that wait first, in the order of the queue. Each node is: name, permits held,
+--        requests waiting, age of the oldest that holds one, of the oldest that waits; lease left (ms).
 
 local function left(moment)
   return math.max(0, math.ceil(moment - NOW))
@@ -48,10 +48,11 @@ local replies = {}
 for i = 3, #KEYS, 2 do
   local scope = read_scope(KEYS[i], KEYS[i + 1])
   apply_limit(scope)
-  local force, learned = scope.force, scope.learned or NOTHING
+  local force = scope.force
+  local learned = scope.learned or NOTHING
   replies[(i - 1) / 2] = {
-    force.limit, force.concurrency, math.ceil(force.delay), string.format('%.9g', force.interval), force.burst,
-    left(next_start(scope)), left(learned.backoff_end), math.ceil(learned.backoff),
+    force.limit, force.concurrency, math.ceil(force.delay), string.format('%.9g', force.interval),
+    force.burst, left(next_start(scope)), left(learned.backoff_end), math.ceil(learned.backoff),
     force.paused and 1 or 0, force.by or '', scope.started, rows_of(scope),
   }
 end

@@ -19,7 +19,8 @@ local function read_statement(text)
     term = 0, seq = 0, asked = 0, returned = 0, believed = 0, started = 0, held_age = 0, wait_age = 0,
     concurrency = 0, delay = 0, jitter = 0, adaptive = 0, interval = 0, burst = 0,
   }
-  said.term, said.seq, said.asked, said.returned, said.believed, said.started, said.held_age, said.wait_age, said.concurrency, said.delay, said.jitter, said.adaptive, said.interval, said.burst =
+  said.term, said.seq, said.asked, said.returned, said.believed, said.started, said.held_age,
+    said.wait_age, said.concurrency, said.delay, said.jitter, said.adaptive, said.interval, said.burst =
     struct.unpack('>dddddddddddddd', text)
   return said
 end

@@ -6,7 +6,8 @@ local function read_account(text)
     term = 0, seq = 0, asked = 0, granted = 0, returned = 0, started = 0,
     lease_end = 0, served = 0, held_since = 0, waiting_since = 0, is_queued = false,
   }
-  account.term, account.seq, account.asked, account.granted, account.returned, account.started, account.lease_end, account.served, account.held_since, account.waiting_since =
+  account.term, account.seq, account.asked, account.granted, account.returned, account.started,
+    account.lease_end, account.served, account.held_since, account.waiting_since =
     cmsgpack.unpack(text)
   account.is_queued = account.asked > account.granted
   return account

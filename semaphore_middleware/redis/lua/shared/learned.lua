@@ -3,7 +3,8 @@
 
 local function read_learned(text)
   local learned = {}
-  learned.backoff_end, learned.backoff, learned.failures, learned.working, learned.base, learned.steady, learned.samples, learned.sum, learned.since =
+  learned.backoff_end, learned.backoff, learned.failures, learned.working, learned.base,
+    learned.steady, learned.samples, learned.sum, learned.since =
     cmsgpack.unpack(text)
   return learned
 end

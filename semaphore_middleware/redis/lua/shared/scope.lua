@@ -40,7 +40,9 @@ local function read_scope(key, queue)
     force = false, limit = 0, own_waits = 0,
   }
   if state then
-    scope.concurrency, scope.delay, scope.jitter, scope.adaptive, scope.interval, scope.burst, scope.held, scope.waiting, scope.tick, scope.due, scope.next_start, scope.next_at_rate, scope.started, scope.told, scope.is_ruled, scope.expires, scope.idle_since =
+    scope.concurrency, scope.delay, scope.jitter, scope.adaptive, scope.interval, scope.burst, scope.held,
+      scope.waiting, scope.tick, scope.due, scope.next_start, scope.next_at_rate, scope.started,
+      scope.told, scope.is_ruled, scope.expires, scope.idle_since =
       cmsgpack.unpack(state)
     if scope.idle_since > 0 then wake(scope) end
   end
