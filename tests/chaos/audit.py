@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import struct
 from contextlib import suppress
 from typing import Any, Self
 
-from redis.exceptions import RedisError
+import redis
 
 from semaphore_middleware.redis.keys import Keys
-from semaphore_middleware.redis.protocol import clock_step_ms, milliseconds
+from semaphore_middleware.redis.protocol import pack_head
 from semaphore_middleware.redis.scripts import SCOPES, source_of
 from tests.chaos.history import History
 from tests.support.servers import RedisServer
@@ -51,10 +50,7 @@ class Audit:
         self._script = "".join(map(source_of, SCOPES)) + AUDIT
         keys = Keys("semaphore")
         self._keys = keys.epoch, keys.rules
-        self._numbers = (
-            struct.pack(">dddd", milliseconds(lease), clock_step_ms(lease), 0.0, -1),
-            b"",
-        )
+        self._arguments = pack_head(lease), b""  # as no node
         self._over = asyncio.Event()
 
     async def __aenter__(self) -> Self:
@@ -79,7 +75,9 @@ class Audit:
         """Nothing, while the server is away."""
         try:
             with self.server.client(socket_timeout=TIMEOUT_S) as client:
-                found: Any = client.eval(self._script, len(self._keys), *self._keys, *self._numbers)
+                found: Any = client.eval(
+                    self._script, len(self._keys), *self._keys, *self._arguments
+                )
                 return list(found)
-        except (RedisError, OSError):
+        except (ConnectionError, TimeoutError, redis.ConnectionError, redis.TimeoutError):
             return []

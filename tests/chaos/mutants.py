@@ -1,4 +1,4 @@
-"""Mutants: nodes with one thing wrong, in their scripts or in themselves, for the chaos suite to catch."""
+"""Mutants: nodes with one thing wrong, in a script or elsewhere, for the chaos suite to catch."""
 
 from __future__ import annotations
 
