@@ -51,8 +51,8 @@ async def test_a_grant_that_another_has_by_now_is_not_taken(server: RedisServer)
         await eventually(waits)
         proxy.cut()
         held.release()  # a grant to the sleeper, which does not hear of it
-        held = await other.acquire("s", 1)  # once the sleeper's lease has ended
         await eventually(told)
+        held = await other.acquire("s", 1)  # once the sleeper's lease has ended
         proxy.heal()
         await eventually(waits)
         await eventually(listens)

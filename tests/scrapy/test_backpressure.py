@@ -153,9 +153,11 @@ async def test_a_permit_that_finds_no_place_is_not_handed_on(
     monkeypatch.setattr(concurrency, "PERMIT_IDLE_TIMEOUT_S", 0.01)
     async with FairSemaphore(server.url) as other, FairSemaphore(server.url) as third:
         held = [await other.acquire(FULL, 2) for _ in range(2)]
-        requests = pages(site, "/slow/", FREE, 1) + pages(site, "/slow/", FULL, 2)
+        requests = pages(site, "/slow/", FULL, 2)
         crawl = Crawl(server, *requests, limit=2, CONCURRENT_REQUESTS=1, SEMAPHORE_TURN=4)
-        await until(lambda: server.members().get(FULL) == (2, 2) and site.now == 1)
+        await until(lambda: server.members().get(FULL) == (2, 2))
+        crawl.crawler.engine.crawl(*pages(site, "/slow/", FREE, 1))
+        await site.until(lambda: site.now == 1)
         waiter = asyncio.create_task(third.acquire(FULL, 2))
         await until(lambda: server.members()[FULL] == (2, 3))
         held[0].release()
