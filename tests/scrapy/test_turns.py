@@ -1,4 +1,4 @@
-"""Two processes at a site that is full all the time: it is shared fairly, with turns and without."""
+"""Two processes share a site that is full all the time fairly, with turns and without."""
 
 from __future__ import annotations
 
