@@ -8,6 +8,7 @@ import secrets
 import socket
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
+from functools import lru_cache
 from typing import Self
 
 from semaphore_middleware.core.admin import Admin
@@ -267,5 +268,6 @@ def default_node() -> str:
     return f"{socket.gethostname()}-{os.getpid()}"
 
 
+@lru_cache(maxsize=512, typed=True)
 def _limit(limit: int | Limit) -> Limit:
     return limit if isinstance(limit, Limit) else Limit(check_concurrency(limit, "limit"))

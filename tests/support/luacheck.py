@@ -1,4 +1,4 @@
-"""Checks the Lua scripts as the server gets them: assembled from their files. Run by `make lint`."""
+"""Runs luacheck over the Lua scripts as the server gets them: assembled from their files."""
 
 from __future__ import annotations
 

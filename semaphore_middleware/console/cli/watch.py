@@ -35,9 +35,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Describe `watch`, which has no options of its own."""
     parser.description = (
         "Show live who holds permits and who waits, twice a second: the sites where most "
-        "requests wait, as many as fit. Of each: how much of its limit is held, and the requests started a "
-        "second, as they are and how they were; 'paused'; 'backoff' where nothing starts for a "
-        "while because the site said \"not now\"; 'every' and 'at' where a delay or a rate spaces "
+        "requests wait, as many as fit. Of each: how much of its limit is held, and the requests "
+        "started a second, as they are and how they were; 'paused'; 'backoff' where nothing starts "
+        "for a while because the site said \"not now\"; 'every' and 'at' where a delay or a rate spaces "
         "starts. q or Ctrl-C quits."
     )
 

@@ -13,7 +13,8 @@ end
 local function line_up(scope, node, account)
   if account.asked > account.granted then
     local place = math.min(held_by(account), 2097151) * TICKS + account.served
-    redis.call('ZADD', scope.queue, place, node)
+    local is_new = redis.call('ZADD', scope.queue, place, node) == 1
+    if is_new then redis.call('PEXPIRE', scope.queue, KEPT) end
     account.is_queued = true
   elseif account.is_queued then
     redis.call('ZREM', scope.queue, node)
@@ -125,9 +126,11 @@ local function grant_to_queue(scope)
   local function grant_to_first(most)
     local node, _, next_node, next_place =
       unpack(redis.call('ZRANGE', scope.queue, 0, 1, 'WITHSCORES'))
-    if not node then
-      scope.waiting = 0 -- the queue was lost; nodes line up again when they renew
-      return
+    if not node then -- the queue was lost: evicted, or expired in use
+      close_ended_accounts(scope)
+      return for_each_account(scope, function(waiting, account)
+        line_up(scope, waiting, account)
+      end)
     end
     local account = account_of(node)
     if account and waiting_at(account) > 0 then

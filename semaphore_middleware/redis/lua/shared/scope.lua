@@ -5,6 +5,7 @@
 
 local NODE = ARGV[2]
 local OWN = 'node:' .. NODE
+local KEPT = 86400000 -- how long keys are kept that nobody speaks of: a day
 local PREFIX = string.sub(KEYS[1], 1, -1 - #':epoch')
 
 local function name_of(scope)
@@ -83,7 +84,6 @@ end
 
 local function write_scope(scope)
   if scope.held == 0 and scope.waiting == 0 then return write_idle(scope) end
-  local KEPT = 86400000 -- how long a scope is kept that nobody speaks of: a day
   local is_ending = scope.expires < WALL + KEPT / 2
   if is_ending then scope.expires = WALL + KEPT end
   if scope.own then
