@@ -29,6 +29,8 @@ from semaphore_middleware.redis.protocol import Reply, Statement
 
 logger = logging.getLogger(__name__)
 
+REFUSED_RETRY_S = 1.0  # after a statement that the server could make no sense of
+
 
 class Owner(Protocol):
     """The part of the session that its accounts use. All times are of the loop's clock."""
@@ -307,10 +309,13 @@ class Account:
             self._begin_term()  # the server has closed the account: there is nothing in it
 
     def _on_refusal(self, reply: Reply) -> None:
+        self.lose_all(above=reply.term)
         if reply.status == "refused":
             self._owner.emit(StatementRefused())
             logger.error("The server could make no sense of %s (a bug).", reply.statement)
-        self.lose_all(above=reply.term)
+            self._owner.retry(self, REFUSED_RETRY_S)
+        elif self._waiting and not self._ending:
+            self._owner.speak(self, True)
 
     def _note(self, reply: Reply) -> None:
         self._available = reply.available
@@ -379,6 +384,8 @@ class Account:
         """At the deadline all permits are lost."""
         if now >= self.deadline:
             self.lose_all()
+            if self._waiting and not self._ending:
+                self._owner.speak(self, True)
 
     def lose_all(self, above: int = 0) -> None:
         """The lease is over, or may be: end what runs under it, and go on under a new term."""
@@ -393,8 +400,6 @@ class Account:
                 f"the permit for {self.scope!r} could not be renewed in time, so its work was "
                 "stopped; is the server reachable, and does anything block the event loop?"
             )
-        if self._waiting and not self._ending:
-            self._owner.speak(self, True)
 
     def _begin_term(self, above: int = 0) -> None:
         """Nothing of the old term counts in the new one."""
