@@ -551,7 +551,7 @@ def test_the_machine_convicts(
         with pytest.raises(AssertionError):
             run_state_machine_as_test(
                 machine_on(ground),
-                settings=settings(EXAMPLES, phases=[Phase.generate], max_examples=1000),
+                settings=settings(EXAMPLES, phases=[Phase.generate], max_examples=250),
             )
     finally:
         ground.close()
