@@ -268,6 +268,10 @@ def default_node() -> str:
     return f"{socket.gethostname()}-{os.getpid()}"
 
 
-@lru_cache(maxsize=512, typed=True)
 def _limit(limit: int | Limit) -> Limit:
-    return limit if isinstance(limit, Limit) else Limit(check_concurrency(limit, "limit"))
+    return limit if isinstance(limit, Limit) else _at_once(check_concurrency(limit, "limit"))
+
+
+@lru_cache(maxsize=512)
+def _at_once(concurrency: int) -> Limit:
+    return Limit(concurrency)

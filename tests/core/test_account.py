@@ -16,7 +16,7 @@ from semaphore_middleware.core.observer import (
     StatementRefused,
 )
 from semaphore_middleware.core.permit import Permit, Stage
-from semaphore_middleware.errors import ClosedError
+from semaphore_middleware.errors import ClosedError, PermitLostError
 from semaphore_middleware.model.limits import Limit
 from tests.core.lone_node import FULL, GRACE_S, LEASE_S, SPARE, TURN_S, LoneNode
 
@@ -582,6 +582,17 @@ def test_it_is_not_idle_for_a_reply_that_knows_nothing_of_the_latest_request() -
     assert node.say().term == idle.term
 
 
+def test_it_is_not_idle_while_the_server_believes_that_a_request_waits() -> None:
+    node = LoneNode()
+    given_up = node.ask()
+    statement = node.say()
+    given_up.release()
+    node.hear(statement, granted=0)
+    assert not node.account.is_empty
+    again = node.say()
+    assert (again.term, again.asked) == (statement.term, 0)
+
+
 def test_it_is_not_idle_while_a_surplus_grant_is_to_be_returned() -> None:
     node = LoneNode()
     given_up = node.ask()
@@ -789,20 +800,22 @@ def test_feedback_that_was_not_answered_is_said_again_word_for_word_before_the_n
     (failed,) = node.say_all()
     second.refused()
     second.release()
-    again, refused = node.say_all()
+    said = node.say_all()
+    assert [one.seq for one in said] == [2, 3]
+    again, refused = said
     assert again == failed
-    assert (failed.seq, refused.seq) == (2, 3)
     assert failed.feedback is not None
     assert refused.feedback is not None
     assert (failed.feedback.failed, failed.feedback.refused) == (1, 0)
     assert (refused.feedback.failed, refused.feedback.refused) == (0, 1)
     node.hear(failed, granted=3)
-    again, plain = node.say_all()
+    said = node.say_all()
+    assert [one.seq for one in said] == [3, 4]
+    again, plain = said
     assert again == refused
-    assert (plain.seq, plain.feedback) == (4, None)
+    assert plain.feedback is None
     node.hear(plain, granted=3)
-    again, _ = node.say_all()
-    assert again == refused, "a reply answers its own statement alone"
+    assert refused in node.say_all(), "a reply answers its own statement alone"
     node.hear(refused, granted=3)
     assert [statement.feedback for statement in node.say_all()] == [None]
     assert third.stage is Stage.HELD
@@ -888,29 +901,63 @@ def test_it_speaks_again_when_the_server_says_that_only_time_is_in_the_way() -> 
     assert held.stage is Stage.HELD
 
 
-@pytest.mark.parametrize(
-    ("others_wait", "available", "at_once"), [(True, -1, True), (False, -1, False)]
-)
-def test_giving_up_is_said_at_once_only_if_another_node_waits(
-    others_wait: bool, available: int, at_once: bool
-) -> None:
-    node = LoneNode()
-    permit = node.ask()
-    node.talk(granted=0, available=available, others_wait=others_wait)
-    node.owner.at_once.clear()
-    permit.release()
-    assert node.owner.at_once == [at_once]
-
-
 @pytest.mark.parametrize(("available", "at_once"), [(SPARE, False), (FULL, True)])
 def test_of_a_full_site_all_is_said_at_once(available: int, at_once: bool) -> None:
     node = LoneNode(turn=0.0)
     (permit,) = node.hold(available=available)
     node.owner.at_once.clear()
-    node.ask().release()
-    node.owner.at_once.pop()
+    node.ask()
     permit.release()
-    assert node.owner.at_once == [at_once, at_once]
+    assert node.owner.at_once[0] == at_once
+    assert node.owner.at_once[1], "one waits for it"
+
+
+def test_a_node_in_the_queue_says_at_the_turn_s_end_how_many_more_wait() -> None:
+    """Its place there does not depend on how many they are."""
+    node = LoneNode()
+    node.ask()
+    node.talk(granted=0, available=-1)
+    node.owner.at_once.clear()
+    more = [node.ask() for _ in range(3)]
+    assert node.owner.at_once == []
+    assert all(permit.waited for permit in more)
+    assert node.owner.count(PermitWaiting) == 4
+    assert node.owner.turns_to_end
+    node.account.end_turns()
+    assert node.owner.at_once == [True]
+    assert node.talk(granted=0, available=-1).asked == 4
+    node.account.end_turns()
+    assert node.owner.at_once == [True], "there is nothing new"
+    more[0].release()
+    assert node.owner.at_once == [True]
+    node.account.end_turns()
+    assert node.owner.at_once == [True, True]
+    assert node.say().asked == 3
+
+
+def test_a_node_that_gets_all_it_has_asked_for_asks_at_once_for_those_that_came_later() -> None:
+    node = LoneNode()
+    first = node.ask()
+    statement = node.talk(granted=0, available=-1)
+    second = node.ask()
+    node.owner.at_once.clear()
+    node.account.on_granted(statement.term, 1)
+    assert (first.stage, second.stage) == (Stage.HELD, Stage.WAITING)
+    assert node.owner.at_once == [True]
+    assert node.say().asked == 2
+
+
+@pytest.mark.parametrize("reason", ["given up", "handed on"])
+def test_a_node_that_no_longer_waits_leaves_the_queue(reason: str) -> None:
+    """Else the server would grant to a node without a use for it."""
+    node = LoneNode()
+    (held,) = node.hold(available=FULL)
+    waiting = node.ask()
+    node.talk(granted=1, available=-1)
+    node.owner.at_once.clear()
+    (waiting if reason == "given up" else held).release()
+    assert node.owner.at_once == [False]
+    assert node.say().asked == 1
 
 
 def test_the_strictest_limit_that_requests_have_named_is_said() -> None:
@@ -926,3 +973,13 @@ def test_who_was_granted_a_permit_is_an_event_with_the_limit_in_force() -> None:
     node.hold()
     (event,) = [event for event in node.owner.events if isinstance(event, PermitGranted)]
     assert event.limit == 9
+
+
+def test_nothing_begins_under_a_permit_that_is_over() -> None:
+    """As in a process that was stopped between the grant and the start, and has just woken."""
+    node = LoneNode()
+    (permit,) = node.hold()
+    permit.check()
+    node.owner.clock.now = node.account.deadline
+    with pytest.raises(PermitLostError, match="before its work began"):
+        permit.check()

@@ -17,6 +17,8 @@ from semaphore_middleware.redis.protocol import Reply, Statement
 from tests.core.lone_node import LEASE_S, SPARE, TURN_S
 from tests.support.nodes import Loop
 
+CALL_TIMEOUT_S = LEASE_S / 6
+
 P = ParamSpec("P")
 
 
@@ -107,7 +109,8 @@ class FakeServer:
     async def sync(self, _: object, statements: Sequence[Statement]) -> list[Reply] | None:
         self.calls.append((asyncio.get_running_loop().time(), statements))
         if self.is_silent:
-            await asyncio.Event().wait()
+            await asyncio.sleep(CALL_TIMEOUT_S)
+            raise ServerUnreachableError("no answer")
         await asyncio.sleep(self.round_trip)
         if self.fails:
             self.fails -= 1
@@ -120,7 +123,7 @@ class FakeServer:
     def _reply(self, said: Statement) -> Reply:
         most = said.asked if self.granted is None else self.granted
         granted = max(said.believed, min(said.asked, most))
-        reply = Reply(said, "ok", said.term, granted, SPARE, False, 9, False, False, None, None)
+        reply = Reply(said, "ok", said.term, granted, SPARE, 9, False, False, None, None)
         return replace(reply, **self.changes)
 
     @property
