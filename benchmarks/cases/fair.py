@@ -35,7 +35,7 @@ AGAIN = Contender.of("asking again", Patient)
 
 
 @dataclass(frozen=True, slots=True)
-class Match:
+class Demand:
     """Who wants permits."""
 
     clients: Sequence[int]  # of each node, the large one first
@@ -43,15 +43,15 @@ class Match:
     work_s: float  # with each permit
 
 
-FIVE = Match((300, 3, 3, 3, 3), limit=4, work_s=0.02)
-TWO = Match((50, 1), limit=2, work_s=0.005)
+FIVE = Demand((300, 3, 3, 3, 3), limit=4, work_s=0.02)
+TWO = Demand((50, 1), limit=2, work_s=0.005)
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
     """Who got them."""
 
-    match: Match
+    demand: Demand
     result: Result
     window_s: float
 
@@ -67,7 +67,7 @@ class Seen:
         return min(self._jain(begin, begin + self.window_s) for begin in begins)
 
     def _jain(self, begin: float, end: float) -> float:
-        permits = [0] * len(self.match.clients)
+        permits = [0] * len(self.demand.clients)
         for visit in self.result.counted:
             permits[visit.node] += begin <= visit.begin < end
         return sum(permits) ** 2 / (len(permits) * sum(own**2 for own in permits))
@@ -79,7 +79,7 @@ class Seen:
 
     @property
     def in_use(self) -> float:
-        return self.result.mean / self.match.limit
+        return self.result.mean / self.demand.limit
 
     @property
     def waits(self) -> list[float]:
@@ -95,13 +95,13 @@ def measure(quick: bool) -> Report:
     goals: list[Goal] = []
     server = RedisServer().start()
     try:
-        for match, time_s in ((FIVE, seconds), (TWO, seconds / 2)):
+        for demand, time_s in ((FIVE, seconds), (TWO, seconds / 2)):
             for contender in (OURS, AGAIN):
-                name = f"{contender.name}: {match.clients}"
-                place = Place(str(server.path), name, match.limit)
+                name = f"{contender.name}: {demand.clients}"
+                place = Place(str(server.path), name, demand.limit)
                 join = in_python(contender)
-                result = contest(server, join, place, match.clients, match.work_s, time_s)
-                seen = Seen(match, result, window)
+                result = contest(server, join, place, demand.clients, demand.work_s, time_s)
+                seen = Seen(demand, result, window)
                 rows.append(_row(contender, seen))
                 if contender is OURS:
                     goals += _goals(seen)
@@ -124,8 +124,8 @@ def measure(quick: bool) -> Report:
 
 def _row(contender: Contender, seen: Seen) -> tuple[Cell, ...]:
     return (
-        ", ".join(map(str, seen.match.clients)),
-        seen.match.limit,
+        ", ".join(map(str, seen.demand.clients)),
+        seen.demand.limit,
         contender.name,
         seen.jain,
         seen.least_jain,
@@ -138,7 +138,7 @@ def _row(contender: Contender, seen: Seen) -> tuple[Cell, ...]:
 
 
 def _goals(seen: Seen) -> list[Goal]:
-    if seen.match is FIVE:
+    if seen.demand is FIVE:
         return [
             Goal("five nodes: Jain's index", seen.jain, at_least=0.99),
             Goal(f"five nodes: the least in {WINDOW_S:g} s", seen.least_jain, at_least=0.95),

@@ -63,14 +63,14 @@ class Player:
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
-    """What all processes do."""
+class Load:
+    """What the clients of a process do."""
 
     work_s: float  # with each permit
     clients: int
 
 
-Join = Callable[[Place, Rules], AbstractContextManager[Player]]
+Join = Callable[[Place, Load], AbstractContextManager[Player]]
 """Start a process; it is killed at the end of the `with` if it still runs."""
 
 
@@ -110,7 +110,7 @@ def contest(
 ) -> Result:
     """With so many clients in each process, for so many seconds that are counted."""
     with ExitStack() as stack, server.client() as client:
-        players = [stack.enter_context(join(place, Rules(work_s, number))) for number in clients]
+        players = [stack.enter_context(join(place, Load(work_s, number))) for number in clients]
         for player in players:
             player.wait_until_ready()
         start = time.monotonic() + START_S
@@ -158,10 +158,10 @@ class PythonPlayer(Player):
 
 
 @contextmanager
-def _python(contender: Contender, place: Place, rules: Rules) -> Iterator[Player]:
+def _python(contender: Contender, place: Place, load: Load) -> Iterator[Player]:
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
-    process = context.Process(target=_play, args=(contender, place, rules, there), daemon=True)
+    process = context.Process(target=_play, args=(contender, place, load, there), daemon=True)
     process.start()
     there.close()  # so that its end is seen here
     try:
@@ -171,12 +171,12 @@ def _python(contender: Contender, place: Place, rules: Rules) -> Iterator[Player
         process.kill()
 
 
-def _play(contender: Contender, place: Place, rules: Rules, pipe: Connection) -> None:
-    pipe.send(asyncio.run(_take_part(contender, place, rules, pipe)))
+def _play(contender: Contender, place: Place, load: Load, pipe: Connection) -> None:
+    pipe.send(asyncio.run(_take_part(contender, place, load, pipe)))
 
 
 async def _take_part(
-    contender: Contender, place: Place, rules: Rules, pipe: Connection
+    contender: Contender, place: Place, load: Load, pipe: Connection
 ) -> tuple[list[tuple[float, float, float]], float]:
     visits: list[tuple[float, float, float]] = []
 
@@ -184,11 +184,11 @@ async def _take_part(
         while (asked := time.monotonic()) < end:
             await client.acquire()
             granted = time.monotonic()
-            await asyncio.sleep(rules.work_s)
+            await asyncio.sleep(load.work_s)
             visits.append((asked, granted, time.monotonic()))
             await client.release()
 
-    async with contender.node(place, rules.clients) as clients:
+    async with contender.node(place, load.clients) as clients:
         pipe.send("ready")
         timetable = await asyncio.to_thread(pipe.recv)
         await _until(timetable.start)
@@ -209,7 +209,7 @@ async def _until(moment: float) -> None:
 
 
 def by_command(*command: str) -> Join:
-    """Processes of a command, to which the place and the rules are added, as JSON.
+    """Processes of a command, to which the place and the load are added, as JSON.
 
     It writes a line when it is ready, reads the timetable, as a JSON list, from its standard input,
     and writes what `Player.result` returns.
@@ -241,14 +241,14 @@ class CommandPlayer(Player):
 
 
 @contextmanager
-def _command(command: Sequence[str], place: Place, rules: Rules) -> Iterator[Player]:
+def _command(command: Sequence[str], place: Place, load: Load) -> Iterator[Player]:
     told = {
         "path": place.path,
         "scope": place.scope,
         "limit": place.limit,
         "lease_ms": 1000 * place.lease,
-        "clients": rules.clients,
-        "work_ms": 1000 * rules.work_s,
+        "clients": load.clients,
+        "work_ms": 1000 * load.work_s,
     }
     pipe = subprocess.PIPE
     with subprocess.Popen(

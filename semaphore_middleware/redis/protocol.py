@@ -214,11 +214,12 @@ def read_inspection(scope: str, reply: Sequence[Any]) -> Inspection:
     limit, limit_max, delay, interval, burst, next_start, left, last, *rest = reply
     paused, set_by, started, members = rest
     interval_s = float(interval) / 1000
+    # A rule's limit comes from the server's JSON, which rounds 2**53 up.
     return Inspection(
         scope,
-        limit or None,
+        min(limit, LIMITLESS) or None,
         tuple(_read_member(*member) for member in members),
-        limit_max or None,
+        min(limit_max, LIMITLESS) or None,
         delay / 1000,
         rate_text(interval_s) if interval_s else None,
         burst,

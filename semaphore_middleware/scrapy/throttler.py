@@ -161,6 +161,7 @@ class Throttler:
                 raise
             if has_place and not permit.withdrawn:
                 return permit
+            permit.turn_end = 0.0  # it goes to other nodes, not to the next request here
             permit.release()
             if has_place:  # meanwhile the site has refused a request: wait for its backoff
                 self.local_concurrency.release()

@@ -15,8 +15,10 @@ from rich.console import Console
 
 from benchmarks import rivals
 from benchmarks.cases import contest as contest_case
+from benchmarks.cases import fair
 from benchmarks.harness.contender import Client, Contender, Place
-from benchmarks.harness.contest import contest, in_python
+from benchmarks.harness.contest import Result, Visit, contest, in_python
+from benchmarks.harness.meter import Reading
 from benchmarks.harness.race import MARGIN, Judge
 from benchmarks.harness.report import Report
 from tests.support.nodes import in_asyncio
@@ -79,10 +81,10 @@ def test_classic_finds_nothing_against_ours_and_something_against_the_others() -
     assert {goal.value for goal in report.goals} == {0}
     passed = {(row[0], row[1]): row[2] for row in report.rows}
     semaphores = {name for name, _ in passed}
-    assert len(semaphores) == 8
+    assert len(semaphores) == 9
     assert len(passed) == 4 * len(semaphores)
     over_its_lease = {name for name, trial in passed if trial == "work" and passed[name, trial]}
-    assert over_its_lease == semaphores - {"refreshed", "ours", "ours of 1"}
+    assert over_its_lease == semaphores - {"refreshed", "ours", "ours, turn 0", "ours of 1"}
 
 
 @pytest.mark.slow
@@ -153,6 +155,19 @@ def test_a_contest_sees_how_many_are_at_work_at_once() -> None:
     assert result.most == 4
     assert 3 < result.mean <= 4
     assert {visit.node for visit in result.counted} == {0, 1}
+
+
+def test_fair_sees_a_window_in_which_one_node_has_it_all() -> None:
+    begins = [(node, 5 * node + second / 10) for node in (0, 1) for second in range(50)]
+    visits = [Visit(node, begin - 1, begin, begin + 0.1) for node, begin in begins]
+    result = Result(visits, 0, 10, client_seconds=0, server=Reading(0, 0))
+
+    seen = fair.Seen(fair.Demand((9, 1), limit=2, work_s=0.1), result, window_s=5)
+
+    assert seen.jain == 1
+    assert seen.least_jain == 0.5
+    assert seen.small_share == 0.5
+    assert round(seen.in_use, 3) == 0.5
 
 
 def test_the_judge_sees_who_overtakes_by_more_than_the_margin() -> None:

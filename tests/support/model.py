@@ -35,7 +35,6 @@ class Heard:
     term: int
     granted: int
     available: int
-    others_wait: bool
     limit: int
     is_counted: bool
     retries: bool
@@ -119,6 +118,7 @@ class Model:
         status = self._bring_up_to(node, said)
         messages: list[Message] = []
         begins_backoff = False
+        self._agreed = min(self._agreed or said.limit, said.limit)
         own = self.accounts.get(node)
         is_known = own is not None and own is before
         if own and is_known and said.is_refusal and status == "ok" and own.returned > returned:
@@ -128,20 +128,18 @@ class Model:
                 holders = [name for name, each in self.accounts.items() if each.held]
                 messages += [(name, "backoff") for name in holders]
         granted, retries = self._promote(node)
-        own = self.accounts.get(node)
+        if own and not own.held and not own.waiting:
+            del self.accounts[node]
         heard = Heard(
             status,
             own.term if own else 0,
             own.granted if own else 0,
             self.in_force - self.held - self.waiting,
-            self.waiting > (own.waiting if own else 0),
             self.in_force,
             self.paused or self.backoff,
             retries,
             begins_backoff,
         )
-        if own and not own.held and not own.waiting:
-            del self.accounts[node]
         self._forget_if_idle()
         return heard, messages + granted
 
@@ -150,7 +148,6 @@ class Model:
         account = self.accounts.get(node)
         if account and said.term < account.term:
             return "old"
-        self._agreed = min(self._agreed or said.limit, said.limit)
         if account is None or said.term > account.term:
             self.accounts.pop(node, None)
             if said.believed > said.returned and not self.recovering:
@@ -159,12 +156,12 @@ class Model:
                 said.term, said.seq, said.asked, said.believed, said.returned, self._next_tick()
             )
             return "ok"
-        account.is_over = False
-        if said.seq < account.seq:
-            return "ok"
         if said.believed > account.granted and not self.recovering:
             del self.accounts[node]
             return "lost"
+        if said.seq < account.seq:
+            return "ok"
+        account.is_over = False
         account.seq, account.asked = said.seq, said.asked
         account.granted = max(account.granted, said.believed)
         account.returned = max(account.returned, min(said.returned, account.granted))

@@ -12,12 +12,13 @@ from typing import Any, ParamSpec, Self, TypeVar
 from semaphore_middleware.core.admin import Admin
 from semaphore_middleware.core.observer import Event, Observer
 from semaphore_middleware.model.feedback import FeedbackSummary
+from semaphore_middleware.model.hosts import encoded
 from semaphore_middleware.model.inspection import Inspection
 from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.redis.connection import Connection
 from semaphore_middleware.redis.keys import Keys
 from semaphore_middleware.redis.location import Server
-from semaphore_middleware.redis.protocol import Notification, Reply, Statement
+from semaphore_middleware.redis.protocol import Notification, Reply, Statement, pack_head
 from semaphore_middleware.redis.recovery import Recovery
 from semaphore_middleware.redis.scripts import SCOPES, source_of
 from semaphore_middleware.redis.server_state import STARTED_EMPTY
@@ -117,6 +118,7 @@ class Caller:
         recovery_wait: float = ENDLESS_S,
     ) -> None:
         self.name = name
+        self.server = server
         self.losses: list[float] = []  # for how many seconds no permit was granted after each
         self.books: dict[str, Book] = {}
         self._last_term = 0
@@ -228,7 +230,7 @@ class Caller:
 
     def hear_notification(self, text: str) -> None:
         """A message on its channel, which may be late."""
-        message = Notification.read(text.encode("utf-8", "surrogatepass"))
+        message = Notification.read(encoded(text))
         assert message is not None
         book = self.book(message.scope)
         if message.kind == "granted" and message.term == book.term:
@@ -261,72 +263,65 @@ def key(scope: str) -> bytes:
     return KEYS.of(scope)[0]
 
 
-LOOK = """
-local function as_text(value)
-  if type(value) == 'number' then return string.format('%.17g', value) end
-  return type(value) == 'boolean' and (value and '1' or '0') or value
+PACKED = """
+local PACKS = { state = pack_state, learned = pack_learned }
+local name_itself = setmetatable({}, { __index = function(_, name) return name end })
+
+local function names_in(part)
+  return { cmsgpack.unpack((PACKS[part] or pack_account)(name_itself)) }
 end
 
-local function fields_of(record)
-  local fields = {}
-  for name, value in pairs(record) do
-    if type(value) == 'table' then
-      for part, part_value in pairs(value) do
-        table.insert(fields, name .. '.' .. part)
-        table.insert(fields, as_text(part_value))
-      end
-    else
-      table.insert(fields, name)
-      table.insert(fields, as_text(value))
-    end
+local function read_part(key, part)
+  local text = redis.call('HGET', key, part)
+  if not text then return nil end
+  local record, values = {}, { cmsgpack.unpack(text) }
+  for i, name in ipairs(names_in(part)) do
+    record[name] = values[i]
   end
-  return fields
+  return record
+end
+"""
+"""Reads a field of a scope's hash, by the scripts' own functions that pack it."""
+
+LOOK = """
+local function pairs_of(record)
+  local flat = {}
+  for name, value in pairs(record or {}) do
+    if type(value) == 'number' then value = string.format('%.17g', value) end
+    if type(value) == 'boolean' then value = value and '1' or '0' end
+    table.insert(flat, name)
+    table.insert(flat, value)
+  end
+  return flat
 end
 
 local seen = {}
 for i = 3, #KEYS, 2 do
-  local state, text = {}, redis.call('HGET', KEYS[i], 'state')
-  if text then
-    read_state(state, text)
-    state.learned = read_learned(redis.call('HGET', KEYS[i], 'learned'))
-  end
   local accounts = {}
-  for_each_account({ key = KEYS[i], accounts = {} }, function(node, account)
-    table.insert(accounts, { node, fields_of(account) })
-  end)
-  table.insert(seen, { fields_of(state), accounts, redis.call('ZRANGE', KEYS[i + 1], 0, -1) })
+  for _, field in ipairs(redis.call('HKEYS', KEYS[i])) do
+    local node = string.match(field, '^node:(.*)$')
+    if node then table.insert(accounts, { node, pairs_of(read_part(KEYS[i], field)) }) end
+  end
+  table.insert(seen, {
+    pairs_of(read_part(KEYS[i], 'state')), pairs_of(read_part(KEYS[i], 'learned')), accounts,
+    redis.call('ZRANGE', KEYS[i + 1], 0, -1),
+  })
 end
 return seen
 """
-"""Reads scopes; with the scripts' own files, so it knows what they pack."""
+"""Reads scopes as they are written down."""
 
 EDIT = """
-local part = ARGV[5]
-local function change(record)
-  for i = 6, #ARGV, 2 do
-    record[ARGV[i]] = tonumber(ARGV[i + 1])
-  end
+local part = ARGV[3]
+local record = read_part(KEYS[3], part)
+if not record then return 0 end
+for i = 4, #ARGV, 2 do
+  record[ARGV[i]] = tonumber(ARGV[i + 1])
 end
-local text = redis.call('HGET', KEYS[3], part)
-if not text then return 0 end
-local record = {}
-if part == 'state' then
-  read_state(record, text)
-  change(record)
-  text = pack_state(record)
-elseif part == 'learned' then
-  record = read_learned(text)
-  change(record)
-  text = pack_learned(record)
-else
-  record = read_account(text)
-  change(record)
-  text = pack_account(record)
-end
-redis.call('HSET', KEYS[3], part, text)
+redis.call('HSET', KEYS[3], part, (PACKS[part] or pack_account)(record))
 return 1
 """
-"""Changes numbers in a scope's state, in what it has learned, or in an account."""
+"""Changes numbers in a field of a scope's hash."""
 
 
 @dataclass(frozen=True)
@@ -334,7 +329,9 @@ class Look:
     """A scope's keys at one moment."""
 
     state: Mapping[str, str]
-    """Its fields; empty: there is no key. Those of what it has learned begin with `learned.`."""
+    """Empty: there is no key."""
+    learned: Mapping[str, str]
+    """Empty: nothing."""
     accounts: Mapping[str, Mapping[str, float]]
     """By node."""
     queue: list[str]
@@ -357,7 +354,7 @@ class Outside:
 
     def __init__(self, server: RedisServer) -> None:
         self.client: Any = server.client()  # redis-py's types promise every kind of reply
-        shared = "".join(source_of(file) for file in SCOPES)
+        shared = "".join(map(source_of, SCOPES)) + PACKED
         self._look = self.client.register_script(shared + LOOK)
         self._edit = self.client.register_script(shared + EDIT)
         self._channels: Any = self.client.pubsub(  # type: ignore[no-untyped-call]
@@ -370,17 +367,18 @@ class Outside:
 
     def look(self, *scopes: str) -> list[Look]:
         keys = [KEYS.epoch, KEYS.rules, *(each for scope in scopes for each in KEYS.of(scope))]
-        looks = self._look(keys, ["", 0, 0, 0])
+        looks = self._look(keys, [pack_head(ENDLESS_S), ""])
         return [
             Look(
                 dict(_pairs(state)),
+                dict(_pairs(learned)),
                 {
                     _name(node): {name: float(value) for name, value in _pairs(fields)}
                     for node, fields in accounts
                 },
                 [_name(node) for node in queue],
             )
-            for state, accounts, queue in looks
+            for state, learned, accounts, queue in looks
         ]
 
     def held(self, scope: str = "s") -> dict[str, int]:
@@ -435,7 +433,7 @@ class Outside:
         """Change numbers of a scope's "state", of what it has "learned", or of "node:<name>"."""
         texts = [text for name, value in values.items() for text in (name, repr(value))]
         keys = [KEYS.epoch, KEYS.rules, *KEYS.of(scope)]
-        self._edit(keys, ["", 0, 0, 0, part.encode("utf-8", "surrogatepass"), *texts])
+        self._edit(keys, [pack_head(ENDLESS_S), "", encoded(part), *texts])
 
     def end_leases(self, node: str, *scopes: str) -> None:
         """What time does to a node that no longer renews."""

@@ -93,7 +93,8 @@ class Machine(RuleBasedStateMachine):
         self.sent: list[Sent] = []
         self.replies: list[tuple[str, Reply]] = []
         self.told: list[tuple[str, str]] = []
-        self.unprotected: set[tuple[str, str]] = set()  # whose permits the server has forgotten
+        self.closed: set[tuple[str, str, int]] = set()  # accounts that an operator or a loss closed
+        self.unknown: set[tuple[str, str, int]] = set()  # claims that were not heard yet
         self.held_before = dict.fromkeys(SCOPES, 0)
 
     @initialize()
@@ -188,7 +189,7 @@ class Machine(RuleBasedStateMachine):
         """The node may be alive: it learns of it when it speaks."""
         self.operate(self.admin.evict(node))
         messages = [(scope, self.models[scope].evict(node)) for scope in SCOPES]
-        self.unprotected |= {(node, scope) for scope in SCOPES}
+        self.closed |= self.accounts_of(node)
         self.check_all_told(messages)
 
     @property
@@ -226,7 +227,8 @@ class Machine(RuleBasedStateMachine):
         self.ground.outside.client.flushall()
         for model in self.models.values():
             model.lose_all()
-        self.unprotected |= {(node, scope) for node in NODES for scope in SCOPES}
+        for node in NODES:
+            self.closed |= self.accounts_of(node)
 
     @precondition(lambda self: any(model.recovering for model in self.models.values()))
     @rule()
@@ -282,11 +284,11 @@ class Machine(RuleBasedStateMachine):
         for node in NODES:
             for scope, book in self.ground.callers[node].books.items():
                 account = self.models[scope].accounts.get(node)
-                is_known = account is not None and account.term == book.term
-                if not book.held or (account and is_known and account.held >= book.held):
-                    self.unprotected.discard((node, scope))
+                one = (node, scope, book.term)
+                if account and account.term == book.term and account.held >= book.held:
+                    self.unknown.discard(one)
                 else:
-                    assert (node, scope) in self.unprotected
+                    assert not book.held or one in self.closed | self.unknown
 
     @invariant()
     def every_key_expires(self) -> None:
@@ -315,6 +317,11 @@ class Machine(RuleBasedStateMachine):
         caller, client = self.ground.callers[node], self.ground.outside.client
         if client.hget(KEYS.epoch, "id") != caller.recovery.epoch:
             self.ground.loop.run(caller.begin_epoch())
+            self.unknown |= self.accounts_of(node)
+
+    def accounts_of(self, node: str) -> set[tuple[str, str, int]]:
+        books = self.ground.callers[node].books
+        return {(node, scope, book.term) for scope, book in books.items()}
 
     def say(
         self,
@@ -368,7 +375,7 @@ class Machine(RuleBasedStateMachine):
         )
         heard, messages = self.models[statement.scope].hear(sent.node, said)
         assert heard == Heard(
-            *(reply.status, reply.term, reply.granted, reply.available, reply.others_wait),
+            *(reply.status, reply.term, reply.granted, reply.available),
             reply.limit,
             reply.is_counted,
             reply.retry_in is not None,

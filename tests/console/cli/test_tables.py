@@ -61,12 +61,12 @@ def test_a_screen_of_80_by_24() -> None:
     lines = drawn(watched)
     assert lines[:7] == [
         "redis://redis.internal:6379/0        5 scopes  9 held  15 waiting  18.0 starts/s",
-        "scope                held         waiting longest starts/s",
-        "www.example.org       4/4 ███████      12    90 s     12.0 ███████ at 12/s (9)",
-        "api.example.net       1/4 ▂▂▂▂▂▂▂       3    90 s      2.0 ███████ every 0.25 s",
-        "shop.example.org      4/4 ▆█ ▂▄▆█       0       -      4.0 ███████ -",
-        "a-very-l…mple.edu     0/4               0       -      0.0         paused",
-        "slow.example      0/2 (8)               0       -      0.0         backoff 90 s",
+        "scope                 held         waiting longest starts/s",
+        "www.example.org        4/4 ███████      12    90 s     12.0 ███████ at 12/s (9)",
+        "api.example.net        1/4 ▂▂▂▂▂▂▂       3    90 s      2.0 ███████ every 0.25 s",
+        "shop.example.org       4/4 ▆█ ▂▄▆█       0       -      4.0 ███████ -",
+        "a-very-lo…mple.edu     0/4               0       -      0.0         paused",
+        "slow.example       0/2 (8)               0       -      0.0         backoff 90 s",
     ]
     for line in lines[:7]:
         assert f"\n    {line}\n" in PAGE
