@@ -62,7 +62,7 @@ async def test_of_those_that_hold_as_many_the_one_served_longest_ago_is_next(
     assert outside.held() == {"a": 1, "b": 2}
     assert outside.queue() == ["c", "a"]
     await b.give_back("s", 2, limit=3)
-    assert outside.held() == {"a": 1, "c": 2}, "one for none, then who was served before"
+    assert outside.held() == {"a": 2, "c": 1}, "the one that has none, then who was served before"
 
 
 @in_asyncio
@@ -97,6 +97,19 @@ async def test_a_newcomer_counts_as_served_when_it_comes(
     assert outside.queue() == ["patient", "new0", "new1", "new2"]
     await a.give_back("s")
     assert outside.held() == {"patient": 1}
+
+
+@in_asyncio
+async def test_a_node_that_asks_while_it_gives_back_does_not_pass_those_that_came_meanwhile(
+    server: RedisServer, outside: Outside
+) -> None:
+    a, b, c = [await Caller.join(server, name) for name in "abc"]
+    await a.take("s")
+    await b.take("s")
+    await c.take("s")
+    await a.give_back("s", take=1)
+    assert outside.held() == {"b": 1}
+    assert outside.queue() == ["c", "a"]
 
 
 @in_asyncio
