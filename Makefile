@@ -44,11 +44,12 @@ bench-%: $(BENCH_INSTALLED)
 	$(BIN)/python -m benchmarks $* $(ARGS)
 
 .PHONY: lint
-lint: $(INSTALLED) ## check style, types, and who may import whom
+lint: $(INSTALLED) ## check style, types, who may import whom, and the Lua scripts
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache --no-logo
+	$(BIN)/python -m tests.support.luacheck
 
 .PHONY: format
 format: $(INSTALLED) ## put the code into the project's format

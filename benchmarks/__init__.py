@@ -8,6 +8,7 @@ NAMES = (
     "overhead",
     "use",
     "freesite",
+    "contest",
     "handoff",
     "server",
     "scale",

@@ -1,161 +1,149 @@
-"""What the node with most of the work gets, and how long the others wait for their turn."""
+"""What the node with most of the work leaves to the others, and how long these wait."""
 
 from __future__ import annotations
 
-import asyncio
-from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import dataclass
 from statistics import median
 
 from benchmarks.classics.timestamps import SetByTimestamp
-from benchmarks.harness.contest import Place
+from benchmarks.harness.contender import OURS, Contender, Place
+from benchmarks.harness.contest import Result, contest, in_python
 from benchmarks.harness.report import Cell, Goal, Report
-from semaphore_middleware import FairSemaphore
 from tests.support.servers import RedisServer
 
-NODES = 5
-FEW = 3  # requests that a small node has at any time
-MANY = 100 * FEW  # the first node's
-LIMIT = 4
-HOLD = 0.02  # seconds that a request takes
-WARM_UP = 10 * LIMIT  # grants that are not counted
-COLUMNS = ("", "Jain's", "large's share", "longest wait", "median wait", "grants")
-
-Visit = Callable[[Callable[[], None]], Awaitable[None]]
-"""One request: wait for a permit, call back when it is there, use it, give it back."""
-Nodes = Callable[[RedisServer, str, int], AbstractAsyncContextManager[list[Visit]]]
-"""Open a node with room for so many requests."""
-
-
-@asynccontextmanager
-async def ours(server: RedisServer, scope: str, requests: int) -> AsyncIterator[list[Visit]]:
-    async with FairSemaphore(server.url) as semaphore:
-
-        async def visit(granted: Callable[[], None]) -> None:
-            async with semaphore.permit(scope, LIMIT):
-                granted()
-                await asyncio.sleep(HOLD)
-
-        yield [visit] * requests
+WINDOW_S = 5.0
+COLUMNS = (
+    "clients of the nodes",
+    "limit",
+    "semaphore",
+    "Jain's index",
+    f"least in {WINDOW_S:g} s",
+    "small nodes' share",
+    "places in use",
+    "their longest wait, s",
+    "median, s",
+    "permits",
+)
 
 
 class Patient(SetByTimestamp):
     retry = 0.2  # seconds: with 312 of them, the server is asked 1,500 times a second all the same
 
 
-@asynccontextmanager
-async def asking_again(
-    server: RedisServer, scope: str, requests: int
-) -> AsyncIterator[list[Visit]]:
-    async def visit(client: Patient, granted: Callable[[], None]) -> None:
-        await client.acquire()
-        granted()
-        await asyncio.sleep(HOLD)
-        await client.release()
-
-    async with AsyncExitStack() as stack:
-        place = Place(str(server.path), scope, LIMIT)
-        clients = [await stack.enter_async_context(Patient(place)) for _ in range(requests)]
-        yield [partial(visit, client) for client in clients]
+AGAIN = Contender.of("asking again", Patient)
 
 
-@dataclass(slots=True)
-class Log:
-    """Who was granted what. Grants are the clock here: a round is as many as the limit."""
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """Who wants permits."""
 
-    target: int
-    grants: list[int] = field(default_factory=list)  # to which node
-    waits: list[float] = field(default_factory=list)  # rounds, of the small nodes' requests
-    asking: dict[object, int] = field(default_factory=dict)  # small nodes' requests, since when
-    enough: asyncio.Event = field(default_factory=asyncio.Event)
+    clients: Sequence[int]  # of each node, the large one first
+    limit: int
+    work_s: float  # with each permit
 
-    async def work(self, node: int, visit: Visit) -> None:
-        """Ask, use, give back, for ever: a node always has so many requests as it has of these."""
-        me = object()
 
-        def granted() -> None:
-            if node > 0:
-                self._waited(self.asking.pop(me))
-            self.grants.append(node)
-            if len(self.grants) >= self.target:
-                self.enough.set()
+FIVE = Demand((300, 3, 3, 3, 3), limit=4, work_s=0.02)
+TWO = Demand((50, 1), limit=2, work_s=0.005)
 
-        while True:
-            if node > 0:
-                self.asking[me] = len(self.grants)
-            await visit(granted)
 
-    def end(self) -> None:
-        """Who still waits has waited so long at least."""
-        for since in self.asking.values():
-            self._waited(since)
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """Who got them."""
 
-    def _waited(self, since: int) -> None:
-        if len(self.grants) >= WARM_UP:
-            self.waits.append((len(self.grants) - since) / LIMIT)
+    demand: Demand
+    result: Result
+    window_s: float
+
+    @property
+    def jain(self) -> float:
+        return self._jain(self.result.begin, self.result.end)
+
+    @property
+    def least_jain(self) -> float:
+        """Of the windows that begin a second after each other."""
+        seconds = int(self.result.end - self.result.begin - self.window_s + 1e-6)
+        begins = (self.result.begin + second for second in range(seconds + 1))
+        return min(self._jain(begin, begin + self.window_s) for begin in begins)
+
+    def _jain(self, begin: float, end: float) -> float:
+        permits = [0] * len(self.demand.clients)
+        for visit in self.result.counted:
+            permits[visit.node] += begin <= visit.begin < end
+        return sum(permits) ** 2 / (len(permits) * sum(own**2 for own in permits))
+
+    @property
+    def small_share(self) -> float:
+        small = sum(visit.node > 0 for visit in self.result.counted)
+        return small / len(self.result.counted)
+
+    @property
+    def in_use(self) -> float:
+        return self.result.mean / self.demand.limit
+
+    @property
+    def waits(self) -> list[float]:
+        """Of the small nodes' requests that waited in the counted time, be it at its end."""
+        begin, end = self.result.begin, self.result.end
+        small = (visit for visit in self.result.visits if visit.node > 0)
+        return [v.begin - v.asked for v in small if v.begin >= begin and v.asked < end]
 
 
 def measure(quick: bool) -> Report:
+    seconds, window = (1.0, 0.5) if quick else (20.0, WINDOW_S)
+    rows: list[tuple[Cell, ...]] = []
+    goals: list[Goal] = []
     server = RedisServer().start()
-    rounds, grants = (1, 100) if quick else (3, 600)
-    contenders: dict[str, Nodes] = {"ours": ours, "again": asking_again}
-    logs: dict[str, list[Log]] = {name: [] for name in contenders}
     try:
-        for number in range(rounds):
-            for name, nodes in contenders.items():
-                scope = f"{name}-{number}"
-                logs[name].append(asyncio.run(_run(server, nodes, scope, grants)))
+        for demand, time_s in ((FIVE, seconds), (TWO, seconds / 2)):
+            for contender in (OURS, AGAIN):
+                name = f"{contender.name}: {demand.clients}"
+                place = Place(str(server.path), name, demand.limit)
+                join = in_python(contender)
+                result = contest(server, join, place, demand.clients, demand.work_s, time_s)
+                seen = Seen(demand, result, window)
+                rows.append(_row(contender, seen))
+                if contender is OURS:
+                    goals += _goals(seen)
     finally:
         server.remove()
-    jain = {name: _jain(logs[name]) for name in contenders}
-    rows = [_row(name, jain[name], logs[name]) for name in contenders]
-    goal = Goal("Jain's index of our grants by node", jain["ours"], at_least=0.99)
     how = (
-        f"{NODES} nodes in one process, limit {LIMIT}, {HOLD * 1e3:.0f} ms a request. Small nodes "
-        f"always have {FEW} requests that wait or run, the large one {MANY}. Jain's index is that "
-        "of the grants to each node; were all the same it would be 1, were all one's it would be "
-        f"{1 / NODES:g}."
+        "Each node is a process; each client always waits or works, for "
+        f"{1000 * FIVE.work_s:g} ms with each permit, or {1000 * TWO.work_s:g} ms where there are "
+        f"two nodes. Counted for {seconds:g} s, and {seconds / 2:g} s of two nodes. Jain's index "
+        "is that of the permits to each node: were all the same it would be 1, were all one's it "
+        f"would be 1 / nodes. Windows of {window:g} s begin each second."
     )
     waits = (
-        "Waits are those of the small nodes' requests, from asking to the grant, in rounds: one "
-        f"is {LIMIT} grants to anybody, as many as the limit. Again: asking again, with the sorted "
-        f"set by timestamp of Redis in Action, every {Patient.retry * 1e3:.0f} ms, +-50 %."
+        "The small nodes are all but the first: what they get together, and how long their "
+        "requests wait. Asking again: the sorted set by timestamp of Redis in Action, every "
+        f"{Patient.retry * 1e3:.0f} ms, +-50 %."
     )
-    title = "fair: five nodes, one with 100 times the work"
-    return Report(title, COLUMNS, rows, [goal], [how, waits])
+    return Report("fair: one node with most of the work", COLUMNS, rows, goals, [how, waits])
 
 
-async def _run(server: RedisServer, nodes: Nodes, scope: str, grants: int) -> Log:
-    log = Log(WARM_UP + grants)
-    async with AsyncExitStack() as stack:
-        tasks = []
-        for node in range(NODES):
-            visits = await stack.enter_async_context(nodes(server, scope, FEW if node else MANY))
-            tasks += [asyncio.create_task(log.work(node, visit)) for visit in visits]
-        await log.enough.wait()
-        log.end()
-        seen = Log(log.target, log.grants[WARM_UP : log.target], log.waits.copy())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-    return seen
+def _row(contender: Contender, seen: Seen) -> tuple[Cell, ...]:
+    return (
+        ", ".join(map(str, seen.demand.clients)),
+        seen.demand.limit,
+        contender.name,
+        seen.jain,
+        seen.least_jain,
+        seen.small_share,
+        seen.in_use,
+        max(seen.waits),
+        median(seen.waits),
+        len(seen.result.counted),
+    )
 
 
-def _shares(logs: list[Log]) -> list[int]:
-    counted = Counter(node for log in logs for node in log.grants)
-    return [counted[node] for node in range(NODES)]
-
-
-def _jain(logs: list[Log]) -> float:
-    shares = _shares(logs)
-    return float(sum(shares) ** 2 / (NODES * sum(share**2 for share in shares)))
-
-
-def _row(name: str, jain: float, logs: list[Log]) -> tuple[Cell, ...]:
-    large, *small = _shares(logs)
-    waits = [wait for log in logs for wait in log.waits]
-    total = large + sum(small)
-    return name, jain, large / total, max(waits), median(waits), total
+def _goals(seen: Seen) -> list[Goal]:
+    if seen.demand is FIVE:
+        return [
+            Goal("five nodes: Jain's index", seen.jain, at_least=0.99),
+            Goal(f"five nodes: the least in {WINDOW_S:g} s", seen.least_jain, at_least=0.95),
+        ]
+    return [
+        Goal("one client beside 50: its share", seen.small_share, at_least=0.45),
+        Goal("one client beside 50: places in use", seen.in_use, at_least=0.9),
+    ]

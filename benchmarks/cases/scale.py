@@ -9,13 +9,15 @@ from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
 from statistics import median
 
-from benchmarks.cases.server import processor_seconds
 from benchmarks.harness.crowd import BATCH, Crowd, Size
 from benchmarks.harness.handover import percentile
+from benchmarks.harness.meter import Meter
 from benchmarks.harness.report import Cell, Goal, Report
 
 COLUMNS = ("", "small end", "waiters", "ratio", "scopes", "ratio", "nodes", "ratio")
-MOST_TIMES = 1.5  # times the small end's
+MOST_TIMES = 1.2  # times the small end's
+MOST_BYTES_OF_A_SITE = 400
+MOST_BYTES_OF_WAITERS = 10_000
 
 BATCHES = f"permit, {BATCH} a call, us"
 SPREAD = f"permit, {BATCH} sites a call, us"
@@ -29,10 +31,11 @@ FIGURES = (BATCHES, SPREAD, SINGLE, P50, P99, GIVE_UP, GIVE_UPS)
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """How often each is done in a round."""
+    """How many rounds there are, and how often each is done in a round."""
 
     rounds: int
     batches: int
+    spread: int
     around: int
     give_ups: int
 
@@ -48,24 +51,24 @@ class Log:
     @contextmanager
     def metered(self, figure: str, permits: int) -> Iterator[None]:
         with self.crowd.server.client() as client:
-            before = processor_seconds(client)
-            yield
-            used = processor_seconds(client) - before
-        self.microseconds[figure].append(used * 1e6 / permits)
+            meter = Meter(client)
+            with meter.running(permits):
+                yield
+        self.microseconds[figure] += meter.microseconds
 
     async def round(self, times: Times) -> None:
         crowd = self.crowd
         with self.metered(BATCHES, times.batches * BATCH):
             await crowd.batches(times.batches)
-        with self.metered(SPREAD, times.batches * BATCH):
-            await crowd.spread(times.batches)
+        with self.metered(SPREAD, times.spread * BATCH):
+            await crowd.spread(times.spread)
         with self.metered(SINGLE, times.around):
             self.handoffs += await crowd.around(times.around)
-        await crowd.queue_up(2 * times.give_ups)
-        with self.metered(GIVE_UP, times.give_ups):
-            await crowd.give_up(times.give_ups, at_once=1)
-        with self.metered(GIVE_UPS, times.give_ups):
-            await crowd.give_up(times.give_ups, at_once=10)
+        for figure, requests in ((GIVE_UP, 1), (GIVE_UPS, 10)):
+            leavers = crowd.leavers(times.give_ups)
+            await crowd.queue_up(leavers, requests)
+            with self.metered(figure, times.give_ups * requests):
+                await crowd.give_up(leavers, requests)
 
     def forget(self) -> None:
         self.microseconds.clear()
@@ -80,15 +83,17 @@ class Log:
 
 def measure(quick: bool) -> Report:
     if quick:
-        ends = Size(), Size(waiters=1000), Size(scopes=2000), Size(nodes=20)
-        return asyncio.run(_measure(ends, Times(2, 5, 50, 10)))
-    ends = Size(), Size(waiters=10_000), Size(scopes=100_000), Size(nodes=200)
-    return asyncio.run(_measure(ends, Times(7, 20, 200, 30)))
+        ends = Size(), Size(waiters=1000, nodes=10), Size(scopes=2000), Size(nodes=20)
+        return asyncio.run(_measure(ends, Times(2, 5, 5, 50, 10)))
+    ends = Size(), Size(waiters=10_000, nodes=10), Size(scopes=100_000), Size(nodes=200)
+    return asyncio.run(_measure(ends, Times(9, 200, 20, 200, 200)))
 
 
 async def _measure(sizes: tuple[Size, Size, Size, Size], times: Times) -> Report:
     async with AsyncExitStack() as stack:
         crowds = [await stack.enter_async_context(Crowd(size)) for size in sizes]
+        _, waiters, scopes, _ = crowds
+        bytes_of = waiters.bytes_of_the_waiters(), scopes.bytes_of_a_site()
         logs = [Log(crowd) for crowd in crowds]
         for number in range(1 + times.rounds):
             for log in logs if number % 2 == 0 else reversed(logs):
@@ -97,15 +102,15 @@ async def _measure(sizes: tuple[Size, Size, Size, Size], times: Times) -> Report
                     log.forget()
         for crowd in crowds:
             await crowd.give_all_back()
-        keys = [crowd.keys() for crowd in crowds]
-    return _report(sizes, [log.figures() for log in logs], crowds, keys)
+        keys = [crowd.keys_left() for crowd in crowds]
+    return _report(sizes, [log.figures() for log in logs], bytes_of, keys)
 
 
 def _report(
     sizes: tuple[Size, Size, Size, Size],
     found: list[dict[str, float]],
-    crowds: list[Crowd],
-    keys: list[tuple[int, int]],
+    bytes_of: tuple[int, int],
+    keys: list[int],
 ) -> Report:
     small, *large = found
     names = COLUMNS[2::2]
@@ -122,28 +127,26 @@ def _report(
             worst = max(ratios, key=lambda name: ratios[name])
             what = f"{figure}: worst ratio ({worst})"
             goals.append(Goal(what, ratios[worst], at_most=MOST_TIMES))
-    _, waiters, scopes, _ = crowds
-    rows.append(["bytes a scope in use", None, None, None, scopes.bytes_a_scope, None, None, None])
-    rows.append(["bytes a waiter", None, waiters.bytes_a_waiter, *[None] * 5])
-    for number, kind in enumerate(("scope", "epoch")):
-        small_end, *ends = (pair[number] for pair in keys)
-        rows.append(
-            [f"{kind} keys left", small_end, *(cell for end in ends for cell in (end, None))]
-        )
-    goals.append(
-        Goal("scope keys left when all is given back", sum(pair[0] for pair in keys), at_most=0)
-    )
     first, more_waiters, more_scopes, more_nodes = sizes
+    of_waiters, of_a_site = bytes_of
+    rows.append(["bytes of a full site", None, of_waiters, *[None] * 5])
+    rows.append(["bytes of a site in use", None, None, None, of_a_site, *[None] * 3])
+    rows.append(["keys left", keys[0], *(cell for left in keys[1:] for cell in (left, None))])
+    all_who_wait = f"{more_waiters.waiters:,} waiters of {more_waiters.nodes} nodes"
+    goals += [
+        Goal(f"bytes of a site with {all_who_wait}", of_waiters, at_most=MOST_BYTES_OF_WAITERS),
+        Goal("bytes of a site in use", of_a_site, at_most=MOST_BYTES_OF_A_SITE),
+        Goal("keys left when all is given back", sum(keys), at_most=0),
+    ]
     sizes_of_ends = (
         f"The small end has {first.waiters} waiters, {first.scopes} sites in use by others and "
-        f"{first.nodes} nodes; a large end {more_waiters.waiters:,} waiters, or "
-        f"{more_scopes.scopes:,} sites, or {more_nodes.nodes} nodes (each with a waiter). Four "
-        "servers, measured in turn; the nodes are simulated, with two connections each."
+        f"{first.nodes} nodes; a large end {all_who_wait}, or {more_scopes.scopes:,} sites, or "
+        f"{more_nodes.nodes} nodes (each with a waiter). Four servers, measured in turn; the nodes "
+        "are simulated, with two connections each. Bytes: MEMORY USAGE of all keys of a site."
     )
     how = (
-        "Sites are full: a permit given back goes to the head of the line, and its node asks for "
-        f"another. With {BATCH} a call every node holds {BATCH} of the site. Hand-offs are of "
-        "single permits, with both ends in this process. Epoch keys, at most 256, are kept for 3 h "
-        "on purpose."
+        "Sites are full: a permit given back goes to the first node in the queue, and its own asks "
+        f"for another. With {BATCH} a call every node holds {BATCH} of the site. Hand-offs are of "
+        "single permits, with both ends in this process. Who gives up is drawn by chance."
     )
     return Report("scale: the same from end to end", COLUMNS, rows, goals, [sizes_of_ends, how])

@@ -1,30 +1,24 @@
 """What a permit costs the server, against the least that a semaphore in Redis could cost.
 
 The yardstick writes a holder down and takes it off again: a ZADD, and a ZREM when it is over, as
-many of them in a round trip as ours takes permits in a call. It keeps no limit, no line, no lease.
+many of them in a round trip as ours takes permits in a call. It keeps no limit, no queue, no lease.
 """
 
 from __future__ import annotations
 
 import asyncio
-import re
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Sequence
 from statistics import median
-from typing import Any
 
-import redis
-
+from benchmarks.harness.meter import Meter
 from benchmarks.harness.report import Cell, Goal, Report
+from benchmarks.harness.simulated_node import SimulatedNode
 from semaphore_middleware.model.limits import Limit
-from semaphore_middleware.redis.protocol import Ask
-from tests.support.nodes import Caller
 from tests.support.servers import RedisServer
 
 SHAPES = ((1, 1), (10, 1), (100, 1), (100, 10), (100, 100))  # permits a call, sites they are of
-GOAL = (100, 1), 3.0
-NOT_OURS = ("info", "evalsha")  # the benchmark's own questions, and the calls themselves
+CALLS = 100  # at least, in a round: fewer take too little time to be told
+GOALS = {(1, 1): 3.0, (100, 1): 0.5, (100, 100): 10.0}
 
 COLUMNS = (
     "permits a call",
@@ -32,36 +26,8 @@ COLUMNS = (
     "ours, us a permit",
     "ZADD + ZREM, us",
     "ratio",
-    "commands a permit in the scripts",
+    "commands a permit",
 )
-
-
-@dataclass(slots=True)
-class Meter:
-    """Server processor time and commands run, while `running`: one entry for each time."""
-
-    client: redis.Redis
-    microseconds: list[float] = field(default_factory=list)  # a permit
-    commands: list[float] = field(default_factory=list)  # a permit, run by the scripts or sent
-
-    @contextmanager
-    def running(self, permits: int) -> Iterator[None]:
-        seconds, commands = processor_seconds(self.client), _commands(self.client)
-        yield
-        self.commands.append((_commands(self.client) - commands) / permits)
-        self.microseconds.append((processor_seconds(self.client) - seconds) * 1e6 / permits)
-
-
-def processor_seconds(client: redis.Redis) -> float:
-    """What the server has used so far, its kernel time (sockets) with it."""
-    info: Any = client.info("cpu")
-    return float(info["used_cpu_user"]) + float(info["used_cpu_sys"])
-
-
-def _commands(client: redis.Redis) -> int:
-    stats: Any = client.info("commandstats")
-    names = re.compile(rf"cmdstat_(?!{'|'.join(NOT_OURS)})")
-    return sum(entry["calls"] for name, entry in stats.items() if names.match(name))
 
 
 def measure(quick: bool) -> Report:
@@ -73,25 +39,26 @@ def measure(quick: bool) -> Report:
 
 
 async def _measure(server: RedisServer, rounds: int, permits: int) -> Report:
-    caller = await Caller.join(server, "node")
     rows: list[Sequence[Cell]] = []
     goals = []
-    with server.client() as client:
-        for shape in SHAPES:
-            ours, yardstick = Meter(client), Meter(client)
-            batch = Batch(caller, *shape)
-            await _alternate(rounds, permits, batch, ours, yardstick)
-            ratio = median(
-                a / b for a, b in zip(ours.microseconds, yardstick.microseconds, strict=True)
-            )
-            us = median(ours.microseconds), median(yardstick.microseconds)
-            rows.append((*shape, *us, ratio, median(ours.commands)))
-            if shape == GOAL[0]:
-                goals.append(Goal("100 permits a call of one site, ratio", ratio, at_most=GOAL[1]))
-    await caller.connection.close()
+    async with SimulatedNode(server, "node") as node:
+        with server.client() as client:
+            for shape in SHAPES:
+                ours, yardstick = Meter(client), Meter(client)
+                await _alternate(rounds, permits, Batch(node, *shape), ours, yardstick)
+                ratio = median(
+                    a / b for a, b in zip(ours.microseconds, yardstick.microseconds, strict=True)
+                )
+                us = median(ours.microseconds), median(yardstick.microseconds)
+                rows.append((*shape, *us, ratio, median(ours.commands)))
+                if shape in GOALS:
+                    what = "{} a call, of {}: ratio".format(*shape)
+                    goals.append(Goal(what, ratio, at_most=GOALS[shape]))
     note = (
-        f"Medians of {rounds} rounds of {permits} permits each, ours and the yardstick in turn, on "
-        "one connection of one server. A permit is taken in one call and given back in another."
+        f"Medians of {rounds} rounds of {permits} permits each or more, ours and the yardstick in "
+        "turn, on one connection of one server. A permit is taken in one call and given back in "
+        "another, and no turns are taken: statements are sent as they are. Commands: sent, and run "
+        "by scripts."
     )
     return Report("server: processor time of the server a permit", COLUMNS, rows, goals, [note])
 
@@ -103,12 +70,12 @@ async def _alternate(
         (ours, batch.take_and_give_back),
         (yardstick, batch.add_and_remove),
     ]
-    for _ in range(10):  # loads the scripts and makes the keys' epochs
+    times = max(CALLS, permits // batch.permits)
+    for _ in range(10):  # loads the scripts
         await batch.take_and_give_back()
         await batch.add_and_remove()
     for _ in range(rounds):
         for meter, once in pair:
-            times = max(1, permits // batch.permits)
             with meter.running(times * batch.permits):
                 for _ in range(times):
                     await once()
@@ -118,36 +85,27 @@ async def _alternate(
 class Batch:
     """So many permits at a time, of so many sites, both ways."""
 
-    def __init__(self, caller: Caller, permits: int, sites: int) -> None:
+    def __init__(self, node: SimulatedNode, permits: int, sites: int) -> None:
         self.permits = permits
-        self._caller = caller
+        self._node = node
         self._sites = [f"site-{number}.example" for number in range(sites)]
         self._each = permits // sites
         self._last = 0
 
     async def take_and_give_back(self) -> None:
-        numbers = self._new_numbers()
-        limit = Limit(self._each)
-        store, link = self._caller.store, self._caller.connection
-        takes = [Ask("acquire", site, limit, own) for site, own in numbers]
-        taken = await store.run(link, takes)
-        assert all(answer.granted == answer.ask.numbers for answer in taken)
-        await store.run(link, [Ask("release", site, limit, own) for site, own in numbers])
+        node, each, limit = self._node, self._each, Limit(self._each)
+        await node.say([node.statement(site, limit, more=each) for site in self._sites])
+        assert all(node.accounts[site].held == each for site in self._sites)
+        await node.say([node.statement(site, limit, give_back=each) for site in self._sites])
 
     async def add_and_remove(self) -> None:
+        first = self._last + 1
+        self._last += self._each  # always new ones, as a node's requests are
         members = [
-            (f"yardstick:{site}", f"{self._caller.name}:{number}")
-            for site, own in self._new_numbers()
-            for number in own
+            (f"yardstick:{site}", number, f"node:{number}")
+            for site in self._sites
+            for number in range(first, self._last + 1)
         ]
-        call = self._caller.connection.call
-        await call([("ZADD", key, number, member) for number, (key, member) in enumerate(members)])
-        await call([("ZREM", key, member) for key, member in members])
-
-    def _new_numbers(self) -> list[tuple[str, tuple[int, ...]]]:
-        """Always new ones, as a node's are."""
-        numbers = []
-        for site in self._sites:
-            start, self._last = self._last + 1, self._last + self._each
-            numbers.append((site, tuple(range(start, self._last + 1))))
-        return numbers
+        call = self._node.connection.call
+        await call([("ZADD", key, number, member) for key, number, member in members])
+        await call([("ZREM", key, member) for key, _, member in members])

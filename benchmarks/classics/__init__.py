@@ -13,14 +13,14 @@ from benchmarks.classics.locked import OwnersUnderLock
 from benchmarks.classics.refreshed import RefreshedOwners
 from benchmarks.classics.script import HoldersInLua
 from benchmarks.classics.timestamps import SetByTimestamp
-from benchmarks.harness.contest import Contender
+from benchmarks.harness.contender import Contender
 
-BY_TIMESTAMP = Contender("timestamps", SetByTimestamp)
+BY_TIMESTAMP = Contender.of("timestamps", SetByTimestamp)
 COUNTING = (
     BY_TIMESTAMP,
-    Contender("counter", OwnersByCounter),
-    Contender("locked", OwnersUnderLock),
-    Contender("refreshed", RefreshedOwners),
-    Contender("in Lua", HoldersInLua),
+    Contender.of("counter", OwnersByCounter),
+    Contender.of("locked", OwnersUnderLock),
+    Contender.of("refreshed", RefreshedOwners),
+    Contender.of("in Lua", HoldersInLua),
 )
-LOCK = Contender("lock of 1", LockWithToken)
+LOCK = Contender.of("lock of 1", LockWithToken)

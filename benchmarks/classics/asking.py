@@ -7,7 +7,7 @@ import random
 import secrets
 import time
 
-from benchmarks.harness.contest import Place, WithRedis
+from benchmarks.harness.contender import Place, WithRedis
 
 
 class Asking(WithRedis):
@@ -33,10 +33,4 @@ class Asking(WithRedis):
 
     async def attempt(self) -> bool:
         """Try once, as `self.id`."""
-        raise NotImplementedError
-
-    async def release(self) -> None:
-        raise NotImplementedError
-
-    async def holds(self) -> bool | None:
         raise NotImplementedError

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.classics.asking import Asking
-from benchmarks.harness.contest import Place
+from benchmarks.harness.contender import Place
 
 
 class OwnersByCounter(Asking):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 from benchmarks.classics.locked import OwnersUnderLock
 
@@ -19,9 +18,9 @@ class RefreshedOwners(OwnersUnderLock):
         self._stop_refreshing()
         await super().release()
 
-    async def __aexit__(self, *error: Any) -> None:
+    async def close(self) -> None:
         self._stop_refreshing()
-        await super().__aexit__(*error)
+        await super().close()
 
     def _stop_refreshing(self) -> None:
         if self._refresher is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.classics.asking import Asking
-from benchmarks.harness.contest import Place
+from benchmarks.harness.contender import Place
 
 ACQUIRE = """
 local key, limit, dead, now, id = KEYS[1], tonumber(ARGV[1]), ARGV[2], ARGV[3], ARGV[4]

@@ -5,203 +5,155 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections import defaultdict
-from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from itertools import islice
-from typing import Self
+from typing import Any, Self
 
+from benchmarks.harness.simulated_node import KEYS, SimulatedNode
 from semaphore_middleware.model.limits import Limit
-from semaphore_middleware.redis.connection import Connection
-from semaphore_middleware.redis.location import Server
-from semaphore_middleware.redis.protocol import PERMITS_PER_CALL, Ask, Notification, Reply, Verb
-from tests.support.nodes import Caller
 from tests.support.servers import RedisServer
 
 BATCH = 100  # permits a call
-QUIET = 600.0  # seconds: nobody asks whether the server is there
-SITE = "{}.example"
+FULL, AROUND, LEAVING = "full.example", "around.example", "leaving.example"
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
     """What there is on a server while it is measured."""
 
-    waiters: int = 10  # in line for each site that is full; at least one a node
+    waiters: int = 10  # for each site that is full; at least one a node
     scopes: int = BATCH  # in use by others, one permit each
     nodes: int = 2
 
 
 class Crowd:
-    """Nodes reduced to their calls, each with its two connections, in this one process."""
+    """Nodes reduced to their statements, each with its two connections, in this one process."""
 
     def __init__(self, size: Size) -> None:
         self.size = size
         self.waiters = max(size.waiters, size.nodes)
         self.server = RedisServer()
-        self._dice = random.Random(1)
-        self._numbers: dict[int, int] = defaultdict(int)  # node -> last number it used
-        # Node and scope -> what it has asked for and not given back, in order. A dict, for a list
-        # would be searched from end to end while the clock runs.
-        self._own: dict[tuple[int, str], dict[int, None]] = defaultdict(dict)
-        self._limits: dict[str, Limit] = {}
-        self._grants: asyncio.Queue[tuple[int, int]] = asyncio.Queue()  # node, number
-        self._ears: list[asyncio.Task[None]] = []
+        self._random = random.Random(1)
+        self._nodes = [SimulatedNode(self.server, f"node-{number}") for number in range(size.nodes)]
+        self._limits = {FULL: Limit(BATCH * size.nodes), AROUND: Limit(1), LEAVING: Limit(1)}
+        self._sites = [f"site-{number}.example" for number in range(size.scopes)]
+        self._site_limit = Limit(2)  # so that there is room for one more
+        self._holders: asyncio.Queue[SimulatedNode] = asyncio.Queue()  # of the one that goes around
+        self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
         self.server.start()
-        nodes = range(self.size.nodes)
-        self._callers = [await Caller.join(self.server, f"node-{node}") for node in nodes]
-        link_to = Server(self.server.url, 5.0)
-        listening = [asyncio.Event() for _ in nodes]
-        for node in nodes:
-            link = await link_to.connect()
-            self._ears.append(asyncio.create_task(self._listen(node, link, listening[node])))
-        for event in listening:
-            await event.wait()
-        await self._settle_in()
+        self._stack.callback(self.server.remove)
+        try:
+            for node in self._nodes:
+                await self._stack.enter_async_context(node)
+                await node.listen(self._on_grant(node))
+            await self._settle_in()
+        except BaseException:
+            await self._stack.aclose()
+            raise
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for task in self._ears:
-            task.cancel()
-        await asyncio.gather(*self._ears, return_exceptions=True)
-        for caller in self._callers:
-            await caller.connection.close()
-        self.server.remove()
+        await self._stack.aclose()
 
-    async def _listen(self, node: int, link: Connection, listening: asyncio.Event) -> None:
-        def hear(payload: bytes | None) -> None:
-            if payload is None:
-                listening.set()
-            elif message := Notification.read(payload):
-                for number in message.granted:
-                    self._grants.put_nowait((node, number))
+    def _on_grant(self, node: SimulatedNode) -> Any:
+        def on_grant(scope: str) -> None:
+            if scope == AROUND:
+                self._holders.put_nowait(node)
 
-        await link.listen(self._callers[node].store.channels, QUIET, hear)
+        return on_grant
 
     # What there is ------------------------------------------------------------------------------
 
     async def _settle_in(self) -> None:
-        before = self._memory()
-        await self._use_scopes()
-        self.bytes_a_scope = (self._memory() - before) / self.size.scopes
-        full, around, leaving = (SITE.format(name) for name in ("full", "around", "leaving"))
-        self._limits[full] = Limit(BATCH * self.size.nodes)
-        self._limits[around] = self._limits[leaving] = Limit(1)
-        for node in range(self.size.nodes):
-            await self._ask(node, full, BATCH)
-        before = self._memory()
-        await self._ask(0, full, self.waiters)  # in its own order: it knows who is next
-        self.bytes_a_waiter = (self._memory() - before) / self.waiters
-        await self._ask(0, around, 1)
-        await self._ask(0, leaving, 1)
-        self._turn = 0, next(iter(self._own[0, around]))
-        shares = [self.waiters // self.size.nodes] * self.size.nodes
-        for node in range(self.waiters % self.size.nodes):
-            shares[node] += 1
-        for node, share in enumerate(shares):
-            await self._ask(node, around, share)
-            await self._ask(node, leaving, share)
+        await self._use_sites(more=1)
+        for node in self._nodes:
+            await self._say(node, FULL, more=BATCH)
+        self._holder = self._nodes[0]
+        await self._say(self._holder, AROUND, more=1)
+        await self._say(self._holder, LEAVING, more=1)
+        each, rest = divmod(self.waiters, len(self._nodes))
+        for number, node in enumerate(self._nodes):
+            for site in self._limits:
+                await self._say(node, site, more=each + (number < rest))
 
-    async def _use_scopes(self) -> None:
-        """By the last node: one permit each, of two, so that there is room for one more."""
-        self._scopes = [f"site-{number}.example" for number in range(self.size.scopes)]
-        caller, limit = self._callers[-1], Limit(2)
-        for start in range(0, len(self._scopes), PERMITS_PER_CALL):
-            scopes = self._scopes[start : start + PERMITS_PER_CALL]
-            asks = [Ask("acquire", s, limit, tuple(self._new(-1, s, 1))) for s in scopes]
-            self._limits.update(dict.fromkeys(scopes, limit))
-            await caller.store.run(caller.connection, asks)
+    async def _use_sites(self, more: int = 0, give_back: int = 0) -> None:
+        """By the last node, one permit each."""
+        node = self._nodes[-1]
+        await node.say(
+            [node.statement(site, self._site_limit, more, give_back) for site in self._sites]
+        )
 
     async def give_all_back(self) -> None:
-        asks: dict[int, list[Ask]] = defaultdict(list)
-        for (node, scope), numbers in self._own.items():
-            if numbers:
-                asks[node].append(Ask("release", scope, self._limits[scope], tuple(numbers)))
-        for node, said in asks.items():
-            caller = self._callers[node]
-            await caller.store.run(caller.connection, said)
+        """First all who wait give up, or what is given back is granted to them."""
+        await self._use_sites(give_back=1)
+        for site in self._limits:
+            for node in self._nodes:
+                await self._say(node, site, more=-node.accounts[site].waiting)
+            for node in self._nodes:
+                await self._say(node, site, give_back=node.accounts[site].held)
 
     # What is measured ---------------------------------------------------------------------------
 
     async def batches(self, times: int) -> None:
-        """On a full site, one node asks for a batch and gives one back: as many are granted."""
-        site = SITE.format("full")
+        """At a full site, a node gives a batch back and asks for one: it holds the fewest then."""
+        node = self._nodes[0]
         for _ in range(times):
-            oldest = list(islice(self._own[0, site], BATCH))
-            new = self._new(0, site, BATCH)
-            _, released = await self._say(0, site, ("acquire", new), ("release", oldest))
-            assert len(released.granted) == BATCH
+            await self._say(node, FULL, more=BATCH, give_back=BATCH)
+            assert node.accounts[FULL].held == BATCH
 
     async def spread(self, times: int) -> None:
         """Take and give back a permit at each of a batch of sites, from all that are in use."""
+        node, limit = self._nodes[0], self._site_limit
         for _ in range(times):
-            sites = self._dice.sample(self._scopes, BATCH)
-            caller = self._callers[0]
-            for verb in ("acquire", "release"):
-                number = (10**9,)  # nobody's own: at each site it is given back at once
-                asks = [Ask(verb, site, self._limits[site], number) for site in sites]
-                await caller.store.run(caller.connection, asks)
+            sites = self._random.sample(self._sites, BATCH)
+            await node.say([node.statement(site, limit, more=1) for site in sites])
+            await node.say([node.statement(site, limit, give_back=1) for site in sites])
 
     async def around(self, times: int) -> list[float]:
         """Hand one permit from node to node; seconds from a release to its being heard of."""
-        site = SITE.format("around")
         seconds = []
         for _ in range(times):
-            node, number = self._turn
-            new = self._new(node, site, 1)
             released = time.perf_counter()
-            answers = await self._say(node, site, ("release", [number]), ("acquire", new))
-            if own := [number for answer in answers for number in answer.granted]:
-                self._turn = node, own[0]
-            else:
-                self._turn = await self._grants.get()
+            await self._say(self._holder, AROUND, more=1, give_back=1)
+            if not self._holder.accounts[AROUND].held:  # else it was its own turn again
+                self._holder = await self._holders.get()
                 seconds.append(time.perf_counter() - released)
         return seconds
 
-    async def queue_up(self, times: int) -> None:
-        await self._ask(0, SITE.format("leaving"), times)
+    def leavers(self, times: int) -> list[SimulatedNode]:
+        """Nodes, each drawn by chance: any place in the queue may be theirs."""
+        return self._random.choices(self._nodes, k=times)
 
-    async def give_up(self, times: int, at_once: int) -> None:
-        """Somebody who waits, anywhere in the line, wants no more."""
-        site = SITE.format("leaving")
-        for _ in range(0, times, at_once):
-            _holder, *waiting = self._own[0, site]
-            await self._say(0, site, ("release", self._dice.sample(waiting, at_once)))
+    async def queue_up(self, nodes: list[SimulatedNode], requests: int) -> None:
+        for node in nodes:
+            await self._say(node, LEAVING, more=requests)
 
-    def keys(self) -> tuple[int, int]:
-        """Keys on the server: of scopes, and of epochs."""
+    async def give_up(self, nodes: list[SimulatedNode], requests: int) -> None:
+        """So many requests of each node want no permit any more."""
+        for node in nodes:
+            await self._say(node, LEAVING, more=-requests)
+
+    # What is left -------------------------------------------------------------------------------
+
+    def bytes_of_a_site(self) -> int:
+        """Memory for each of the sites in use, of which one permit is held."""
+        return max(map(self._bytes_of, self._sites[:BATCH]))
+
+    def bytes_of_the_waiters(self) -> int:
+        """Memory for a full site with all that wait for it."""
+        return self._bytes_of(LEAVING)
+
+    def _bytes_of(self, site: str) -> int:
         with self.server.client() as client:
-            keys = [bytes(key) for key in client.scan_iter("semaphore:*", count=1000)]
-        epochs = sum(key.endswith(b":epoch") for key in keys)
-        return len(keys) - epochs, epochs
+            usages = [client.memory_usage(key, samples=0) for key in KEYS.of(site)]
+        return sum(usage or 0 for usage in usages)
 
-    def _memory(self) -> int:
+    def keys_left(self) -> int:
+        """Keys on the server, but for the epoch."""
         with self.server.client() as client:
-            return int(client.info("memory")["used_memory"])
+            return sum(key != KEYS.epoch for key in client.scan_iter("{semaphore}:*", count=1000))
 
-    # What is said -------------------------------------------------------------------------------
-
-    async def _ask(self, node: int, scope: str, permits: int) -> None:
-        if permits:
-            await self._say(node, scope, ("acquire", self._new(node, scope, permits)))
-
-    async def _say(self, node: int, scope: str, *words: tuple[Verb, Sequence[int]]) -> list[Reply]:
-        """In one round trip, as a node's loop does with what comes up in one turn."""
-        own = self._own[node, scope]
-        for verb, numbers in words:
-            if verb == "release":
-                for number in numbers:
-                    del own[number]
-        caller, limit = self._callers[node], self._limits[scope]
-        asks = [Ask(verb, scope, limit, tuple(numbers)) for verb, numbers in words]
-        return await caller.store.run(caller.connection, asks)
-
-    def _new(self, node: int, scope: str, permits: int) -> list[int]:
-        node %= self.size.nodes
-        first = self._numbers[node] + 1
-        self._numbers[node] += permits
-        numbers = list(range(first, first + permits))
-        self._own[node, scope].update(dict.fromkeys(numbers))
-        return numbers
+    async def _say(self, node: SimulatedNode, site: str, more: int = 0, give_back: int = 0) -> None:
+        await node.say([node.statement(site, self._limits[site], more, give_back)])

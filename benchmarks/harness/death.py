@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
-from benchmarks.harness.contest import Client, Contender, Place
+from benchmarks.harness.contender import Client, Contender, Place
 from benchmarks.harness.race import HOLD, Judge
 
 LIVING = 3  # clients beside a dead holder

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
-from benchmarks.harness.contest import Contender, Place
+from benchmarks.harness.contender import Contender, Place
 
 HOLD = 0.001  # seconds: the other has long asked when its turn comes
 WARM_UP = 20  # turns that are not counted: connections, scripts and caches are new

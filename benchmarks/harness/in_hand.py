@@ -1,14 +1,25 @@
-"""What a site had in hand, from its own record."""
+"""How many requests were in hand at once, from a record of when each began and ended."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
+from typing import Protocol
 
 from benchmarks.harness.site import Visit
 
 
-def in_hand(visits: Iterable[Visit]) -> Iterator[tuple[float, int]]:
+class Span(Protocol):
+    """A time in which a request was in hand."""
+
+    @property
+    def begin(self) -> float: ...
+
+    @property
+    def end(self) -> float: ...
+
+
+def in_hand(visits: Iterable[Span]) -> Iterator[tuple[float, int]]:
     """Each change: when, and how many requests were in hand from then on."""
     changes = [(visit.begin, 1) for visit in visits] + [(visit.end, -1) for visit in visits]
     now = 0
@@ -17,11 +28,11 @@ def in_hand(visits: Iterable[Visit]) -> Iterator[tuple[float, int]]:
         yield when, now
 
 
-def most(visits: Iterable[Visit]) -> int:
+def most(visits: Iterable[Span]) -> int:
     return max(now for _, now in in_hand(visits))
 
 
-def mean(visits: Iterable[Visit], begin: float, end: float) -> float:
+def mean(visits: Iterable[Span], begin: float, end: float) -> float:
     """How many were in hand on average from begin to end."""
     steps = [*in_hand(visits), (end, 0)]
     area = sum(

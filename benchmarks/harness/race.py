@@ -18,7 +18,7 @@ from typing import Any
 
 import redis
 
-from benchmarks.harness.contest import Client, Contender, Place
+from benchmarks.harness.contender import Client, Contender, Place
 
 HOLD = 0.01  # seconds
 MARGIN = 2 * HOLD  # on its way to the server, and back from it, nobody overtakes anybody

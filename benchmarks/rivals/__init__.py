@@ -1,11 +1,15 @@
-"""The semaphores on PyPI, each as its own documentation uses it."""
+"""The semaphores on PyPI, and npm's, each as its own documentation uses it."""
 
 from __future__ import annotations
 
+import json
+import shutil
 from importlib import metadata
 from importlib.util import find_spec
+from pathlib import Path
 
-from benchmarks.harness.contest import Contender
+from benchmarks.harness.contender import Contender
+from benchmarks.harness.contest import Join, by_command
 
 MODULES = {
     "steindamm": "steindamm",
@@ -34,7 +38,30 @@ def contenders() -> list[Contender]:
 
     steindamm, owners, rate_limiters = MODULES
     return [
-        Contender(steindamm, Steindamm),
-        Contender(owners, Owners),
-        Contender(rate_limiters, RateLimiters),
+        Contender.of(steindamm, Steindamm),
+        Contender.of(owners, Owners),
+        Contender.of(rate_limiters, RateLimiters),
     ]
+
+
+# npm's ------------------------------------------------------------------------------------------
+
+NPM = Path(__file__).parent / "npm"
+NPM_NAME = "redis-semaphore (npm)"
+
+
+def npm() -> Join | None:
+    """npm's redis-semaphore, which takes part in contests only; None: it is not installed."""
+    node = shutil.which("node")
+    if node is None or not (NPM / "node_modules" / "redis-semaphore").is_dir():
+        return None
+    return by_command(node, str(NPM / "contest.mjs"))
+
+
+def npm_versions() -> str:
+    """What runs, or why nothing does."""
+    wanted = json.loads((NPM / "package.json").read_text("utf-8"))["dependencies"]
+    versions = ", ".join(f"{name} {version}" for name, version in wanted.items())
+    if npm() is None:
+        return f"{NPM_NAME} is left out: no node, or no npm install --prefix benchmarks/rivals/npm"
+    return f"{NPM_NAME}: {versions}; it asks again every 10 ms"

@@ -6,7 +6,7 @@ from typing import Any
 
 from redis_semaphore import Semaphore, SemaphoreConfig
 
-from benchmarks.harness.contest import Place, WithRedis
+from benchmarks.harness.contender import Place, WithRedis
 
 
 class Owners(WithRedis):

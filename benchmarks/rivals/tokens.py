@@ -12,7 +12,7 @@ from typing import Any
 from limiters import AsyncSemaphore
 from steindamm import AsyncRedisSemaphore
 
-from benchmarks.harness.contest import Place, WithRedis
+from benchmarks.harness.contender import Place, WithRedis
 
 
 class Tokens(WithRedis):
@@ -28,9 +28,6 @@ class Tokens(WithRedis):
 
     async def release(self) -> None:
         await self._semaphore.__aexit__(None, None, None)
-
-    async def holds(self) -> bool | None:
-        return None
 
 
 class Steindamm(Tokens):

@@ -143,8 +143,8 @@ class Cluster:
 
     async def _state(self) -> ClusterState:
         scopes = [await self.semaphore.admin.inspect(host) for host in self.hosts]
-        held = sum(len(scope.holders) for scope in scopes)
-        waiting = sum(len(scope.waiters) for scope in scopes)
+        held = sum(scope.held for scope in scopes)
+        waiting = sum(scope.waiting for scope in scopes)
         counts = await self.crawl.counts()
         if self.site:
             fetched = len(self.site.judge.record(self.hosts[0]).pages)
@@ -169,7 +169,7 @@ class Cluster:
     async def _permits_left(self, nodes: list[NodeResult]) -> int:
         scopes = {scope for node in nodes for scope in node.scopes}.union(self.hosts)
         found = [await self.semaphore.admin.inspect(scope) for scope in scopes]
-        return sum(len(scope.holders) + len(scope.waiters) for scope in found)
+        return sum(scope.held + scope.waiting for scope in found)
 
     @contextmanager
     def _forwarded_signals(self, console: Console) -> Iterator[None]:

@@ -6,8 +6,8 @@ import asyncio
 import logging
 import time
 
-from semaphore_middleware.console.rates import RateMeter
 from semaphore_middleware.console.snapshot import Snapshot
+from semaphore_middleware.console.starts import StartsMeter
 from semaphore_middleware.core.admin import Admin
 from semaphore_middleware.errors import SemaphoreError
 
@@ -28,7 +28,7 @@ class Poller:
     def __init__(self, admin: Admin, interval: float) -> None:
         self._admin = admin
         self._interval = interval
-        self._meter = RateMeter()
+        self._meter = StartsMeter()
         self._survey: asyncio.Task[None] | None = None
         self._began = self._took = self._next = 0.0
         self.snapshot: Snapshot | None = None
@@ -80,8 +80,8 @@ class Poller:
         try:
             seen = await self._admin.survey()
             rules = await self._admin.rules()
-            rates = self._meter.note(seen, time.monotonic())
-            self.snapshot = Snapshot.of(seen, rules, rates)
+            starts_per_second = self._meter.note(seen, time.monotonic())
+            self.snapshot = Snapshot.of(seen, rules, starts_per_second)
             self.error = None
         except SemaphoreError as error:
             self.error = error

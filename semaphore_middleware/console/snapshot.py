@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from hashlib import sha1
 from typing import Any, Self
@@ -23,40 +23,42 @@ class ScopeRow:
     unlimited: bool
     waiting: int
     longest_wait: float | None
-    rate: float | None
+    starts_per_second: float | None
     delay: float | None
+    rate: str | None
+    burst: int | None
     next_start: float | None
     backoff_left: float | None
     backoff_last: float | None
     paused: bool
     set_by: str | None
-    grants: int
-    holders: tuple[Member, ...]
-    waiters: tuple[Member, ...]
+    started: int
+    nodes: tuple[Member, ...]
 
     @classmethod
-    def of(cls, seen: Inspection, rate: float | None = None) -> Self:
-        """From the server's answer, and the permits granted a second."""
+    def of(cls, seen: Inspection, starts_per_second: float | None = None) -> Self:
+        """From the server's answer, and the requests that started a second."""
         limit, unlimited = _limit(seen.limit)
         return cls(
             id=scope_id(seen.scope),
             scope=seen.scope,
-            held=len(seen.holders),
+            held=seen.held,
             limit=limit,
             limit_max=_limit(seen.limit_max)[0],
             unlimited=unlimited,
-            waiting=len(seen.waiters),
-            longest_wait=max((waiter.age for waiter in seen.waiters), default=None),
-            rate=rate,
+            waiting=seen.waiting,
+            longest_wait=_longest_wait(seen.members),
+            starts_per_second=starts_per_second,
             delay=seen.delay or None,
+            rate=seen.rate,
+            burst=seen.burst if seen.rate else None,
             next_start=seen.next_start or None,
             backoff_left=seen.backoff_left or None,
             backoff_last=seen.backoff_last or None,
             paused=seen.paused,
             set_by=seen.set_by,
-            grants=seen.grants,
-            holders=seen.holders,
-            waiters=seen.waiters,
+            started=seen.started,
+            nodes=seen.members,
         )
 
 
@@ -73,16 +75,16 @@ class NodeRow:
     lease_left: float
 
     @classmethod
-    def of(cls, node: str, holders: list[Member], waiters: list[Member], scopes: int) -> Self:
-        """From the permits that the node holds and waits for, and the number of their scopes."""
+    def of(cls, node: str, members: Sequence[Member]) -> Self:
+        """From what the node holds and waits for at each of its scopes."""
         return cls(
             node=node,
-            held=len(holders),
-            waiting=len(waiters),
-            scopes=scopes,
-            oldest=max((holder.age for holder in holders), default=None),
-            longest_wait=max((waiter.age for waiter in waiters), default=None),
-            lease_left=max(member.lease_left for member in (*holders, *waiters)),
+            held=sum(member.held for member in members),
+            waiting=sum(member.waiting for member in members),
+            scopes=len(members),
+            oldest=max((member.oldest for member in members if member.held), default=None),
+            longest_wait=_longest_wait(members),
+            lease_left=max(member.lease_left for member in members),
         )
 
 
@@ -96,6 +98,8 @@ class RuleRow:
     delay: float | None
     jitter: float | None
     adaptive: bool | None
+    rate: str | None
+    burst: int | None
     paused: bool | None
     set_by: str | None
 
@@ -110,6 +114,8 @@ class RuleRow:
             delay=rule.delay,
             jitter=rule.jitter,
             adaptive=rule.adaptive,
+            rate=rule.rate,
+            burst=rule.burst,
             paused=rule.paused,
             set_by=rule.by or None,
         )
@@ -129,7 +135,7 @@ class Totals:
     held: int
     waiting: int
     longest_wait: float | None
-    rate: float | None
+    starts_per_second: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +144,7 @@ class Snapshot:
 
     totals: Totals
     scopes: tuple[ScopeRow, ...]
-    """The longest line first, then the most permits held, then by name."""
+    """The most waiting requests first, then the most permits held, then by name."""
     nodes: tuple[NodeRow, ...]
     """In the same order."""
     rules: tuple[RuleRow, ...]
@@ -149,10 +155,11 @@ class Snapshot:
         cls,
         seen: Iterable[Inspection],
         rules: Iterable[Rule],
-        rates: Mapping[str, float] | None = None,
+        starts_per_second: Mapping[str, float] | None = None,
     ) -> Self:
-        """`rates` are permits granted a second, by scope; None: not known yet."""
-        scopes = [ScopeRow.of(one, None if rates is None else rates[one.scope]) for one in seen]
+        """`starts_per_second` is by scope; None: not known yet."""
+        starts = starts_per_second
+        scopes = [ScopeRow.of(one, None if starts is None else starts[one.scope]) for one in seen]
         nodes = _nodes(scopes)
         totals = Totals(
             scopes=len(scopes),
@@ -162,7 +169,7 @@ class Snapshot:
             longest_wait=max(
                 (row.longest_wait or 0.0 for row in scopes if row.waiting), default=None
             ),
-            rate=None if rates is None else round(sum(rates.values()), 2),
+            starts_per_second=None if starts is None else round(sum(starts.values()), 2),
         )
         return cls(
             totals,
@@ -173,7 +180,7 @@ class Snapshot:
 
 
 def in_order(rows: Iterable[ScopeRow]) -> list[ScopeRow]:
-    """The longest line first, then the most permits held, then by name."""
+    """The most waiting requests first, then the most permits held, then by name."""
     return sorted(rows, key=lambda row: (-row.waiting, -row.held, row.scope))
 
 
@@ -181,9 +188,11 @@ def as_json(value: object, leave_out: Collection[str] = ()) -> Any:
     """A snapshot or a part of it as JSON has it: the one schema, documented in docs/commands.md."""
     if isinstance(value, Member):
         return {
-            "id": value.id,
             "node": value.node,
-            "age": value.age,
+            "held": value.held,
+            "waiting": value.waiting,
+            "oldest": value.oldest if value.held else None,
+            "longest_wait": value.longest_wait if value.waiting else None,
             "lease_left": value.lease_left,
         }
     if isinstance(value, tuple):
@@ -205,21 +214,16 @@ def _limit(limit: int | None) -> tuple[int | None, bool]:
     return None if unlimited else limit, unlimited
 
 
+def _longest_wait(members: Iterable[Member]) -> float | None:
+    return max((member.longest_wait for member in members if member.waiting), default=None)
+
+
 def _nodes(scopes: Iterable[ScopeRow]) -> list[NodeRow]:
-    holders: dict[str, list[Member]] = {}
-    waiters: dict[str, list[Member]] = {}
-    used: dict[str, int] = {}
+    members: dict[str, list[Member]] = {}
     for row in scopes:
-        for member in row.holders:
-            holders.setdefault(member.node, []).append(member)
-        for member in row.waiters:
-            waiters.setdefault(member.node, []).append(member)
-        for node in {member.node for member in (*row.holders, *row.waiters)}:
-            used[node] = used.get(node, 0) + 1
-    return [
-        NodeRow.of(node, holders.get(node, []), waiters.get(node, []), count)
-        for node, count in used.items()
-    ]
+        for member in row.nodes:
+            members.setdefault(member.node, []).append(member)
+    return [NodeRow.of(node, of_node) for node, of_node in members.items()]
 
 
 EMPTY = Snapshot.of((), ())

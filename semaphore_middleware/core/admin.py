@@ -5,36 +5,32 @@ from __future__ import annotations
 import asyncio
 import getpass
 import os
+import random
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Self, TypeVar
 
 from semaphore_middleware.errors import ClosedError, ServerUnreachableError
-from semaphore_middleware.model.hosts import parse_name
+from semaphore_middleware.model.hosts import encoded, parse_name
 from semaphore_middleware.model.inspection import Inspection
 from semaphore_middleware.model.limits import Limit
-from semaphore_middleware.model.rules import LIMITLESS, Rule, RuleChange, patterns_above
+from semaphore_middleware.model.rules import Rule, RuleChange, patterns_above
 from semaphore_middleware.model.validation import check_number
 from semaphore_middleware.redis import embedded
 from semaphore_middleware.redis.connection import Connection
 from semaphore_middleware.redis.keys import Keys, check_prefix
 from semaphore_middleware.redis.location import URL_NAMES, Server, url_from_environment
 from semaphore_middleware.redis.protocol import (
-    Ask,
-    clock_step_ms,
+    pack_head,
+    pack_parts,
     read_inspection,
     read_rule,
-    read_rules,
-    rule_fields,
-    rule_values,
 )
 from semaphore_middleware.redis.scripts import evaluate
-from semaphore_middleware.redis.store import Store
 
 CALL_TIMEOUT_S = 30.0  # for what takes milliseconds; with 50,000 sites in use, some seconds
 SCOPES_PER_CALL = 200  # that are inspected in one round trip
 KEYS_PER_SCAN = 1000
-NO_LIMIT = Limit(LIMITLESS)  # to release with, where the scope's own limit must not be lowered
 T = TypeVar("T")
 
 
@@ -220,78 +216,79 @@ class Admin:
         finally:
             self._running.discard(timeout)
 
+    def _pack(self, script: str, scopes: Sequence[str], node: bytes = b"") -> tuple[Any, ...]:
+        """A call of `inspect` or `evict` for these scopes."""
+        keys = [self._keys.epoch, self._keys.rules]
+        for scope in scopes:
+            keys += self._keys.of(scope)
+        return (script, len(keys), *keys, pack_head(self._lease, random.random()), node)
+
     async def _inspect(self, connection: Connection, scopes: Sequence[str]) -> list[Inspection]:
         seen: list[Inspection] = []
         for start in range(0, len(scopes), SCOPES_PER_CALL):
             some = scopes[start : start + SCOPES_PER_CALL]
-            keys = [self._keys.of(scope) for scope in some]
-            step = clock_step_ms(self._lease)
-            calls = [("inspect", len(of_scope), *of_scope, step) for of_scope in keys]
-            replies = await evaluate(connection, calls)
+            (replies,) = await evaluate(connection, [self._pack("inspect", some)])
             seen += [read_inspection(*pair) for pair in zip(some, replies, strict=True)]
         return seen
 
     async def _survey(self, connection: Connection) -> list[Inspection]:
         names = {rule.name for rule in await self._rules(connection) if not rule.is_pattern}
+        names |= await self._scopes(connection)
+        return await self._inspect(connection, sorted(names))
+
+    async def _scopes(self, connection: Connection) -> set[str]:
+        """The scopes that have a key."""
+        names: set[str] = set()
         cursor = b"0"
         while True:
-            scan = ("SCAN", cursor, "MATCH", self._keys.states, "COUNT", KEYS_PER_SCAN)
+            scan = ("SCAN", cursor, "MATCH", self._keys.scopes, "COUNT", KEYS_PER_SCAN)
             ((cursor, found),) = await connection.execute([scan])
             names.update(map(self._keys.scope_of, found))
             if cursor == b"0":
-                return await self._inspect(connection, sorted(names))
+                return names
 
     async def _rules(self, connection: Connection) -> list[Rule]:
-        """A scope's rule is in its own bucket, a pattern's in all of them."""
-        replies = await connection.execute([("HGETALL", key) for key in self._keys.all_rules])
-        rules: dict[str, Rule] = {}
-        for reply in replies:
-            fields = dict(zip(reply[::2], reply[1::2], strict=True))
-            rules.update((rule.name, rule) for rule in read_rules(fields))
-        return sorted(rules.values(), key=lambda rule: rule.name)
+        (reply,) = await connection.execute([("HGETALL", self._keys.rules)])
+        rules = [
+            read_rule(name.decode("utf-8", "surrogatepass"), text)
+            for name, text in zip(reply[::2], reply[1::2], strict=True)
+        ]
+        return sorted(rules, key=lambda rule: rule.name)
 
     async def _rules_of(self, connection: Connection, names: Sequence[str]) -> list[Rule]:
-        """The rules of these names, as far as there are any; looks into one bucket for each."""
-        commands = [("HMGET", self._keys.of(name).rules, *rule_fields(name)) for name in names]
-        replies = await connection.execute(commands)
-        rules = map(read_rule, names, replies)
-        return [rule for rule in rules if rule is not None]
+        """The rules of these names, as far as there are any."""
+        command = ("HMGET", self._keys.rules, *map(encoded, names))
+        (texts,) = await connection.execute([command])
+        pairs = zip(names, texts, strict=True)
+        return [read_rule(name, text) for name, text in pairs if text is not None]
 
     async def _change(self, change: RuleChange) -> None:
         await self._do(lambda connection: self._apply(connection, change))
 
     async def _apply(self, connection: Connection, change: RuleChange) -> None:
         """Change rules, and tell all nodes."""
-        commands: list[tuple[Any, ...]] = []
+        calls: list[tuple[Any, ...]] = []
         for name in change.names:
-            of_scope = self._keys.of(name)
-            keys = self._keys.all_rules if change.is_pattern else [of_scope.rules]
-            if change.set:
-                commands += [("HSET", key, *rule_values(name, change.set)) for key in keys]
-            if change.unset:
-                fields = rule_fields(name, change.unset)
-                commands += [("HDEL", key, *fields) for key in keys]
+            rule = (encoded(name), pack_parts(change.set), *change.unset)
+            calls.append(("change_rule", 2, self._keys.epoch, self._keys.rules, *rule))
             if change.clears_backoff and not change.is_pattern:
-                await evaluate(connection, [("forgive", 1, of_scope.state)])
-            if change.clears_learned and not change.is_pattern:
-                commands.append(("HDEL", of_scope.state, "learnt"))
-        commands.append(("PUBLISH", self._keys.changes, "changed"))
+                calls.append(("clear_backoff", 1, self._keys.of(name)[0]))
+        await evaluate(connection, calls)
+        commands: list[tuple[Any, ...]] = [("PUBLISH", self._keys.changes, "changed")]
+        if change.clears_learned and not change.is_pattern:
+            forget = [("HDEL", self._keys.of(name)[0], "learned") for name in change.names]
+            commands = [*forget, *commands]
         await connection.execute(commands)
 
     async def _evict(self, connection: Connection, node: str) -> tuple[int, int]:
-        """Release all that the node holds, and its places in the queue, in its name."""
-        permits = places = 0
-        asks: list[Ask] = []
-        for scope in await self._survey(connection):
-            waiting = [member.number for member in scope.waiters if member.node == node]
-            held = [member.number for member in scope.holders if member.node == node]
-            if waiting or held:
-                # Places first: else what its holders give back would be handed to itself.
-                asks.append(Ask("release", scope.scope, NO_LIMIT, (*waiting, *held)))
-                places += len(waiting)
-                permits += len(held)
-        await Store(self._keys, node, self._lease).run(connection, asks)
-        return permits, places
+        """Close the node's accounts."""
+        held = waiting = 0
+        scopes = sorted(await self._scopes(connection))
+        for start in range(0, len(scopes), SCOPES_PER_CALL):
+            call = self._pack("evict", scopes[start : start + SCOPES_PER_CALL], encoded(node))
+            ((of_call, waiting_of_call),) = await evaluate(connection, [call])
+            held, waiting = held + of_call, waiting + waiting_of_call
+        return held, waiting
 
 
 def user_at_host() -> str:

@@ -37,6 +37,8 @@ class PermitGranted(Event):
     permit: Permit
     limit: int | None
     """How many may hold a permit of its scope, as the server said last."""
+    handed_on: bool
+    """True if this node had the permit in its hand, so that no call was made for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +115,13 @@ class UnknownNotification(Event):
     """A message on this node's channel could not be read."""
 
     counter = "strange_messages"
+
+
+@dataclass(frozen=True, slots=True)
+class StatementRefused(Event):
+    """The server could make no sense of a statement of this node."""
+
+    counter = "refused_statements"
 
 
 class Observer:

@@ -7,10 +7,14 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from enum import Enum
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from semaphore_middleware.errors import PermitLostError
 from semaphore_middleware.model.feedback import Feedback
 from semaphore_middleware.model.limits import Limit
+
+if TYPE_CHECKING:
+    from semaphore_middleware.core.account import Account
 
 
 class Stage(Enum):
@@ -37,19 +41,18 @@ class Permit:
     """
 
     __slots__ = (
-        "_give_back",
+        "_account",
         "_granted",
         "_loop",
         "_when_lost",
         "asked_at",
-        "deadline",
         "error",
         "limit",
-        "number",
         "outcome",
         "owner",
         "scope",
         "stage",
+        "turn_end",
         "wait",
         "waited",
         "withdrawn",
@@ -59,19 +62,15 @@ class Permit:
         self,
         scope: str,
         limit: Limit,
-        number: int,
         loop: asyncio.AbstractEventLoop,
-        give_back: Callable[[Permit], None],
+        account: Account,
         owner: object = None,
     ) -> None:
         self.scope = scope
         self.limit = limit
-        self.number = number
         self.owner = owner
         """The caller's own object: tells observers what this permit is for."""
         self.stage = Stage.WAITING
-        self.deadline = 0.0
-        """On the loop's clock: until then the lease cannot be over. 0: nothing was sent yet."""
         self.waited = False
         """True if it was not granted at once."""
         self.wait = 0.0
@@ -79,7 +78,9 @@ class Permit:
         self._loop = loop
         self.asked_at = loop.time()
         self._granted: asyncio.Future[None] = loop.create_future()
-        self._give_back = give_back
+        self._account = account
+        self.turn_end = 0.0
+        """On the loop's clock: until then it may serve the node's next request after this one."""
         self._when_lost: Callable[[], object] | None = None
         self.error: PermitLostError | None = None
         """The reason of the loss."""
@@ -89,12 +90,17 @@ class Permit:
         """The result of the request, sent with the release if the server needs it."""
 
     def __repr__(self) -> str:
-        return f"<Permit {self.number} for {self.scope!r}: {self.stage.value}>"
+        return f"<Permit for {self.scope!r}: {self.stage.value}>"
 
     @property
     def lost(self) -> bool:
         """True if it could not be renewed in time; another node may hold it by now."""
         return self.stage is Stage.LOST
+
+    @property
+    def deadline(self) -> float:
+        """On the loop's clock: until then the lease of the account cannot be over."""
+        return self._account.deadline
 
     @property
     def granted_at(self) -> float:
@@ -109,7 +115,7 @@ class Permit:
     def release(self) -> None:
         """Give it back, or stop waiting for it. Does nothing the second time; raises nothing."""
         if self.stage is not Stage.RELEASED:
-            self._give_back(self)
+            self._account.release(self)
             self.stage = Stage.RELEASED
             self._granted.cancel()
 

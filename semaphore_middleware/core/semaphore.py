@@ -8,6 +8,7 @@ import secrets
 import socket
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
+from functools import lru_cache
 from typing import Self
 
 from semaphore_middleware.core.admin import Admin
@@ -32,20 +33,22 @@ class FairSemaphore:
             async with semaphore.permit("api.example.com", limit=3):
                 ...
 
-    When all permits of a scope are held, requests wait in a queue on the server: first come first
-    served within a node, and nodes take turns (start-time fair queueing: P. Goyal, H. M. Vin and
-    H. Cheng, Start-time Fair Queuing: A Scheduling Algorithm for Integrated Services Packet
-    Switching Networks, 1996). A permit is a lease (C. Gray and D. Cheriton, Leases, 1989), renewed
-    by a background task; what a dead node held is free when its leases end.
+    When all permits of a scope are held, requests wait: within a node first come is first served,
+    and the next permit goes to the node that holds the fewest, then to the one served longest ago
+    (max-min fairness: D. Bertsekas and R. Gallager, Data Networks, 1987). A permit may serve
+    further requests of its node for `turn` seconds (lock cohorting: D. Dice, V. J. Marathe and
+    N. Shavit, Lock Cohorting: A General Technique for Designing NUMA Locks, 2012). What a node
+    holds is a lease (C. Gray and D. Cheriton, Leases, 1989), renewed by a background task; what a
+    dead node held is free when its lease ends.
 
     `url` is a `redis://`, `rediss://` or `unix://` address; None takes `SEMAPHORE_REDIS_URL` or
     `REDIS_URL` from the environment, else starts an embedded server. `lease` and `recovery_wait`
-    (by default the lease) are in seconds and should be the same on all nodes; `prefix` is the first
-    part of every key; `node` is this node's name, to which a few random letters are added;
-    `backoff`: how long to pause after a refusal without Retry-After (see `Permit.refused`);
-    `url_from` says in errors where the address was set. `observers` (see `core/observer.py`) are
-    opened before the server is reached, are passed each event, and are closed last, in reverse
-    order.
+    (by default the lease) are in seconds and should be the same on all nodes; `turn` is in seconds,
+    0 lets a permit serve one request only; `prefix` is the first part of every key; `node` is this
+    node's name, to which a few random letters are added; `backoff`: how long to pause after a
+    refusal without Retry-After (see `Permit.refused`); `url_from` says in errors where the address
+    was set. `observers` (see `core/observer.py`) are opened before the server is reached, are
+    passed each event, and are closed last, in reverse order.
 
     Raises `SettingsError` for a value that is not allowed. All times are in seconds. Its methods
     belong to the event loop that it was opened in. Those that need the server wait while it cannot
@@ -59,6 +62,7 @@ class FairSemaphore:
         node: str | None = None,
         lease: float = 15.0,
         recovery_wait: float | None = None,
+        turn: float = 0.1,
         prefix: str = "semaphore",
         backoff: Backoff = Backoff(),  # noqa: B008 - it is frozen
         url_from: str = "the server's URL",
@@ -76,6 +80,7 @@ class FairSemaphore:
         self.node = f"{node or default_node()}-{secrets.token_hex(6)}"
         self._url_from = url_from
         self._lease = lease
+        self._turn = check_number(turn, "turn")
         self._recovery_wait = lease if recovery_wait is None else recovery_wait
         self._prefix = check_prefix(prefix, "prefix")
         self._backoff = backoff
@@ -120,7 +125,7 @@ class FairSemaphore:
                 lambda seconds: self.emit(StoreLost(seconds)),
             )
             store = Store(keys, self.node, self._lease, recovery, self._backoff)
-            session = Session(server, store, self._lease, self.emit)
+            session = Session(server, store, self._lease, self._turn, self.emit)
             await session.start(wait)
         except BaseException:
             self._leave_embedded()
@@ -162,7 +167,7 @@ class FairSemaphore:
         Permits that are held stay held, and are renewed, until `close`. Raises nothing.
         """
         if self._session is not None:
-            self._session.ledger.drain()
+            self._session.drain()
 
     def _server(self, url: str) -> Server:
         # A sixth of the lease, so that a call that hangs leaves time for another.
@@ -204,7 +209,7 @@ class FairSemaphore:
 
         Raises `AcquireTimeoutError`, `ClosedError`, `SettingsError`.
         """
-        permit = self._opened().ledger.ask(scope, _limit(limit), owner)
+        permit = self._opened().request(scope, _limit(limit), owner)
         try:
             if timeout is None:
                 await permit.granted()
@@ -243,14 +248,14 @@ class FairSemaphore:
 
     def permits(self) -> Collection[Permit]:
         """This node's permits: those that it holds, and those that it waits for."""
-        return self._session.ledger.permits() if self._session is not None else ()
+        return list(self._session.permits()) if self._session is not None else ()
 
     def limit_of(self, scope: str) -> int | None:
         """How many may hold a permit of `scope`, as this node last heard; None: it never did.
 
         Sends nothing.
         """
-        return self._session.ledger.limit_of(scope) if self._session is not None else None
+        return self._session.limit_of(scope) if self._session is not None else None
 
     def _opened(self) -> Session:
         if self._session is None:
@@ -264,4 +269,9 @@ def default_node() -> str:
 
 
 def _limit(limit: int | Limit) -> Limit:
-    return limit if isinstance(limit, Limit) else Limit(check_concurrency(limit, "limit"))
+    return limit if isinstance(limit, Limit) else _at_once(check_concurrency(limit, "limit"))
+
+
+@lru_cache(maxsize=512)
+def _at_once(concurrency: int) -> Limit:
+    return Limit(concurrency)

@@ -9,15 +9,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 
-from semaphore_middleware.core.ledger import Ledger
-from semaphore_middleware.core.observer import Event, Reconnected, RoundTrip
-from semaphore_middleware.errors import ServerRefusedError, ServerUnreachableError
-from semaphore_middleware.model.lease import RENEWAL
+from semaphore_middleware.core.account import Account
+from semaphore_middleware.core.observer import (
+    Event,
+    ProcessStalled,
+    Reconnected,
+    RoundTrip,
+    UnknownNotification,
+)
+from semaphore_middleware.core.permit import Permit
+from semaphore_middleware.errors import ClosedError, ServerRefusedError, ServerUnreachableError
+from semaphore_middleware.model.lease import GRACE, RENEWAL
+from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.redis.connection import Connection, retry_delay
 from semaphore_middleware.redis.location import Server
+from semaphore_middleware.redis.protocol import Notification
 from semaphore_middleware.redis.store import Store
 
 logger = logging.getLogger(__name__)
@@ -25,14 +35,16 @@ logger = logging.getLogger(__name__)
 LOG_INTERVAL_S = 5.0  # between two log lines about a server that does not serve
 FAILURES_TO_LOG = 5  # attempts to subscribe that fail in a row, until the log says so
 BATCH_DELAY_S = 0.010  # for how long a statement that no request waits for is held back
+BUSY_INTERVAL_S = 1 / 400  # between two requests: if it is shorter, a call for each costs too much
 SHUTDOWN_TIMEOUT_S = 2.0  # for giving everything back at the end
+TIMER_LAG_S = 0.001  # timers are so late, since the event loop's poll counts in milliseconds
 
 
 class Session:
-    """Sends what the ledger has to say to the server, and gives it the replies and notifications.
+    """This node's accounts, and the tasks that tell the server of them and hear its grants.
 
     It has two connections: one for calls, one for the subscription. It opens new ones as long as it
-    runs, and then everything is sent again.
+    runs, and then everything is said again. `turn` is in seconds (see `Account`).
     """
 
     def __init__(
@@ -40,26 +52,52 @@ class Session:
         server: Server,
         store: Store,
         lease: float,
+        turn: float,
         emit: Callable[[Event], None],
     ) -> None:
         self._server = server
         self._store = store
         self._lease = lease
-        self._emit = emit
         self._loop = asyncio.get_running_loop()
+        self.grace = GRACE * lease
+        self.turn = turn
+        self.emit = emit
+        self.now = self._loop.time
+        self.accounts: dict[str, Account] = {}
+        """By scope: those in which there is anything."""
+        self._last_term = 0
+        self._to_speak: dict[Account, None] = {}
+        self._to_end_turns: dict[Account, None] = {}
+        self._is_draining = False
+        self._is_look_due = False  # whether the server still is in the life that is known
         self._work = asyncio.Event()
         self._settled = asyncio.Event()
+        self._asked_at = -math.inf
+        self._request_interval = 1.0  # seconds between two requests, on average
         self._batch_timer: asyncio.TimerHandle | None = None
-        self._urgent = False
-        self.ledger = Ledger(lease, emit, self._something_to_say)
-        """The permits that it sends and hears of."""
+        self._turns_timer: asyncio.TimerHandle | None = None
+        self._renewal: asyncio.TimerHandle | None = None
+        self._deadlines: asyncio.TimerHandle | None = None
+        self._retry_timers: dict[Account, asyncio.TimerHandle] = {}
         self._logged_at = -LOG_INTERVAL_S
         self._subscription: Connection | None = None
         self._subscribed = False
         self._tasks: list[asyncio.Task[None]] = []
 
     def __str__(self) -> str:
-        return str(self.ledger)
+        held = sum(len(account.held) for account in self.accounts.values())
+        waiting = sum(len(account.waiting) for account in self.accounts.values())
+        return f"{held} held, {waiting} waiting"
+
+    def permits(self) -> Iterator[Permit]:
+        """All permits that are held or waited for."""
+        for account in list(self.accounts.values()):
+            yield from [*account.held, *account.waiting]
+
+    def limit_of(self, scope: str) -> int | None:
+        """The limit in force, as last heard; None: this node has nothing to do with the scope."""
+        account = self.accounts.get(scope)
+        return account.limit_in_force if account else None
 
     async def start(self, wait: bool = True) -> None:
         """Connect to the server, and serve until `stop`.
@@ -67,31 +105,73 @@ class Session:
         Raises `ServerRefusedError` if it is useless to wait; without `wait`, after one attempt,
         also `ServerUnreachableError`.
         """
-        give_up = ServerRefusedError if wait else (ServerRefusedError, ServerUnreachableError)
-        self._connection = await self._server.reach(self._log_unavailable, give_up)
-        self._store.meet(self._connection)
+        give_up = (ServerRefusedError, *(() if wait else (ServerUnreachableError,)))
+        await self._connect(give_up)
         self._tasks = [asyncio.create_task(self._serve()), asyncio.create_task(self._listen())]
 
     async def stop(self) -> None:
         """Give everything back, for at most `SHUTDOWN_TIMEOUT_S`, and disconnect."""
         try:
-            self.ledger.give_all_back()
+            self._give_all_back()
             with suppress(TimeoutError):
                 async with asyncio.timeout(SHUTDOWN_TIMEOUT_S):
-                    while not self.ledger.settled:
+                    while self.accounts:
                         self._settled.clear()
                         await self._settled.wait()
         finally:
-            self.ledger.stop_timers()
-            if self._batch_timer is not None:
-                self._batch_timer.cancel()
+            self._stop_timers()
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def _something_to_say(self, at_once: bool) -> None:
-        if at_once:
-            self._urgent = True
+    # Requests -----------------------------------------------------------------------------------
+
+    def request(self, scope: str, limit: Limit, owner: object = None) -> Permit:
+        """Ask for a permit. Raises `ClosedError` after `drain`."""
+        if self._is_draining:
+            raise ClosedError("the semaphore is closing")
+        account = self.accounts.get(scope)
+        if account is None:
+            account = self.accounts[scope] = Account(scope, limit, self)
+        permit = Permit(scope, limit, self._loop, account, owner)
+        interval = min(1.0, permit.asked_at - self._asked_at)
+        self._request_interval += (interval - self._request_interval) / 16
+        self._asked_at = permit.asked_at
+        account.request(permit)
+        if self._renewal is None:
+            self._renewal = self._loop.call_later(RENEWAL * self._lease, self._renew)
+        return permit
+
+    def drain(self) -> None:
+        """Refuse requests that wait, and those to come, with `ClosedError`."""
+        self._is_draining = True
+        for account in list(self.accounts.values()):
+            account.drain()
+            for permit in list(account.waiting):
+                permit.refuse(ClosedError("the semaphore is closing"))
+
+    def _give_all_back(self) -> None:
+        """Release all permits; what runs under one is cancelled, and releases it at its end."""
+        self.drain()
+        for permit in list(self.permits()):
+            if permit.ends_with_loss:
+                permit.lose(f"the semaphore was closed over a permit for {permit.scope!r}")
+            else:
+                permit.release()
+
+    # For accounts -------------------------------------------------------------------------------
+
+    def new_term(self, above: int = 0) -> int:
+        """A number that no account of this node has had, above `above`."""
+        self._last_term = max(self._last_term, above) + 1
+        return self._last_term
+
+    def speak(self, account: Account, at_once: bool) -> None:
+        """Send the account's statement: at once, or within some milliseconds if requests come so
+        fast that a call for each would cost too much.
+        """
+        self._to_speak[account] = None
+        if at_once or (account.waiting and self._request_interval > BUSY_INTERVAL_S):
             self._work.set()
         elif self._batch_timer is None:
             self._batch_timer = self._loop.call_later(BATCH_DELAY_S, self._end_batch)
@@ -99,6 +179,86 @@ class Session:
     def _end_batch(self) -> None:
         self._batch_timer = None
         self._work.set()
+
+    def speak_at_turns_end(self, account: Account) -> None:
+        """Call the account's `end_turns` at the next multiple of the turn's length."""
+        if not self.turn:
+            self.speak(account, at_once=False)
+            return
+        self._to_end_turns[account] = None
+        if self._turns_timer is None:
+            end = (self.now() // self.turn + 1) * self.turn
+            self._turns_timer = self._loop.call_at(end, self._end_turns)
+
+    def _end_turns(self) -> None:
+        self._turns_timer = None
+        accounts, self._to_end_turns = self._to_end_turns, {}
+        for account in accounts:
+            account.end_turns()
+
+    def retry(self, account: Account, wait: float) -> None:
+        """Let the account speak again in so many seconds: only time keeps its requests waiting."""
+        if timer := self._retry_timers.pop(account, None):
+            timer.cancel()
+        wait = max(0.0, wait - TIMER_LAG_S)
+        self._retry_timers[account] = self._loop.call_later(wait, self._speak_again, account)
+
+    def _speak_again(self, account: Account) -> None:
+        self._retry_timers.pop(account, None)
+        if account.waiting:
+            self.speak(account, True)
+
+    def _forget_empty(self, account: Account) -> None:
+        if account.is_empty and self.accounts.get(account.scope) is account:
+            del self.accounts[account.scope]
+            if timer := self._retry_timers.pop(account, None):
+                timer.cancel()
+            if not self.accounts:
+                self._settled.set()
+
+    # Time ---------------------------------------------------------------------------------------
+
+    def _renew(self) -> None:
+        assert self._renewal is not None
+        late = self.now() - self._renewal.when()
+        self._renewal = None
+        if late > RENEWAL * self._lease:
+            self.emit(ProcessStalled(late))
+            logger.warning(
+                "This process stood still for %.1f s and could not renew its permits, which end "
+                "after %.1f s. Does a callback compute for long, does the machine swap, or was it "
+                "suspended?",
+                late,
+                self._lease,
+            )
+        if self.accounts:
+            self._is_look_due = True
+            self._say_all()
+            self._renewal = self._loop.call_later(RENEWAL * self._lease, self._renew)
+
+    def _say_all(self) -> None:
+        """Say everything again: after a gap, and to keep the leases."""
+        self._to_speak |= dict.fromkeys(self.accounts.values())
+        self._work.set()
+
+    def _check_deadlines(self) -> None:
+        """End what is over, and look again at the next deadline."""
+        now = self.now()
+        for account in list(self.accounts.values()):
+            account.end_if_over(now)
+            self._forget_empty(account)
+        next_deadline = min(
+            (account.deadline for account in self.accounts.values()), default=math.inf
+        )
+        self._deadlines = None
+        if next_deadline < math.inf:
+            self._deadlines = self._loop.call_at(next_deadline, self._check_deadlines)
+
+    def _stop_timers(self) -> None:
+        timers = (self._batch_timer, self._turns_timer, self._renewal, self._deadlines)
+        for timer in (*timers, *self._retry_timers.values()):
+            if timer is not None:
+                timer.cancel()
 
     # The two tasks ------------------------------------------------------------------------------
 
@@ -112,14 +272,7 @@ class Session:
                 try:
                     if failures:
                         await self._reconnect()
-                    sent, urgent = self._loop.time(), self._urgent
-                    self._urgent = False
-                    asks = self.ledger.gather(sent)
-                    replies = await self._store.run(self._connection, asks, urgent)
-                    if replies:
-                        self._emit(RoundTrip(self._loop.time() - sent))
-                    for reply in replies:
-                        self.ledger.settle(reply, sent)
+                    await self._sync()
                     failures = 0
                 except Exception as error:
                     # Any error: without this task, requests would wait for ever.
@@ -131,11 +284,39 @@ class Session:
                     await self._connection.close()
                     await asyncio.sleep(retry_delay(failures))
                     failures += 1
-                    self.ledger.say_all()
-                if self.ledger.settled:
-                    self._settled.set()
+                    self._say_all()
         finally:
             await self._connection.close()
+
+    async def _sync(self) -> None:
+        """Say what is to be said, and hear the replies."""
+        if self._is_look_due:
+            if await self._store.has_new_epoch(self._connection):
+                self._begin_epoch()
+            self._is_look_due = False
+        accounts, self._to_speak = self._to_speak, {}
+        sent = self.now()
+        statements = [one for account in accounts for one in account.pending_statements(sent)]
+        if statements:
+            if self._deadlines is None:
+                self._deadlines = self._loop.call_at(sent + self.grace, self._check_deadlines)
+            replies = await self._store.sync(self._connection, statements)
+            if replies is None:
+                await self._connection.read_state()
+                await self._store.meet(self._connection)
+                self._begin_epoch()
+                return
+            self.emit(RoundTrip(self.now() - sent))
+            for reply in replies:
+                if account := self.accounts.get(reply.statement.scope):
+                    account.on_reply(reply, sent)
+        for account in accounts:
+            self._forget_empty(account)
+
+    def _begin_epoch(self) -> None:
+        for account in self.accounts.values():
+            account.on_new_epoch()
+        self._say_all()
 
     async def _listen(self) -> None:
         """Listen for grants that calls of other nodes have caused."""
@@ -158,21 +339,51 @@ class Session:
     def _on_message(self, payload: bytes | None) -> None:
         if payload is None:  # subscribed, maybe anew: earlier notifications were missed
             self._subscribed = True
-            self.ledger.say_all()
+            self._say_all()
+            return
+        message = Notification.read(payload)
+        if message is None:
+            self.emit(UnknownNotification())
+        elif message.kind == "changed":
+            for account in self.accounts.values():
+                account.stop_turns()
+            self._say_all()
         else:
-            self.ledger.hear(payload)
+            self._on_notification(message)
+
+    def _on_notification(self, message: Notification) -> None:
+        if account := self.accounts.get(message.scope):
+            if message.kind == "granted":
+                account.on_granted(message.term, message.granted)
+            elif message.kind == "retry":
+                self.retry(account, message.retry_in)
+            else:
+                account.on_backoff()
+
+    async def _connect(self, give_up: tuple[type[Exception], ...] = ()) -> bool:
+        """Reach the server and join its epoch. Returns whether it is another one than before."""
+        failures = 0
+        while True:
+            self._connection = await self._server.reach(self._log_unavailable, give_up)
+            try:
+                return await self._store.meet(self._connection)
+            except (ServerUnreachableError, ServerRefusedError) as error:
+                await self._connection.close()
+                if isinstance(error, give_up):
+                    raise
+                self._log_unavailable(error)
+                await asyncio.sleep(retry_delay(failures))
+                failures += 1
 
     async def _reconnect(self) -> None:
         before = self._connection.state.run_id
-        self._connection = await self._server.reach(self._log_unavailable)
-        self._store.meet(self._connection)
-        self._emit(Reconnected())
+        if await self._connect():
+            self._begin_epoch()
+        self.emit(Reconnected())
         if self._subscription is not None and self._connection.state.run_id != before:
             await self._subscription.close()  # it may be at a server that is in use no more
 
     def _log_unavailable(self, error: Exception) -> None:
-        if self._loop.time() - self._logged_at >= LOG_INTERVAL_S:
-            self._logged_at = self._loop.time()
-            logger.warning(
-                "%s. No permit is granted until it can be used again; %s.", error, self.ledger
-            )
+        if self.now() - self._logged_at >= LOG_INTERVAL_S:
+            self._logged_at = self.now()
+            logger.warning("%s. No permit is granted until it can be used again; %s.", error, self)

@@ -18,7 +18,12 @@ from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
 LUA = files("semaphore_middleware.frontier") / "lua"
-SCRIPTS = ("sync", "idle", "leave", "end")  # each is sent with common.lua in front of it
+SCRIPTS = ("sync", "idle", "leave", "end")  # each with common.lua in front of it
+
+
+def script(name: str) -> str:
+    """The source of a script, as it is sent to the server."""
+    return "".join((LUA / f"{file}.lua").read_text("utf-8") for file in ("common", name))
 
 
 def node_name(settings: Mapping[str, Any]) -> str:
@@ -163,11 +168,7 @@ class CrawlClient:
         self.node = f"{node}:{self._process_id}"
         self._numbers = itertools.count(1)
         self.channel = self.key("notifications")
-        common = (LUA / "common.lua").read_text("utf-8")
-        self._scripts = {
-            script: server.register_script(common + (LUA / f"{script}.lua").read_text("utf-8"))
-            for script in SCRIPTS
-        }
+        self._scripts = {name: server.register_script(script(name)) for name in SCRIPTS}
 
     def key(self, part: str) -> bytes:
         """The name of one of the crawl's keys."""

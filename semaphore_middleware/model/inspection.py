@@ -1,4 +1,4 @@
-"""A scope as `inspect` shows it: its limit, its holders, its waiters. Times are in seconds."""
+"""A scope as `inspect` shows it: its limit, and the nodes there. Times are in seconds."""
 
 from __future__ import annotations
 
@@ -7,28 +7,25 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A permit as `inspect` shows it, held or waited for. Times are in seconds.
+    """A node at a scope, as `inspect` shows it. Times are in seconds.
 
-    It is a lease (C. Gray and D. Cheriton, Leases: An Efficient Fault-Tolerant Mechanism for
-    Distributed File Cache Consistency, 1989): a node that does not renew it in time has lost it.
+    Its permits are one lease (C. Gray and D. Cheriton, Leases: An Efficient Fault-Tolerant
+    Mechanism for Distributed File Cache Consistency, 1989): a node that does not renew it in time
+    has lost them.
     """
 
-    id: str
-    """The node's name, a colon, and a number of the node's choosing."""
-    age: float
-    """Since it was granted; of a waiter, since it asked."""
+    node: str
+    """The node's name."""
+    held: int
+    """Permits that it holds."""
+    waiting: int
+    """Requests of it that wait for a permit."""
+    oldest: float
+    """For how long its oldest request holds a permit; 0: none does."""
+    longest_wait: float
+    """For how long its oldest request waits for a permit; 0: none does."""
     lease_left: float
-    """Until the node loses it, unless it renews it."""
-
-    @property
-    def node(self) -> str:
-        """The name of the node that holds it or waits for it."""
-        return self.id.rpartition(":")[0]
-
-    @property
-    def number(self) -> int:
-        """Of the permit, on its node."""
-        return int(self.id.rpartition(":")[2])
+    """Until the node loses its permits and its place, unless it renews them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +39,18 @@ class Inspection:
     """Its name; usually a host."""
     limit: int | None
     """How many may hold a permit now; None while the scope is idle, and no operator has set one."""
-    holders: tuple[Member, ...]
-    """In the order in which their leases end."""
-    waiters: tuple[Member, ...]
-    """In the order of the queue."""
+    members: tuple[Member, ...]
+    """The nodes that hold permits or wait: those that wait first, in the order of the queue."""
     limit_max: int | None = None
     """The most that `limit` may grow to; above `limit` only where that adapts to the site."""
     delay: float = 0.0
     """Seconds from one start to the next; 0: none."""
+    rate: str | None = None
+    """Starts per s, m, h or d, as in "60/m"; None: no rate."""
+    burst: int = 1
+    """How many may start at once after a pause, at that rate."""
     next_start: float = 0.0
-    """Seconds until the delay allows the next start."""
+    """Seconds until delay and rate allow the next start."""
     backoff_left: float = 0.0
     """Seconds for which nothing starts, because the site refused a request; 0: none."""
     backoff_last: float = 0.0
@@ -60,9 +59,18 @@ class Inspection:
     """Whether an operator lets nothing start."""
     set_by: str | None = None
     """Which operator has set a rule on the server; None: the nodes' settings hold."""
-    grants: int = 0
-    """Permits granted since the scope was last idle."""
+    started: int = 0
+    """Requests that got a permit since the scope was last idle."""
+
+    @property
+    def held(self) -> int:
+        """Permits that are held, on all nodes."""
+        return sum(member.held for member in self.members)
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait for a permit, on all nodes."""
+        return sum(member.waiting for member in self.members)
 
     def __str__(self) -> str:
-        limit = self.limit or "-"
-        return f"{self.scope}: {len(self.holders)}/{limit} held, {len(self.waiters)} waiting"
+        return f"{self.scope}: {self.held}/{self.limit or '-'} held, {self.waiting} waiting"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -10,17 +11,30 @@ from typing import Any
 from semaphore_middleware.errors import SettingsError
 from semaphore_middleware.model.hosts import normal_host, parse_name
 from semaphore_middleware.model.validation import (
+    LONGEST_S,
     check_integer,
     check_number,
     check_truth,
     not_allowed,
 )
 
+UNITS_S: Mapping[str, float] = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+"""The units of a rate, shortest first, in seconds."""
+SHORTEST_INTERVAL_S = 1e-6
+BURST_MAX = 10**6
+
+ALLOWED_RATE = (
+    "a number per s, m, h or d, like '60/m', at most 1e6 per second and at least 1 in 1e9 seconds"
+)
 ALLOWED_LIMIT = (
     "an integer >= 1, None for no limit, or a dict with any of "
-    "'concurrency' (an integer >= 1 or None), 'delay' (0 to 1e9 seconds), 'jitter' (0 to 1) and "
-    "'adaptive' (True or False)"
+    "'concurrency' (an integer >= 1 or None), 'delay' (0 to 1e9 seconds), 'jitter' (0 to 1), "
+    f"'adaptive' (True or False), 'rate' ({ALLOWED_RATE}; or None) and "
+    "'burst' (an integer 1 to 1e6, only with a 'rate')"
 )
+
+
+# Parts of a limit --------------------------------------------------------------------------------
 
 
 def check_concurrency(value: Any, where: str) -> int:
@@ -28,18 +42,69 @@ def check_concurrency(value: Any, where: str) -> int:
     return check_integer(value, where, least=1, allowed=ALLOWED_LIMIT)
 
 
+def parse_rate(text: Any, where: str, *, allowed: str = ALLOWED_RATE) -> float:
+    """The seconds between two starts, on average, at a rate like '60/m'. Raises `SettingsError`."""
+    written = re.fullmatch(r"([0-9.eE+-]+)/([smhd])", text) if isinstance(text, str) else None
+    if written is None:
+        raise not_allowed(text, where, allowed)
+    number, unit = written.groups()
+    try:
+        interval_s = UNITS_S[unit] / float(number)
+    except (ValueError, ZeroDivisionError):
+        raise not_allowed(text, where, allowed) from None
+    if not SHORTEST_INTERVAL_S <= interval_s <= LONGEST_S:
+        raise not_allowed(text, where, allowed)
+    return interval_s
+
+
+def rate_text(interval_s: float) -> str:
+    """The rate with these seconds between two starts, as `parse_rate` reads it.
+
+    Its unit is the shortest in which the number is whole; else the shortest in which it is not
+    below 1; else a day.
+    """
+    numbers = {unit: length_s / interval_s for unit, length_s in UNITS_S.items()}
+    for unit, number in numbers.items():
+        whole = round(number)
+        if whole and abs(number - whole) < 1e-9 * whole:  # 60 / (60 / 7) is a little above 7
+            return f"{whole}/{unit}"
+    unit = next((unit for unit, number in numbers.items() if number >= 1), "d")
+    return f"{numbers[unit]:g}/{unit}"
+
+
+def _check_rate(value: Any, where: str) -> str | None:
+    if value is None:
+        return None
+    parse_rate(value, where, allowed=ALLOWED_LIMIT)
+    return str(value)
+
+
+def _check_burst(burst: int, rate: str | None, where: str) -> None:
+    if burst > 1 and rate is None:
+        raise SettingsError(f"{where}: a 'burst' needs a 'rate'; allowed is {ALLOWED_LIMIT}")
+
+
 CHECKS: Mapping[str, Callable[[Any, str], Any]] = {
     "concurrency": check_concurrency,
     "delay": partial(check_number, allowed=ALLOWED_LIMIT),
     "jitter": partial(check_number, most=1, allowed=ALLOWED_LIMIT),
     "adaptive": partial(check_truth, allowed=ALLOWED_LIMIT),
+    "rate": _check_rate,
+    "burst": partial(check_integer, least=1, most=BURST_MAX, allowed=ALLOWED_LIMIT),
 }
 """For each part of a limit, the check of its value."""
 
 
+# Limits ------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """How many requests may run at a site at once, and how far apart they start.
+    """How many requests may run at a site at once, how far apart they start, and at which rate.
+
+    All parts hold together. `rate` and `burst` are those of the generic cell rate algorithm (ITU-T
+    Recommendation I.371, Traffic control and congestion control in B-ISDN, 2004); a delay without
+    jitter is a rate with a burst of 1.
 
     With `adaptive` the limit in force follows the site's answers, up to `concurrency`: it grows by
     addition and falls by multiplication (D.-M. Chiu and R. Jain, Analysis of the Increase and
@@ -58,10 +123,48 @@ class Limit:
     """Share of the delay by which it varies either way: 0 to 1."""
     adaptive: bool = False
     """Whether the limit in force is lower than `concurrency` if the site's answers ask for it."""
+    rate: str | None = None
+    """Starts per s, m, h or d, of all nodes together, like '60/m'; None: no rate."""
+    burst: int = 1
+    """How many may start at once after idle time, at that rate: 1 to 1e6."""
 
     def __post_init__(self) -> None:
         for part, check in CHECKS.items():
             check(getattr(self, part), f"Limit.{part}")
+        _check_burst(self.burst, self.rate, "Limit")
+
+    @property
+    def interval(self) -> float:
+        """Seconds between two starts, on average, at its rate; 0.0 without one."""
+        return 0.0 if self.rate is None else parse_rate(self.rate, "Limit.rate")
+
+    @property
+    def least_gap(self) -> float:
+        """Seconds between two starts, at least: the delay at its shortest."""
+        return self.delay * (1 - self.jitter)
+
+
+def strictest(a: Limit, b: Limit) -> Limit:
+    """The limit under which both hold.
+
+    It has the longest delay, and the longest least gap: one limit may vary its delay, while the
+    other has that of a robots.txt, which is a minimum.
+    """
+    slower = max(a, b, key=lambda limit: (limit.delay, -limit.jitter))
+    least_gap = max(a.least_gap, b.least_gap)
+    is_kept = slower.least_gap >= least_gap
+    rated = [limit for limit in (a, b) if limit.rate is not None]
+    return Limit(
+        concurrency=min(a.concurrency, b.concurrency),
+        delay=slower.delay,
+        jitter=slower.jitter if is_kept else 1 - least_gap / slower.delay,
+        adaptive=a.adaptive or b.adaptive,
+        rate=max(rated, key=lambda limit: limit.interval).rate if rated else None,
+        burst=min((limit.burst for limit in rated), default=1),
+    )
+
+
+# The table ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +202,16 @@ class LimitTable:
 def parse_limit(value: Any, where: str, default: Limit) -> Limit | None:
     """Check one limit as users write it; what a dict leaves out is taken from `default`."""
     parts = parse_parts(value, where)
+    rate = parts.get("rate", default.rate)
+    _check_burst(parts.get("burst", 1), rate, where)
+    if rate is None:
+        parts["burst"] = 1  # the default's goes with its rate
     if parts.get("concurrency", 1) is not None:
         return replace(default, **parts)
-    if parts.get("delay") or parts.get("adaptive"):
+    if parts.get("delay") or parts.get("adaptive") or parts.get("rate"):
         raise SettingsError(
-            f"{where}: a 'delay' or 'adaptive' needs a 'concurrency'; allowed is {ALLOWED_LIMIT}"
+            f"{where}: a 'delay', 'rate' or 'adaptive' needs a 'concurrency'; "
+            f"allowed is {ALLOWED_LIMIT}"
         )
     return None
 
@@ -117,12 +225,15 @@ def parse_parts(value: Any, where: str) -> dict[str, Any]:
     unknown = [key for key in value if key not in CHECKS]
     if unknown:
         raise SettingsError(f"{where}: unknown key {unknown[0]!r}; allowed is {ALLOWED_LIMIT}")
-    return {
+    parts: dict[str, Any] = {
         key: None
         if key == "concurrency" and part is None
         else CHECKS[key](part, f"{where}[{key!r}]")
         for key, part in value.items()
     }
+    if "rate" in parts:
+        _check_burst(parts.get("burst", 1), parts["rate"], where)
+    return parts
 
 
 def parse_limits(
@@ -143,7 +254,9 @@ def parse_limits(
 
 
 def _parse_slots(slots: Mapping[str, Any], default: Limit) -> dict[str, Limit | None]:
-    """`DOWNLOAD_SLOTS` is Scrapy's: its other keys and its old name for jitter are no mistakes."""
+    """`DOWNLOAD_SLOTS` is Scrapy's: it has no rates, and its other keys and its old name for jitter
+    are no mistakes.
+    """
     parsed = {}
     for host, slot in slots.items():
         where = f"DOWNLOAD_SLOTS[{host!r}]"

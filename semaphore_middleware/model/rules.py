@@ -10,7 +10,8 @@ from semaphore_middleware.model.hosts import normal_host, parse_name
 from semaphore_middleware.model.limits import Limit, parse_parts
 
 LIMITLESS = 2**53  # a concurrency that stands for no limit: Lua's numbers count no further
-LIMIT_PARTS = ("concurrency", "delay", "jitter", "adaptive")
+NO_RATE = "none"  # a rate that stands for no rate, whatever the nodes ask for
+LIMIT_PARTS = ("concurrency", "delay", "jitter", "adaptive", "rate", "burst")
 PARTS = ("by", *LIMIT_PARTS, "paused")
 """The parts of a rule besides its name; each is set by itself."""
 
@@ -34,6 +35,10 @@ class Rule:
     """Share of the delay by which it varies either way: 0 to 1."""
     adaptive: bool | None = None
     """Whether the number adapts to the site, up to `concurrency`."""
+    rate: str | None = None
+    """Starts per s, m, h or d, like '60/m'; 'none' stands for no rate."""
+    burst: int | None = None
+    """How many may start at once after idle time, at that rate."""
     paused: bool | None = None
     """True: nothing starts. False: something may, although a pattern that fits is paused."""
 
@@ -70,13 +75,15 @@ class RuleChange:
 
     @classmethod
     def configure(cls, name: str, limit: int | Limit | Mapping[str, Any] | None, by: str) -> Self:
-        """Set a limit, or parts of one."""
+        """Set a limit, or parts of one. A rate of None lifts the rate that the nodes ask for."""
         if isinstance(limit, Limit):
             parts = {part: getattr(limit, part) for part in LIMIT_PARTS}
         else:
             parts = parse_parts(limit, f"the limit of {name!r}")
         if "concurrency" in parts:
             parts["concurrency"] = min(parts["concurrency"] or LIMITLESS, LIMITLESS)
+        if "rate" in parts:
+            parts["rate"] = parts["rate"] or NO_RATE
         return cls(_names(name), {**parts, "by": by})
 
     @classmethod

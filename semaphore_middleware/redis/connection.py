@@ -75,7 +75,7 @@ class Connection:
         Raises `ServerUnreachableError`, or `ServerRefusedError` for a server that is too old, or a
         read-only replica.
         """
-        text, marked_run_id = await self.call([("INFO", "all"), ("GET", STARTED_EMPTY)])
+        text, marked_run_id = await self.call([("INFO",), ("GET", STARTED_EMPTY)])
         if isinstance(text, Exception):
             raise self._explain(text)
         lines = text.decode("utf-8", "replace").splitlines()
@@ -97,13 +97,9 @@ class Connection:
         self.state = ServerState.from_info(info, started_empty)
         return self.state
 
-    async def call(
-        self, commands: Sequence[tuple[Any, ...]], first_apart: bool = False
-    ) -> list[Any]:
+    async def call(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Send all commands, then read all replies. A command's own error is its reply.
 
-        With `first_apart` the first one is sent by itself, so that the server need not do them all
-        before other clients see what it did.
         Raises `ServerUnreachableError` if the connection breaks; what was sent may have been done.
         """
         try:
@@ -112,10 +108,7 @@ class Connection:
             # hiredis packs: redis-py does it in Python, where that is most of a call's cost.
             packed = [pack_command(command) for command in commands]
             async with asyncio.timeout(self._call_timeout):
-                if first_apart and len(packed) > 1:
-                    await self._send(packed[:1])
-                    del packed[0]
-                await self._send(packed)
+                await self._connection.send_packed_command(b"".join(packed), check_health=False)
                 return [await self._read_reply() for _ in commands]
         except (RedisError, OSError) as error:
             await self.close()
@@ -175,9 +168,6 @@ class Connection:
     async def close(self) -> None:
         """Close the connection. May be called at any time, and twice."""
         await self._connection.disconnect(nowait=True)
-
-    async def _send(self, packed: Sequence[bytes]) -> None:
-        await self._connection.send_packed_command(b"".join(packed), check_health=False)
 
     async def _read_reply(self) -> Any:
         try:

@@ -1,31 +1,34 @@
-"""To and from the wire: what a node sends to the scripts, and what it reads from them.
+"""To and from the wire: what a node says to the scripts, and what it hears from them.
 
 No raw reply travels further than this file.
 """
 
 from __future__ import annotations
 
+import json
 import math
-import re
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from struct import Struct
 from typing import Any, Literal, Self
 
 from semaphore_middleware.model.feedback import Backoff, FeedbackSummary
-from semaphore_middleware.model.hosts import encoded
 from semaphore_middleware.model.inspection import Inspection, Member
 from semaphore_middleware.model.lease import STEP
-from semaphore_middleware.model.limits import Limit
+from semaphore_middleware.model.limits import Limit, rate_text
 from semaphore_middleware.model.rules import LIMITLESS, PARTS, Rule
 
-Verb = Literal["acquire", "release", "renew", "report"]
-PERMITS_PER_CALL = 500  # so that no call keeps the server from others for long
-# An epoch is kept for so long after its last use: a wall clock that is set an hour ahead must not
-# expire it, for a node that is new could not tell that from an idle server.
-EPOCH_KEPT_S = 3 * 3600.0
-WORDS = rb"(?:granted \d{1,15}|again \d{1,15} \d{1,15}|quiet \d{1,15}|changed)"
-NOTIFICATION = re.compile(rb"%b(?: %b)*" % (WORDS, WORDS))
+VERSION = "2"
+"""Of the protocol: nodes that speak different ones do not share a server."""
+STATEMENTS_PER_CALL = 100  # so that no call keeps the server from others for long
+
+Status = Literal["ok", "lost", "old", "refused"]
+STATUSES: tuple[Status, ...] = ("ok", "lost", "old", "refused")
+# Numbers travel as doubles: packing costs less than text does, on both sides. See `sync.lua`.
+HEAD_NUMBERS = Struct(">4d")
+STATEMENT_NUMBERS = Struct(">14d")
+REPLY_NUMBERS = Struct(">9d")
 
 
 def milliseconds(seconds: float) -> int:
@@ -33,138 +36,163 @@ def milliseconds(seconds: float) -> int:
     return math.ceil(seconds * 1000)
 
 
-def clock_step_ms(lease: float) -> int:
-    """By how much a bucket's clock may follow the wall clock in one call (see `clock.lua`)."""
-    return milliseconds(STEP * lease)
-
-
-# Permits ----------------------------------------------------------------------------------------
+# Statements -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
-    """A verb, for these permits of this scope. Only their numbers travel, never their names."""
+class Statement:
+    """All that a node has to say of its account with a scope. Times are in seconds.
 
-    verb: Verb
+    `asked`, `returned`, `believed` and `started` count from the account's opening, so a statement
+    may be heard twice, late, or not at all.
+    """
+
     scope: str
     limit: Limit
-    numbers: tuple[int, ...]
+    term: int
+    """Number of the account: the node's own, and only growing."""
+    seq: int
+    """Number of the statement under this term."""
+    asked: int
+    """Permits asked for, less those no longer wanted."""
+    returned: int
+    """Permits given back."""
+    believed: int
+    """Permits granted, as far as the node has heard."""
+    started: int
+    """Requests that got a permit."""
+    held_age: float
+    """For how long its oldest request has held a permit."""
+    wait_age: float
+    """For how long its oldest request has waited for one."""
     feedback: FeedbackSummary | None = None
-    """With the verb "report", which gives back like "release": what the site answered."""
+    """How the site answered the requests whose permits this statement gives back."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The server's reply to an ask. Times are in seconds."""
+    """The server's reply to a statement. Times are in seconds."""
 
-    ask: Ask
-    granted: tuple[int, ...]
-    """Of the node's permits, not only of those asked about."""
-    lost: tuple[int, ...]
+    statement: Statement
+    status: Status
+    """`lost`: the account is gone, though the node believes that it holds permits. `old`: the
+    server knows a higher `term`. `refused`: the statement makes no sense.
+    """
+    term: int
+    granted: int
     available: int
     """Permits of the scope that are free now, less those that are waited for, of all nodes."""
-    retry_in: float | None
-    """Time until asking again is worth it, if only time keeps the first in the queue waiting."""
     limit: int
     """How many may hold a permit of the scope now."""
+    is_counted: bool
+    """True if each start counts or is to be reported, so that no permit is handed on."""
     wants_feedback: bool
     """True if the server wants feedback for ordinary responses too."""
+    retry_in: float | None
+    """Time until asking again is worth it, if only time keeps the first in the queue waiting."""
     backoff: float | None
-    """How long nothing starts at the site from now on, if this ask's feedback was the cause."""
+    """How long nothing starts at the site from now on, if this feedback was the cause."""
 
     @classmethod
-    def read(cls, ask: Ask, reply: Sequence[Any]) -> Self:
-        """From a script's reply for one scope, whose times are in milliseconds."""
-        _, retry_in, available, limit, wants_feedback, backoff, granted, lost = reply
+    def read(cls, statement: Statement, reply: bytes) -> Self:
+        """From the script's reply for one scope, whose times are in milliseconds."""
+        status, term, granted, available, limit, counted, wants, retry_in, backoff = (
+            REPLY_NUMBERS.unpack(reply)
+        )
         return cls(
-            ask,
-            tuple(int(number) for number in granted),
-            tuple(int(number) for number in lost),
-            available,
+            statement,
+            STATUSES[int(status)],
+            int(term),
+            int(granted),
+            int(available),
+            int(limit),
+            counted == 1,
+            wants == 1,
             retry_in / 1000 if retry_in >= 0 else None,
-            limit,
-            bool(wants_feedback),
             backoff / 1000 if backoff >= 0 else None,
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Notification:
-    """A message on a node's channel, or on the one for all nodes."""
+    """A message on a node's channel, or on the one for all nodes (without a scope)."""
 
-    granted: tuple[int, ...] = ()
-    retry_in: tuple[tuple[int, float], ...] = ()
-    """A permit's number, and seconds until asking for it again is worth it."""
-    backoff: tuple[int, ...] = ()
-    """Permits whose site has refused a request since they were granted."""
-    changed: bool = False
-    """An operator has changed a rule, which may let waiting requests start."""
+    kind: Literal["granted", "retry", "backoff", "changed"]
+    """`changed`: an operator has changed a rule, which may let waiting requests start."""
+    scope: str = ""
+    term: int = 0
+    granted: int = 0
+    retry_in: float = 0.0
+    """Seconds until asking again is worth it."""
 
     @classmethod
     def read(cls, payload: bytes) -> Self | None:
         """None if it is not one of ours."""
-        if not NOTIFICATION.fullmatch(payload):
+        try:
+            kind, _, rest = payload.decode("utf-8", "surrogatepass").partition(" ")
+            if kind == "granted":
+                term, granted, scope = rest.split(" ", 2)
+                return cls("granted", scope, _count(term), _count(granted))
+            if kind == "retry":
+                wait, scope = rest.split(" ", 1)
+                return cls("retry", scope, retry_in=_count(wait) / 1000)
+            if kind == "backoff":
+                return cls("backoff", rest)
+            return cls("changed") if kind == "changed" and not rest else None
+        except ValueError:
             return None
-        words = payload.split(b" ")
-        granted: list[int] = []
-        retry_in: list[tuple[int, float]] = []
-        backoff: list[int] = []
-        changed = False
-        while words:
-            word = words.pop(0)
-            if word == b"granted":
-                granted.append(int(words.pop(0)))
-            elif word == b"again":
-                retry_in.append((int(words.pop(0)), int(words.pop(0)) / 1000))
-            elif word == b"quiet":
-                backoff.append(int(words.pop(0)))
-            else:
-                changed = True
-        return cls(tuple(granted), tuple(retry_in), tuple(backoff), changed)
 
 
-def asks(verb: Verb, permits: Iterable[tuple[int, str, Limit]]) -> list[Ask]:
-    """One ask a scope (and limit: it may have changed), in the order of the permits."""
-    numbers: dict[tuple[str, Limit], list[int]] = defaultdict(list)
-    for number, scope, limit in permits:
-        numbers[scope, limit].append(number)
-    return [Ask(verb, scope, limit, tuple(group)) for (scope, limit), group in numbers.items()]
+def _count(text: str) -> int:
+    if len(text) > 16 or not (text.isascii() and text.isdigit()):
+        raise ValueError(text)
+    return int(text)
 
 
-def batches(asks: Sequence[Ask]) -> Iterator[list[Ask]]:
-    """Cut the asks into calls: of one verb each, none too long, in the same order."""
-    batch: list[Ask] = []
-    size = 0
-    for ask in asks:
-        for start in range(0, len(ask.numbers), PERMITS_PER_CALL):
-            numbers = ask.numbers[start : start + PERMITS_PER_CALL]
-            if batch and (batch[0].verb != ask.verb or size + len(numbers) > PERMITS_PER_CALL):
-                yield batch
-                batch, size = [], 0
-            # Feedback counts once, however many calls its permits need.
-            feedback = ask.feedback if start == 0 else None
-            batch.append(Ask(ask.verb, ask.scope, ask.limit, numbers, feedback))
-            size += len(numbers)
-    if batch:
-        yield batch
+def batches(statements: Sequence[Statement]) -> Iterator[Sequence[Statement]]:
+    """Cut the statements into calls, none too long, in the same order."""
+    for start in range(0, len(statements), STATEMENTS_PER_CALL):
+        yield statements[start : start + STATEMENTS_PER_CALL]
 
 
-def pack_ask(ask: Ask, backoff: Backoff) -> tuple[Any, ...]:
-    """An ask as the scripts take it (see `prelude.lua`)."""
-    limit, concurrency = ask.limit, min(ask.limit.concurrency, LIMITLESS)
+def pack_head(lease: float, random_number: float = 0.0, evicted: int | None = None) -> bytes:
+    """What each call begins with (see `clock.lua`)."""
+    kept = -1 if evicted is None else evicted
+    return HEAD_NUMBERS.pack(1000 * lease, 1000 * STEP * lease, random_number, kept)
+
+
+def pack_statement(statement: Statement, backoff: Backoff) -> bytes:
+    """A statement as the script takes it (see `sync.lua`)."""
+    numbers = STATEMENT_NUMBERS.pack(
+        statement.term,
+        statement.seq,
+        statement.asked,
+        statement.returned,
+        statement.believed,
+        statement.started,
+        int(1000 * statement.held_age),
+        int(1000 * statement.wait_age),
+        *pack_limit(statement.limit),
+    )
+    feedback = statement.feedback
+    return numbers + pack_feedback(feedback, backoff) if feedback else numbers
+
+
+@lru_cache(maxsize=512)
+def pack_limit(limit: Limit) -> tuple[float, ...]:
+    """A limit as the script takes it."""
     return (
-        concurrency,
+        min(limit.concurrency, LIMITLESS),
         milliseconds(limit.delay),
         limit.jitter,
-        int(limit.adaptive),
-        pack_feedback(ask.feedback, backoff) if ask.feedback else b"",
-        len(ask.numbers),
-        *ask.numbers,
+        limit.adaptive,
+        1000 * limit.interval,
+        limit.burst,
     )
 
 
 def pack_feedback(feedback: FeedbackSummary, backoff: Backoff) -> bytes:
-    """Feedback as the scripts take it (see `answers.lua`)."""
+    """Feedback as the script takes it (see `feedback.lua`)."""
     return b"%d %.4f %d %d %d %d %d %d %d" % (
         feedback.good,
         feedback.latency,
@@ -183,67 +211,47 @@ def pack_feedback(feedback: FeedbackSummary, backoff: Backoff) -> bytes:
 
 def read_inspection(scope: str, reply: Sequence[Any]) -> Inspection:
     """A scope from the reply of the script `inspect`, whose times are in milliseconds."""
-    limit, limit_max, delay, next_start, left, last, paused, set_by, grants, *rest = reply
-    holders, waiters = rest
+    limit, limit_max, delay, interval, burst, next_start, left, last, *rest = reply
+    paused, set_by, started, members = rest
+    interval_s = float(interval) / 1000
+    # A rule's limit comes from the server's JSON, which rounds 2**53 up.
     return Inspection(
         scope,
-        limit or None,
-        tuple(_read_member(*holder) for holder in holders),
-        tuple(_read_member(*waiter) for waiter in waiters),
-        limit_max or None,
+        min(limit, LIMITLESS) or None,
+        tuple(_read_member(*member) for member in members),
+        min(limit_max, LIMITLESS) or None,
         delay / 1000,
+        rate_text(interval_s) if interval_s else None,
+        burst,
         next_start / 1000,
         left / 1000,
         last / 1000,
         bool(paused),
         set_by.decode("utf-8", "replace") or None,
-        grants,
+        started,
     )
 
 
-def _read_member(id: bytes, age: int, lease_left: int) -> Member:
-    return Member(id.decode("utf-8", "surrogatepass"), age / 1000, lease_left / 1000)
+def _read_member(
+    node: bytes, held: int, waiting: int, held_age: int, wait_age: int, lease_left: int
+) -> Member:
+    name = node.decode("utf-8", "surrogatepass")
+    return Member(name, held, waiting, held_age / 1000, wait_age / 1000, lease_left / 1000)
 
 
 # Rules ------------------------------------------------------------------------------------------
 
-# A bucket's rules key is a hash with a field "<part>:<name>" for each part of each rule.
-READ_PART: Mapping[str, Callable[[bytes], Any]] = {
-    "by": lambda value: value.decode("utf-8", "replace"),
-    "concurrency": int,
-    "delay": lambda value: int(value) / 1000,
-    "jitter": float,
-    "adaptive": lambda value: value == b"1",
-    "paused": lambda value: value == b"1",
-}
+
+def pack_parts(parts: Mapping[str, Any]) -> bytes:
+    """Parts of a rule as the server keeps them: a JSON object."""
+    return json.dumps(parts, default=str).encode()
 
 
-def rule_fields(name: str, parts: Iterable[str] = PARTS) -> list[bytes]:
-    """The fields of some parts of the rule for one name."""
-    return [encoded(f"{part}:{name}") for part in parts]
-
-
-def rule_values(name: str, parts: Mapping[str, Any]) -> list[bytes]:
-    """Fields and values, one after another, that set these parts of the rule for one name."""
-    values: list[bytes] = []
-    for part, value in parts.items():
-        number = milliseconds(value) if part == "delay" else value
-        values += (*rule_fields(name, [part]), encoded(value if part == "by" else str(+number)))
-    return values
-
-
-def read_rule(name: str, values: Sequence[bytes | None]) -> Rule | None:
-    """The rule for one name from the values of all its fields; None if there is none of them."""
-    found = zip(PARTS, values, strict=True)
-    parts = {part: READ_PART[part](value) for part, value in found if value is not None}
-    return Rule(**{"by": "", "name": name, **parts}) if parts else None
-
-
-def read_rules(fields: Mapping[bytes, bytes]) -> list[Rule]:
-    """All rules of one bucket."""
-    rules: dict[str, dict[str, Any]] = {}
-    for field, value in fields.items():
-        part, _, name = field.decode("utf-8", "surrogatepass").partition(":")
-        if part in READ_PART:
-            rules.setdefault(name, {"by": "", "name": name})[part] = READ_PART[part](value)
-    return [Rule(**rule) for rule in rules.values()]
+def read_rule(name: str, text: bytes) -> Rule:
+    """The rule for one name."""
+    parts = {part: value for part, value in json.loads(text).items() if part in PARTS}
+    if "concurrency" in parts:  # the server's JSON knows no integers
+        parts["concurrency"] = min(int(parts["concurrency"]), LIMITLESS)
+    if "burst" in parts:
+        parts["burst"] = int(parts["burst"])
+    return Rule(**{"by": "", "name": name, **parts})

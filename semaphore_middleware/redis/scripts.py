@@ -12,37 +12,30 @@ from redis.exceptions import NoScriptError
 
 from semaphore_middleware.redis.connection import Connection
 
-CLOCK = ("shared/clock",)
-RULES = (*CLOCK, "shared/site")
-GRANTING = (*CLOCK, *(f"shared/{part}" for part in ("prelude", "site", "scope", "line", "promote")))
-
-VERBS = ("acquire", "release", "renew", "report")
+SCOPES = tuple(
+    f"shared/{part}" for part in ("clock", "accounts", "learned", "scope", "limit", "promote")
+)
 SCRIPTS = {  # each with its files, in their order
-    "begin_epoch": (*CLOCK, "begin_epoch"),
-    "inspect": (*RULES, "inspect"),
-    "forgive": (*CLOCK, "forgive"),
-    "acquire": (*GRANTING, "acquire"),
-    "release": (*GRANTING, "release"),
-    "renew": (*GRANTING, "renew"),
-    "report": (*GRANTING, "shared/adaptive", "shared/answers", "report"),
+    "begin_epoch": ("shared/clock", "begin_epoch"),
+    "sync": (*SCOPES, "shared/feedback", "sync"),
+    "inspect": (*SCOPES, "inspect"),
+    "evict": (*SCOPES, "evict"),
+    "change_rule": ("change_rule",),
+    "clear_backoff": ("shared/learned", "clear_backoff"),
 }
 
 
-async def evaluate(
-    connection: Connection, calls: Sequence[tuple[Any, ...]], first_apart: bool = False
-) -> list[Any]:
+async def evaluate(connection: Connection, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
     """Run scripts in one round trip. A call is a script's name, how many keys, the keys and the
     arguments. Loads the scripts that the server does not have.
 
-    `first_apart`: see `Connection.call`. Raises `ServerUnreachableError`.
+    Raises `ServerUnreachableError`.
     """
     commands = [("EVALSHA", sha1_of(name), *rest) for name, *rest in calls]
-    replies = await connection.call(commands, first_apart)
+    replies = await connection.call(commands)
     missing = [i for i, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
     if missing:
         names = {calls[i][0] for i in missing}
-        if not names.isdisjoint(VERBS):
-            names.update(VERBS)  # all at once: a later call's script must not be the only one there
         await connection.call([("SCRIPT", "LOAD", script(name)) for name in names])
         # All from the first one on: their order counts, and each can be sent twice.
         replies[missing[0] :] = await connection.call(commands[missing[0] :])

@@ -1,9 +1,8 @@
-"""One node's calls to the scripts: asks in, replies out."""
+"""One node's calls to the scripts: statements in, replies out."""
 
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,30 +11,25 @@ from semaphore_middleware.model.hosts import encoded
 from semaphore_middleware.redis.connection import Connection
 from semaphore_middleware.redis.keys import Keys
 from semaphore_middleware.redis.protocol import (
-    EPOCH_KEPT_S,
-    Ask,
     Reply,
+    Statement,
     batches,
-    clock_step_ms,
-    milliseconds,
-    pack_ask,
+    pack_head,
+    pack_statement,
 )
 from semaphore_middleware.redis.recovery import Recovery
 from semaphore_middleware.redis.scripts import evaluate
 
 
 class Store:
-    """One node's calls to the scripts.
-
-    Without `recovery` it does nothing for scopes of an unknown epoch: nobody holds their permits.
-    """
+    """One node's calls to the scripts."""
 
     def __init__(
         self,
         keys: Keys,
         node: str,
         lease: float,
-        recovery: Recovery | None = None,
+        recovery: Recovery,
         backoff: Backoff = Backoff(),  # noqa: B008 - it is frozen
     ) -> None:
         self._keys = keys
@@ -43,61 +37,51 @@ class Store:
         self._lease = lease
         self._recovery = recovery
         self._backoff = backoff
-
-    @property
-    def channels(self) -> tuple[bytes, bytes]:
-        """The channel on which this node is notified of grants that another node's call has caused,
-        and the one on which all nodes are notified of changed rules.
+        self.channels = (keys.channel(node), keys.changes)
+        """The channel on which this node is notified of what other nodes' calls have caused, and
+        the one on which all nodes are notified of changed rules.
         """
-        return self._keys.grants + self._node, self._keys.changes
 
-    def meet(self, connection: Connection) -> None:
-        """Take note of a new connection, before it is used."""
-        if self._recovery is not None:
-            self._recovery.note_state(connection)
+    async def meet(self, connection: Connection) -> bool:
+        """Join the server's epoch over a new connection. Returns whether it is another one.
 
-    async def run(
-        self, connection: Connection, asks: Sequence[Ask], first_apart: bool = False
-    ) -> list[Reply]:
-        """Send all asks in one go, in their order, and read all replies.
-
-        `first_apart`: somebody waits for what the first call, a release as a rule, sets free.
-        Raises `ServerUnreachableError`; every ask can then be sent again without harm.
+        Raises `ServerUnreachableError`, `ServerRefusedError`.
         """
-        replies: list[Reply] = []
-        while asks:
-            calls = list(batches(asks))
-            packed = [self._pack(connection, call) for call in calls]
-            results = await evaluate(connection, packed, first_apart)
-            unknown: list[Ask] = []
-            now = time.monotonic()
-            for call, per_scope in zip(calls, results, strict=True):
-                for ask, result in zip(call, per_scope, strict=True):
-                    if result[0] != b"ok":
-                        unknown.append(ask)
-                        continue
-                    replies.append(Reply.read(ask, result))
-                    if self._recovery is not None:
-                        self._recovery.note_known(self._keys.of(ask.scope).epoch, now)
-            if unknown and self._recovery is not None:
-                epochs = {self._keys.of(ask.scope).epoch for ask in unknown}
-                await self._recovery.begin_epochs(connection, epochs)
-            asks = unknown if self._recovery is not None else ()
-        return replies
+        return await self._recovery.join_epoch(connection)
 
-    def _pack(self, connection: Connection, batch: Sequence[Ask]) -> tuple[Any, ...]:
-        keys: list[bytes] = []
-        arguments: list[Any] = [
-            self._keys.grants,
-            self._node,
-            connection.state.run_id,
-            int(connection.state.evicts),
-            milliseconds(self._lease),
-            clock_step_ms(self._lease),
-            milliseconds(EPOCH_KEPT_S),
-            random.random(),
+    async def has_new_epoch(self, connection: Connection) -> bool:
+        """Look whether the server is still in the life that this node knows, and join its epoch.
+
+        Raises `ServerUnreachableError`, `ServerRefusedError`.
+        """
+        await connection.read_state()
+        if self._recovery.is_same_life(connection):
+            return False
+        return await self._recovery.join_epoch(connection)
+
+    async def sync(
+        self, connection: Connection, statements: Sequence[Statement]
+    ) -> list[Reply] | None:
+        """Send all statements in one go, in their order, and read all replies; None if the server
+        is in another epoch, of which nothing was done.
+
+        Raises `ServerUnreachableError`; every statement can then be sent again without harm.
+        """
+        calls = list(batches(statements))
+        results = await evaluate(connection, [self._pack(connection, call) for call in calls])
+        if any(result == [b"epoch"] for result in results):
+            return None
+        return [
+            Reply.read(statement, reply)
+            for call, result in zip(calls, results, strict=True)
+            for statement, reply in zip(call, result, strict=True)
         ]
-        for ask in batch:
-            keys += self._keys.of(ask.scope)
-            arguments += pack_ask(ask, self._backoff)
-        return (batch[0].verb, len(keys), *keys, *arguments)
+
+    def _pack(self, connection: Connection, call: Sequence[Statement]) -> tuple[Any, ...]:
+        keys: list[bytes] = [self._keys.epoch, self._keys.rules]
+        head = pack_head(self._lease, random.random(), connection.state.evicted)
+        arguments = [head, self._node, self._recovery.epoch]
+        for statement in call:
+            keys += self._keys.of(statement.scope)
+            arguments.append(pack_statement(statement, self._backoff))
+        return ("sync", len(keys), *keys, *arguments)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ from scrapy.downloadermiddlewares.robotstxt import RobotsTxtMiddleware as Scrapy
 from scrapy.utils.httpobj import urlparse_cached
 
 from semaphore_middleware.core.observer import Event
-from semaphore_middleware.model.limits import Limit
+from semaphore_middleware.model.limits import Limit, strictest
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -84,7 +84,7 @@ class CrawlDelays:
         """
         if self._delays_s:
             delay = self._delays_s.get(urlparse_cached(request).netloc)
-            if delay and delay > limit.delay * (1 - limit.jitter):
+            if delay and delay > limit.least_gap:
                 return _with_delay(limit, delay)
         return limit
 
@@ -92,8 +92,7 @@ class CrawlDelays:
 @lru_cache(maxsize=1024)
 def _with_delay(limit: Limit, delay: float) -> Limit:
     """The limit with the longer of both delays, and so much jitter that it stays above `delay`."""
-    longest = max(limit.delay, delay)
-    return replace(limit, delay=longest, jitter=1 - delay / longest)
+    return strictest(limit, Limit(limit.concurrency, delay))
 
 
 def _delay_in(robotparser: RobotParser, agent: str | bytes) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from scrapy.utils.httpobj import urlparse_cached
@@ -13,18 +14,23 @@ from semaphore_middleware.model.hosts import normal_host
 if TYPE_CHECKING:
     from scrapy import Request
 
+HOSTS_REMEMBERED = 1024  # whose scopes need not be found anew, several times for each request
+
 
 def scope_finder(kind: str) -> Callable[[Request], str | None]:
     """The function that finds a request's scope, for a value of `SEMAPHORE_SCOPE`.
 
     It returns None for a request that needs no permit.
     """
-    name_of = _registered_domain_finder() if kind == "registered_domain" else normal_host
+    name_of = lru_cache(HOSTS_REMEMBERED)(
+        _registered_domain_finder() if kind == "registered_domain" else normal_host
+    )
 
     def scope_of(request: Request) -> str | None:
-        if request.meta.get("semaphore_skip"):
+        meta = request.meta
+        if meta.get("semaphore_skip"):
             return None
-        scope = request.meta.get("semaphore_scope")
+        scope = meta.get("semaphore_scope")
         if scope is not None:
             if not isinstance(scope, str):
                 raise SettingsError(f"meta['semaphore_scope'] = {scope!r}: allowed is a text")

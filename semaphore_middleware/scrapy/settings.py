@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from semaphore_middleware.core.semaphore import default_node
 from semaphore_middleware.errors import SettingsError
 from semaphore_middleware.model.feedback import Backoff
+from semaphore_middleware.model.lease import TURN
 from semaphore_middleware.model.limits import Limit, LimitTable, parse_limits
 from semaphore_middleware.model.validation import (
     check_choice,
@@ -84,6 +85,12 @@ def _seconds(least: float | str) -> Check:
     return check
 
 
+def _turn(value: Any, where: str, settings: BaseSettings) -> float:
+    longest = _longest_turn(settings)
+    allowed = f"a number >= 0 and <= {longest:g} ({TURN} of SEMAPHORE_LEASE)"
+    return check_number(value, where, most=longest, allowed=allowed, text=True)
+
+
 def _optional(check: Check) -> Check:
     """The same check, which also allows None."""
     return lambda value, where, settings: None if value is None else check(value, where, settings)
@@ -146,9 +153,14 @@ def _value_of(name: str, settings: BaseSettings) -> Any:
     return SETTINGS[name].read(settings)
 
 
+def _longest_turn(settings: BaseSettings) -> float:
+    return round(TURN * float(_value_of("SEMAPHORE_LEASE", settings)), 6)
+
+
 LEASE = Derived("the lease", lambda settings: _value_of("SEMAPHORE_LEASE", settings))
 HOST_AND_PID = Derived("host and process id", lambda _: default_node())
 ROBOTSTXT = Derived("`ROBOTSTXT_OBEY`", lambda settings: settings.getbool("ROBOTSTXT_OBEY"))
+SHORT_TURN = Derived("`0.1`", lambda settings: min(0.1, _longest_turn(settings)))
 MAX = Derived("`300.0`", lambda s: max(300.0, _value_of("SEMAPHORE_BACKOFF_START", s)))
 
 _ROWS = (
@@ -157,6 +169,7 @@ _ROWS = (
     Setting("SEMAPHORE_LIMITS", {}, _dict, "hosts' limits, where not the default"),
     Setting("SEMAPHORE_SCOPE", "host", _scope, "which requests share a semaphore", EMPTY),
     Setting("SEMAPHORE_LEASE", 15.0, _seconds(0.1), "seconds that a permit outlives its node"),
+    Setting("SEMAPHORE_TURN", SHORT_TURN, _turn, "seconds for which a node hands a permit on"),
     Setting("SEMAPHORE_ACQUIRE_TIMEOUT", None, _optional(_seconds(0.001)), "most seconds to wait"),
     Setting("SEMAPHORE_RECOVERY_WAIT", LEASE, _seconds(0.0), "seconds without grants after a loss"),
     Setting("SEMAPHORE_PREFIX", "semaphore", _prefix, "first part of every key and channel"),
@@ -188,6 +201,7 @@ class SemaphoreSettings:
     """From `SEMAPHORE_LIMITS` and Scrapy's own settings."""
     scope: str
     lease: float
+    turn: float
     acquire_timeout: float | None
     recovery_wait: float
     prefix: str

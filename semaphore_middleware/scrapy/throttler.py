@@ -81,6 +81,7 @@ class Throttler:
             self.url,
             node=settings.node,
             lease=settings.lease,
+            turn=settings.turn,
             recovery_wait=settings.recovery_wait,
             prefix=settings.prefix,
             backoff=settings.backoff,
@@ -160,6 +161,7 @@ class Throttler:
                 raise
             if has_place and not permit.withdrawn:
                 return permit
+            permit.turn_end = 0.0  # it goes to other nodes, not to the next request here
             permit.release()
             if has_place:  # meanwhile the site has refused a request: wait for its backoff
                 self.local_concurrency.release()

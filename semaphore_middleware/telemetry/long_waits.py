@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections import Counter
 from collections.abc import Iterator
 
 from semaphore_middleware.core.observer import Event, Observer, PermitWaiting
@@ -97,7 +96,7 @@ def explanation(seen: Inspection, longest: float, here: int) -> str:
     return " ".join(
         (
             f"{seen.scope}: a request has waited {longest:.0f} s for a permit.",
-            f"On all nodes {len(seen.waiters)} wait for one, on this node {here}.",
+            f"On all nodes {seen.waiting} wait for one, on this node {here}.",
             _limit(seen),
             _holders(seen),
             *_reasons(seen),
@@ -115,16 +114,17 @@ def _limit(seen: Inspection) -> str:
 
 
 def _holders(seen: Inspection) -> str:
-    if not seen.holders:
+    holders = [member for member in seen.members if member.held]
+    if not holders:
         return "Nobody holds a permit."
-    by_node = Counter(holder.node for holder in seen.holders).most_common()
-    named = [f"{node} ({count})" for node, count in by_node[:NAMED_HOLDERS_MAX]]
-    if len(by_node) > NAMED_HOLDERS_MAX:
-        named.append(f"{len(by_node) - NAMED_HOLDERS_MAX} more nodes")
-    oldest = max(seen.holders, key=lambda holder: holder.age)
+    holders.sort(key=lambda member: -member.held)
+    named = [f"{member.node} ({member.held})" for member in holders[:NAMED_HOLDERS_MAX]]
+    if len(holders) > NAMED_HOLDERS_MAX:
+        named.append(f"{len(holders) - NAMED_HOLDERS_MAX} more nodes")
+    first = max(holders, key=lambda member: member.oldest)
     return (
-        f"{len(seen.holders)} held by {', '.join(named)}; "
-        f"the oldest for {oldest.age:.0f} s by {oldest.node}."
+        f"{seen.held} held by {', '.join(named)}; "
+        f"the oldest for {first.oldest:.0f} s by {first.node}."
     )
 
 
@@ -137,8 +137,10 @@ def _reasons(seen: Inspection) -> Iterator[str]:
         yield f"The site refused a request, so nothing starts there for another {left}."
     if seen.delay:
         yield f"Requests start {seen.delay:.3g} s apart."
-    free = seen.limit is not None and len(seen.holders) < seen.limit
-    if free and not (seen.paused or seen.backoff_left or seen.delay):
+    if seen.rate:
+        yield f"Requests start at a rate of at most {seen.rate}."
+    free = seen.limit is not None and seen.held < seen.limit
+    if free and not (seen.paused or seen.backoff_left or seen.delay or seen.rate):
         yield (
             "Permits are free, so its turn is now; or the server has lost its data, and waits "
             "until all that were granted before are over."

@@ -37,6 +37,7 @@ from semaphore_middleware.core.observer import (
     PermitLost,
     Reconnected,
     RoundTrip,
+    StatementRefused,
     StoreLost,
 )
 from semaphore_middleware.core.permit import Stage
@@ -65,19 +66,24 @@ COUNTERS: dict[type[Event], tuple[str, str]] = {  # of events: name and meaning
     AcquireTimedOut: ("semaphore_timeouts", "Requests that waited longer than they may."),
     Reconnected: ("semaphore_reconnects", "Connections to the server that were lost."),
     StoreLost: ("semaphore_store_losses", "Times the server was new or had lost its data."),
+    StatementRefused: (
+        "semaphore_refused_statements",
+        "Statements of this node that the server could make no sense of.",
+    ),
 }
 
 
 class Series:
     """The series of one scope, or of all the others together."""
 
-    __slots__ = ("granted", "held", "name", "waiting", "waits")
+    __slots__ = ("granted", "handed_on", "held", "name", "waiting", "waits")
 
     def __init__(self, metrics: ScopeMetrics, name: str) -> None:
         self.name = name
         self.held = metrics.held.labels(name)
         self.waiting = metrics.waiting.labels(name)
         self.granted = metrics.granted.labels(name)
+        self.handed_on = metrics.handed_on.labels(name)
         self.waits = metrics.waits.labels(name)
 
 
@@ -110,6 +116,11 @@ class ScopeMetrics:
         )
         self.granted = Counter(
             "semaphore_permits_granted", "Permits that requests of this node got.", **options
+        )
+        self.handed_on = Counter(
+            "semaphore_permits_handed_on",
+            "Permits that requests of this node got from its own, without a call.",
+            **options,
         )
         self.waits = Histogram(
             "semaphore_wait_seconds",
@@ -217,6 +228,8 @@ class Metrics(Observer):
         if isinstance(event, PermitGranted):
             series = self._scopes.of(event.permit.scope)
             series.granted.inc()
+            if event.handed_on:
+                series.handed_on.inc()
             series.waits.observe(event.permit.wait)
         elif isinstance(event, RoundTrip):
             self._round_trips.observe(event.seconds)
@@ -229,7 +242,8 @@ class Metrics(Observer):
         setting.result(VISIT_TIMEOUT_S)
         scopes = self._scopes
         for metric in (
-            *(scopes.held, scopes.waiting, scopes.limit, scopes.granted, scopes.waits),
+            *(scopes.held, scopes.waiting, scopes.limit),
+            *(scopes.granted, scopes.handed_on, scopes.waits),
             *self._counters.values(),
             self._round_trips,
             self._node_info,

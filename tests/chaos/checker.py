@@ -204,7 +204,7 @@ def _check_times(verdict: Verdict, events: list[Event]) -> None:
 def _check_the_end(verdict: Verdict, events: list[Event], frozen: list[Span], lease: float) -> None:
     for event in events:
         if event.what == "left" and event.count:
-            verdict.violations.append(f"{event.count} members left on the server: {event.id}")
+            verdict.violations.append(f"{event.count} keys left on the server: {event.id}")
         elif event.what == "problem":
             verdict.violations.append(f"{event.node or 'the run'}: {event.id}")
         elif event.what == "closed":

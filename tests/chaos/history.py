@@ -17,7 +17,7 @@ What = Literal[
     "known",  # a page that must arrive was made known to a node
     "start",
     "end",  # the response was written out, or the connection was seen closed
-    # A node's view. `id` is the permit's number.
+    # A node's view. `id` is a number that the node gave the permit.
     "grant",
     "release",
     "lost",
@@ -30,7 +30,7 @@ What = Literal[
     "woken",
     "recovered",  # full use again: after `seconds`, of `promise`
     "exited",  # as it was told to: `seconds` after its last transfer, with the status `count`
-    "left",  # `count` members were left on the server `id` in the end
+    "left",  # `count` keys were left on the server `id` in the end
     "problem",  # that the run itself saw; `id` says it
 ]
 

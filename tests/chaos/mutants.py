@@ -1,61 +1,88 @@
-"""Mutants: scripts with one thing wrong, which the chaos suite has to catch."""
+"""Mutants: nodes with one thing wrong, in a script or elsewhere, for the chaos suite to catch."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
 
+from semaphore_middleware.core.account import Account
+from semaphore_middleware.core.permit import Permit
 from semaphore_middleware.redis import scripts
 
 Change = tuple[str, str, str]  # in this script, this text, to that text
 
 
-def _client_clock() -> list[Change]:
+def _client_clock() -> Change:
     """Each node believes in its own clock, which is off by up to ten seconds."""
     off = os.getpid() * 7919 % 20_000 - 10_000
     time = "local WALL = time[1] * 1000 + math.floor(time[2] / 1000)"
-    return [("shared/clock", time, f"{time} + {off}")]
+    return "shared/clock", time, f"{time} + {off}"
 
 
-def _notify_without_granting() -> list[Change]:
-    return [("shared/promote", "redis.call('ZADD', scope.held, unpack(members))", "")]
+def _notify_without_granting() -> Change:
+    return "shared/promote", "account.has_changed = true", ""
 
 
-def _the_dead_stay() -> list[Change]:
-    head = "local function drop_the_dead(scope)\n"
-    return [("shared/promote", head, f"{head}  do return end\n")]
+def _the_dead_stay() -> Change:
+    return "shared/promote", "if NOW >= scope.due then close_ended_accounts(scope) end", ""
 
 
-def _acquire_not_idempotent() -> list[Change]:
-    return [("acquire", "if held[i] then", "if false then")]
+def _statement_not_idempotent() -> Change:
+    before = (
+        "scope.held, scope.waiting = scope.held - held_by(own), scope.waiting - waiting_at(own)"
+    )
+    return "sync", before, ""
 
 
-def _epoch_not_checked() -> list[Change]:
-    """A missing epoch is none of another life either."""
-    missing = "if not clock then wall, clock, from, expires = WALL, WALL, 0, 0 end\n  "
-    epoch = "local epoch = {{ known = {} }}"
-    return [("shared/prelude", epoch.format("life == LIFE"), missing + epoch.format("true"))]
+def _epoch_not_checked() -> Change:
+    return "sync", "EPOCH ~= ARGV[3] or ", ""
 
 
-MUTANTS: Mapping[str, Callable[[], list[Change]]] = {
+SCRIPT_MUTANTS: Mapping[str, Callable[[], Change]] = {
     "client clock instead of TIME": _client_clock,
     "notify without granting": _notify_without_granting,
-    "eviction of the dead left out": _the_dead_stay,
-    "acquire not idempotent": _acquire_not_idempotent,
+    "accounts of the dead left open": _the_dead_stay,
+    "statement not idempotent": _statement_not_idempotent,
     "epoch check left out": _epoch_not_checked,
+}
+
+
+def _transfers_go_on() -> None:
+    """A transfer does not end with its permit."""
+    setattr(Permit, "end_with_loss", lambda *_: None)  # noqa: B010
+
+
+def _surplus_kept() -> None:
+    """A permit that is granted and that nobody wants any more is not given back."""
+    take = Account._take
+
+    def keep(account: Account, granted: int, now: float) -> None:
+        returned = account._returned
+        take(account, granted, now)
+        account._returned = returned
+
+    setattr(Account, "_take", keep)  # noqa: B010
+
+
+NODE_MUTANTS: Mapping[str, Callable[[], None]] = {
+    "transfers outlive their permits": _transfers_go_on,
+    "surplus grants kept": _surplus_kept,
 }
 
 
 def mutate(name: str, script: str, source: str) -> str:
     """This script as the mutant has it."""
-    for where, text, other in MUTANTS[name]():
-        if where == script:
-            assert text in source, f"the mutant {name!r} no longer fits {script}.lua"
-            source = source.replace(text, other)
-    return source
+    where, text, other = SCRIPT_MUTANTS[name]()
+    if where != script:
+        return source
+    assert text in source, f"the mutant {name!r} no longer fits {script}.lua"
+    return source.replace(text, other)
 
 
 def plant(name: str) -> None:
-    """Let this process send the mutant from now on. Its place is a node, never a test's process."""
+    """Let this process be the mutant from now on. Its place is a node, never a test's process."""
+    if name in NODE_MUTANTS:
+        NODE_MUTANTS[name]()
+        return
     original = scripts.source_of
     scripts.source_of = lambda file: mutate(name, file, original(file))

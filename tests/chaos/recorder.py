@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import os
 import time
@@ -64,18 +65,21 @@ class Recorder:
         """Permits of this process tell their grant after it is true, and their end before."""
         grant, lose, release = Permit.grant, Permit.lose, Permit.release
         note = self.note
+        numbers = itertools.count()
+        held: dict[Permit, int] = {}  # with the numbers that they have in the history
 
         def noted_grant(permit: Permit, *how: Any) -> None:
-            note("grant", host=permit.scope, id=str(permit.number))
+            held[permit] = next(numbers)
+            note("grant", host=permit.scope, id=str(held[permit]))
             grant(permit, *how)
 
         def noted_lose(permit: Permit, *why: Any) -> None:
-            note("lost", host=permit.scope, id=str(permit.number))
+            note("lost", host=permit.scope, id=str(held.pop(permit)))
             lose(permit, *why)
 
         def noted_release(permit: Permit) -> None:
             if permit.stage is Stage.HELD:
-                note("release", host=permit.scope, id=str(permit.number))
+                note("release", host=permit.scope, id=str(held.pop(permit)))
             release(permit)
 
         ours: dict[str, Callable[..., None]] = {

@@ -61,7 +61,7 @@ async def flushdb(world: World) -> None:
 
 @fault()
 async def epochs_deleted(world: World) -> None:
-    epochs = await world.command("KEYS", "semaphore:*epoch")
+    epochs = await world.command("KEYS", "{semaphore}:epoch")
     await world.command("DEL", *epochs)
     await world.recovers_from_loss()
 

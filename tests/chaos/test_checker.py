@@ -142,7 +142,7 @@ GUILTY: dict[str, tuple[tuple[str, ...], list[Event]]] = {
     "late back to full use": (("recovered after",), [at(99, "recovered", seconds=60, promise=2.7)]),
     "a late exit": (("exited after",), [at(99, "exited", seconds=10, promise=2)]),
     "an exit with an error": (("exited with status 1",), [at(9, "exited", count=1)]),
-    "members that nobody came for": (("2 members left",), [at(9, "left", id="semaphore", count=2)]),
+    "keys that nobody came for": (("2 keys left",), [at(9, "left", id="semaphore", count=2)]),
     "a node that hides that it was blocked": (
         ("does not say that it was blocked",),
         [at(5, "blocked", seconds=3), at(6, "closed")],

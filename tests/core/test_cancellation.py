@@ -40,6 +40,28 @@ async def nothing_is_left(server: RedisServer) -> None:
 
 
 @in_asyncio
+async def test_cancelled_while_it_waits_a_request_leaves_the_queue(server: RedisServer) -> None:
+    async with FairSemaphore(server.url) as a, FairSemaphore(server.url) as b:
+        held = await a.acquire("s", 1)
+        tasks = [asyncio.create_task(hold(b)) for _ in range(3)]
+
+        async def in_the_queue() -> bool:
+            return (await a.admin.inspect("s")).waiting > 0
+
+        await eventually(in_the_queue)
+        for left in (2, 1, 0):
+            await cancel(tasks.pop())
+            assert len(b.permits()) == left
+
+        async def out_of_the_queue() -> bool:
+            return (await a.admin.inspect("s")).waiting == 0
+
+        await eventually(out_of_the_queue)
+        held.release()
+        await nothing_is_left(server)
+
+
+@in_asyncio
 async def test_cancelled_after_any_number_of_turns_nothing_leaks(server: RedisServer) -> None:
     async with FairSemaphore(server.url) as a, FairSemaphore(server.url) as b:
         held = await a.acquire("s", 1)

@@ -11,7 +11,7 @@ import pytest
 from semaphore_middleware import FairSemaphore
 from semaphore_middleware.core.observer import UnknownNotification
 from semaphore_middleware.redis.protocol import Notification
-from tests.support.nodes import ENDLESS_S, Recorder, eventually, in_asyncio
+from tests.support.nodes import ENDLESS_S, KEYS, Recorder, eventually, in_asyncio
 from tests.support.servers import RedisServer
 
 STRANGE = [
@@ -20,29 +20,38 @@ STRANGE = [
     b"granted",
     b"granted ",
     b"granted x",
-    b"granted 1.5",
-    b"granted -1",
-    b"granted +1",
-    b"granted 1_0",
-    b"granted \xd9\xa1",  # a digit, in Arabic
-    b"granted 1 ",
-    b" granted 1",
-    b"granted  1",
-    b"granted 1\n",
-    b"granted 1 granted",
-    b"granted 1 2",
-    b"granted 1granted 2",
-    b"GRANTED 1",
-    b"granted " + b"9" * 400,
-    b"again",
-    b"again 1",
-    b"again 1 -5",
-    b"again 1 1e9",
-    b"again 1 nan",
-    b"again 1 " + b"9" * 400,
-    b"again 1 5 7",
-    b"gone 1",
-    b"\0granted 1",
+    b"granted s",
+    b"granted 1 s",
+    b"granted 1 1",
+    b"granted x 1 s",
+    b"granted 1 x s",
+    b"granted 1.5 1 s",
+    b"granted 1 1.5 s",
+    b"granted -1 1 s",
+    b"granted 1 -1 s",
+    b"granted 1 +1 s",
+    b"granted 1 1_0 s",
+    b"granted 1 \xd9\xa1 s",  # a digit, in Arabic
+    b" granted 1 1 s",
+    b"granted  1 1 s",
+    b"granted 1  1 s",
+    b"granted 1\n1 s",
+    b"GRANTED 1 1 s",
+    b"granted 1 " + b"9" * 400 + b" s",
+    b"granted " + b"9" * 17 + b" 1 s",
+    b"granted 1 1 \xff",
+    b"retry",
+    b"retry s",
+    b"retry 1",
+    b"retry -5 s",
+    b"retry 1e9 s",
+    b"retry nan s",
+    b"retry 1.5 s",
+    b"retry " + b"9" * 400 + b" s",
+    b"changed s",
+    b"changed 1",
+    b"gone s",
+    b"\0granted 1 1 s",
     b"\xff\xfe",
     b"x" * 100_000,
 ]
@@ -51,11 +60,15 @@ STRANGE = [
 @pytest.mark.parametrize(
     ("payload", "message"),
     [
-        (b"granted 7", Notification(granted=(7,))),
-        (b"granted 7 granted 8", Notification(granted=(7, 8))),
-        (b"again 7 1500", Notification(retry_in=((7, 1.5),))),
-        (b"granted 7 again 8 0", Notification(granted=(7,), retry_in=((8, 0.0),))),
-        (b"granted 999999999999", Notification(granted=(999_999_999_999,))),
+        (b"granted 7 2 s", Notification("granted", "s", term=7, granted=2)),
+        (b"granted 7 2 a name of four", Notification("granted", "a name of four", 7, 2)),
+        (b"granted 1 2 \xed\xb3\xbf", Notification("granted", "\udcff", 1, 2)),
+        (b"granted 9007199254740992 0 s", Notification("granted", "s", 2**53, 0)),
+        (b"retry 1500 s", Notification("retry", "s", retry_in=1.5)),
+        (b"retry 0 a b", Notification("retry", "a b", retry_in=0.0)),
+        (b"backoff s", Notification("backoff", "s")),
+        (b"backoff a b", Notification("backoff", "a b")),
+        (b"changed", Notification("changed")),
     ],
 )
 def test_our_own_messages_are_read(payload: bytes, message: Notification) -> None:
@@ -75,12 +88,12 @@ async def test_strange_messages_are_ignored_and_counted(server: RedisServer) -> 
         held = await b.acquire("s", 1)
         waiting = asyncio.create_task(a.acquire("s", 1))
 
-        async def in_line() -> bool:
-            return len((await b.admin.inspect("s")).waiters) == 1
+        async def in_the_queue() -> bool:
+            return (await b.admin.inspect("s")).waiting == 1
 
-        await eventually(in_line)
+        await eventually(in_the_queue)
         for payload in strange:
-            client.publish(f"semaphore:grants:{a.node}", payload)
+            client.publish(KEYS.channel(a.node), payload)
 
         async def all_heard() -> bool:
             return recorder.count(UnknownNotification) == len(strange)
@@ -94,16 +107,28 @@ async def test_strange_messages_are_ignored_and_counted(server: RedisServer) -> 
 
 
 @in_asyncio
-async def test_a_grant_of_a_permit_that_nobody_waits_for_is_ignored(server: RedisServer) -> None:
+async def test_a_grant_of_another_term_or_scope_or_one_heard_already_is_ignored(
+    server: RedisServer,
+) -> None:
     client = server.client()
     async with FairSemaphore(server.url) as a, FairSemaphore(server.url) as b:
-        held, given_back = await a.acquire("s", 2), await a.acquire("s", 2)
-        given_back.release()
-        for number in (held.number, given_back.number, 0, 999_999_999_999):
-            for text in (f"granted {number}", f"again {number} {int(ENDLESS_S * 1000)}"):
-                client.publish(f"semaphore:grants:{a.node}", text)
-        other = await b.acquire("s", 2)
+        held, other = await a.acquire("s", 2), await b.acquire("s", 2)
         waiting = asyncio.create_task(a.acquire("s", 2))
+
+        async def in_the_queue() -> bool:
+            return (await b.admin.inspect("s")).waiting == 1
+
+        await eventually(in_the_queue)
+        # The first term of a node is 1; of that, 1 has been granted.
+        for text in ("1 0 s", "1 1 s", "0 9 s", "2 9 s", "999999999999 9 s", "1 9 other", "1 9 S"):
+            client.publish(KEYS.channel(a.node), f"granted {text}")
+        client.publish(KEYS.channel(a.node), f"retry {int(ENDLESS_S * 1000)} s")
+        client.publish(KEYS.channel(a.node), "retry 0 other")
+        client.publish(KEYS.channel(a.node), "backoff other")
+        client.publish(KEYS.channel(a.node), "granted 1 1 s")
+        await a.acquire("another", 1)
+        assert not waiting.done()
         other.release()
         await waiting
-        assert len((await b.admin.inspect("s")).holders) == 2
+        assert not held.withdrawn
+        assert (await b.admin.inspect("s")).held == 2

@@ -17,8 +17,9 @@ from semaphore_middleware import (
     Limit,
     SettingsError,
 )
+from semaphore_middleware.core.observer import PermitGranted
 from semaphore_middleware.model.limits import ALLOWED_LIMIT
-from tests.support.nodes import ENDLESS_S, Loop, eventually, in_asyncio
+from tests.support.nodes import ENDLESS_S, Loop, Recorder, eventually, in_asyncio
 from tests.support.servers import RedisServer
 
 
@@ -87,11 +88,40 @@ async def test_a_permit_given_back_on_one_node_is_handed_to_another(server: Redi
 
 
 @in_asyncio
+async def test_a_node_s_requests_follow_each_other_within_a_turn_without_a_call(
+    server: RedisServer,
+) -> None:
+    recorder = Recorder()
+    async with FairSemaphore(server.url, turn=ENDLESS_S, observers=[recorder]) as semaphore:
+        await asyncio.gather(*(hold(semaphore) for _ in range(100)))
+        grants = [event for event in recorder.events if isinstance(event, PermitGranted)]
+        assert [grant.handed_on for grant in grants] == [False] + 99 * [True]
+        with server.client() as client:
+            calls = client.info("commandstats")["cmdstat_evalsha"]["calls"]
+        assert calls < 10, "an epoch, a permit, and how many wait"
+    assert server.members() == {}
+
+
+@in_asyncio
+async def test_with_a_turn_of_0_each_request_has_a_grant_of_its_own(server: RedisServer) -> None:
+    recorder = Recorder()
+    async with FairSemaphore(server.url, turn=0, observers=[recorder]) as semaphore:
+        await asyncio.gather(*(hold(semaphore) for _ in range(20)))
+    grants = [event for event in recorder.events if isinstance(event, PermitGranted)]
+    assert [grant.handed_on for grant in grants] == 20 * [False]
+
+
+async def hold(semaphore: FairSemaphore) -> None:
+    async with semaphore.permit("s", 1):
+        await asyncio.sleep(0)
+
+
+@in_asyncio
 async def test_starts_are_spaced_and_nobody_polls(server: RedisServer) -> None:
     async with FairSemaphore(server.url) as a, FairSemaphore(server.url) as b:
         limit = Limit(10, delay=0.05)
         permits = await asyncio.gather(*(each.acquire("s", limit) for each in (a, b) * 4))
-        assert len({(permit.number, permit.wait) for permit in permits}) == 8
+        assert len({permit.wait for permit in permits}) == 8
         with server.client() as client:
             calls = client.info("commandstats")["cmdstat_evalsha"]["calls"]
         assert calls < 40, "two of each: ask, be told, ask when told"
@@ -106,9 +136,9 @@ async def test_giving_back_twice_frees_one_permit(server: RedisServer) -> None:
         first.release()
         second = await waiting[0]
         first.release()
-        assert [held.id for held in (await semaphore.admin.inspect("s")).holders] == [
-            f"{semaphore.node}:{second.number}"
-        ]
+        await eventually(lambda: waits(semaphore, 1))
+        assert (await semaphore.admin.inspect("s")).held == 1
+        assert not waiting[1].done()
         second.release()
         await waiting[1]
 
@@ -120,14 +150,17 @@ async def test_an_exception_in_the_body_gives_the_permit_back(server: RedisServe
             with pytest.raises(ZeroDivisionError):
                 async with semaphore.permit("s", 1, timeout=ENDLESS_S):
                     raise ZeroDivisionError
+            assert list(semaphore.permits()) == []
+    assert server.members() == {}
 
 
 @in_asyncio
-async def test_who_waits_too_long_gets_an_error_and_leaves_the_line(server: RedisServer) -> None:
+async def test_who_waits_too_long_gets_an_error_and_leaves_the_queue(server: RedisServer) -> None:
     async with FairSemaphore(server.url) as semaphore:
         permit = await semaphore.acquire("s", 1)
         with pytest.raises(AcquireTimeoutError, match=r"no permit for 's' within 0.05 s \(limit 1"):
             await semaphore.acquire("s", 1, timeout=0.05)
+        assert list(semaphore.permits()) == [permit]
         await eventually(lambda: waits(semaphore, 0))
         permit.release()
         async with semaphore.permit("s", 1, timeout=ENDLESS_S):
@@ -139,11 +172,13 @@ async def test_who_waits_too_long_gets_an_error_and_leaves_the_line(server: Redi
 
 
 async def waits(semaphore: FairSemaphore, count: int, scope: str = "s") -> bool:
-    return len((await semaphore.admin.inspect(scope)).waiters) == count
+    return (await semaphore.admin.inspect(scope)).waiting == count
 
 
 @in_asyncio
-async def test_inspect_tells_limit_holders_and_waiters_of_all_nodes(server: RedisServer) -> None:
+async def test_inspect_tells_the_limit_and_what_each_node_holds_and_waits_for(
+    server: RedisServer,
+) -> None:
     async with (
         FairSemaphore(server.url, node="first") as a,
         FairSemaphore(server.url, node="second") as b,
@@ -152,15 +187,17 @@ async def test_inspect_tells_limit_holders_and_waiters_of_all_nodes(server: Redi
         waiting = asyncio.create_task(b.acquire("s", 1))
         await eventually(lambda: waits(a, 1))
         seen = await a.admin.inspect("s")
-        assert seen.limit == 1
-        ((holder,), (waiter,)) = seen.holders, seen.waiters
-        assert (holder.node, holder.id) == (a.node, f"{a.node}:{held.number}")
-        assert (waiter.node, waiter.id) == (b.node, f"{b.node}:1")
-        assert 0 <= waiter.age < ENDLESS_S
+        assert (seen.limit, seen.held, seen.waiting) == (1, 1, 1)
+        waiter, holder = seen.members  # those that wait come first
+        assert (holder.node, holder.held, holder.waiting) == (a.node, 1, 0)
+        assert (waiter.node, waiter.held, waiter.waiting) == (b.node, 0, 1)
+        assert 0 <= holder.oldest < ENDLESS_S
+        assert 0 <= waiter.longest_wait < ENDLESS_S
+        assert holder.longest_wait == waiter.oldest == 0
         assert re.fullmatch("first-[0-9a-f]{12}", a.node)
         assert repr(a) == f"<FairSemaphore {a.node}: 1 held, 0 waiting>"
         assert repr(b) == f"<FairSemaphore {b.node}: 0 held, 1 waiting>"
-        assert repr(held) == "<Permit 1 for 's': held>"
+        assert repr(held) == "<Permit for 's': held>"
         held.release()
         (await waiting).release()
         await eventually(lambda: waits(b, 0))
@@ -210,7 +247,7 @@ async def test_draining_lets_nobody_in_and_leaves_what_is_held(server: RedisServ
         with pytest.raises(ClosedError):
             await semaphore.acquire("other", 1)
         await eventually(lambda: waits(semaphore, 0))
-        assert len((await semaphore.admin.inspect("s")).holders) == 1
+        assert (await semaphore.admin.inspect("s")).held == 1
         held.release()
 
 
@@ -248,7 +285,7 @@ async def test_prefixes_keep_programs_apart(server: RedisServer) -> None:
     ):
         await a.acquire("s", 1)
         await b.acquire("s", 1)
-        assert len((await a.admin.inspect("s")).holders) == 1
+        assert (await a.admin.inspect("s")).held == 1
         assert len(server.members("a")) == len(server.members("b")) == 1
         assert server.members() == {}
 
@@ -272,6 +309,8 @@ async def test_what_is_no_limit_is_refused(server: RedisServer, limit: Any) -> N
         {"lease": float("inf")},
         {"recovery_wait": -1},
         {"recovery_wait": float("inf")},
+        {"turn": -1},
+        {"turn": float("nan")},
         {"prefix": ""},
         {"prefix": "a{b}"},
     ],

@@ -49,7 +49,7 @@ NOT_RUN = {  # beginning of a command -> why it is not run
 }
 SHOWN = (  # beginnings of blocks that are no commands
     "measured       expected",
-    "redis://redis.example.internal:6379/0       5 scopes",
+    "redis://redis.internal:6379/0        5 scopes",
     "addon → middleware",
     "example.com: a request has waited 61 s",
 )

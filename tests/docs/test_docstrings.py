@@ -21,10 +21,14 @@ PUBLIC: dict[str, Any] = {
     name: getattr(semaphore_middleware, name) for name in semaphore_middleware.__all__
 }
 FOR_SETTINGS = {thing.__name__: thing for thing in (SemaphoreAddon, SemaphoreMiddleware)}
-TIMES = {"timeout", "latency", "retry_after", "lease", "recovery_wait", "delay", "backoff"}
+TIMES = {"timeout", "latency", "retry_after", "lease", "recovery_wait", "turn", "delay", "backoff"}
 SOURCES = {
-    "FairSemaphore": ("Goyal", "Vin", "Cheng", "1996", "Gray", "Cheriton", "1989"),
-    "Limit": ("Chiu", "Jain", "1989", "Brakmo", "Peterson", "1995"),
+    "FairSemaphore": (
+        *("Bertsekas", "Gallager", "1987"),
+        *("Dice", "Marathe", "Shavit", "2012"),
+        *("Gray", "Cheriton", "1989"),
+    ),
+    "Limit": ("Chiu", "Jain", "1989", "Brakmo", "Peterson", "1995", "ITU-T", "I.371", "2004"),
     "Permit": ("Gray", "Cheriton", "1989"),
     "Member": ("Gray", "Cheriton", "1989"),
 }

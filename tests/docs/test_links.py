@@ -80,6 +80,7 @@ def test_picture_of_the_state_is_small_and_has_a_background() -> None:
     picture = page("docs/pictures/state.svg")
     assert len(picture) < 20_000
     assert re.search(r'<rect width="860" height="530" [^>]*fill="#ffffff"', picture)
-    for key in ("held", "line", "waiting", "state", "epoch", "rules", "promote"):
+    of_a_scope = ("scope:example.com", "queue:example.com", "state", "learned", "node:a", "node:b")
+    for key in (*of_a_scope, "epoch", "rules", "sync", "promote"):
         assert 'class="key"' in picture
         assert re.search(rf'class="key"[^>]*>{key}<', picture), key

@@ -80,10 +80,14 @@ def test_page_has_the_defaults_of_the_table() -> None:
     }
 
 
-def test_page_has_the_default_of_backoff_max() -> None:
-    """The only one that is a number and depends on another setting as well."""
-    assert SETTINGS["SEMAPHORE_BACKOFF_MAX"].default.text == "`300.0`"
-    assert SETTINGS["SEMAPHORE_BACKOFF_MAX"].read(Settings()) == 300.0
+@pytest.mark.parametrize(
+    ("name", "default"), [("SEMAPHORE_BACKOFF_MAX", 300.0), ("SEMAPHORE_TURN", 0.1)]
+)
+def test_page_has_the_defaults_that_are_numbers_and_depend_on_another_setting(
+    name: str, default: float
+) -> None:
+    assert SETTINGS[name].default.text == f"`{default}`"
+    assert SETTINGS[name].read(Settings()) == default
 
 
 def test_readme_has_the_same_defaults() -> None:

@@ -7,10 +7,21 @@ import re
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from semaphore_middleware import Limit, SettingsError
 from semaphore_middleware.model.hosts import normal_host
-from semaphore_middleware.model.limits import ALLOWED_LIMIT, LimitTable, parse_limit, parse_limits
+from semaphore_middleware.model.limits import (
+    ALLOWED_LIMIT,
+    ALLOWED_RATE,
+    LimitTable,
+    parse_limit,
+    parse_limits,
+    parse_rate,
+    rate_text,
+    strictest,
+)
 
 DEFAULT = Limit(8, delay=1, jitter=0.5)
 SETTING = "SEMAPHORE_LIMITS"
@@ -74,13 +85,35 @@ def test_a_dict_takes_what_it_leaves_out_from_the_default() -> None:
     assert table.of("d") == Limit(3, 1, 0)
 
 
+def test_a_dict_may_have_a_rate_and_a_burst() -> None:
+    table = limits(
+        {
+            "a": {"concurrency": 2, "rate": "10/m"},
+            "b": {"rate": "1.5/s", "burst": 4},
+            "c": {"rate": None},
+            "d": {"rate": None, "burst": 1, "concurrency": None},
+        }
+    )
+    assert table.of("a") == Limit(2, 1, 0.5, rate="10/m")
+    assert table.of("b") == Limit(8, 1, 0.5, rate="1.5/s", burst=4)
+    assert table.of("c") == DEFAULT
+    assert table.of("d") is None
+
+
+def test_a_burst_goes_with_the_rate_of_its_limit() -> None:
+    default = Limit(8, rate="60/m", burst=5)
+    assert parse_limit(2, "here", default) == Limit(2, rate="60/m", burst=5)
+    assert parse_limit({"burst": 9}, "here", default) == Limit(8, rate="60/m", burst=9)
+    assert parse_limit({"rate": None}, "here", default) == Limit(8)
+
+
 def test_download_slots_are_read_as_scrapy_reads_them() -> None:
     table = limits(
         {},
         {
             "a": {"concurrency": 2, "delay": 3, "randomize_delay": False},
             "b": {"randomize_delay": True},
-            "c": {"jitter": 0.2, "randomize_delay": True, "throttle": False},
+            "c": {"jitter": 0.2, "randomize_delay": True, "throttle": False, "rate": "1/s"},
         },
     )
     assert table.of("a") == Limit(2, 3, 0)
@@ -116,6 +149,163 @@ def test_a_scope_that_is_no_host_is_found_as_it_was_written(scope: str) -> None:
     assert limits({scope: 2}).of(scope) == Limit(2, 1, 0.5)
 
 
+# Rates -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rate", "interval"),
+    [
+        ("60/m", 1),
+        ("1/s", 1),
+        ("10/m", 6),
+        ("1.5/s", 2 / 3),
+        ("2e3/s", 0.0005),
+        ("3/h", 1200),
+        ("7/d", 86400 / 7),
+        ("0.5/d", 172800),
+        ("1000000/s", 1e-6),
+        ("60000000/m", 1e-6),
+        ("8.64e-5/d", 1e9),
+    ],
+)
+def test_a_rate_is_a_number_per_unit(rate: str, interval: float) -> None:
+    assert parse_rate(rate, "here") == interval
+    assert Limit(1, rate=rate).interval == interval
+
+
+def test_without_a_rate_there_is_no_interval() -> None:
+    assert Limit(1, delay=5).interval == 0
+
+
+@pytest.mark.parametrize(
+    ("rate", "shown"),
+    [
+        ("60/m", "1/s"),
+        ("10/m", "10/m"),
+        ("7/m", "7/m"),
+        ("1.5/s", "90/m"),
+        ("24/d", "1/h"),
+        ("7/d", "7/d"),
+        ("8.21917808/m", "8.21918/m"),
+        ("0.3/d", "0.3/d"),
+        ("1000000/s", "1000000/s"),
+        ("86400000000/d", "1000000/s"),
+        ("8.64e-5/d", "8.64e-05/d"),
+    ],
+)
+def test_a_rate_is_shown_in_the_shortest_unit_in_which_it_is_whole(rate: str, shown: str) -> None:
+    assert rate_text(parse_rate(rate, "here")) == shown
+
+
+@given(st.floats(1e-6, 1e9))
+def test_a_rate_that_is_shown_can_be_read(interval: float) -> None:
+    assert parse_rate(rate_text(interval), "here") == pytest.approx(interval, rel=1e-5)
+
+
+BAD_RATES = [
+    "",
+    "60",
+    "/m",
+    "60/",
+    "0/m",
+    "-1/s",
+    "+-1/s",
+    "60/x",
+    "60/M",
+    "60/min",
+    "60 /m",
+    "60/m\n",
+    "1_0/s",
+    "٣/s",
+    "nan/s",
+    "inf/s",
+    "1e400/s",
+    "1e-400/s",
+    "1000001/s",
+    "60000001/m",
+    "8.63e-5/d",
+    "none",
+    b"60/m",
+    60,
+    0,
+    1.5,
+    True,
+    False,
+    ["60/m"],
+]
+
+
+@pytest.mark.parametrize("rate", BAD_RATES)
+def test_a_bad_rate_is_refused(rate: Any) -> None:
+    with pytest.raises(SettingsError) as error:
+        parse_rate(rate, "--rate")
+    assert str(error.value) == f"--rate {rate}: allowed is {ALLOWED_RATE}"
+    with pytest.raises(SettingsError) as error:
+        limits({"a": {"rate": rate}})
+    assert str(error.value) == f"{SETTING}['a']['rate'] = {rate!r}: allowed is {ALLOWED_LIMIT}"
+    with pytest.raises(SettingsError) as error:
+        Limit(1, rate=rate)
+    assert str(error.value) == f"Limit.rate = {rate!r}: allowed is {ALLOWED_LIMIT}"
+
+
+@pytest.mark.parametrize("burst", [0, -1, 1.5, 2.0, 10**6 + 1, "2", True, None, math.inf])
+def test_a_bad_burst_is_refused(burst: Any) -> None:
+    with pytest.raises(SettingsError) as error:
+        limits({"a": {"rate": "60/m", "burst": burst}})
+    assert str(error.value) == f"{SETTING}['a']['burst'] = {burst!r}: allowed is {ALLOWED_LIMIT}"
+    with pytest.raises(SettingsError, match=re.escape(f"Limit.burst = {burst!r}: allowed is")):
+        Limit(1, rate="60/m", burst=burst)
+
+
+# The stricter of two -----------------------------------------------------------------------------
+
+RATES = st.one_of(
+    st.just({}),
+    st.builds(
+        lambda rate, burst: {"rate": rate, "burst": burst},
+        st.sampled_from(["60/m", "1/s", "1.5/s", "10/h", "7/d"]),
+        st.integers(1, 10**6),
+    ),
+)
+LIMITS = st.builds(
+    lambda parts, rate: Limit(**parts, **rate),
+    st.fixed_dictionaries(
+        {
+            "concurrency": st.integers(1, 100),
+            "delay": st.floats(0, 1e9),
+            "jitter": st.floats(0, 1),
+            "adaptive": st.booleans(),
+        }
+    ),
+    RATES,
+)
+
+
+@given(LIMITS, LIMITS)
+def test_the_stricter_of_two_limits_is_one_under_which_both_hold(a: Limit, b: Limit) -> None:
+    both = strictest(a, b)
+    assert both.concurrency == min(a.concurrency, b.concurrency)
+    assert both.delay == max(a.delay, b.delay)
+    assert both.least_gap == pytest.approx(max(a.least_gap, b.least_gap), abs=1e-6)
+    assert both.adaptive == (a.adaptive or b.adaptive)
+    assert both.interval == max(a.interval, b.interval)
+    assert both.burst == min((limit.burst for limit in (a, b) if limit.rate), default=1)
+
+
+@given(LIMITS)
+def test_a_limit_is_the_stricter_of_itself_and_none_that_is_stricter(limit: Limit) -> None:
+    assert strictest(limit, limit) == limit
+    assert strictest(limit, Limit(100, jitter=1)) == limit
+    assert strictest(Limit(100, jitter=1), limit) == limit
+
+
+def test_a_rate_and_its_burst_hold_beside_a_limit_without_one() -> None:
+    rated = Limit(4, rate="60/m", burst=10)
+    assert strictest(rated, Limit(2, delay=5)) == Limit(2, delay=5, rate="60/m", burst=10)
+    slow = Limit(4, rate="30/m", burst=20)
+    assert strictest(rated, slow) == Limit(4, rate="30/m", burst=10)
+
+
 # What is refused --------------------------------------------------------------------------------
 
 BAD = [0, -1, 1.5, 2.0, "2", True, False, [], (1,), math.nan]
@@ -147,10 +337,20 @@ def test_a_value_that_is_no_limit_is_refused(value: Any) -> None:
         ({"concurency": 2}, ": unknown key 'concurency'; "),
         ({1: 2}, ": unknown key 1; "),
         ({"adaptive": 1}, "['adaptive'] = 1: "),
-        ({"concurrency": None, "delay": 1}, ": a 'delay' or 'adaptive' needs a 'concurrency'; "),
+        ({"burst": 5}, ": a 'burst' needs a 'rate'; "),
+        ({"rate": None, "burst": 5}, ": a 'burst' needs a 'rate'; "),
+        ({"concurrency": None, "burst": 5}, ": a 'burst' needs a 'rate'; "),
+        (
+            {"concurrency": None, "rate": "60/m"},
+            ": a 'delay', 'rate' or 'adaptive' needs a 'concurrency'; ",
+        ),
+        (
+            {"concurrency": None, "delay": 1},
+            ": a 'delay', 'rate' or 'adaptive' needs a 'concurrency'; ",
+        ),
         (
             {"concurrency": None, "adaptive": True},
-            ": a 'delay' or 'adaptive' needs a 'concurrency'; ",
+            ": a 'delay', 'rate' or 'adaptive' needs a 'concurrency'; ",
         ),
     ],
 )
@@ -192,7 +392,20 @@ def test_a_bad_slot_is_refused(slots: dict[Any, Any], message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [(0,), (-1,), (1.5,), ("2",), (1, -1), (1, math.inf), (1, 0, 2), (1, 0, 0, 1)]
+    "arguments",
+    [
+        (0,),
+        (-1,),
+        (1.5,),
+        ("2",),
+        (1, -1),
+        (1, math.inf),
+        (1, 0, 2),
+        (1, 0, 0, 1),
+        (1, 0, 0, False, "60"),
+        (1, 0, 0, False, "60/m", 0),
+        (1, 0, 0, False, None, 5),
+    ],
 )
 def test_there_is_no_bad_limit(arguments: tuple[Any, ...]) -> None:
     with pytest.raises(SettingsError, match="Limit"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -142,6 +143,31 @@ async def test_a_permit_that_finds_no_place_is_used_next(
     assert [path.split("/")[2] for path in site.arrivals[:2]] == ["0", "1"]
     assert site.hosts["127.0.0.1"].most == 1
     assert len(site.arrivals) == 10
+
+
+@asyncio_test
+async def test_a_permit_that_finds_no_place_is_not_handed_on(
+    server: RedisServer, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next request here has no place for it, either, but another node may."""
+    monkeypatch.setattr(concurrency, "PERMIT_IDLE_TIMEOUT_S", 0.01)
+    async with FairSemaphore(server.url) as other, FairSemaphore(server.url) as third:
+        held = [await other.acquire(FULL, 2) for _ in range(2)]
+        requests = pages(site, "/slow/", FULL, 2)
+        crawl = Crawl(server, *requests, limit=2, CONCURRENT_REQUESTS=1, SEMAPHORE_TURN=4)
+        await until(lambda: server.members().get(FULL) == (2, 2))
+        crawl.crawler.engine.crawl(*pages(site, "/slow/", FREE, 1))
+        await site.until(lambda: site.now == 1)
+        waiter = asyncio.create_task(third.acquire(FULL, 2))
+        await until(lambda: server.members()[FULL] == (2, 3))
+        held[0].release()
+        permit = await waiter
+        assert server.members()[FULL] == (2, 1)
+        site.let_go()
+        permit.release()
+        held[1].release()
+        await crawl.finished()
+    assert len(site.arrivals) == 3
 
 
 @asyncio_test

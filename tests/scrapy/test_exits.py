@@ -205,11 +205,11 @@ async def test_semaphore_scope_picks_the_semaphore(server: RedisServer, site: Si
 
     crawl = Crawl(server, by_name, Request(site.url("/slow/by-host")), limit=2)
     await site.until(lambda: site.now == 2)
-    held = [key.split(":")[2] for key in server.members()]
+    held = server.members()
     site.let_go()
 
     await crawl.gave_back(2, site)
-    assert sorted(held) == ["127.0.0.1", "another"]
+    assert held == {"127.0.0.1": (1, 0), "another": (1, 0)}
 
 
 # No permit in time ------------------------------------------------------------------------------

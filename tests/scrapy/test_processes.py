@@ -73,9 +73,8 @@ async def test_without_the_add_on_two_processes_exceed_the_limit(
 def waiting_nodes(server: RedisServer) -> int:
     """How many nodes have requests waiting on the server."""
     with server.client() as client:
-        lines = [key for key in client.scan_iter("*:line") if client.type(key) == b"zset"]
-        ids = [id for key in lines for id in client.zrange(key, 0, -1)]
-    return len({id.rpartition(b":")[0] for id in ids})
+        queues = list(client.scan_iter("{semaphore}:queue:*"))
+        return len({node for queue in queues for node in client.zrange(queue, 0, -1)})
 
 
 # The embedded server ----------------------------------------------------------------------------

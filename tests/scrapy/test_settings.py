@@ -63,6 +63,17 @@ def test_recovery_wait_is_the_lease_by_default() -> None:
     assert read(SEMAPHORE_LEASE=7, SEMAPHORE_RECOVERY_WAIT=2).recovery_wait == 2
 
 
+def test_a_turn_is_0_1_s_by_default_and_never_longer_than_0_3_of_the_lease() -> None:
+    assert read().turn == 0.1
+    assert read(SEMAPHORE_TURN=0).turn == 0
+    assert read(SEMAPHORE_TURN="2", SEMAPHORE_LEASE=10).turn == 2
+    assert read(SEMAPHORE_TURN=2.1, SEMAPHORE_LEASE=7).turn == 2.1
+    assert read(SEMAPHORE_LEASE=0.1).turn == 0.03
+    assert refused(SEMAPHORE_TURN=2.2, SEMAPHORE_LEASE=7) == (
+        "SEMAPHORE_TURN = 2.2: allowed is a number >= 0 and <= 2.1 (0.3 of SEMAPHORE_LEASE)"
+    )
+
+
 def test_default_limit_comes_from_scrapys_settings() -> None:
     settings = read(CONCURRENT_REQUESTS_PER_DOMAIN=3, DOWNLOAD_DELAY=2, DOWNLOAD_DELAY_JITTER=0.1)
     assert settings.limits.of("example.com") == Limit(3, 2, 0.1)
@@ -99,7 +110,8 @@ def test_values_from_the_command_line() -> None:
         SEMAPHORE_LEASE="20",
         SEMAPHORE_ACQUIRE_TIMEOUT="60",
         SEMAPHORE_RECOVERY_WAIT="1.5",
-        SEMAPHORE_LIMITS='{"example.com": 4, "*.example.org": {"delay": 1}, "free.example": null}',
+        SEMAPHORE_LIMITS='{"example.com": 4, "*.example.org": {"delay": 1}, "free.example": null,'
+        ' "rate.example": {"rate": "10/m", "burst": 3}}',
     )
     assert (settings.lease, settings.acquire_timeout, settings.recovery_wait) == (20, 60, 1.5)
     assert settings.limits.of("example.net") == Limit(2, 0.5, 0)
@@ -107,6 +119,7 @@ def test_values_from_the_command_line() -> None:
     assert settings.limits.of("example.com") == Limit(4, 0.5, 0)
     assert settings.limits.of("www.example.org") == Limit(2, 1, 0)
     assert settings.limits.of("free.example") is None
+    assert settings.limits.of("rate.example") == Limit(2, 0.5, 0, rate="10/m", burst=3)
 
 
 @pytest.mark.parametrize(
@@ -116,6 +129,11 @@ def test_values_from_the_command_line() -> None:
             "SEMAPHORE_LEASE",
             [0, 0.05, -1, "soon", True, float("nan"), float("inf"), []],
             "number >= 0.1",
+        ),
+        (
+            "SEMAPHORE_TURN",
+            [-0.1, 4.6, "x", True, float("nan"), float("inf"), []],
+            "number >= 0 and <= 4.5 (0.3 of SEMAPHORE_LEASE)",
         ),
         ("SEMAPHORE_ACQUIRE_TIMEOUT", [-1, "x", False, float("inf")], "number >= 0"),
         ("SEMAPHORE_RECOVERY_WAIT", [-1, "x", True, float("nan")], "number >= 0"),
@@ -164,6 +182,12 @@ def test_errors_in_a_limit_name_setting_and_key() -> None:
     )
     assert refused(DOWNLOAD_SLOTS={"a.example": {"concurrency": 0}}).startswith(
         "DOWNLOAD_SLOTS['a.example']['concurrency'] = 0"
+    )
+    assert refused(SEMAPHORE_LIMITS={"a.example": {"rate": "60"}}).startswith(
+        "SEMAPHORE_LIMITS['a.example']['rate'] = '60': allowed is "
+    )
+    assert refused(SEMAPHORE_LIMITS={"a.example": {"burst": 5}}).startswith(
+        "SEMAPHORE_LIMITS['a.example']: a 'burst' needs a 'rate'; allowed is "
     )
     assert "unknown key 'limit'" in refused(SEMAPHORE_LIMITS={"a.example": {"limit": 2}})
 

@@ -14,9 +14,11 @@ from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryFile
 from types import MappingProxyType
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
-from tests.support.nodes import ENDLESS_S, TIMEOUT_S, Caller, eventually, key
+from semaphore_middleware.model.limits import Limit
+from semaphore_middleware.redis.protocol import Statement
+from tests.support.nodes import TIMEOUT_S, Caller, eventually
 from tests.support.scrapy_process import start_scrapy
 from tests.support.servers import RedisServer
 
@@ -185,25 +187,23 @@ SITE = "www.example.org"
 LONG_NAME = "a-very-long-name.of.example.edu"
 
 
-async def three_nodes(server: RedisServer) -> list[Caller]:
-    """At one site two hold and three wait, for 3 h; at another one holds; nobody renews."""
-    nodes = [await Caller.join(server, name, lease=ENDLESS_S) for name in ("one", "two", "three")]
-    for number, node in enumerate(nodes, 1):
-        await node.acquire(SITE, number, limit=2)
-    for number, node in enumerate(nodes[:2], 11):
-        await node.acquire(SITE, number, limit=2)
-    await nodes[0].acquire(LONG_NAME, 21, limit=8)
-    await nodes[1].acquire(LONG_NAME, 22, limit=8)
-    await nodes[2].acquire(LONG_NAME, 23, limit=8)
-    make_older(server, SITE)
-    make_older(server, LONG_NAME)
+class OldCaller(Caller):
+    """A node that states that its requests have held their permits, and waited, for 3 h."""
+
+    def statement(self, scope: str, limit: int | Limit = 1, **overrides: Any) -> Statement:
+        return super().statement(scope, limit, held_age=OLD, wait_age=OLD, **overrides)
+
+    async def hold(self, scope: str, limit: int | Limit) -> None:
+        """Take a permit, and say how long ago that was."""
+        await self.take(scope, limit=limit)
+        await self.renew(scope, limit)
+
+
+async def three_nodes(server: RedisServer) -> list[OldCaller]:
+    """At one site two hold and three wait, for 3 h; at another each holds one; nobody renews."""
+    nodes = [await OldCaller.join(server, name) for name in ("one", "two", "three")]
+    for node in (*nodes, *nodes[:2]):
+        await node.take(SITE, limit=2)
+    for node in nodes:
+        await node.hold(LONG_NAME, 8)
     return nodes
-
-
-def make_older(server: RedisServer, scope: str) -> None:
-    """What three hours do to permits; half an hour that a test may take does not show then."""
-    with server.client() as client:
-        state = key(scope, "state")
-        for field in client.hkeys(state):
-            if field.startswith(b"since:"):
-                client.hincrbyfloat(state, field, -1000 * OLD)

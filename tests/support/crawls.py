@@ -64,13 +64,13 @@ async def until(happened: Callable[[], object]) -> None:
 
 
 def waiting(server: RedisServer) -> int:
-    """How many permits the server has in its lines."""
-    return sum(n for key, n in server.members().items() if key.endswith(":line"))
+    """How many requests wait for a permit, by the server's accounts."""
+    return sum(waits for _, waits in server.members().values())
 
 
 def holding(server: RedisServer) -> int:
     """How many permits are held, by whomever."""
-    return sum(n for key, n in server.members().items() if key.endswith(":held"))
+    return sum(held for held, _ in server.members().values())
 
 
 class Crawl:

@@ -1,120 +1,215 @@
-"""What the semaphore should do, in plain Python: nobody's clock, no leases, no keys.
+"""What the scripts should do, in plain Python: nobody's clock, no leases, no keys.
 
-It is start-time fair queueing as the book has it, for one scope.
+One permit after another goes to the node that holds the fewest, and among those to the one that was
+served longest ago.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import count
 
-from semaphore_middleware.redis.protocol import Verb
+from semaphore_middleware.redis.protocol import Status
+
+Message = tuple[str, ...]  # to whom, "granted" with term and count, "retry" or "backoff"
+
+
+@dataclass(frozen=True)
+class Said:
+    """A statement, without what the model does not know of."""
+
+    term: int
+    seq: int
+    asked: int
+    returned: int
+    believed: int
+    limit: int
+    is_refusal: bool
+    """Whether the site has refused a request whose permit this gives back."""
+
+
+@dataclass(frozen=True)
+class Heard:
+    """A reply, without how long things take."""
+
+    status: Status
+    term: int
+    granted: int
+    available: int
+    limit: int
+    is_counted: bool
+    retries: bool
+    begins_backoff: bool
 
 
 @dataclass
-class Waiter:
-    place: int
-    arrival: int
-    id: str
+class Account:
+    term: int
+    seq: int
+    asked: int
+    granted: int
+    returned: int
+    served: int
+    is_over: bool = False
 
     @property
-    def node(self) -> str:
-        return self.id[0]
+    def held(self) -> int:
+        return self.granted - self.returned
+
+    @property
+    def waiting(self) -> int:
+        return max(0, self.asked - self.granted)
 
 
 class Model:
-    """One scope. A permit's id begins with its node's letter."""
+    """One scope."""
 
     def __init__(self) -> None:
         self.recovering = False
-        self._arrivals = count()
         self._forget_all()
 
     def _forget_all(self) -> None:
-        self.rule: int | None = None  # an operator's word
+        self.accounts: dict[str, Account] = {}
+        self.rule: int | None = None  # what an operator has set
         self.paused = False
-        self.quiet = False  # the site has said "not now"
-        self._be_idle()
+        self.backoff = False  # the site has refused a request
+        self._tick = 0
+        self._agreed: int | None = None
+        self._told: str | None = None
+        self._forget_if_idle()
 
-    def _be_idle(self) -> None:
-        self.limit: int | None = None
-        self.held: list[str] = []
-        self._line: list[Waiter] = []
-        self._virtual = 0
+    def _forget_if_idle(self) -> None:
+        if not self.held and not self.waiting:
+            self._agreed = self._told = None
+
+    # See ----------------------------------------------------------------------------------------
+
+    @property
+    def held(self) -> int:
+        return sum(account.held for account in self.accounts.values())
+
+    @property
+    def waiting(self) -> int:
+        return sum(account.waiting for account in self.accounts.values())
 
     @property
     def in_force(self) -> int:
-        return self.rule or self.limit or 0
+        return self.rule or self._agreed or 0
 
     @property
     def forbids(self) -> bool:
         """Whether nothing may start, however many permits are free."""
-        return self.recovering or self.paused or self.quiet
+        return self.recovering or self.paused or self.backoff
 
     @property
-    def line(self) -> list[str]:
-        return [waiter.id for waiter in self._sorted()]
+    def queue(self) -> list[str]:
+        waiting = [node for node, account in self.accounts.items() if account.waiting]
+        return sorted(waiting, key=lambda node: self._place(self.accounts[node]))
 
-    def say(self, verb: Verb, ids: tuple[str, ...], limit: int) -> tuple[list[str], list[str]]:
-        """Returns who is told of a grant, in order, and what is lost."""
-        self.limit = min(self.limit or limit, limit)
-        told, lost = [], []
-        for id in ids:
-            if verb == "release":
-                self._leave(id)
-            elif id in self.held:
-                told += [id] if verb == "acquire" else []
-            elif verb == "acquire":
-                self._join(id)
-            elif self.recovering:
-                self._leave(id)
-                self.held.append(id)
-            else:
-                lost.append(id)
-        return told + self.promote(), lost
+    @staticmethod
+    def _place(account: Account) -> tuple[int, int]:
+        return account.held, account.served
 
-    def refuse(self, ids: tuple[str, ...], limit: int) -> list[str]:
-        """Given back with the word that the site said "not now", if it was held at all."""
-        self.limit = min(self.limit or limit, limit)
-        self.quiet = self.quiet or any(id in self.held for id in ids)
-        for id in ids:
-            self._leave(id)
-        return self.promote()
+    # What nodes do ------------------------------------------------------------------------------
 
-    def promote(self) -> list[str]:
-        granted = []
-        while self._line and not self.forbids and len(self.held) < self.in_force:
-            head = self._sorted()[0]
-            self._line.remove(head)
-            self._virtual = head.place
-            self.held.append(head.id)
-            granted.append(head.id)
-        if not self.held and not self._line:
-            self._be_idle()
-        return granted
+    def hear(self, node: str, said: Said) -> tuple[Heard, list[Message]]:
+        """The reply, and who is told what."""
+        before = self.accounts.get(node)
+        returned = before.returned if before else 0
+        status = self._bring_up_to(node, said)
+        messages: list[Message] = []
+        begins_backoff = False
+        self._agreed = min(self._agreed or said.limit, said.limit)
+        own = self.accounts.get(node)
+        is_known = own is not None and own is before
+        if own and is_known and said.is_refusal and status == "ok" and own.returned > returned:
+            begins_backoff = not self.backoff
+            self.backoff = True
+            if begins_backoff:
+                holders = [name for name, each in self.accounts.items() if each.held]
+                messages += [(name, "backoff") for name in holders]
+        granted, retries = self._promote(node)
+        if own and not own.held and not own.waiting:
+            del self.accounts[node]
+        heard = Heard(
+            status,
+            own.term if own else 0,
+            own.granted if own else 0,
+            self.in_force - self.held - self.waiting,
+            self.in_force,
+            self.paused or self.backoff,
+            retries,
+            begins_backoff,
+        )
+        self._forget_if_idle()
+        return heard, messages + granted
 
-    def die(self, node: str) -> None:
-        self.held = [id for id in self.held if id[0] != node]
-        self._line = [waiter for waiter in self._line if waiter.node != node]
+    def _bring_up_to(self, node: str, said: Said) -> Status:
+        """Let the account be what the statement says."""
+        account = self.accounts.get(node)
+        if account and said.term < account.term:
+            return "old"
+        if account is None or said.term > account.term:
+            self.accounts.pop(node, None)
+            if said.believed > said.returned and not self.recovering:
+                return "lost"
+            self.accounts[node] = Account(
+                said.term, said.seq, said.asked, said.believed, said.returned, self._next_tick()
+            )
+            return "ok"
+        if said.believed > account.granted and not self.recovering:
+            del self.accounts[node]
+            return "lost"
+        if said.seq < account.seq:
+            return "ok"
+        account.is_over = False
+        account.seq, account.asked = said.seq, said.asked
+        account.granted = max(account.granted, said.believed)
+        account.returned = max(account.returned, min(said.returned, account.granted))
+        return "ok"
+
+    def _promote(self, caller: str | None) -> tuple[list[Message], bool]:
+        """Who is told what, and whether the reply tells the caller to come back."""
+        self.accounts = {n: each for n, each in self.accounts.items() if not each.is_over}
+        served: set[str] = set()
+        while self.queue and not self.forbids and self.held < self.in_force:
+            first = self.queue[0]
+            self.accounts[first].granted += 1
+            self.accounts[first].served = self._next_tick()
+            served.add(first)
+        messages: list[Message] = [
+            (node, "granted", str(self.accounts[node].term), str(self.accounts[node].granted))
+            for node in served
+            if node != caller
+        ]
+        is_time_in_the_way = self.forbids and not self.paused and self.held < self.in_force
+        if not self.queue or not is_time_in_the_way:
+            self._told = None
+            return messages, False
+        first, told = self.queue[0], self._told
+        self._told = first
+        if first != caller and told != first:
+            messages.append((first, "retry"))
+        return messages, first == caller
+
+    def _next_tick(self) -> int:
+        self._tick += 1
+        return self._tick
+
+    # What operators, time and misfortune do -------------------------------------------------------
+
+    def evict(self, node: str) -> list[Message]:
+        if node not in self.accounts:
+            return []
+        del self.accounts[node]
+        messages, _ = self._promote(node)
+        self._forget_if_idle()
+        return messages
+
+    def end_lease(self, node: str) -> None:
+        """The account is closed in the next call, unless that is its node's."""
+        if node in self.accounts:
+            self.accounts[node].is_over = True
 
     def lose_all(self) -> None:
         self._forget_all()
         self.recovering = True
-
-    def _join(self, id: str) -> None:
-        if id not in self.line:
-            last = max((w.place for w in self._line if w.node == id[0]), default=0)
-            self._line.append(Waiter(max(self._virtual, last) + 1, next(self._arrivals), id))
-
-    def _leave(self, id: str) -> None:
-        self.held = [other for other in self.held if other != id]
-        if id in self.line:
-            self._line = [waiter for waiter in self._line if waiter.id != id]
-            last = 0
-            for waiter in self._sorted():
-                if waiter.node == id[0]:  # those behind move up
-                    waiter.place = min(waiter.place, max(self._virtual, last) + 1)
-                    last = waiter.place
-
-    def _sorted(self) -> list[Waiter]:
-        return sorted(self._line, key=lambda waiter: (waiter.place, waiter.arrival))

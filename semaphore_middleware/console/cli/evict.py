@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `evict`."""
     parser.description = (
-        "Give back now what a node holds that is known to be dead, and its places in line; by "
-        "itself that happens when its leases are over. If the node is alive after all, it loses "
-        "its permits at its next renewal, ends their requests, and asks anew; until then a site "
-        "may see more requests than its limit."
+        "Give back now what a node holds that is known to be dead, and drop its requests that "
+        "wait; by itself that happens when its leases are over. If the node is alive after all, it "
+        "loses its permits at its next renewal, ends their requests, and asks anew; until then a "
+        "site may see more requests than its limit."
     )
     parser.add_argument(
         "node", metavar="NODE", help="its name, as 'status --nodes' shows it, or how that begins"
@@ -37,8 +37,8 @@ def run(settings: BaseSettings, options: argparse.Namespace) -> int:
     if not options.yes and not _confirmed("Give it all back now? [y/N] "):
         print("Nothing was changed.")
         return Status.DECLINED
-    permits, places = asyncio.run(_evict(settings, node.node))
-    print(f"Gave back {count(permits, 'permit')} and {count(places, 'place')} in line.")
+    permits, requests = asyncio.run(_evict(settings, node.node))
+    print(f"Gave back {count(permits, 'permit')} and dropped {count(requests, 'waiting request')}.")
     return Status.DONE
 
 
@@ -78,7 +78,7 @@ def _describe(node: NodeRow, lease: float) -> str:
     )
     return (
         f"{clean(node.node)} holds {count(node.held, 'permit')} and has "
-        f"{count(node.waiting, 'place')} in line, of {count(node.scopes, 'site')}. {life}"
+        f"{count(node.waiting, 'waiting request')}, at {count(node.scopes, 'site')}. {life}"
     )
 
 

@@ -59,6 +59,12 @@ def limit_word(limit: int | None, unlimited: bool) -> str:
     return "∞" if unlimited else NOTHING if limit is None else str(limit)
 
 
+def rate_word(rate: str | None, burst: int | None) -> str:
+    """60/m; 60/m (10) where up to ten may start at once; none where an operator has lifted it."""
+    more = f" ({burst})" if burst is not None and burst > 1 else ""
+    return (NOTHING if rate is None else rate) + more
+
+
 def count(number: int, what: str) -> str:
     """1 permit, 2 permits."""
     return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"

@@ -18,19 +18,19 @@ class Track:
 
     row: ScopeRow
     held: deque[int] = field(default_factory=lambda: deque(maxlen=SAMPLES))
-    rates: deque[float] = field(default_factory=lambda: deque(maxlen=SAMPLES))
+    starts: deque[float] = field(default_factory=lambda: deque(maxlen=SAMPLES))
 
     @property
     def is_over(self) -> bool:
         """Whether nothing has happened for as long as is remembered."""
-        return len(self.held) == SAMPLES and not any(self.held) and not any(self.rates)
+        return len(self.held) == SAMPLES and not any(self.held) and not any(self.starts)
 
     def note(self, row: ScopeRow) -> None:
         """Add what a survey has shown."""
         self.row = row
         self.held.append(row.held)
-        if row.rate is not None:
-            self.rates.append(row.rate)
+        if row.starts_per_second is not None:
+            self.starts.append(row.starts_per_second)
 
 
 class History:
@@ -45,8 +45,8 @@ class History:
             self._tracks.setdefault(row.scope, Track(row)).note(row)
         for scope in self._tracks.keys() - {row.scope for row in snapshot.scopes}:
             track = self._tracks[scope]
-            idle = Inspection(scope, track.row.limit, (), (), track.row.limit_max)
-            track.note(ScopeRow.of(idle, rate=0.0))
+            idle = Inspection(scope, track.row.limit, (), track.row.limit_max)
+            track.note(ScopeRow.of(idle, starts_per_second=0.0))
             if track.is_over:
                 del self._tracks[scope]
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from semaphore_middleware.console.cli.connect import Status, admin_of
 from semaphore_middleware.console.cli.pause import print_rule
+from semaphore_middleware.model.limits import ALLOWED_RATE, BURST_MAX, parse_rate
+from semaphore_middleware.model.rules import NO_RATE
 from semaphore_middleware.model.validation import check_integer, check_number
 
 if TYPE_CHECKING:
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
 LARGEST = 10**9
 NUMBERS = "an integer >= 1, or 'none'"
 SECONDS = "a number of seconds >= 0"
+RATES = f"{ALLOWED_RATE}; or '{NO_RATE}'"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -31,6 +34,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--delay", metavar="S", help="seconds from one start to the next (else as it was)"
     )
+    parser.add_argument(
+        "--rate",
+        metavar="R",
+        help="starts per s, m, h or d, like 60/m; 'none' for no rate (else as it was)",
+    )
+    parser.add_argument(
+        "--burst",
+        metavar="B",
+        help="starts at once after a pause, where there is a rate (else as it was)",
+    )
 
 
 def run(settings: BaseSettings, options: argparse.Namespace) -> int:
@@ -42,7 +55,18 @@ def run(settings: BaseSettings, options: argparse.Namespace) -> int:
         )
     if options.delay is not None:
         limit["delay"] = check_number(options.delay, "--delay", allowed=SECONDS, text=True)
+    if options.rate is not None:
+        limit["rate"] = _rate(options.rate)
+    if options.burst is not None:
+        limit["burst"] = check_integer(options.burst, "--burst", least=1, most=BURST_MAX, text=True)
     return asyncio.run(_run(settings, options.scope, limit))
+
+
+def _rate(text: str) -> str | None:
+    if text.lower() == NO_RATE:
+        return None
+    parse_rate(text, "--rate", allowed=RATES)
+    return text
 
 
 async def _run(settings: BaseSettings, scope: str, limit: dict[str, Any]) -> int:

@@ -57,7 +57,7 @@ async def _in_use(admin: Admin, scope: str) -> Inspection:
     """
     seen = await admin.inspect(scope)
     host = normal_host(scope)
-    return seen if seen.holders or seen.waiters or host == scope else await admin.inspect(host)
+    return seen if seen.members or host == scope else await admin.inspect(host)
 
 
 async def _rule(admin: Admin, name: str) -> str:
@@ -69,14 +69,18 @@ async def _rule(admin: Admin, name: str) -> str:
             words.append(f"limit {limit_word(row.limit, row.unlimited)}")
         if row.delay is not None:
             words.append(f"delay {set_time(row.delay)}")
+        if row.rate is not None:
+            words.append(f"rate {row.rate}")
+        if row.burst is not None:
+            words.append(f"burst {row.burst}")
         if row.paused is not None:
             words.append("paused" if row.paused else "not paused")
     return ", ".join(words) or "nothing is set"
 
 
 def _usage(seen: Inspection) -> str:
-    if not seen.holders and not seen.waiters:
+    if not seen.members:
         host = host_within(seen.scope)
         hint = f" (a site goes by its host alone: {clean(host)})" if host else ""
         return f"not in use just now{hint}"
-    return f"{held_of(ScopeRow.of(seen))} held, {len(seen.waiters):,} waiting"
+    return f"{held_of(ScopeRow.of(seen))} held, {seen.waiting:,} waiting"

@@ -15,7 +15,7 @@ from scrapy.exceptions import UsageError
 
 VERBS = {  # verb -> its module, and its help
     "status": ("status", "show who holds permits, who waits, and which limits hold"),
-    "watch": ("watch", "show the same live, the sites with the longest lines first"),
+    "watch": ("watch", "show the same live, the sites where most requests wait first"),
     "serve": ("serve", "show the same in a browser"),
     "limit": ("limit", "set a site's limit, for all nodes, at once"),
     "pause": ("pause", "let no request start at a site, until 'resume'"),

@@ -31,10 +31,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "scopes",
         metavar="SCOPE",
         nargs="*",
-        help="a site's host, or '*.' and a host for all below it; shows each permit, too",
+        help="a site's host, or '*.' and a host for all below it; shows its nodes, too",
     )
     parser.add_argument("--json", action="store_true", help="for machines; see docs/commands.md")
-    parser.add_argument("--nodes", action="store_true", help="sum up by node")
+    parser.add_argument(
+        "--nodes", action="store_true", help="sum up by node, over all scopes shown"
+    )
 
 
 def run(settings: BaseSettings, options: argparse.Namespace) -> int:
@@ -89,4 +91,4 @@ async def _of(admin: Admin, name: str) -> list[Inspection]:
 def _is_known(seen: Inspection) -> bool:
     """Whether the scope is in use, remembered, or has a rule."""
     numbers = (seen.limit, seen.next_start, seen.backoff_left, seen.backoff_last)
-    return any((*numbers, seen.paused, seen.set_by, seen.holders, seen.waiters))
+    return any((*numbers, seen.paused, seen.set_by, seen.members))

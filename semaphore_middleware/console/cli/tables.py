@@ -12,6 +12,7 @@ from semaphore_middleware.console.cli.formatting import (
     count,
     held_of,
     limit_word,
+    rate_word,
     set_time,
     time_of,
     time_or_nothing,
@@ -20,19 +21,21 @@ from semaphore_middleware.console.cli.formatting import (
 from semaphore_middleware.console.cli.history import SAMPLES, Track
 from semaphore_middleware.console.cli.output import Column, Output, Row, shortened, table
 from semaphore_middleware.console.snapshot import NodeRow, RuleRow, ScopeRow, Snapshot, Totals
+from semaphore_middleware.model.inspection import Member
 
 BARS = " ▁▂▃▄▅▆▇█"
+NODE_TIMES = ("oldest", "longest", "lease left")
 WIDE = 100  # columns from which on there is room for longer sparklines
 
 
 def show(snapshot: Snapshot, members: bool, nodes: bool) -> None:
-    """Print the scopes, their permits one by one or by node, and what is set for patterns."""
+    """Print the scopes, the nodes of each or of all together, and what is set for patterns."""
     out = Output()
     tables = [_scopes(snapshot.scopes, out.width)]
     if nodes:
         tables.append(_nodes(snapshot.nodes, out.width))
     elif members:
-        tables += [_permits(row, out.width) for row in snapshot.scopes]
+        tables += [_nodes_of(row, out.width) for row in snapshot.scopes]
     tables.append(_patterns([rule for rule in snapshot.rules if rule.is_pattern], out.width))
     lines = [line for lines in tables if lines for line in (*lines, Text())][:-1]
     for line in lines or [Text("No scope is in use.")]:
@@ -75,8 +78,11 @@ def sparkline(values: Sequence[float], most: float, length: int) -> str:
 def _scopes(rows: Sequence[ScopeRow], width: int) -> list[Text]:
     columns = [
         Column("scope", is_name=True),
-        *(Column(title, right=True) for title in ("held", "waiting", "longest")),
-        *(Column(title, right=True, is_spare=True) for title in ("delay", "next", "backoff")),
+        *_numbers("held", "waiting", "longest"),
+        *(
+            Column(title, right=True, is_spare=True)
+            for title in ("delay", "rate", "next", "backoff")
+        ),
         Column("paused", is_spare=True),
         Column("set by", is_name=True, is_spare=True),
     ]
@@ -86,6 +92,7 @@ def _scopes(rows: Sequence[ScopeRow], width: int) -> list[Text]:
             (
                 *_counts(row),
                 _set_time(row.delay),
+                rate_word(row.rate, row.burst),
                 time_or_nothing(row.next_start),
                 _marked(time_or_nothing(row.backoff_left)),
                 _marked("paused" if row.paused else NOTHING),
@@ -97,21 +104,14 @@ def _scopes(rows: Sequence[ScopeRow], width: int) -> list[Text]:
     )
 
 
-def _permits(row: ScopeRow, width: int) -> list[Text]:
-    """One scope's holders, and its waiters in the order of the line."""
-    members = [("holds", member) for member in row.holders]
-    members += [(f"waits, {place}", member) for place, member in enumerate(row.waiters, 1)]
-    columns = [
-        Column("permit"),
-        Column("node", is_name=True),
-        Column("age", right=True),
-        Column("lease left", right=True),
-    ]
+def _nodes_of(row: ScopeRow, width: int) -> list[Text]:
+    """One scope's nodes, those that wait in the order of the queue."""
+    columns = [Column("node", is_name=True), *_numbers("held", "waiting", *NODE_TIMES)]
     lines = _table(
         columns,
         [
-            (what, clean(member.node), time_of(member.age), time_of(member.lease_left))
-            for what, member in members
+            (clean(node.node), str(node.held), str(node.waiting), *_node_times(node))
+            for node in row.nodes
         ],
         width,
     )
@@ -119,32 +119,34 @@ def _permits(row: ScopeRow, width: int) -> list[Text]:
 
 
 def _nodes(rows: Sequence[NodeRow], width: int) -> list[Text]:
-    titles = ("held", "waiting", "scopes", "oldest", "longest", "lease left")
-    columns = [Column("node", is_name=True), *(Column(title, right=True) for title in titles)]
+    columns = [Column("node", is_name=True), *_numbers("held", "waiting", "scopes", *NODE_TIMES)]
     return _table(
         columns,
         [
-            (
-                clean(row.node),
-                str(row.held),
-                str(row.waiting),
-                str(row.scopes),
-                time_or_nothing(row.oldest),
-                time_or_nothing(row.longest_wait),
-                time_of(row.lease_left),
-            )
+            (clean(row.node), str(row.held), str(row.waiting), str(row.scopes), *_node_times(row))
             for row in rows
         ],
         width,
     )
 
 
+def _node_times(node: Member | NodeRow) -> tuple[str, ...]:
+    return (
+        time_or_nothing(node.oldest),
+        time_or_nothing(node.longest_wait),
+        time_of(node.lease_left),
+    )
+
+
+def _numbers(*titles: str) -> list[Column]:
+    return [Column(title, right=True) for title in titles]
+
+
 def _patterns(rows: Sequence[RuleRow], width: int) -> list[Text]:
     """What operators have set for all hosts below one; a scope's own row shows its rule."""
     columns = [
         Column("pattern", is_name=True),
-        Column("limit", right=True),
-        Column("delay", right=True),
+        *_numbers("limit", "delay", "rate"),
         Column("paused"),
         Column("set by", is_name=True),
     ]
@@ -155,6 +157,7 @@ def _patterns(rows: Sequence[RuleRow], width: int) -> list[Text]:
                 clean(row.name),
                 limit_word(row.limit, row.unlimited),
                 _set_time(row.delay),
+                rate_word(row.rate, row.burst),
                 _marked("paused" if row.paused else NOTHING),
                 _operator(row.set_by),
             )
@@ -176,7 +179,7 @@ LIVE_COLUMNS = (
     Column(""),
     Column("waiting", right=True),
     Column("longest", right=True),
-    Column("rate", right=True),
+    Column("starts/s", right=True),
     Column(""),
     Column("", is_spare=True),
 )
@@ -185,7 +188,7 @@ LIVE_COLUMNS = (
 def _totals(totals: Totals, scopes: int, server: str, width: int) -> Text:
     sums = (
         f"{count(scopes, 'scope')}  {totals.held:,} held  {totals.waiting:,} waiting  "
-        f"{totals.rate or 0.0:.1f}/s"
+        f"{totals.starts_per_second or 0.0:.1f} starts/s"
     )
     name = shortened(server, max(0, width - len(sums) - 2))
     return Text(name.ljust(max(0, width - len(sums)))).append(sums, "bold")
@@ -200,7 +203,7 @@ def _last_line(hidden: int, problem: str) -> Text:
 
 def _live_row(track: Track, width: int) -> Row:
     row = track.row
-    length = SAMPLES if width >= WIDE + 2 * SAMPLES else 8 if width < WIDE else 16
+    length = SAMPLES if width >= WIDE + 2 * SAMPLES else 7 if width < WIDE else 16
     scope, held, waiting, longest = _counts(row)
     return [
         scope,
@@ -208,8 +211,8 @@ def _live_row(track: Track, width: int) -> Row:
         Text(sparkline(track.held, max(*track.held, row.limit or 0), length), "green"),
         waiting,
         longest,
-        f"{row.rate or 0.0:.1f}/s",
-        Text(sparkline(track.rates, max(track.rates, default=0.0), length), "cyan"),
+        f"{row.starts_per_second or 0.0:.1f}",
+        Text(sparkline(track.starts, max(track.starts, default=0.0), length), "cyan"),
         _why_idle(row),
     ]
 
@@ -220,7 +223,9 @@ def _why_idle(row: ScopeRow) -> Text | str:
         return _marked("paused")
     if row.backoff_left:
         return _marked(f"backoff {time_of(row.backoff_left)}")
-    return f"every {set_time(row.delay)}" if row.delay else NOTHING
+    spaced = [f"every {set_time(row.delay)}"] if row.delay else []
+    spaced += [f"at {rate_word(row.rate, row.burst)}"] if row.rate else []
+    return ", ".join(spaced) or NOTHING
 
 
 # Both -------------------------------------------------------------------------------------------

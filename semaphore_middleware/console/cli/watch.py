@@ -34,11 +34,11 @@ REDRAW_S = 1.0  # after which the screen is drawn anew although nothing is new
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Describe `watch`, which has no options of its own."""
     parser.description = (
-        "Show live who holds permits and who waits, twice a second: the sites with the longest "
-        "lines, as many as fit. Of each: how much of its limit is held, and the permits granted a "
-        "second, as they are and how they were; 'paused'; 'backoff' where nothing starts for a "
-        "while because the site said \"not now\"; and 'every' where starts are spaced. q or "
-        "Ctrl-C quits."
+        "Show live who holds permits and who waits, twice a second: the sites where most "
+        "requests wait, as many as fit. Of each: how much of its limit is held, and the requests "
+        "started a second, as they are and how they were; 'paused'; 'backoff' where nothing starts "
+        "for a while because the site said \"not now\"; 'every' and 'at' where a delay or a rate "
+        "spaces starts. q or Ctrl-C quits."
     )
 
 

@@ -13,16 +13,17 @@ from typing import Any, Self
 
 from semaphore_middleware.console.snapshot import ScopeRow, Snapshot, as_json
 from semaphore_middleware.errors import SettingsError
+from semaphore_middleware.model.limits import parse_rate
 
 MAX_ROWS = 200  # scopes, and rules; nobody reads a longer table
-MAX_MEMBERS = 100  # holders, and waiters, of the scope that is opened
-
+MAX_NODES = 100  # of the scope that is opened
 
 SORTS: Mapping[str, Callable[[ScopeRow], Any]] = {
     **{name: attrgetter(name) for name in ("scope", "held", "waiting")},
     "longest_wait": lambda row: row.longest_wait or 0.0,
-    "rate": lambda row: row.rate or 0.0,
+    "starts_per_second": lambda row: row.starts_per_second or 0.0,
     "delay": lambda row: row.delay or 0.0,
+    "rate": lambda row: 1 / parse_rate(row.rate, "rate") if row.rate else 0.0,
     "next_start": lambda row: row.next_start or 0.0,
     "state": lambda row: (row.paused, row.backoff_left or 0.0, row.backoff_last or 0.0),
     "set_by": lambda row: row.set_by or "",
@@ -40,7 +41,7 @@ class View:
     down: bool = True
     """Whether the largest stands first."""
     open: str = ""
-    """The id of the scope whose holders and waiters are wanted."""
+    """The id of the scope whose nodes are wanted."""
 
     @classmethod
     def read(cls, query: Mapping[str, str]) -> Self:
@@ -65,23 +66,21 @@ def show(snapshot: Snapshot, view: View) -> dict[str, Any]:
     return {
         "totals": as_json(snapshot.totals),
         "matching": len(rows),
-        "scopes": [_without_members(row) for row in rows[:MAX_ROWS]],
-        "opened": opened and _with_some_members(opened),
+        "scopes": [_without_nodes(row) for row in rows[:MAX_ROWS]],
+        "opened": opened and _with_some_nodes(opened),
         "rules": as_json(snapshot.rules[:MAX_ROWS]),
         "more_rules": max(0, len(snapshot.rules) - MAX_ROWS),
     }
 
 
-def _without_members(row: ScopeRow) -> dict[str, Any]:
-    shown: dict[str, Any] = as_json(row, leave_out=("holders", "waiters"))
+def _without_nodes(row: ScopeRow) -> dict[str, Any]:
+    shown: dict[str, Any] = as_json(row, leave_out=("nodes",))
     return shown
 
 
-def _with_some_members(row: ScopeRow) -> dict[str, Any]:
+def _with_some_nodes(row: ScopeRow) -> dict[str, Any]:
     return {
-        **_without_members(row),
-        "holders": as_json(row.holders[:MAX_MEMBERS]),
-        "waiters": as_json(row.waiters[:MAX_MEMBERS]),
-        "more_holders": max(0, row.held - MAX_MEMBERS),
-        "more_waiters": max(0, row.waiting - MAX_MEMBERS),
+        **_without_nodes(row),
+        "nodes": as_json(row.nodes[:MAX_NODES]),
+        "more_nodes": max(0, len(row.nodes) - MAX_NODES),
     }

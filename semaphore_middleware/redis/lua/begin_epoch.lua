@@ -1,18 +1,19 @@
--- Begins an epoch: records which run of the server this is, and from when on it may grant.
--- KEYS: epoch. ARGV: the server's run id; 1 if the server evicts keys; how long to grant nothing, how
--- long to keep the key, the clock's longest step (all ms).
--- Reply: how long nothing is granted from now on (ms).
+-- Begins an epoch, unless this life of the server has one: from when on permits may be granted.
+-- KEYS: epoch, rules. ARGV: see `clock`; the server's life; an id for the epoch; the protocol's version;
+-- how long to grant nothing (ms).
+-- Reply: the epoch's id (empty: the server is in use by another version), its version, how long nothing
+--        is granted from now on (ms).
 
-local LIFE = life_of(ARGV[1], ARGV[2])
-local WAIT, KEPT, STEP = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
-local life, from, wall, clock = unpack(redis.call('HMGET', KEYS[1], 'life', 'from', 'wall', 'clock'))
--- Leases of an earlier run, if any were saved, count by the clock kept here: it goes on.
-local now = clock and bucket_clock(wall, clock, STEP) or WALL
-if life ~= LIFE then
-  from = now + WAIT
-  local expires = WALL + KEPT + WAIT
-  redis.call('HSET', KEYS[1], 'life', LIFE, 'from', from, 'expires', expires,
-    'wall', WALL, 'clock', now)
-  redis.call('PEXPIREAT', KEYS[1], expires)
+local LIFE, ID, VERSION, WAIT = ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
+local UNUSED = 4 * LEASE -- after so long without a call nobody speaks another version any more
+local life, version = unpack(redis.call('HMGET', KEYS[1], 'life', 'version'))
+
+if version and version ~= VERSION and math.abs(WALL - wall) < UNUSED then return { '', version, 0 } end
+-- The clock goes on: leases of an earlier life, if any were saved, count by it.
+redis.call('HSET', KEYS[1], 'wall', WALL, 'clock', NOW)
+if life ~= LIFE or version ~= VERSION then
+  EPOCH, FROM = ID, NOW + WAIT
+  redis.call('HSET', KEYS[1], 'id', ID, 'life', LIFE, 'version', VERSION, 'from', FROM,
+    'rules', redis.call('HLEN', KEYS[2]))
 end
-return math.max(0, math.ceil(from - now))
+return { EPOCH, VERSION, math.max(0, math.ceil(FROM - NOW)) }

@@ -1,42 +1,59 @@
--- Reads a scope and changes nothing.
--- KEYS: held, line, waiting, state, epoch, rules. ARGV: the clock's longest step (ms).
--- Reply: the limit in force (0: idle, and no operator has set one); the most that it may grow to, if
---        it is adaptive; the delay (ms); time until the next start, and until the backoff ends (ms); the
---        last backoff that the site did not set itself (ms); 1 if paused; which operator has set a rule
---        (empty: none); grants since the scope was idle; holders; waiters in the order of the queue.
---        Each holder and waiter is: id, age (ms, since its grant or since it asked), lease left (ms).
+-- Reads scopes and changes nothing.
+-- KEYS: epoch, rules; then for each scope: scope, queue. ARGV: see `clock`; no node.
+-- Reply: for each scope: the limit in force (0: idle, and no operator has set one); the most that it may
+--        grow to, if it is adaptive; delay (ms); interval (ms, as text); burst; time until the next
+--        start, until the backoff ends, and the last backoff that the site did not set itself (ms); 1 if
+--        paused; which operator has set a rule (empty: none); requests started since the scope was idle;
+--        the nodes, those that wait first, in the order of the queue. Each node is: name, permits held,
+--        requests waiting, age of the oldest that holds one, of the oldest that waits; lease left (ms).
 
-local wall, clock = unpack(redis.call('HMGET', KEYS[5], 'wall', 'clock'))
-local now = clock and bucket_clock(wall, clock, tonumber(ARGV[1])) or WALL
-
-local function member(id, lease_end)
-  local since = tonumber(redis.call('HGET', KEYS[4], 'since:' .. id)) or now
-  return { id, math.max(0, now - since), math.floor(lease_end - now) }
+local function left(moment)
+  return math.max(0, math.ceil(moment - NOW))
 end
 
-local holders, waiters = {}, {}
-local held = redis.call('ZRANGE', KEYS[1], 0, -1, 'WITHSCORES')
-for i = 1, #held, 2 do
-  local lease_end = tonumber(held[i + 1])
-  if lease_end > now then table.insert(holders, member(held[i], lease_end)) end
-end
-for _, id in ipairs(redis.call('ZRANGE', KEYS[2], 0, -1)) do
-  local lease_end = tonumber(redis.call('ZSCORE', KEYS[3], id)) or now
-  if lease_end > now then table.insert(waiters, member(id, lease_end)) end
+local function age(since)
+  return math.max(0, math.floor(NOW - since))
 end
 
-local limit, delay, jitter, adaptive, after, text, idle, grants = unpack(redis.call('HMGET',
-  KEYS[4], 'limit', 'delay', 'jitter', 'adaptive', 'next', 'learnt', 'idle', 'grants'))
-local rule, site = rule_of(KEYS[1], KEYS[6]), read_learnt(text)
-local force = in_force(rule, tonumber(limit) or 0, tonumber(delay) or 0, jitter, adaptive)
-if force.adaptive and site.working > 0 then
-  force.limit = math.min(force.most, math.floor(site.working))
+local function row_of(node, account)
+  local held, waiting = held_by(account), waiting_at(account)
+  return {
+    node, held, waiting, held > 0 and age(account.held_since) or 0,
+    waiting > 0 and age(account.waiting_since) or 0, left(account.lease_end),
+  }
 end
-local since = idle and WALL - idle or now
-local function left(time)
-  return math.max(0, math.ceil((tonumber(time) or 0) - since))
+
+local function rows_of(scope)
+  local rows, places = {}, {}
+  for place, node in ipairs(redis.call('ZRANGE', scope.queue, 0, -1)) do
+    places[node] = place
+  end
+  for_each_account(scope, function(node, account)
+    if account.lease_end > NOW then table.insert(rows, row_of(node, account)) end
+  end)
+  table.sort(rows, function(one, other)
+    local place, other_place = places[one[1]] or math.huge, places[other[1]] or math.huge
+    return place < other_place or (place == other_place and one[1] < other[1])
+  end)
+  return rows
 end
-return {
-  force.limit, force.most, math.ceil(force.delay), left(after), left(site.quiet),
-  math.ceil(site.backoff), force.paused and 1 or 0, rule.by or '', tonumber(grants) or 0, holders, waiters,
-}
+
+local function next_start(scope)
+  local force = scope.force
+  return math.max(scope.next_start, scope.next_at_rate - (force.burst - 1) * force.interval)
+end
+
+local NOTHING = { backoff_end = 0, backoff = 0 }
+local replies = {}
+for i = 3, #KEYS, 2 do
+  local scope = read_scope(KEYS[i], KEYS[i + 1])
+  apply_limit(scope)
+  local force = scope.force
+  local learned = scope.learned or NOTHING
+  replies[(i - 1) / 2] = {
+    force.limit, force.concurrency, math.ceil(force.delay), string.format('%.9g', force.interval),
+    force.burst, left(next_start(scope)), left(learned.backoff_end), math.ceil(learned.backoff),
+    force.paused and 1 or 0, force.by or '', scope.started, rows_of(scope),
+  }
+end
+return replies

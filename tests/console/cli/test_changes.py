@@ -34,7 +34,9 @@ async def test_each_verb_says_what_holds_from_now_on(server: RedisServer) -> Non
         for arguments in (
             ("pause", SITE),
             ("limit", SITE, "1", "--delay", "0.25"),
+            ("limit", SITE, "1", "--rate", "90/m", "--burst", "10"),
             ("resume", SITE),
+            ("limit", SITE, "1", "--rate", "None"),
             ("reset", SITE),
             ("limit", LONG_NAME, "none"),
             ("limit", "*.Example.org", "1"),
@@ -44,7 +46,9 @@ async def test_each_verb_says_what_holds_from_now_on(server: RedisServer) -> Non
     assert said == [
         f"{SITE}: paused; 2/2 held, 3 waiting\n",
         f"{SITE}: limit 1, delay 0.25 s, paused; 2/1 held, 3 waiting\n",
-        f"{SITE}: limit 1, delay 0.25 s; 2/1 held, 3 waiting\n",
+        f"{SITE}: limit 1, delay 0.25 s, rate 90/m, burst 10, paused; 2/1 held, 3 waiting\n",
+        f"{SITE}: limit 1, delay 0.25 s, rate 90/m, burst 10; 2/1 held, 3 waiting\n",
+        f"{SITE}: limit 1, delay 0.25 s, rate none, burst 10; 2/1 held, 3 waiting\n",
         f"{SITE}: nothing is set; 2/2 held, 3 waiting\n",
         f"{LONG_NAME}: limit ∞; 3/∞ held, 0 waiting\n",
         "*.example.org: limit 1\n",
@@ -80,6 +84,19 @@ async def test_no_delay_is_a_delay_that_can_be_set(server: RedisServer) -> None:
         ran = await semaphore(server, "limit", SITE, "2", "--delay", "0")
         assert ran.out == f"{SITE}: limit 2, delay 0 s; 1/2 held, 0 waiting\n"
         assert (await node.admin.inspect(SITE)).delay == 0
+
+
+@in_asyncio
+async def test_a_rate_that_the_nodes_ask_for_can_be_set_and_lifted(server: RedisServer) -> None:
+    async with FairSemaphore(server.url) as node:
+        await node.acquire(SITE, Limit(2, rate="1/d"))
+        ran = await semaphore(server, "limit", SITE, "2", "--rate", "90/m", "--burst", "3")
+        assert ran.out == f"{SITE}: limit 2, rate 90/m, burst 3; 1/2 held, 0 waiting\n"
+        seen = await node.admin.inspect(SITE)
+        assert (seen.rate, seen.burst) == ("90/m", 3)
+        await semaphore(server, "limit", SITE, "2", "--rate", "none")
+        assert (await node.admin.inspect(SITE)).rate is None
+        await asyncio.wait_for(node.acquire(SITE, Limit(2, rate="1/d")), TIMEOUT_S)
 
 
 @in_asyncio

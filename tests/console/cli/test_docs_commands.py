@@ -15,8 +15,8 @@ from semaphore_middleware.console.snapshot import Snapshot, as_json
 from semaphore_middleware.model.inspection import Inspection, Member
 from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.model.rules import Rule
-from tests.support.cli import Terminal, semaphore
-from tests.support.nodes import ENDLESS_S, Caller, in_asyncio
+from tests.support.cli import OldCaller, Terminal, semaphore
+from tests.support.nodes import ENDLESS_S, in_asyncio
 from tests.support.paths import REPOSITORY
 from tests.support.servers import RedisServer
 
@@ -38,12 +38,12 @@ def examples() -> Iterator[tuple[list[str], str]]:
 async def crawl(server: RedisServer) -> None:
     """The nodes of the page. Their leases do not end while it is read."""
     names = ("host-a-4711-5d0c2f…", "host-b-311-90be77…", "host-c-99-c3a04e…")
-    a, b, c = [await Caller.join(server, name, lease=ENDLESS_S) for name in names]
-    for node, numbers in ((a, (1, 2)), (b, (1, 2)), (a, (3, 4)), (b, (3, 4)), (c, (3,))):
-        await node.acquire("www.example.org", *numbers, limit=4)
-    for node in (a, b, c):
-        await node.acquire("shop.example.org", 10, limit=8)
-        await node.acquire("api.example.net", 20, limit=Limit(2, delay=300))
+    a, b, c = nodes = [await OldCaller.join(server, name) for name in names]
+    for node, permits in ((a, 2), (b, 2), (a, 2), (b, 2), (c, 1)):
+        await node.take("www.example.org", permits, limit=4)
+    for node in nodes:
+        await node.hold("shop.example.org", Limit(8, rate="30/m", burst=10))
+        await node.hold("api.example.net", Limit(2, delay=300))
 
 
 def told(printed: str) -> list[str]:
@@ -62,7 +62,7 @@ async def test_each_example_prints_what_the_page_says(server: RedisServer) -> No
         if printed:
             assert told(ran.out.strip()) == told(printed), arguments
         seen += 1
-    assert seen == 13
+    assert seen == 14
 
 
 @in_asyncio
@@ -87,14 +87,14 @@ def keys_of(what: str) -> list[str]:
 
 
 def test_the_keys_of_the_json_are_those_of_the_page() -> None:
-    member = Member("n:1", 1, 1)
-    snapshot = Snapshot.of([Inspection("s", 1, (member,), (member,))], [Rule("s", "me")])
+    member = Member("n", 1, 1, 1.0, 1.0, 1.0)
+    snapshot = Snapshot.of([Inspection("s", 1, (member,))], [Rule("s", "me")])
     shown: dict[str, Any] = as_json(snapshot)
     assert list(shown) == ["totals", "scopes", "nodes", "rules"]
     assert list(shown["totals"]) == keys_of("totals")
     (scope,), (node,), (rule,) = shown["scopes"], shown["nodes"], shown["rules"]
     assert list(scope) == keys_of("scope")
-    assert list(scope["holders"][0]) == keys_of("holder, waiter") == list(scope["waiters"][0])
+    assert list(scope["nodes"][0]) == keys_of("node of a scope")
     assert list(node) == keys_of("node")
     assert list(rule) == keys_of("rule")
 

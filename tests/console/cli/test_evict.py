@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from semaphore_middleware import FairSemaphore, PermitLostError
-from semaphore_middleware.core.admin import Admin
+from semaphore_middleware.core.admin import SCOPES_PER_CALL, Admin
 from tests.support.cli import LONG_NAME, SITE, Terminal, semaphore, three_nodes
 from tests.support.nodes import ENDLESS_S, TIMEOUT_S, Caller, Outside, eventually, in_asyncio
 from tests.support.servers import RedisServer
@@ -17,19 +17,39 @@ ALIVE = (
 )
 
 
+async def nodes_at(server: RedisServer, scope: str) -> list[tuple[str, int, int]]:
+    """The nodes of a scope, each with the permits that it holds and its waiting requests."""
+    async with Admin(server.url) as operator:
+        seen = await operator.inspect(scope)
+    return [(member.node, member.held, member.waiting) for member in seen.members]
+
+
 @in_asyncio
-async def test_what_it_held_is_handed_on_at_once_and_its_places_are_gone(
-    server: RedisServer, outside: Outside
+async def test_what_it_held_is_free_at_once_and_its_requests_wait_no_longer(
+    server: RedisServer,
 ) -> None:
     await three_nodes(server)
-    outside.told()
+    assert await nodes_at(server, SITE) == [("three", 0, 1), ("one", 1, 1), ("two", 1, 1)]
     ran = await semaphore(server, "evict", "one", "--yes")
     assert (ran.status, ran.err) == (0, "")
-    assert ran.lines[-1] == "Gave back 2 permits and 1 place in line."
-    assert sorted(outside.held(SITE)) == ["three:3", "two:2"]
-    assert outside.line(SITE) == ["two:12"]
-    assert sorted(outside.held(LONG_NAME)) == ["three:23", "two:22"]
-    assert outside.told() == [("three", "granted 3")]
+    assert ran.lines[-1] == "Gave back 2 permits and dropped 1 waiting request."
+    assert await nodes_at(server, SITE) == [("two", 1, 1), ("three", 1, 0)]
+    assert await nodes_at(server, LONG_NAME) == [("three", 1, 0), ("two", 1, 0)]
+
+
+@in_asyncio
+async def test_who_waits_for_a_dead_node_gets_its_permit_at_once(server: RedisServer) -> None:
+    dead = await Caller.join(server, "dead")
+    await dead.take(SITE)
+    async with FairSemaphore(server.url, node="living", lease=ENDLESS_S) as living:
+        waiting = asyncio.create_task(living.acquire(SITE, 1))
+
+        async def in_the_queue() -> bool:
+            return (await living.admin.inspect(SITE)).waiting == 1
+
+        await eventually(in_the_queue)
+        assert await living.admin.evict("dead") == (1, 0)
+        await asyncio.wait_for(waiting, TIMEOUT_S)
 
 
 @in_asyncio
@@ -38,21 +58,21 @@ async def test_limits_stay_as_the_nodes_have_them(server: RedisServer) -> None:
         for _ in range(3):
             await dead.acquire(SITE, 3)
         other = await Caller.join(server, "other")
-        assert (await other.acquire(SITE, 1, 2, 3, 4, limit=3)).granted == ()
+        assert (await other.take(SITE, 4, limit=3)).granted == 0
         async with Admin(server.url) as operator:
             assert await operator.evict(dead.node) == (3, 0)
             seen = await operator.inspect(SITE)
         assert (seen.limit, seen.limit_max, seen.delay) == (3, 3, 0)
-        assert [member.id for member in seen.holders] == ["other:1", "other:2", "other:3"]
+        assert await nodes_at(server, SITE) == [("other", 3, 1)]
 
 
 @in_asyncio
 async def test_more_than_one_call_can_carry_goes_back_too(server: RedisServer) -> None:
     dead = await Caller.join(server, "dead")
-    for start in range(0, 1500, 500):
-        await dead.acquire(SITE, *range(start, start + 500), limit=600)
+    for i in range(2 * SCOPES_PER_CALL + 1):
+        await dead.take(f"{i}.example", 3)
     async with Admin(server.url) as operator:
-        assert await operator.evict("dead") == (600, 900)
+        assert await operator.evict("dead") == (401, 802)
         assert await operator.survey() == []
         assert await operator.evict("dead") == (0, 0)
 
@@ -69,7 +89,7 @@ async def test_a_living_node_loses_its_permits_at_its_next_renewal_and_its_work_
                 async with Admin(server.url) as operator:
 
                     async def in_line() -> bool:
-                        return bool((await operator.inspect(SITE)).waiters)
+                        return bool((await operator.inspect(SITE)).waiting)
 
                     await eventually(in_line)
                     assert await operator.evict(living.node) == (1, 1)
@@ -89,7 +109,7 @@ async def test_it_asks_before_and_does_nothing_unless_told_yes(
         ran = await semaphore(server, "evict", "three", *lease, answer=answer)
         assert ran.status == 1
         assert ran.lines[0].startswith(
-            "three holds 1 permit and has 1 place in line, of 2 sites. It renewed its leases "
+            "three holds 1 permit and has 1 waiting request, at 2 sites. It renewed its leases "
         )
         assert ran.lines[0].endswith(f" ago, {ALIVE}")
         assert ran.lines[1].startswith("Give it all back now? [y/N] ")
@@ -97,21 +117,21 @@ async def test_it_asks_before_and_does_nothing_unless_told_yes(
         assert outside.dump() == before
     ran = await semaphore(server, "evict", "three", *lease, answer="y\n")
     assert ran.status == 0
-    assert outside.line(SITE) == ["one:11", "two:12"]
+    assert await nodes_at(server, SITE) == [("one", 1, 1), ("two", 1, 1)]
 
 
-@pytest.mark.parametrize(("keys", "status", "left"), [(b"\x03", 130, 2), (b"y\n", 0, 0)])
+@pytest.mark.parametrize(("keys", "status", "stays"), [(b"\x03", 130, True), (b"y\n", 0, False)])
 @in_asyncio
 async def test_in_a_terminal_it_waits_for_the_answer(
-    server: RedisServer, outside: Outside, keys: bytes, status: int, left: int
+    server: RedisServer, keys: bytes, status: int, stays: bool
 ) -> None:
     await three_nodes(server)
     terminal = await Terminal(80, 24).start(server, "evict", "one")
     try:
         await terminal.has_drawn("[y/N] ")
-        assert len([id for id in outside.everyone(SITE) if id.startswith("one:")]) == 2
+        assert "one" in [node for node, *_ in await nodes_at(server, SITE)]
         assert await terminal.ends_with(keys) == status
-        assert len([id for id in outside.everyone(SITE) if id.startswith("one:")]) == left
+        assert ("one" in [node for node, *_ in await nodes_at(server, SITE)]) is stays
         assert "Traceback" not in terminal.drawn
     finally:
         await terminal.close()
@@ -140,6 +160,6 @@ async def test_a_name_s_beginning_is_enough_if_only_one_node_has_it(
     )
     assert (await semaphore(server, "evict", "", "--yes")).status == 4
     assert outside.dump() == before
-    await (await Caller.join(server, "two-more")).acquire(LONG_NAME, 1, limit=8)
+    await (await Caller.join(server, "two-more")).take(LONG_NAME, limit=8)
     exact = await semaphore(server, "evict", "two", "--yes")
-    assert exact.lines[-1] == "Gave back 2 permits and 1 place in line."
+    assert exact.lines[-1] == "Gave back 2 permits and dropped 1 waiting request."

@@ -9,6 +9,7 @@ from semaphore_middleware.console.cli.formatting import (
     clean,
     count,
     held_of,
+    rate_word,
     set_time,
     time_of,
     without_letters,
@@ -62,7 +63,12 @@ def test_one_is_not_many() -> None:
 def test_a_limit_that_adapts_shows_what_it_may_grow_to(
     limit: int | None, most: int | None, shown: str
 ) -> None:
-    assert held_of(ScopeRow.of(Inspection("s", limit, (), (), most))) == shown
+    assert held_of(ScopeRow.of(Inspection("s", limit, (), most))) == shown
+
+
+def test_a_rate_shows_how_many_may_start_at_once() -> None:
+    words = [rate_word(*rate) for rate in ((None, None), ("60/m", 1), ("60/m", 10), ("none", None))]
+    assert words == ["-", "60/m", "60/m (10)", "none"]
 
 
 @pytest.mark.parametrize("width", range(3, 40))

@@ -16,7 +16,6 @@ from tests.support.cli import (
     OLD,
     SITE,
     Terminal,
-    make_older,
     semaphore,
     three_nodes,
 )
@@ -25,9 +24,9 @@ from tests.support.paths import REPOSITORY
 from tests.support.servers import RedisServer
 
 TABLE = f"""\
-scope                            held  waiting  longest  delay  next  backoff  paused  set by
-{SITE}                   2/2        3      3 h      -     -        -  -       -
-{LONG_NAME}   3/8        0        -      -     -        -  -       -
+scope                            held  waiting  longest  delay  rate  next  backoff  paused  set by
+{SITE}                   2/2        3      3 h      -     -     -        -  -       -
+{LONG_NAME}   3/8        0        -      -     -     -        -  -       -
 """
 
 
@@ -38,21 +37,19 @@ async def test_without_a_scope_it_shows_all_the_longest_line_first(server: Redis
 
 
 @in_asyncio
-async def test_with_a_scope_it_shows_each_permit_in_the_order_of_the_line(
+async def test_with_a_scope_it_shows_its_nodes_in_the_order_of_the_queue(
     server: RedisServer,
 ) -> None:
     await three_nodes(server)
     shown = f"""\
-scope            held  waiting  longest  delay  next  backoff  paused  set by
-{SITE}   2/2        3      3 h      -     -        -  -       -
+scope            held  waiting  longest  delay  rate  next  backoff  paused  set by
+{SITE}   2/2        3      3 h      -     -     -        -  -       -
 
 {SITE}
-permit    node   age  lease left
-holds     one    3 h      10 min
-holds     two    3 h      10 min
-waits, 1  three  3 h      10 min
-waits, 2  one    3 h      10 min
-waits, 3  two    3 h      10 min
+node   held  waiting  oldest  longest  lease left
+three     0        1       -      3 h      10 min
+one       1        1     3 h      3 h      10 min
+two       1        1     3 h      3 h      10 min
 """
     assert await semaphore(server, "status", SITE) == (0, shown, "")
     assert (await semaphore(server, "status", "WWW.Example.ORG.")).out == shown
@@ -89,18 +86,18 @@ async def test_rules_show_who_set_them(server: RedisServer) -> None:
     await three_nodes(server)
     async with Admin(server.url, name="alice@desk") as operator:
         await operator.configure(SITE, {"concurrency": None, "delay": 0.25})
-        await operator.configure("*.edu", 5)
+        await operator.configure("*.edu", {"concurrency": 5, "rate": "90/m"})
         await operator.pause("*.edu")
     ran = await semaphore(server, "status")
     assert (
         ran.out
         == f"""\
-scope                            held  waiting  longest   delay  next  backoff  paused  set by
-{SITE}                   2/∞        3      3 h  0.25 s     -        -  -       alice@desk
-{LONG_NAME}   3/5        0        -       -     -        -  paused  alice@desk
+scope                            held  waiting  longest   delay  rate  next  backoff  paused  set by
+{SITE}                   2/∞        3      3 h  0.25 s     -     -        -  -       alice@desk
+{LONG_NAME}   3/5        0        -       -  90/m     -        -  paused  alice@desk
 
-pattern  limit  delay  paused  set by
-*.edu        5      -  paused  alice@desk
+pattern  limit  delay  rate  paused  set by
+*.edu        5      -  90/m  paused  alice@desk
 """
     )
     # A pattern has its rule, be no host below it in use; and what fits none shows none.
@@ -108,7 +105,7 @@ pattern  limit  delay  paused  set by
     async with Admin(server.url) as operator:
         await operator.pause("*.museum")
     ran = await semaphore(server, "status", "*.museum")
-    assert (ran.status, ran.lines[1].split()[:4]) == (0, ["*.museum", "-", "-", "paused"])
+    assert (ran.status, ran.lines[1].split()[:4]) == (0, ["*.museum", "-", "-", "-"])
 
 
 @in_asyncio
@@ -120,28 +117,31 @@ async def test_what_a_site_has_asked_for_and_when_it_starts_next_is_shown(
         permit.refused(retry_after=200)
         permit.release()
     ran = await semaphore(server, "status")
-    assert re.fullmatch(rf"{re.escape(SITE)} +0/- +0 +- +- +- +3 min +- +-", ran.lines[1])
+    assert re.fullmatch(rf"{re.escape(SITE)} +0/- +0 +- +- +- +- +3 min +- +-", ran.lines[1])
 
 
 @in_asyncio
 async def test_an_empty_server_is_said_to_be_one(server: RedisServer) -> None:
     assert await semaphore(server, "status") == (0, "No scope is in use.\n", "")
     ran = await semaphore(server, "status", "--json")
-    nothing = {"scopes": 0, "nodes": 0, "held": 0, "waiting": 0, "longest_wait": None, "rate": None}
-    assert json.loads(ran.out) == {"totals": nothing, "scopes": [], "nodes": [], "rules": []}
+    shown = json.loads(ran.out)
+    assert set(shown["totals"].values()) == {0, None}
+    assert [shown[rows] for rows in ("scopes", "nodes", "rules")] == [[], [], []]
 
 
 @in_asyncio
 async def test_json_has_the_keys_that_are_documented(server: RedisServer) -> None:
     await three_nodes(server)
     async with Admin(server.url, name="alice@desk") as operator:
-        await operator.configure("*.org", {"concurrency": 2, "delay": 0.25})
+        parts = {"concurrency": 2, "delay": 0.25, "rate": "30/m", "burst": 10}
+        await operator.configure("*.org", parts)
     ran = await semaphore(server, "status", "--json", SITE)
     shown = json.loads(ran.out)
     (scope,) = shown["scopes"]
     assert OLD <= shown["totals"].pop("longest_wait") < OLD + ENDLESS_S
-    assert shown["totals"] == {"scopes": 1, "nodes": 3, "held": 2, "waiting": 3, "rate": None}
-    members = [*scope.pop("holders"), *scope.pop("waiters")]
+    counts = {"scopes": 1, "nodes": 3, "held": 2, "waiting": 3}
+    assert shown["totals"] == {**counts, "starts_per_second": None}
+    nodes = scope.pop("nodes")
     assert OLD <= scope.pop("longest_wait") < OLD + ENDLESS_S
     assert scope == {
         "id": scope_id(SITE),
@@ -151,21 +151,28 @@ async def test_json_has_the_keys_that_are_documented(server: RedisServer) -> Non
         "limit_max": 2,
         "unlimited": False,
         "waiting": 3,
-        "rate": None,
+        "starts_per_second": None,
         "delay": 0.25,
+        "rate": "30/m",
+        "burst": 10,
         "next_start": None,
         "backoff_left": None,
         "backoff_last": None,
         "paused": False,
         "set_by": "alice@desk",
-        "grants": 2,
+        "started": 2,
     }
-    assert [m["id"] for m in members] == ["one:1", "two:2", "three:3", "one:11", "two:12"]
-    assert [m["node"] for m in members] == ["one", "two", "three", "one", "two"]
-    for member in members:
-        assert member.keys() == {"id", "node", "age", "lease_left"}
-        assert OLD <= member["age"] < OLD + ENDLESS_S
-        assert 0 < member["lease_left"] <= ENDLESS_S
+    assert [(n["node"], n["held"], n["waiting"]) for n in nodes] == [
+        ("three", 0, 1),
+        ("one", 1, 1),
+        ("two", 1, 1),
+    ]
+    assert nodes[0]["oldest"] is None
+    for node in nodes:
+        assert list(node) == ["node", "held", "waiting", "oldest", "longest_wait", "lease_left"]
+        for age in (node["oldest"] or OLD, node["longest_wait"]):
+            assert OLD <= age < OLD + ENDLESS_S
+        assert 0 < node["lease_left"] <= ENDLESS_S
     assert [node["node"] for node in shown["nodes"]] == ["one", "two", "three"]
     assert shown["nodes"][2].keys() == {
         *("node", "held", "waiting", "scopes", "oldest", "longest_wait", "lease_left")
@@ -179,6 +186,8 @@ async def test_json_has_the_keys_that_are_documented(server: RedisServer) -> Non
             "delay": 0.25,
             "jitter": None,
             "adaptive": None,
+            "rate": "30/m",
+            "burst": 10,
             "paused": None,
             "set_by": "alice@desk",
         }
@@ -188,7 +197,7 @@ async def test_json_has_the_keys_that_are_documented(server: RedisServer) -> Non
 @in_asyncio
 async def test_no_name_commands_the_terminal(server: RedisServer) -> None:
     caller = await Caller.join(server, "no\x1b[31mde")
-    await caller.acquire("a\x1b[2J[red]b\n\udcff", 1)
+    await caller.take("a\x1b[2J[red]b\n\udcff")
     ran = await semaphore(server, "status", "--nodes")
     assert ran.lines[1].startswith(r"a\x1b[2J[red]b\n\udcff ")
     assert ran.lines[4].startswith(r"no\x1b[31mde ")
@@ -215,8 +224,7 @@ async def test_in_a_narrow_terminal_all_fits_and_empty_columns_are_left_out(
     server: RedisServer,
 ) -> None:
     await three_nodes(server)
-    await (await Caller.join(server, "four")).acquire("other.example", 1, limit=1)
-    make_older(server, "other.example")
+    await (await Caller.join(server, "four")).take("other.example")
     terminal = await Terminal(48, 24).start(server, "status")
     try:
         assert await terminal.ended() == 0

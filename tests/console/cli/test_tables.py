@@ -6,22 +6,21 @@ import pytest
 
 from semaphore_middleware.console.cli.history import SAMPLES, History
 from semaphore_middleware.console.cli.tables import screen, sparkline
-from semaphore_middleware.console.rates import RateMeter
 from semaphore_middleware.console.snapshot import Snapshot
+from semaphore_middleware.console.starts import StartsMeter
 from semaphore_middleware.model.inspection import Inspection, Member
 from tests.support.paths import REPOSITORY
 
 PAGE = (REPOSITORY / "docs" / "commands.md").read_text("utf-8")
-SERVER = "redis://redis.example.internal:6379/0"
+SERVER = "redis://redis.internal:6379/0"
 
 
 def seen(
-    scope: str, held: int = 0, waiting: int = 0, grants: int = 0, **more: object
+    scope: str, held: int = 0, waiting: int = 0, started: int = 0, **more: object
 ) -> Inspection:
-    holders = tuple(Member(f"n:{i}", 1.0, 15.0) for i in range(held))
-    waiters = tuple(Member(f"n:{i}", 90.0 - i, 15.0) for i in range(waiting))
-    fields = {"limit": 4, "limit_max": 4, "grants": grants} | more
-    return Inspection(scope=scope, holders=holders, waiters=waiters, **fields)  # type: ignore[arg-type]
+    nodes = (Member("n", held, waiting, 1.0, 90.0, 15.0),) if held or waiting else ()
+    fields = {"limit": 4, "limit_max": 4, "started": started} | more
+    return Inspection(scope=scope, members=nodes, **fields)  # type: ignore[arg-type]
 
 
 class Watched:
@@ -30,7 +29,7 @@ class Watched:
     def __init__(self) -> None:
         self.history = History()
         self.snapshot = Snapshot.of([], [])
-        self._meter = RateMeter()
+        self._meter = StartsMeter()
 
     def note(self, scopes: list[Inspection], now: float) -> None:
         self.snapshot = Snapshot.of(scopes, [], self._meter.note(scopes, now))
@@ -51,9 +50,9 @@ def test_a_screen_of_80_by_24() -> None:
     for look in range(10):
         watched.note(
             [
-                seen("www.example.org", held=4, waiting=12, grants=10 + 6 * look),
-                seen("shop.example.org", held=look % 5, grants=2 * look),
-                seen("api.example.net", held=1, waiting=3, grants=look, delay=0.25),
+                seen("www.example.org", 4, 12, 10 + 6 * look, rate="12/s", burst=9),
+                seen("shop.example.org", held=look % 5, started=2 * look),
+                seen("api.example.net", held=1, waiting=3, started=look, delay=0.25),
                 seen("a-very-long-name.of.a-department.example.edu", paused=True, backoff_left=9.0),
                 seen("slow.example", limit=2, limit_max=8, backoff_left=90.0),
             ],
@@ -61,13 +60,13 @@ def test_a_screen_of_80_by_24() -> None:
         )
     lines = drawn(watched)
     assert lines[:7] == [
-        "redis://redis.example.internal:6379/0       5 scopes  9 held  15 waiting  18.0/s",
-        "scope                 held          waiting longest   rate",
-        "www.example.org        4/4 ████████      12    90 s 12.0/s ████████ -",
-        "api.example.net        1/4 ▂▂▂▂▂▂▂▂       3    90 s  2.0/s ████████ every 0.25 s",
-        "shop.example.org       4/4 ▄▆█ ▂▄▆█       0       -  4.0/s ████████ -",
-        "a-very-lo…mple.edu     0/4                0       -  0.0/s          paused",
-        "slow.example       0/2 (8)                0       -  0.0/s          backoff 90 s",
+        "redis://redis.internal:6379/0        5 scopes  9 held  15 waiting  18.0 starts/s",
+        "scope                 held         waiting longest starts/s",
+        "www.example.org        4/4 ███████      12    90 s     12.0 ███████ at 12/s (9)",
+        "api.example.net        1/4 ▂▂▂▂▂▂▂       3    90 s      2.0 ███████ every 0.25 s",
+        "shop.example.org       4/4 ▆█ ▂▄▆█       0       -      4.0 ███████ -",
+        "a-very-lo…mple.edu     0/4               0       -      0.0         paused",
+        "slow.example       0/2 (8)               0       -      0.0         backoff 90 s",
     ]
     for line in lines[:7]:
         assert f"\n    {line}\n" in PAGE
@@ -84,7 +83,7 @@ def test_it_fits_whatever_the_size(width: int, height: int) -> None:
     assert max(map(len, lines)) <= width
     if width >= 60:
         assert lines[-1] == f"and {3000 - height + 4:,} scopes more; q quits"
-        assert lines[0].endswith("3,000 scopes  9,000 held  8,994 waiting  3000.0/s")
+        assert lines[0].endswith("3,000 scopes  9,000 held  8,994 waiting  3000.0 starts/s")
 
 
 def test_a_problem_stands_where_the_eye_is() -> None:
@@ -93,7 +92,7 @@ def test_a_problem_stands_where_the_eye_is() -> None:
 
 def test_a_site_that_falls_idle_stays_in_its_place_until_it_is_forgotten() -> None:
     watched = Watched()
-    watched.note([seen("a", held=2, grants=5)], now=0)
+    watched.note([seen("a", held=2, started=5)], now=0)
     for look in range(SAMPLES):
         assert watched.scopes == ["a"]
         watched.note([], now=1 + look)

@@ -36,16 +36,16 @@ async def test_it_shows_what_is_and_changes_nothing(server: RedisServer, outside
     nodes = await three_nodes(server)
     before = outside.dump()
     async with watching(server) as terminal:
-        frame = await terminal.shows(has(SITE, "2/2", "█", "3", "3", "h", "0.0/s"))
+        frame = await terminal.shows(has(SITE, "2/2", "█", "3", "3", "h", "0.0"))
         assert len(frame) == 24
         assert max(map(cell_len, frame)) <= 80
-        assert frame[0].endswith("2 scopes  5 held  3 waiting  0.0/s")
-        assert frame[1].split() == ["scope", "held", "waiting", "longest", "rate"]
+        assert frame[0].endswith("2 scopes  5 held  3 waiting  0.0 starts/s")
+        assert frame[1].split() == ["scope", "held", "waiting", "longest", "starts/s"]
         assert [line.split()[0] for line in frame[2:4]] == [SITE, LONG_NAME]
         assert frame[-1].rstrip() == "q quits"
         assert outside.dump() == before
 
-        await nodes[0].release(SITE, 1, limit=2)
+        await nodes[0].give_back(SITE, limit=2)
         await terminal.shows(
             lambda frame: frame[0].rstrip().split()[3:7] == ["5", "held", "2", "waiting"]
         )

@@ -25,6 +25,12 @@ async def test_with_the_token_limits_are_set_and_taken_back(server: RedisServer)
         assert (seen.limit, seen.set_by) == (5, page.admin.name)
         assert await page.act(action="limit", name="*.org", limit={"delay": 1.5}) == (204, "")
         assert (await node.admin.inspect(HOST)).delay == 1.5
+        rate = {"rate": "90/m", "burst": 3}
+        assert await page.act(action="limit", name=HOST, limit=rate) == (204, "")
+        seen = await node.admin.inspect(HOST)
+        assert (seen.limit, seen.rate, seen.burst) == (5, "90/m", 3)
+        assert await page.act(action="limit", name=HOST, limit={"rate": None}) == (204, "")
+        assert (await node.admin.inspect(HOST)).rate is None
         assert await page.act(action="pause", name=HOST) == (204, "")
         assert (await node.admin.inspect(HOST)).paused
         assert await page.act(action="resume", name=HOST) == (204, "")
@@ -94,6 +100,8 @@ async def test_the_page_s_own_origin_may_change(server: RedisServer) -> None:
             "unknown key 'speed'; allowed is",
         ),
         ({"action": "limit", "name": HOST, "limit": {"delay": float("nan")}}, "= nan: allowed is"),
+        ({"action": "limit", "name": HOST, "limit": {"rate": "60"}}, "['rate'] = '60': allowed is"),
+        ({"action": "limit", "name": HOST, "limit": {"burst": 0}}, "['burst'] = 0: allowed is"),
         ({"action": "limit", "name": HOST}, "a 'limit' belongs to the action 'limit'"),
         ({"action": "pause", "name": HOST, "limit": 3}, "a 'limit' belongs to the action 'limit'"),
         ({"action": "pause", "name": ""}, "the host is empty; allowed is a host or '*.host'"),

@@ -113,21 +113,28 @@ async def test_the_state_is_that_of_the_server(server: RedisServer) -> None:
         waiting = [asyncio.create_task(a.acquire(HOST, 3)) for _ in range(2)]
 
         async def all_there() -> bool:
-            return len((await page.admin.inspect(HOST)).waiters) == 2
+            return (await page.admin.inspect(HOST)).waiting == 2
 
         await eventually(all_there)
         told = await page.state(open=scope_id(HOST))
         times = [told["totals"].pop("longest_wait"), told["scopes"][0].pop("longest_wait")]
         opened = told.pop("opened")
-        members = [*opened["holders"], *opened["waiters"]]
-        assert times[0] == times[1] == max(one["age"] for one in opened["waiters"])
-        assert all(0 <= one["age"] < 60 and 0 < one["lease_left"] <= 15 for one in members)
-        assert [one["node"] for one in members] == [a.node] * 5
+        (node,) = opened["nodes"]
+        assert times[0] == times[1] == node["longest_wait"]
+        assert 0 <= node["oldest"] < 60
+        assert 0 < node["lease_left"] <= 15
+        assert (node["node"], node["held"], node["waiting"]) == (a.node, 3, 2)
         assert told == {
             "server": server.url,
             "problem": None,
             "can_change": True,
-            "totals": {"scopes": 1, "nodes": 1, "held": 3, "waiting": 2, "rate": None},
+            "totals": {
+                "scopes": 1,
+                "nodes": 1,
+                "held": 3,
+                "waiting": 2,
+                "starts_per_second": None,
+            },
             "matching": 1,
             "scopes": [
                 {
@@ -138,14 +145,16 @@ async def test_the_state_is_that_of_the_server(server: RedisServer) -> None:
                     "limit_max": 3,
                     "unlimited": False,
                     "waiting": 2,
-                    "rate": None,
+                    "starts_per_second": None,
                     "delay": None,
+                    "rate": None,
+                    "burst": None,
                     "next_start": None,
                     "backoff_left": None,
                     "backoff_last": None,
                     "paused": False,
                     "set_by": None,
-                    "grants": 3,
+                    "started": 3,
                 }
             ],
             "rules": [],
@@ -162,7 +171,7 @@ async def test_a_state_that_is_as_it_was_is_not_sent_again(
     monkeypatch.setattr(web, "INTERVAL_S", 0.0)
     monkeypatch.setattr(poller, "MAX_SHARE", 1.0)
     async with serving(server) as page:
-        await page.state()  # which tells no rate yet
+        await page.state()  # which tells no starts a second yet
         async with page.client.get(f"{page.url}state.json") as first:
             tag = first.headers["ETag"]
             assert first.headers["Cache-Control"] == "no-cache"

@@ -16,6 +16,7 @@ pytestmark = [pytest.mark.skipif(CHROMIUM is None, reason=WHY_NOT), pytest.mark.
 ROWS = "[...document.querySelectorAll('#scopes tbody tr:not(.details)')]"
 NAMES = f"{ROWS}.map((row) => row.cells[0].textContent)"
 CAPTION = "document.querySelector('#caption').textContent"
+DASH = "\u2013"
 FOCUS = "document.activeElement.textContent"
 STRANGE = [
     "<img src=x onerror=alert(1)>",
@@ -67,10 +68,15 @@ async def test_the_table_shows_what_is_held_and_follows_it_by_itself(
         for permit in first:
             permit.release()
         await browser.until(cells("busy.example", "held", "waiting"), ["2/3", "0"])
-        await page.admin.configure("busy.example", {"concurrency": 9, "delay": 0.5})
+        parts = {"concurrency": 9, "delay": 0.5, "rate": "90/m", "burst": 3}
+        await page.admin.configure("busy.example", parts)
         await page.admin.pause("calm.example")
-        columns = ("held", "delay", "state", "set_by")
-        await browser.until(cells("busy.example", *columns), ["2/9", "0.5 s", "open", "page"])
+        shown = ["2/9", "0.5 s", "90/m (3)", "open"]
+        await browser.until(cells("busy.example", "held", "delay", "rate", "state"), shown)
+        rule = (
+            "[...document.querySelector('#rules tbody tr').cells].map((cell) => cell.textContent)"
+        )
+        await browser.until(rule, ["busy.example", "9", "0.5 s", "90/m (3)", DASH, "page"])
         await browser.until(cells("calm.example", "state", "set_by"), ["paused", "page"])
 
 
@@ -117,34 +123,33 @@ async def test_columns_are_sorted_by_keyboard_alone(
 
 
 @in_asyncio
-async def test_a_scope_s_holders_and_waiters_are_shown_on_demand(
-    server: RedisServer, chromium: Chromium
-) -> None:
+async def test_a_scope_s_nodes_are_shown_on_demand(server: RedisServer, chromium: Chromium) -> None:
     async with FairSemaphore(server.url) as node, looking(server, chromium) as (browser, _):
         permits = await fill(node, "busy.example", held=2, waiting=3)
         await fill(node, "calm.example", held=1)
         await browser.until(NAMES, ["busy.example", "calm.example"])
         await tab_to(browser, "busy.example")
         await browser.press("Enter")
-        members = (
-            "[...document.querySelectorAll('.members table')].map((table) => "
-            "[table.caption.textContent, ...[...table.tBodies[0].rows].map((row) => "
-            "row.cells[0].textContent)])"
+        table = "document.querySelector('.nodes table')"
+        nodes = (
+            f"[...{table}.tBodies[0].rows].map((row) => "
+            "[0, 1, 3].map((column) => row.cells[column].textContent))"
         )
-        holders = ["Holders: 2", node.node, node.node]
-        waiters = ["Waiters, in the order of the line: 3", node.node, node.node, node.node]
-        await browser.until(members, [holders, waiters])
+        await browser.until(f"{table}?.tBodies[0].rows.length", 1)
+        await browser.until(nodes, [[node.node, "2", "3"]])
+        caption = "Nodes, those that wait first, in the order of the queue: 1"
+        assert await browser.see(f"{table}.caption.textContent") == caption
+        times = f"[2, 4, 5].map((column) => {table}.tBodies[0].rows[0].cells[column].textContent)"
+        assert all(time.endswith("s") for time in await browser.see(times))
         expanded = "document.activeElement.ariaExpanded"
         assert await browser.see(expanded) == "true"
         described = "document.activeElement.getAttribute('aria-controls')"
         assert await browser.see(f"document.getElementById({described}).className") == "details"
         permits[0].release()
-        await browser.until(
-            members, [holders, ["Waiters, in the order of the line: 2", *holders[1:]]]
-        )
+        await browser.until(nodes, [[node.node, "2", "2"]])
         assert await browser.see(FOCUS) == "busy.example"
         await browser.press("Enter")
-        await browser.until("document.querySelector('.members')", None)
+        await browser.until("document.querySelector('.nodes')", None)
         assert await browser.see(expanded) == "false"
 
 
@@ -185,7 +190,7 @@ async def test_names_stay_text_whatever_they_are(server: RedisServer, chromium: 
         await b.until(f"{NAMES}.sort()", sorted(shown, key=lambda n: n.encode("utf-16-be")))
         for i in range(1, len(STRANGE) + 1):
             await b.click(f"#scopes tbody tr:nth-child({i}) .scope")
-            await b.until("document.querySelector('.members tbody th')?.textContent", node.node)
+            await b.until("document.querySelector('.nodes tbody th')?.textContent", node.node)
             await b.click(f"#scopes tbody tr:nth-child({i}) .scope")
         await b.until("document.querySelector('#rules tbody th')?.textContent", STRANGE[0])
         made = "document.querySelectorAll('main img, main script, main b, [onmouseover]').length"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from semaphore_middleware import FairSemaphore
-from tests.console.web.test_page import NAMES, ROWS, cells
+from tests.console.web.test_page import DASH, NAMES, ROWS, cells
 from tests.support import accessibility as access
 from tests.support.browser import CHROMIUM, WHY_NOT, Browser, Chromium
 from tests.support.nodes import in_asyncio
@@ -38,7 +38,8 @@ async def test_all_is_readable_named_and_in_order(
         await browser.size(width, height, phone=width == 360)
         await fill(node, "busy.example", held=2, waiting=3)
         await fill(node, "a-rather-long-name.of-a-site.example.org", held=1)
-        await page.admin.configure("*.example.org", {"concurrency": 3, "delay": 60})
+        parts = {"concurrency": 3, "delay": 60, "rate": "30/m", "burst": 10}
+        await page.admin.configure("*.example.org", parts)
         await page.admin.pause("paused.example")
         refused = await node.acquire("refused.example", 1)
         refused.refused(retry_after=600)
@@ -49,7 +50,7 @@ async def test_all_is_readable_named_and_in_order(
         await unlock(browser)
         await browser.until("document.querySelector('#any').hidden", False)
         await browser.click("#scopes tbody .scope")
-        await browser.until("document.querySelectorAll('.members tbody tr').length", 5)
+        await browser.until("document.querySelectorAll('.nodes tbody tr').length", 1)
         await access.check(browser)
         moving = "document.getAnimations().length"
         assert await browser.see(moving) == 0
@@ -69,9 +70,9 @@ async def test_a_screen_reader_is_told_of_a_table_with_headers_and_live_regions(
             roles = [(n["role"]["value"], n.get("name", {}).get("value")) for n in tree]
             assert ("table", "1 scope; sorted by waiting") in roles
             assert ("columnheader", "Longest wait") in roles
-            assert [role for role, _ in roles].count("columnheader") == 9
+            assert [role for role, _ in roles].count("columnheader") == 10
             assert [role for role, _ in roles].count("rowheader") == 1
-            assert [role for role, _ in roles].count("cell") == 8
+            assert [role for role, _ in roles].count("cell") == 9
             assert ("heading", "Semaphore") in roles
             assert ("searchbox", "Filter") in roles
             assert {"main", "banner"} <= {role for role, _ in roles}
@@ -94,6 +95,8 @@ async def test_what_matters_is_announced_and_what_ticks_is_not(
         await browser.until(NEWS, "busy.example goes on.")
         await page.admin.configure("busy.example", 7)
         await browser.until(NEWS, "busy.example has a limit of 7, set by page.")
+        await page.admin.configure("busy.example", {"rate": "90/m"})
+        await browser.until(NEWS, "busy.example has a rate of 90/m.")
         permits[1].refused(retry_after=300)
         permits[1].release()
         await browser.until(f"{NEWS}.startsWith('busy.example said “not now”: nothing starts for')")
@@ -118,17 +121,26 @@ async def test_with_the_token_limits_are_changed_by_keyboard_alone(
         await browser.see(f"{ROWS}[0].querySelector('.scope').focus()")
         await browser.press("Enter")
         await browser.until("document.activeElement.ariaExpanded", "true")
-        await browser.press("Tab")  # the list of holders, which scrolls
+        await browser.press("Tab")  # the list of nodes, which scrolls
         await browser.press("Tab")
         await browser.until("document.activeElement.name", "limit")
         await browser.type("6")
         await browser.press("Tab")
         await browser.type("0.25")
+        await browser.press("Tab")
+        await browser.type("90/m")
+        await browser.press("Tab")
+        await browser.type("3")
         await browser.press("Enter")
         await browser.until(ANSWER, "It is set.")
         seen = await node.admin.inspect("busy.example")
         assert (seen.limit, seen.delay, seen.set_by) == (6, 0.25, page.admin.name)
-        await browser.until(cells("busy.example", "held", "delay"), ["2/6", "0.3 s"])
+        assert (seen.rate, seen.burst) == ("90/m", 3)
+        shown = ["2/6", "0.3 s", "90/m (3)"]
+        await browser.until(cells("busy.example", "held", "delay", "rate"), shown)
+        await browser.see("document.querySelector('.details [name=rate]').value = 'none'")
+        await browser.click(".details [type=submit]")
+        await browser.until(cells("busy.example", "rate"), [DASH])
         await browser.click(".details [data-action=pause]")
         await browser.until(ANSWER, "It is paused.")
         assert (await node.admin.inspect("busy.example")).paused
@@ -198,9 +210,9 @@ async def test_a_page_without_a_token_configured_shows_no_way_to_change_anything
         await fill(node, "busy.example", held=1)
         await browser.until(NAMES, ["busy.example"])
         await browser.click("#scopes tbody .scope")
-        await browser.until("document.querySelectorAll('.members tbody tr').length", 1)
+        await browser.until("document.querySelectorAll('.nodes tbody tr').length", 1)
         shown = "[...document.querySelectorAll('button')].filter((b) => b.checkVisibility()).length"
-        assert await browser.see(shown) == 9 + 1  # the columns, and the scope
+        assert await browser.see(shown) == 10 + 1  # the columns, and the scope
         await access.check(browser)
 
 

@@ -8,17 +8,11 @@ import pytest
 
 from semaphore_middleware import Inspection, Member, Rule, SettingsError
 from semaphore_middleware.console.snapshot import Snapshot, scope_id
-from semaphore_middleware.console.web.view import MAX_MEMBERS, MAX_ROWS, View, show
+from semaphore_middleware.console.web.view import MAX_NODES, MAX_ROWS, View, show
 
 
-def member(number: int, age: float = 1.0, node: str = "n") -> Member:
-    return Member(f"{node}:{number}", age, 9.0)
-
-
-def scope(name: str, held: int = 0, waiting: int = 0) -> Inspection:
-    holders = tuple(member(i) for i in range(held))
-    waiters = tuple(member(100 + i, age=i + 0.5) for i in range(waiting))
-    return Inspection(name, 4, holders, waiters, 4)
+def scope(name: str, held: int = 0, waiting: int = 0, **more: Any) -> Inspection:
+    return Inspection(name, 4, (Member("n", held, waiting, 1.0, waiting - 0.5, 9.0),), 4, **more)
 
 
 def shown(*scopes: Inspection, **view: Any) -> dict[str, Any]:
@@ -36,18 +30,19 @@ def test_a_row_has_all_that_there_is_to_see() -> None:
     one = Inspection(
         "www.example.org",
         3,
-        (member(1), member(2, node="other")),
-        (member(3, age=0.5), member(4, age=7.25)),
+        (Member("n", 1, 2, 1.0, 7.25, 9.0), Member("other", 1, 0, 0.0, 0.0, 8.5)),
         limit_max=8,
         delay=0.5,
+        rate="60/m",
+        burst=10,
         next_start=0.25,
         backoff_left=2.0,
         backoff_last=30.0,
         paused=True,
         set_by="boss",
-        grants=17,
+        started=17,
     )
-    rule = Rule("*.example.org", "boss", concurrency=8, delay=0.5, paused=True)
+    rule = Rule("*.example.org", "boss", concurrency=8, delay=0.5, rate="none", paused=True)
     opened = scope_id("www.example.org")
     row = {
         "id": opened,
@@ -58,14 +53,16 @@ def test_a_row_has_all_that_there_is_to_see() -> None:
         "unlimited": False,
         "waiting": 2,
         "longest_wait": 7.25,
-        "rate": 3.5,
+        "starts_per_second": 3.5,
         "delay": 0.5,
+        "rate": "60/m",
+        "burst": 10,
         "next_start": 0.25,
         "backoff_left": 2.0,
         "backoff_last": 30.0,
         "paused": True,
         "set_by": "boss",
-        "grants": 17,
+        "started": 17,
     }
     snapshot = Snapshot.of([one], [rule], {"www.example.org": 3.5})
     assert show(snapshot, View(open=opened)) == {
@@ -75,22 +72,31 @@ def test_a_row_has_all_that_there_is_to_see() -> None:
             "held": 2,
             "waiting": 2,
             "longest_wait": 7.25,
-            "rate": 3.5,
+            "starts_per_second": 3.5,
         },
         "matching": 1,
         "scopes": [row],
         "opened": {
             **row,
-            "holders": [
-                {"id": "n:1", "node": "n", "age": 1.0, "lease_left": 9.0},
-                {"id": "other:2", "node": "other", "age": 1.0, "lease_left": 9.0},
+            "nodes": [
+                {
+                    "node": "n",
+                    "held": 1,
+                    "waiting": 2,
+                    "oldest": 1.0,
+                    "longest_wait": 7.25,
+                    "lease_left": 9.0,
+                },
+                {
+                    "node": "other",
+                    "held": 1,
+                    "waiting": 0,
+                    "oldest": 0.0,
+                    "longest_wait": None,
+                    "lease_left": 8.5,
+                },
             ],
-            "waiters": [
-                {"id": "n:3", "node": "n", "age": 0.5, "lease_left": 9.0},
-                {"id": "n:4", "node": "n", "age": 7.25, "lease_left": 9.0},
-            ],
-            "more_holders": 0,
-            "more_waiters": 0,
+            "more_nodes": 0,
         },
         "rules": [
             {
@@ -100,6 +106,8 @@ def test_a_row_has_all_that_there_is_to_see() -> None:
                 "delay": 0.5,
                 "jitter": None,
                 "adaptive": None,
+                "rate": "none",
+                "burst": None,
                 "paused": True,
                 "set_by": "boss",
             }
@@ -125,7 +133,9 @@ def test_a_view_finds_and_sorts(view: dict[str, str], expected: list[str]) -> No
     assert names(**view) == expected
 
 
-@pytest.mark.parametrize("sort", ["rate", "delay", "next_start", "state", "set_by"])
+@pytest.mark.parametrize(
+    "sort", ["starts_per_second", "delay", "rate", "next_start", "state", "set_by"]
+)
 def test_what_is_not_there_can_be_sorted_by(sort: str) -> None:
     assert names(sort=sort, down="0") == ["C", "a", "b", "d"]
 
@@ -149,10 +159,18 @@ def test_of_thousands_the_first_are_shown_and_the_filter_finds_all() -> None:
     assert (told["matching"], told["totals"]["scopes"]) == (1, 3000)
 
 
-def test_a_long_line_is_cut_and_counted() -> None:
-    told = shown(scope("s", 1, 250), open=scope_id("s"))["opened"]
-    assert (len(told["waiters"]), told["more_waiters"]) == (MAX_MEMBERS, 150)
-    assert (len(told["holders"]), told["more_holders"]) == (1, 0)
+def test_a_rate_sorts_by_how_often_something_may_start() -> None:
+    rates = {"a": "60/m", "b": "1/m", "c": "2/s", "d": None}
+    scopes = [scope(name, rate=rate) for name, rate in rates.items()]
+    told = shown(*scopes, sort="rate")
+    assert [row["scope"] for row in told["scopes"]] == ["c", "a", "b", "d"]
+
+
+def test_of_many_nodes_the_first_are_told_and_the_rest_counted() -> None:
+    nodes = tuple(Member(f"n{i}", 1, 1, 1.0, 1.0, 9.0) for i in range(250))
+    told = shown(Inspection("s", 4, nodes, 4), open=scope_id("s"))["opened"]
+    assert [node["node"] for node in told["nodes"]] == [f"n{i}" for i in range(MAX_NODES)]
+    assert (told["more_nodes"], told["held"]) == (150, 250)
 
 
 def test_a_scope_that_is_opened_is_told_though_the_filter_hides_it() -> None:

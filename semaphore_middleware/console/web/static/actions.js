@@ -36,12 +36,15 @@ export function changeForm(nameOf, title) {
   };
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
-    const { limit, delay } = form.elements;
+    const { limit, delay, rate, burst } = form.elements;
     const parts = {};
     if (limit.value) parts.concurrency = Number(limit.value);
     if (delay.value) parts.delay = Number(delay.value);
+    const written = rate.value.trim();
+    if (written) parts.rate = written === "none" ? null : written;
+    if (burst.value) parts.burst = Number(burst.value);
     if (!Object.keys(parts).length) {
-      answer.textContent = "Give a limit, a delay, or both.";
+      answer.textContent = "Give a limit, a delay, a rate or a burst.";
     } else if (await act({ action: "limit", limit: parts }, "It is set.")) {
       form.reset();
     }

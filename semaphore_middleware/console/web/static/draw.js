@@ -22,13 +22,18 @@ export function number(value) {
   return value === null ? dash : value.toLocaleString("en", { maximumFractionDigits: 1 });
 }
 
-/** A second's worth, always with its decimal, so that it does not dance. */
-export function rate(value) {
+/** Starts a second, always with a decimal, so that it does not dance. */
+export function starts(value) {
   return value === null ? dash : value.toFixed(value < 100 ? 1 : 0);
 }
 
 export function limit(value, unlimited) {
   return unlimited ? "∞" : number(value);
+}
+
+/** 60/m; 60/m (10) where up to ten may start at once. */
+export function rate(value, burst) {
+  return `${value ?? dash}${burst > 1 ? ` (${number(burst)})` : ""}`;
 }
 
 /** A node's name as it was given, without the random letters that were added. */

@@ -1,6 +1,6 @@
 // Asks the server for the state once a second, while somebody looks, and shows it.
 
-import { dash, element, limit, nameOf, number, rate, seconds, withoutLetters, write } from "./draw.js";
+import { dash, element, limit, nameOf, number, rate, seconds, starts, withoutLetters, write } from "./draw.js";
 import { allow, onDone } from "./actions.js";
 import { isHeld, letGo, onOpen, openedId, show } from "./table.js";
 
@@ -69,7 +69,7 @@ function showTotals(totals) {
     const name = cell.dataset.total;
     const value = totals[name];
     if (name === "longest_wait") write(cell, seconds(value));
-    else write(cell, name === "rate" ? rate(value) : number(value));
+    else write(cell, name === "starts_per_second" ? starts(value) : number(value));
   }
 }
 
@@ -92,10 +92,11 @@ function showRules(rules, more) {
       ? "as nodes ask"
       : `${limit(rule.limit, rule.unlimited)}${rule.adaptive ? ", adaptive" : ""}`,
     rule.delay === null ? "as nodes ask" : seconds(rule.delay),
+    rate(rule.rate ?? "as nodes ask", rule.burst),
     rule.paused ? "paused" : rule.paused === false ? "resumed" : dash,
     withoutLetters(rule.set_by ?? ""),
   ]);
-  if (more) texts.push([`and ${number(more)} more`, "", "", "", ""]);
+  if (more) texts.push([`and ${number(more)} more`, "", "", "", "", ""]);
   const list = section.querySelector("tbody");
   while (list.rows.length > texts.length) list.lastElementChild.remove();
   texts.forEach((cells, i) => {
@@ -103,7 +104,7 @@ function showRules(rules, more) {
       const tr = element("tr");
       const head = element("th");
       head.scope = "row";
-      tr.append(head, element("td"), element("td"), element("td"), element("td"));
+      tr.append(head, ...cells.slice(1).map(() => element("td")));
       list.append(tr);
     }
     const [head, ...others] = list.rows[i].cells;
@@ -136,7 +137,9 @@ function changes(last, scope) {
     found.push(`has a limit of ${is}, set by ${withoutLetters(scope.set_by)}`);
   }
   if (scope.set_by && scope.delay !== last.delay) found.push(`has a delay of ${seconds(scope.delay ?? 0)}`);
-  const changed = is !== was || scope.delay !== last.delay;
+  const [rateWas, rateIs] = [last, scope].map((one) => rate(one.rate, one.burst));
+  if (scope.set_by && rateIs !== rateWas) found.push(scope.rate ? `has a rate of ${rateIs}` : "has no rate");
+  const changed = is !== was || scope.delay !== last.delay || rateIs !== rateWas;
   if (last.set_by && !scope.set_by && (changed || !found.length)) found.push("follows the nodes’ settings again");
   return found;
 }

@@ -1,12 +1,14 @@
 // The table of scopes: a row each, updated in place, and the details of one of them.
 
-import { POINTS, dash, draw, element, limit, nameOf, number, rate, seconds, sparkline, withoutLetters, write } from "./draw.js";
+import {
+  POINTS, dash, draw, element, limit, nameOf, number, rate, seconds, sparkline, starts, withoutLetters, write,
+} from "./draw.js";
 import { changeForm } from "./actions.js";
 
-const COLUMNS = ["held", "waiting", "longest_wait", "rate", "delay", "next_start", "state", "set_by"];
+const COLUMNS = ["held", "waiting", "longest_wait", "starts_per_second", "delay", "rate", "next_start", "state", "set_by"];
 const LABELS = {
-  held: "held", waiting: "waiting", longest_wait: "longest wait", rate: "grants/s",
-  delay: "delay", next_start: "next start", state: "state", set_by: "limit set by",
+  held: "held", waiting: "waiting", longest_wait: "longest wait", starts_per_second: "starts/s",
+  delay: "delay", rate: "rate", next_start: "next start", state: "state", set_by: "set by",
 };
 const TICK = 800; // ms
 const CALM = 4000; // ms: so long after the pointer has moved over a row none of them moves away
@@ -93,16 +95,16 @@ function make(scope) {
   button.addEventListener("click", () => toggle(scope.id));
   head.append(button);
   tr.append(head);
-  const row = { id: scope.id, name: scope.scope, tr, button, cells: {}, held: [], rate: [] };
+  const row = { id: scope.id, name: scope.scope, tr, button, cells: {}, lines: {}, values: { held: [], starts_per_second: [] } };
   for (const column of COLUMNS) {
     const cell = element("td", "", column);
     cell.setAttribute("role", "cell");
     cell.dataset.label = LABELS[column];
     const value = element("span");
     cell.append(value);
-    if (column === "held" || column === "rate") {
-      row[`${column}Line`] = sparkline(column);
-      cell.append(row[`${column}Line`]);
+    if (column in row.values) {
+      row.lines[column] = sparkline(column);
+      cell.append(row.lines[column]);
     }
     row.cells[column] = { cell, value };
     tr.append(cell);
@@ -111,19 +113,21 @@ function make(scope) {
 }
 
 function update(row, scope) {
-  if (ticks || !row.held.length) {
-    push(row.held, scope.held);
-    if (scope.rate !== null) push(row.rate, scope.rate);
+  const { lines, values } = row;
+  if (ticks || !values.held.length) {
+    push(values.held, scope.held);
+    if (scope.starts_per_second !== null) push(values.starts_per_second, scope.starts_per_second);
   }
-  draw(row.heldLine, row.held, scope.limit ?? 1);
-  draw(row.rateLine, row.rate, 1);
+  draw(lines.held, values.held, scope.limit ?? 1);
+  draw(lines.starts_per_second, values.starts_per_second, 1);
   const grows = scope.limit !== null && scope.limit_max !== scope.limit;
   const most = grows ? ` (${limit(scope.limit_max, scope.limit_max === null)})` : "";
   put(row, "held", `${number(scope.held)}/${limit(scope.limit, scope.unlimited)}${most}`);
   put(row, "waiting", number(scope.waiting), !scope.waiting);
   put(row, "longest_wait", seconds(scope.longest_wait), !scope.waiting);
-  put(row, "rate", rate(scope.rate), !scope.rate);
+  put(row, "starts_per_second", starts(scope.starts_per_second), !scope.starts_per_second);
   put(row, "delay", seconds(scope.delay), !scope.delay);
+  put(row, "rate", rate(scope.rate, scope.burst), !scope.rate);
   put(row, "next_start", seconds(scope.next_start), !scope.next_start);
   put(row, "set_by", scope.set_by ? withoutLetters(scope.set_by) : "settings", !scope.set_by);
   row.cells.set_by.cell.title = scope.set_by ?? "";
@@ -183,29 +187,29 @@ function toggle(id) {
 
 function showDetails(details) {
   if (!opened) return;
-  const known = details && details.id === opened.id ? details
-    : { holders: [], waiters: [], more_holders: 0, more_waiters: 0 };
-  const [holders, waiters] = opened.tr.querySelectorAll("table");
-  showMembers(holders, "Holders", known.holders, known.more_holders);
-  showMembers(waiters, "Waiters, in the order of the line", known.waiters, known.more_waiters);
+  const { nodes, more_nodes: more } = details && details.id === opened.id ? details : { nodes: [], more_nodes: 0 };
+  const table = opened.tr.querySelector("table");
+  const order = nodes.some((node) => node.waiting) ? ", those that wait first, in the order of the queue" : "";
+  write(table.caption, `Nodes${order}: ${nodes.length}${more ? `, and ${number(more)} more` : ""}`);
+  const list = table.tBodies[0];
+  while (list.rows.length > nodes.length) list.lastElementChild.remove();
+  nodes.forEach((node, i) => {
+    if (!list.rows[i]) list.append(makeNode());
+    const [name, ...cells] = list.rows[i].cells;
+    write(name.firstElementChild, node.node);
+    const texts = [
+      number(node.held), seconds(node.oldest), number(node.waiting), seconds(node.longest_wait),
+      seconds(Math.max(0, node.lease_left)),
+    ];
+    cells.forEach((cell, j) => write(cell, texts[j]));
+  });
 }
 
-function showMembers(table, title, members, more) {
-  write(table.caption, more ? `${title}: ${members.length}, and ${number(more)} more` : `${title}: ${members.length}`);
-  const list = table.tBodies[0];
-  while (list.rows.length > members.length) list.lastElementChild.remove();
-  members.forEach((member, i) => {
-    let tr = list.rows[i];
-    if (!tr) {
-      tr = element("tr");
-      const head = element("th");
-      head.scope = "row";
-      head.append(element("bdi"));
-      tr.append(head, element("td"), element("td"));
-      list.append(tr);
-    }
-    write(tr.cells[0].firstElementChild, member.node);
-    write(tr.cells[1], seconds(member.age));
-    write(tr.cells[2], seconds(Math.max(0, member.lease_left)));
-  });
+function makeNode() {
+  const tr = element("tr");
+  const head = element("th");
+  head.scope = "row";
+  head.append(element("bdi"));
+  tr.append(head, ...Array.from({ length: 5 }, () => element("td")));
+  return tr;
 }

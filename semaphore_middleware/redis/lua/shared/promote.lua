@@ -1,176 +1,192 @@
--- Put in front of every verb: `promote`, which alone grants, and the loop over the scopes of a call.
--- Keys, arguments and reply: see the prelude.
+-- Shared by `sync`, `evict` and `inspect`: `promote`, the only place that grants, and whose turn it is.
+-- The next permit goes to the waiting node that holds the fewest, and among those to the one that was
+-- served longest ago: max-min fairness (Bertsekas and Gallager, Data Networks, 1987) of the places at a
+-- site. So a node that wants one place at a site that another one floods has it all the time.
 
-local function drop_dead(scope, key)
-  repeat
-    local ids = redis.call('ZRANGEBYSCORE', scope[key], '-inf', scope.now, 'LIMIT', 0, MOST)
-    if #ids > 0 then leave(scope, ids) end
-  until #ids < MOST
+local TICKS = 4294967296 -- 2^32: permits held, and the tick of the last one, share a double
+
+local function notify(node, ...)
+  redis.call('PUBLISH', PREFIX .. ':node:' .. node, table.concat({ ... }, ' '))
 end
 
-local function first_end(scope, key)
-  return tonumber(redis.call('ZRANGE', scope[key], 0, 0, 'WITHSCORES')[2]) or math.huge
+local function next_tick(scope)
+  scope.tick = scope.tick + 1
+  return scope.tick
 end
 
-local function drop_the_dead(scope)
-  if not scope.due or scope.now < scope.due then return end
-  drop_dead(scope, 'held')
-  drop_dead(scope, 'waiting')
-  local due = math.min(first_end(scope, 'held'), first_end(scope, 'waiting'))
-  if due < math.huge then keep(scope, 'due', due) end
+-- Puts a node into the queue while it waits, at the place that is due to it now.
+local function line_up(scope, node, account)
+  if account.asked > account.granted then
+    local place = math.min(held_by(account), 2097151) * TICKS + account.served
+    local is_new = redis.call('ZADD', scope.queue, place, node) == 1
+    if is_new then redis.call('PEXPIRE', scope.queue, KEPT) end
+    account.is_queued = true
+  elseif account.is_queued then
+    redis.call('ZREM', scope.queue, node)
+    account.is_queued = false
+  end
+end
+
+-- Takes an account out of the scope's totals and the queue.
+local function close_account(scope, node, account)
+  scope.held = scope.held - held_by(account)
+  scope.waiting = scope.waiting - waiting_at(account)
+  if account.is_queued then redis.call('ZREM', scope.queue, node) end
+  if node == NODE then
+    scope.own = nil
+  else
+    scope.others[node] = false
+  end
+end
+
+-- Calls visit(node, account) for each open account.
+local function for_each_account(scope, visit)
+  scope.others = scope.others or {}
+  local fields = redis.call('HGETALL', scope.key)
+  for i = 1, #fields, 2 do
+    local node = string.match(fields[i], '^node:(.*)$')
+    if node and node ~= NODE and scope.others[node] == nil then
+      scope.others[node] = read_account(fields[i + 1])
+    end
+  end
+  if scope.own then visit(NODE, scope.own) end
+  for node, account in pairs(scope.others) do
+    if account then visit(node, account) end
+  end
+end
+
+-- Looks at all accounts when one may be over, and adds the totals up anew.
+local function close_ended_accounts(scope)
+  local held, waiting, due = 0, 0, math.huge
+  for_each_account(scope, function(node, account)
+    if account.lease_end <= NOW then
+      close_account(scope, node, account)
+    else
+      held, waiting = held + held_by(account), waiting + waiting_at(account)
+      due = math.min(due, account.lease_end)
+    end
+  end)
+  scope.held, scope.waiting, scope.due = held, waiting, due
+end
+
+-- Delay and rate: the generic cell rate algorithm (ITU-T I.371). A delay is a rate with a burst of 1.
+-- Returns how many may start now; or 0, and how long until one may.
+local function starts_at_pace(scope)
+  local function starts_at(arrival, interval, burst)
+    if interval == 0 then return math.huge, 0 end
+    local earliest = arrival - (burst - 1) * interval
+    if NOW < earliest then return 0, earliest - NOW end
+    return math.min(burst, math.floor((NOW - earliest) / interval) + 1), 0
+  end
+  local force = scope.force
+  local by_delay, delay_left = starts_at(scope.next_start, force.delay, 1)
+  local by_rate, rate_left = starts_at(scope.next_at_rate, force.interval, force.burst)
+  return math.min(by_delay, by_rate), math.max(delay_left, rate_left)
+end
+
+local function space_next_start(scope, starts)
+  local force = scope.force
+  local varied = force.delay * (1 + force.jitter * (2 * RANDOM - 1))
+  scope.next_start = math.max(scope.next_start, NOW) + math.max(0, varied)
+  scope.next_at_rate = math.max(scope.next_at_rate, NOW) + starts * force.interval
 end
 
 -- How many permits may be granted now; if only time prevents it, also how long that takes (ms).
 local function grantable(scope)
-  if scope.in_force.paused then return 0 end
-  local free = scope.in_force.limit - scope.count.held
-  if free <= 0 then return 0 end
-  local earliest = math.max(scope.from, scope.next, scope.site.quiet)
-  if scope.now < earliest then return 0, earliest - scope.now end
-  if scope.in_force.delay > 0 then return 1, 0 end -- one start at a time
-  return free
+  local force, learned = scope.force, scope.learned
+  local free = force.limit - scope.held
+  if free <= 0 or force.paused then return 0 end
+  local earliest = learned and math.max(FROM, learned.backoff_end) or FROM
+  if NOW < earliest then return 0, earliest - NOW end
+  if force.delay == 0 and force.interval == 0 then return free end
+  local starts, wait = starts_at_pace(scope)
+  if starts == 0 then return 0, wait end
+  return math.min(free, starts)
 end
 
-local function space_next_start(scope)
-  local varied = scope.in_force.delay * (1 + scope.in_force.jitter * (2 * DICE - 1))
-  keep(scope, 'next', scope.now + math.max(0, varied))
-  if scope.rule.delay or scope.ruled then keep(scope, 'ruled', scope.rule.delay and 1 or 0) end
+-- A grant does not lengthen the lease: the node counts its own deadline from its last statement, so the
+-- server must not believe in more.
+local function grant(scope, account, permits)
+  account.granted, account.served = account.granted + permits, next_tick(scope)
+  scope.held, scope.waiting = scope.held + permits, scope.waiting - permits
+  if scope.force.delay > 0 or scope.force.interval > 0 then space_next_start(scope, permits) end
 end
 
--- Takes the first waiters from the queue, with their lease ends.
-local function take_from_line(scope, most)
-  local popped = redis.call('ZPOPMIN', scope.line, most)
-  local ids, ends = {}, {}
-  for i = 1, #popped, 2 do
-    table.insert(ids, popped[i])
+-- Grants to those in the queue while there is something to grant, each time to the first of them as many
+-- as keep it first.
+local function grant_to_queue(scope)
+  local MOST_GRANTS = 1000 -- one at a time, in one call
+  local notified = {}
+  scope.others = scope.others or {}
+
+  local function account_of(node)
+    if node == NODE then return scope.own end
+    if scope.others[node] == nil then
+      scope.others[node] = read_account(redis.call('HGET', scope.key, 'node:' .. node)) or false
+    end
+    return scope.others[node]
   end
-  if #ids == 0 then return ids, ends end
-  keep(scope, 'virtual', place_of(tonumber(popped[#popped])))
-  -- A grant does not lengthen the lease: the waiter's node counts its own deadline from its last
-  -- call, so the server must not believe in more.
-  ends = redis.call('ZMSCORE', scope.waiting, unpack(ids))
-  redis.call('ZREM', scope.waiting, unpack(ids))
-  count(scope, 'line', -#ids)
-  for node, fewer in pairs(by_node(ids)) do
-    fewer_waiters(scope, node, fewer)
-  end
-  return ids, ends
-end
 
--- If nobody waits, permits asked for in this call are granted without going through the queue.
-local function take_from_coming(scope, most)
-  local ids, ends, rest = {}, {}, {}
-  for i, id in ipairs(scope.coming) do
-    if i <= most then
-      ids[i], ends[i] = id, lease_end(scope)
+  local function grant_to_first(most)
+    local node, _, next_node, next_place =
+      unpack(redis.call('ZRANGE', scope.queue, 0, 1, 'WITHSCORES'))
+    if not node then -- the queue was lost: evicted, or expired in use
+      close_ended_accounts(scope)
+      return for_each_account(scope, function(waiting, account)
+        line_up(scope, waiting, account)
+      end)
+    end
+    local account = account_of(node)
+    if account and waiting_at(account) > 0 then
+      local ahead = next_node and math.floor(next_place / TICKS) - held_by(account) or most
+      grant(scope, account, math.min(most, waiting_at(account), math.max(1, ahead)))
+      line_up(scope, node, account)
+      account.has_changed = true
+      notified[node] = account
     else
-      table.insert(rest, id)
+      redis.call('ZREM', scope.queue, node)
     end
   end
-  scope.coming = rest
-  return ids, ends
-end
 
-local function grant(scope, ids, ends)
-  local members = {}
-  for i, id in ipairs(ids) do
-    members[2 * i - 1], members[2 * i] = ends[i] or lease_end(scope), id
-    keep(scope, 'since:' .. id, scope.now)
-    if node_of(id) == NODE then
-      table.insert(scope.granted, number_of(id))
-    else
-      tell(id, 'granted ' .. number_of(id))
-    end
-  end
-  redis.call('ZADD', scope.held, unpack(members))
-  count(scope, 'held', #ids)
-  keep(scope, 'grants', (scope.grants or 0) + #ids)
-  if scope.in_force.delay > 0 then space_next_start(scope) end
-end
-
--- Tells the first waiter when to ask again, once: for the others there is no reason to ask.
-local function tell_when(scope, wait)
-  local head = redis.call('ZRANGE', scope.line, 0, 0)[1]
-  if not head then return end
-  if node_of(head) == NODE then
-    scope.again = wait
-  elseif scope.told ~= head then
-    tell(head, 'again ' .. number_of(head) .. ' ' .. math.ceil(wait))
-  end
-  keep(scope, 'told', head)
-end
-
--- The only place that grants. It drops permits whose leases are over; then, while a permit is free and
--- nothing forbids it, it moves the first waiter to the holders and notifies its node.
-local function promote(scope)
-  drop_the_dead(scope)
-  close_gaps(scope)
-  if scope.count.line > 0 then stand_in_line(scope) end
-  local free, wait = grantable(scope)
-  while free > 0 and scope.count.line + #scope.coming > 0 do
-    local take = scope.count.line > 0 and take_from_line or take_from_coming
-    grant(scope, take(scope, math.min(free, MOST)))
+  local grants, free, wait = 0, grantable(scope)
+  while free > 0 and scope.waiting > 0 and grants < MOST_GRANTS do
+    grant_to_first(free)
+    grants = grants + 1
     free, wait = grantable(scope)
   end
-  stand_in_line(scope)
-  if wait and scope.count.line > 0 then
+  for node, account in pairs(notified) do
+    if node ~= NODE then notify(node, 'granted', account.term, account.granted, name_of(scope)) end
+  end
+  return free > 0 and 0 or wait -- 0: the rest is handed out in the next call
+end
+
+-- Tells the first node in the queue when to ask again, once: the others have no reason to ask.
+local function tell_when(scope, wait)
+  local first = redis.call('ZRANGE', scope.queue, 0, 0)[1]
+  if first == NODE then
+    scope.retry_in = wait
+  elseif first and scope.told ~= first then
+    notify(first, 'retry', math.ceil(wait), name_of(scope))
+  end
+  scope.told = first or ''
+end
+
+-- The only place that grants. It closes accounts whose lease is over; then, while a permit is free and
+-- nothing forbids it, grants to the first in the queue and notifies its node.
+local function promote(scope)
+  if NOW >= scope.due then close_ended_accounts(scope) end
+  local own = scope.own
+  local own_waits = own and waiting_at(own) or 0
+  local free, wait = grantable(scope)
+  if free > 0 and own_waits > 0 and scope.waiting == own_waits then -- nobody else waits
+    grant(scope, own, math.min(free, own_waits))
+    free, wait = grantable(scope)
+  end
+  if own then line_up(scope, NODE, own) end
+  if free > 0 and scope.waiting > 0 then wait = grant_to_queue(scope) end
+  if wait and scope.waiting > 0 then
     tell_when(scope, wait)
-  elseif scope.told then
-    keep(scope, 'told', '') -- it may ask in vain now, and then has to be told again
+  else
+    scope.told = ''
   end
-end
-
-local function reply_of(scope)
-  local limit, site = scope.in_force.limit, scope.site
-  local spare = limit - scope.count.held - scope.count.line
-  local curious = scope.in_force.adaptive or site.backoff > 0 or site.failures > 0
-  return {
-    'ok', math.ceil(scope.again or -1), spare, limit, curious and 1 or 0,
-    math.ceil(scope.incident or -1), scope.granted, scope.lost,
-  }
-end
-
--- Runs `change(scope)`, then `promote`, for each scope of the call. Every verb is a call of this.
--- Reply: for each scope "ok", when to ask again (ms, -1: no need), how many permits are free (less the
--- waiters), the limit that holds now, 1 if feedback is wanted for ordinary responses too, the backoff
--- that this call has started (ms, -1: none), the caller's granted numbers, its lost numbers; or "hello"
--- if the epoch is unknown, and nothing was done.
-local function for_each_scope(change)
-  local replies, argument = {}, HEAD
-  for key = 1, #KEYS, 6 do
-    local scope = {
-      held = KEYS[key], line = KEYS[key + 1], waiting = KEYS[key + 2], state = KEYS[key + 3],
-      asked = {
-        limit = tonumber(ARGV[argument + 1]),
-        delay = tonumber(ARGV[argument + 2]),
-        jitter = tonumber(ARGV[argument + 3]),
-        adaptive = tonumber(ARGV[argument + 4]),
-      },
-      report = ARGV[argument + 5],
-      ids = {}, coming = {}, granted = {}, lost = {}, gaps = {},
-    }
-    local permits = tonumber(ARGV[argument + 6])
-    for i = 1, permits do
-      local number = ARGV[argument + 6 + i]
-      scope.ids[i] = NODE .. ':' .. number
-      own[scope.ids[i]] = number
-    end
-    argument = argument + 6 + permits
-
-    local epoch = epoch_of(KEYS[key + 4])
-    if epoch.known then
-      scope.epoch, scope.now, scope.from = epoch, epoch.now, epoch.from
-      scope.rule = rule_of(scope.held, KEYS[key + 5])
-      read(scope)
-      agree_on_limit(scope)
-      change(scope)
-      promote(scope)
-      write(scope)
-      table.insert(replies, reply_of(scope))
-    else
-      table.insert(replies, { 'hello' })
-    end
-  end
-  send_messages()
-  return replies
 end

@@ -1,202 +1,106 @@
--- Put in front of every verb: how a scope is read and written back.
--- Keys, arguments and reply: see the prelude.
--- Besides FIELDS the state key has, for each node in the queue, "last:<node>" (its last place) and
--- "waiters:<node>" (how many it has there), and for each permit "since:<id>" (when it was granted or
--- asked for).
+-- Shared by `sync`, `evict` and `inspect`: how a scope is read and written back.
+-- KEYS[2]: rules; then for each scope: scope, a hash with the fields "state", "learned" and "node:<name>"
+-- for each account; queue, a sorted set of the nodes that wait, by whose turn it is. ARGV[2]: the node.
+-- Each redis.call costs more than what it carries, so a scope is read by one and written by one.
 
-local FIELDS = {
-  'limit', 'delay', 'jitter', 'adaptive', -- what the nodes agree on
-  'next', -- when the next start may be
-  'ruled', -- 1 if that is from an operator's delay
-  'virtual', 'joined', -- the queue's virtual time, and its tie-breaker
-  'grants', -- permits granted since the scope was idle
-  'due', -- no lease ends before this
-  'expires', -- when the keys expire
-  'told', -- the first waiter, if it was told when to ask again
-  'learnt', -- what the site's answers have taught (see `site`)
-  'idle', -- since when it is idle, by the wall clock; `next` and `quiet` count from then
-}
-local TEXTS = { told = true, learnt = true }
-local MEMORY = 600000 -- how long an idle site is remembered (ms)
-table.insert(FIELDS, 'last:' .. NODE)
+local NODE = ARGV[2]
+local OWN = 'node:' .. NODE
+local KEPT = 86400000 -- how long keys are kept that nobody speaks of: a day
+local PREFIX = string.sub(KEYS[1], 1, -1 - #':epoch')
 
-local function keep(scope, field, value)
-  if scope[field] ~= value then
-    scope[field] = value
-    scope.changed[field] = value
-  end
+local function name_of(scope)
+  return string.sub(scope.key, #PREFIX + #':scope:' + 1)
 end
 
-local function forget(scope, field)
-  scope[field] = nil
-  scope.changed[field] = false
-end
-
--- Keeps count of the members of `held` and `line` (`waiting` has those of `line`). A key that had none
--- is created by the next one, and then does not expire yet.
-local function count(scope, key, change)
-  scope.count[key] = scope.count[key] + change
-  if scope.count[key] == 0 then scope.endless[key] = true end
-end
-
--- Sets a part of what was learnt of the site.
-local function learn(scope, part, value)
-  if scope.site[part] ~= value then
-    scope.site[part] = value
-    scope.has_learnt = true
-  end
-end
-
--- While the scope was idle, the bucket's clock may have stood still, but not the wall clock.
+-- While the scope was idle, the epoch's clock may have stood still, but not the wall clock.
 local function wake(scope)
-  local passed = math.max(0, WALL - scope.idle)
-  keep(scope, 'next', scope.now + math.max(0, scope.next - passed))
-  if scope.site.quiet > 0 then
-    learn(scope, 'quiet', scope.now + math.max(0, scope.site.quiet - passed))
+  local start = NOW - math.max(0, WALL - scope.idle_since)
+  scope.next_start = math.max(NOW, start + scope.next_start)
+  scope.next_at_rate = math.max(NOW, start + scope.next_at_rate)
+  local learned = scope.learned
+  if learned then learned.backoff_end = math.max(NOW, start + learned.backoff_end) end
+  scope.concurrency, scope.idle_since = 0, 0
+end
+
+local function read_scope(key, queue)
+  local state, own, learned = unpack(redis.call('HMGET', key, 'state', OWN, 'learned'))
+  local scope = {
+    key = key, queue = queue, is_new = not state,
+    -- The limit that nodes ask for; concurrency 0: nobody has yet.
+    concurrency = 0, delay = 0, jitter = 0, adaptive = false, interval = 0, burst = 1,
+    held = 0, waiting = 0, -- of all accounts
+    tick = 0, -- counts what decides whose turn it is: grants, and accounts that are opened
+    due = math.huge, -- no account is to be closed before this
+    next_start = 0, next_at_rate = 0, -- the theoretical arrival times of delay and rate
+    started = 0, -- requests that got a permit since the scope was idle
+    told = '', -- the first node in the queue, if it was told when to ask again
+    is_ruled = false, -- whether the arrival times are from an operator's delay or rate
+    expires = 0, -- when the key expires, by the wall clock
+    idle_since = 0, -- by the wall clock; arrival times and the backoff's end count from then; 0: in use
+    own = read_account(own), others = false, learned = learned and read_learned(learned),
+    force = false, limit = 0, own_waits = 0,
+  }
+  if state then
+    scope.concurrency, scope.delay, scope.jitter, scope.adaptive, scope.interval, scope.burst, scope.held,
+      scope.waiting, scope.tick, scope.due, scope.next_start, scope.next_at_rate, scope.started,
+      scope.told, scope.is_ruled, scope.expires, scope.idle_since =
+      cmsgpack.unpack(state)
+    if scope.idle_since > 0 then wake(scope) end
   end
-  forget(scope, 'idle')
+  return scope
 end
 
-local function read(scope)
-  local values = redis.call('HMGET', scope.state, unpack(FIELDS))
-  for i, field in ipairs(FIELDS) do
-    local value = values[i]
-    if value then scope[field] = TEXTS[field] and value or tonumber(value) end
-  end
-  scope.changed, scope.count, scope.endless = {}, {}, { state = not scope.limit }
-  for _, key in ipairs({ 'held', 'line' }) do
-    scope.count[key] = 0
-    count(scope, key, redis.call('ZCARD', scope[key]))
-  end
-  if scope.count.held + scope.count.line > 0 then scope.due = scope.due or 0 end
-  scope.virtual = scope.virtual or 0
-  scope.joined = scope.joined or 0
-  scope.next = scope.next or 0
-  scope.site = read_learnt(scope.learnt)
-  if scope.idle then wake(scope) end
+local function pack_state(scope)
+  return cmsgpack.pack(
+    scope.concurrency, scope.delay, scope.jitter, scope.adaptive, scope.interval, scope.burst, scope.held,
+    scope.waiting, scope.tick, scope.due, scope.next_start, scope.next_at_rate, scope.started, scope.told,
+    scope.is_ruled, scope.expires, scope.idle_since
+  )
 end
 
--- An adaptive limit starts low, to measure the site's usual latency.
-local function apply_working_limit(scope)
-  if scope.site.working == 0 then
-    for _, part in ipairs(LEARNT) do
-      scope.site[part] = scope.site[part] or 0
-    end
-    learn(scope, 'working', 1)
-  end
-  scope.in_force.limit = math.min(scope.in_force.most, math.floor(scope.site.working))
-end
-
--- Takes the longest delay asked for, and the longest minimum gap: one node may vary its delay, while
--- another one has a Crawl-delay from robots.txt, which is a minimum.
-local function agree_on_delay(scope)
-  local asked = scope.asked
-  if not scope.delay then
-    keep(scope, 'delay', asked.delay)
-    keep(scope, 'jitter', asked.jitter)
-    return
-  end
-  local least = scope.delay * (1 - scope.jitter)
-  local asked_least = asked.delay * (1 - asked.jitter)
-  if asked.delay > scope.delay or asked_least > least then
-    keep(scope, 'delay', math.max(scope.delay, asked.delay))
-    keep(scope, 'jitter', 1 - math.max(least, asked_least) / scope.delay)
-  end
-end
-
--- A start that is further away than the delay in force was set before an operator shortened the delay.
-local function apply_changed_delay(scope)
-  if not scope.rule.delay and scope.ruled ~= 1 then return end
-  local latest = scope.now + scope.in_force.delay * (1 + scope.in_force.jitter)
-  if scope.next > latest then keep(scope, 'next', latest) end
-end
-
--- The lowest limit asked for counts, until the scope is idle.
-local function agree_on_limit(scope)
-  local asked = scope.asked
-  keep(scope, 'limit', math.min(scope.limit or asked.limit, asked.limit))
-  agree_on_delay(scope)
-  if asked.adaptive > 0 then keep(scope, 'adaptive', 1) end
-  if scope.rule == NO_RULE and not scope.adaptive then
-    scope.in_force = scope -- what the nodes ask for, as for most scopes
-  else
-    scope.in_force = in_force(scope.rule, scope.limit, scope.delay, scope.jitter, scope.adaptive)
-  end
-  apply_changed_delay(scope)
-  if scope.in_force.adaptive then apply_working_limit(scope) end
-end
-
--- The scores of these members, in their order; false for one that is not there.
-local function scores(scope, key, ids)
-  if scope.count[key] == 0 then return {} end
-  return redis.call('ZMSCORE', scope[key], unpack(ids))
-end
-
-local function lease_end(scope)
-  local ends = scope.now + LEASE
-  keep(scope, 'due', math.min(scope.due or ends, ends))
-  return ends
-end
-
-local function lengthen(scope, key, ids)
-  if #ids == 0 then return end
-  local ends, pairs_of = lease_end(scope), {}
-  for i, id in ipairs(ids) do
-    pairs_of[2 * i - 1], pairs_of[2 * i] = ends, id
-  end
-  redis.call('ZADD', scope[key], unpack(pairs_of))
-end
-
-local function pack_learnt(site)
-  local values = {}
-  for i, part in ipairs(LEARNT) do
-    values[i] = site[part] or 0
-  end
-  return table.concat(values, ' ')
-end
-
--- An idle scope keeps only the time of its next start, until then, and for a while what was learnt of
--- the site.
+-- An idle scope keeps only its arrival times, until then, and for a while what the site has taught.
 local function write_idle(scope)
-  redis.call('DEL', scope.state)
-  local site = scope.site
-  site.quiet = math.max(0, site.quiet - scope.now)
-  local wait = math.max(0, scope.next - scope.now)
-  local kept = math.max(wait, site.quiet)
-  if site.backoff + site.failures + site.working > 0 then kept = kept + MEMORY end
+  if not scope.is_new then redis.call('DEL', scope.key) end
+  local learned = scope.learned
+  if not learned and scope.next_start <= NOW and scope.next_at_rate <= NOW then return end
+  local MEMORY = 600000 -- how long it is kept what an idle site has taught
+  local kept = math.max(0, scope.next_start - NOW, scope.next_at_rate - NOW)
+  if learned then
+    learned.backoff_end = math.max(0, learned.backoff_end - NOW)
+    local lesson = learned.backoff_end + learned.backoff + learned.failures + learned.working
+    if lesson > 0 then
+      kept = math.max(kept, learned.backoff_end) + MEMORY
+      redis.call('HSET', scope.key, 'learned', pack_learned(learned))
+    end
+  end
   if kept == 0 then return end
-  redis.call('HSET', scope.state, 'next', wait, 'idle', WALL)
-  if scope.ruled == 1 then redis.call('HSET', scope.state, 'ruled', 1) end
-  if kept > wait or site.quiet > 0 then redis.call('HSET', scope.state, 'learnt', pack_learnt(site)) end
-  redis.call('PEXPIRE', scope.state, math.ceil(kept))
+  scope.next_start = math.max(0, scope.next_start - NOW)
+  scope.next_at_rate = math.max(0, scope.next_at_rate - NOW)
+  scope.idle_since, scope.tick, scope.started, scope.told, scope.due = WALL, 0, 0, '', math.huge
+  scope.expires = 0 -- a scope in use again sets it anew
+  redis.call('HSET', scope.key, 'state', pack_state(scope))
+  redis.call('PEXPIRE', scope.key, math.ceil(kept))
 end
 
--- Keys are kept longer than their epoch: when they have expired, so has it, and the next call finds an
--- unknown epoch, not an idle scope.
-local function set_ends(scope, all)
-  for _, key in ipairs({ 'held', 'line', 'waiting', 'state' }) do
-    local counted = key == 'waiting' and 'line' or key
-    if (all or scope.endless[counted]) and scope.count[counted] ~= 0 then
-      redis.call('PEXPIREAT', scope[key], scope.expires)
+local function write_scope(scope)
+  if scope.held == 0 and scope.waiting == 0 then return write_idle(scope) end
+  local is_ending = scope.expires < WALL + KEPT / 2
+  if is_ending then scope.expires = WALL + KEPT end
+  if scope.own then
+    redis.call('HSET', scope.key, 'state', pack_state(scope), OWN, pack_account(scope.own))
+  else
+    redis.call('HSET', scope.key, 'state', pack_state(scope))
+    redis.call('HDEL', scope.key, OWN)
+  end
+  if scope.has_learned then
+    redis.call('HSET', scope.key, 'learned', pack_learned(scope.learned))
+  end
+  for node, account in pairs(scope.others or {}) do
+    if not account then
+      redis.call('HDEL', scope.key, 'node:' .. node)
+    elseif account.has_changed then
+      redis.call('HSET', scope.key, 'node:' .. node, pack_account(account))
     end
   end
-end
-
-local function write(scope)
-  if scope.count.held + scope.count.line == 0 then return write_idle(scope) end
-  local ends_soon = (scope.expires or 0) < scope.epoch.expires + KEPT / 2
-  if ends_soon then keep(scope, 'expires', scope.epoch.expires + KEPT) end
-  if scope.has_learnt then keep(scope, 'learnt', pack_learnt(scope.site)) end
-  local values, gone = {}, {}
-  for field, value in pairs(scope.changed) do
-    if value then
-      table.insert(values, field)
-      table.insert(values, value)
-    else
-      table.insert(gone, field)
-    end
-  end
-  in_parts('HSET', scope.state, values)
-  in_parts('HDEL', scope.state, gone)
-  set_ends(scope, ends_soon)
+  if is_ending then redis.call('PEXPIREAT', scope.key, scope.expires) end
 end

@@ -1,0 +1,130 @@
+"""A semaphore that is compared with others: how its clients join, ask and give back."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Self
+
+from redis.asyncio import Redis
+
+from semaphore_middleware import FairSemaphore, Permit
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a client stands. All clients of one race have the same scope, limit and lease."""
+
+    path: str  # the server's Unix socket
+    scope: str
+    limit: int
+    lease: float = 10.0  # seconds until a holder that does not renew counts as dead
+    number: int = 0  # of this client, or of its process
+    clock_ahead: float = 0.0  # seconds by which this client's wall clock is wrong
+
+
+class Client:
+    """Wants permits, at most one at a time; it is joined for the time of an `async with`."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Give up its connections."""
+
+    async def acquire(self) -> None:
+        """Wait for a permit, however long that takes."""
+        raise NotImplementedError
+
+    async def release(self) -> None:
+        """Give the permit back."""
+        raise NotImplementedError
+
+    async def holds(self) -> bool | None:
+        """Whether the semaphore still counts it as a holder; None if it keeps no names."""
+        return None
+
+
+Node = Callable[[Place, int], AbstractAsyncContextManager[Sequence[Client]]]
+"""So many clients of one process."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """A semaphore by name. Its `node` must be importable: other processes join too."""
+
+    name: str
+    node: Node
+
+    @classmethod
+    def of(cls, name: str, kind: Callable[[Place], Client]) -> Self:
+        """One whose clients share nothing, be they of one process or not."""
+        return cls(name, partial(_each_alone, kind))
+
+    @asynccontextmanager
+    async def join(self, place: Place) -> AsyncIterator[Client]:
+        """A client that is alone in its process, or as good as that."""
+        async with self.node(place, 1) as (client,):
+            yield client
+
+
+@asynccontextmanager
+async def _each_alone(
+    kind: Callable[[Place], Client], place: Place, clients: int
+) -> AsyncIterator[Sequence[Client]]:
+    async with AsyncExitStack() as stack:
+        yield [await stack.enter_async_context(kind(place)) for _ in range(clients)]
+
+
+class WithRedis(Client):
+    """A client that uses redis-py itself: a connection for as long as it is joined."""
+
+    def __init__(self, place: Place) -> None:
+        super().__init__(place)
+        # Without redis-py's own time limit, 5 s: it would end a BLPOP that waits longer, and Python
+        # 3.11 can lose a cancellation in it.
+        self.redis: Any = Redis(unix_socket_path=place.path, socket_timeout=None)
+
+    async def close(self) -> None:
+        await self.redis.aclose()
+
+
+class Ours(Client):
+    """A client of this project's, as README shows it."""
+
+    def __init__(self, place: Place, semaphore: FairSemaphore) -> None:
+        super().__init__(place)
+        self._semaphore = semaphore
+        self._permit: AbstractAsyncContextManager[Permit] | None = None
+
+    async def acquire(self) -> None:
+        permit = self._semaphore.permit(self.place.scope, self.place.limit)
+        await permit.__aenter__()
+        self._permit = permit
+
+    async def release(self) -> None:
+        assert self._permit is not None
+        await self._permit.__aexit__(None, None, None)
+
+    async def holds(self) -> bool | None:
+        seen = await self._semaphore.admin.inspect(self.place.scope)
+        return any(member.node == self._semaphore.node and member.held for member in seen.members)
+
+
+@asynccontextmanager
+async def _our_node(place: Place, clients: int, **options: Any) -> AsyncIterator[Sequence[Client]]:
+    """Clients of one node, as in any program that uses this project."""
+    async with FairSemaphore(f"unix://{place.path}", lease=place.lease, **options) as semaphore:
+        yield [Ours(place, semaphore) for _ in range(clients)]
+
+
+OURS = Contender("ours", _our_node)
+WITHOUT_TURNS = Contender("ours, turn 0", partial(_our_node, turn=0.0))

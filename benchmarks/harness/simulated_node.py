@@ -1,0 +1,121 @@
+"""A node reduced to its statements: how much it asks for is the benchmark's choice."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from semaphore_middleware.model.limits import Limit
+from semaphore_middleware.redis.keys import Keys
+from semaphore_middleware.redis.location import Server
+from semaphore_middleware.redis.protocol import Notification, Reply, Statement
+from semaphore_middleware.redis.recovery import Recovery
+from semaphore_middleware.redis.store import Store
+from tests.support.servers import RedisServer
+
+LEASE_S = 600.0  # longer than any benchmark takes: nothing is renewed
+CALL_TIMEOUT_S = 5.0
+KEYS = Keys("semaphore")
+
+
+@dataclass(slots=True)
+class Account:
+    """A node's account with a scope, as the node knows it."""
+
+    limit: Limit
+    term: int = 0
+    seq: int = 0
+    asked: int = 0
+    returned: int = 0
+    granted: int = 0
+
+    @property
+    def held(self) -> int:
+        return self.granted - self.returned
+
+    @property
+    def waiting(self) -> int:
+        return self.asked - self.granted
+
+    def hear(self, term: int, granted: int) -> int:
+        """How many permits it has been granted, as said by the server. Returns how many are new."""
+        if term != self.term or granted <= self.granted:
+            return 0
+        new, self.granted = granted - self.granted, granted
+        self.asked = max(self.asked, granted)
+        return new
+
+
+class SimulatedNode:
+    """Its accounts, and a connection to speak; another one to listen, if it is asked to."""
+
+    def __init__(self, server: RedisServer, name: str) -> None:
+        self.accounts: dict[str, Account] = {}
+        self._server = Server(server.url, CALL_TIMEOUT_S)
+        recovery = Recovery(KEYS, LEASE_S, LEASE_S, lambda _: None)
+        self._store = Store(KEYS, name, LEASE_S, recovery)
+        self._terms = 0
+        self._listener: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        self.connection = await self._server.connect()
+        await self._store.meet(self.connection)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._listener is not None:
+            self._listener.cancel()
+            await asyncio.gather(self._listener, return_exceptions=True)
+        await self.connection.close()
+
+    async def listen(self, on_grant: Callable[[str], None]) -> None:
+        """Hear of grants from now on: `on_grant(scope)` is called for each that is news."""
+        link = await self._server.connect()
+        subscribed = asyncio.Event()
+
+        def on_message(payload: bytes | None) -> None:
+            if payload is None:
+                subscribed.set()
+                return
+            said = Notification.read(payload)
+            if said and said.kind == "granted":
+                account = self.accounts.get(said.scope)
+                if account and account.hear(said.term, said.granted):
+                    on_grant(said.scope)
+
+        task = link.listen(self._store.channels, LEASE_S, on_message)
+        self._listener = asyncio.create_task(task)
+        await subscribed.wait()
+
+    def statement(self, scope: str, limit: Limit, more: int = 0, give_back: int = 0) -> Statement:
+        """It wants so many more permits (or fewer), and gives so many back."""
+        account = self.accounts.get(scope)
+        if account is None or account.held == account.waiting == 0:
+            self._terms += 1
+            account = self.accounts[scope] = Account(limit, self._terms)
+        account.seq += 1
+        account.asked += more
+        account.returned += give_back
+        return Statement(
+            scope,
+            limit,
+            account.term,
+            account.seq,
+            account.asked,
+            account.returned,
+            believed=account.granted,
+            started=account.granted,
+            held_age=0.0,
+            wait_age=0.0,
+        )
+
+    async def say(self, statements: Sequence[Statement]) -> list[Reply]:
+        """In one round trip, as a session does with what comes up in one turn of the loop."""
+        replies = await self._store.sync(self.connection, statements)
+        assert replies is not None, "the server has forgotten its epoch"
+        for reply in replies:
+            assert reply.status == "ok", reply
+            self.accounts[reply.statement.scope].hear(reply.term, reply.granted)
+        return replies

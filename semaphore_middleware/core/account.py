@@ -1,0 +1,440 @@
+"""One scope's permits in this process: demand, turns, lease and counts. No I/O.
+
+An account is what a node and the server both know of it, all counted from its opening. Whatever is
+said of it may be said again, so after a gap it is simply said once more. The rules are those of
+docs/how-it-works.md; tests/protocol has a model of them.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import OrderedDict
+from collections.abc import Collection
+from typing import Protocol
+
+from semaphore_middleware.core.observer import (
+    BackoffStarted,
+    Event,
+    PermitGranted,
+    PermitLost,
+    PermitReleased,
+    PermitWaiting,
+    StatementRefused,
+)
+from semaphore_middleware.core.permit import Permit, Stage
+from semaphore_middleware.model.feedback import Feedback, FeedbackSummary
+from semaphore_middleware.model.limits import Limit, strictest
+from semaphore_middleware.redis.protocol import Reply, Statement
+
+logger = logging.getLogger(__name__)
+
+REFUSED_RETRY_S = 1.0  # after a statement that the server could make no sense of
+
+
+class Owner(Protocol):
+    """The part of the session that its accounts use. All times are of the loop's clock."""
+
+    grace: float
+    """Seconds from sending a statement to the deadline that its answer sets."""
+    turn: float
+    """Seconds for which a granted permit serves one request after another."""
+
+    def now(self) -> float:
+        """The time."""
+
+    def new_term(self, above: int = 0) -> int:
+        """A number that no account of this node has had, above `above`."""
+
+    def emit(self, event: Event) -> None:
+        """Pass an event to the observers."""
+
+    def speak(self, account: Account, at_once: bool) -> None:
+        """The account has something to say: at once, or with what else comes up."""
+
+    def speak_at_turns_end(self, account: Account) -> None:
+        """Call `end_turns` when the common turn is over."""
+
+    def retry(self, account: Account, wait: float) -> None:
+        """Let the account speak again in so many seconds."""
+
+
+class Account:
+    """One scope's book in this process.
+
+    The permits of the term are granted - returned = held + in hand: held by a request each, or kept
+    for the next request.
+    """
+
+    def __init__(self, scope: str, limit: Limit, owner: Owner) -> None:
+        self.scope = scope
+        self.limit = limit
+        """The strictest that requests have named since the account was made."""
+        self._owner = owner
+        self._waiting: OrderedDict[Permit, None] = OrderedDict()  # in the order of asking
+        self._held: OrderedDict[Permit, None] = OrderedDict()  # in the order of the grants
+        self._in_hand = 0  # permits that no request uses, kept for the next one
+        self._always_in_hand = 0  # the least of it since the last common turn
+        self._ending: set[Permit] = set()  # lost, but their requests have not ended yet
+        self._is_draining = False
+        # Counts under this term:
+        self._term = owner.new_term()
+        self._seq = 0
+        self._asked = 0  # as last said
+        self._granted = 0
+        self._returned = 0
+        self._started = 0
+        self.deadline = math.inf
+        """When the lease may be over; infinite while nothing was said under this term."""
+        # To be said, and said but not answered:
+        self._feedback: list[tuple[Feedback, float]] = []  # with the time of the grant
+        self._unanswered: list[Statement] = []  # those with feedback
+        self._newcomers: list[tuple[int, Permit]] = []  # with the seq that first asks for it
+        # As last heard from the server:
+        self.limit_in_force: int | None = None
+        """How many may hold a permit, on all nodes; None: not known."""
+        self._available = 1  # until it is heard otherwise
+        self._is_counted = False
+        self._wants_feedback = False
+        self._has_handed_on = False  # since the last common turn
+
+    def __repr__(self) -> str:
+        counts = f"{len(self._held)} held, {len(self._waiting)} waiting"
+        return f"<Account {self._term} with {self.scope!r}: {counts}>"
+
+    @property
+    def held(self) -> Collection[Permit]:
+        """Permits that requests hold, the oldest first."""
+        return self._held.keys()
+
+    @property
+    def waiting(self) -> Collection[Permit]:
+        """Permits that requests wait for, the oldest first."""
+        return self._waiting.keys()
+
+    @property
+    def ending(self) -> int:
+        """Requests that still run though their permits were lost; until they end, none starts."""
+        return len(self._ending)
+
+    @property
+    def is_empty(self) -> bool:
+        """True if there is nothing that the server or a request still has to hear of."""
+        is_open = self.deadline < math.inf
+        return not (is_open or self._held or self._waiting or self._ending)
+
+    @property
+    def is_at_limit(self) -> bool:
+        """True if the site had no permit to spare, as last heard."""
+        return self._available <= 0
+
+    # Requests -----------------------------------------------------------------------------------
+
+    def request(self, permit: Permit) -> None:
+        """A request wants a permit: one that is in hand, else one of the server's."""
+        now = self._owner.now()
+        if permit.limit != self.limit:
+            self.limit = strictest(self.limit, permit.limit)
+        if self._in_hand and self._may_hand_on(now):
+            self._in_hand -= 1
+            self._always_in_hand = min(self._always_in_hand, self._in_hand)
+            self._start(permit, self._turn_end(now), now, handed_on=True)
+            return
+        self._waiting[permit] = None
+        if self.is_at_limit and self._asked > self._granted:
+            # This node is in the queue already: however many of its requests wait there.
+            self._tell_to_wait(permit)
+            self._owner.speak_at_turns_end(self)
+        else:
+            self._newcomers.append((self._seq + 1, permit))
+            self._owner.speak(self, self.is_at_limit)
+
+    def release(self, permit: Permit) -> None:
+        """A request is done with its permit, or no longer wants one."""
+        if permit.stage is Stage.WAITING:
+            self._waiting.pop(permit, None)
+            self._wants_fewer()
+            return
+        self._owner.emit(PermitReleased(permit))
+        if permit in self._ending:
+            self._ending.remove(permit)
+            if not self._ending:
+                self._owner.speak(self, True)  # or be forgotten, if it is empty
+            return
+        del self._held[permit]
+        now = self._owner.now()
+        is_reported = self._note_outcome(permit)
+        if now < permit.turn_end and not is_reported and self._may_hand_on(now):
+            if self._waiting:
+                self._start(self._next_waiting(), permit.turn_end, now, handed_on=True)
+                self._wants_fewer()
+                return
+            if not self.is_at_limit:
+                self._keep(1)
+                return
+        self._returned += 1
+        refused = permit.outcome is not None and permit.outcome.refused
+        if refused:
+            self.stop_turns()
+        self._owner.speak(self, refused or self.is_at_limit or bool(self._waiting))
+
+    def _wants_fewer(self) -> None:
+        """Fewer requests wait. If none does, a full site must not grant any more."""
+        if self._waiting:
+            self._owner.speak_at_turns_end(self)
+        elif self._asked > self._granted and self.is_at_limit:
+            self._owner.speak(self, False)
+
+    def _note_outcome(self, permit: Permit) -> bool:
+        """Whether the outcome of the request is to be reported."""
+        outcome = permit.outcome
+        if outcome is None:
+            return False
+        if outcome.latency is None or permit.limit.adaptive or self._wants_feedback:
+            self._feedback.append((outcome, permit.granted_at))
+            return True
+        return False
+
+    def _may_hand_on(self, now: float) -> bool:
+        """Whether a permit may go from request to request: not where each start counts."""
+        limit = self.limit
+        is_free = not (self._is_counted or limit.delay or limit.rate or limit.adaptive)
+        return is_free and not self._is_draining and now < self.deadline
+
+    def _next_waiting(self) -> Permit:
+        permit, _ = self._waiting.popitem(last=False)
+        return permit
+
+    def _start(self, permit: Permit, turn_end: float, now: float, handed_on: bool = False) -> None:
+        self._held[permit] = None
+        self._started += 1
+        if handed_on and not self._has_handed_on:
+            self._has_handed_on = True
+            self._owner.speak_at_turns_end(self)
+        permit.turn_end = turn_end
+        permit.grant(now)
+        self._owner.emit(PermitGranted(permit, self.limit_in_force, handed_on))
+
+    def _keep(self, permits: int) -> None:
+        self._in_hand += permits
+        self._owner.speak_at_turns_end(self)
+
+    def end_turns(self) -> None:
+        """A common turn is over: return what no request has used in it, hear whether there is
+        still some to spare, and say how many requests wait now.
+        """
+        has_news = self._granted + len(self._waiting) != self._asked
+        if self._always_in_hand or has_news or (self._has_handed_on and not self.is_at_limit):
+            self._returned += self._always_in_hand
+            self._in_hand -= self._always_in_hand
+            self._owner.speak(self, True)
+        if self._in_hand:
+            self._owner.speak_at_turns_end(self)
+        self._always_in_hand = self._in_hand
+        self._has_handed_on = False
+
+    def _return_in_hand(self) -> None:
+        if self._in_hand:
+            self._returned += self._in_hand
+            self._in_hand = self._always_in_hand = 0
+            self._owner.speak(self, True)
+
+    def stop_turns(self) -> None:
+        """Hand nothing on until the server has been heard again: something has changed."""
+        self._is_counted = True
+        for permit in self._held:
+            permit.turn_end = 0.0
+        self._return_in_hand()
+
+    def drain(self) -> None:
+        """Hand nothing on any more, and return what is in hand."""
+        self._is_draining = True
+        self._return_in_hand()
+
+    # To the server ------------------------------------------------------------------------------
+
+    def pending_statements(self, now: float) -> list[Statement]:
+        """What the next call is to say: the present counts, and before them the statements whose
+        feedback may not have been heard, word for word, so that it is counted once.
+        """
+        self.end_if_over(now)
+        if self._ending or self.is_empty:
+            return []  # a new term is not spoken before all transfers of the old one have ended
+        self._seq += 1
+        self._asked = self._granted + len(self._waiting)
+        if self.deadline == math.inf:
+            self.deadline = now + self._owner.grace
+        oldest, longest = next(iter(self._held), None), next(iter(self._waiting), None)
+        feedback = [(outcome, now - granted_at) for outcome, granted_at in self._feedback]
+        self._feedback.clear()
+        statement = Statement(
+            self.scope,
+            self.limit,
+            self._term,
+            self._seq,
+            self._asked,
+            self._returned,
+            self._granted,
+            self._started,
+            now - oldest.granted_at if oldest else 0.0,
+            now - longest.asked_at if longest else 0.0,
+            FeedbackSummary.of(feedback) if feedback else None,
+        )
+        statements = [*self._unanswered, statement]
+        if feedback:
+            self._unanswered.append(statement)
+        return statements
+
+    # From the server ----------------------------------------------------------------------------
+
+    def on_reply(self, reply: Reply, sent: float) -> None:
+        """The server has replied to a statement that was sent at the time `sent`."""
+        now = self._owner.now()
+        self.end_if_over(now)  # before any message: see docs/how-it-works.md
+        statement = reply.statement
+        if statement.term != self._term:
+            return
+        if reply.status != "ok":
+            self._on_refusal(reply)
+            return
+        self._unanswered = [one for one in self._unanswered if one.seq != statement.seq]
+        self.deadline = max(self.deadline, sent + self._owner.grace)
+        self._note(reply)
+        self._take(reply.granted, now)
+        self._announce_waiting(statement.seq)
+        if reply.retry_in is not None and self._waiting:
+            self._owner.retry(self, reply.retry_in)
+        if self.is_at_limit or self._is_counted:
+            self._return_in_hand()
+        else:
+            turn_end = self._turn_end(now)
+            for permit in self._held:
+                permit.turn_end = turn_end
+        is_newest = statement.seq == self._seq and statement.asked == statement.returned
+        if (
+            is_newest
+            and self._granted == self._returned == statement.returned
+            and not self._waiting
+        ):
+            self._begin_term()  # the server has closed the account: there is nothing in it
+
+    def _on_refusal(self, reply: Reply) -> None:
+        self.lose_all(above=reply.term)
+        if reply.status == "refused":
+            self._owner.emit(StatementRefused())
+            logger.error("The server could make no sense of %s (a bug).", reply.statement)
+            self._owner.retry(self, REFUSED_RETRY_S)
+        elif self._waiting and not self._ending:
+            self._owner.speak(self, True)
+
+    def _note(self, reply: Reply) -> None:
+        self._available = reply.available
+        self._is_counted = reply.is_counted
+        self._wants_feedback = reply.wants_feedback
+        self.limit_in_force = reply.limit
+        if reply.backoff is not None:
+            self._owner.emit(BackoffStarted(self.scope, reply.backoff))
+            logger.info(
+                "%s refused a request, or did not respond: no node starts one there for %.3g s.",
+                self.scope,
+                reply.backoff,
+            )
+
+    def _announce_waiting(self, seq: int) -> None:
+        """No permit was free for those that the statement asked for and that still wait."""
+        answered = [permit for first_seq, permit in self._newcomers if first_seq <= seq]
+        self._newcomers = [pair for pair in self._newcomers if pair[0] > seq]
+        for permit in answered:
+            self._tell_to_wait(permit)
+
+    def _tell_to_wait(self, permit: Permit) -> None:
+        if permit.stage is Stage.WAITING and not permit.waited:
+            permit.waited = True
+            self._owner.emit(PermitWaiting(permit))
+
+    def on_granted(self, term: int, granted: int) -> None:
+        """A message on this node's channel: under `term` so many permits are granted."""
+        now = self._owner.now()
+        self.end_if_over(now)
+        if term == self._term and self.deadline < math.inf:
+            self._take(granted, now)
+
+    def on_backoff(self) -> None:
+        """A message on this node's channel: the site has refused a request."""
+        for permit in self._held:
+            permit.withdrawn = True
+        self.stop_turns()
+
+    def _take(self, granted: int, now: float) -> None:
+        """Permits were granted: they go to requests that wait. A surplus is kept in hand where the
+        site has permits to spare, else it goes back.
+        """
+        new = granted - self._granted
+        if new <= 0:
+            return  # heard already
+        self._granted = granted
+        turn_end = self._turn_end(now)
+        for _ in range(min(new, len(self._waiting))):
+            self._start(self._next_waiting(), turn_end, now)
+            new -= 1
+        if new > 0 and self._may_hand_on(now) and now < turn_end and not self.is_at_limit:
+            self._keep(new)
+            new = 0
+        self._returned += new
+        if new > 0 or (self._waiting and self._asked <= granted):
+            self._owner.speak(self, True)
+
+    def _turn_end(self, now: float) -> float:
+        """Where the site has permits to spare, all turns end together, at multiples of their
+        length, so that what is returned goes in one statement.
+        """
+        turn = self._owner.turn
+        if turn == 0:
+            return 0.0
+        return now + turn if self.is_at_limit else (now // turn + 1) * turn
+
+    # Terms --------------------------------------------------------------------------------------
+
+    def end_if_over(self, now: float) -> None:
+        """At the deadline all permits are lost."""
+        if now >= self.deadline:
+            self.lose_all()
+            if self._waiting and not self._ending:
+                self._owner.speak(self, True)
+
+    def lose_all(self, above: int = 0) -> None:
+        """The lease is over, or may be: end what runs under it, and go on under a new term."""
+        held = list(self._held)
+        self._held.clear()
+        self._ending.update(held)
+        self._begin_term(above)
+        for permit in held:
+            self._owner.emit(PermitLost(permit))
+            logger.warning("Lost a permit for %r.", self.scope)
+            permit.lose(
+                f"the permit for {self.scope!r} could not be renewed in time, so its work was "
+                "stopped; is the server reachable, and does anything block the event loop?"
+            )
+
+    def _begin_term(self, above: int = 0) -> None:
+        """Nothing of the old term counts in the new one."""
+        self._term = self._owner.new_term(above)
+        self._seq = self._asked = self._granted = self._returned = self._started = 0
+        self._in_hand = self._always_in_hand = 0
+        self._feedback.clear()
+        self._unanswered.clear()
+        self._newcomers = [(1, permit) for _, permit in self._newcomers]
+        self.deadline = math.inf
+
+    def on_new_epoch(self) -> None:
+        """The server is in another epoch: claim what is held, under a new term. The old deadline
+        holds until that is answered.
+        """
+        deadline = self.deadline
+        self._begin_term()
+        if self._held:
+            self._granted = len(self._held)
+            self.deadline = deadline
+        self.stop_turns()
+        if self._held or self._waiting:
+            self._owner.speak(self, True)

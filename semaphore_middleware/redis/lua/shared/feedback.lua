@@ -1,0 +1,130 @@
+-- Part of `sync`: what a site's answers change: its backoff, and the working limit of an adaptive one.
+-- Feedback is nine numbers, as below. An incident counts once, however many requests it affects: all
+-- that began before the backoff belong to it.
+
+local function hear_feedback(scope, text)
+  scope.learned = scope.learned or {
+    backoff_end = 0, backoff = 0, failures = 0, working = 0, base = 0, steady = 0, samples = 0, sum = 0,
+    since = 0,
+  }
+  local learned = scope.learned
+
+  local function set_learned(part, value)
+    if learned[part] ~= value then
+      learned[part] = value
+      scope.has_learned = true
+    end
+  end
+
+  local FEEDBACK = {
+    'good', 'latency', 'good_age', -- answers, the mean of their latencies' logarithms, the age of the oldest
+    'failed', 'refused', 'bad_age', -- requests without answer, refused ones, the age of the youngest of both
+    'retry_after', -- the longest pause that the site asked for; 0: it did not say
+    'start', 'longest', -- the first pause if it did not say, and the longest of all
+  }
+  local IN_A_ROW = 3 -- failures that count as a refusal
+
+  -- An adaptive limit grows by addition and falls by multiplication (Chiu and Jain, 1989). It falls when
+  -- the site refuses a request, and when its latency is well above its usual one, as in TCP Vegas (Brakmo
+  -- and Peterson, 1995). Means are of logarithms: a page that takes a hundred times as long must not
+  -- decide.
+  local WELL_ABOVE = math.log(1.5)
+  local FEW = 5 -- answers that are needed to find that the site is slow
+  local DRIFT = 0.02 -- share of a rise in latency by which the site's usual latency follows it
+  local AFTER_REFUSAL, AFTER_SLOWNESS = 0.5, 0.85
+
+  -- Starts a new round: only answers to requests that begin under this working limit count in it.
+  local function begin_round()
+    set_learned('since', NOW)
+    set_learned('samples', 0)
+    set_learned('sum', 0)
+  end
+
+  local function shrink(share)
+    if not scope.force.adaptive then return end
+    local used = math.min(learned.working, scope.force.concurrency)
+    set_learned('working', math.max(1, used * share))
+    set_learned('steady', 1)
+    apply_working_limit(scope)
+    begin_round()
+  end
+
+  -- Doubles at first; once it has been too high for the site, grows by one in five rounds.
+  local function grow()
+    local working = learned.working
+    working = learned.steady == 1 and working + 1 or working * 2
+    set_learned('working', math.min(working, scope.force.concurrency))
+    apply_working_limit(scope)
+  end
+
+  -- How many answers make a round.
+  local function enough()
+    return math.max(FEW, math.floor(learned.working) * (learned.steady == 1 and 5 or 2))
+  end
+
+  local function hear_latency(report)
+    if not scope.force.adaptive or NOW - report.good_age < learned.since then return end
+    set_learned('samples', learned.samples + report.good)
+    set_learned('sum', learned.sum + report.good * report.latency)
+    local mean = learned.sum / learned.samples
+    local slow = learned.base > 0 and mean > learned.base + WELL_ABOVE
+    if slow and learned.samples >= FEW and learned.working >= 2 then return shrink(AFTER_SLOWNESS) end
+    if learned.samples < enough() then return end
+    -- If the site is slow with one request at a time, that is its usual latency.
+    if learned.base == 0 or slow or mean < learned.base then
+      set_learned('base', mean)
+    else
+      set_learned('base', learned.base + DRIFT * (mean - learned.base))
+    end
+    if scope.used >= scope.force.limit then grow() end -- else the limit was not reached
+    begin_round()
+  end
+
+  -- Notifies all nodes that hold permits: a request that has not started yet should not.
+  local function warn_holders()
+    for_each_account(scope, function(node, account)
+      if held_by(account) > 0 then notify(node, 'backoff', name_of(scope)) end
+    end)
+  end
+
+  local function begin_backoff(report)
+    local pause = math.min(report.retry_after, report.longest)
+    if NOW - report.bad_age >= learned.backoff_end then
+      if pause == 0 then
+        pause = math.min(report.longest, math.max(report.start, 2 * learned.backoff))
+        set_learned('backoff', pause)
+      end
+      scope.backoff_begun = pause
+      warn_holders()
+      shrink(AFTER_REFUSAL)
+    end
+    set_learned('backoff_end', math.max(learned.backoff_end, NOW + pause))
+  end
+
+  -- As many answers as a quarter of the limit halve the pause that the next incident begins with: a site
+  -- that answers most requests and refuses the rest must not end up with the longest pause. If the limit
+  -- is far from reached, the permits in use and waited for count in its place.
+  local function recover(report)
+    set_learned('failures', 0)
+    if learned.backoff > 0 then
+      local most = math.min(scope.force.limit, scope.wanted)
+      local backoff = learned.backoff * 0.5 ^ (report.good / math.max(1, most / 4))
+      set_learned('backoff', backoff >= report.start / 2 and backoff or 0)
+    end
+  end
+
+  local report, values = {}, string.gmatch(text, '%S+')
+  for _, part in ipairs(FEEDBACK) do
+    report[part] = tonumber(values())
+  end
+  if not report.longest then return end -- it makes no sense
+  if scope.force.adaptive and learned.working == 0 then set_learned('working', 1) end
+  if report.good > 0 then
+    recover(report)
+    hear_latency(report)
+  end
+  set_learned('failures', learned.failures + report.failed)
+  if report.refused > 0 or (report.failed > 0 and learned.failures >= IN_A_ROW) then
+    begin_backoff(report)
+  end
+end

@@ -1,0 +1,57 @@
+-- Shared by `sync`, `evict` and `inspect`: the limit in force at a scope.
+
+-- What operators have set overrides what nodes ask for. KEYS[2]: rules, a hash: name -> JSON object of the
+-- parts that are set. A name is a scope, or "*." and a host for each host below it; each part is that of
+-- the most exact name which sets it.
+local function apply_rules(scope)
+  local LONGEST_HOST = 253 -- bytes; a longer name is no host, and no pattern fits it
+  local UNIT_MS = { s = 1000, m = 60000, h = 3600000, d = 86400000 }
+  local name = name_of(scope)
+  local names, parent = { name }, #name <= LONGEST_HOST and name
+  while parent do
+    parent = string.match(parent, '^[^.]*%.(.+)$')
+    if parent then table.insert(names, '*.' .. parent) end
+  end
+  local rule = {}
+  for _, text in ipairs(redis.call('HMGET', KEYS[2], unpack(names))) do
+    for part, value in pairs(text and cjson.decode(text) or {}) do
+      if rule[part] == nil then rule[part] = value end
+    end
+  end
+  local force = {
+    concurrency = rule.concurrency or scope.concurrency,
+    delay = rule.delay and rule.delay * 1000 or scope.delay,
+    jitter = rule.jitter or scope.jitter,
+    adaptive = scope.adaptive, interval = scope.interval, burst = rule.burst or scope.burst,
+    paused = rule.paused == true, by = rule.by,
+  }
+  if rule.adaptive ~= nil then force.adaptive = rule.adaptive end
+  if rule.rate then
+    local number, unit = string.match(rule.rate, '^(.+)/(%a)$')
+    force.interval = number and UNIT_MS[unit] / number or 0 -- 0: "none"
+  end
+  force.limit = force.concurrency
+  scope.force = force
+  -- An arrival time that is further away than the pace in force allows was set before a change.
+  local is_ruled = (rule.delay or rule.rate) and true or false
+  if is_ruled or scope.is_ruled then
+    scope.next_start = math.min(scope.next_start, NOW + force.delay * (1 + force.jitter))
+    scope.next_at_rate = math.min(scope.next_at_rate, NOW + force.interval * force.burst)
+  end
+  scope.is_ruled = is_ruled
+end
+
+-- An adaptive limit starts low, to measure the site's usual latency.
+local function apply_working_limit(scope)
+  local working = scope.learned and scope.learned.working or 0
+  scope.force.limit = math.min(scope.force.concurrency, math.max(1, math.floor(working)))
+end
+
+local function apply_limit(scope)
+  if (rules and rules ~= '0') or scope.is_ruled then
+    apply_rules(scope)
+  else
+    scope.force, scope.limit = scope, scope.concurrency
+  end
+  if scope.force.adaptive then apply_working_limit(scope) end
+end

@@ -1,0 +1,155 @@
+-- Hears one node's statements about its accounts, and says what it is granted. Safe to send twice, late,
+-- and in any order.
+-- KEYS: epoch, rules; then for each scope: scope, queue.
+-- ARGV: see `clock`; the node; the epoch's id; then for each scope fourteen packed numbers: term, seq,
+--       asked, returned, believed, started, age of the oldest holder and of the oldest waiter (ms),
+--       concurrency, delay (ms), jitter, 1 if adaptive, interval (ms), burst; and after them feedback as
+--       text, if there is any (see `feedback`).
+-- Reply: "epoch" if the id is not the present one, and nothing was done; else for each scope nine packed
+--        numbers: status (0 ok, 1 lost, 2 old, 3 refused), term, granted, permits that are free (less
+--        those waited for), the limit in force, 1 if each start counts, 1 if feedback is wanted for
+--        ordinary responses too, when to ask again (ms, -1: no need), the backoff that this call has
+--        started (ms, -1: none).
+
+local STATEMENT_BYTES = 112
+
+local function read_statement(text)
+  if #text < STATEMENT_BYTES then return nil end
+  local said = {
+    term = 0, seq = 0, asked = 0, returned = 0, believed = 0, started = 0, held_age = 0, wait_age = 0,
+    concurrency = 0, delay = 0, jitter = 0, adaptive = 0, interval = 0, burst = 0,
+  }
+  said.term, said.seq, said.asked, said.returned, said.believed, said.started, said.held_age,
+    said.wait_age, said.concurrency, said.delay, said.jitter, said.adaptive, said.interval, said.burst =
+    struct.unpack('>dddddddddddddd', text)
+  return said
+end
+
+-- Whether a node that follows the rules may say this. Else a number is not whole or beyond 2^53, or two
+-- contradict each other.
+local function makes_sense(said)
+  local fractions = said.term % 1 + said.seq % 1 + said.asked % 1 + said.returned % 1
+    + said.believed % 1 + said.started % 1 -- not a number if one of them is none
+  return fractions == 0 and said.term >= 1 and said.seq >= 1 and said.returned >= 0
+    and said.returned <= said.believed and said.believed <= said.asked and said.started >= 0
+    and math.max(said.term, said.seq, said.asked, said.started) <= 2 ^ 53
+    and said.concurrency >= 1 and said.concurrency <= 2 ^ 53 and said.burst >= 1 and said.burst <= 2 ^ 53
+    and said.delay >= 0 and said.delay < math.huge and said.jitter >= 0 and said.jitter <= 1
+    and said.interval >= 0 and said.interval < math.huge
+    and said.held_age >= 0 and said.wait_age >= 0
+end
+
+-- The strictest limit asked for counts, until the scope is idle. Of delays the longest counts, and the
+-- longest minimum gap: one node may vary its delay, while another one has a Crawl-delay from robots.txt,
+-- which is a minimum.
+local function agree_on_limit(scope, said)
+  if scope.concurrency == 0 then
+    scope.concurrency, scope.delay, scope.jitter = said.concurrency, said.delay, said.jitter
+    scope.adaptive, scope.interval, scope.burst = said.adaptive == 1, said.interval, said.burst
+    return
+  end
+  scope.concurrency = math.min(scope.concurrency, said.concurrency)
+  scope.adaptive = scope.adaptive or said.adaptive == 1
+  if said.interval > 0 then
+    scope.burst = scope.interval == 0 and said.burst or math.min(scope.burst, said.burst)
+    scope.interval = math.max(scope.interval, said.interval)
+  end
+  local gap, said_gap = scope.delay * (1 - scope.jitter), said.delay * (1 - said.jitter)
+  if said.delay > scope.delay or said_gap > gap then
+    scope.delay = math.max(scope.delay, said.delay)
+    scope.jitter = 1 - math.max(gap, said_gap) / scope.delay
+  end
+end
+
+local function open_account(scope, said)
+  return {
+    term = said.term, seq = said.seq, asked = said.asked, granted = said.believed,
+    returned = said.returned, started = 0, lease_end = 0, held_since = 0, waiting_since = 0,
+    -- A newcomer counts as served now. Else nodes that come and go would starve those that wait.
+    served = next_tick(scope), is_queued = false,
+  }
+end
+
+-- Brings the caller's account up to what it says. Returns the status of the reply.
+local function hear(scope, said)
+  local own = scope.own
+  if own and said.term < own.term then return 2 end
+  if own and said.term > own.term then
+    close_account(scope, NODE, own)
+    own = nil
+  end
+  -- Outside the recovery wait a claim may be of permits that are another node's by now.
+  local claims = said.believed > (own and own.granted or said.returned)
+  if claims and NOW >= FROM then
+    if own then close_account(scope, NODE, own) end
+    return 1
+  end
+  if not own then
+    own = open_account(scope, said)
+    scope.own = own
+  elseif said.seq >= own.seq then
+    scope.held, scope.waiting = scope.held - held_by(own), scope.waiting - waiting_at(own)
+    local waited = waiting_at(own) > 0
+    own.seq, own.asked = said.seq, said.asked
+    own.granted = math.max(own.granted, said.believed)
+    own.returned = math.max(own.returned, math.min(said.returned, own.granted))
+    -- Else a node that asks again while it gives back would pass those that came meanwhile.
+    if not waited and waiting_at(own) > 0 then own.served = next_tick(scope) end
+  else
+    return 0
+  end
+  scope.held, scope.waiting = scope.held + held_by(own), scope.waiting + waiting_at(own)
+  own.lease_end = NOW + LEASE
+  scope.due = math.min(scope.due, own.lease_end)
+  own.held_since, own.waiting_since = NOW - said.held_age, NOW - said.wait_age
+  scope.started = scope.started + math.max(0, said.started - own.started)
+  own.started = math.max(own.started, said.started)
+  return 0
+end
+
+local function has_evicted()
+  return EVICTED >= 0
+    and tonumber(string.match(redis.call('INFO', 'stats'), 'evicted_keys:(%d+)')) ~= EVICTED
+end
+
+local function pack_reply(scope, status, own)
+  local force, learned = scope.force, scope.learned
+  local wants_feedback = force.adaptive or (learned and learned.backoff + learned.failures > 0)
+  local is_counted = wants_feedback or force.delay > 0 or force.interval > 0 or force.paused
+    or (learned and NOW < learned.backoff_end)
+  return struct.pack('>ddddddddd', status, own and own.term or 0, own and own.granted or 0,
+    force.limit - scope.held - scope.waiting, force.limit, is_counted and 1 or 0, wants_feedback and 1 or 0,
+    scope.retry_in or -1, scope.backoff_begun or -1)
+end
+
+if EPOCH ~= ARGV[3] or has_evicted() then return { 'epoch' } end
+if IS_CLOCK_LATE then redis.call('HSET', KEYS[1], 'wall', WALL, 'clock', NOW) end
+local replies = {}
+for i = 3, #KEYS, 2 do
+  local text = ARGV[(i + 5) / 2]
+  local said = read_statement(text)
+  if said and makes_sense(said) then
+    local scope = read_scope(KEYS[i], KEYS[i + 1])
+    local before = scope.own
+    local returned = before and before.returned
+    scope.used, scope.wanted = scope.held, scope.held + scope.waiting
+    local status = hear(scope, said)
+    agree_on_limit(scope, said)
+    apply_limit(scope)
+    local own = scope.own
+    -- Feedback counts only with the permits that it is about: a statement heard twice reports once.
+    if #text > STATEMENT_BYTES and own and own == before and own.returned > returned then
+      hear_feedback(scope, string.sub(text, STATEMENT_BYTES + 1))
+    end
+    promote(scope)
+    -- An account with nothing in it is closed: the next one has a higher term.
+    if own and own.returned == own.granted and own.asked <= own.granted then
+      close_account(scope, NODE, own)
+    end
+    write_scope(scope)
+    replies[(i - 1) / 2] = pack_reply(scope, status, own)
+  else
+    replies[(i - 1) / 2] = struct.pack('>ddddddddd', 3, 0, 0, 0, 0, 0, 0, -1, -1)
+  end
+end
+return replies

@@ -1,0 +1,150 @@
+"""Accounts by hand: no server, no event loop, and a clock that only the test moves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import Any
+
+from semaphore_middleware.core.account import Account
+from semaphore_middleware.core.observer import Event, PermitGranted
+from semaphore_middleware.core.permit import Permit, Stage
+from semaphore_middleware.model.lease import GRACE
+from semaphore_middleware.model.limits import Limit
+from semaphore_middleware.redis.protocol import Reply, Statement, Status
+
+LEASE_S = 100.0
+GRACE_S = GRACE * LEASE_S
+TURN_S = 8.0  # a power of two: turns end at times that a float has exactly
+START_S = 1000.0  # on the clock, when a test begins; turns end at it
+SPARE, FULL = 5, 0  # permits that a site has to spare
+
+
+class Clock:
+    """The part of an event loop that permits use. It stands still until a test moves it."""
+
+    def __init__(self) -> None:
+        self.now = START_S
+
+    def time(self) -> float:
+        return self.now
+
+    def create_future(self) -> Future[None]:
+        return Future()
+
+
+class FakeOwner:
+    """An account's owner that keeps what it is told."""
+
+    def __init__(self, clock: Clock | None = None, turn: float = TURN_S) -> None:
+        self.clock = clock or Clock()
+        self.grace = GRACE_S
+        self.turn = turn
+        self.events: list[Event] = []
+        self.at_once: list[bool] = []  # for each wish to speak
+        self.turns_to_end: list[Account] = []
+        self.retries: list[float] = []
+        self._last_term = 0
+
+    def now(self) -> float:
+        return self.clock.now
+
+    def new_term(self, above: int = 0) -> int:
+        self._last_term = max(self._last_term, above) + 1
+        return self._last_term
+
+    def emit(self, event: Event) -> None:
+        self.events.append(event)
+
+    def speak(self, account: Account, at_once: bool) -> None:  # noqa: ARG002 - there is one
+        self.at_once.append(at_once)
+
+    def speak_at_turns_end(self, account: Account) -> None:
+        self.turns_to_end.append(account)
+
+    def retry(self, account: Account, wait: float) -> None:  # noqa: ARG002 - there is one
+        self.retries.append(wait)
+
+    def permit(self, account: Account, limit: Limit) -> Permit:
+        """A permit that is not asked for yet."""
+        loop: Any = self.clock
+        return Permit(account.scope, limit, loop, account)
+
+    def granted(self) -> list[bool]:
+        """For each grant so far, whether it was handed on."""
+        return [event.handed_on for event in self.events if isinstance(event, PermitGranted)]
+
+    def count(self, kind: type[Event]) -> int:
+        """How many events of this type there were."""
+        return sum(type(event) is kind for event in self.events)
+
+
+class LoneNode:
+    """A node with one account, and a server that replies as the test says."""
+
+    def __init__(self, limit: Limit | None = None, turn: float = TURN_S) -> None:
+        self.limit = limit or Limit(9)
+        self.owner = FakeOwner(turn=turn)
+        self.account = Account("s", self.limit, self.owner)
+
+    @property
+    def now(self) -> float:
+        return self.owner.clock.now
+
+    def pass_time(self, seconds: float) -> None:
+        self.owner.clock.now += seconds
+
+    def ask(self, limit: Limit | None = None) -> Permit:
+        """A request wants a permit."""
+        permit = self.owner.permit(self.account, limit or self.limit)
+        self.account.request(permit)
+        return permit
+
+    def say(self) -> Statement:
+        """The present statement; there is one."""
+        return self.say_all()[-1]
+
+    def say_all(self) -> Sequence[Statement]:
+        return self.account.pending_statements(self.now)
+
+    def hear(
+        self,
+        statement: Statement,
+        granted: int | None = None,
+        *,
+        sent: float | None = None,
+        available: int = SPARE,
+        status: Status = "ok",
+        term: int | None = None,
+        is_counted: bool = False,
+        wants_feedback: bool = False,
+        retry_in: float | None = None,
+        backoff: float | None = None,
+    ) -> None:
+        """The server's reply; by default it grants all that was asked for."""
+        reply = Reply(
+            statement=statement,
+            status=status,
+            term=statement.term if term is None else term,
+            granted=statement.asked if granted is None else granted,
+            available=available,
+            limit=9,
+            is_counted=is_counted,
+            wants_feedback=wants_feedback,
+            retry_in=retry_in,
+            backoff=backoff,
+        )
+        self.account.on_reply(reply, self.now if sent is None else sent)
+
+    def talk(self, **reply: Any) -> Statement:
+        """Say what there is, and hear the reply."""
+        statement = self.say()
+        self.hear(statement, **reply)
+        return statement
+
+    def hold(self, count: int = 1, *, limit: Limit | None = None, **reply: Any) -> list[Permit]:
+        """Requests that hold a permit each, just granted by the server."""
+        permits = [self.ask(limit) for _ in range(count)]
+        self.talk(**reply)
+        assert all(permit.stage is Stage.HELD for permit in permits)
+        return permits

@@ -1,0 +1,569 @@
+"""The tests can convict: each way to break accounts, sessions and permits is caught by one of them.
+
+A mutant is a module of `core` with some text replaced; it lives only as long as its test. Where it
+breaks the protocol, the state machine of `test_delivery` convicts it, else a test does.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import partial
+from importlib import import_module
+from types import FunctionType, ModuleType
+
+import pytest
+from hypothesis import Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from semaphore_middleware.model.limits import Limit
+from tests.core import test_account, test_cancellation, test_semaphore, test_session
+from tests.core.state_machine import Playground, machine_on
+from tests.core.test_delivery import EXAMPLES
+from tests.support.servers import RedisServer
+
+Mutant = tuple[str, str, str]  # which module, what it says, what it says instead
+
+SEEN_BY_THE_MACHINE: dict[str, Mutant] = {
+    "a surplus grant is kept": (
+        "account",
+        "        self._returned += new\n",
+        "",
+    ),
+    "a lost account goes on": (
+        "account",
+        "        self.lose_all(above=reply.term)\n",
+        "",
+    ),
+    "the deadline passes unnoticed": (
+        "account",
+        "        if now >= self.deadline:\n",
+        "        if False:\n",
+    ),
+    "the deadline is a grant's": (
+        "account",
+        "            self._take(granted, now)\n\n    def on_backoff",
+        (
+            "            self.deadline = now + self._owner.grace\n"
+            "            self._take(granted, now)\n\n    def on_backoff"
+        ),
+    ),
+    "the deadline counts from the last sent statement": (
+        "account",
+        "        if self.deadline == math.inf:\n",
+        "        if True:\n",
+    ),
+    "a term is not renewed at the deadline": (
+        "account",
+        "        self._begin_term(above)\n",
+        "        term = self._term; self._begin_term(above); self._term = max(term, above)\n",
+    ),
+    "a term is not renewed after it was idle": (
+        "account",
+        "            self._begin_term()  # the server",
+        "            term = self._term; self._begin_term(); self._term = term  # the server",
+    ),
+    "a term is not renewed in a new epoch": (
+        "account",
+        "        deadline = self.deadline\n        self._begin_term()\n",
+        (
+            "        deadline = self.deadline\n"
+            "        term = self._term; self._begin_term(); self._term = term\n"
+        ),
+    ),
+    "what is held is not claimed in a new epoch": (
+        "account",
+        "            self._granted = len(self._held)\n",
+        "",
+    ),
+    "a new term is spoken before the old transfers have ended": (
+        "account",
+        "        if self._ending or self.is_empty:\n",
+        "        if self.is_empty:\n",
+    ),
+    "replies of an old term count": (
+        "account",
+        "        if statement.term != self._term:\n            return\n",
+        "",
+    ),
+    "grants of an old term count": (
+        "account",
+        "        if term == self._term and self.deadline < math.inf:\n",
+        "        if self.deadline < math.inf:\n",
+    ),
+    "a grant counts each time it is heard": (
+        "account",
+        "        new = granted - self._granted\n",
+        "        new = granted - self._returned - len(self._held) - len(self._in_hand)\n",
+    ),
+    "a grant may be taken back": (
+        "account",
+        "        if new <= 0:\n            return  # heard already\n",
+        "",
+    ),
+    "what is in hand outlives the term": (
+        "account",
+        "        self._in_hand.clear()\n        self._feedback.clear()\n",
+        "        self._feedback.clear()\n",
+    ),
+    "what was handed on is returned as well": (
+        "account",
+        "permit.turn_end, now, handed_on=True)\n                return\n",
+        (
+            "permit.turn_end, now, handed_on=True)\n                self._returned += 1\n"
+            "                return\n"
+        ),
+    ),
+    "what is kept in hand is returned as well": (
+        "account",
+        "                self._in_hand.append(permit.turn_end)\n",
+        "                self._in_hand.append(permit.turn_end); self._returned += 1\n",
+    ),
+    "what is returned stays in hand": (
+        "account",
+        "            self._in_hand.clear()\n            self._owner.speak",
+        "            self._owner.speak",
+    ),
+    "what is in hand is never returned": (
+        "account",
+        "            self._has_handed_on = False\n            self._return_in_hand()\n",
+        "            self._has_handed_on = False\n",
+    ),
+    "a permit is never returned": (
+        "account",
+        "        self._returned += 1\n        refused",
+        "        refused",
+    ),
+    "asked may be below granted": (
+        "account",
+        "            self._granted + len(self._waiting),\n",
+        "            min(self._started, self._granted) + len(self._waiting),\n",
+    ),
+    "who gives up goes on waiting": (
+        "account",
+        "            self._waiting.pop(permit, None)\n",
+        "",
+    ),
+    "who comes does not speak": (
+        "account",
+        "            self._owner.speak(self, self.is_at_limit)\n",
+        "            pass\n",
+    ),
+    "no one is told to come again": (
+        "account",
+        "            self._owner.retry(self, reply.retry_in)\n",
+        "            pass\n",
+    ),
+    "a node that is served does not ask for those that came later": (
+        "account",
+        " or (self._waiting and self._asked <= granted):",
+        ":",
+    ),
+    "a node in the queue never asks for more": (
+        "account",
+        "(permit)\n            self._owner.speak_at_turns_end(self)\n",
+        "(permit)\n",
+    ),
+    "all statements have one number": (
+        "account",
+        "        self._seq += 1\n",
+        "        self._seq = 1\n",
+    ),
+}
+
+SEEN_BY_A_TEST: dict[str, tuple[Mutant, Callable[..., object]]] = {
+    # Time
+    "a deadline counts from after the call, in the account": (
+        ("account", "max(self.deadline, sent + self._owner.grace)", "now + self._owner.grace"),
+        test_account.test_a_deadline_counts_from_the_latest_answered_statement_not_from_the_last_sent,
+    ),
+    "a deadline counts from after the call, in the session": (
+        ("session", "account.on_reply(reply, sent)", "account.on_reply(reply, self.now())"),
+        test_session.test_a_permit_is_lost_when_its_deadline_comes_counted_from_before_the_call,
+    ),
+    "a late reply shortens the lease": (
+        ("account", "max(self.deadline, sent + self._owner.grace)", "sent + self._owner.grace"),
+        test_account.test_a_late_reply_does_not_shorten_the_lease,
+    ),
+    "there is no deadline before the first reply": (
+        (
+            "account",
+            "            self.deadline = now + self._owner.grace\n",
+            "            pass\n",
+        ),
+        test_account.test_the_first_deadline_counts_from_before_the_first_statement,
+    ),
+    "carried holds get a new deadline": (
+        (
+            "account",
+            "            self.deadline = deadline\n",
+            "            self.deadline = self._owner.now() + self._owner.grace\n",
+        ),
+        test_account.test_carried_holds_keep_the_old_deadline_until_the_new_term_is_answered,
+    ),
+    "carried holds have no deadline": (
+        ("account", "            self.deadline = deadline\n", ""),
+        test_account.test_carried_holds_keep_the_old_deadline_until_the_new_term_is_answered,
+    ),
+    "replies come before deadlines": (
+        ("account", "        self.end_if_over(now)  # before any message", "        #"),
+        partial(test_account.test_what_is_over_ends_before_any_message_is_heard, "reply"),
+    ),
+    "grants come before deadlines": (
+        (
+            "account",
+            "        self.end_if_over(now)\n        if term ==",
+            "        if term ==",
+        ),
+        partial(test_account.test_what_is_over_ends_before_any_message_is_heard, "grant"),
+    ),
+    "statements come before deadlines": (
+        (
+            "account",
+            "        self.end_if_over(now)\n        if self._ending",
+            "        if self._ending",
+        ),
+        test_account.test_what_is_over_ends_before_anything_is_said,
+    ),
+    "leases are renewed every two": (
+        ("session", "call_later(RENEWAL * self._lease", "call_later(2 * self._lease"),
+        test_session.test_what_is_held_is_renewed_every_third_of_a_lease,
+    ),
+    "leases are renewed once": (
+        (
+            "session",
+            "            self._say_all()\n            self._renewal =",
+            "            self._say_all()\n            renewal =",
+        ),
+        test_session.test_what_is_held_is_renewed_every_third_of_a_lease,
+    ),
+    "a deadline has no timer but the first": (
+        ("session", "        if next_deadline < math.inf:\n", "        if False:\n"),
+        test_session.test_each_account_ends_at_its_own_deadline,
+    ),
+    "the session does not look at the server's life": (
+        ("session", "            self._is_look_due = True\n", ""),
+        test_session.test_a_server_in_another_life_is_noticed_at_the_next_renewal,
+    ),
+    "another epoch is not heard of": (
+        (
+            "session",
+            "self._store.meet(self._connection)\n                self._begin_epoch()\n",
+            "self._store.meet(self._connection)\n                self._say_all()\n",
+        ),
+        test_session.test_a_reply_from_another_epoch_has_everything_said_again_under_new_terms,
+    ),
+    # Turns
+    "a turn never ends": (
+        ("account", "if now < permit.turn_end and not is_reported", "if not is_reported"),
+        test_account.test_at_a_full_site_a_turn_ends_so_long_after_the_grant,
+    ),
+    "a turn begins with each request": (
+        (
+            "account",
+            "self._start(self._next_waiting(), permit.turn_end, now",
+            "self._start(self._next_waiting(), now + self._owner.turn, now",
+        ),
+        test_account.test_at_a_full_site_a_turn_ends_so_long_after_the_grant,
+    ),
+    "a turn begins with each reply": (
+        (
+            "account",
+            "            self._return_in_hand()\n        else:\n",
+            "            self._return_in_hand()\n        if True:\n",
+        ),
+        test_account.test_at_a_full_site_a_turn_ends_so_long_after_the_grant,
+    ),
+    "turns do not end together": (
+        ("account", "return now + turn if self.is_at_limit else", "return now + turn if True else"),
+        test_account.test_with_permits_to_spare_all_turns_end_together,
+    ),
+    "the end of turns is not the common one": (
+        (
+            "session",
+            "end = (self.now() // self.turn + 1) * self.turn",
+            "end = self.now() + self.turn",
+        ),
+        test_session.test_what_is_in_hand_is_returned_when_the_turn_of_all_accounts_ends,
+    ),
+    "permits are handed on past the deadline": (
+        ("account", "not self._is_draining and now < self.deadline", "not self._is_draining"),
+        partial(test_account.test_at_the_deadline_nothing_is_handed_on, False),
+    ),
+    "permits are handed on under a delay": (
+        ("account", "limit.delay or ", ""),
+        partial(
+            test_account.test_under_a_delay_a_rate_or_an_adaptive_limit_nothing_is_handed_on,
+            Limit(9, delay=0.1),
+        ),
+    ),
+    "permits are handed on under a rate": (
+        ("account", "limit.rate or ", ""),
+        partial(
+            test_account.test_under_a_delay_a_rate_or_an_adaptive_limit_nothing_is_handed_on,
+            Limit(9, rate="60/m", burst=5),
+        ),
+    ),
+    "permits are handed on under an adaptive limit": (
+        ("account", " or limit.rate or limit.adaptive", " or limit.rate"),
+        partial(
+            test_account.test_under_a_delay_a_rate_or_an_adaptive_limit_nothing_is_handed_on,
+            Limit(9, adaptive=True),
+        ),
+    ),
+    "permits are handed on where each start counts": (
+        ("account", "self._is_counted = reply.is_counted", "self._is_counted = False"),
+        partial(test_account.test_nothing_is_handed_on, test_account.counted),
+    ),
+    "permits are handed on after a backoff": (
+        (
+            "account",
+            "            permit.withdrawn = True\n        self.stop_turns()\n",
+            "            permit.withdrawn = True\n",
+        ),
+        partial(test_account.test_nothing_is_handed_on, test_account.told_of_a_backoff),
+    ),
+    "permits are handed on while the semaphore drains": (
+        ("account", "is_free and not self._is_draining and", "is_free and"),
+        partial(test_account.test_nothing_is_handed_on, test_account.draining),
+    ),
+    "permits are handed on in another epoch": (
+        (
+            "account",
+            "        self.stop_turns()\n        if self._held or",
+            "        if self._held or",
+        ),
+        partial(test_account.test_nothing_is_handed_on, test_account.in_another_epoch),
+    ),
+    "permits are handed on after a changed rule": (
+        ("session", "                account.stop_turns()\n", "                pass\n"),
+        test_session.test_a_changed_rule_stops_all_turns_and_is_asked_for,
+    ),
+    "permits are handed on after a refusal": (
+        ("account", "        if refused:\n            self.stop_turns()\n", ""),
+        test_account.test_a_node_whose_request_was_refused_hands_nothing_on_until_the_server_is_heard,
+    ),
+    "permits are kept in hand at a full site": (
+        ("account", "            if not self.is_at_limit:\n", "            if True:\n"),
+        partial(test_account.test_of_a_full_site_what_nobody_here_uses_is_returned_at_once, 0),
+    ),
+    "permits stay in hand when the site is full": (
+        (
+            "account",
+            "            self._return_in_hand()\n        else:\n            turn_end",
+            "            pass\n        else:\n            turn_end",
+        ),
+        partial(
+            test_account.test_what_is_in_hand_is_returned_when_the_server_says_that_the_site_is_full,
+            {"available": 0},
+        ),
+    ),
+    "permits stay in hand while the semaphore drains": (
+        (
+            "account",
+            "        self._is_draining = True\n        self._return_in_hand()\n",
+            "        self._is_draining = True\n",
+        ),
+        partial(test_account.test_nothing_stays_in_hand, test_account.draining),
+    ),
+    "the node does not ask whether others wait by now": (
+        (
+            "account",
+            "or has_news or (self._has_handed_on and not self.is_at_limit):\n",
+            "or has_news:\n",
+        ),
+        test_account.test_at_the_end_of_a_turn_the_node_asks_whether_there_is_still_some_to_spare,
+    ),
+    "last come, first served": (
+        ("account", "self._waiting.popitem(last=False)", "self._waiting.popitem()"),
+        test_account.test_the_request_that_asked_first_is_served_first,
+    ),
+    # Waiting
+    "a node without a use for it stays in the queue": (
+        (
+            "account",
+            "        elif self._asked > self._granted:\n",
+            "        elif False:\n",
+        ),
+        partial(test_account.test_a_node_that_no_longer_waits_leaves_the_queue, "given up"),
+    ),
+    "after handing on it stays in the queue": (
+        (
+            "account",
+            "                self._wants_fewer()\n                return\n",
+            "                return\n",
+        ),
+        partial(test_account.test_a_node_that_no_longer_waits_leaves_the_queue, "handed on"),
+    ),
+    "who is said to wait was not asked for": (
+        ("account", "if first_seq <= seq]", "]"),
+        test_account.test_a_reply_does_not_say_that_a_request_waits_of_which_its_statement_knew_nothing,
+    ),
+    # Terms
+    "a reply that is not the newest closes the account": (
+        (
+            "account",
+            "statement.seq == self._seq and statement.asked == statement.returned",
+            "True",
+        ),
+        test_account.test_it_is_not_idle_while_the_server_believes_that_a_request_waits,
+    ),
+    "a term that the server knows is not gone above": (
+        ("account", "self._begin_term(above)", "self._begin_term()"),
+        test_account.test_a_node_goes_above_the_term_that_the_server_knows,
+    ),
+    # Feedback
+    "feedback is sent twice": (
+        (
+            "account",
+            "for outcome, granted_at in self._feedback]\n        self._feedback.clear()\n",
+            "for outcome, granted_at in self._feedback]\n",
+        ),
+        test_account.test_feedback_that_was_not_answered_is_said_again_word_for_word_before_the_next,
+    ),
+    "feedback that was answered is said again": (
+        ("account", "if one.seq != statement.seq]", "]"),
+        test_account.test_feedback_that_was_not_answered_is_said_again_word_for_word_before_the_next,
+    ),
+    "feedback that was not answered is forgotten": (
+        ("account", "statements = [*self._unanswered, statement]", "statements = [statement]"),
+        test_account.test_feedback_that_was_not_answered_is_said_again_word_for_word_before_the_next,
+    ),
+    "any reply answers all feedback": (
+        ("account", "if one.seq != statement.seq]", "if one.seq > statement.seq]"),
+        test_account.test_feedback_that_was_not_answered_is_said_again_word_for_word_before_the_next,
+    ),
+    "feedback outlives its term": (
+        ("account", "        self._unanswered.clear()\n", ""),
+        test_account.test_feedback_of_an_old_term_is_not_said_in_the_new_one,
+    ),
+    "a backoff withdraws nothing": (
+        ("account", "            permit.withdrawn = True\n", "            pass\n"),
+        test_account.test_a_backoff_withdraws_what_has_been_granted,
+    ),
+    # Releases
+    "no release if the request is cancelled": (
+        (
+            "semaphore",
+            "        except BaseException:\n            permit.release()\n            raise\n",
+            "        except BaseException:\n            raise\n",
+        ),
+        test_cancellation.test_cancelled_while_it_waits_a_request_leaves_the_queue,
+    ),
+    "no release if the request times out": (
+        (
+            "semaphore",
+            "            permit.release()\n            self.emit(AcquireTimedOut",
+            "            self.emit(AcquireTimedOut",
+        ),
+        test_semaphore.test_who_waits_too_long_gets_an_error_and_leaves_the_queue,
+    ),
+    "no release if the body raises": (
+        (
+            "semaphore",
+            "        finally:\n            permit.release()\n",
+            "            permit.release()\n        finally:\n            pass\n",
+        ),
+        test_semaphore.test_an_exception_in_the_body_gives_the_permit_back,
+    ),
+    "a permit is released each time": (
+        ("permit", "        if self.stage is not Stage.RELEASED:\n", "        if True:\n"),
+        test_account.test_a_request_is_released_once,
+    ),
+    "what runs under a lost permit is not told": (
+        ("permit", "        if self._when_lost is not None:\n", "        if False:\n"),
+        test_account.test_at_the_deadline_all_is_lost_what_is_in_hand_too,
+    ),
+    "work begins under a permit that is over": (
+        ("permit", "        if self._loop.time() >= self.deadline:\n", "        if False:\n"),
+        test_account.test_nothing_begins_under_a_permit_that_is_over,
+    ),
+    "a lost transfer that has ended is not forgotten": (
+        ("account", "            if not self._ending:\n", "            if False:\n"),
+        test_session.test_closing_waits_for_what_was_lost_to_end_and_no_longer,
+    ),
+    # The session
+    "after an error nothing is said again": (
+        (
+            "session",
+            "                    failures += 1\n                    self._say_all()\n",
+            "                    failures += 1\n                    self._work.set()\n",
+        ),
+        test_session.test_after_an_error_all_is_said_again_over_a_new_connection,
+    ),
+    "after a new subscription nothing is said again": (
+        (
+            "session",
+            "            self._subscribed = True\n            self._say_all()\n",
+            "            self._subscribed = True\n",
+        ),
+        test_session.test_a_new_subscription_has_everything_said_again,
+    ),
+    "what nobody waits for is said at once": (
+        (
+            "session",
+            "if at_once or (account.waiting",
+            "if True or (account.waiting",
+        ),
+        test_session.test_a_busy_node_gathers_what_nobody_waits_for,
+    ),
+    "what somebody waits for is held back": (
+        ("session", "if at_once or (account", "if (account"),
+        test_session.test_of_a_full_site_all_is_said_at_once,
+    ),
+    "what is lost is waited for to the end": (
+        ("session", "            if not self.accounts:\n                self._settled.set()\n", ""),
+        test_session.test_closing_takes_no_longer_than_the_server_does,
+    ),
+}
+
+
+def plant(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replace the methods of the module's classes, and its functions, by those of the mutant."""
+    name, says, instead = mutant
+    module = import_module(f"semaphore_middleware.core.{name}")
+    source = inspect.getsource(module)
+    if says not in source:
+        pytest.fail("the module has changed: so must its mutant")
+    mutated = ModuleType(module.__name__)
+    exec(compile(source.replace(says, instead), str(module.__file__), "exec"), vars(mutated))
+    for thing, mutated_thing in list(vars(mutated).items()):
+        own = getattr(module, thing, None)
+        if getattr(own, "__module__", None) != module.__name__:
+            continue
+        if isinstance(own, type):
+            for part, value in vars(mutated_thing).items():
+                if isinstance(value, FunctionType | property):
+                    monkeypatch.setattr(own, part, value)
+            setattr(mutated, thing, own)  # there is one class of each name
+        elif isinstance(own, FunctionType):
+            monkeypatch.setattr(module, thing, mutated_thing)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SEEN_BY_THE_MACHINE)
+def test_the_machine_convicts(
+    name: str, server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(SEEN_BY_THE_MACHINE[name], monkeypatch)
+    ground = Playground(server)
+    try:
+        with pytest.raises(AssertionError):
+            run_state_machine_as_test(
+                machine_on(ground),
+                settings=settings(EXAMPLES, phases=[Phase.generate], max_examples=1000),
+            )
+    finally:
+        ground.close()
+
+
+@pytest.mark.parametrize("name", SEEN_BY_A_TEST)
+def test_a_test_convicts(
+    name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mutant, test = SEEN_BY_A_TEST[name]
+    plant(mutant, monkeypatch)
+    fixtures = {"server", "outside"} & set(inspect.signature(test).parameters)
+    values = {fixture: request.getfixturevalue(fixture) for fixture in fixtures}
+    with pytest.raises((AssertionError, pytest.fail.Exception)):
+        test(**values)

@@ -1,0 +1,365 @@
+"""When a session speaks, what it does when its server does not, and when time is up."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import pairwise
+
+import pytest
+
+from semaphore_middleware.core.observer import PermitLost, ProcessStalled, Reconnected
+from semaphore_middleware.core.permit import Permit, Stage
+from semaphore_middleware.core.session import BATCH_DELAY_S, SHUTDOWN_TIMEOUT_S, TIMER_LAG_S
+from semaphore_middleware.errors import ClosedError
+from semaphore_middleware.model.lease import RENEWAL
+from semaphore_middleware.model.limits import Limit
+from tests.core.lone_node import FULL, GRACE_S, LEASE_S, TURN_S
+from tests.core.virtual_time import CALL_TIMEOUT_S, Setup, in_virtual_time, settle
+
+LIMIT = Limit(9)
+RENEWAL_S = RENEWAL * LEASE_S
+
+
+async def keep_busy(setup: Setup) -> None:
+    """Let requests come fast."""
+    for _ in range(200):
+        setup.session.request("other", LIMIT).release()
+    await settle()
+    setup.server.forget_calls()
+
+
+async def hold(setup: Setup, scope: str = "s") -> Permit:
+    permit = setup.session.request(scope, LIMIT)
+    await permit.granted()
+    await settle()
+    return permit
+
+
+# What is said at once, and what waits for more to be said in the same call ------------------------
+
+
+@in_virtual_time
+async def test_who_asks_for_little_asks_at_once() -> None:
+    async with Setup() as setup:
+        await asyncio.sleep(1)
+        setup.server.forget_calls()
+        now = setup.loop.time()
+        await setup.session.request("s", LIMIT).granted()
+        assert setup.server.times == [now]
+
+
+@in_virtual_time
+async def test_a_busy_node_gathers_what_nobody_waits_for() -> None:
+    async with Setup() as setup:
+        await asyncio.sleep(1)
+        await keep_busy(setup)
+        now = setup.loop.time()
+        permits = [setup.session.request(scope, LIMIT) for scope in "ab"]
+        await settle()
+        assert setup.server.times == []
+        for permit in permits:
+            await permit.granted()
+        assert setup.server.times == [pytest.approx(now + BATCH_DELAY_S)]
+
+
+@in_virtual_time
+async def test_of_a_full_site_all_is_said_at_once() -> None:
+    async with Setup() as setup:
+        setup.server.changes = {"available": FULL}
+        first = await hold(setup)
+        await keep_busy(setup)
+        now = setup.loop.time()
+        second = setup.session.request("s", LIMIT)
+        await second.granted()
+        first.release()
+        await settle()
+        assert setup.server.times == [now, now]
+        assert setup.server.calls[-1][1][-1].returned == 1
+
+
+@in_virtual_time
+async def test_what_comes_up_during_a_call_goes_in_the_next() -> None:
+    async with Setup() as setup:
+        setup.server.round_trip = 1.0
+        now = setup.loop.time()
+        permits = []
+        for _ in range(5):
+            permits.append(setup.session.request("s", LIMIT))
+            await settle()
+        for permit in permits:
+            await permit.granted()
+        assert setup.server.times == [now, now + 1.0]
+        assert [said[-1].asked for _, said in setup.server.calls] == [1, 5]
+
+
+@in_virtual_time
+async def test_what_is_in_hand_is_returned_when_the_turn_of_all_accounts_ends() -> None:
+    async with Setup() as setup:
+        await asyncio.sleep(1.5 * TURN_S)
+        permits = [await hold(setup, scope) for scope in "ab"]
+        setup.server.forget_calls()
+        for permit in permits:
+            permit.release()
+        await asyncio.sleep(TURN_S)
+        assert setup.server.times == [2 * TURN_S], "in one call"
+        assert [said.returned for said in setup.server.calls[0][1]] == [1, 1]
+        assert setup.session.accounts == {}
+
+
+@in_virtual_time
+async def test_a_node_asks_again_when_the_server_said() -> None:
+    async with Setup() as setup:
+        setup.server.granted = 0
+        setup.server.changes = {"retry_in": 4.0}
+        permit = setup.session.request("s", LIMIT)
+        await settle()
+        setup.server.granted = None
+        setup.server.changes = {}
+        now = setup.loop.time()
+        await permit.granted()
+        assert setup.loop.time() == now + 4.0 - TIMER_LAG_S
+
+
+@in_virtual_time
+async def test_a_node_asks_again_when_it_is_told_over_its_channel() -> None:
+    async with Setup() as setup:
+        setup.server.granted = 0
+        permit = setup.session.request("s", LIMIT)
+        await settle()
+        setup.server.granted = None
+        setup.server.tell(b"retry 4000 s")
+        now = setup.loop.time()
+        await permit.granted()
+        assert setup.loop.time() == now + 4.0 - TIMER_LAG_S
+
+
+# Leases -------------------------------------------------------------------------------------------
+
+
+@in_virtual_time
+async def test_what_is_held_is_renewed_every_third_of_a_lease() -> None:
+    async with Setup() as setup:
+        permit = await hold(setup)
+        setup.server.forget_calls()
+        await asyncio.sleep(10 * LEASE_S)
+        assert len(setup.server.calls) >= 33
+        gaps = [later - time for time, later in pairwise(setup.server.times)]
+        assert max(gaps) <= RENEWAL_S + 0.001
+        assert setup.server.looks >= len(setup.server.times), "is it still the server it knows?"
+        assert setup.count(PermitLost) == 0
+        assert permit.stage is Stage.HELD
+
+
+@in_virtual_time
+async def test_what_is_waited_for_is_renewed_too() -> None:
+    async with Setup() as setup:
+        setup.server.granted = 0
+        permit = setup.session.request("s", LIMIT)
+        await asyncio.sleep(2 * LEASE_S)
+        assert {said[-1].term for _, said in setup.server.calls} == {1}
+        assert len(setup.server.calls) >= 6
+        permit.release()
+
+
+@in_virtual_time
+async def test_nothing_is_said_where_nothing_is_held() -> None:
+    async with Setup() as setup:
+        (await hold(setup)).release()
+        await asyncio.sleep(LEASE_S)
+        setup.server.forget_calls()
+        await asyncio.sleep(10 * LEASE_S)
+        assert setup.server.times == []
+        assert setup.session.accounts == {}
+
+
+@in_virtual_time
+async def test_a_permit_is_lost_when_its_deadline_comes_counted_from_before_the_call() -> None:
+    async with Setup() as setup:
+        setup.server.round_trip = 0.2 * LEASE_S
+        sent = setup.loop.time()
+        permit = await hold(setup)
+        assert setup.loop.time() == sent + 0.2 * LEASE_S
+        setup.server.is_silent = True
+        lost = asyncio.Event()
+        permit.end_with_loss(lost.set)
+        await lost.wait()
+        assert setup.loop.time() == pytest.approx(sent + GRACE_S)
+        assert permit.lost
+        permit.release()
+
+
+@in_virtual_time
+async def test_each_account_ends_at_its_own_deadline() -> None:
+    async with Setup() as setup:
+        early = await hold(setup, "a")
+        await asyncio.sleep(0.1 * LEASE_S)
+        late = await hold(setup, "b")
+        setup.server.is_silent = True
+        lost: dict[str, float] = {}
+        for permit in (early, late):
+            permit.end_with_loss(
+                lambda permit=permit: lost.update({permit.scope: setup.loop.time()})  # type: ignore[misc]
+            )
+        await asyncio.sleep(LEASE_S)
+        assert lost == {
+            "a": pytest.approx(GRACE_S),
+            "b": pytest.approx(0.1 * LEASE_S + GRACE_S),
+        }
+        early.release()
+        late.release()
+
+
+@in_virtual_time
+async def test_a_node_that_was_stopped_says_so_and_ends_what_is_over() -> None:
+    async with Setup() as setup:
+        permit = await hold(setup)
+        setup.loop.clock += LEASE_S
+        setup.server.tell(b"granted 1 2 s")  # it lay in the socket
+        assert permit.lost
+        await settle()
+        assert setup.count(ProcessStalled) == 1
+        permit.release()
+
+
+# Faults -------------------------------------------------------------------------------------------
+
+
+@in_virtual_time
+async def test_after_an_error_all_is_said_again_over_a_new_connection() -> None:
+    async with Setup() as setup:
+        held = await hold(setup, "a")
+        setup.server.forget_calls()
+        setup.server.fails = 2
+        now = setup.loop.time()
+        permit = setup.session.request("b", LIMIT)
+        await permit.granted()
+        assert [{one.scope for one in said} for _, said in setup.server.calls] == [
+            {"b"},
+            {"a", "b"},
+            {"a", "b"},
+        ]
+        assert setup.count(Reconnected) == 2
+        assert setup.loop.time() <= now + 1.0, "long before it would be said to keep the leases"
+        assert held.stage is Stage.HELD
+
+
+@in_virtual_time
+async def test_a_reply_from_another_epoch_has_everything_said_again_under_new_terms() -> None:
+    async with Setup() as setup:
+        held = await hold(setup, "a")
+        setup.server.forget_calls()
+        setup.server.epochs = 1
+        permit = setup.session.request("b", LIMIT)
+        await permit.granted()
+        (_, before), (_, after) = setup.server.calls
+        assert [one.scope for one in before] == ["b"]
+        claims = {one.scope: one for one in after}
+        assert set(claims) == {"a", "b"}
+        assert min(one.term for one in after) > before[0].term
+        assert (claims["a"].asked, claims["a"].returned, claims["a"].believed) == (1, 0, 1)
+        assert held.stage is Stage.HELD
+
+
+@in_virtual_time
+async def test_a_server_in_another_life_is_noticed_at_the_next_renewal() -> None:
+    async with Setup() as setup:
+        held = await hold(setup)
+        term = next(one.term for _, said in setup.server.calls for one in said)
+        setup.server.forget_calls()
+        setup.server.has_another_life = True
+        await asyncio.sleep(RENEWAL_S)
+        await settle()
+        assert setup.server.calls[0][1][0].term > term
+        assert held.stage is Stage.HELD
+
+
+@in_virtual_time
+async def test_a_new_subscription_has_everything_said_again() -> None:
+    """What was said over the channel meanwhile was not heard."""
+    async with Setup() as setup:
+        for scope in "ab":
+            await hold(setup, scope)
+        setup.server.forget_calls()
+        setup.server.tell(None)
+        await settle()
+        said = [{one.scope for one in statements} for _, statements in setup.server.calls]
+        assert said == [{"a", "b"}]
+
+
+@in_virtual_time
+async def test_a_changed_rule_stops_all_turns_and_is_asked_for() -> None:
+    async with Setup() as setup:
+        in_hand, held = await hold(setup), await hold(setup)
+        in_hand.release()
+        waiting = setup.session.request("s", LIMIT)
+        assert waiting.stage is Stage.HELD
+        waiting.release()
+        setup.server.forget_calls()
+        setup.server.granted = 2
+        setup.server.changes = {"is_counted": True}
+        setup.server.tell(b"changed")
+        waiting = setup.session.request("s", LIMIT)
+        held.release()
+        assert waiting.stage is Stage.WAITING
+        await settle()
+        assert setup.server.calls[0][1][0].returned == 2
+        waiting.release()
+
+
+# Closing ------------------------------------------------------------------------------------------
+
+
+@in_virtual_time
+async def test_closing_takes_no_longer_than_the_server_does() -> None:
+    setup = Setup()
+    async with setup:
+        held, in_hand = [await hold(setup) for _ in range(2)]
+        in_hand.release()
+        setup.server.granted = 2
+        waiting = setup.session.request("s", LIMIT)
+        waiting.release()
+        now = setup.loop.time()
+    assert setup.loop.time() == now
+    assert held.stage is Stage.RELEASED
+    assert setup.session.accounts == {}
+
+
+@in_virtual_time
+async def test_closing_waits_for_what_was_lost_to_end_and_no_longer() -> None:
+    async with Setup() as setup:
+        permit = await hold(setup)
+        setup.server.is_silent = True
+        lost = asyncio.Event()
+        permit.end_with_loss(lost.set)
+        await lost.wait()
+        setup.server.is_silent = False
+        await asyncio.sleep(2 * CALL_TIMEOUT_S)
+        setup.loop.call_later(0.5, permit.release)
+        now = setup.loop.time()
+        await setup.session.stop()
+        assert setup.loop.time() == now + 0.5
+
+
+@in_virtual_time
+async def test_closing_gives_up_on_a_server_that_does_not_answer() -> None:
+    async with Setup() as setup:
+        await hold(setup)
+        setup.server.is_silent = True
+        now = setup.loop.time()
+        await setup.session.stop()
+        assert setup.loop.time() == now + SHUTDOWN_TIMEOUT_S
+
+
+@in_virtual_time
+async def test_draining_refuses_who_waits_and_who_comes() -> None:
+    async with Setup() as setup:
+        setup.server.granted = 1
+        held = await hold(setup)
+        waiting = setup.session.request("s", LIMIT)
+        setup.session.drain()
+        with pytest.raises(ClosedError):
+            await waiting.granted()
+        with pytest.raises(ClosedError):
+            setup.session.request("s", LIMIT)
+        assert held.stage is Stage.HELD
+        waiting.release()

@@ -1,0 +1,164 @@
+"""A session in virtual time: its timers fire as if time passed, and no test waits for them."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import selectors
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, ParamSpec
+
+from semaphore_middleware.core.observer import Event
+from semaphore_middleware.core.session import Session
+from semaphore_middleware.errors import ServerUnreachableError
+from semaphore_middleware.redis.protocol import Reply, Statement
+from tests.core.lone_node import LEASE_S, SPARE, TURN_S
+from tests.support.nodes import Loop
+
+CALL_TIMEOUT_S = LEASE_S / 6
+
+P = ParamSpec("P")
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """An event loop whose clock jumps to the next timer when there is nothing else to do."""
+
+    def __init__(self) -> None:
+        self.clock = 0.0
+        super().__init__(JumpingSelector(self))
+
+    def time(self) -> float:
+        return self.clock
+
+
+class JumpingSelector(selectors.SelectSelector):
+    """Waits for nothing: moves the loop's clock ahead in its place."""
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        super().__init__()
+        self._loop = loop
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        assert timeout is not None, "nothing will ever happen any more"
+        self._loop.clock += max(0.0, timeout)
+        return super().select(0)
+
+
+def in_virtual_time(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """Run the test on a loop with a clock of its own."""
+
+    @functools.wraps(test)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        loop = Loop(VirtualLoop)
+        try:
+            loop.run(test(*args, **kwargs))
+        finally:
+            loop.close()
+
+    return run
+
+
+class FakeServer:
+    """A server that grants what is asked for, up to a limit; with all that the session needs of it.
+
+    It stands for `Server`, `Store` and `Connection` at once.
+    """
+
+    def __init__(self) -> None:
+        self.channels = (b"node", b"changes")
+        self.state = SimpleNamespace(run_id="r")
+        self.calls: list[tuple[float, Sequence[Statement]]] = []  # when each was sent
+        self.round_trip = 0.0  # seconds
+        self.is_silent = False
+        self.fails = 0  # calls that break the connection, from now on
+        self.epochs = 0  # calls that are answered with another epoch, from now on
+        self.looks = 0  # at the server's life
+        self.has_another_life = False
+        self.granted: int | None = None  # no more than this to an account
+        self.changes: dict[str, Any] = {}  # parts of the replies
+        self.tell: Callable[[bytes | None], None] = lambda _: None
+
+    async def reach(self, *_: object) -> FakeServer:
+        return self
+
+    async def connect(self) -> FakeServer:
+        return self
+
+    async def close(self) -> None:
+        pass
+
+    async def read_state(self) -> None:
+        pass
+
+    async def meet(self, _: object) -> bool:
+        return False
+
+    async def has_new_epoch(self, _: object) -> bool:
+        self.looks += 1
+        return self.has_another_life
+
+    async def listen(
+        self, _: object, __: float, on_message: Callable[[bytes | None], None]
+    ) -> None:
+        self.tell = on_message
+        on_message(None)
+        await asyncio.Event().wait()
+
+    async def sync(self, _: object, statements: Sequence[Statement]) -> list[Reply] | None:
+        self.calls.append((asyncio.get_running_loop().time(), statements))
+        if self.is_silent:
+            await asyncio.sleep(CALL_TIMEOUT_S)
+            raise ServerUnreachableError("no answer")
+        await asyncio.sleep(self.round_trip)
+        if self.fails:
+            self.fails -= 1
+            raise ServerUnreachableError("lost the connection")
+        if self.epochs:
+            self.epochs -= 1
+            return None
+        return [self._reply(statement) for statement in statements]
+
+    def _reply(self, said: Statement) -> Reply:
+        most = said.asked if self.granted is None else self.granted
+        granted = max(said.believed, min(said.asked, most))
+        reply = Reply(said, "ok", said.term, granted, SPARE, 9, False, False, None, None)
+        return replace(reply, **self.changes)
+
+    @property
+    def times(self) -> list[float]:
+        """When each call was sent, since `forget_calls`."""
+        return [time for time, _ in self.calls]
+
+    def forget_calls(self) -> None:
+        self.calls.clear()
+
+
+class Setup:
+    """A session with a fake server. All that is said so far has been heard."""
+
+    def __init__(self) -> None:
+        self.server = FakeServer()
+        self.events: list[Event] = []
+        fake: Any = self.server
+        self.session = Session(fake, fake, LEASE_S, TURN_S, self.events.append)
+        self.loop: Any = asyncio.get_running_loop()
+
+    async def __aenter__(self) -> Setup:
+        await self.session.start()
+        await settle()
+        self.server.forget_calls()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.session.stop()
+
+    def count(self, kind: type[Event]) -> int:
+        return sum(type(event) is kind for event in self.events)
+
+
+async def settle() -> None:
+    """Let all happen that needs no time."""
+    for _ in range(50):
+        await asyncio.sleep(0)

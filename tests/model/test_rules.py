@@ -1,0 +1,89 @@
+"""Changes of rules: which parts they set, which they leave, and what is refused."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from semaphore_middleware import Limit, Rule, SettingsError
+from semaphore_middleware.model.limits import ALLOWED_LIMIT
+from semaphore_middleware.model.rules import LIMITLESS, PARTS, RuleChange
+
+HOST = "www.example.org"
+
+
+def parts_set(limit: Any) -> dict[str, Any]:
+    """What a change of the limit sets, besides who made it."""
+    parts = dict(RuleChange.configure(HOST, limit, "me").set)
+    assert parts.pop("by") == "me"
+    return parts
+
+
+@pytest.mark.parametrize(
+    ("limit", "parts"),
+    [
+        (3, {"concurrency": 3}),
+        (None, {"concurrency": LIMITLESS}),
+        ({"delay": 1}, {"delay": 1}),
+        ({"rate": "60/m"}, {"rate": "60/m"}),
+        ({"rate": "60/m", "burst": 5}, {"rate": "60/m", "burst": 5}),
+        ({"burst": 5}, {"burst": 5}),
+        ({"concurrency": None, "rate": "60/m"}, {"concurrency": LIMITLESS, "rate": "60/m"}),
+    ],
+)
+def test_a_change_sets_the_parts_it_names_and_leaves_the_rest(
+    limit: Any, parts: dict[str, Any]
+) -> None:
+    assert parts_set(limit) == parts
+
+
+def test_none_lifts_the_rate_that_the_nodes_ask_for() -> None:
+    assert parts_set({"rate": None}) == {"rate": "none"}
+
+
+def test_a_whole_limit_sets_every_part() -> None:
+    assert parts_set(Limit(2, delay=1)) == {
+        "concurrency": 2,
+        "delay": 1,
+        "jitter": 0,
+        "adaptive": False,
+        "rate": "none",
+        "burst": 1,
+    }
+    assert parts_set(Limit(2, rate="10/m", burst=3))["rate"] == "10/m"
+
+
+@pytest.mark.parametrize(
+    ("limit", "at_fault"),
+    [
+        ({"rate": "60"}, "['rate'] = '60': "),
+        ({"rate": "none"}, "['rate'] = 'none': "),
+        ({"rate": "60/m", "burst": 0}, "['burst'] = 0: "),
+        ({"burst": True}, "['burst'] = True: "),
+        ({"rate": None, "burst": 5}, ": a 'burst' needs a 'rate'; "),
+    ],
+)
+def test_a_bad_change_is_refused_in_the_words_of_the_settings(limit: Any, at_fault: str) -> None:
+    message = re.escape(f"the limit of {HOST!r}{at_fault}allowed is {ALLOWED_LIMIT}")
+    with pytest.raises(SettingsError, match=message):
+        RuleChange.configure(HOST, limit, "me")
+
+
+def test_reset_unsets_every_part() -> None:
+    change = RuleChange.reset(HOST)
+    assert set(change.unset) == set(PARTS) == {*Rule.__slots__} - {"name"}
+
+
+@pytest.mark.parametrize(
+    ("rule", "sets_limit"),
+    [
+        (Rule(HOST, "me", paused=True), False),
+        (Rule(HOST, "me", concurrency=1), True),
+        (Rule(HOST, "me", rate="none"), True),
+        (Rule(HOST, "me", burst=2, paused=True), True),
+    ],
+)
+def test_a_rule_that_only_pauses_sets_no_limit(rule: Rule, sets_limit: bool) -> None:
+    assert rule.sets_limit == sets_limit
