@@ -256,19 +256,17 @@ class Protocol:
         return node._replace(term=term, seq=0, returned=0, granted=0, deadline=None, unused=0)
 
     def enter_epoch(self, node: Node, epoch: Epoch) -> Node:
-        """Go on in an epoch; a new one gets a new term, which carries what the node holds."""
+        """Go on in an epoch; a new one gets a new term, which carries the permits in use."""
         new = node.epoch != epoch
         node = node._replace(epoch=epoch, life=epoch.life)
         if not new or not self.rules.new_term_in_new_epoch or node.deadline is None:
             return node
-        held = node.granted - node.returned
         deadline = None
-        if held:
+        if node.running:
             keeps = self.rules.carried_permits_keep_their_deadline
             deadline = node.deadline if keeps else self.scenario.deadline_ticks
-        return node._replace(
-            term=node.term + 1, seq=0, returned=0, granted=held, deadline=deadline, unused=0
-        )
+        node = node._replace(term=node.term + 1, seq=0, returned=0, granted=node.running)
+        return node._replace(deadline=deadline, unused=0)
 
     def a_notification_arrives(self, member: Member) -> Iterator[Step]:
         node = member.node
