@@ -73,7 +73,8 @@ class Account:
         self._owner = owner
         self._waiting: OrderedDict[Permit, None] = OrderedDict()  # in the order of asking
         self._held: OrderedDict[Permit, None] = OrderedDict()  # in the order of the grants
-        self._in_hand: list[float] = []  # permits that no request uses: when their turns end
+        self._in_hand = 0  # permits that no request uses, kept for the next one
+        self._always_in_hand = 0  # the least of it since the last common turn
         self._ending: set[Permit] = set()  # lost, but their requests have not ended yet
         self._is_draining = False
         # Counts under this term:
@@ -135,7 +136,9 @@ class Account:
         if permit.limit != self.limit:
             self.limit = strictest(self.limit, permit.limit)
         if self._in_hand and self._may_hand_on(now):
-            self._start(permit, self._in_hand.pop(), now, handed_on=True)
+            self._in_hand -= 1
+            self._always_in_hand = min(self._always_in_hand, self._in_hand)
+            self._start(permit, self._turn_end(now), now, handed_on=True)
             return
         self._waiting[permit] = None
         if self.is_at_limit and self._asked > self._granted:
@@ -167,8 +170,7 @@ class Account:
                 self._wants_fewer()
                 return
             if not self.is_at_limit:
-                self._in_hand.append(permit.turn_end)
-                self._owner.speak_at_turns_end(self)
+                self._keep(1)
                 return
         self._returned += 1
         refused = permit.outcome is not None and permit.outcome.refused
@@ -177,10 +179,10 @@ class Account:
         self._owner.speak(self, refused or self.is_at_limit or bool(self._waiting))
 
     def _wants_fewer(self) -> None:
-        """Fewer requests wait. If none does, the server must not grant any more."""
+        """Fewer requests wait. If none does, a full site must not grant any more."""
         if self._waiting:
             self._owner.speak_at_turns_end(self)
-        elif self._asked > self._granted:
+        elif self._asked > self._granted and self.is_at_limit:
             self._owner.speak(self, False)
 
     def _note_outcome(self, permit: Permit) -> bool:
@@ -213,20 +215,28 @@ class Account:
         permit.grant(now)
         self._owner.emit(PermitGranted(permit, self.limit_in_force, handed_on))
 
+    def _keep(self, permits: int) -> None:
+        self._in_hand += permits
+        self._owner.speak_at_turns_end(self)
+
     def end_turns(self) -> None:
-        """A common turn is over: return what is in hand, hear whether there is still some to
-        spare, and say how many requests wait now.
+        """A common turn is over: return what no request has used in it, hear whether there is
+        still some to spare, and say how many requests wait now.
         """
         has_news = self._granted + len(self._waiting) != self._asked
-        if self._in_hand or has_news or (self._has_handed_on and not self.is_at_limit):
-            self._return_in_hand()
+        if self._always_in_hand or has_news or (self._has_handed_on and not self.is_at_limit):
+            self._returned += self._always_in_hand
+            self._in_hand -= self._always_in_hand
             self._owner.speak(self, True)
+        if self._in_hand:
+            self._owner.speak_at_turns_end(self)
+        self._always_in_hand = self._in_hand
         self._has_handed_on = False
 
     def _return_in_hand(self) -> None:
         if self._in_hand:
-            self._returned += len(self._in_hand)
-            self._in_hand.clear()
+            self._returned += self._in_hand
+            self._in_hand = self._always_in_hand = 0
             self._owner.speak(self, True)
 
     def stop_turns(self) -> None:
@@ -356,7 +366,9 @@ class Account:
         self.stop_turns()
 
     def _take(self, granted: int, now: float) -> None:
-        """Permits were granted: they go to requests that wait, and a surplus goes back."""
+        """Permits were granted: they go to requests that wait. A surplus is kept in hand where the
+        site has permits to spare, else it goes back.
+        """
         new = granted - self._granted
         if new <= 0:
             return  # heard already
@@ -365,6 +377,9 @@ class Account:
         for _ in range(min(new, len(self._waiting))):
             self._start(self._next_waiting(), turn_end, now)
             new -= 1
+        if new > 0 and self._may_hand_on(now) and now < turn_end and not self.is_at_limit:
+            self._keep(new)
+            new = 0
         self._returned += new
         if new > 0 or (self._waiting and self._asked <= granted):
             self._owner.speak(self, True)
@@ -405,7 +420,7 @@ class Account:
         """Nothing of the old term counts in the new one."""
         self._term = self._owner.new_term(above)
         self._seq = self._asked = self._granted = self._returned = self._started = 0
-        self._in_hand.clear()
+        self._in_hand = self._always_in_hand = 0
         self._feedback.clear()
         self._unanswered.clear()
         self._newcomers = [(1, permit) for _, permit in self._newcomers]

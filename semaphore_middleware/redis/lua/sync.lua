@@ -62,12 +62,11 @@ local function agree_on_limit(scope, said)
 end
 
 local function open_account(scope, said)
-  scope.tick = scope.tick + 1
   return {
     term = said.term, seq = said.seq, asked = said.asked, granted = said.believed,
     returned = said.returned, started = 0, lease_end = 0, held_since = 0, waiting_since = 0,
     -- A newcomer counts as served now. Else nodes that come and go would starve those that wait.
-    served = scope.tick, is_queued = false,
+    served = next_tick(scope), is_queued = false,
   }
 end
 
@@ -90,9 +89,12 @@ local function hear(scope, said)
     scope.own = own
   elseif said.seq >= own.seq then
     scope.held, scope.waiting = scope.held - held_by(own), scope.waiting - waiting_at(own)
+    local waited = waiting_at(own) > 0
     own.seq, own.asked = said.seq, said.asked
     own.granted = math.max(own.granted, said.believed)
     own.returned = math.max(own.returned, math.min(said.returned, own.granted))
+    -- Else a node that asks again while it gives back would pass those that came meanwhile.
+    if not waited and waiting_at(own) > 0 then own.served = next_tick(scope) end
   else
     return 0
   end

@@ -9,6 +9,11 @@ local function notify(node, ...)
   redis.call('PUBLISH', PREFIX .. ':node:' .. node, table.concat({ ... }, ' '))
 end
 
+local function next_tick(scope)
+  scope.tick = scope.tick + 1
+  return scope.tick
+end
+
 -- Puts a node into the queue while it waits, at the place that is due to it now.
 local function line_up(scope, node, account)
   if account.asked > account.granted then
@@ -102,8 +107,7 @@ end
 -- A grant does not lengthen the lease: the node counts its own deadline from its last statement, so the
 -- server must not believe in more.
 local function grant(scope, account, permits)
-  scope.tick = scope.tick + 1
-  account.granted, account.served = account.granted + permits, scope.tick
+  account.granted, account.served = account.granted + permits, next_tick(scope)
   scope.held, scope.waiting = scope.held + permits, scope.waiting - permits
   if scope.force.delay > 0 or scope.force.interval > 0 then space_next_start(scope, permits) end
 end
