@@ -295,6 +295,7 @@ def test_what_is_in_hand_is_returned_when_the_server_says_that_the_site_is_full(
     node.hear(statement, granted=2, **reply)  # type: ignore[arg-type]
     assert node.owner.at_once == [True]
     assert node.say().returned == 1
+    assert node.ask().stage is Stage.WAITING
 
 
 def test_at_the_end_of_a_turn_the_node_asks_whether_there_is_still_some_to_spare() -> None:
@@ -452,6 +453,8 @@ def test_a_grant_counts_once_however_often_it_is_said(times: int) -> None:
         node.hear(statement, granted=2)
         node.account.on_granted(statement.term, 1)
     assert stages(permits) == ["held", "held", "waiting"]
+    statement = node.say()
+    assert (statement.asked, statement.returned, statement.believed) == (3, 0, 2)
 
 
 def test_a_request_is_released_once() -> None:
