@@ -251,7 +251,8 @@ class FairSemaphore:
         return list(self._session.permits()) if self._session is not None else ()
 
     def limit_of(self, scope: str) -> int | None:
-        """How many may hold a permit of `scope`, as this node last heard; None: it never did.
+        """How many may hold a permit of `scope`, as this node last heard; None: it never did,
+        or holds and wants none.
 
         Sends nothing.
         """

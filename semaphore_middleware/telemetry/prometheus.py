@@ -76,10 +76,11 @@ COUNTERS: dict[type[Event], tuple[str, str]] = {  # of events: name and meaning
 class Series:
     """The series of one scope, or of all the others together."""
 
-    __slots__ = ("granted", "handed_on", "held", "name", "waiting", "waits")
+    __slots__ = ("granted", "handed_on", "held", "limit", "name", "waiting", "waits")
 
     def __init__(self, metrics: ScopeMetrics, name: str) -> None:
         self.name = name
+        self.limit: int | None = None  # as last heard: the semaphore forgets that of an idle scope
         self.held = metrics.held.labels(name)
         self.waiting = metrics.waiting.labels(name)
         self.granted = metrics.granted.labels(name)
@@ -164,7 +165,10 @@ class ScopeMetrics:
             series.waiting.set(waiting[series])
         for scope, series in self._named.items():  # a limit of several scopes would mean nothing
             if (limit := semaphore.limit_of(scope)) is not None:
-                self.limit.labels(series.name).set(limit if limit < LIMITLESS else float("inf"))
+                series.limit = limit
+            if series.limit is not None:
+                value = series.limit if series.limit < LIMITLESS else float("inf")
+                self.limit.labels(series.name).set(value)
 
 
 class Metrics(Observer):
@@ -227,6 +231,8 @@ class Metrics(Observer):
         kind = type(event)
         if isinstance(event, PermitGranted):
             series = self._scopes.of(event.permit.scope)
+            if event.limit is not None:
+                series.limit = event.limit
             series.granted.inc()
             if event.handed_on:
                 series.handed_on.inc()

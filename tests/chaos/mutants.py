@@ -52,21 +52,20 @@ def _transfers_go_on() -> None:
     setattr(Permit, "end_with_loss", lambda *_: None)  # noqa: B010
 
 
-def _surplus_kept() -> None:
-    """A permit that is granted and that nobody wants any more is not given back."""
-    take = Account._take
+def _ends_not_noted() -> None:
+    """An account never hears that the transfers of its lost permits have ended."""
+    release = Account.release
 
-    def keep(account: Account, granted: int, now: float) -> None:
-        returned = account._returned
-        take(account, granted, now)
-        account._returned = returned
+    def forgetful(account: Account, permit: Permit) -> None:
+        if not permit.lost:
+            release(account, permit)
 
-    setattr(Account, "_take", keep)  # noqa: B010
+    setattr(Account, "release", forgetful)  # noqa: B010
 
 
 NODE_MUTANTS: Mapping[str, Callable[[], None]] = {
     "transfers outlive their permits": _transfers_go_on,
-    "surplus grants kept": _surplus_kept,
+    "ends of lost permits not noted": _ends_not_noted,
 }
 
 

@@ -20,7 +20,10 @@ CAUGHT = {  # in a run with which fault, and of what it is convicted
     "statement not idempotent": ("replies-dropped", "counted as held"),
     "epoch check left out": ("flushall", "the site had"),
     "transfers outlive their permits": ("node-cut-off-for-more-than-a-lease", "the site had"),
-    "surplus grants kept": ("nothing", "for full use again"),
+    "ends of lost permits not noted": (
+        "node-cut-off-for-more-than-a-lease",
+        "for the end of the crawl",
+    ),
 }
 QUICK_MUTANT = "notify without granting"
 

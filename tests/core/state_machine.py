@@ -33,7 +33,7 @@ SLACK_S = 30.0  # by which the server's clock may be ahead: the nodes' stands st
 # The server keeps an account for a lease since the statement that the deadline counts from.
 LEASE_AFTER_DEADLINE_S = (1 - GRACE) * LEASE_S - SLACK_S
 WAITING_MOST = 4  # requests of a node that wait
-STEPS_S = (1.0, TURN_S, LEASE_S / 20, LEASE_S / 5, LEASE_S / 2, LEASE_S)
+STEPS_S = (TURN_S, 0.3 * LEASE_S, 0.6 * LEASE_S, 0.99 * LEASE_S)
 
 
 @dataclass
@@ -102,6 +102,23 @@ class Node:
     def running(self) -> list[Permit]:
         """Permits whose requests run, be they lost."""
         return [*self.account.held, *self.owner.ending]
+
+    @property
+    def waiting(self) -> list[Permit]:
+        return list(self.account.waiting)
+
+    @property
+    def may_ask(self) -> bool:
+        return len(self.account.waiting) < WAITING_MOST
+
+    @property
+    def is_open(self) -> bool:
+        return not self.account.is_empty
+
+    @property
+    def is_late(self) -> bool:
+        """Whether its deadline has come: a frozen node's timers fire late."""
+        return self.clock.now >= self.account.deadline
 
     def note_deadlines(self) -> None:
         """The account forgets its deadline with what it loses."""
@@ -181,12 +198,12 @@ class Machine(RuleBasedStateMachine):
 
     # Requests -----------------------------------------------------------------------------------
 
+    @precondition(lambda self: self.with_any("may_ask"))
     @rule(data=st.data(), count=st.integers(1, 2))
     def request(self, data: Any, count: int) -> None:
-        node = self.some_node(data)
+        node = data.draw(st.sampled_from(self.with_any("may_ask")))
         for _ in range(count):
-            if not node.frozen and len(node.account.waiting) < WAITING_MOST:
-                node.account.request(node.owner.permit(node.account, self.limit))
+            node.account.request(node.owner.permit(node.account, self.limit))
 
     @precondition(lambda self: self.with_any("running"))
     @rule(data=st.data(), outcome=st.sampled_from(["", "", "", "answered", "failed", "refused"]))
@@ -201,20 +218,18 @@ class Machine(RuleBasedStateMachine):
             permit.refused(retry_after=TURN_S)
         node.end(permit)
 
-    @precondition(lambda self: any(node.account.waiting for node in self.awake()))
+    @precondition(lambda self: self.with_any("waiting"))
     @rule(data=st.data())
     def give_up(self, data: Any) -> None:
-        nodes = [node for node in self.awake() if node.account.waiting]
-        node = data.draw(st.sampled_from(nodes))
-        data.draw(st.sampled_from(list(node.account.waiting))).release()
+        node = data.draw(st.sampled_from(self.with_any("waiting")))
+        data.draw(st.sampled_from(node.waiting)).release()
 
     # Messages -----------------------------------------------------------------------------------
 
+    @precondition(lambda self: self.with_any("is_open"))
     @rule(data=st.data())
     def speak(self, data: Any) -> None:
-        node = self.some_node(data)
-        if not node.frozen:
-            self.say(node)
+        self.say(data.draw(st.sampled_from(self.with_any("is_open"))))
 
     @precondition(lambda self: self.statements)
     @rule(data=st.data())
@@ -231,12 +246,11 @@ class Machine(RuleBasedStateMachine):
     def a_notification_comes(self, data: Any) -> None:
         self.hear_notification(self.some_of(self.notifications, data))
 
+    @precondition(lambda self: self.with_any("is_open"))
     @rule(data=st.data())
     def all_goes_well(self, data: Any) -> None:
         """One node speaks, and hears the reply at once."""
-        node = self.some_node(data)
-        if not node.frozen:
-            self.exchange(node)
+        self.exchange(data.draw(st.sampled_from(self.with_any("is_open"))))
 
     # Time and faults ----------------------------------------------------------------------------
 
@@ -246,14 +260,13 @@ class Machine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def a_node_freezes_or_wakes(self, data: Any) -> None:
-        node = self.some_node(data)
+        node = data.draw(st.sampled_from(self.nodes))
         node.frozen = not node.frozen  # its timers and its messages come in any order
 
+    @precondition(lambda self: self.with_any("is_late"))
     @rule(data=st.data())
     def a_node_notices_the_time(self, data: Any) -> None:
-        node = self.some_node(data)
-        if not node.frozen:
-            self.fire_timers(node)
+        self.fire_timers(data.draw(st.sampled_from(self.with_any("is_late"))))
 
     @precondition(lambda self: self.with_any("running"))
     @rule()
@@ -276,7 +289,8 @@ class Machine(RuleBasedStateMachine):
     @invariant()
     def nobody_waits_beside_a_permit_in_hand(self) -> None:
         for node in self.nodes:
-            assert not (node.account.waiting and node.account._in_hand)
+            if self.clock.now < node.account.deadline:
+                assert not (node.account.waiting and node.account._in_hand)
 
     def teardown(self) -> None:
         if hasattr(self, "nodes"):
@@ -340,10 +354,6 @@ class Machine(RuleBasedStateMachine):
 
     def with_any(self, what: str) -> list[Node]:
         return [node for node in self.awake() if getattr(node, what)]
-
-    def some_node(self, data: Any) -> Node:
-        node: Node = data.draw(st.sampled_from(self.nodes))
-        return node
 
     def some_of(self, wire: Wire, data: Any) -> Any:
         """A message, the latest ones first, as often as it may still be delivered."""

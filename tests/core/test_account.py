@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from semaphore_middleware.core.account import REFUSED_RETRY_S
 from semaphore_middleware.core.observer import (
     BackoffStarted,
     PermitGranted,
@@ -42,8 +43,7 @@ def test_within_a_turn_a_permit_is_handed_to_the_next_request_without_a_call(
     assert node.owner.granted() == [False, True, True]
     assert node.owner.at_once == []
     third.release()
-    # Waiters that no statement has counted among those asked for were served: three of one permit.
-    node.owner.turns_to_end[0].end_turns()
+    node.account.drain()
     statement = node.say()
     assert (statement.asked, statement.returned, statement.believed) == (1, 1, 1)
     assert statement.started == 3
@@ -227,7 +227,7 @@ def test_handing_on_changes_no_deadline() -> None:
 # In hand ----------------------------------------------------------------------------------------
 
 
-def test_with_permits_to_spare_one_is_kept_in_hand_until_the_common_turn_ends() -> None:
+def test_with_permits_to_spare_one_is_kept_in_hand_for_the_next_request() -> None:
     node = LoneNode()
     first, second = node.hold(2)
     node.owner.at_once.clear()
@@ -240,19 +240,37 @@ def test_with_permits_to_spare_one_is_kept_in_hand_until_the_common_turn_ends() 
     assert node.owner.at_once == []
     second.release()
     third.release()
-    assert node.say().returned == 0
-    node.account.end_turns()
-    assert node.owner.at_once == [True, True]
     statement = node.say()
-    assert (statement.asked, statement.returned, statement.started) == (2, 2, 3)
+    assert (statement.asked, statement.returned, statement.started) == (2, 0, 3)
 
 
-def test_a_permit_that_was_returned_serves_nobody_here() -> None:
+def test_what_no_request_has_used_in_a_whole_turn_is_returned_at_its_end() -> None:
+    node = LoneNode()
+    permits = node.hold(3)
+    for permit in permits:
+        permit.release()
+    node.account.end_turns()
+    assert node.talk(granted=3).returned == 0, "they came in the middle of it"
+    node.ask().release()
+    node.owner.at_once.clear()
+    node.account.end_turns()
+    assert node.owner.at_once == [True]
+    assert node.talk(granted=3).returned == 2, "two were not used"
+    assert node.owner.turns_to_end[-1] is node.account
+    node.account.end_turns()
+    statement = node.say()
+    assert (statement.asked, statement.returned) == (3, 3)
+    assert node.ask().stage is Stage.WAITING
+
+
+def test_the_turn_of_a_permit_from_the_hand_ends_with_the_common_one() -> None:
     node = LoneNode()
     (permit,) = node.hold()
     permit.release()
     node.account.end_turns()
-    assert node.ask().stage is Stage.WAITING
+    node.pass_time(1.5 * TURN_S)
+    used = node.ask()
+    assert (used.stage, used.turn_end) == (Stage.HELD, node.now + TURN_S / 2)
 
 
 @pytest.mark.parametrize("available", [FULL, -1])
@@ -277,6 +295,7 @@ def test_what_is_in_hand_is_returned_when_the_server_says_that_the_site_is_full(
     node.hear(statement, granted=2, **reply)  # type: ignore[arg-type]
     assert node.owner.at_once == [True]
     assert node.say().returned == 1
+    assert node.ask().stage is Stage.WAITING
 
 
 def test_at_the_end_of_a_turn_the_node_asks_whether_there_is_still_some_to_spare() -> None:
@@ -339,17 +358,55 @@ def test_a_statement_counts_from_the_opening_of_the_account() -> None:
     assert statement.held_age == statement.wait_age == 2.0
 
 
-def test_a_surplus_grant_is_returned() -> None:
+def test_of_a_full_site_a_surplus_grant_is_returned() -> None:
     node = LoneNode()
     kept, given_up = node.ask(), node.ask()
     statement = node.say()
     given_up.release()
     node.owner.at_once.clear()
-    node.hear(statement, granted=2)
+    node.hear(statement, granted=2, available=FULL)
     assert (kept.stage, given_up.stage) == (Stage.HELD, Stage.RELEASED)
     assert node.owner.at_once == [True]
     statement = node.say()
     assert (statement.asked, statement.returned, statement.believed) == (2, 1, 2)
+
+
+@pytest.mark.parametrize("happens", REASONS)
+def test_where_nothing_is_handed_on_a_surplus_grant_is_returned(
+    happens: Callable[[LoneNode], None],
+) -> None:
+    node = LoneNode()
+    (first,) = node.hold()
+    given_up = node.ask()
+    happens(node)
+    statement = node.say()
+    given_up.release()
+    node.account.on_granted(statement.term, 2)
+    assert node.say().returned == 1
+    first.release()
+
+
+def test_with_permits_to_spare_a_surplus_grant_is_kept_in_hand() -> None:
+    node = LoneNode()
+    kept, given_up = node.ask(), node.ask()
+    statement = node.say()
+    given_up.release()
+    node.hear(statement, granted=2)
+    assert node.account in node.owner.turns_to_end
+    assert node.ask().stage is Stage.HELD
+    assert node.owner.granted() == [False, True]
+    statement = node.say()
+    assert (statement.asked, statement.returned, statement.believed) == (2, 0, 2)
+    assert kept.stage is Stage.HELD
+
+
+def test_without_turns_a_surplus_grant_is_returned() -> None:
+    node = LoneNode(turn=0.0)
+    given_up = node.ask()
+    statement = node.say()
+    given_up.release()
+    node.hear(statement, granted=1)
+    assert node.say().returned == 1
 
 
 def test_a_surplus_grant_serves_a_request_that_came_meanwhile() -> None:
@@ -371,7 +428,7 @@ def test_asked_is_never_below_granted() -> None:
     given_up = node.ask()
     statement = node.say()
     given_up.release()
-    node.hear(statement, granted=1)
+    node.hear(statement, granted=1, available=FULL)
     node.ask()
     statement = node.say()
     assert (statement.asked, statement.returned, statement.believed) == (2, 1, 1)
@@ -396,6 +453,8 @@ def test_a_grant_counts_once_however_often_it_is_said(times: int) -> None:
         node.hear(statement, granted=2)
         node.account.on_granted(statement.term, 1)
     assert stages(permits) == ["held", "held", "waiting"]
+    statement = node.say()
+    assert (statement.asked, statement.returned, statement.believed) == (3, 0, 2)
 
 
 def test_a_request_is_released_once() -> None:
@@ -599,7 +658,7 @@ def test_it_is_not_idle_while_a_surplus_grant_is_to_be_returned() -> None:
     statement = node.say()
     given_up.release()
     statement = node.say()
-    node.hear(statement, granted=1)
+    node.hear(statement, granted=1, available=FULL)
     again = node.say()
     assert again.term == statement.term
     assert (again.asked, again.returned) == (1, 1)
@@ -730,6 +789,18 @@ def test_a_refusal_of_an_old_term_loses_nothing(status: str) -> None:
     node.talk()
     node.hear(old, granted=0, status=status, term=5)  # type: ignore[arg-type]
     assert held.stage is Stage.HELD
+
+
+def test_after_a_refused_statement_the_node_pauses() -> None:
+    """Else it would say the same again as fast as it can."""
+    node = LoneNode()
+    node.ask()
+    node.owner.at_once.clear()
+    node.talk(granted=0, status="refused")
+    assert node.owner.at_once == []
+    assert node.owner.retries == [REFUSED_RETRY_S]
+    node.talk(granted=0, status="lost")
+    assert node.owner.at_once == [True]
 
 
 def test_a_refused_statement_is_counted() -> None:

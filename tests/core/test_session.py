@@ -93,7 +93,7 @@ async def test_what_comes_up_during_a_call_goes_in_the_next() -> None:
 
 
 @in_virtual_time
-async def test_what_is_in_hand_is_returned_when_the_turn_of_all_accounts_ends() -> None:
+async def test_what_nobody_has_used_is_returned_when_the_turn_of_all_accounts_ends() -> None:
     async with Setup() as setup:
         await asyncio.sleep(1.5 * TURN_S)
         permits = [await hold(setup, scope) for scope in "ab"]
@@ -101,7 +101,9 @@ async def test_what_is_in_hand_is_returned_when_the_turn_of_all_accounts_ends() 
         for permit in permits:
             permit.release()
         await asyncio.sleep(TURN_S)
-        assert setup.server.times == [2 * TURN_S], "in one call"
+        assert setup.server.times == [], "others may use them"
+        await asyncio.sleep(TURN_S)
+        assert setup.server.times == [3 * TURN_S], "in one call"
         assert [said.returned for said in setup.server.calls[0][1]] == [1, 1]
         assert setup.session.accounts == {}
 

@@ -1,17 +1,16 @@
-"""An adaptive limit, driven through reports: what it makes of latencies and refusals."""
+"""An adaptive limit, driven through feedback: what it makes of latencies and refusals."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import count
 from statistics import mean
 
 import pytest
 
 from semaphore_middleware.model.feedback import Feedback, FeedbackSummary
 from semaphore_middleware.model.limits import Limit
-from semaphore_middleware.redis.protocol import Ask, Reply
-from tests.support.nodes import Caller, Outside, in_asyncio, key
+from semaphore_middleware.redis.protocol import Reply
+from tests.support.nodes import Caller, Outside, in_asyncio
 from tests.support.servers import RedisServer
 
 LIMIT_MAX = 16
@@ -25,26 +24,25 @@ class Visitor:
     def __init__(self, caller: Caller, latency: Callable[[int], float]) -> None:
         self._caller = caller
         self._latency = latency
-        self._numbers = count(1)
 
     async def round(self) -> int:
         """How many were in hand."""
-        numbers = tuple(next(self._numbers) for _ in range(LIMIT_MAX + 1))
-        granted = (await self._caller.acquire("s", *numbers, limit=LIMIT)).granted
-        latency = self._latency(len(granted))
-        await self.answer(granted, Feedback(latency))
-        waiting = tuple(number for number in numbers if number not in granted)
-        await self._caller.release("s", *waiting, limit=LIMIT)
-        return len(granted)
-
-    async def answer(self, numbers: tuple[int, ...], outcome: Feedback) -> Reply:
-        report = FeedbackSummary.of([(outcome, 0.0)] * len(numbers))
-        ask = Ask("report", "s", LIMIT, numbers, report)
-        (answer,) = await self._caller.store.run(self._caller.connection, [ask])
-        return answer
+        await self._caller.take("s", LIMIT_MAX + 1, limit=LIMIT)
+        in_hand = self._caller.held("s")
+        await self._caller.give_up("s", LIMIT_MAX + 1 - in_hand, limit=LIMIT)
+        await answer(self._caller, *[Feedback(self._latency(in_hand))] * in_hand)
+        return in_hand
 
     async def rounds(self, number: int) -> list[int]:
         return [await self.round() for _ in range(number)]
+
+
+async def answer(
+    caller: Caller, *feedback: Feedback, age: float = 0.0, limit: Limit = LIMIT
+) -> Reply:
+    """Give as many permits back, with how the site answered."""
+    summary = FeedbackSummary.of((each, age) for each in feedback)
+    return await caller.give_back("s", len(feedback), limit, feedback=summary)
 
 
 def above(capacity: int) -> Callable[[int], float]:
@@ -78,10 +76,10 @@ async def test_not_now_halves_it_at_once_and_it_grows_back_slowly(
     a = await Caller.join(server, "a")
     visitor = Visitor(a, lambda _: LATENCY_S)
     await visitor.rounds(60)
-    assert (await a.acquire("s", 10**6, limit=LIMIT)).limit == LIMIT_MAX
-    answer = await visitor.answer((10**6,), Feedback(refused=True, retry_after=0.001))
-    assert answer.limit == LIMIT_MAX // 2
-    outside.end_quiet()
+    assert (await a.take("s", limit=LIMIT)).limit == LIMIT_MAX
+    reply = await answer(a, Feedback(refused=True, retry_after=0.001))
+    assert reply.limit == LIMIT_MAX // 2
+    outside.end_backoff()
     in_hand = await visitor.rounds(12)
     assert max(in_hand) <= LIMIT_MAX // 2 + 3
     assert (await visitor.rounds(60))[-1] == LIMIT_MAX
@@ -94,11 +92,11 @@ async def test_it_is_one_value_for_all_nodes_and_outlives_the_idle_scope(
     a, b = await Caller.join(server, "a"), await Caller.join(server, "b")
     visitor = Visitor(a, above(6))
     await visitor.rounds(60)
-    answer = await b.acquire("s", *range(LIMIT_MAX), limit=LIMIT)
-    assert 4 <= answer.limit == len(answer.granted) <= 7
+    reply = await b.take("s", LIMIT_MAX, limit=LIMIT)
+    assert 4 <= reply.limit == reply.granted <= 7
     seen = await a.inspect("s")
-    assert len(seen.waiters) == LIMIT_MAX - answer.limit
-    assert (seen.limit, seen.limit_max) == (answer.limit, LIMIT_MAX)
+    assert seen.waiting == LIMIT_MAX - reply.limit
+    assert (seen.limit, seen.limit_max) == (reply.limit, LIMIT_MAX)
 
 
 @in_asyncio
@@ -106,13 +104,12 @@ async def test_a_few_pages_that_take_very_long_do_not_decide(server: RedisServer
     a = await Caller.join(server, "a")
     visitor = Visitor(a, lambda _: LATENCY_S)
     await visitor.rounds(60)
-    for start in range(0, 400, LIMIT_MAX):
-        numbers = tuple(range(10**6 + start, 10**6 + start + LIMIT_MAX))
-        granted = (await a.acquire("s", *numbers, limit=LIMIT)).granted
-        latencies = [100 * LATENCY_S] + [LATENCY_S] * (len(granted) - 1)
-        report = FeedbackSummary.of([(Feedback(latency), 0.0) for latency in latencies])
-        (answer,) = await a.store.run(a.connection, [Ask("report", "s", LIMIT, granted, report)])
-    assert answer.limit == LIMIT_MAX
+    for _ in range(400 // LIMIT_MAX):
+        granted = (await a.take("s", LIMIT_MAX, limit=LIMIT)).granted
+        assert granted == LIMIT_MAX
+        latencies = [100 * LATENCY_S] + [LATENCY_S] * (granted - 1)
+        reply = await answer(a, *map(Feedback, latencies))
+    assert reply.limit == LIMIT_MAX
 
 
 @in_asyncio
@@ -135,11 +132,9 @@ async def test_answers_to_what_began_before_it_changed_say_nothing_of_it(
     a = await Caller.join(server, "a")
     visitor = Visitor(a, lambda _: LATENCY_S)
     await visitor.rounds(60)
-    numbers = tuple(range(10**6, 10**6 + LIMIT_MAX))
-    await a.acquire("s", *numbers, limit=LIMIT)
-    late = FeedbackSummary.of([(Feedback(50 * LATENCY_S), 10.0**10)] * LIMIT_MAX)
-    (answer,) = await a.store.run(a.connection, [Ask("report", "s", LIMIT, numbers, late)])
-    assert answer.limit == LIMIT_MAX
+    await a.take("s", LIMIT_MAX, limit=LIMIT)
+    reply = await answer(a, *[Feedback(50 * LATENCY_S)] * LIMIT_MAX, age=10.0**10)
+    assert reply.limit == LIMIT_MAX
 
 
 @in_asyncio
@@ -148,10 +143,10 @@ async def test_it_does_not_grow_where_it_is_not_used(server: RedisServer) -> Non
     visitor = Visitor(a, lambda _: LATENCY_S)
     before = (await visitor.rounds(9))[-1]
     assert 2 < before < LIMIT_MAX
-    for number in range(10**6, 10**6 + 200):
-        await a.acquire("s", number, limit=LIMIT)
-        answer = await visitor.answer((number,), Feedback(LATENCY_S))
-    assert answer.limit == before
+    for _ in range(200):
+        await a.take("s", limit=LIMIT)
+        reply = await answer(a, Feedback(LATENCY_S))
+    assert reply.limit == before
 
 
 @in_asyncio
@@ -160,13 +155,13 @@ async def test_it_does_not_grow_where_a_delay_keeps_it_from_being_used(
 ) -> None:
     a = await Caller.join(server, "a")
     spaced = Limit(LIMIT_MAX, delay=60, adaptive=True)
-    for number in range(0, 400, 2):
-        outside.client.hset(key("s", "state"), "next", 1)
-        answer = await a.acquire("s", number, number + 1, limit=spaced)
-        report = FeedbackSummary.of([(Feedback(LATENCY_S), 0.0)])
-        ask = Ask("report", "s", spaced, answer.granted, report)
-        (answer,) = await a.store.run(a.connection, [ask])
-    assert answer.limit <= 2
+    await a.take("s", 200, limit=spaced)
+    for _ in range(199):
+        assert a.held("s") == 1
+        reply = await answer(a, Feedback(LATENCY_S), limit=spaced)
+        outside.start_is_due()
+        await a.renew("s", limit=spaced)
+    assert reply.limit <= 2
 
 
 @in_asyncio
@@ -175,10 +170,10 @@ async def test_resuming_a_site_does_not_begin_its_limit_anew(server: RedisServer
     await Visitor(a, lambda _: LATENCY_S).rounds(60)
     await a.admin.pause("s")
     await a.admin.resume("s")
-    assert (await a.acquire("s", 10**6, limit=LIMIT)).limit == LIMIT_MAX
+    assert (await a.take("s", limit=LIMIT)).limit == LIMIT_MAX
     await a.admin.reset("s")
-    await a.release("s", 10**6, limit=LIMIT)
-    assert (await a.acquire("s", 10**6 + 1, limit=LIMIT)).limit == 1
+    await a.give_back("s", limit=LIMIT)
+    assert (await a.take("s", limit=LIMIT)).limit == 1
 
 
 @in_asyncio
@@ -186,7 +181,6 @@ async def test_a_limit_that_is_not_adaptive_stays(server: RedisServer) -> None:
     a = await Caller.join(server, "a")
     fixed = Limit(4)
     for number in range(100):
-        await a.acquire("s", number, limit=fixed)
-        report = FeedbackSummary.of([(Feedback(0.1 * (1 + number)), 0.0)])
-        (answer,) = await a.store.run(a.connection, [Ask("report", "s", fixed, (number,), report)])
-        assert answer.limit == 4
+        await a.take("s", limit=fixed)
+        reply = await answer(a, Feedback(0.1 * (1 + number)), limit=fixed)
+        assert reply.limit == 4

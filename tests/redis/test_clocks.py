@@ -8,7 +8,7 @@ import time
 import pytest
 
 from semaphore_middleware import FairSemaphore
-from tests.support.nodes import Caller, Outside, epoch_key, eventually, in_asyncio
+from tests.support.nodes import KEYS, Caller, Outside, eventually, in_asyncio
 from tests.support.servers import RedisServer
 
 HOUR = 3600.0
@@ -19,8 +19,8 @@ jumps = pytest.mark.parametrize("seconds", [20.0, HOUR, -20.0, -HOUR])
 
 
 def jump(outside: Outside, seconds: float) -> None:
-    """Let the bucket's clock see the server's jump: the last time that it saw is that far away."""
-    outside.client.hincrbyfloat(epoch_key("s"), "wall", -1000 * seconds)
+    """Let the epoch's clock see the server's jump: the last time that it saw is that far away."""
+    outside.client.hincrbyfloat(KEYS.epoch, "wall", -1000 * seconds)
 
 
 @jumps
@@ -29,12 +29,12 @@ async def test_a_jump_of_the_server_s_clock_ends_no_living_lease(
     server: RedisServer, outside: Outside, seconds: float
 ) -> None:
     holder, waiter = [await Caller.join(server, name, lease=LEASE) for name in "ab"]
-    assert (await holder.acquire("s", 1)).granted == (1,)
-    await waiter.acquire("s", 1)
+    await holder.take("s")
+    await waiter.take("s")
     jump(outside, seconds)
-    assert (await waiter.acquire("s", 1)).granted == ()
-    assert (await holder.renew("s", 1)).lost == ()
-    assert (outside.held(), outside.line()) == (["a:1"], ["b:1"])
+    assert (await waiter.renew("s")).granted == 0
+    assert (await holder.renew("s")).status == "ok"
+    assert (outside.held(), outside.queue()) == ({"a": 1}, ["b"])
 
 
 @jumps
@@ -43,14 +43,29 @@ async def test_a_jump_of_the_server_s_clock_keeps_no_dead_node_s_permit(
     server: RedisServer, outside: Outside, seconds: float
 ) -> None:
     dead, heir = [await Caller.join(server, name, lease=SHORT_LEASE_S) for name in ("dead", "heir")]
-    await dead.acquire("s", 1)
+    await dead.take("s")
+    await heir.take("s")
     jump(outside, seconds)
 
     async def granted() -> bool:
-        return (await heir.acquire("s", 1)).granted == (1,)
+        return (await heir.renew("s")).granted == 1
 
     await eventually(granted)
-    assert outside.held() == ["heir:1"]
+    assert outside.held() == {"heir": 1}
+
+
+@in_asyncio
+async def test_the_clock_does_not_go_back_when_the_server_s_does(
+    server: RedisServer, outside: Outside
+) -> None:
+    a = await Caller.join(server, "a", lease=LEASE)
+    clocks = []
+    for seconds in (0.0, -HOUR, HOUR, -20.0):
+        jump(outside, seconds)
+        await a.take("s")
+        clocks.append(float(outside.client.hget(KEYS.epoch, "clock")))
+    assert clocks == sorted(clocks)
+    assert clocks[-1] - clocks[0] < 1000 * LEASE, "nor does it follow a jump ahead"
 
 
 @pytest.mark.parametrize("seconds", [HOUR, -HOUR])

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from redis.exceptions import ResponseError
 
+from semaphore_middleware import FairSemaphore, ServerRefusedError
 from semaphore_middleware.errors import ServerUnreachableError
-from semaphore_middleware.redis import scripts
-from tests.support.nodes import ENDLESS_S, Caller, Outside, epoch_key, eventually, in_asyncio
-from tests.support.servers import RedisServer
+from semaphore_middleware.redis import protocol, scripts
+from tests.support.nodes import ENDLESS_S, KEYS, Caller, Outside, eventually, in_asyncio
+from tests.support.servers import RedisServer, free_port
 
 
 @pytest.fixture
@@ -28,46 +30,57 @@ def newborn() -> Iterator[RedisServer]:
 @in_asyncio
 async def test_a_server_that_was_started_empty_grants_at_once(server: RedisServer) -> None:
     a = await Caller.join(server, "a")
-    assert (await a.acquire("s", 1)).granted == (1,)
-    assert len(a.losses) == 0
+    assert (await a.take("s")).granted == 1
+    assert a.losses == []
 
 
 @in_asyncio
-async def test_a_server_that_has_just_started_grants_nothing_for_the_recovery_wait(
+async def test_a_server_without_an_epoch_grants_nothing_for_the_recovery_wait(
     newborn: RedisServer,
 ) -> None:
     outside = Outside(newborn)
     a = await Caller.join(newborn, "a")
-    answer = await a.acquire("s", 1)
-    assert answer.granted == ()
-    assert answer.retry_in is not None
-    assert 0 < answer.retry_in <= ENDLESS_S
-    assert outside.line() == ["a:1"]
+    reply = await a.take("s")
+    assert reply.granted == 0
+    assert reply.retry_in is not None
+    assert 0 < reply.retry_in <= ENDLESS_S
+    assert outside.queue() == ["a"]
     assert len(a.losses) == 1
-    outside.end_recovery("s")
-    assert (await a.acquire("s", 1)).granted == (1,)
+    outside.end_recovery()
+    assert (await a.renew("s")).granted == 1
 
 
 @in_asyncio
-async def test_the_time_since_the_server_started_counts_towards_the_wait(
-    newborn: RedisServer,
-) -> None:
-    async def up_for_a_second() -> bool:
-        caller = await Caller.join(newborn, "a")
-        return caller.connection.state.uptime >= 1
+async def test_the_server_s_age_does_not_count_towards_the_wait(newborn: RedisServer) -> None:
+    """It is a difference of wall clocks, and a cold standby is old and empty."""
 
-    await eventually(up_for_a_second)
-    a = await Caller.join(newborn, "a", recovery_wait=1)
-    assert (await a.acquire("s", 1)).granted == (1,)
-    assert len(a.losses) == 0
+    async def has_run_for_seconds() -> bool:
+        with newborn.client() as client:
+            return int(client.info("server")["uptime_in_seconds"]) >= 2
+
+    await eventually(has_run_for_seconds)
+    a = await Caller.join(newborn, "a", recovery_wait=ENDLESS_S)
+    assert a.losses == [ENDLESS_S]
+    assert (await a.take("s")).granted == 0
+
+
+@in_asyncio
+async def test_the_wait_is_paid_once_and_not_by_each_node_or_site(newborn: RedisServer) -> None:
+    outside = Outside(newborn)
+    a = await Caller.join(newborn, "a")
+    outside.end_recovery()
+    b = await Caller.join(newborn, "b")
+    assert (await b.take("s")).granted == (await b.take("t")).granted == 1
+    assert (len(a.losses), len(b.losses)) == (1, 0)
 
 
 @in_asyncio
 async def test_the_wait_ends_by_itself(newborn: RedisServer) -> None:
     a = await Caller.join(newborn, "a", recovery_wait=0.2)
+    await a.take("s")
 
     async def granted() -> bool:
-        return (await a.acquire("s", 1)).granted == (1,)
+        return (await a.renew("s")).granted == 1
 
     await eventually(granted)
 
@@ -78,126 +91,225 @@ async def test_nothing_is_granted_after_the_data_was_thrown_away(
     server: RedisServer, outside: Outside, command: str
 ) -> None:
     a, b = await Caller.join(server, "a"), await Caller.join(server, "b")
-    await a.acquire("s", 1)
+    await a.take("s")
     outside.client.execute_command(command)
-    assert (await b.acquire("s", 1)).granted == ()
+    assert (await b.take("s")).granted == 0
     late = await Caller.join(server, "late")
-    assert (await late.acquire("s", 1)).granted == ()
-    assert (await late.acquire("another bucket", 1)).granted == ()
-    assert outside.line() == ["b:1", "late:1"]
+    assert (await late.take("s")).granted == 0
+    assert (await late.take("another scope")).granted == 0
+    assert outside.queue() == ["b", "late"]
 
 
 @in_asyncio
-async def test_an_epoch_that_only_expired_is_no_loss(server: RedisServer, outside: Outside) -> None:
-    a = await Caller.join(server, "a")
-    await a.acquire("s", 1)
-    await a.release("s", 1)
-    outside.client.delete(epoch_key("s"))
-    b = await Caller.join(server, "b")
-    assert (await b.acquire("s", 1)).granted == (1,)
-    assert len(b.losses) == 0
-
-
-@in_asyncio
-async def test_an_epoch_that_vanishes_before_its_time_is_a_loss(
+async def test_a_loss_right_after_the_start_of_an_empty_server_is_a_loss_to_who_knew_an_epoch(
     server: RedisServer, outside: Outside
 ) -> None:
+    """Its mark says only that nothing was granted before it started."""
     a = await Caller.join(server, "a")
-    await a.acquire("s", 1)
-    outside.client.delete(*outside.client.keys("semaphore:*"))
-    assert (await a.acquire("s", 2)).granted == ()
+    await a.take("s")
+    outside.client.delete(*outside.client.keys("{semaphore}:*"))
+    assert (await a.renew("s")).status == "ok"
+    assert len(a.losses) == 1
+    assert outside.held() == {"a": 1}
+
+
+@in_asyncio
+async def test_an_epoch_that_vanishes_is_a_loss(server: RedisServer, outside: Outside) -> None:
+    a = await Caller.join(server, "a")
+    await a.take("s")
+    outside.client.delete(KEYS.epoch)
+    assert (await a.take("s", limit=2)).granted == 1
+    assert outside.waiting() == {"a": 1}
     assert len(a.losses) == 1
 
 
 @in_asyncio
-async def test_an_epoch_that_was_evicted_is_a_loss(server: RedisServer, outside: Outside) -> None:
-    a = await Caller.join(server, "a")
-    await a.acquire("s", 1)
+async def test_keys_that_were_evicted_are_a_loss(server: RedisServer, outside: Outside) -> None:
     outside.client.config_set("maxmemory-policy", "allkeys-random")
+    outside.client.config_set("maxmemory", 10**9)
+    a = await Caller.join(server, "a")
+    await a.take("s")
     outside.client.config_set("maxmemory", 1)  # less than an empty server needs
     with pytest.raises(ServerUnreachableError):  # a full server does nothing at all
-        await a.acquire("t", 1)
+        await a.take("t")
     assert outside.client.dbsize() == 0
-    outside.client.config_set("maxmemory", 0)
-    assert (await a.acquire("s", 2)).granted == ()
+    outside.client.config_set("maxmemory", 10**9)
+    assert (await a.take("s")).granted == 1, "the one that it has"
+    assert outside.waiting() == {"a": 1}
     assert len(a.losses) == 1
+
+
+@in_asyncio
+async def test_one_evicted_key_is_a_loss_though_the_epoch_is_still_there(
+    server: RedisServer, outside: Outside
+) -> None:
+    outside.client.config_set("maxmemory-policy", "volatile-ttl")  # which spares the epoch
+    outside.client.config_set("maxmemory", 10**9)
+    a, b = await Caller.join(server, "a"), await Caller.join(server, "b")
+    await a.take("s")
+    epoch = outside.client.hget(KEYS.epoch, "id")
+    outside.client.config_set("maxmemory", 1)
+    with pytest.raises(ResponseError):
+        outside.client.set("x", 1)
+    assert outside.client.exists(KEYS.epoch)
+    assert outside.held() == {}
+    outside.client.config_set("maxmemory", 10**9)
+    assert (await b.take("s")).granted == 0, "a holds a permit that the server has forgotten"
+    assert outside.client.hget(KEYS.epoch, "id") != epoch
+    assert (await a.renew("s")).status == "ok"
+    assert outside.held() == {"a": 1}
 
 
 @in_asyncio
 async def test_nothing_is_granted_under_another_life(server: RedisServer, outside: Outside) -> None:
     """A snapshot of another life is back, with the epoch that was true then."""
     a = await Caller.join(server, "a")
-    await a.acquire("s", 1)
-    await a.release("s", 1)
-    snapshot = {key: outside.client.dump(key) for key in outside.client.keys("*")}
+    await a.take("s")
+    await a.give_back("s")
+    snapshot = {key: outside.client.dump(key) for key in outside.client.keys("{semaphore}:*")}
     server.kill()
     restarted = RedisServer(started_empty=False).start()
     try:
         look = Outside(restarted)
         for key, value in snapshot.items():
-            look.client.restore(key, 60_000, value)
+            look.client.restore(key, 0, value)
         b = await Caller.join(restarted, "b")
-        assert (await b.acquire("s", 1)).granted == ()
-        assert look.client.hget(epoch_key("s"), "life") == b.connection.state.run_id.encode()
+        assert (await b.take("s")).granted == 0
+        assert look.client.hget(KEYS.epoch, "life") == b.connection.state.life.encode()
+        assert look.client.hget(KEYS.epoch, "id") != a.recovery.epoch
     finally:
         restarted.remove()
 
 
 @in_asyncio
+async def test_a_server_that_was_a_replica_for_a_while_is_in_another_life(
+    server: RedisServer, outside: Outside
+) -> None:
+    """The connection lives on: a node looks before it renews."""
+    a = await Caller.join(server, "a")
+    await a.take("s")
+    assert not await a.store.has_new_epoch(a.connection)
+    outside.client.replicaof("127.0.0.1", free_port())
+    outside.client.replicaof("NO", "ONE")
+    assert await a.store.has_new_epoch(a.connection)
+    assert len(a.losses) == 1
+    await a.begin_epoch()
+    assert (await a.take("s", 1, limit=2)).granted == 1, "the one that it has"
+    assert outside.held() == {"a": 1}
+
+
+@in_asyncio
 async def test_forgetting_the_scripts_is_harmless(server: RedisServer, outside: Outside) -> None:
     a, b = await Caller.join(server, "a"), await Caller.join(server, "b")
-    await a.acquire("s", 1)
+    await a.take("s")
+    await b.take("s")
     for _ in range(3):
         outside.client.script_flush()
-        await b.acquire("s", 1)
+        await b.renew("s")
         outside.client.script_flush()
         assert (await b.inspect("s")).limit == 1
         outside.client.script_flush()
-        await a.renew("s", 1)
+        await a.renew("s")
     outside.client.script_flush()
-    await a.release("s", 1)
-    assert outside.held() == ["b:1"]
+    await a.give_back("s")
+    assert outside.held() == {"b": 1}
     assert a.losses == b.losses == []
 
 
-# Hello ------------------------------------------------------------------------------------------
+# The epoch --------------------------------------------------------------------------------------
+
+
+def begin(outside: Outside, life: str, id: str, wait: int, version: str = "v") -> tuple[str, int]:
+    """Its id, and for how many milliseconds nothing is granted."""
+    source = scripts.script("begin_epoch")  # looked up now: mutants replace the function
+    head = protocol.pack_head(15.0)
+    reply = outside.client.eval(source, 2, "epoch", "rules", head, life, id, version, wait)
+    epoch, known, left = reply
+    assert epoch == b"" or known == version.encode()
+    return epoch.decode(), left
 
 
 def test_beginning_an_epoch_again_never_lengthens_the_wait(outside: Outside) -> None:
-    source = scripts.script("begin_epoch")  # looked up now: mutants replace the function
-
-    def begin(life: str, wait: int) -> int:
-        left = outside.client.eval(source, 1, "epoch", life, 0, wait, 60_000, 1000)
-        assert isinstance(left, int)
-        return left
-
-    assert 0 < begin("one life", 50_000) <= 50_000
-    assert 0 < begin("one life", 90_000) <= 50_000
-    assert 0 < begin("one life", 0) <= 50_000
-    assert 50_000 < begin("the next life", 90_000) <= 90_000
+    first = begin(outside, "one life", "1", 50_000)
+    assert first[0] == "1"
+    assert 0 < first[1] <= 50_000
+    for wait in (90_000, 0):
+        again = begin(outside, "one life", "2", wait)
+        assert again[0] == "1", "it is the same epoch"
+        assert 0 < again[1] <= 50_000
+    following = begin(outside, "the next life", "3", 90_000)
+    assert following[0] == "3"
+    assert 50_000 < following[1] <= 90_000
     assert outside.client.hget("epoch", "life") == b"the next life"
     outside.client.hset("epoch", "from", 1)
-    assert begin("the next life", 50_000) == 0
-    assert outside.ttl(b"epoch") > 90_000
+    assert begin(outside, "the next life", "4", 50_000) == ("3", 0)
 
 
 @in_asyncio
-async def test_each_bucket_has_an_epoch_of_its_own(server: RedisServer, outside: Outside) -> None:
+async def test_each_epoch_has_an_id_of_its_own(server: RedisServer, outside: Outside) -> None:
     a = await Caller.join(server, "a")
-    await a.acquire("s", 1)
-    await a.acquire("t", 1)
-    assert epoch_key("s") != epoch_key("t")
-    assert outside.client.exists(epoch_key("s"), epoch_key("t")) == 2
+    ids = set()
+    for _ in range(3):
+        ids.add(a.recovery.epoch)
+        outside.client.delete(KEYS.epoch)
+        await a.begin_epoch()
+    assert len(ids) == 3
 
 
 @in_asyncio
-async def test_an_epoch_in_use_is_kept(server: RedisServer, outside: Outside) -> None:
+async def test_an_epoch_does_not_expire(server: RedisServer, outside: Outside) -> None:
+    """So that its wait is paid once in a server's life."""
     a = await Caller.join(server, "a")
-    await a.acquire("s", 1)
-    outside.client.hset(epoch_key("s"), "expires", 1)
-    outside.client.pexpire(epoch_key("s"), 1000)
-    await a.renew("s", 1)
-    assert outside.ttl(epoch_key("s")) > 2 * ENDLESS_S * 1000
+    await a.take("s")
+    await a.renew("s")
+    await a.give_back("s")
+    assert outside.ttl(KEYS.epoch) == -1
+
+
+@in_asyncio
+async def test_the_rules_are_known_in_a_new_epoch(server: RedisServer, outside: Outside) -> None:
+    a = await Caller.join(server, "a")
+    await a.admin.configure("s", 3)
+    outside.client.delete(KEYS.epoch)
+    await a.begin_epoch()
+    outside.end_recovery()
+    assert (await a.take("s", 5)).granted == 3
+
+
+# Other versions of the protocol -----------------------------------------------------------------
+
+
+@in_asyncio
+async def test_a_node_of_another_version_is_refused_with_one_clear_line(
+    server: RedisServer, outside: Outside
+) -> None:
+    a = await Caller.join(server, "a")
+    await a.take("s")
+    outside.client.hset(KEYS.epoch, "version", "1")
+    before = outside.dump()
+    with pytest.raises(ServerRefusedError) as refused:
+        await Caller.join(server, "b")
+    said = str(refused.value)
+    assert f"protocol 1, this node speaks {protocol.VERSION}" in said
+    assert "\n" not in said
+    with pytest.raises(ServerRefusedError):
+        await FairSemaphore(server.url).open()
+    assert outside.dump() == before
+
+
+@in_asyncio
+async def test_a_server_that_another_version_no_longer_uses_is_taken_over(
+    server: RedisServer, outside: Outside
+) -> None:
+    a = await Caller.join(server, "a", lease=15)
+    outside.client.hset(KEYS.epoch, "version", "1")
+    with pytest.raises(ServerRefusedError):
+        await Caller.join(server, "b", lease=15)
+    outside.client.hincrbyfloat(KEYS.epoch, "wall", -4 * 15_000 - 1)
+    b = await Caller.join(server, "b", lease=15)
+    assert b.recovery.epoch != a.recovery.epoch
+    assert outside.client.hget(KEYS.epoch, "version") == protocol.VERSION.encode()
+    assert await a.send(a.statement("s", asked=1)) is None, "it learns of the new epoch"
 
 
 # The living, in the recovery wait ---------------------------------------------------------------
@@ -208,13 +320,13 @@ async def test_the_living_write_down_again_what_they_hold_above_the_limit_if_nee
     server: RedisServer, outside: Outside
 ) -> None:
     a, b = await Caller.join(server, "a"), await Caller.join(server, "b")
-    await a.acquire("s", 1, 2, limit=3)
-    await b.acquire("s", 1, limit=3)
+    await a.take("s", 2, limit=3)
+    await b.take("s", limit=3)
     outside.client.flushall()
     for _ in range(2):
-        assert (await a.renew("s", 1, 2, limit=2)).lost == ()
-        assert (await b.renew("s", 1, limit=2)).lost == ()
-    assert outside.held() == ["a:1", "a:2", "b:1"]
+        assert (await a.renew("s", limit=2)).status == "ok"
+        assert (await b.renew("s", limit=2)).status == "ok"
+    assert outside.held() == {"a": 2, "b": 1}
 
 
 @in_asyncio
@@ -222,15 +334,15 @@ async def test_nothing_is_granted_until_the_claims_above_the_limit_are_gone(
     server: RedisServer, outside: Outside
 ) -> None:
     a, b = await Caller.join(server, "a"), await Caller.join(server, "b")
-    await a.acquire("s", 1, 2, 3, limit=3)
+    await a.take("s", 3, limit=3)
     outside.client.flushall()
-    await b.acquire("s", 1, limit=2)
-    await a.renew("s", 1, 2, 3, limit=2)
-    outside.end_recovery("s")
-    for number in (1, 2):
-        assert (await b.acquire("s", 1, limit=2)).granted == ()
-        await a.release("s", number, limit=2)
-    assert sorted(outside.held()) == ["a:3", "b:1"]
+    await b.take("s", limit=2)
+    await a.renew("s", limit=2)
+    outside.end_recovery()
+    for _ in range(2):
+        assert (await b.renew("s", limit=2)).granted == 0
+        await a.give_back("s", limit=2)
+    assert outside.held() == {"a": 1, "b": 1}
 
 
 @in_asyncio
@@ -238,38 +350,53 @@ async def test_nothing_is_claimed_once_the_wait_is_over(
     server: RedisServer, outside: Outside
 ) -> None:
     a, b = await Caller.join(server, "a"), await Caller.join(server, "b")
-    await a.acquire("s", 1)
+    await a.take("s")
     outside.client.flushall()
-    await b.acquire("s", 1)
-    outside.end_recovery("s")
-    assert (await a.renew("s", 1)).lost == (1,)
-    assert outside.held() == ["b:1"]
+    await b.take("s")
+    outside.end_recovery()
+    assert (await a.renew("s")).status == "lost"
+    await b.renew("s")
+    assert outside.held() == {"b": 1}
 
 
 @in_asyncio
-async def test_waiters_keep_their_node_s_order_over_a_loss(
-    server: RedisServer, outside: Outside
-) -> None:
+async def test_a_claim_may_grow_in_the_wait(server: RedisServer, outside: Outside) -> None:
+    """An old snapshot may know of fewer permits than were granted since."""
     a = await Caller.join(server, "a")
-    await a.acquire("s", 1, 2, 3, 4)
-    outside.client.flushall()
-    await a.renew("s", 1)
-    await a.acquire("s", 2, 3, 4)
-    outside.end_recovery("s")
-    for number in (1, 2, 3):
-        assert (await a.release("s", number)).granted == (number + 1,)
+    await a.take("s", 2)
+    outside.client.hset(KEYS.epoch, "from", 2**52)
+    assert (await a.say("s", believed=2)).status == "ok"
+    assert outside.held() == {"a": 2}
+    assert outside.queue() == []
 
 
 @in_asyncio
-async def test_a_claim_takes_the_permit_out_of_the_line(
+async def test_what_was_said_in_an_earlier_epoch_is_not_heard_in_this_one(
     server: RedisServer, outside: Outside
 ) -> None:
-    """An old snapshot may show as waiting what has been granted since."""
     a = await Caller.join(server, "a")
-    await a.acquire("s", 1, 2)
-    outside.client.hset(epoch_key("s"), "from", 2**52)
-    assert (await a.renew("s", 2)).lost == ()
-    assert sorted(outside.held()) == ["a:1", "a:2"]
-    assert outside.line() == []
-    await a.release("s", 1, 2)
-    assert outside.in_use() == set()
+    await a.take("s")
+    early = a.statement("s", 3, asked=3)
+    earlier_epoch = a.recovery.epoch
+    outside.client.flushall()
+    await a.renew("s")
+    term = a.book("s").term
+    assert term > early.term
+    a.recovery.epoch, epoch = earlier_epoch, a.recovery.epoch
+    assert await a.send(early) is None
+    a.recovery.epoch = epoch
+    assert outside.held() == {"a": 1}
+    assert outside.waiting() == {}
+
+
+@in_asyncio
+async def test_nothing_is_granted_on_a_server_without_an_epoch_even_by_evicting(
+    server: RedisServer, outside: Outside
+) -> None:
+    a, dead = await Caller.join(server, "a"), await Caller.join(server, "dead")
+    await dead.take("s")
+    await a.take("s")
+    outside.client.delete(KEYS.epoch)
+    await a.admin.evict("dead")
+    assert outside.held().get("a") is None
+    assert outside.told() == []

@@ -18,7 +18,7 @@ async def held(semaphore: FairSemaphore, count: int, scope: str = HOST) -> None:
     """Wait until so many permits are held."""
 
     async def enough() -> bool:
-        return len((await semaphore.admin.inspect(scope)).holders) == count
+        return (await semaphore.admin.inspect(scope)).held == count
 
     await eventually(enough)
 
@@ -45,7 +45,7 @@ async def test_a_higher_limit_lets_in_at_once_who_waits_on_other_nodes(
         await held(operator, 5)
         await operator.admin.reset(name)
         seen = await operator.admin.inspect(HOST)
-        assert (seen.limit, len(seen.holders), seen.set_by) == (2, 5, None)
+        assert (seen.limit, seen.held, seen.set_by) == (2, 5, None)
         await go_home(tasks)
 
 
@@ -74,8 +74,7 @@ async def test_the_most_exact_name_wins_part_by_part(server: RedisServer) -> Non
         seen = await operator.admin.inspect(HOST)
         assert (seen.limit, seen.delay) == (7, 3)
         await operator.admin.configure(HOST, {"delay": 0})
-        answer = await a.acquire(HOST, *range(9), limit=Limit(2, delay=60))
-        assert answer.granted == tuple(range(7))
+        assert (await a.take(HOST, 9, limit=Limit(2, delay=60))).granted == 7
         await operator.admin.reset("*.example.org")
         seen = await operator.admin.inspect(HOST)
         assert (seen.limit, seen.delay) == (9, 0)
@@ -93,12 +92,13 @@ async def test_a_shorter_delay_holds_for_the_next_start(
     a = await Caller.join(server, "a")
     own = Limit(4, delay=1)
     await a.admin.configure(name, {"delay": 3600})
-    await a.acquire(HOST, 1, limit=own)
+    await a.take(HOST, limit=own)
     if idle:
-        await a.release(HOST, 1, limit=own)
+        await a.give_back(HOST, limit=own)
     await (a.admin.configure(name, then) if then else a.admin.reset(name))
-    answer = await a.acquire(HOST, 2, limit=own)
-    again = 0.0 if answer.granted == (2,) else answer.retry_in
+    held = a.held(HOST)
+    reply = await a.take(HOST, limit=own)
+    again = 0.0 if a.held(HOST) == held + 1 else reply.retry_in
     assert again is not None
     assert again <= (1 if then is None else then["delay"])
 
@@ -109,12 +109,64 @@ async def test_a_delay_that_no_operator_changed_is_kept_for_who_does_not_know_it
 ) -> None:
     a = await Caller.join(server, "a")
     await a.admin.configure(HOST, 3)
-    await a.acquire(HOST, 1, limit=Limit(4, delay=60))
-    await a.release(HOST, 1, limit=Limit(4, delay=60))
+    await a.take(HOST, limit=Limit(4, delay=60))
+    await a.give_back(HOST, limit=Limit(4, delay=60))
     for _ in range(2):
-        again = (await a.acquire(HOST, 2, limit=4)).retry_in
+        again = (await a.take(HOST, limit=4)).retry_in
         assert again is not None
         assert 50 < again <= 60
+
+
+@in_asyncio
+async def test_a_rate_that_an_operator_sets_holds_for_all_nodes(server: RedisServer) -> None:
+    a, b = await Caller.join(server, "a"), await Caller.join(server, "b")
+    await a.admin.configure("*.example.org", {"rate": "1/m", "burst": 3})
+    assert (await a.take(HOST, 2, limit=9)).granted == 2
+    reply = await b.take(HOST, 2, limit=Limit(9, rate="1000/s", burst=1000))
+    assert reply.granted == 1
+    assert reply.retry_in is not None
+    assert 59 < reply.retry_in <= 60
+    assert reply.is_counted
+    seen = await a.inspect(HOST)
+    assert (seen.rate, seen.burst) == ("1/m", 3)
+
+
+@in_asyncio
+async def test_an_operator_lifts_the_rate_that_nodes_ask_for(server: RedisServer) -> None:
+    a = await Caller.join(server, "a")
+    rated = Limit(5, rate="1/h")
+    assert (await a.take(HOST, 5, limit=rated)).granted == 1
+    await a.admin.configure(HOST, {"rate": None})
+    assert (await a.renew(HOST, limit=rated)).granted == 5
+    assert (await a.inspect(HOST)).rate is None
+
+
+@in_asyncio
+async def test_a_burst_alone_is_that_of_the_rate_that_nodes_ask_for(server: RedisServer) -> None:
+    a = await Caller.join(server, "a")
+    await a.admin.configure(HOST, {"burst": 4})
+    assert (await a.take(HOST, 9, limit=Limit(9, rate="1/m"))).granted == 4
+
+
+@pytest.mark.parametrize("name", [HOST, "*.example.org"])
+@pytest.mark.parametrize("idle", [False, True])
+@pytest.mark.parametrize("then", [{"rate": None}, {"rate": "1/s"}, None])
+@in_asyncio
+async def test_a_higher_rate_holds_for_the_next_start(
+    server: RedisServer, name: str, idle: bool, then: dict[str, Any] | None
+) -> None:
+    a = await Caller.join(server, "a")
+    own = Limit(4, rate="1/s")
+    await a.admin.configure(name, {"rate": "1/h"})
+    await a.take(HOST, limit=own)
+    if idle:
+        await a.give_back(HOST, limit=own)
+    await (a.admin.configure(name, then) if then else a.admin.reset(name))
+    held = a.held(HOST)
+    reply = await a.take(HOST, limit=own)
+    again = 0.0 if a.held(HOST) == held + 1 else reply.retry_in
+    assert again is not None
+    assert again <= (0 if then == {"rate": None} else 1)
 
 
 @in_asyncio
@@ -137,12 +189,12 @@ async def test_a_scope_goes_on_although_its_pattern_is_paused(server: RedisServe
     a = await Caller.join(server, "a")
     async with FairSemaphore(server.url) as operator:
         await operator.admin.pause("*.example.org")
-        assert (await a.acquire(HOST, 1)).granted == ()
-        assert (await a.acquire("ftp.example.org", 2)).granted == ()
-        assert (await a.acquire("example.org", 3)).granted == (3,)
+        assert (await a.take(HOST)).granted == 0
+        assert (await a.take("ftp.example.org")).granted == 0
+        assert (await a.take("example.org")).granted == 1
         await operator.admin.resume(HOST)
-        assert (await a.acquire(HOST, 1)).granted == (1,)
-        assert (await a.acquire("ftp.example.org", 2)).granted == ()
+        assert (await a.renew(HOST)).granted == 1
+        assert (await a.renew("ftp.example.org")).granted == 0
 
 
 @in_asyncio
@@ -155,7 +207,7 @@ async def test_resume_says_no_more_than_it_must_so_that_a_later_pause_of_the_pat
         await operator.admin.resume(HOST)
         assert await operator.admin.rules() == []
         await operator.admin.pause("*.example.org")
-        assert (await a.acquire(HOST, 1)).granted == ()
+        assert (await a.take(HOST)).granted == 0
 
 
 @in_asyncio
@@ -191,10 +243,10 @@ async def test_resume_ends_the_pause_that_a_site_asked_for(server: RedisServer) 
         permit.release()
         waiting = crowd(node, 1, 2)
 
-        async def quiet() -> bool:
+        async def backs_off() -> bool:
             return bool((await operator.admin.inspect(HOST)).backoff_left)
 
-        await eventually(quiet)
+        await eventually(backs_off)
         assert not waiting[0].done()
         await operator.admin.resume(HOST)
         await asyncio.wait_for(waiting[0], TIMEOUT_S)
@@ -206,7 +258,7 @@ async def test_a_host_may_be_written_in_any_way(server: RedisServer) -> None:
     async with FairSemaphore(server.url) as operator:
         await operator.admin.configure("WWW.Example.org", 2)
         await operator.admin.configure("*.BÜCHER.example.", 3)
-        assert (await a.acquire(HOST, 1, 2, 3)).granted == (1, 2)
+        assert (await a.take(HOST, 3)).granted == 2
         assert (await operator.admin.inspect("www.xn--bcher-kva.example")).limit == 3
 
 
@@ -238,8 +290,8 @@ async def test_what_is_beyond_all_measure_does_no_harm(server: RedisServer) -> N
     async with FairSemaphore(server.url) as operator:
         for name in ("\ud800", HOST):
             await operator.admin.configure(name, {"concurrency": 10**40, "delay": 1e9})
-            assert (await a.acquire(name, 1, limit=1)).granted == (1,)
-            await a.release(name, 1)
+            assert (await a.take(name, limit=1)).granted == 1
+            await a.give_back(name)
             seen = await operator.admin.inspect(name)
             assert (seen.limit, seen.delay) == (2**53, 1e9)
             await operator.admin.reset(name)
@@ -254,7 +306,7 @@ async def test_rules_for_others_are_not_read(server: RedisServer, outside: Outsi
     for number in range(20):
         await a.admin.configure(f"*.example{number}.org", 3)
     outside.client.config_resetstat()
-    assert (await a.acquire(HOST, 1, 2)).granted == (1,)
+    assert (await a.take(HOST, 2)).granted == 1
     assert "cmdstat_hgetall" not in outside.client.info("commandstats")
 
 
@@ -263,17 +315,17 @@ async def test_no_limit_can_be_set_and_be_taken_back(server: RedisServer) -> Non
     a = await Caller.join(server, "a")
     async with FairSemaphore(server.url) as operator:
         await operator.admin.configure(HOST, None)
-        assert len((await a.acquire(HOST, *range(200))).granted) == 200
+        assert (await a.take(HOST, 200)).granted == 200
         await operator.admin.reset(HOST)
-        assert (await a.acquire(HOST, 201)).granted == ()
+        assert (await a.take(HOST)).granted == 200
 
 
 @in_asyncio
 async def test_a_survey_shows_what_is_in_use_whatever_its_name(server: RedisServer) -> None:
-    names = ["a", "b:c", "{d}:e:state", "*.org", "ü", "x y"]
+    names = ["a", "b:c", "{d}:scope:e", "*.org", "ü", "x y"]
     async with FairSemaphore(server.url, prefix="a[b]*") as node:
         for name in names:
             await node.acquire(name, 2)
         seen = await node.admin.survey()
-    assert [(one.scope, len(one.holders)) for one in seen] == [(name, 1) for name in sorted(names)]
+    assert [(one.scope, one.held) for one in seen] == [(name, 1) for name in sorted(names)]
     assert all(isinstance(one, Inspection) for one in seen)

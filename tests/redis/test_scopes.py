@@ -5,23 +5,25 @@ from __future__ import annotations
 import pytest
 from redis.crc import key_slot
 
-from tests.support.nodes import Caller, Outside, in_asyncio, key
+from semaphore_middleware.model.hosts import encoded
+from semaphore_middleware.redis.protocol import Notification
+from tests.support.nodes import Caller, Outside, in_asyncio
 from tests.support.servers import RedisServer
 
 SCOPES = [
     "",
     " ",
     "a",
-    "a:held",
-    "a:line",
+    "a:scope",
+    "a:queue:a",
     ":a",
     "{1}a",
     "{a}",
     "a}",
     "{",
     "epoch",
-    "held",
-    "semaphore:{1}:a:held",
+    "rules",
+    "{semaphore}:scope:a",
     "a\n",
     "a\r\nb",
     "a\0",
@@ -49,58 +51,49 @@ SCOPES = [
 async def test_every_name_has_a_semaphore_of_its_own(server: RedisServer, outside: Outside) -> None:
     a, b = await Caller.join(server, "a"), await Caller.join(server, "b")
     for scope in SCOPES:
-        assert (await a.acquire(scope, 1)).granted == (1,), repr(scope)
-        assert (await b.acquire(scope, 1)).granted == (), repr(scope)
+        assert (await a.take(scope)).granted == 1, repr(scope)
+        assert (await b.take(scope)).granted == 0, repr(scope)
     for scope in SCOPES:
         seen = await a.inspect(scope)
-        assert ([m.id for m in seen.holders], [m.id for m in seen.waiters]) == (["a:1"], ["b:1"])
+        assert [(m.node, m.held, m.waiting) for m in seen.members] == [("b", 0, 1), ("a", 1, 0)]
         assert seen.scope == scope
     for scope in SCOPES:
-        await a.release(scope, 1)
-    assert outside.told() == [("b", "granted 1")] * len(SCOPES)
+        await a.give_back(scope)
+    told = [(node, Notification.read(encoded(text))) for node, text in outside.told()]
+    assert told == [
+        ("b", Notification("granted", scope, b.book(scope).term, 1)) for scope in SCOPES
+    ]
     for scope in SCOPES:
-        await b.release(scope, 1)
+        await b.renew(scope)
+        await b.give_back(scope)
     assert outside.in_use() == set()
 
 
 @in_asyncio
-async def test_a_scope_s_keys_lie_in_one_slot_of_a_cluster(
-    server: RedisServer, outside: Outside
-) -> None:
-    a = await Caller.join(server, "a")
+async def test_all_keys_lie_in_one_slot_of_a_cluster(server: RedisServer, outside: Outside) -> None:
+    a, b = await Caller.join(server, "a"), await Caller.join(server, "b")
+    await a.admin.configure("example.com", 1)
     for scope in SCOPES:
-        await a.acquire(scope, 1, 2)
-        slots = {key_slot(each) for each in outside.client.scan_iter("semaphore:*", count=1000)}
-        assert len(slots) == 1, repr(scope)
-        await a.release(scope, 1, 2)
-        outside.client.delete(*outside.client.keys("semaphore:*"))
+        await a.take(scope, 2)
+        await b.take(scope, 2)
+    keys = list(outside.client.scan_iter("{semaphore}:*", count=1000))
+    assert len(keys) == 2 + 2 * len(SCOPES), "the epoch, the rules, and two a scope"
+    assert {key_slot(key) for key in keys} == {key_slot(b"semaphore")}
 
 
 @pytest.mark.parametrize(
-    ("scope", "crc16"),  # as Redis's own documents have them, where they are slots: CRC16 mod 16384
-    [("123456789", 0x31C3), ("", 0), ("foo", 12182), ("hello", 866), ("somekey", 11058)],
-)
-@in_asyncio
-async def test_the_bucket_is_the_crc16_of_the_name_modulo_256(
-    server: RedisServer, outside: Outside, scope: str, crc16: int
-) -> None:
-    a = await Caller.join(server, "a")
-    await a.acquire(scope, 1)
-    held = b"semaphore:{%d}:%s:held" % (crc16 % 256, scope.encode())
-    assert held in outside.in_use()
-    assert held == key(scope, "held")
-
-
-@pytest.mark.parametrize(
-    "name", ["a:b", "a b", "", ":", "é{1}\n", "%d", "😀", "\udcff", "x" * 5000]
+    "name", ["a:b", "a b", "", ":", "é{1}\n", "%d", "😀", "\udcff", "x" * 5000, "state", "learned"]
 )
 @in_asyncio
 async def test_any_string_names_a_node(server: RedisServer, outside: Outside, name: str) -> None:
     a, b = await Caller.join(server, "a"), await Caller.join(server, name)
-    await a.acquire("s", 1)
-    await b.acquire("s", 7, 8)
-    await a.release("s", 1)
-    seen = await a.inspect("s")
-    assert [member.node for member in seen.holders + seen.waiters] == [name, name]
-    await b.release("s", 7, 8)
+    await a.take("s")
+    await b.take("s", 2)
+    await a.give_back("s")
+    assert outside.told() == [(name, f"granted {b.book('s').term} 1 s")]
+    (member,) = (await a.inspect("s")).members
+    assert (member.node, member.held, member.waiting) == (name, 1, 1)
+    await b.renew("s")
+    await b.give_up("s")
+    await b.give_back("s")
     assert outside.in_use() == set()

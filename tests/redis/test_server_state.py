@@ -9,52 +9,37 @@ from semaphore_middleware.redis.server_state import ServerState
 from tests.support.nodes import ENDLESS_S, in_asyncio
 from tests.support.servers import RedisServer
 
-INFO = {"run_id": "one", "uptime_in_seconds": "90", "second_repl_offset": "-1"}
+INFO = {"run_id": "one", "master_replid": "replication", "uptime_in_seconds": "90"}
 
 
 def state(**info: str) -> ServerState:
     return ServerState.from_info({**INFO, **info}, started_empty=False)
 
 
-def test_a_server_whose_clock_was_set_back_has_not_started_in_the_future() -> None:
-    assert state(uptime_in_seconds="-3597").uptime == 0
-
-
-def test_of_a_server_s_age_only_whole_seconds_that_surely_passed_are_counted() -> None:
-    """It tells the difference of two truncated times: 1 may be a twentieth of a second."""
-    assert state(uptime_in_seconds="1").uptime == 0
-    assert state(uptime_in_seconds="90").uptime == 89
-
-
 @pytest.mark.parametrize(
     "change",
-    [
-        {"run_id": "two"},
-        {"evicted_keys": "1"},
-        {"cmdstat_flushall": "calls=1,usec=5"},
-        {"cmdstat_flushdb": "calls=1,usec=5"},
-        {"second_repl_offset": "700"},
-    ],
+    [{"run_id": "two"}, {"master_replid": "another"}],
 )
-def test_whatever_may_lose_data_changes_a_server_s_condition(change: dict[str, str]) -> None:
-    assert state(**change).condition != state().condition
-    assert state().condition == state(uptime_in_seconds="91").condition
+def test_whatever_may_lose_data_begins_another_life_of_the_server(change: dict[str, str]) -> None:
+    assert state(**change).life != state().life
+    assert state().life == state(uptime_in_seconds="91").life
 
 
-def test_a_server_may_have_lost_something_if_it_was_flushed_or_promoted() -> None:
-    assert not state().may_have_lost
-    assert state(cmdstat_flushall="calls=1,usec=5").may_have_lost
-    assert state(second_repl_offset="700").may_have_lost
+def test_keys_that_were_evicted_begin_another_life_of_a_server_that_evicts() -> None:
+    evicts = {"maxmemory_policy": "allkeys-lru", "maxmemory": "100"}
+    assert state(**evicts, evicted_keys="1").life != state(**evicts, evicted_keys="0").life
+    assert state(evicted_keys="1").life == state().life
 
 
 @pytest.mark.parametrize(
-    ("policy", "maxmemory", "evicts"),
-    [("noeviction", "100", False), ("allkeys-lru", "0", False), ("allkeys-lru", "100", True)],
+    ("policy", "maxmemory", "evicted"),
+    [("noeviction", "100", None), ("allkeys-lru", "0", None), ("allkeys-lru", "100", 7)],
 )
-def test_a_server_evicts_if_it_may_and_has_a_limit(
-    policy: str, maxmemory: str, evicts: bool
+def test_a_server_evicts_if_it_may_and_has_a_bound(
+    policy: str, maxmemory: str, evicted: int | None
 ) -> None:
-    assert state(maxmemory_policy=policy, maxmemory=maxmemory).evicts is evicts
+    found = state(maxmemory_policy=policy, maxmemory=maxmemory, evicted_keys="7")
+    assert found.evicted == evicted
 
 
 @in_asyncio
@@ -66,5 +51,5 @@ async def test_one_crawl_s_wait_on_a_flushed_server_is_enough_for_all(server: Re
         pass
 
     hasty = FairSemaphore(server.url, recovery_wait=ENDLESS_S)
-    async with hasty, hasty.permit("another scope, of another bucket", 1) as permit:
+    async with hasty, hasty.permit("another scope", 1) as permit:
         assert not permit.waited

@@ -162,9 +162,12 @@ class Model:
         if said.seq < account.seq:
             return "ok"
         account.is_over = False
+        waited = account.waiting > 0
         account.seq, account.asked = said.seq, said.asked
         account.granted = max(account.granted, said.believed)
         account.returned = max(account.returned, min(said.returned, account.granted))
+        if account.waiting and not waited:
+            account.served = self._next_tick()
         return "ok"
 
     def _promote(self, caller: str | None) -> tuple[list[Message], bool]:

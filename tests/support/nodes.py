@@ -118,6 +118,7 @@ class Caller:
         recovery_wait: float = ENDLESS_S,
     ) -> None:
         self.name = name
+        self.server = server
         self.losses: list[float] = []  # for how many seconds no permit was granted after each
         self.books: dict[str, Book] = {}
         self._last_term = 0

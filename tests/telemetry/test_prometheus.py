@@ -10,7 +10,8 @@ import pytest
 from scrapy import Request
 
 from semaphore_middleware import FairSemaphore
-from semaphore_middleware.core.observer import RoundTrip
+from semaphore_middleware.core.observer import RoundTrip, StatementRefused
+from semaphore_middleware.scrapy.throttler import throttler_of
 from semaphore_middleware.telemetry import prometheus as metrics
 from tests.support.crawls import ADD_ON, TIMEOUT_S, Crawl, asyncio_test, both, until, waiting
 from tests.support.nodes import Recorder
@@ -57,7 +58,7 @@ async def test_they_say_what_is_held_waits_and_was_granted(
     assert seen.get("semaphore_wait_seconds_count", scope=HOST) == 2
     assert seen.get("semaphore_wait_seconds_bucket", scope=HOST, le="600.0") == 2
     assert seen["semaphore_server_round_trip_seconds_count"]
-    for name in ("lost", "granted"):
+    for name in ("lost", "granted", "handed_on"):
         assert f"semaphore_permits_{name}_total" in {name for name, _ in seen.samples}
     site.let_go()
     await crawl.gave_back(5, site)
@@ -80,6 +81,8 @@ async def test_at_the_end_they_agree_with_the_stats(
     waited = seen.get("semaphore_wait_seconds_sum", scope=HOST)
     assert waited is not None
     assert waited >= crawl.stat("semaphore/wait_seconds") > 0
+    handed_on = seen.get("semaphore_permits_handed_on_total", scope=HOST)
+    assert handed_on == crawl.stat("semaphore/handed_on") > 0
 
 
 @asyncio_test
@@ -94,14 +97,17 @@ async def test_what_a_crawl_loses_is_counted(
     await until(lambda: len(crawl.spider.failures) == 1)
     await until(lambda: server.client().client_kill_filter(_type="normal", skipme=True))
     await until(lambda: crawl.stat("semaphore/reconnects"))
+    throttler_of(crawl.crawler)._semaphore.emit(StatementRefused())
     seen = await scrape(url)
     assert seen["semaphore_reconnects_total"] == 1
+    assert seen["semaphore_refused_statements_total"] == 1
     assert seen["semaphore_timeouts_total"] == 1
     assert seen["semaphore_permits_lost_total"] == 0
     assert seen["semaphore_backoffs_total"] == 0
     assert seen["semaphore_store_losses_total"] == 0
     site.let_go()
     await crawl.finished()
+    assert crawl.stat("semaphore/refused_statements") == 1
 
 
 @asyncio_test

@@ -4,7 +4,7 @@
 
 local held, waiting = 0, 0
 if IS_CLOCK_LATE then redis.call('HSET', KEYS[1], 'wall', WALL, 'clock', NOW) end
-for i = 3, #KEYS, 2 do
+for i = 3, EPOCH and #KEYS or 0, 2 do -- without an epoch nothing may be granted
   local scope = read_scope(KEYS[i], KEYS[i + 1])
   local account = scope.own
   if account then
