@@ -378,14 +378,16 @@ class Protocol:
             account = None
         if account is None or statement.term > account.term:
             return self.opened(statement, recovering=recovering)
-        if statement.seq < account.seq:
+        if statement.seq < account.seq and rules.older_statements_change_nothing:
             return account, "ok"
         granted = account.granted
         if statement.believed > granted and rules.known_claims_are_checked:
             if not recovering:
                 return None, "lost"
             granted = statement.believed
-        returned = max(statement.returned, account.returned)
+        returned = statement.returned
+        if rules.older_statements_change_nothing:
+            returned = max(returned, account.returned)
         if rules.returned_is_clamped:
             returned = min(returned, granted)
         return self.account_of(statement, returned, granted), "ok"
@@ -643,12 +645,15 @@ class Protocol:
         return 0 if node.frozen or is_over(node) else node.running + node.closing
 
     def wrong_with(self, member: Member) -> str | None:
-        """A mistake in the books of one node; None if there is none."""
+        """A mistake in what concerns one node; None if there is none."""
         node, account = member.node, member.account
         if node.granted - node.returned < node.running:
             return "a transfer without a permit"
         if account and account.granted < account.returned:
             return "more returned than granted"
+        message = member.call and member.call.message
+        if isinstance(message, Reply) and message.status == "old" and message.term == node.term:
+            return "a present term is called old"
         return None
 
 

@@ -28,6 +28,7 @@ class Rules:
     # Counts
     returned_is_clamped: bool = True
     asked_is_never_below_granted: bool = True  # without: requests made so far, less those given up
+    older_statements_change_nothing: bool = True
     old_terms_are_not_heard: bool = True  # replies and notifications
     granted_only_grows: bool = True
 

@@ -202,6 +202,13 @@ WITHOUT = (
         "a lost wake-up",
         drain_every=40,
     ),
+    Run(
+        "12: older statements change nothing (no harm that lasts)",
+        replace(SHORT, stale=1),
+        Rules(older_statements_change_nothing=False),
+        drain_every=40,
+        slow=True,
+    ),
     Run("13: old terms are not heard", SHORT, Rules(old_terms_are_not_heard=False), TOO_MANY),
     Run(
         "13: granted only grows",
