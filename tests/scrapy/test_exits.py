@@ -57,7 +57,7 @@ async def test_permit_goes_back_after_whatever_a_site_does(
     error: type[Exception] | None,
 ) -> None:
     urls = [site.url(f"{path}?{name}") for name in "ab"]
-    timeout = 0.1 if error is DownloadTimeoutError else TIMEOUT_S
+    timeout = 0.3 if error is DownloadTimeoutError else TIMEOUT_S
     meta = {"download_timeout": timeout, "download_maxsize": 1000}
 
     crawl = Crawl(server, *(Request(url, meta=meta) for url in urls), by=by)
