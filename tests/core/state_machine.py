@@ -299,12 +299,6 @@ class Machine(RuleBasedStateMachine):
         counts = [sum(until > now for until in node.safe_until.values()) for node in self.nodes]
         assert sum(counts) <= self.limit.concurrency, counts
 
-    @invariant()
-    def nobody_waits_beside_a_permit_in_hand(self) -> None:
-        for node in self.nodes:
-            if self.clock.now < node.account.deadline:
-                assert not (node.account.waiting and node.account._in_hand)
-
     def teardown(self) -> None:
         if hasattr(self, "nodes"):
             self.all_ends_well()
