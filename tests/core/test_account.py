@@ -263,6 +263,45 @@ def test_what_no_request_has_used_in_a_whole_turn_is_returned_at_its_end() -> No
     assert node.ask().stage is Stage.WAITING
 
 
+def test_the_hand_serves_for_two_turns_since_the_server_said_that_there_is_some_to_spare() -> None:
+    """A node that is cut off hears neither of a pause nor of others that wait."""
+    node = LoneNode()
+    (permit,) = node.hold()
+    permit.release()
+    end = node.now + 2 * TURN_S
+    while node.now < end:
+        permit = node.ask()
+        assert permit.stage is Stage.HELD
+        assert permit.turn_end <= end
+        permit.release()
+        node.pass_time(TURN_S / 4)
+        node.account.end_turns()
+        node.say()  # without an answer
+    assert node.ask().stage is Stage.WAITING
+    node.account.end_turns()
+    assert node.say().returned == 1
+
+
+def test_what_is_in_hand_serves_nobody_after_those_two_turns() -> None:
+    """Its timers may be late."""
+    node = LoneNode()
+    (permit,) = node.hold()
+    permit.release()
+    node.pass_time(2 * TURN_S)
+    assert node.ask().stage is Stage.WAITING
+
+
+def test_a_word_that_there_is_some_to_spare_lets_the_hand_serve_for_two_turns_more() -> None:
+    node = LoneNode()
+    first, second = node.hold(2)
+    first.release()
+    node.pass_time(1.5 * TURN_S)
+    node.talk(granted=2)
+    node.pass_time(1.4 * TURN_S)
+    assert node.ask().stage is Stage.HELD
+    assert second.stage is Stage.HELD
+
+
 def test_the_turn_of_a_permit_from_the_hand_ends_with_the_common_one() -> None:
     node = LoneNode()
     (permit,) = node.hold()

@@ -1,7 +1,8 @@
 """The tests can convict: each way to break accounts, sessions and permits is caught by one of them.
 
-A mutant is a module of `core` with some text replaced; it lives only as long as its test. Where it
-breaks the protocol, the state machine of `test_delivery` convicts it, else a test does.
+A mutant is a module of `core` with some text replaced; it lives only as long as its test. Each has
+a test that convicts it. Some of those that break the protocol are convicted by the state machine of
+`test_delivery` as well; the others need a chain of events that is too long to be met by chance.
 """
 
 from __future__ import annotations
@@ -401,6 +402,22 @@ MUTANTS: dict[str, tuple[Mutant, Callable[..., object]]] = {
         ("account", "self._waiting.popitem(last=False)", "self._waiting.popitem()"),
         test_account.test_the_request_that_asked_first_is_served_first,
     ),
+    "permits in hand serve without a word from the server": (
+        ("account", "self._in_hand and now < self._spare_until and", "self._in_hand and"),
+        test_account.test_what_is_in_hand_serves_nobody_after_those_two_turns,
+    ),
+    "the turn of a permit from the hand outlives that word": (
+        ("account", "min(self._turn_end(now), self._spare_until)", "self._turn_end(now) + 1"),
+        test_account.test_the_hand_serves_for_two_turns_since_the_server_said_that_there_is_some_to_spare,
+    ),
+    "the word of the server counts for ever": (
+        ("account", "self._spare_until = turn_end + self._owner.turn", "self._spare_until = 1e9"),
+        test_account.test_what_is_in_hand_serves_nobody_after_those_two_turns,
+    ),
+    "a new word of the server counts for nothing": (
+        ("account", "self._spare_until = turn_end", "self._spare_until = self._owner.turn"),
+        test_account.test_a_word_that_there_is_some_to_spare_lets_the_hand_serve_for_two_turns_more,
+    ),
     # Waiting
     "a node without a use for it stays in the queue": (
         (
@@ -541,7 +558,19 @@ MUTANTS: dict[str, tuple[Mutant, Callable[..., object]]] = {
 }
 
 
-SEEN_BY_THE_MACHINE = ()
+SEEN_BY_THE_MACHINE = (
+    "a surplus grant is kept",
+    "a term is not renewed at the deadline",
+    "what is held is not claimed in a new epoch",
+    "replies of an old term count",
+    "a grant counts each time it is heard",
+    "what was handed on is returned as well",
+    "a permit is never returned",
+    "asked may be below granted",
+    "who comes does not speak",
+    "no one is told to come again",
+)
+"""Those that the state machine of `test_delivery` finds by itself, within some hundred examples."""
 
 
 def plant(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
