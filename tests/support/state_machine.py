@@ -107,28 +107,34 @@ class Machine(RuleBasedStateMachine):
     def take(self, node: str, scope: str, limit: int, fate: Fate, n: int) -> None:
         self.say(node, scope, limit, fate, take=n)
 
-    @rule(node=nodes, scope=scopes, limit=limits, fate=fates, n=counts)
-    def give_back(self, node: str, scope: str, limit: int, fate: Fate, n: int) -> None:
+    @precondition(lambda self: self.with_any("held"))
+    @rule(data=st.data(), limit=limits, fate=fates, n=counts)
+    def give_back(self, data: Any, limit: int, fate: Fate, n: int) -> None:
+        node, scope = data.draw(st.sampled_from(self.with_any("held")))
         self.say(node, scope, limit, fate, back=n)
 
-    @rule(node=nodes, scope=scopes, limit=limits, fate=fates, n=counts)
-    def give_up(self, node: str, scope: str, limit: int, fate: Fate, n: int) -> None:
+    @precondition(lambda self: self.with_any("waiting"))
+    @rule(data=st.data(), limit=limits, fate=fates, n=counts)
+    def give_up(self, data: Any, limit: int, fate: Fate, n: int) -> None:
+        node, scope = data.draw(st.sampled_from(self.with_any("waiting")))
         self.say(node, scope, limit, fate, up=n)
 
-    @rule(node=nodes, scope=scopes, limit=limits, fate=fates, n=counts, more=counts, fewer=counts)
-    def exchange(
-        self, node: str, scope: str, limit: int, fate: Fate, n: int, more: int, fewer: int
-    ) -> None:
+    @precondition(lambda self: self.with_any("held"))
+    @rule(data=st.data(), limit=limits, fate=fates, n=counts, more=counts, fewer=counts)
+    def exchange(self, data: Any, limit: int, fate: Fate, n: int, more: int, fewer: int) -> None:
         """What it gives back, asks for and no longer wants is in one statement."""
+        node, scope = data.draw(st.sampled_from(self.with_any("held")))
         self.say(node, scope, limit, fate, back=n, take=more, up=fewer)
+
+    @precondition(lambda self: self.with_any("held"))
+    @rule(data=st.data(), limit=limits, fate=fates, n=counts)
+    def report_refusal(self, data: Any, limit: int, fate: Fate, n: int) -> None:
+        node, scope = data.draw(st.sampled_from(self.with_any("held")))
+        self.say(node, scope, limit, fate, back=n, feedback=REFUSAL)
 
     @rule(node=nodes, scope=scopes, limit=limits, fate=fates)
     def renew(self, node: str, scope: str, limit: int, fate: Fate) -> None:
         self.say(node, scope, limit, fate)
-
-    @rule(node=nodes, scope=scopes, limit=limits, fate=fates)
-    def report_refusal(self, node: str, scope: str, limit: int, fate: Fate) -> None:
-        self.say(node, scope, limit, fate, back=1, feedback=REFUSAL)
 
     @rule(
         node=nodes,
@@ -319,6 +325,16 @@ class Machine(RuleBasedStateMachine):
     def accounts_of(self, node: str) -> set[tuple[str, str, int]]:
         books = self.ground.callers[node].books
         return {(node, scope, book.term) for scope, book in books.items()}
+
+    def with_any(self, part: str) -> list[tuple[str, str]]:
+        """Nodes and scopes where there is any of this, as far as the node has heard."""
+        callers = self.ground.callers
+        return [
+            (node, scope)
+            for node in NODES
+            for scope in SCOPES
+            if scope in callers[node].books and getattr(callers[node].books[scope], part) > 0
+        ]
 
     def say(
         self,
