@@ -18,7 +18,7 @@ LIMIT = 4
 LEASE = 2.0  # seconds: the peers take whole ones
 TICK = 1  # decimals of a second: those who come and go see no finer
 MORE_IS_BETTER = "race: permits a second"
-# Has no goal: between nodes ours promises another order than that of asking (docs/guarantees.md).
+# Has no goal: a node's turn lets its own next request pass another node's (docs/guarantees.md).
 OUT_OF_ORDER = "race: out of order"
 NEVER = "never"
 

@@ -120,10 +120,11 @@ class Ours(Client):
 
 
 @asynccontextmanager
-async def _our_node(place: Place, clients: int) -> AsyncIterator[Sequence[Client]]:
+async def _our_node(place: Place, clients: int, **options: Any) -> AsyncIterator[Sequence[Client]]:
     """Clients of one node, as in any program that uses this project."""
-    async with FairSemaphore(f"unix://{place.path}", lease=place.lease) as semaphore:
+    async with FairSemaphore(f"unix://{place.path}", lease=place.lease, **options) as semaphore:
         yield [Ours(place, semaphore) for _ in range(clients)]
 
 
 OURS = Contender("ours", _our_node)
+WITHOUT_TURNS = Contender("ours, turn 0", partial(_our_node, turn=0.0))

@@ -96,6 +96,7 @@ class Account:
         self._available = 1  # until it is heard otherwise
         self._is_counted = False
         self._wants_feedback = False
+        self._spare_until = -math.inf  # so long there may be permits to spare: two turns at most
         self._has_handed_on = False  # since the last common turn
 
     def __repr__(self) -> str:
@@ -135,10 +136,11 @@ class Account:
         now = self._owner.now()
         if permit.limit != self.limit:
             self.limit = strictest(self.limit, permit.limit)
-        if self._in_hand and self._may_hand_on(now):
+        if self._in_hand and now < self._spare_until and self._may_hand_on(now):
             self._in_hand -= 1
             self._always_in_hand = min(self._always_in_hand, self._in_hand)
-            self._start(permit, self._turn_end(now), now, handed_on=True)
+            turn_end = min(self._turn_end(now), self._spare_until)
+            self._start(permit, turn_end, now, handed_on=True)
             return
         self._waiting[permit] = None
         if self.is_at_limit and self._asked > self._granted:
@@ -308,6 +310,7 @@ class Account:
             self._return_in_hand()
         else:
             turn_end = self._turn_end(now)
+            self._spare_until = turn_end + self._owner.turn
             for permit in self._held:
                 permit.turn_end = turn_end
         is_newest = statement.seq == self._seq and statement.asked == statement.returned

@@ -93,10 +93,11 @@ class LongWaits(Observer):
 
 def explanation(seen: Inspection, longest: float, here: int) -> str:
     """Why requests of a scope wait, in one line. `here` of them are this node's."""
+    waiting = max(seen.waiting, here)  # the server hears of a node's further requests a turn later
     return " ".join(
         (
             f"{seen.scope}: a request has waited {longest:.0f} s for a permit.",
-            f"On all nodes {seen.waiting} wait for one, on this node {here}.",
+            f"On all nodes {waiting} wait for one, on this node {here}.",
             _limit(seen),
             _holders(seen),
             *_reasons(seen),

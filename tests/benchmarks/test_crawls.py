@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.cases import adaptive, delay, overhead, refusal
+from benchmarks.cases import adaptive, delay, overhead, refusal, use
 from benchmarks.harness.in_hand import all_at_work, in_hand, mean, most
 from benchmarks.harness.report import Report
 from benchmarks.harness.site import Visit
@@ -42,6 +42,17 @@ def figures(report: Report) -> list[list[float]]:
     assert all(len(row) == len(report.columns) for row in report.rows)
     assert report.goals
     return [[float(str(cell)) for cell in row[1:]] for row in report.rows]
+
+
+@pytest.mark.slow
+def test_use_sees_what_share_of_the_limit_each_crawl_uses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(REPOSITORY)
+    ((*shares, _, at_once),) = figures(use.measure(quick=True))
+    assert len(shares) == 3
+    assert all(0 < share <= 1 for share in shares)
+    assert at_once == use.LIMIT
 
 
 @pytest.mark.slow

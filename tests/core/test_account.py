@@ -263,6 +263,45 @@ def test_what_no_request_has_used_in_a_whole_turn_is_returned_at_its_end() -> No
     assert node.ask().stage is Stage.WAITING
 
 
+def test_the_hand_serves_for_two_turns_since_the_server_said_that_there_is_some_to_spare() -> None:
+    """A node that is cut off hears neither of a pause nor of others that wait."""
+    node = LoneNode()
+    (permit,) = node.hold()
+    permit.release()
+    end = node.now + 2 * TURN_S
+    while node.now < end:
+        permit = node.ask()
+        assert permit.stage is Stage.HELD
+        assert permit.turn_end <= end
+        permit.release()
+        node.pass_time(TURN_S / 4)
+        node.account.end_turns()
+        node.say()  # without an answer
+    assert node.ask().stage is Stage.WAITING
+    node.account.end_turns()
+    assert node.say().returned == 1
+
+
+def test_what_is_in_hand_serves_nobody_after_those_two_turns() -> None:
+    """Its timers may be late."""
+    node = LoneNode()
+    (permit,) = node.hold()
+    permit.release()
+    node.pass_time(2 * TURN_S)
+    assert node.ask().stage is Stage.WAITING
+
+
+def test_a_word_that_there_is_some_to_spare_lets_the_hand_serve_for_two_turns_more() -> None:
+    node = LoneNode()
+    first, second = node.hold(2)
+    first.release()
+    node.pass_time(1.5 * TURN_S)
+    node.talk(granted=2)
+    node.pass_time(1.4 * TURN_S)
+    assert node.ask().stage is Stage.HELD
+    assert second.stage is Stage.HELD
+
+
 def test_the_turn_of_a_permit_from_the_hand_ends_with_the_common_one() -> None:
     node = LoneNode()
     (permit,) = node.hold()
@@ -295,6 +334,7 @@ def test_what_is_in_hand_is_returned_when_the_server_says_that_the_site_is_full(
     node.hear(statement, granted=2, **reply)  # type: ignore[arg-type]
     assert node.owner.at_once == [True]
     assert node.say().returned == 1
+    assert node.ask().stage is Stage.WAITING
 
 
 def test_at_the_end_of_a_turn_the_node_asks_whether_there_is_still_some_to_spare() -> None:
@@ -452,6 +492,8 @@ def test_a_grant_counts_once_however_often_it_is_said(times: int) -> None:
         node.hear(statement, granted=2)
         node.account.on_granted(statement.term, 1)
     assert stages(permits) == ["held", "held", "waiting"]
+    statement = node.say()
+    assert (statement.asked, statement.returned, statement.believed) == (3, 0, 2)
 
 
 def test_a_request_is_released_once() -> None:

@@ -41,7 +41,7 @@ class Numbering:
         """The member in its normal form; None if its counts are beyond the scenario's cap."""
         if self.rules.old_terms_are_not_heard:
             member = renumbered(
-                self.without_the_unheard(member), not self.rules.new_term_after_idling
+                self.without_the_unheard(member), not self.rules.new_term_after_an_empty_account
             )
         member = member._replace(
             stale=tuple(sorted(set(member.stale), key=repr)),
@@ -73,7 +73,7 @@ class Numbering:
     def may_matter(self, notification: Notification, node: Node) -> bool:
         if notification.term != node.term:
             return False
-        if not self.rules.granted_only_grows or not self.rules.new_term_after_idling:
+        if not self.rules.granted_only_grows or not self.rules.new_term_after_an_empty_account:
             return True
         return notification.granted > node.granted
 

@@ -128,7 +128,7 @@ class Protocol:
         rules = self.rules
         closing = node.closing + (node.running if self.scenario.closing_takes_time else 0)
         holds = node.granted > node.returned
-        if not rules.new_term_at_deadline_of_an_idle_account and not holds:
+        if not rules.new_term_at_deadline_of_an_empty_account and not holds:
             return node._replace(deadline=None)
         in_hand = 0 if rules.permits_in_hand_end_at_deadline else node.in_hand
         node = node._replace(running=0, closing=closing, deadline=None, unused=0)
@@ -230,7 +230,7 @@ class Protocol:
         if reply.status in ("lost", "old"):
             return self.end_term(node)
         node = self.hear_granted(node, reply.granted, call.age)
-        return self.drop_idle_account(node, call)
+        return self.drop_empty_account(node, call)
 
     def hear_granted(self, node: Node, granted: int, call_age: int) -> Node:
         """An answered statement: what is granted, and a deadline counted from its sending."""
@@ -245,25 +245,25 @@ class Protocol:
             granted = max(granted, node.granted)
         return use_permits(node._replace(granted=granted))
 
-    def drop_idle_account(self, node: Node, call: Call) -> Node:
-        """Nothing is held or asked, and the server has said that it knows: the account is over."""
-        idle = node.granted == node.returned and not node.waiting
-        if not idle or (call.asked, call.returned) != (node.granted, node.granted):
+    def drop_empty_account(self, node: Node, call: Call) -> Node:
+        """Nothing is held or asked, and the server knows: it has closed the account."""
+        nothing = node.granted == node.returned and not node.waiting
+        if not nothing or (call.asked, call.returned) != (node.granted, node.granted):
             return node
         if not self.rules.terms:
             return node
-        term = node.term + self.rules.new_term_after_idling
+        term = node.term + self.rules.new_term_after_an_empty_account
         return node._replace(term=term, seq=0, returned=0, granted=0, deadline=None, unused=0)
 
     def enter_epoch(self, node: Node, epoch: Epoch) -> Node:
-        """Go on in an epoch; a new one gets a new term, which carries the permits in use."""
+        """Go on in an epoch; a new one gets a new term, which claims the permits in use."""
         new = node.epoch != epoch
         node = node._replace(epoch=epoch, life=epoch.life)
         if not new or not self.rules.new_term_in_new_epoch or node.deadline is None:
             return node
         deadline = None
         if node.running:
-            keeps = self.rules.carried_permits_keep_their_deadline
+            keeps = self.rules.claimed_permits_keep_their_deadline
             deadline = node.deadline if keeps else self.scenario.deadline_ticks
         node = node._replace(term=node.term + 1, seq=0, returned=0, granted=node.running)
         return node._replace(deadline=deadline, unused=0)
@@ -358,7 +358,7 @@ class Protocol:
                 reply = Reply(statement.term, "ok", account.granted)
             else:  # an older statement finds an account whose lease is over
                 reply = Reply(statement.term, "lost" if status == "ok" else status)
-            open_accounts = tuple(None if is_idle(account) else account for account in granted)
+            open_accounts = tuple(None if is_empty(account) else account for account in granted)
             outcomes.append(Outcome(server, open_accounts, reply, told - {sender}))
         return outcomes
 
@@ -378,14 +378,16 @@ class Protocol:
             account = None
         if account is None or statement.term > account.term:
             return self.opened(statement, recovering=recovering)
-        if statement.seq < account.seq:
+        if statement.seq < account.seq and rules.older_statements_change_nothing:
             return account, "ok"
         granted = account.granted
         if statement.believed > granted and rules.known_claims_are_checked:
             if not recovering:
                 return None, "lost"
             granted = statement.believed
-        returned = max(statement.returned, account.returned)
+        returned = statement.returned
+        if rules.older_statements_change_nothing:
+            returned = max(returned, account.returned)
         if rules.returned_is_clamped:
             returned = min(returned, granted)
         return self.account_of(statement, returned, granted), "ok"
@@ -643,12 +645,15 @@ class Protocol:
         return 0 if node.frozen or is_over(node) else node.running + node.closing
 
     def wrong_with(self, member: Member) -> str | None:
-        """A mistake in the books of one node; None if there is none."""
+        """A mistake in what concerns one node; None if there is none."""
         node, account = member.node, member.account
         if node.granted - node.returned < node.running:
             return "a transfer without a permit"
         if account and account.granted < account.returned:
             return "more returned than granted"
+        message = member.call and member.call.message
+        if isinstance(message, Reply) and message.status == "old" and message.term == node.term:
+            return "a present term is called old"
         return None
 
 
@@ -686,7 +691,7 @@ def needs_the_epoch(node: Node) -> bool:
     return node.epoch is None or node.epoch.life != node.life
 
 
-def is_idle(account: Account | None) -> bool:
+def is_empty(account: Account | None) -> bool:
     """Nothing is held and nothing is asked."""
     return account is None or (
         account.granted == account.returned and account.asked <= account.granted

@@ -1,5 +1,7 @@
 """The order in which a request takes its scopes: can two requests wait for each other?
 
+Requests take one scope as yet; this is the order for those that will take several.
+
 Two requests on two nodes want the same two scopes, of one permit each. On one node it is a setting
 that names the scope `domain:example`, on the other the request's own meta.
 """

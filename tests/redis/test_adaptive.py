@@ -156,11 +156,11 @@ async def test_it_does_not_grow_where_a_delay_keeps_it_from_being_used(
     a = await Caller.join(server, "a")
     spaced = Limit(LIMIT_MAX, delay=60, adaptive=True)
     await a.take("s", 200, limit=spaced)
-    for _ in range(200):
-        outside.start_is_due()
-        await a.renew("s", limit=spaced)
+    for _ in range(199):
         assert a.held("s") == 1
         reply = await answer(a, Feedback(LATENCY_S), limit=spaced)
+        outside.start_is_due()
+        await a.renew("s", limit=spaced)
     assert reply.limit <= 2
 
 

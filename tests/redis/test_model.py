@@ -12,7 +12,7 @@ from tests.support.servers import RedisServer
 from tests.support.state_machine import Playground, machine_on
 
 EXAMPLES = settings(
-    max_examples=60,
+    max_examples=100,
     stateful_step_count=40,
     deadline=None,
     derandomize=True,  # the same steps each time; `hypothesis` prints those that fail

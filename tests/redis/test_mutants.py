@@ -256,7 +256,11 @@ SEEN_BY_A_TEST: dict[str, tuple[Mutant, Callable[..., None]]] = {
         test_leases.test_a_grant_does_not_lengthen_the_lease,
     ),
     "renewing does not": (
-        ("sync", "own.lease_end = NOW + LEASE", "own.lease_end = math.max(own.lease_end, 2)"),
+        (
+            "sync",
+            "own.lease_end = NOW + LEASE",
+            "if own.lease_end == 0 then own.lease_end = NOW + LEASE end",
+        ),
         test_scripts.test_renewing_lengthens_the_lease,
     ),
     "a late statement renews": (
@@ -312,8 +316,8 @@ SEEN_BY_A_TEST: dict[str, tuple[Mutant, Callable[..., None]]] = {
     "no delay": (
         (
             "shared/promote",
-            "if force.delay == 0 and force.interval == 0 then return free end",
-            "do return free end",
+            "  local is_paced = force.delay > 0 or force.interval > 0\n",
+            "  do return free end local is_paced = false\n",
         ),
         test_spacing.test_with_a_delay_one_starts_at_a_time,
     ),
@@ -373,6 +377,22 @@ SEEN_BY_A_TEST: dict[str, tuple[Mutant, Callable[..., None]]] = {
     "a first rate has no burst": (
         ("sync", "scope.burst = scope.interval == 0 and said.burst or", "scope.burst ="),
         test_spacing.test_the_first_rate_brings_its_own_burst,
+    ),
+    "who asks for no delay does not wait for the last one": (
+        ("shared/promote", "if not is_paced and NOW >= scope.next_start and", "if not is_paced or"),
+        test_rules.test_a_delay_that_no_operator_changed_is_kept_for_who_does_not_know_it,
+    ),
+    "a backoff ends when its scope wakes": (
+        ("shared/scope", "math.max(NOW, start + learned.backoff_end), true", "0, true"),
+        test_refusals.test_a_pause_outlives_the_idle_scope,
+    ),
+    "a backoff is forgotten when its scope wakes": (
+        ("shared/scope", "start + learned.backoff_end), true", "start + learned.backoff_end), nil"),
+        test_refusals.test_a_pause_outlives_the_idle_scope,
+    ),
+    "feedback that makes no sense counts": (
+        ("shared/feedback", "report[part] < math.huge", "true"),
+        test_scripts.test_feedback_that_makes_no_sense_changes_nothing,
     ),
     "an idle scope forgets its delay": (
         ("shared/scope", "  if kept == 0 then return end\n", "  do return end\n"),

@@ -428,18 +428,23 @@ async def test_a_statement_with_too_few_numbers_is_refused_and_harms_nobody(
 
 
 @in_asyncio
-async def test_feedback_that_makes_no_sense_changes_nothing(server: RedisServer) -> None:
+async def test_feedback_that_makes_no_sense_changes_nothing(
+    server: RedisServer, outside: Outside
+) -> None:
+    """But what its statement gives back is free."""
     a = await Caller.join(server, "a")
-    await a.take("s", 2, limit=2)
-    said = numbers_of(a.statement("s", 2, returned=1))
-    for feedback in (b"x", b"1 2 3", b"nan nan nan nan nan nan nan nan nan", b"9" * 5000):
-        packed = protocol.STATEMENT_NUMBERS.pack(*said) + feedback
+    feedback = (b"x", b"1 2 3", b"nan " * 9, b"inf " * 9, b"-1 " * 9, b"9" * 5000, b" ")
+    await a.take("s", len(feedback) + 1, limit=99)
+    for returned, text in enumerate(feedback, 1):
+        said = numbers_of(a.statement("s", 99, returned=returned))
+        packed = protocol.STATEMENT_NUMBERS.pack(*said) + text
         keys = (KEYS.epoch, KEYS.rules, *KEYS.of("s"))
         head = protocol.pack_head(600.0, 0.5)
         call = ("sync", len(keys), *keys, head, "a", a.recovery.epoch, packed)
         await evaluate(a.connection, [call])
+        assert outside.look("s")[0].learned == {}
         assert (await a.inspect("s")).backoff_left == 0
-    assert (await a.give_back("s", 1, limit=2)).status == "ok"
+    assert outside.held() == {"a": 1}
 
 
 @in_asyncio

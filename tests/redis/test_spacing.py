@@ -95,7 +95,9 @@ async def test_the_first_in_the_queue_is_told_once_over_its_channel_when_to_come
     for _ in range(3):
         await b.give_up("s", 1, limit=SLOW)
         await b.take("s", 1, limit=SLOW)
-    ((node, text),) = outside.told()
+    told = outside.told()
+    assert len(told) == 1
+    node, text = told[0]
     message = Notification.read(text.encode())
     assert message is not None
     assert (node, message.kind, message.scope) == ("a", "retry", "s")

@@ -109,14 +109,17 @@ class Terminal:
         os.write(self._ours, keys)
 
     async def ends_with(self, keys: bytes) -> int:
-        """Press them until it ends: Python's `input` does not hear of a Ctrl-C that comes between
-        its prompt and its reading, before the next key.
+        """Press them until it hears: Python's `input` does not hear of a Ctrl-C that comes between
+        its prompt and its reading, before the next key. One more, while it ends, would kill it.
         """
         ended = asyncio.ensure_future(self.ended())
-        while not ended.done():
+        has_heard = False
+        while not (ended.done() or has_heard):
+            before = len(self._drawn)
             self.press(keys)
             await asyncio.wait([ended], timeout=1)
-        return ended.result()
+            has_heard = len(self._drawn) > before + len("^C\r\n")  # more than the terminal's echo
+        return await ended
 
     @property
     def drawn(self) -> str:

@@ -233,6 +233,10 @@ def test_a_full_site_names_its_holders_and_the_oldest() -> None:
     )
 
 
+def test_requests_of_which_the_server_has_not_heard_yet_are_counted() -> None:
+    assert "On all nodes 15 wait for one, on this node 15." in explanation(FULL, 61.3, 15)
+
+
 def test_of_many_nodes_those_that_hold_most_are_named() -> None:
     crowd = replace(FULL, limit=20, members=tuple(holder(f"n{n}", 2, n) for n in range(9)))
     line = explanation(crowd, 61.3, 8)

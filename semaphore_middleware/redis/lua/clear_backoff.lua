@@ -1,5 +1,5 @@
 -- Clears a site's backoff, and nothing else of what its answers have taught.
--- KEYS: scope. Reply: nothing.
+-- KEYS: scope. ARGV: none. Reply: nothing.
 
 local text = redis.call('HGET', KEYS[1], 'learned')
 if text then

@@ -115,9 +115,9 @@ local function hear_feedback(scope, text)
 
   local report, values = {}, string.gmatch(text, '%S+')
   for _, part in ipairs(FEEDBACK) do
-    report[part] = tonumber(values())
+    report[part] = tonumber(values() or '')
+    if not report[part] or not (report[part] >= 0 and report[part] < math.huge) then return end
   end
-  if not report.longest then return end -- it makes no sense
   if scope.force.adaptive and learned.working == 0 then set_learned('working', 1) end
   if report.good > 0 then
     recover(report)

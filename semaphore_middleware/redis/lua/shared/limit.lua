@@ -1,4 +1,5 @@
--- Shared by `sync`, `evict` and `inspect`: the limit in force at a scope.
+-- Shared by `sync`, `evict` and `inspect`: the limit in force at a scope. It is the strictest that nodes
+-- ask for, unless an operator has set something else.
 
 -- What operators have set overrides what nodes ask for. KEYS[2]: rules, a hash: name -> JSON object of the
 -- parts that are set. A name is a scope, or "*." and a host for each host below it; each part is that of

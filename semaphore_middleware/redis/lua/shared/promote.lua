@@ -73,9 +73,9 @@ end
 -- Returns how many may start now; or 0, and how long until one may.
 local function starts_at_pace(scope)
   local function starts_at(arrival, interval, burst)
-    if interval == 0 then return math.huge, 0 end
     local earliest = arrival - (burst - 1) * interval
-    if NOW < earliest then return 0, earliest - NOW end
+    if NOW < earliest then return 0, earliest - NOW end -- also if nobody asks for that pace any more
+    if interval == 0 then return math.huge, 0 end
     return math.min(burst, math.floor((NOW - earliest) / interval) + 1), 0
   end
   local force = scope.force
@@ -98,7 +98,8 @@ local function grantable(scope)
   if free <= 0 or force.paused then return 0 end
   local earliest = learned and math.max(FROM, learned.backoff_end) or FROM
   if NOW < earliest then return 0, earliest - NOW end
-  if force.delay == 0 and force.interval == 0 then return free end
+  local is_paced = force.delay > 0 or force.interval > 0
+  if not is_paced and NOW >= scope.next_start and NOW >= scope.next_at_rate then return free end
   local starts, wait = starts_at_pace(scope)
   if starts == 0 then return 0, wait end
   return math.min(free, starts)

@@ -18,7 +18,9 @@ local function wake(scope)
   scope.next_start = math.max(NOW, start + scope.next_start)
   scope.next_at_rate = math.max(NOW, start + scope.next_at_rate)
   local learned = scope.learned
-  if learned then learned.backoff_end = math.max(NOW, start + learned.backoff_end) end
+  if learned then
+    learned.backoff_end, scope.has_learned = math.max(NOW, start + learned.backoff_end), true
+  end
   scope.concurrency, scope.idle_since = 0, 0
 end
 
