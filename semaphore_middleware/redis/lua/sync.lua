@@ -146,8 +146,8 @@ for i = 3, #KEYS, 2 do
     if own and own.returned == own.granted and own.asked <= own.granted then
       close_account(scope, NODE, own)
     end
-    write_scope(scope)
     replies[(i - 1) / 2] = pack_reply(scope, status, own)
+    write_scope(scope)
   else
     replies[(i - 1) / 2] = struct.pack('>ddddddddd', 3, 0, 0, 0, 0, 0, 0, -1, -1)
   end
