@@ -11,7 +11,7 @@ from tests.support.crawls import ADD_ON, asyncio_test, scrapy, until
 from tests.support.servers import RedisServer
 from tests.support.site import Site
 
-HOST, LIMIT, PAGES = "127.0.0.1", 2, 150
+HOST, LIMIT, PAGES = "127.0.0.1", 2, 300  # so many that single turns do not decide
 
 
 def requests(site: Site, who: str) -> list[Request]:
@@ -49,7 +49,7 @@ async def test_two_processes_share_a_full_site(
         assert (crawl.stat("semaphore/handed_on") > 0) == (turn > 0)
     who = [path[-1] for path in site.arrivals]
     while_both_crawl = who[: min(_last(who, "a"), _last(who, "b"))]
-    assert 0.35 < while_both_crawl.count("a") / len(while_both_crawl) < 0.65
+    assert 0.3 < while_both_crawl.count("a") / len(while_both_crawl) < 0.7
 
 
 def _last(who: list[str], one: str) -> int:
