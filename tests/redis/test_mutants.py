@@ -169,7 +169,6 @@ SEEN_BY_THE_MODEL: dict[str, Mutant] = {
         "elseif first then",
     ),
     "never told when": ("shared/promote", "    tell_when(scope, wait)\n", ""),
-    "told once and for all": ("shared/promote", "    scope.told = ''\n", ""),
     "everyone is told": ("shared/promote", "  if first == NODE then\n", "  if true then\n"),
     # Leases, and what is written down
     "the dead keep what they held": (
@@ -246,6 +245,10 @@ SEEN_BY_THE_MODEL: dict[str, Mutant] = {
 }
 
 SEEN_BY_A_TEST: dict[str, tuple[Mutant, Callable[..., None]]] = {
+    "told once and for all": (
+        ("shared/promote", "    scope.told = ''\n", ""),
+        test_spacing.test_who_came_back_in_vain_is_told_again_when_time_is_in_its_way,
+    ),
     # Leases and clocks
     "a grant lengthens the lease": (
         (
