@@ -247,7 +247,11 @@ SEEN_BY_THE_MODEL: dict[str, Mutant] = {
 SEEN_BY_A_TEST: dict[str, tuple[Mutant, Callable[..., None]]] = {
     "told once and for all": (
         ("shared/promote", "    scope.told = ''\n", ""),
-        test_spacing.test_who_came_back_in_vain_is_told_again_when_time_is_in_its_way,
+        lambda server, outside: (
+            test_spacing.test_who_came_back_in_vain_is_told_again_when_time_is_in_its_way(
+                server, outside, action="pause"
+            )
+        ),
     ),
     # Leases and clocks
     "a grant lengthens the lease": (
