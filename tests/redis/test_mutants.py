@@ -533,7 +533,7 @@ def test_the_model_convicts(
         with pytest.raises(AssertionError):
             run_state_machine_as_test(
                 machine_on(ground),
-                settings=settings(EXAMPLES, phases=[Phase.generate], max_examples=400),
+                settings=settings(EXAMPLES, phases=[Phase.generate], max_examples=1200),
             )
     finally:
         ground.close()
