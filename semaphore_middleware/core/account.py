@@ -32,6 +32,11 @@ logger = logging.getLogger(__name__)
 REFUSED_RETRY_S = 1.0  # after a statement that the server could make no sense of
 
 
+def common_turn_end(now: float, turn: float) -> float:
+    """When the common turn of all accounts ends: at multiples of a turn's length."""
+    return (now // turn + 1) * turn
+
+
 class Owner(Protocol):
     """The part of the session that its accounts use. All times are of the loop's clock."""
 
@@ -84,6 +89,7 @@ class Account:
         self._granted = 0
         self._returned = 0
         self._started = 0
+        self._unused = 0
         self.deadline = math.inf
         """When the lease may be over; infinite while nothing was said under this term."""
         # To be said, and said but not answered:
@@ -128,6 +134,12 @@ class Account:
     def is_at_limit(self) -> bool:
         """True if the site had no permit to spare, as last heard."""
         return self._available <= 0
+
+    @property
+    def starts_count(self) -> bool:
+        """True if each start counts or is reported, so that no permit is handed on."""
+        limit = self.limit
+        return self._is_counted or bool(limit.delay or limit.rate or limit.adaptive)
 
     # Requests -----------------------------------------------------------------------------------
 
@@ -180,6 +192,15 @@ class Account:
             self.stop_turns()
         self._owner.speak(self, refused or self.is_at_limit or bool(self._waiting))
 
+    def note_unused(self, permit: Permit) -> None:
+        """A permit is about to be released before its request has begun. The server can take the
+        start back if it has granted nothing since.
+        """
+        permit.turn_end = 0.0
+        self._started = max(0, self._started - 1)
+        if permit.grant_number == self._granted:
+            self._unused += 1
+
     def _wants_fewer(self) -> None:
         """Fewer requests wait. If none does, a full site must not grant any more."""
         if self._waiting:
@@ -199,9 +220,7 @@ class Account:
 
     def _may_hand_on(self, now: float) -> bool:
         """Whether a permit may go from request to request: not where each start counts."""
-        limit = self.limit
-        is_free = not (self._is_counted or limit.delay or limit.rate or limit.adaptive)
-        return is_free and not self._is_draining and now < self.deadline
+        return not (self.starts_count or self._is_draining) and now < self.deadline
 
     def _next_waiting(self) -> Permit:
         permit, _ = self._waiting.popitem(last=False)
@@ -214,7 +233,7 @@ class Account:
             self._has_handed_on = True
             self._owner.speak_at_turns_end(self)
         permit.turn_end = turn_end
-        permit.grant(now)
+        permit.grant(now, self._granted)
         self._owner.emit(PermitGranted(permit, self.limit_in_force, handed_on))
 
     def _keep(self, permits: int) -> None:
@@ -278,6 +297,7 @@ class Account:
             self._returned,
             self._granted,
             self._started,
+            self._unused,
             now - oldest.granted_at if oldest else 0.0,
             now - longest.asked_at if longest else 0.0,
             FeedbackSummary.of(feedback) if feedback else None,
@@ -327,8 +347,8 @@ class Account:
             self._owner.emit(StatementRefused())
             logger.error("The server could make no sense of %s (a bug).", reply.statement)
             self._owner.retry(self, REFUSED_RETRY_S)
-        elif self._waiting and not self._ending:
-            self._owner.speak(self, True)
+        else:
+            self._ask_anew()
 
     def _note(self, reply: Reply) -> None:
         self._available = reply.available
@@ -394,7 +414,7 @@ class Account:
         turn = self._owner.turn
         if turn == 0:
             return 0.0
-        return now + turn if self.is_at_limit else (now // turn + 1) * turn
+        return now + turn if self.is_at_limit else common_turn_end(now, turn)
 
     # Terms --------------------------------------------------------------------------------------
 
@@ -402,8 +422,12 @@ class Account:
         """At the deadline all permits are lost."""
         if now >= self.deadline:
             self.lose_all()
-            if self._waiting and not self._ending:
-                self._owner.speak(self, True)
+            self._ask_anew()
+
+    def _ask_anew(self) -> None:
+        """Ask under the new term, once all transfers of the old one have ended."""
+        if self._waiting and not self._ending:
+            self._owner.speak(self, True)
 
     def lose_all(self, above: int = 0) -> None:
         """The lease is over, or may be: end what runs under it, and go on under a new term."""
@@ -422,7 +446,7 @@ class Account:
     def _begin_term(self, above: int = 0) -> None:
         """Nothing of the old term counts in the new one."""
         self._term = self._owner.new_term(above)
-        self._seq = self._asked = self._granted = self._returned = self._started = 0
+        self._seq = self._asked = self._granted = self._returned = self._started = self._unused = 0
         self._in_hand = self._always_in_hand = 0
         self._feedback.clear()
         self._unanswered.clear()

@@ -21,6 +21,7 @@ from semaphore_middleware.redis.connection import Connection
 from semaphore_middleware.redis.keys import Keys, check_prefix
 from semaphore_middleware.redis.location import URL_NAMES, Server, url_from_environment
 from semaphore_middleware.redis.protocol import (
+    batches,
     pack_head,
     pack_parts,
     read_inspection,
@@ -225,8 +226,7 @@ class Admin:
 
     async def _inspect(self, connection: Connection, scopes: Sequence[str]) -> list[Inspection]:
         seen: list[Inspection] = []
-        for start in range(0, len(scopes), SCOPES_PER_CALL):
-            some = scopes[start : start + SCOPES_PER_CALL]
+        for some in batches(scopes, SCOPES_PER_CALL):
             (replies,) = await evaluate(connection, [self._pack("inspect", some)])
             seen += [read_inspection(*pair) for pair in zip(some, replies, strict=True)]
         return seen
@@ -283,9 +283,8 @@ class Admin:
     async def _evict(self, connection: Connection, node: str) -> tuple[int, int]:
         """Close the node's accounts."""
         held = waiting = 0
-        scopes = sorted(await self._scopes(connection))
-        for start in range(0, len(scopes), SCOPES_PER_CALL):
-            call = self._pack("evict", scopes[start : start + SCOPES_PER_CALL], encoded(node))
+        for some in batches(sorted(await self._scopes(connection)), SCOPES_PER_CALL):
+            call = self._pack("evict", some, encoded(node))
             ((of_call, waiting_of_call),) = await evaluate(connection, [call])
             held, waiting = held + of_call, waiting + waiting_of_call
         return held, waiting

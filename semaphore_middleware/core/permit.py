@@ -36,7 +36,8 @@ class Permit:
     is cancelled, 0.65 of the lease after the last successful call: before the server can give the
     permit to another. Its methods do not wait, and send nothing by themselves.
 
-    For users: `scope`, `limit`, `owner`, `wait`, `waited` and the methods up to `until_lost`. All
+    For users: `scope`, `limit`, `owner`, `wait`, `waited`, `starts_count` and the methods up to
+    `until_lost`. All
     times are in seconds.
     """
 
@@ -47,6 +48,7 @@ class Permit:
         "_when_lost",
         "asked_at",
         "error",
+        "grant_number",
         "limit",
         "outcome",
         "owner",
@@ -81,6 +83,8 @@ class Permit:
         self._account = account
         self.turn_end = 0.0
         """On the loop's clock: until then it may serve the node's next request after this one."""
+        self.grant_number = 0
+        """How many permits the account had been granted when it got this one."""
         self._when_lost: Callable[[], object] | None = None
         self.error: PermitLostError | None = None
         """The reason of the loss."""
@@ -108,6 +112,13 @@ class Permit:
         return self.asked_at + self.wait
 
     @property
+    def starts_count(self) -> bool:
+        """True if requests of the scope may not begin when they like, but at the grant: their
+        starts are spaced by a delay or a rate, or their latency is measured.
+        """
+        return self._account.starts_count
+
+    @property
     def ends_with_loss(self) -> bool:
         """True while something runs in `until_lost()`."""
         return self._when_lost is not None
@@ -118,6 +129,14 @@ class Permit:
             self._account.release(self)
             self.stage = Stage.RELEASED
             self._granted.cancel()
+
+    def return_unused(self) -> None:
+        """Give it back before a request has begun under it: the start that it was may be another
+        request's. Call it in place of `release`.
+        """
+        if self.stage is Stage.HELD:
+            self._account.note_unused(self)
+        self.release()
 
     def answered(self, latency: float) -> None:
         """Report a usual response of the site, after `latency` seconds. Call it before `release`.
@@ -154,9 +173,10 @@ class Permit:
         """Wait for the grant. Raises `ClosedError` if there will be none."""
         await self._granted
 
-    def grant(self, now: float) -> None:
+    def grant(self, now: float, number: int) -> None:
         """Mark it as held since `now`, on the loop's clock, and wake its request."""
         self.stage = Stage.HELD
+        self.grant_number = number
         self.wait = now - self.asked_at
         if not self._granted.done():
             self._granted.set_result(None)

@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 
-from semaphore_middleware.core.account import Account
+from semaphore_middleware.core.account import Account, common_turn_end
 from semaphore_middleware.core.observer import (
     Event,
     ProcessStalled,
@@ -187,7 +187,7 @@ class Session:
             return
         self._to_end_turns[account] = None
         if self._turns_timer is None:
-            end = (self.now() // self.turn + 1) * self.turn
+            end = common_turn_end(self.now(), self.turn)
             self._turns_timer = self._loop.call_at(end, self._end_turns)
 
     def _end_turns(self) -> None:

@@ -1,7 +1,7 @@
 """Times within a lease, as shares of its length."""
 
 # RENEWAL: a node renews its leases so often.
-# STEP: a bucket's clock follows the server's wall clock by at most this much in one call.
+# STEP: the epoch's clock follows the server's wall clock by at most this much in one call.
 # GRACE: a node ends what it could not renew, so long after the last renewal that went well.
 # TURN: a node keeps a permit for one request after another, for so long at most.
 #

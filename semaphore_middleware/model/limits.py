@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 from semaphore_middleware.errors import SettingsError
@@ -144,6 +144,7 @@ class Limit:
         return self.delay * (1 - self.jitter)
 
 
+@lru_cache(maxsize=1024)
 def strictest(a: Limit, b: Limit) -> Limit:
     """The limit under which both hold.
 

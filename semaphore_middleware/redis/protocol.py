@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from struct import Struct
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar
 
 from semaphore_middleware.model.feedback import Backoff, FeedbackSummary
 from semaphore_middleware.model.inspection import Inspection, Member
@@ -21,13 +21,13 @@ from semaphore_middleware.model.rules import LIMITLESS, PARTS, Rule
 
 VERSION = "2"
 """Of the protocol: nodes that speak different ones do not share a server."""
-STATEMENTS_PER_CALL = 100  # so that no call keeps the server from others for long
 
+T = TypeVar("T")
 Status = Literal["ok", "lost", "old", "refused"]
 STATUSES: tuple[Status, ...] = ("ok", "lost", "old", "refused")
 # Numbers travel as doubles: packing costs less than text does, on both sides. See `sync.lua`.
-HEAD_NUMBERS = Struct(">4d")
-STATEMENT_NUMBERS = Struct(">14d")
+HEAD_NUMBERS = Struct(">5d")
+STATEMENT_NUMBERS = Struct(">15d")
 REPLY_NUMBERS = Struct(">9d")
 
 
@@ -43,8 +43,8 @@ def milliseconds(seconds: float) -> int:
 class Statement:
     """All that a node has to say of its account with a scope. Times are in seconds.
 
-    `asked`, `returned`, `believed` and `started` count from the account's opening, so a statement
-    may be heard twice, late, or not at all.
+    `asked`, `returned`, `believed`, `started` and `unused` count from the account's opening, so a
+    statement may be heard twice, late, or not at all.
     """
 
     scope: str
@@ -61,6 +61,8 @@ class Statement:
     """Permits granted, as far as the node has heard."""
     started: int
     """Requests that got a permit."""
+    unused: int
+    """Permits given back before any request had begun under them."""
     held_age: float
     """For how long its oldest request has held a permit."""
     wait_age: float
@@ -149,16 +151,23 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def batches(statements: Sequence[Statement]) -> Iterator[Sequence[Statement]]:
-    """Cut the statements into calls, none too long, in the same order."""
-    for start in range(0, len(statements), STATEMENTS_PER_CALL):
-        yield statements[start : start + STATEMENTS_PER_CALL]
+def batches(items: Sequence[T], most: int) -> Iterator[Sequence[T]]:
+    """Cut what is for the server into calls of at most `most`, in the same order, so that none
+    keeps it from others for long.
+    """
+    for start in range(0, len(items), most):
+        yield items[start : start + most]
 
 
-def pack_head(lease: float, random_number: float = 0.0, evicted: int | None = None) -> bytes:
-    """What each call begins with (see `clock.lua`)."""
+def pack_head(
+    lease: float,
+    random_number: float = 0.0,
+    evicted: int | None = None,
+    silent: float = math.inf,
+) -> bytes:
+    """What each call begins with (see `clock.lua`). Times are in seconds."""
     kept = -1 if evicted is None else evicted
-    return HEAD_NUMBERS.pack(1000 * lease, 1000 * STEP * lease, random_number, kept)
+    return HEAD_NUMBERS.pack(1000 * lease, 1000 * STEP * lease, random_number, kept, 1000 * silent)
 
 
 def pack_statement(statement: Statement, backoff: Backoff) -> bytes:
@@ -170,6 +179,7 @@ def pack_statement(statement: Statement, backoff: Backoff) -> bytes:
         statement.returned,
         statement.believed,
         statement.started,
+        statement.unused,
         int(1000 * statement.held_age),
         int(1000 * statement.wait_age),
         *pack_limit(statement.limit),

@@ -7,6 +7,7 @@ that of another life, may have lost what it knew: nothing that it says of its ag
 from __future__ import annotations
 
 import logging
+import math
 import secrets
 from collections.abc import Callable
 
@@ -52,7 +53,9 @@ class Recovery:
         # are from another one.
         wait = 0.0 if state.started_empty and not self.epoch else self._wait
         epoch_id = f"{VERSION}-{secrets.token_hex(8)}"
-        arguments = (pack_head(self._lease), state.life, epoch_id, VERSION, milliseconds(wait))
+        # A node that comes back vouches for no quiet time: see `clock.lua`.
+        head = pack_head(self._lease, silent=0.0 if self.epoch else math.inf)
+        arguments = (head, state.life, epoch_id, VERSION, milliseconds(wait))
         keys = (self._keys.epoch, self._keys.rules)
         (reply,) = await evaluate(connection, [("begin_epoch", len(keys), *keys, *arguments)])
         epoch, version, left = reply

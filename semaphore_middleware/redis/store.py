@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import random
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,6 +21,8 @@ from semaphore_middleware.redis.protocol import (
 )
 from semaphore_middleware.redis.recovery import Recovery
 from semaphore_middleware.redis.scripts import evaluate
+
+STATEMENTS_PER_CALL = 100
 
 
 class Store:
@@ -37,6 +41,7 @@ class Store:
         self._lease = lease
         self._recovery = recovery
         self._backoff = backoff
+        self._heard_at = -math.inf  # when the last call was sent that was answered
         self.channels = (keys.channel(node), keys.changes)
         """The channel on which this node is notified of what other nodes' calls have caused, and
         the one on which all nodes are notified of changed rules.
@@ -67,8 +72,11 @@ class Store:
 
         Raises `ServerUnreachableError`; every statement can then be sent again without harm.
         """
-        calls = list(batches(statements))
-        results = await evaluate(connection, [self._pack(connection, call) for call in calls])
+        calls = list(batches(statements, STATEMENTS_PER_CALL))
+        sent = time.monotonic()
+        packed = [self._pack(connection, call, sent - self._heard_at) for call in calls]
+        results = await evaluate(connection, packed)
+        self._heard_at = sent
         if any(result == [b"epoch"] for result in results):
             return None
         return [
@@ -77,9 +85,11 @@ class Store:
             for statement, reply in zip(call, result, strict=True)
         ]
 
-    def _pack(self, connection: Connection, call: Sequence[Statement]) -> tuple[Any, ...]:
+    def _pack(
+        self, connection: Connection, call: Sequence[Statement], silent: float
+    ) -> tuple[Any, ...]:
         keys: list[bytes] = [self._keys.epoch, self._keys.rules]
-        head = pack_head(self._lease, random.random(), connection.state.evicted)
+        head = pack_head(self._lease, random.random(), connection.state.evicted, silent)
         arguments = [head, self._node, self._recovery.epoch]
         for statement in call:
             keys += self._keys.of(statement.scope)

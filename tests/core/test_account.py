@@ -506,6 +506,56 @@ def test_a_request_is_released_once() -> None:
     assert second.stage is Stage.HELD
 
 
+def test_a_permit_that_no_request_has_begun_under_is_returned_as_unused() -> None:
+    node = LoneNode(Limit(9, delay=1.0))
+    first, second = node.hold(2, is_counted=True)
+    first.return_unused()
+    statement = node.say()
+    assert (statement.returned, statement.unused, statement.started) == (1, 1, 1)
+    second.release()
+    statement = node.say()
+    assert (statement.returned, statement.unused, statement.started) == (2, 1, 1)
+
+
+def test_a_permit_is_unused_only_while_it_is_of_the_latest_grant() -> None:
+    node = LoneNode(Limit(9, delay=1.0))
+    (first,) = node.hold(1, is_counted=True)
+    node.hold(1, is_counted=True)
+    first.return_unused()
+    assert (node.say().returned, node.say().unused) == (1, 0)
+
+
+def test_what_is_returned_unused_serves_no_request_of_the_same_node() -> None:
+    node = LoneNode()
+    (permit,) = node.hold(1)
+    waits = node.ask()
+    permit.return_unused()
+    assert waits.stage is Stage.WAITING
+    assert node.say().returned == 1
+
+
+def test_in_a_new_term_nothing_is_unused_yet() -> None:
+    node = LoneNode(Limit(9, delay=1.0))
+    first, second = node.hold(2, is_counted=True)
+    first.return_unused()
+    node.account.on_new_epoch()
+    assert (node.say().unused, node.say().started) == (0, 0)
+    second.return_unused()
+    assert node.say().started == 0
+
+
+@pytest.mark.parametrize(
+    "limit", [Limit(9, delay=1.0), Limit(9, rate="1/s"), Limit(9, adaptive=True)]
+)
+def test_starts_count_under_a_delay_a_rate_or_an_adaptive_limit(limit: Limit) -> None:
+    assert LoneNode(limit).hold()[0].starts_count
+
+
+@pytest.mark.parametrize("is_counted", [True, False])
+def test_starts_count_where_the_server_says_so(is_counted: bool) -> None:
+    assert LoneNode().hold(is_counted=is_counted)[0].starts_count is is_counted
+
+
 # The lease --------------------------------------------------------------------------------------
 
 

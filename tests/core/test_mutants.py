@@ -27,6 +27,34 @@ from tests.support.servers import RedisServer
 Mutant = tuple[str, str, str]  # which module, what it says, what it says instead
 
 MUTANTS: dict[str, tuple[Mutant, Callable[..., object]]] = {
+    # Permits that no request has begun under
+    "unused permits are said to be used": (
+        ("account", "            self._unused += 1\n", "            pass\n"),
+        test_account.test_a_permit_that_no_request_has_begun_under_is_returned_as_unused,
+    ),
+    "unused permits count as starts": (
+        ("account", "        self._started = max(0, self._started - 1)\n", ""),
+        test_account.test_a_permit_that_no_request_has_begun_under_is_returned_as_unused,
+    ),
+    "permits of earlier grants are unused": (
+        ("account", "        if permit.grant_number == self._granted:\n", "        if True:\n"),
+        test_account.test_a_permit_is_unused_only_while_it_is_of_the_latest_grant,
+    ),
+    "unused permits are handed on": (
+        (
+            "account",
+            "        permit.turn_end = 0.0\n        self._started",
+            "        self._started",
+        ),
+        test_account.test_what_is_returned_unused_serves_no_request_of_the_same_node,
+    ),
+    "a delay's starts do not count": (
+        ("account", "bool(limit.delay or limit.rate", "bool(limit.rate"),
+        partial(
+            test_account.test_starts_count_under_a_delay_a_rate_or_an_adaptive_limit,
+            limit=Limit(9, delay=1.0),
+        ),
+    ),
     # Counts and terms
     "a surplus grant is kept": (
         ("account", "        self._returned += new\n", ""),
@@ -305,13 +333,13 @@ MUTANTS: dict[str, tuple[Mutant, Callable[..., object]]] = {
     "the end of turns is not the common one": (
         (
             "session",
-            "end = (self.now() // self.turn + 1) * self.turn",
+            "end = common_turn_end(self.now(), self.turn)",
             "end = self.now() + self.turn",
         ),
         test_session.test_what_nobody_has_used_is_returned_when_the_turn_of_all_accounts_ends,
     ),
     "permits are handed on past the deadline": (
-        ("account", "not self._is_draining and now < self.deadline", "not self._is_draining"),
+        ("account", "self._is_draining) and now < self.deadline", "self._is_draining)"),
         partial(test_account.test_at_the_deadline_nothing_is_handed_on, False),
     ),
     "permits are handed on under a delay": (
@@ -348,7 +376,7 @@ MUTANTS: dict[str, tuple[Mutant, Callable[..., object]]] = {
         partial(test_account.test_nothing_is_handed_on, test_account.told_of_a_backoff),
     ),
     "permits are handed on while the semaphore drains": (
-        ("account", "is_free and not self._is_draining and", "is_free and"),
+        ("account", "(self.starts_count or self._is_draining)", "self.starts_count"),
         partial(test_account.test_nothing_is_handed_on, test_account.draining),
     ),
     "permits are handed on in another epoch": (

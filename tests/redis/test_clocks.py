@@ -8,7 +8,9 @@ import time
 import pytest
 
 from semaphore_middleware import FairSemaphore
-from tests.support.nodes import KEYS, Caller, Outside, eventually, in_asyncio
+from semaphore_middleware.model.feedback import Feedback, FeedbackSummary
+from semaphore_middleware.model.limits import Limit
+from tests.support.nodes import KEYS, Caller, Outside, eventually, in_asyncio, key
 from tests.support.servers import RedisServer
 
 HOUR = 3600.0
@@ -66,6 +68,77 @@ async def test_the_clock_does_not_go_back_when_the_server_s_does(
         clocks.append(float(outside.client.hget(KEYS.epoch, "clock")))
     assert clocks == sorted(clocks)
     assert clocks[-1] - clocks[0] < 1000 * LEASE, "nor does it follow a jump ahead"
+
+
+# Idle sites -----------------------------------------------------------------------------------
+
+
+RATED = Limit(9, rate="1/m")
+REFUSED = FeedbackSummary.of([(Feedback(refused=True, retry_after=60), 0.0)])
+
+
+async def leave_idle(a: Caller, feedback: FeedbackSummary | None) -> None:
+    """Leave the site idle, for the next start at which a minute has to pass."""
+    await a.take("s", limit=RATED)
+    await a.give_back("s", limit=RATED, feedback=feedback)
+
+
+async def left(node: Caller) -> float:
+    """Of the minute, in seconds."""
+    reply = await node.take("s", limit=RATED)
+    assert reply.granted == 0
+    assert reply.retry_in is not None
+    return reply.retry_in
+
+
+idle_sites = pytest.mark.parametrize("feedback", [REFUSED, None], ids=["backoff", "rate"])
+
+
+@idle_sites
+@pytest.mark.parametrize("reconnects", [False, True])
+@in_asyncio
+async def test_a_jump_ahead_does_not_end_what_an_idle_site_waits_for(
+    server: RedisServer, outside: Outside, feedback: FeedbackSummary | None, reconnects: bool
+) -> None:
+    a = await Caller.join(server, "a", lease=LEASE)
+    await leave_idle(a, feedback)
+    jump(outside, HOUR)
+    if reconnects:
+        await a.begin_epoch()
+    assert 50 < await left(a) <= 60
+
+
+@idle_sites
+@in_asyncio
+async def test_nor_does_its_key_expire_in_a_jump(
+    server: RedisServer, outside: Outside, feedback: FeedbackSummary | None
+) -> None:
+    a = await Caller.join(server, "a", lease=LEASE)
+    await leave_idle(a, feedback)
+    assert outside.ttl(key("s")) > 1000 * 20 * HOUR
+
+
+@idle_sites
+@in_asyncio
+async def test_what_an_idle_site_waits_for_goes_on_while_nobody_calls(
+    server: RedisServer, outside: Outside, feedback: FeedbackSummary | None
+) -> None:
+    a = await Caller.join(server, "a", lease=LEASE)
+    await leave_idle(a, feedback)
+    jump(outside, 30)  # seconds that pass
+    assert 20 < await left(await Caller.join(server, "b", lease=LEASE)) < 31
+
+
+@idle_sites
+@in_asyncio
+async def test_what_an_idle_site_waits_for_goes_on_while_its_node_is_silent(
+    server: RedisServer, outside: Outside, feedback: FeedbackSummary | None
+) -> None:
+    a = await Caller.join(server, "a", lease=LEASE)
+    await leave_idle(a, feedback)
+    jump(outside, 30)
+    a.store._heard_at -= 30
+    assert 20 < await left(a) < 31
 
 
 @pytest.mark.parametrize("seconds", [HOUR, -HOUR])

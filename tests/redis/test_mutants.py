@@ -283,11 +283,11 @@ SEEN_BY_A_TEST: dict[str, tuple[Mutant, Callable[..., None]]] = {
         test_leases.test_inspect_leaves_out_the_dead,
     ),
     "a jump ahead ends leases": (
-        ("shared/clock", "math.min(WALL - wall, STEP)", "WALL - wall"),
+        ("shared/clock", "math.min(ADVANCE, STEP) or", "ADVANCE or"),
         partial(test_clocks.test_a_jump_of_the_server_s_clock_ends_no_living_lease, seconds=20.0),
     ),
     "the clock goes back": (
-        ("shared/clock", "math.max(0, math.min(WALL - wall, STEP))", "math.min(WALL - wall, STEP)"),
+        ("shared/clock", "math.max(0, WALL - wall)", "WALL - wall"),
         test_clocks.test_the_clock_does_not_go_back_when_the_server_s_does,
     ),
     # Epochs
@@ -394,7 +394,7 @@ SEEN_BY_A_TEST: dict[str, tuple[Mutant, Callable[..., None]]] = {
         test_refusals.test_a_pause_outlives_the_idle_scope,
     ),
     "a backoff is forgotten when its scope wakes": (
-        ("shared/scope", "start + learned.backoff_end), true", "start + learned.backoff_end), nil"),
+        ("shared/scope", "start + learned.backoff_end, true", "start + learned.backoff_end, nil"),
         test_refusals.test_a_pause_outlives_the_idle_scope,
     ),
     "feedback that makes no sense counts": (
@@ -406,16 +406,64 @@ SEEN_BY_A_TEST: dict[str, tuple[Mutant, Callable[..., None]]] = {
         test_spacing.test_a_delay_outlives_the_idle_scope,
     ),
     "an idle scope forgets its rate": (
-        ("shared/scope", ", scope.next_at_rate - NOW)\n  if learned", ")\n  if learned"),
+        ("shared/scope", "  if scope.next_at_rate > NOW then", "  if false then"),
         test_spacing.test_a_rate_outlives_the_idle_scope,
     ),
     "an idle scope's time stands still": (
-        ("shared/scope", "NOW - math.max(0, WALL - scope.idle_since)", "NOW"),
+        ("shared/scope", "scope.idle_since - QUIET", "NOW"),
         test_spacing.test_the_delay_of_an_idle_scope_goes_by_real_time_though_nobody_called,
+    ),
+    "a jump ahead ends what idle sites wait for": (
+        ("shared/clock", "math.min(ADVANCE, SILENT) - STEP", "ADVANCE - STEP"),
+        partial(
+            test_clocks.test_a_jump_ahead_does_not_end_what_an_idle_site_waits_for,
+            feedback=None,
+            reconnects=False,
+        ),
+    ),
+    "while nobody calls, idle sites' time stands still": (
+        ("shared/clock", "math.min(ADVANCE, SILENT) - STEP", "-STEP"),
+        partial(
+            test_clocks.test_what_an_idle_site_waits_for_goes_on_while_nobody_calls, feedback=None
+        ),
+    ),
+    "a jump ahead ends an idle site's key with its backoff": (
+        ("shared/scope", "learned.backoff_end > 0 and KEPT or MEMORY", "MEMORY"),
+        partial(test_clocks.test_nor_does_its_key_expire_in_a_jump, feedback=test_clocks.REFUSED),
+    ),
+    "a pause is remembered for ever": (
+        ("shared/scope", "if NOW > learned.backoff_end + MEMORY then", "if false then"),
+        partial(
+            test_refusals.test_after_ten_idle_minutes_the_next_pause_is_the_first_again,
+            minutes=11,
+            backoff=test_refusals.START,
+        ),
+    ),
+    "a start that did not begin is lost": (
+        ("sync", "  scope.next_start = math.min(scope.next_start, NOW) -- a delay", "  -- a delay"),
+        partial(
+            test_spacing.test_a_start_that_did_not_begin_is_the_next_one_s, limit=test_spacing.SLOW
+        ),
+    ),
+    "of a burst, starts that did not begin are lost": (
+        ("sync", "scope.next_at_rate - unused * scope.force.interval", "scope.next_at_rate"),
+        test_spacing.test_of_a_burst_as_many_may_start_as_did_not_begin,
+    ),
+    "a start that did not begin is taken back each time that it is said": (
+        ("sync", "  own.unused = own.unused + unused\n", ""),
+        test_spacing.test_a_start_that_did_not_begin_is_taken_back_once,
+    ),
+    "a start that did not begin is taken back after another node's": (
+        ("sync", "own.pace == scope.pace and", "true and"),
+        test_spacing.test_a_start_that_did_not_begin_is_gone_once_another_was_granted,
+    ),
+    "a start that did not begin is taken back after the node's own next": (
+        ("sync", " and own.granted == said.believed\n", "\n"),
+        test_spacing.test_a_start_that_did_not_begin_is_gone_once_its_node_was_granted_another,
     ),
     "a scope that wakes ends with its delay": (
         ("shared/scope", "  scope.expires = 0 -- a scope", "  -- a scope"),
-        partial(test_spacing.test_a_scope_that_wakes_outlives_its_delay, limit=Limit(1, delay=0.2)),
+        test_spacing.test_a_scope_that_wakes_outlives_its_delay,
     ),
     "a start that was told before is told to the wrong one": (
         ("shared/promote", "  scope.told = first or ''\n", "  scope.told = ''\n"),

@@ -275,4 +275,15 @@ async def test_an_idle_site_is_remembered_for_a_while_and_then_costs_nothing(
     a = await Caller.join(server, "a")
     await one_more(a, REFUSED)
     assert outside.in_use() == {key("s")}
-    assert 0 < outside.ttl(key("s")) <= 602_000
+    assert 0 < outside.ttl(key("s")) <= 86_402_000
+
+
+@pytest.mark.parametrize(("minutes", "backoff"), [(5, 2 * START), (11, START)])
+@in_asyncio
+async def test_after_ten_idle_minutes_the_next_pause_is_the_first_again(
+    server: RedisServer, outside: Outside, minutes: float, backoff: float
+) -> None:
+    a = await Caller.join(server, "a")
+    await one_more(a, REFUSED)
+    outside.pass_idle(60 * minutes)
+    assert (await one_more(a, REFUSED)).backoff == backoff

@@ -330,6 +330,7 @@ async def test_a_late_statement_of_an_idle_node_costs_one_lease_at_most(
 # Nonsense -------------------------------------------------------------------------------------
 
 HUGE = 2.0**53 + 2
+COUNTS = ("term", "seq", "asked", "returned", "believed", "started", "unused")
 NONSENSE: dict[str, dict[str, Any]] = {
     "gave back more than it had": {"returned": 3, "believed": 2, "asked": 4},
     "believes in more than it asked for": {"believed": 3, "asked": 2},
@@ -339,11 +340,13 @@ NONSENSE: dict[str, dict[str, Any]] = {
     "fewer than none returned": {"returned": -1},
     "fewer than none believed": {"returned": -2, "believed": -1, "asked": -1},
     "fewer than none started": {"started": -1},
+    "fewer than none unused": {"unused": -1},
+    "more unused than it gave back": {"unused": 1},
     **{f"{part} beyond 2^53": {part: HUGE} for part in ("term", "seq", "asked", "started")},
     "all beyond 2^53": {"asked": HUGE, "believed": HUGE, "returned": HUGE},
     **{
         f"{part} is {value}": {part: value}
-        for part in ("term", "seq", "asked", "returned", "believed", "started")
+        for part in COUNTS
         for value in (1.5, math.nan, math.inf, -math.inf)
     },
 }
@@ -392,7 +395,7 @@ def numbers_of(statement: Statement) -> list[float]:
     return list(protocol.STATEMENT_NUMBERS.unpack(packed))
 
 
-PARTS = ("term", "seq", "asked", "returned", "believed", "started", "held_age", "wait_age")
+PARTS = (*COUNTS, "held_age", "wait_age")
 
 
 @pytest.mark.parametrize("what", [*NONSENSE, *BAD_AGES])
@@ -401,7 +404,7 @@ async def test_a_statement_that_makes_no_sense_is_refused_and_harms_nobody(
     server: RedisServer, outside: Outside, what: str
 ) -> None:
     a = await Caller.join(server, "a")
-    said = Statement("s", Limit(2), 1, 9, 2, 0, 0, 0, 0.0, 0.0)
+    said = Statement("s", Limit(2), 1, 9, 2, 0, 0, 0, 0, 0.0, 0.0)
     numbers = dict(zip(PARTS, numbers_of(said), strict=False)) | {**NONSENSE, **BAD_AGES}[what]
     packed = protocol.STATEMENT_NUMBERS.pack(*numbers.values(), *protocol.pack_limit(Limit(2)))
     await refuses(a, outside, packed)
@@ -413,17 +416,17 @@ async def test_a_limit_that_makes_no_sense_is_refused_and_harms_nobody(
     server: RedisServer, outside: Outside, what: str
 ) -> None:
     a = await Caller.join(server, "a")
-    packed = protocol.STATEMENT_NUMBERS.pack(1, 9, 2, 0, 0, 0, 0, 0, *BAD_LIMITS[what])
+    packed = protocol.STATEMENT_NUMBERS.pack(1, 9, 2, 0, 0, 0, 0, 0, 0, *BAD_LIMITS[what])
     await refuses(a, outside, packed)
 
 
-@pytest.mark.parametrize("size", [0, 1, 8 * 13, 8 * 14 - 1])
+@pytest.mark.parametrize("size", [0, 1, 8 * 14, 8 * 15 - 1])
 @in_asyncio
 async def test_a_statement_with_too_few_numbers_is_refused_and_harms_nobody(
     server: RedisServer, outside: Outside, size: int
 ) -> None:
     a = await Caller.join(server, "a")
-    packed = protocol.STATEMENT_NUMBERS.pack(1, 9, 2, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 1)
+    packed = protocol.STATEMENT_NUMBERS.pack(1, 9, 2, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 1)
     await refuses(a, outside, packed[:size])
 
 

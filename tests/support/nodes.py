@@ -93,6 +93,7 @@ class Book:
     asked: int = 0
     returned: int = 0
     believed: int = 0
+    unused: int = 0
 
     @property
     def held(self) -> int:
@@ -159,6 +160,11 @@ class Caller:
         book.asked += take
         return await self.say(scope, limit, feedback=feedback)
 
+    async def return_unused(self, scope: str, n: int = 1, limit: int | Limit = 1) -> Reply:
+        """Give `n` permits back that no request has begun under."""
+        self.book(scope).unused += n
+        return await self.give_back(scope, n, limit)
+
     async def give_up(self, scope: str, n: int = 1, limit: int | Limit = 1) -> Reply:
         """No longer want `n` permits."""
         self.book(scope).asked -= n
@@ -201,7 +207,9 @@ class Caller:
         book.seq += 1
         said = {
             "limit": limit if isinstance(limit, Limit) else Limit(limit),
-            **{part: getattr(book, part) for part in ("term", "seq", "asked", "returned")},
+            **{
+                part: getattr(book, part) for part in ("term", "seq", "asked", "returned", "unused")
+            },
             "believed": book.believed,
             "started": book.believed,
             "held_age": 0.0,

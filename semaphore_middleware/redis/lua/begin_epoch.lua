@@ -10,7 +10,7 @@ local life, version = unpack(redis.call('HMGET', KEYS[1], 'life', 'version'))
 
 if version and version ~= VERSION and math.abs(WALL - wall) < UNUSED then return { '', version, 0 } end
 -- The clock goes on: leases of an earlier life, if any were saved, count by it.
-redis.call('HSET', KEYS[1], 'wall', WALL, 'clock', NOW)
+write_clock()
 if life ~= LIFE or version ~= VERSION then
   EPOCH, FROM = ID, NOW + WAIT
   redis.call('HSET', KEYS[1], 'id', ID, 'life', LIFE, 'version', VERSION, 'from', FROM,

@@ -3,7 +3,7 @@
 -- Reply: how many permits it held, and how many requests of it waited.
 
 local held, waiting = 0, 0
-if IS_CLOCK_LATE then redis.call('HSET', KEYS[1], 'wall', WALL, 'clock', NOW) end
+if IS_CLOCK_LATE then write_clock() end
 for i = 3, EPOCH and #KEYS or 0, 2 do -- without an epoch nothing may be granted
   local scope = read_scope(KEYS[i], KEYS[i + 1])
   local account = scope.own

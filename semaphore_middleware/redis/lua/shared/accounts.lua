@@ -3,11 +3,12 @@
 local function read_account(text)
   if not text then return nil end
   local account = {
-    term = 0, seq = 0, asked = 0, granted = 0, returned = 0, started = 0,
-    lease_end = 0, served = 0, held_since = 0, waiting_since = 0, is_queued = false,
+    term = 0, seq = 0, asked = 0, granted = 0, returned = 0, started = 0, unused = 0,
+    lease_end = 0, served = 0, pace = 0, held_since = 0, waiting_since = 0, is_queued = false,
   }
   account.term, account.seq, account.asked, account.granted, account.returned, account.started,
-    account.lease_end, account.served, account.held_since, account.waiting_since =
+    account.unused, account.lease_end, account.served, account.pace, account.held_since,
+    account.waiting_since =
     cmsgpack.unpack(text)
   account.is_queued = account.asked > account.granted
   return account
@@ -16,9 +17,11 @@ end
 local function pack_account(account)
   return cmsgpack.pack(
     account.term, account.seq, -- the node's numbers of the account, and of the latest statement
-    account.asked, account.granted, account.returned, account.started, -- since the account's opening
+    account.asked, account.granted, account.returned, account.started,
+    account.unused, -- since the account's opening
     account.lease_end, -- when the account is closed, unless its node speaks again
     account.served, -- the scope's tick when it was last granted a permit, or opened
+    account.pace, -- the scope's count of paced grants after the last one to this account
     account.held_since, account.waiting_since -- since when its oldest request holds, or waits
   )
 end

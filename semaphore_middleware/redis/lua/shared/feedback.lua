@@ -3,10 +3,7 @@
 -- that began before the backoff belong to it.
 
 local function hear_feedback(scope, text)
-  scope.learned = scope.learned or {
-    backoff_end = 0, backoff = 0, failures = 0, working = 0, base = 0, steady = 0, samples = 0, sum = 0,
-    since = 0,
-  }
+  scope.learned = scope.learned or nothing_learned()
   local learned = scope.learned
 
   local function set_learned(part, value)

@@ -1,5 +1,12 @@
--- Shared by `sync`, `inspect` and `clear_backoff`: what a site's answers have taught, a field of the
+-- Shared by `sync`, `evict`, `inspect` and `clear_backoff`: what a site's answers have taught, a field of the
 -- scope's hash that most scopes do not have.
+
+local function nothing_learned()
+  return {
+    backoff_end = 0, backoff = 0, failures = 0, working = 0, base = 0, steady = 0, samples = 0, sum = 0,
+    since = 0,
+  }
+end
 
 local function read_learned(text)
   local learned = {}

@@ -84,8 +84,10 @@ local function starts_at_pace(scope)
   return math.min(by_delay, by_rate), math.max(delay_left, rate_left)
 end
 
-local function space_next_start(scope, starts)
+local function space_next_start(scope, account, starts)
   local force = scope.force
+  scope.pace = scope.pace + 1
+  account.pace = scope.pace
   local varied = force.delay * (1 + force.jitter * (2 * RANDOM - 1))
   scope.next_start = math.max(scope.next_start, NOW) + math.max(0, varied)
   scope.next_at_rate = math.max(scope.next_at_rate, NOW) + starts * force.interval
@@ -110,7 +112,9 @@ end
 local function grant(scope, account, permits)
   account.granted, account.served = account.granted + permits, next_tick(scope)
   scope.held, scope.waiting = scope.held + permits, scope.waiting - permits
-  if scope.force.delay > 0 or scope.force.interval > 0 then space_next_start(scope, permits) end
+  if scope.force.delay > 0 or scope.force.interval > 0 then
+    space_next_start(scope, account, permits)
+  end
 end
 
 -- Grants to those in the queue while there is something to grant, each time to the first of them as many

@@ -12,14 +12,16 @@ local function name_of(scope)
   return string.sub(scope.key, #PREFIX + #':scope:' + 1)
 end
 
--- While the scope was idle, the epoch's clock may have stood still, but not the wall clock.
+local MEMORY = 600000 -- how long it is kept what an idle site has taught
+
 local function wake(scope)
-  local start = NOW - math.max(0, WALL - scope.idle_since)
+  local start = scope.idle_since - QUIET
   scope.next_start = math.max(NOW, start + scope.next_start)
   scope.next_at_rate = math.max(NOW, start + scope.next_at_rate)
   local learned = scope.learned
   if learned then
-    learned.backoff_end, scope.has_learned = math.max(NOW, start + learned.backoff_end), true
+    learned.backoff_end, scope.has_learned = start + learned.backoff_end, true
+    if NOW > learned.backoff_end + MEMORY then scope.learned = nothing_learned() end
   end
   scope.concurrency, scope.idle_since = 0, 0
 end
@@ -34,18 +36,19 @@ local function read_scope(key, queue)
     tick = 0, -- counts what decides whose turn it is: grants, and accounts that are opened
     due = math.huge, -- no account is to be closed before this
     next_start = 0, next_at_rate = 0, -- the theoretical arrival times of delay and rate
+    pace = 0, -- how often one of them was moved on by a grant
     started = 0, -- requests that got a permit since the scope was idle
     told = '', -- the first node in the queue, if it was told when to ask again
     is_ruled = false, -- whether the arrival times are from an operator's delay or rate
     expires = 0, -- when the key expires, by the wall clock
-    idle_since = 0, -- by the wall clock; arrival times and the backoff's end count from then; 0: in use
+    idle_since = 0, -- NOW + QUIET then; arrival times and the backoff's end count from it; 0: in use
     own = read_account(own), others = false, learned = learned and read_learned(learned),
-    force = false, limit = 0, own_waits = 0,
+    force = false, limit = 0,
   }
   if state then
     scope.concurrency, scope.delay, scope.jitter, scope.adaptive, scope.interval, scope.burst, scope.held,
-      scope.waiting, scope.tick, scope.due, scope.next_start, scope.next_at_rate, scope.started,
-      scope.told, scope.is_ruled, scope.expires, scope.idle_since =
+      scope.waiting, scope.tick, scope.due, scope.next_start, scope.next_at_rate, scope.pace,
+      scope.started, scope.told, scope.is_ruled, scope.expires, scope.idle_since =
       cmsgpack.unpack(state)
     if scope.idle_since > 0 then wake(scope) end
   end
@@ -55,30 +58,32 @@ end
 local function pack_state(scope)
   return cmsgpack.pack(
     scope.concurrency, scope.delay, scope.jitter, scope.adaptive, scope.interval, scope.burst, scope.held,
-    scope.waiting, scope.tick, scope.due, scope.next_start, scope.next_at_rate, scope.started, scope.told,
-    scope.is_ruled, scope.expires, scope.idle_since
+    scope.waiting, scope.tick, scope.due, scope.next_start, scope.next_at_rate, scope.pace, scope.started,
+    scope.told, scope.is_ruled, scope.expires, scope.idle_since
   )
 end
 
--- An idle scope keeps only its arrival times, until then, and for a while what the site has taught.
+-- An idle scope keeps only its arrival times, until then, and for a while what the site has taught. Keys
+-- expire by the wall clock, which may be set ahead: a rate and a backoff are kept for a day longer.
 local function write_idle(scope)
   if not scope.is_new then redis.call('DEL', scope.key) end
   local learned = scope.learned
   if not learned and scope.next_start <= NOW and scope.next_at_rate <= NOW then return end
-  local MEMORY = 600000 -- how long it is kept what an idle site has taught
-  local kept = math.max(0, scope.next_start - NOW, scope.next_at_rate - NOW)
+  local kept = math.max(0, scope.next_start - NOW)
+  if scope.next_at_rate > NOW then kept = math.max(kept, scope.next_at_rate - NOW + KEPT) end
   if learned then
     learned.backoff_end = math.max(0, learned.backoff_end - NOW)
     local lesson = learned.backoff_end + learned.backoff + learned.failures + learned.working
     if lesson > 0 then
-      kept = math.max(kept, learned.backoff_end) + MEMORY
+      kept = math.max(kept, learned.backoff_end + (learned.backoff_end > 0 and KEPT or MEMORY))
       redis.call('HSET', scope.key, 'learned', pack_learned(learned))
     end
   end
   if kept == 0 then return end
   scope.next_start = math.max(0, scope.next_start - NOW)
   scope.next_at_rate = math.max(0, scope.next_at_rate - NOW)
-  scope.idle_since, scope.tick, scope.started, scope.told, scope.due = WALL, 0, 0, '', math.huge
+  scope.idle_since, scope.tick, scope.pace, scope.started = NOW + QUIET, 0, 0, 0
+  scope.told, scope.due = '', math.huge
   scope.expires = 0 -- a scope in use again sets it anew
   redis.call('HSET', scope.key, 'state', pack_state(scope))
   redis.call('PEXPIRE', scope.key, math.ceil(kept))
