@@ -27,6 +27,10 @@ test: $(INSTALLED) ## run the tests; SEMAPHORE_TEST_SERVER=/path/to/redis-server
 test-all: $(INSTALLED) ## run the slow tests too: crawls under faults, mutants, benchmarks, a browser
 	$(PYTEST) $(ARGS)
 
+.PHONY: test-servers
+test-servers: $(INSTALLED) ## run the tests of the server with Redis 6.2, 7.0, 8.2, Valkey 8.1 and 9.0
+	$(BIN)/python -m tests.support.other_servers $(ARGS)
+
 .PHONY: chaos
 chaos: $(INSTALLED) ## crawl under random faults and judge (SEED=7 ARGS='--budget 5'), then the mutants
 	$(BIN)/python -m tests.chaos.run $(if $(SEED),--seed $(SEED)) $(ARGS)
