@@ -19,7 +19,7 @@ from tests.support.nodes import Loop
 from tests.support.servers import RedisServer
 
 PROGRAM_TIMEOUT_S = 30.0
-KNOWN = {"indented", "console", "python", "yaml", "conf", "ini"}
+KNOWN = {"indented", "console", "python", "yaml", "conf", "haproxy", "redis", "ini"}
 PYTHON = [block for block in blocks() if block.kind == "python"]
 YAML = [block for block in blocks() if block.kind == "yaml"]
 
