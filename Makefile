@@ -27,6 +27,11 @@ test: $(INSTALLED) ## run the tests; SEMAPHORE_TEST_SERVER=/path/to/redis-server
 test-all: $(INSTALLED) ## run the slow tests too: crawls under faults, mutants, benchmarks, a browser
 	$(PYTEST) $(ARGS)
 
+.PHONY: mutants
+mutants: $(INSTALLED) ## break the code in many ways, and count which tests see it (SEED=7 for other examples)
+	$(PYTEST) -p tests.support.mutant_table $(if $(SEED),--hypothesis-seed=$(SEED)) \
+		tests/redis/test_mutants.py tests/core/test_mutants.py $(ARGS)
+
 .PHONY: chaos
 chaos: $(INSTALLED) ## crawl under random faults and judge (SEED=7 ARGS='--budget 5'), then the mutants
 	$(BIN)/python -m tests.chaos.run $(if $(SEED),--seed $(SEED)) $(ARGS)
