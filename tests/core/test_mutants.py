@@ -16,6 +16,7 @@ from hypothesis import Phase
 from semaphore_middleware.model.limits import Limit
 from tests.core import test_account, test_cancellation, test_delivery, test_semaphore, test_session
 from tests.core.lone_node import FULL, SPARE
+from tests.redis import test_connection
 from tests.support.mutants import Mutant, Test, assert_convicted, plant_in_python
 
 AREA = "Python core"
@@ -230,6 +231,40 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
     "a late reply shortens the lease": (
         ("account", "max(self.deadline, sent + self._owner.grace)", "sent + self._owner.grace"),
         test_account.test_a_late_reply_does_not_shorten_the_lease,
+    ),
+    "the deadline is at 0.95 of the lease": (
+        ("session", "self.grace = GRACE * lease", "self.grace = 0.95 * lease"),
+        test_session.test_a_permit_is_lost_when_its_deadline_comes_counted_from_before_the_call,
+    ),
+    "a call may take for ever": (
+        (
+            "redis.connection",
+            "timeout(self._call_timeout):\n                await self._connection.send",
+            "timeout(None):\n                await self._connection.send",
+        ),
+        partial(
+            test_connection.test_a_server_that_hangs_is_given_up_when_the_time_of_a_call_is_over,
+            "call",
+        ),
+    ),
+    "connecting may take for ever": (
+        (
+            "redis.connection",
+            "timeout(self._call_timeout):\n                    await self._connection.connect",
+            "timeout(None):\n                    await self._connection.connect",
+        ),
+        partial(
+            test_connection.test_a_server_that_hangs_is_given_up_when_the_time_of_a_call_is_over,
+            "connect",
+        ),
+    ),
+    "what was returned is forgotten once it was said": (
+        (
+            "account",
+            "        if feedback:\n            self._unanswered.append",
+            "        self._returned = 0\n        if feedback:\n            self._unanswered.append",
+        ),
+        test_account.test_what_was_returned_is_said_until_the_end_of_the_term,
     ),
     "there is no deadline before the first reply": (
         (
@@ -596,10 +631,9 @@ SEEN_BY_THE_MACHINE = (
 
 
 def plant(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
-    module, says, instead = mutant
-    plant_in_python(
-        import_module(f"semaphore_middleware.core.{module}"), says, instead, monkeypatch
-    )
+    name, says, instead = mutant
+    path = name if "." in name else f"core.{name}"
+    plant_in_python(import_module(f"semaphore_middleware.{path}"), says, instead, monkeypatch)
 
 
 @pytest.mark.slow
