@@ -31,6 +31,11 @@ test-all: $(INSTALLED) ## run the slow tests too: crawls under faults, mutants, 
 test-servers: $(INSTALLED) ## run the tests of the server with Redis 6.2, 7.0, 8.2, Valkey 8.1 and 9.0
 	$(BIN)/python -m tests.support.other_servers $(ARGS)
 
+.PHONY: mutants
+mutants: $(INSTALLED) ## break the code in many ways, and count which tests see it (SEED=7 for other examples)
+	$(PYTEST) -p tests.support.mutant_table $(if $(SEED),--hypothesis-seed=$(SEED)) \
+		tests/redis/test_mutants.py tests/core/test_mutants.py $(ARGS)
+
 .PHONY: chaos
 chaos: $(INSTALLED) ## crawl under random faults and judge (SEED=7 ARGS='--budget 5'), then the mutants
 	$(BIN)/python -m tests.chaos.run $(if $(SEED),--seed $(SEED)) $(ARGS)

@@ -16,4 +16,9 @@ elif [ ! -s "$file" ]; then
     head -c 32 /dev/urandom | od -An -v -tx1 | tr -d ' \n' >"$file.new"
     mv "$file.new" "$file"
 fi
-exec docker-entrypoint.sh "$@" --requirepass "$(cat "$file")"
+program=$1
+shift
+# As a configuration on its standard input: a command line is visible to everybody who may list processes.
+exec docker-entrypoint.sh "$program" - "$@" <<END
+requirepass $(cat "$file")
+END

@@ -25,7 +25,8 @@ def is_transient(error: Exception) -> bool:
 
 def create_client(url: str) -> Redis:
     """A client that makes each call once: its users retry, and log it."""
-    return Redis.from_url(url, retry=Retry(NoBackoff(), 0))
+    # With protocol 3 redis-py asks for notifications of maintenance, which needs a right more.
+    return Redis.from_url(url, protocol=2, retry=Retry(NoBackoff(), 0))
 
 
 def address_of(client: Redis) -> str:

@@ -11,7 +11,7 @@ import logging
 import socket
 import threading
 from collections import Counter as Tally
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from hashlib import sha256
 from typing import Any
@@ -43,6 +43,7 @@ from semaphore_middleware.core.observer import (
 from semaphore_middleware.core.permit import Stage
 from semaphore_middleware.core.semaphore import FairSemaphore
 from semaphore_middleware.model.rules import LIMITLESS
+from semaphore_middleware.telemetry.own_names import OwnNames
 
 logger = logging.getLogger(__name__)
 
@@ -264,7 +265,8 @@ class Metrics(Observer):
 
 
 class MetricsServer(ThreadingWSGIServer):
-    """prometheus_client's HTTP server, which sends its visitors away when it closes.
+    """prometheus_client's HTTP server, which sends its visitors away when it closes, and answers
+    only those who ask for a name of this machine.
 
     Raises `OSError` if it cannot listen there. Port 0 is any free one.
     """
@@ -279,14 +281,34 @@ class MetricsServer(ThreadingWSGIServer):
         self.address_family = family
         # Changed by the thread that accepts and by those that serve, read when the first has ended.
         self._visits: set[Any] = set()
+        self._own_names = OwnNames(host)
+        self._has_logged_stranger = False
+        self._answer_own = app
         super().__init__((str(address[0]), port), VisitHandler)
-        self.set_app(app)
+        self.set_app(self._answer)
 
     @property
     def url(self) -> str:
         """The address of the metrics."""
         host, port = str(self.server_address[0]), self.server_address[1]
         return f"http://{f'[{host}]' if ':' in host else host}:{port}/metrics"
+
+    def _answer(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        """The WSGI app. Prometheus shows the status of a target that it cannot read."""
+        host = environ.get("HTTP_HOST")
+        if self._own_names.include(host):
+            response: Iterable[bytes] = self._answer_own(environ, start_response)
+            return response
+        if not self._has_logged_stranger:
+            self._has_logged_stranger = True
+            logger.warning(
+                "SEMAPHORE_METRICS_PORT: a visitor asked for %r, which is no name of this machine, "
+                "and got no metrics. Let Prometheus ask for the machine's address, or set "
+                "SEMAPHORE_METRICS_HOST to that name.",
+                host,
+            )
+        start_response("403 Forbidden", [("Content-Type", "text/plain; charset=utf-8")])
+        return [f"these metrics are for names of this machine, not for {host!r}\n".encode()]
 
     def process_request(self, request: Any, client_address: Any) -> None:
         self._visits.add(request)

@@ -5,8 +5,13 @@ from __future__ import annotations
 
 import re
 import subprocess
+import time
 from pathlib import Path
 
+import pytest
+import redis
+
+from semaphore_middleware.redis.embedded import find_program
 from tests.support.paths import REPOSITORY
 
 COMPOSE = (REPOSITORY / "docker-compose.yml").read_text()
@@ -81,6 +86,41 @@ def test_a_missing_password_is_told() -> None:
     status, told = script("entrypoint.sh", *TELL, REDIS_PASSWORD_FILE="/no/such/file")
     assert status == 1
     assert "REDIS_PASSWORD_FILE=/no/such/file: no password there; is the server up?" in told
+
+
+def test_the_server_s_password_is_in_no_command_line(tmp_path: Path) -> None:
+    """Neither that of docker-entrypoint.sh, which starts the server as another user."""
+    start = (REPOSITORY / "docker/redis.sh").read_text()
+    (tmp_path / "redis.sh").write_text(start.replace("/password/redis", str(tmp_path / "password")))
+    entrypoint = tmp_path / "docker-entrypoint.sh"
+    entrypoint.write_text(
+        f'#!/bin/sh\ntr "\\0" " " </proc/$$/cmdline >{tmp_path}/seen\nexec "$@"\n'
+    )
+    entrypoint.chmod(0o755)
+    server = subprocess.Popen(
+        [
+            *("sh", tmp_path / "redis.sh", find_program(), "--port", "0", "--save", ""),
+            *("--unixsocket", tmp_path / "socket", "--dir", tmp_path),
+        ],
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin"},
+        stdout=subprocess.DEVNULL,
+    )
+    try:
+        while not (tmp_path / "socket").exists():
+            assert server.poll() is None
+            time.sleep(0.005)
+        password = (tmp_path / "password").read_text()
+        socket = str(tmp_path / "socket")
+        with pytest.raises(redis.AuthenticationError):
+            redis.Redis(unix_socket_path=socket).ping()
+        with redis.Redis(unix_socket_path=socket, password=password) as client:
+            assert client.config_get("save") == {"save": ""}
+        seen = (tmp_path / "seen").read_text() + Path(f"/proc/{server.pid}/cmdline").read_text()
+        assert "docker-entrypoint.sh" in seen
+        assert password not in seen
+    finally:
+        server.kill()
+        server.wait()
 
 
 def test_a_password_that_a_url_would_garble_is_refused() -> None:

@@ -446,7 +446,3 @@ class Machine(RuleBasedStateMachine):
         node.account.end_if_over(self.clock.now)
         if self.clock.now % TURN_S < 1.0:
             node.owner.end_turns()
-
-
-def machine_on(ground: Playground) -> type[Machine]:
-    return type("Machine", (Machine,), {"ground": ground})

@@ -397,6 +397,16 @@ def test_a_statement_counts_from_the_opening_of_the_account() -> None:
     assert statement.held_age == statement.wait_age == 2.0
 
 
+def test_what_was_returned_is_said_until_the_end_of_the_term() -> None:
+    node = LoneNode()
+    permits = [node.ask() for _ in range(3)]
+    node.talk(granted=3, available=FULL)
+    permits[0].release()
+    assert node.say().returned == 1  # and may be lost on the way
+    permits[1].release()
+    assert node.say().returned == 2
+
+
 def test_of_a_full_site_a_surplus_grant_is_returned() -> None:
     node = LoneNode()
     kept, given_up = node.ask(), node.ask()

@@ -2,31 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from typing import Any
 
-import pytest
-from hypothesis import HealthCheck, settings
-from hypothesis.stateful import run_state_machine_as_test
-
-from tests.core.state_machine import Playground, machine_on
+from tests.core.state_machine import Machine, Playground
+from tests.support.machines import run_machine
 from tests.support.servers import RedisServer
 
-EXAMPLES = settings(
-    max_examples=100,
-    stateful_step_count=50,
-    deadline=None,
-    derandomize=True,  # the same steps each time; `hypothesis` prints those that fail
-    database=None,
-    suppress_health_check=list(HealthCheck),  # a server in the loop is slow and shared: on purpose
-)
+
+def run_accounts(server: RedisServer, **options: Any) -> None:
+    """Nodes' accounts against the real scripts, whatever becomes of their messages."""
+    run_machine(Machine, Playground, server, steps=50, **options)
 
 
-@pytest.fixture
-def ground(server: RedisServer) -> Iterator[Playground]:
-    ground = Playground(server)
-    yield ground
-    ground.close()
-
-
-def test_the_limit_holds_however_often_and_late_each_message_comes(ground: Playground) -> None:
-    run_state_machine_as_test(machine_on(ground), settings=EXAMPLES)
+def test_the_limit_holds_however_often_and_late_each_message_comes(server: RedisServer) -> None:
+    run_accounts(server)

@@ -7,26 +7,21 @@ a test that convicts it. Some of those that break the protocol are convicted by 
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
 from functools import partial
 from importlib import import_module
-from types import FunctionType, ModuleType
 
 import pytest
-from hypothesis import Phase, settings
-from hypothesis.stateful import run_state_machine_as_test
+from hypothesis import Phase
 
 from semaphore_middleware.model.limits import Limit
-from tests.core import test_account, test_cancellation, test_semaphore, test_session
+from tests.core import test_account, test_cancellation, test_delivery, test_semaphore, test_session
 from tests.core.lone_node import FULL, SPARE
-from tests.core.state_machine import Playground, machine_on
-from tests.core.test_delivery import EXAMPLES
-from tests.support.servers import RedisServer
+from tests.redis import test_connection
+from tests.support.mutants import Mutant, Test, assert_convicted, plant_in_python
 
-Mutant = tuple[str, str, str]  # which module, what it says, what it says instead
+AREA = "Python core"
 
-MUTANTS: dict[str, tuple[Mutant, Callable[..., object]]] = {
+MUTANTS: dict[str, tuple[Mutant, Test]] = {
     # Permits that no request has begun under
     "unused permits are said to be used": (
         ("account", "            self._unused += 1\n", "            pass\n"),
@@ -236,6 +231,40 @@ MUTANTS: dict[str, tuple[Mutant, Callable[..., object]]] = {
     "a late reply shortens the lease": (
         ("account", "max(self.deadline, sent + self._owner.grace)", "sent + self._owner.grace"),
         test_account.test_a_late_reply_does_not_shorten_the_lease,
+    ),
+    "the deadline is at 0.95 of the lease": (
+        ("session", "self.grace = GRACE * lease", "self.grace = 0.95 * lease"),
+        test_session.test_a_permit_is_lost_when_its_deadline_comes_counted_from_before_the_call,
+    ),
+    "a call may take for ever": (
+        (
+            "redis.connection",
+            "timeout(self._call_timeout):\n                await self._connection.send",
+            "timeout(None):\n                await self._connection.send",
+        ),
+        partial(
+            test_connection.test_a_server_that_hangs_is_given_up_when_the_time_of_a_call_is_over,
+            "call",
+        ),
+    ),
+    "connecting may take for ever": (
+        (
+            "redis.connection",
+            "timeout(self._call_timeout):\n                    await self._connection.connect",
+            "timeout(None):\n                    await self._connection.connect",
+        ),
+        partial(
+            test_connection.test_a_server_that_hangs_is_given_up_when_the_time_of_a_call_is_over,
+            "connect",
+        ),
+    ),
+    "what was returned is forgotten once it was said": (
+        (
+            "account",
+            "        if feedback:\n            self._unanswered.append",
+            "        self._returned = 0\n        if feedback:\n            self._unanswered.append",
+        ),
+        test_account.test_what_was_returned_is_said_until_the_end_of_the_term,
     ),
     "there is no deadline before the first reply": (
         (
@@ -602,42 +631,19 @@ SEEN_BY_THE_MACHINE = (
 
 
 def plant(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replace the methods of the module's classes, and its functions, by those of the mutant."""
     name, says, instead = mutant
-    module = import_module(f"semaphore_middleware.core.{name}")
-    source = inspect.getsource(module)
-    if says not in source:
-        pytest.fail("the module has changed: so must its mutant")
-    mutated = ModuleType(module.__name__)
-    exec(compile(source.replace(says, instead), str(module.__file__), "exec"), vars(mutated))
-    for thing, mutated_thing in list(vars(mutated).items()):
-        own = getattr(module, thing, None)
-        if getattr(own, "__module__", None) != module.__name__:
-            continue
-        if isinstance(own, type):
-            for part, value in vars(mutated_thing).items():
-                if isinstance(value, FunctionType | property):
-                    monkeypatch.setattr(own, part, value)
-            setattr(mutated, thing, own)  # there is one class of each name
-        elif isinstance(own, FunctionType):
-            monkeypatch.setattr(module, thing, mutated_thing)
+    path = name if "." in name else f"core.{name}"
+    plant_in_python(import_module(f"semaphore_middleware.{path}"), says, instead, monkeypatch)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SEEN_BY_THE_MACHINE)
 def test_the_machine_convicts(
-    name: str, server: RedisServer, monkeypatch: pytest.MonkeyPatch
+    name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant(MUTANTS[name][0], monkeypatch)
-    ground = Playground(server)
-    try:
-        with pytest.raises(AssertionError):
-            run_state_machine_as_test(
-                machine_on(ground),
-                settings=settings(EXAMPLES, phases=[Phase.generate], max_examples=250),
-            )
-    finally:
-        ground.close()
+    test = partial(test_delivery.run_accounts, examples=250, phases=[Phase.generate])
+    assert_convicted(AREA, name, test, request)
 
 
 @pytest.mark.parametrize("name", MUTANTS)
@@ -646,8 +652,4 @@ def test_a_test_convicts(
 ) -> None:
     mutant, test = MUTANTS[name]
     plant(mutant, monkeypatch)
-    fixtures = {"server", "outside"} & set(inspect.signature(test).parameters)
-    values = {fixture: request.getfixturevalue(fixture) for fixture in fixtures}
-    # An account has no such permit: KeyError.
-    with pytest.raises((AssertionError, KeyError, pytest.fail.Exception)):
-        test(**values)
+    assert_convicted(AREA, name, test, request)

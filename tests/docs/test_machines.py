@@ -47,24 +47,26 @@ def test_crawl_with_the_rights_of_redis_conf(tmp_path: Path) -> None:
     server.start()
     try:
         with in_a_thread(site):
-            user, password = user_and_password()
-            place = Place(tmp_path, server, site, f"{user}:{password}@")
-            place.run("scrapy crawl site -a url=https://example.com -s SEMAPHORE_RECOVERY_WAIT=0")
-            place.run("scrapy semaphore limit www.example.com 2")
-            assert "www.example.com" in place.run("scrapy semaphore status")
+            crawler, operator, viewer = (
+                Place(tmp_path, server, site, ":".join(user_and_password(name)) + "@")
+                for name in ("crawler", "operator", "viewer")
+            )
+            crawler.run("scrapy crawl site -a url=https://example.com -s SEMAPHORE_RECOVERY_WAIT=0")
+            operator.run("scrapy semaphore limit www.example.com 2")
+            assert "www.example.com" in viewer.run("scrapy semaphore status")
             assert site.judge.missed(HOST) == site.judge.twice(HOST) == []
     finally:
         server.remove()
 
 
-def user_and_password() -> tuple[str, str]:
-    (words,) = [words for words in server_options() if words[:2] == ["user", "crawler"]]
+def user_and_password(name: str) -> tuple[str, str]:
+    (words,) = [words for words in server_options() if words[:2] == ["user", name]]
     (password,) = [word[1:] for word in words if word.startswith(">")]
     return words[1], password
 
 
 def test_nodes_have_the_server_s_address() -> None:
-    user, password = user_and_password()
+    user, password = user_and_password("crawler")
     (port,) = [words[1] for words in server_options() if words[0] == "tls-port"]
     assert block("python").text.startswith(
         f'REDIS_URL = "rediss://{user}:{password}@redis.example.internal:{port}/0?ssl_ca_certs='

@@ -7,8 +7,10 @@ import logging
 import traceback
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from typing import cast
 
 import pytest
+from redis.asyncio.connection import AbstractConnection
 
 from semaphore_middleware import (
     ClosedError,
@@ -17,7 +19,9 @@ from semaphore_middleware import (
     ServerUnreachableError,
     SettingsError,
 )
+from semaphore_middleware.redis.connection import Connection
 from semaphore_middleware.redis.location import Server
+from tests.core.virtual_time import in_virtual_time
 from tests.support.nodes import eventually, in_asyncio
 from tests.support.servers import RedisServer, free_port
 
@@ -166,6 +170,33 @@ async def test_a_server_older_than_6_2_is_refused() -> None:
 
 
 # Servers that are not there ---------------------------------------------------------------------
+
+
+class Silent:
+    """A connection of redis-py to a server that hangs."""
+
+    is_connected = True
+
+    async def connect(self) -> None:
+        await asyncio.Future()
+
+    async def send_packed_command(self, _: bytes, check_health: bool) -> None:
+        assert not check_health
+
+    async def read_response(self) -> None:
+        await asyncio.Future()
+
+    async def disconnect(self, nowait: bool) -> None:
+        assert nowait
+
+
+@pytest.mark.parametrize("work", ["connect", "call"])
+@in_virtual_time
+async def test_a_server_that_hangs_is_given_up_when_the_time_of_a_call_is_over(work: str) -> None:
+    connection = Connection(cast("AbstractConnection", Silent()), "the server", 2.5)
+    with pytest.raises(ServerUnreachableError, match=r"the server: no answer within 2\.5 s"):
+        await (connection.open() if work == "connect" else connection.call([("PING",)]))
+    assert asyncio.get_running_loop().time() == 2.5
 
 
 @in_asyncio

@@ -5,36 +5,29 @@ A mutant is a script with one thing changed; it lives only as long as its test.
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 
 import pytest
-from hypothesis import Phase, settings
-from hypothesis.stateful import run_state_machine_as_test
+from hypothesis import Phase
 
-from semaphore_middleware.errors import ServerRefusedError
 from semaphore_middleware.model.limits import Limit
-from semaphore_middleware.redis import scripts
 from tests.core import test_leases
 from tests.redis import (
     test_adaptive,
     test_clocks,
     test_epoch,
+    test_model,
     test_refusals,
     test_rules,
     test_scripts,
     test_spacing,
     test_turn_order,
 )
-from tests.redis.test_model import EXAMPLES
-from tests.support.nodes import Outside
-from tests.support.servers import RedisServer
-from tests.support.state_machine import Playground, machine_on
+from tests.support.mutants import Mutant, Test, assert_convicted, plant_in_lua
 
 pytestmark = pytest.mark.slow
 
-Mutant = tuple[str, str, str]  # which file, what it says, what it says instead
+AREA = "Lua scripts"
 
 SEEN_BY_THE_MODEL: dict[str, Mutant] = {
     # Statements
@@ -244,7 +237,7 @@ SEEN_BY_THE_MODEL: dict[str, Mutant] = {
     ),
 }
 
-SEEN_BY_A_TEST: dict[str, tuple[Mutant, Callable[..., None]]] = {
+SEEN_BY_A_TEST: dict[str, tuple[Mutant, Test]] = {
     "told once and for all": (
         ("shared/promote", "    scope.told = ''\n", ""),
         lambda server, outside: (
@@ -556,46 +549,19 @@ SEEN_BY_A_TEST: dict[str, tuple[Mutant, Callable[..., None]]] = {
 }
 
 
-def plant(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
-    file, says, instead = mutant
-    source = scripts.source_of
-    if source(file).count(says) != 1:
-        pytest.fail("the script has changed: so must its mutant")
-
-    def mutated(name: str) -> str:
-        return source(name).replace(says, instead) if name == file else source(name)
-
-    monkeypatch.setattr(scripts, "source_of", mutated)
-    for cached in ("script", "sha1_of"):
-        uncached = getattr(scripts, cached).__wrapped__
-        monkeypatch.setattr(scripts, cached, cache(uncached))
-
-
 @pytest.mark.parametrize("name", SEEN_BY_THE_MODEL)
 def test_the_model_convicts(
-    name: str, server: RedisServer, monkeypatch: pytest.MonkeyPatch
+    name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plant(SEEN_BY_THE_MODEL[name], monkeypatch)
-    ground = Playground(server)
-    try:
-        with pytest.raises(AssertionError):
-            run_state_machine_as_test(
-                machine_on(ground),
-                settings=settings(EXAMPLES, phases=[Phase.generate], max_examples=1200),
-            )
-    finally:
-        ground.close()
+    plant_in_lua(SEEN_BY_THE_MODEL[name], monkeypatch)
+    test = partial(test_model.run_model, examples=1200, phases=[Phase.generate])
+    assert_convicted(AREA, name, test, request)
 
 
 @pytest.mark.parametrize("name", SEEN_BY_A_TEST)
 def test_another_test_convicts(
-    name: str, server: RedisServer, outside: Outside, monkeypatch: pytest.MonkeyPatch
+    name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mutant, test = SEEN_BY_A_TEST[name]
-    plant(mutant, monkeypatch)
-    fixtures = {"server": server, "outside": outside}
-    wanted = {
-        name: fixtures[name] for name in fixtures if name in inspect.signature(test).parameters
-    }
-    with pytest.raises((AssertionError, pytest.fail.Exception, ServerRefusedError)):
-        test(**wanted)
+    plant_in_lua(mutant, monkeypatch)
+    assert_convicted(AREA, name, test, request)

@@ -416,7 +416,3 @@ class Machine(RuleBasedStateMachine):
         assert sorted(told) == sorted(
             (scope, message) for scope, messages in expected for message in messages
         )
-
-
-def machine_on(ground: Playground) -> type[Machine]:
-    return type("Machine", (Machine,), {"ground": ground})

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 from scrapy import Request
 
@@ -147,6 +148,54 @@ async def test_a_node_that_cannot_reach_the_server_can_be_asked(
         assert (await scrape(await address(caplog)))["semaphore_reconnects_total"] == 0
     finally:
         server.thaw()
+    await crawl.gave_back(1, site)
+
+
+# Visitors ---------------------------------------------------------------------------------------
+
+
+async def status_for(url: str, host: str) -> tuple[int, str]:
+    async with (
+        aiohttp.ClientSession() as session,
+        session.get(url, headers={"Host": host}) as response,
+    ):
+        return response.status, await response.text()
+
+
+@both
+@asyncio_test
+async def test_a_strange_name_that_leads_here_gets_nothing_and_is_logged_once(
+    server: RedisServer, site: Site, caplog: pytest.LogCaptureFixture, by: Mapping[str, Any]
+) -> None:
+    crawl = Crawl(server, Request(site.url("/slow/")), by=by, SEMAPHORE_METRICS_PORT=0)
+    url = await address(caplog)
+    for name in ("evil.example", "127.0.0.1.evil.example"):
+        status, text = await status_for(url, name)
+        assert (status, text) == (
+            403,
+            f"these metrics are for names of this machine, not for {name!r}\n",
+        )
+    status, text = await status_for(url, f"localhost:{port_of(url)}")
+    assert status == 200
+    assert "semaphore_permits_held" in text
+    site.let_go()
+    await crawl.gave_back(1, site)
+    warnings = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
+    assert len(warnings) == 1
+    assert "a visitor asked for 'evil.example', which is no name of this machine" in warnings[0]
+
+
+@asyncio_test
+async def test_for_other_machines_services_and_addresses_are_right_names(
+    server: RedisServer, site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    listening: dict[str, Any] = {"SEMAPHORE_METRICS_PORT": 0, "SEMAPHORE_METRICS_HOST": "0.0.0.0"}
+    crawl = Crawl(server, Request(site.url("/slow/")), **listening)
+    url = (await address(caplog)).replace("0.0.0.0", HOST)
+    for name in ("node:9410", "172.18.0.3:9410", "crawler-1.example.internal:9410"):
+        assert (await status_for(url, name))[0] == 200
+    assert (await status_for(url, "evil.example:9410"))[0] == 403
+    site.let_go()
     await crawl.gave_back(1, site)
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hmac
-import ipaddress
 import re
 from urllib.parse import urlsplit
 
 from semaphore_middleware.errors import SettingsError
+from semaphore_middleware.telemetry.own_names import OwnNames
 
 
 class Auth:
@@ -21,8 +21,7 @@ class Auth:
         if token is not None and not re.fullmatch(r"[!-~]+", token):
             raise SettingsError("the token: allowed are letters, digits and signs, and no spaces")
         self._token = token
-        self._loopback = _is_loopback(host)
-        self._host = host
+        self._names = OwnNames(host)
 
     @property
     def allows_changes(self) -> bool:
@@ -30,15 +29,8 @@ class Auth:
         return self._token is not None
 
     def may_see(self, host: str | None) -> bool:
-        """Check the Host header.
-
-        A strange site whose name was made to lead to this machine (DNS rebinding) must not read
-        what is only for this machine's users; the name gives it away.
-        """
-        if not self._loopback:
-            return True
-        name = _name_in(host)
-        return name is not None and (name == self._host or _is_loopback(name))
+        """Check the Host header: no strange site's page may read this one through a browser."""
+        return self._names.include(host)
 
     def may_change(self, authorization: str | None, origin: str | None, host: str | None) -> bool:
         """Check the token, and that no other site's page asks, even if it has learned the token."""
@@ -48,23 +40,6 @@ class Auth:
             return False
         given = (authorization or "").encode("utf-8", "surrogateescape")
         return hmac.compare_digest(given, f"Bearer {self._token}".encode())
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-def _name_in(host: str | None) -> str | None:
-    """The name in a Host header. The port may be another: a tunnel's other end."""
-    try:
-        return urlsplit(f"//{host}").hostname if host else None
-    except ValueError:
-        return None
 
 
 def _netloc_of(origin: str) -> str | None:

@@ -9,6 +9,7 @@ from importlib import resources
 from typing import Any
 
 from aiohttp import web
+from aiohttp.http import HttpProcessingError
 from aiohttp.typedefs import Handler
 
 from semaphore_middleware.console.poller import Poller
@@ -58,9 +59,12 @@ def make_runner(admin: Admin, auth: Auth) -> web.AppRunner:
     if auth.allows_changes:
         app.add_routes([web.post("/token", page.token), web.post("/actions", page.action)])
     app.on_cleanup.append(page.stop)
+    http_logger = logger.getChild("http")
+    http_logger.addFilter(_is_our_fault)  # else each of these requests logs a traceback
     return web.AppRunner(
         app,
         access_log=None,  # not a line for each second of each browser
+        logger=http_logger,
         handle_signals=False,
         shutdown_timeout=SHUTDOWN_TIMEOUT_S,
     )
@@ -107,7 +111,9 @@ class Page:
     async def _checked(self, request: web.Request, handler: Handler) -> web.Response:
         host = request.headers.get("Host")
         if not self._auth.may_see(host):
-            return _error(403, f"this page is for its own machine, not for {host!r}")
+            return _error(
+                403, f"this page is for its own machine, not for {host!r}; open it by its address"
+            )
         response = await handler(request)
         assert isinstance(response, web.Response)
         return response
@@ -168,6 +174,11 @@ class Page:
         if self._poller.snapshot is None or self._poller.late_by:
             return "The Redis server does not answer."
         return None
+
+
+def _is_our_fault(record: logging.LogRecord) -> bool:
+    """False for a request that is no valid HTTP: its visitor has been told with status 400."""
+    return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
 
 
 def _error(status: int, text: str, headers: dict[str, str] | None = None) -> web.Response:

@@ -27,9 +27,11 @@ def test_on_loopback_no_other_name_may(host: str | None) -> None:
     assert not Auth("127.0.0.1", None).may_see(host)
 
 
-def test_elsewhere_any_name_may_lead_here() -> None:
+def test_elsewhere_any_name_may_lead_here_that_no_stranger_can_own() -> None:
     assert Auth("0.0.0.0", None).may_see("crawl.example.internal:8379")
     assert Auth("192.0.2.7", None).may_see(None)
+    assert Auth("crawl.example.com", None).may_see("crawl.example.com:8379")
+    assert not Auth("0.0.0.0", None).may_see("evil.example:8379")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,217 @@
+"""The users of docs/many-machines.md have the rights that they need, and no others."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterator
+
+import pytest
+from redis import Redis
+from redis.exceptions import NoPermissionError
+from scrapy import Request
+
+from semaphore_middleware import FairSemaphore, Limit, SemaphoreError
+from semaphore_middleware.core.admin import Admin
+from semaphore_middleware.frontier import client as frontier
+from semaphore_middleware.redis.scripts import script
+from tests.docs.pages import page
+from tests.support.crawls import Crawl, asyncio_test
+from tests.support.nodes import eventually, in_asyncio
+from tests.support.servers import RedisServer, free_port
+from tests.support.site import Site
+
+DOCUMENTED = re.findall(r"^user (\w+) on >(\S+) (.*)$", page("docs/many-machines.md"), re.MULTILINE)
+PASSWORDS = {name: password for name, password, _ in DOCUMENTED}
+RIGHTS = {name: rights.split() for name, _, rights in DOCUMENTED}
+# A node that shares no crawl: the page says what it can do without.
+PASSWORDS["node"] = PASSWORDS["crawler"]
+RIGHTS["node"] = RIGHTS["crawler"][: RIGHTS["crawler"].index("~crawl:*")]
+
+ATTACHING = {"client", "info", "get", "script", "evalsha"}
+FOR_NODES = ATTACHING | {"subscribe", "ping"}
+
+
+class Guarded(RedisServer):
+    """A server with these users."""
+
+    def __init__(self) -> None:
+        super().__init__(tcp_port=free_port())
+
+    def add_users(self) -> None:
+        with self.client() as client:
+            version = client.info("server")["redis_version"]
+            unknown = {"+client|setinfo"} if "7" <= version < "7.2" else set()  # as the page says
+            for name, rights in RIGHTS.items():
+                known = [right for right in rights if right not in unknown]
+                client.execute_command("ACL", "SETUSER", name, "on", f">{PASSWORDS[name]}", *known)
+
+    def url_of(self, name: str) -> str:
+        return f"redis://{name}:{PASSWORDS[name]}@127.0.0.1:{self.tcp_port}/0"
+
+    def client_of(self, name: str) -> Redis:
+        return Redis.from_url(self.url_of(name))
+
+    def assert_refused_nothing(self) -> None:
+        with self.client() as client:
+            entries = client.execute_command("ACL", "LOG")
+        assert entries == []
+
+    def forget_commands(self) -> None:
+        with self.client() as client:
+            client.config_resetstat()
+
+    @property
+    def commands(self) -> set[str]:
+        """Those that were run since then, by clients and by scripts."""
+        with self.client() as client:
+            names = {name.removeprefix("cmdstat_") for name in client.info("commandstats")}
+        return {name.partition("|")[0] for name in names}
+
+
+@pytest.fixture
+def guarded() -> Iterator[Guarded]:
+    server = Guarded()
+    try:
+        server.start()
+        server.add_users()
+        yield server
+    finally:
+        server.remove()
+
+
+def allowed(name: str) -> set[str]:
+    """The commands that a user may send."""
+    return {right[1:].partition("|")[0] for right in RIGHTS[name] if right.startswith("+")}
+
+
+def commands_in(*scripts: str) -> set[str]:
+    return {name.lower() for name in re.findall(r"""redis\.call\(['"](\w+)""", "".join(scripts))}
+
+
+# Nodes ------------------------------------------------------------------------------------------
+
+
+def test_a_node_may_do_what_its_scripts_do_and_no_more() -> None:
+    scripts = [script(name) for name in ("sync", "begin_epoch", "inspect")]
+    assert allowed("node") == FOR_NODES | commands_in(*scripts)
+    shared = [frontier.script(name) for name in frontier.SCRIPTS]
+    joining = {"multi", "exec", "set", "get", "sadd", "scard", "zcard", "hlen"}
+    assert allowed("crawler") == allowed("node") | joining | commands_in(*shared)
+
+
+@in_asyncio
+async def test_nodes_need_no_other_right(guarded: Guarded) -> None:
+    url = guarded.url_of("node")
+    with guarded.client() as client:
+        client.flushall()  # so that the epoch begins
+    a, b = (FairSemaphore(url, lease=0.5, recovery_wait=0.0) for _ in range(2))
+    async with a, b:
+        held = await a.acquire("s", 1)
+        waiting = asyncio.create_task(b.acquire("s", 1))
+
+        async def waits() -> bool:
+            return (await a.admin.inspect("s")).waiting == 1
+
+        await eventually(waits)
+        held.release()
+        granted = await waiting
+        granted.refused(retry_after=0.01)
+        granted.release()
+        for limit in (Limit(1, delay=0.01), Limit(2, rate="100/s"), Limit(2, adaptive=True)):
+            for _ in range(2):
+                async with a.permit(f"paced by {limit}", limit) as permit:
+                    permit.answered(0.1)
+        kept = await a.acquire("kept", 1)
+        guarded.forget_commands()
+
+        async def is_quiet_for_long() -> bool:
+            return {"ping", "info"} <= guarded.commands
+
+        await eventually(is_quiet_for_long)
+        kept.release()
+    guarded.assert_refused_nothing()
+
+
+@asyncio_test
+async def test_nodes_that_share_a_crawl_need_no_other_right(guarded: Guarded, site: Site) -> None:
+    url = guarded.url_of("crawler")
+    crawl = Crawl(
+        guarded,
+        *[Request(site.url(f"/page/{n}")) for n in range(3)],
+        SEMAPHORE_REDIS_URL=url,
+        REDIS_URL=url,
+        SCHEDULER="semaphore_middleware.frontier.Scheduler",
+    )
+    await crawl.finished()
+    assert sorted(site.arrivals) == ["/page/0", "/page/1", "/page/2"]
+    guarded.assert_refused_nothing()
+
+
+@pytest.mark.parametrize("name", RIGHTS)
+def test_nobody_may_touch_what_is_another_s(guarded: Guarded, name: str) -> None:
+    with guarded.client_of(name) as client:
+        for command in (
+            *(["FLUSHALL"], ["CONFIG", "GET", "*"], ["KEYS", "*"], ["CLIENT", "LIST"]),
+            *(["GET", "another"], ["SUBSCRIBE", "another"], ["ACL", "LIST"]),
+            *([] if name == "crawler" else [["GET", "crawl:x:run"]]),
+            *([["HGETALL", "another"], ["SUBSCRIBE", "{semaphore}:changes"]] * (name == "viewer")),
+        ):
+            with pytest.raises(NoPermissionError):
+                client.execute_command(*command)
+
+
+# Operators --------------------------------------------------------------------------------------
+
+
+async def in_use(server: RedisServer, semaphore: FairSemaphore) -> None:
+    """A full site, one that has refused a request, and a rule; at one, a request waits."""
+    refused = await semaphore.acquire("refused", 1)
+    refused.refused(retry_after=100)
+    refused.release()
+    await semaphore.acquire("full", 1)
+    waiter = asyncio.ensure_future(semaphore.acquire("full", 1))
+    waiter.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+    async def waits() -> bool:
+        return server.members().get("full") == (1, 1)
+
+    await eventually(waits)
+    await semaphore.admin.configure("ruled", 2)
+
+
+async def look(admin: Admin) -> None:
+    assert {seen.scope for seen in await admin.survey()} == {"full", "refused", "ruled"}
+    assert (await admin.inspect("full")).held == 1
+    assert [rule.name for rule in await admin.rules()] == ["ruled"]
+    assert await admin.rule("ruled") is not None
+
+
+@in_asyncio
+async def test_a_viewer_may_look_and_change_nothing(guarded: Guarded) -> None:
+    async with FairSemaphore(guarded.url, lease=600.0) as semaphore:
+        await in_use(guarded, semaphore)
+        async with Admin(guarded.url_of("viewer"), lease=600.0) as admin:
+            guarded.forget_commands()
+            await look(admin)
+            guarded.assert_refused_nothing()
+            assert allowed("viewer") - {"client"} <= guarded.commands
+            for change in (admin.pause("full"), admin.evict(semaphore.node), admin.reset("full")):
+                with pytest.raises(SemaphoreError, match=r"(?i)permission|can't run this command"):
+                    await change
+
+
+@in_asyncio
+async def test_an_operator_may_look_and_change_all(guarded: Guarded) -> None:
+    async with FairSemaphore(guarded.url, lease=600.0) as semaphore:
+        await in_use(guarded, semaphore)
+        async with Admin(guarded.url_of("operator"), lease=600.0) as admin:
+            await look(admin)
+            await admin.configure("full", {"concurrency": 3, "delay": 1})
+            await admin.pause("*.example.org")
+            await admin.resume("refused")
+            await admin.reset("full")
+            await admin.evict(semaphore.node)
+    guarded.assert_refused_nothing()
+    scripts = [script(name) for name in ("inspect", "evict", "change_rule", "clear_backoff")]
+    assert allowed("operator") == ATTACHING | {"scan", "publish"} | commands_in(*scripts)
