@@ -3,6 +3,9 @@
 # the first start chooses a random one, so there is no default password.
 set -eu
 file=/password/redis
+# With new volumes, no node can have been granted a permit that this server does not know of.
+is_new=
+if [ ! -e "$file" ] && [ -z "$(ls -A /data 2>/dev/null)" ]; then is_new=yes; fi
 umask 022 # the nodes run as another user; only they share the volume
 if [ -n "${REDIS_PASSWORD:-}" ]; then
     case $REDIS_PASSWORD in
@@ -16,6 +19,18 @@ elif [ ! -s "$file" ]; then
     head -c 32 /dev/urandom | od -An -v -tx1 | tr -d ' \n' >"$file.new"
     mv "$file.new" "$file"
 fi
+ask() { # a command, through a pipe as the password is in it
+    printf 'AUTH %s\n%s\n' "$(cat "$file")" "$1" | valkey-cli
+}
+say_that_it_is_new() { # so that nodes need not wait: see semaphore_middleware/redis/server_state.py
+    until run_id=$(ask 'INFO server' | tr -d '\r' | grep '^run_id:'); do sleep 0.1; done
+    ask "SET semaphore-started-empty ${run_id#run_id:}"
+}
+if [ "$is_new" ]; then
+    echo "The volumes are new, so nodes need not wait for permits that were granted before." >&2
+    say_that_it_is_new >/dev/null 2>&1 &
+fi
+
 program=$1
 shift
 # As a configuration on its standard input: a command line is visible to everybody who may list processes.

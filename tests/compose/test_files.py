@@ -5,13 +5,18 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import redis
 
 from semaphore_middleware.redis.embedded import find_program
+from semaphore_middleware.redis.server_state import STARTED_EMPTY
+from tests.support.nodes import eventually, in_asyncio
 from tests.support.paths import REPOSITORY
 
 COMPOSE = (REPOSITORY / "docker-compose.yml").read_text()
@@ -88,39 +93,91 @@ def test_a_missing_password_is_told() -> None:
     assert "REDIS_PASSWORD_FILE=/no/such/file: no password there; is the server up?" in told
 
 
-def test_the_server_s_password_is_in_no_command_line(tmp_path: Path) -> None:
-    """Neither that of docker-entrypoint.sh, which starts the server as another user."""
+NEW = "The volumes are new"  # told before the server starts
+CLI = """#!{python}
+import socket, sys
+link = socket.socket(socket.AF_UNIX)
+link.connect("{folder}/socket")
+link.sendall(sys.stdin.buffer.read())
+link.shutdown(socket.SHUT_WR)
+sys.stdout.buffer.write(link.makefile("rb").read())
+"""
+"""valkey-cli, as far as redis.sh uses it."""
+
+
+@contextmanager
+def started(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """The server as redis.sh starts it, with its volumes in a folder."""
     start = (REPOSITORY / "docker/redis.sh").read_text()
-    (tmp_path / "redis.sh").write_text(start.replace("/password/redis", str(tmp_path / "password")))
-    entrypoint = tmp_path / "docker-entrypoint.sh"
-    entrypoint.write_text(
-        f'#!/bin/sh\ntr "\\0" " " </proc/$$/cmdline >{tmp_path}/seen\nexec "$@"\n'
-    )
-    entrypoint.chmod(0o755)
+    volumes = start.replace("/password/", f"{folder}/").replace("/data", f"{folder}/data")
+    (folder / "redis.sh").write_text(volumes)
+    (folder / "data").mkdir(exist_ok=True)
+    entrypoint, cli = folder / "docker-entrypoint.sh", folder / "valkey-cli"
+    entrypoint.write_text(f'#!/bin/sh\ntr "\\0" " " </proc/$$/cmdline >{folder}/seen\nexec "$@"\n')
+    cli.write_text(CLI.format(python=sys.executable, folder=folder))
+    for program in (entrypoint, cli):
+        program.chmod(0o755)
+    (folder / "socket").unlink(missing_ok=True)
     server = subprocess.Popen(
         [
-            *("sh", tmp_path / "redis.sh", find_program(), "--port", "0", "--save", ""),
-            *("--unixsocket", tmp_path / "socket", "--dir", tmp_path),
+            *("sh", folder / "redis.sh", find_program(), "--port", "0", "--save", ""),
+            *("--appendonly", "yes"),
+            *("--unixsocket", folder / "socket", "--dir", folder / "data"),
         ],
-        env={"PATH": f"{tmp_path}:/usr/bin:/bin"},
+        env={"PATH": f"{folder}:/usr/bin:/bin"},
         stdout=subprocess.DEVNULL,
+        stderr=(folder / "told").open("wb"),
     )
     try:
-        while not (tmp_path / "socket").exists():
+        while not (folder / "socket").exists():
             assert server.poll() is None
             time.sleep(0.005)
-        password = (tmp_path / "password").read_text()
-        socket = str(tmp_path / "socket")
+        yield server
+    finally:
+        server.kill()
+        server.wait()
+
+
+def client_of(folder: Path) -> redis.Redis:
+    password = (folder / "redis").read_text()
+    return redis.Redis(unix_socket_path=str(folder / "socket"), password=password)
+
+
+def test_the_server_s_password_is_in_no_command_line(tmp_path: Path) -> None:
+    """Neither that of docker-entrypoint.sh, which starts the server as another user."""
+    with started(tmp_path) as server:
+        password = (tmp_path / "redis").read_text()
         with pytest.raises(redis.AuthenticationError):
-            redis.Redis(unix_socket_path=socket).ping()
-        with redis.Redis(unix_socket_path=socket, password=password) as client:
+            redis.Redis(unix_socket_path=str(tmp_path / "socket")).ping()
+        with client_of(tmp_path) as client:
             assert client.config_get("save") == {"save": ""}
         seen = (tmp_path / "seen").read_text() + Path(f"/proc/{server.pid}/cmdline").read_text()
         assert "docker-entrypoint.sh" in seen
         assert password not in seen
-    finally:
-        server.kill()
-        server.wait()
+
+
+@in_asyncio
+async def test_nodes_of_a_server_with_new_volumes_need_not_wait(tmp_path: Path) -> None:
+    with started(tmp_path), client_of(tmp_path) as client:
+
+        async def is_said_to_be_new() -> bool:
+            run_id: str = client.info("server")["run_id"]
+            return bool(client.get(STARTED_EMPTY) == run_id.encode())
+
+        await eventually(is_said_to_be_new)
+    assert NEW in (tmp_path / "told").read_text()
+
+
+@pytest.mark.parametrize("kept", ["redis", "data/appendonlydir"])
+def test_nodes_of_a_server_with_an_old_volume_do(tmp_path: Path, kept: str) -> None:
+    path = tmp_path / kept
+    path.parent.mkdir(exist_ok=True)
+    if kept == "redis":
+        path.write_text("secret")
+    else:
+        path.mkdir()
+    with started(tmp_path):
+        assert NEW not in (tmp_path / "told").read_text()
 
 
 def test_a_password_that_a_url_would_garble_is_refused() -> None:
