@@ -19,7 +19,7 @@ from semaphore_middleware import (
 )
 from semaphore_middleware.redis.location import Server
 from tests.support.nodes import eventually, in_asyncio
-from tests.support.servers import RedisServer, free_port
+from tests.support.servers import RedisServer, SentinelServer, free_port
 
 PASSWORD = "t0p-secret"
 
@@ -49,6 +49,7 @@ async def refusal(url: str) -> str:
         f"redis://:{PASSWORD}@localhost:99999999/0",
         f"redis://:{PASSWORD}@localhost/0?socket_timeout=soon",
         f"redis://:{PASSWORD}@localhost/0?no_such_option=1",
+        f"redis://localhost/0?password=a&{PASSWORD}=1",
         f"redis://:{PASSWORD}/@localhost/0",
         f"redis://:{PASSWORD}#@localhost/0",
         f"redis://:{PASSWORD}@[::1/0",
@@ -134,6 +135,26 @@ async def test_a_user_without_permission_is_refused(server: RedisServer) -> None
 async def test_a_replica_is_refused(server: RedisServer) -> None:
     server.client().replicaof("127.0.0.1", free_port())
     assert "is a read-only replica; give the address of its master" in await refusal(server.url)
+
+
+@pytest.mark.parametrize("database", ["", "/1"])
+@in_asyncio
+async def test_a_sentinel_is_refused(database: str) -> None:
+    sentinel = SentinelServer().start()
+    try:
+        line = await refusal(f"redis://127.0.0.1:{sentinel.tcp_port}{database}")
+    finally:
+        sentinel.remove()
+    assert "is a sentinel; give the address of the master that it watches" in line
+
+
+@in_asyncio
+async def test_a_node_of_a_cluster_is_refused() -> None:
+    node = RedisServer("--cluster-enabled", "yes", tcp_port=free_port(), started_empty=False)
+    try:
+        assert "is a node of a cluster, which is not supported" in await refusal(node.start().url)
+    finally:
+        node.remove()
 
 
 @asynccontextmanager

@@ -82,13 +82,7 @@ class RedisServer:
 
     def start(self) -> Self:
         self._process = subprocess.Popen(
-            [
-                os.environ.get(BINARY) or find_program(),
-                *("--port", str(self.tcp_port), "--bind", "127.0.0.1"),
-                *("--unixsocket", str(self.path), "--unixsocketperm", "700"),
-                *("--save", "", "--dir", str(self.directory)),
-                *self._options,
-            ],
+            [os.environ.get(BINARY) or find_program(), *self.arguments()],
             env={**os.environ, **self._environment},
             stdin=subprocess.DEVNULL,
             stdout=(self.directory / "log").open("ab"),
@@ -105,6 +99,15 @@ class RedisServer:
                 return self  # it answers, to those who know the password
             except (redis.ConnectionError, OSError):
                 time.sleep(0.005)
+
+    def arguments(self) -> list[str]:
+        """What its program is started with."""
+        return [
+            *("--port", str(self.tcp_port), "--bind", "127.0.0.1"),
+            *("--unixsocket", str(self.path), "--unixsocketperm", "700"),
+            *("--save", "", "--dir", str(self.directory)),
+            *self._options,
+        ]
 
     def client(self, **options: object) -> redis.Redis:
         """A plain client of the tests' own, to look at the server from outside."""
@@ -141,6 +144,19 @@ class RedisServer:
         with self.client() as client:
             found: Any = client.eval(MEMBERS, 0, f"{{{prefix}}}:scope:")
         return {scope.decode("utf-8", "replace"): (held, waits) for scope, held, waits in found}
+
+
+class SentinelServer(RedisServer):
+    """A sentinel on a loopback port; it watches nothing until `watch`."""
+
+    def __init__(self, *lines: str) -> None:
+        super().__init__(tcp_port=free_port(), started_empty=False)
+        self._config = self.directory / "sentinel.conf"
+        socket = f"unixsocket {self.path}"
+        self._config.write_text("\n".join((f"port {self.tcp_port}", socket, *lines, "")))
+
+    def arguments(self) -> list[str]:
+        return [str(self._config), "--sentinel"]
 
 
 def free_port() -> int:
