@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import math
 import ssl
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from hiredis import pack_command
@@ -33,59 +35,79 @@ OLDEST_VERSION = (6, 2)
 BROKEN_TLS = (ssl.SSLEOFError, ssl.SSLZeroReturnError)  # a connection that broke, as others do
 
 
+@dataclass(frozen=True)
+class Address:
+    """Where a server listens: a host and a port, or the path of a Unix socket."""
+
+    host: str = "localhost"
+    port: int = 6379
+    path: str = ""
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return self.path or f"{host}:{self.port}"
+
+
 class Connection:
     """One connection to one run of the server. After any error it is closed and stays so.
 
-    `server_name` is the address without a password; `database` is the number of the one to use;
-    `call_timeout` is how many seconds a round trip may take; `options` are those of the address, as
-    far as errors name them. Use `Server.connect` to make one.
+    `server_name` is what errors call it, without a password; `database` is the number of the one to
+    use; `call_timeout` is how many seconds a round trip may take; `options` are those of the URL,
+    for errors to name. Use `Server.connect` to make one.
     """
 
     state: ServerState
     """The server's state when it was last read."""
+    find_master: Callable[[], Awaitable[Address]] | None = None
+    """Finds out where the master is now; None: nobody else knows of it."""
 
     def __init__(
         self,
         connection: AbstractConnection,
+        address: Address,
         server_name: str,
         database: int,
         call_timeout: float,
         options: Mapping[str, Any],
     ) -> None:
         self._connection = connection
+        self.address = address
         self.server_name = server_name
         # A sentinel does not know SELECT: it is to be known as one first.
         self._select = [("SELECT", database)] if database else []
         self._call_timeout = call_timeout
         self._options = options
+        self._search: asyncio.Task[None] | None = None
+        self._replaced = False
 
     @property
     def is_open(self) -> bool:
         """Whether it can be used, as far as this side knows."""
         return bool(self._connection.is_connected)
 
-    async def open(self) -> None:
-        """Connect, and check that the server is one to use.
+    async def connect(self) -> None:
+        """Connect, and prove who this is.
 
         Raises `ServerUnreachableError`, or `ServerRefusedError` where waiting would not help.
         """
         try:
-            try:
-                async with asyncio.timeout(self._call_timeout):
-                    await self._connection.connect()  # type: ignore[no-untyped-call]
-            except (RedisError, OSError) as error:
-                raise self._explain(error) from None
-            await self.read_state()
-        except BaseException:
+            async with asyncio.timeout(self._call_timeout):
+                await self._connection.connect()  # type: ignore[no-untyped-call]
+        except BaseException as error:
             await self.close()
+            if isinstance(error, RedisError | OSError):
+                raise self._explain(error) from None
             raise
 
     async def read_state(self) -> ServerState:
-        """Ask the server for its state, which is also kept in `state`.
+        """Ask the server for its state, which is also kept in `state`. Others who know where the
+        master is are asked meanwhile; if it is another one, the connection is closed then.
 
         Raises `ServerUnreachableError`, or `ServerRefusedError` for a server that is too old, a
         read-only replica, a sentinel, or a node of a cluster.
         """
+        if self.find_master and not (self._search and not self._search.done()):
+            self._search = asyncio.create_task(self._leave_if_replaced(self.find_master))
         commands = [("INFO",), *self._select, ("GET", STARTED_EMPTY)]
         text, *selected, marked_run_id = await self.call(commands)
         if isinstance(text, Exception):
@@ -95,7 +117,8 @@ class Connection:
         mode = info.get("redis_mode", info.get("server_mode"))  # the latter since Valkey 9.1
         if mode == "sentinel":
             raise ServerRefusedError(
-                f"{self.server_name} is a sentinel; give the address of the master that it watches"
+                f"{self.server_name} is a sentinel; write redis+sentinel://{self.address}/service "
+                "with the name of what it watches"
             )
         if mode == "cluster":
             raise ServerRefusedError(
@@ -108,6 +131,8 @@ class Connection:
                 f"{self.server_name} is version {version}; version 6.2 or newer is needed"
             )
         if info.get("role") != "master":
+            if self.find_master:  # a failover goes on
+                raise ServerUnreachableError(f"{self.server_name} is a read-only replica")
             raise ServerRefusedError(
                 f"{self.server_name} is a read-only replica; give the address of its master"
             )
@@ -121,6 +146,13 @@ class Connection:
         started_empty = marked_run_id == info["run_id"].encode()
         self.state = ServerState.from_info(info, started_empty)
         return self.state
+
+    async def _leave_if_replaced(self, find_master: Callable[[], Awaitable[Address]]) -> None:
+        # A master that is there can do without those who know of it.
+        with suppress(ServerUnreachableError, ServerRefusedError):
+            if await find_master() != self.address:
+                self._replaced = True
+                await self.close()
 
     async def call(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Send all commands, then read all replies. A command's own error is its reply.
@@ -137,8 +169,9 @@ class Connection:
                 return [await self._read_reply() for _ in commands]
         except (RedisError, OSError) as error:
             await self.close()
+            reason = "it was replaced" if self._replaced else self._text_of(error)
             raise ServerUnreachableError(
-                f"lost the connection to {self.server_name}: {self._text_of(error)}"
+                f"lost the connection to {self.server_name}: {reason}"
             ) from None
         except BaseException:  # cancelled halfway: replies would no longer fit their commands
             await self.close()
@@ -206,6 +239,8 @@ class Connection:
 
     async def close(self) -> None:
         """Close the connection. May be called at any time, and twice."""
+        if self._search is not None and not self._replaced:
+            self._search.cancel()
         await self._connection.disconnect(nowait=True)
 
     async def _read_reply(self) -> Any:

@@ -19,7 +19,7 @@ from semaphore_middleware import (
 )
 from semaphore_middleware.redis.location import Server
 from tests.support.nodes import eventually, in_asyncio
-from tests.support.servers import RedisServer, SentinelServer, free_port
+from tests.support.servers import ClusterServer, RedisServer, SentinelServer, free_port
 
 PASSWORD = "t0p-secret"
 
@@ -145,12 +145,13 @@ async def test_a_sentinel_is_refused(database: str) -> None:
         line = await refusal(f"redis://127.0.0.1:{sentinel.tcp_port}{database}")
     finally:
         sentinel.remove()
-    assert "is a sentinel; give the address of the master that it watches" in line
+    there = f"redis+sentinel://127.0.0.1:{sentinel.tcp_port}/service"
+    assert f"is a sentinel; write {there} with the name of what it watches" in line
 
 
 @in_asyncio
 async def test_a_node_of_a_cluster_is_refused() -> None:
-    node = RedisServer("--cluster-enabled", "yes", tcp_port=free_port(), started_empty=False)
+    node = ClusterServer()
     try:
         assert "is a node of a cluster, which is not supported" in await refusal(node.start().url)
     finally:
@@ -182,7 +183,7 @@ async def test_what_does_not_speak_the_protocol_is_refused() -> None:
 async def test_a_server_older_than_6_2_is_refused() -> None:
     info = b"redis_version:6.0.16\r\nrole:master\r\nrun_id:abc\r\n"
     bulk = b"$%d\r\n%s\r\n" % (len(info), info)
-    async with answering(b"+OK\r\n", b"+OK\r\n", b"+OK\r\n", bulk) as url:
+    async with answering(b"+OK\r\n", bulk) as url:
         assert "is version 6.0.16; version 6.2 or newer is needed" in await refusal(url)
 
 

@@ -146,8 +146,20 @@ class RedisServer:
         return {scope.decode("utf-8", "replace"): (held, waits) for scope, held, waits in found}
 
 
+class ClusterServer(RedisServer):
+    """A server with cluster mode on; it has no slots until it is given some."""
+
+    def __init__(self, *options: str) -> None:
+        port = free_port()
+        while port > 2**16 - 10_001:  # the nodes speak to each other on a port that is so far off
+            port = free_port()
+        quick = ("--cluster-node-timeout", "1000")
+        enabled = ("--cluster-enabled", "yes", *quick, *options)
+        super().__init__(*enabled, tcp_port=port, started_empty=False)
+
+
 class SentinelServer(RedisServer):
-    """A sentinel on a loopback port; it watches nothing until `watch`."""
+    """A sentinel on a loopback port; it watches nothing until it is told to."""
 
     def __init__(self, *lines: str) -> None:
         super().__init__(tcp_port=free_port(), started_empty=False)
@@ -157,6 +169,15 @@ class SentinelServer(RedisServer):
 
     def arguments(self) -> list[str]:
         return [str(self._config), "--sentinel"]
+
+    def watch(self, port: int, service: str = "mymaster", quorum: int = 2, **options: int) -> None:
+        """Take the server at this port for the master of the service, whatever it took before."""
+        with self.client() as client:
+            if client.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", service):
+                client.execute_command("SENTINEL", "REMOVE", service)
+            client.execute_command("SENTINEL", "MONITOR", service, "127.0.0.1", port, quorum)
+            for option, value in options.items():
+                client.execute_command("SENTINEL", "SET", service, option.replace("_", "-"), value)
 
 
 def free_port() -> int:
