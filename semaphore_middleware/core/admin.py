@@ -45,10 +45,10 @@ class Admin:
     It has a connection of its own, which is opened when first used, and waits for nothing: each
     call makes one attempt and takes at most 30 s. After an error the next call connects anew.
 
-    `url` is a `redis://`, `rediss://` or `unix://` address; None takes `SEMAPHORE_REDIS_URL` or
-    `REDIS_URL` from the environment, else the embedded server, if it runs. `name` is who is said to
-    have set a rule (by default user@host). `lease` (seconds) and `prefix` are those of the nodes;
-    `url_from` says in errors where the address was set.
+    `url` is an address as docs/settings.md has them (`redis://`, `redis+sentinel://` and so on);
+    None takes `SEMAPHORE_REDIS_URL` or `REDIS_URL` from the environment, else the embedded server,
+    if it runs. `name` is who is said to have set a rule (by default user@host). `lease` (seconds)
+    and `prefix` are those of the nodes; `url_from` says in errors where the address was set.
 
     Raises `SettingsError` for what is not allowed, and `ServerUnreachableError` where there is no
     address. Each method that talks to the server also raises `ServerUnreachableError`,

@@ -366,6 +366,8 @@ class Session:
         while True:
             self._connection = await self._server.reach(self._log_unavailable, give_up)
             try:
+                if give_up:  # at the start
+                    await self._store.check_rights(self._connection, self._server)
                 return await self._store.meet(self._connection)
             except (ServerUnreachableError, ServerRefusedError) as error:
                 await self._connection.close()

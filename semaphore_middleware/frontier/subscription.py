@@ -24,7 +24,15 @@ def is_transient(error: Exception) -> bool:
 
 
 def create_client(url: str) -> Redis:
-    """A client that makes each call once: its users retry, and log it."""
+    """A client that makes each call once: its users retry, and log it.
+
+    Raises `ValueError` for an address that cannot be read.
+    """
+    if "+" in url.partition("://")[0]:
+        raise ValueError(
+            "REDIS_URL: the shared frontier needs the address of one server, redis://, rediss:// "
+            "or unix://; that of the semaphore may be another one, in SEMAPHORE_REDIS_URL"
+        )
     # With protocol 3 redis-py asks for notifications of maintenance, which needs a right more.
     return Redis.from_url(url, protocol=2, retry=Retry(NoBackoff(), 0))
 

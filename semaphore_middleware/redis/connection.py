@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import math
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from hiredis import pack_command
@@ -26,66 +28,111 @@ from redis.exceptions import (
 )
 
 from semaphore_middleware.errors import ServerRefusedError, ServerUnreachableError
+from semaphore_middleware.redis import tls
 from semaphore_middleware.redis.server_state import STARTED_EMPTY, ServerState
 
 OLDEST_VERSION = (6, 2)
+BROKEN_TLS = (ssl.SSLEOFError, ssl.SSLZeroReturnError)  # a connection that broke, as others do
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a server listens: a host and a port, or the path of a Unix socket."""
+
+    host: str = "localhost"
+    port: int = 6379
+    path: str = ""
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return self.path or f"{host}:{self.port}"
 
 
 class Connection:
     """One connection to one run of the server. After any error it is closed and stays so.
 
-    `server_name` is the address without a password; `call_timeout` is how many seconds a round trip
-    may take. Use `Server.connect` to make one.
+    `server_name` is what errors call it, without a password; `database` is the number of the one to
+    use; `call_timeout` is how many seconds a round trip may take; `options` are those of the URL,
+    for errors to name. Use `Server.connect` to make one.
     """
 
     state: ServerState
     """The server's state when it was last read."""
+    find_master: Callable[[], Awaitable[Address]] | None = None
+    """Finds out where the master is now; None: nobody else knows of it."""
 
     def __init__(
-        self, connection: AbstractConnection, server_name: str, call_timeout: float
+        self,
+        connection: AbstractConnection,
+        address: Address,
+        server_name: str,
+        database: int,
+        call_timeout: float,
+        options: Mapping[str, Any],
     ) -> None:
         self._connection = connection
+        self.address = address
         self.server_name = server_name
+        # A sentinel does not know SELECT: it is to be known as one first.
+        self._select = [("SELECT", database)] if database else []
         self._call_timeout = call_timeout
+        self._options = options
+        self._search: asyncio.Task[None] | None = None
+        self._replaced = False
 
     @property
     def is_open(self) -> bool:
         """Whether it can be used, as far as this side knows."""
         return bool(self._connection.is_connected)
 
-    async def open(self) -> None:
-        """Connect, and check that the server is one to use.
+    async def connect(self) -> None:
+        """Connect, and prove who this is.
 
         Raises `ServerUnreachableError`, or `ServerRefusedError` where waiting would not help.
         """
         try:
-            try:
-                async with asyncio.timeout(self._call_timeout):
-                    await self._connection.connect()  # type: ignore[no-untyped-call]
-            except (RedisError, OSError) as error:
-                raise self._explain(error) from None
-            await self.read_state()
-        except BaseException:
+            async with asyncio.timeout(self._call_timeout):
+                await self._connection.connect()  # type: ignore[no-untyped-call]
+        except BaseException as error:
             await self.close()
+            if isinstance(error, RedisError | OSError):
+                raise self._explain(error) from None
             raise
 
     async def read_state(self) -> ServerState:
-        """Ask the server for its state, which is also kept in `state`.
+        """Ask the server for its state, which is also kept in `state`. Others who know where the
+        master is are asked meanwhile; if it is another one, the connection is closed then.
 
-        Raises `ServerUnreachableError`, or `ServerRefusedError` for a server that is too old, or a
-        read-only replica.
+        Raises `ServerUnreachableError`, or `ServerRefusedError` for a server that is too old, a
+        read-only replica, a sentinel, or a node of a cluster.
         """
-        text, marked_run_id = await self.call([("INFO",), ("GET", STARTED_EMPTY)])
+        if self.find_master and not (self._search and not self._search.done()):
+            self._search = asyncio.create_task(self._leave_if_replaced(self.find_master))
+        commands = [("INFO",), *self._select, ("GET", STARTED_EMPTY)]
+        text, *selected, marked_run_id = await self.call(commands)
         if isinstance(text, Exception):
             raise self._explain(text)
         lines = text.decode("utf-8", "replace").splitlines()
         info = dict(line.split(":", 1) for line in lines if ":" in line)
+        mode = info.get("redis_mode", info.get("server_mode"))  # the latter since Valkey 9.1
+        if mode == "sentinel":
+            raise ServerRefusedError(
+                f"{self.server_name} is a sentinel; write redis+sentinel://{self.address}/service "
+                "with the name of what it watches"
+            )
+        if mode == "cluster":
+            raise ServerRefusedError(
+                f"{self.server_name} is a node of a cluster, which is not supported; give the "
+                "address of a server with cluster mode off"
+            )
         version = info.get("redis_version", "0")
         if tuple(int(part) for part in version.split(".")[:2]) < OLDEST_VERSION:
             raise ServerRefusedError(
                 f"{self.server_name} is version {version}; version 6.2 or newer is needed"
             )
         if info.get("role") != "master":
+            if self.find_master:  # a failover goes on
+                raise ServerUnreachableError(f"{self.server_name} is a read-only replica")
             raise ServerRefusedError(
                 f"{self.server_name} is a read-only replica; give the address of its master"
             )
@@ -93,9 +140,19 @@ class Connection:
             raise ServerRefusedError(
                 f"{self.server_name} does not report a run_id, as Redis and Valkey do"
             )
+        for reply in selected:
+            if isinstance(reply, Exception):
+                raise self._explain(reply)
         started_empty = marked_run_id == info["run_id"].encode()
         self.state = ServerState.from_info(info, started_empty)
         return self.state
+
+    async def _leave_if_replaced(self, find_master: Callable[[], Awaitable[Address]]) -> None:
+        # A master that is there can do without those who know of it.
+        with suppress(ServerUnreachableError, ServerRefusedError):
+            if await find_master() != self.address:
+                self._replaced = True
+                await self.close()
 
     async def call(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Send all commands, then read all replies. A command's own error is its reply.
@@ -112,8 +169,9 @@ class Connection:
                 return [await self._read_reply() for _ in commands]
         except (RedisError, OSError) as error:
             await self.close()
+            reason = "it was replaced" if self._replaced else self._text_of(error)
             raise ServerUnreachableError(
-                f"lost the connection to {self.server_name}: {self._text_of(error)}"
+                f"lost the connection to {self.server_name}: {reason}"
             ) from None
         except BaseException:  # cancelled halfway: replies would no longer fit their commands
             await self.close()
@@ -124,11 +182,27 @@ class Connection:
         return self.check(await self.call(commands))
 
     def check(self, replies: list[Any]) -> list[Any]:
-        """The replies, if none is an error. Raises `ServerUnreachableError`."""
+        """The replies, if none is an error.
+
+        Raises `ServerUnreachableError`, or `ServerRefusedError` where a right is missing.
+        """
         for reply in replies:
-            if isinstance(reply, Exception):  # out of memory, failing to save, a key of other type
+            if isinstance(reply, Exception):
+                if isinstance(reply, NoPermissionError) or is_denial(str(reply)):
+                    raise self._explain(reply)
+                # Out of memory, failing to save, a key of other type.
                 raise ServerUnreachableError(f"{self.server_name} refuses: {reply}") from reply
         return replies
+
+    async def subscribe(self, channels: Sequence[bytes]) -> None:
+        """Subscribe to all channels at once; `listen` hears their messages.
+
+        Raises `ServerUnreachableError`, or `ServerRefusedError` where a right is missing.
+        """
+        (reply,) = await self.call([("SUBSCRIBE", *channels)])  # the first of as many as channels
+        if isinstance(reply, Exception):
+            names = ", ".join(repr(channel.decode("utf-8", "replace")) for channel in channels)
+            raise ServerRefusedError(f"{self._explain(reply)}; the channels are {names}")
 
     async def listen(
         self, channels: Sequence[bytes], ping_after: float, on_message: Callable[[Any], None]
@@ -137,10 +211,11 @@ class Connection:
 
         `on_message(None)` says that the subscription has begun. After `ping_after` seconds without
         a message the server is asked whether it is there.
-        Raises `ServerUnreachableError`.
+        Raises `ServerUnreachableError`, or `ServerRefusedError` where a right is missing.
         """
         try:
-            await self._connection.send_command("SUBSCRIBE", *channels)
+            await self.subscribe(channels)
+            on_message(None)
             ping_sent = False
             while True:
                 message = await self._connection.read_response(
@@ -153,10 +228,7 @@ class Connection:
                     ping_sent = True
                     continue
                 ping_sent = False
-                if message[0] == b"subscribe":
-                    if message[2] == len(channels):
-                        on_message(None)
-                elif message[0] == b"message":
+                if message[0] == b"message":
                     on_message(message[2])
         except (RedisError, OSError) as error:
             raise ServerUnreachableError(
@@ -167,6 +239,8 @@ class Connection:
 
     async def close(self) -> None:
         """Close the connection. May be called at any time, and twice."""
+        if self._search is not None and not self._replaced:
+            self._search.cancel()
         await self._connection.disconnect(nowait=True)
 
     async def _read_reply(self) -> Any:
@@ -185,6 +259,10 @@ class Connection:
     def _explain(self, error: Exception) -> Exception:
         """Our own error for one of redis-py's: will it pass by itself, or not?"""
         name = self.server_name
+        for cause in _causes(error):
+            if isinstance(cause, ssl.SSLError) and not isinstance(cause, BROKEN_TLS):
+                host = getattr(self._connection, "host", "")
+                return ServerRefusedError(f"{name}: {tls.explain(cause, host, self._options)}")
         if isinstance(error.__cause__, RedisError):  # as redis-py has it on a Unix socket
             error = error.__cause__
         text = self._text_of(error)
@@ -194,15 +272,25 @@ class Connection:
             return ServerUnreachableError(f"{name}: {text}")
         if isinstance(error, AuthenticationError | AuthorizationError) or "NOAUTH" in text:
             return ServerRefusedError(f"{name} does not accept this user name and password")
-        if isinstance(error, NoPermissionError):
+        if isinstance(error, NoPermissionError) or is_denial(text):
             return ServerRefusedError(f"{name} does not permit this user what is needed: {text}")
         if isinstance(error, InvalidResponse) or "Protocol" in text:
             return ServerRefusedError(f"{name} does not speak the Redis protocol")
-        if isinstance(error, ssl.SSLError) or isinstance(error.__cause__, ssl.SSLError):
-            return ServerRefusedError(f"{name}: TLS failed: {text}")
         if isinstance(error, ResponseError):
             return ServerRefusedError(f"{name} refuses: {text}")
         return ServerUnreachableError(f"cannot reach {name}: {text}")
+
+
+def is_denial(text: str) -> bool:
+    """Whether a script's error, or one within it, is of a right that its user does not have."""
+    return "ACL failure in script" in text or "The user executing the script" in text
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """The error, and all that it comes from."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 def retry_delay(attempt: int) -> float:

@@ -20,6 +20,8 @@ class Keys:
         """What operators have set."""
         self.changes = self._tag + b":changes"
         """The channel on which all nodes are notified that an operator has changed a rule."""
+        self.trials = self._tag + b":trial:hash", self._tag + b":trial:queue"
+        """Keys that exist only while a script tries what it may do."""
         self._scope = self._tag + b":scope:"
         self._queue = self._tag + b":queue:"
 
@@ -33,6 +35,11 @@ class Keys:
     def channel(self, node: str) -> bytes:
         """The channel on which a node is notified of what other nodes' calls have caused."""
         return self._tag + b":node:" + encoded(node)
+
+    @property
+    def tag(self) -> str:
+        """What all keys and channels begin with, for people."""
+        return self._tag.decode("utf-8", "surrogatepass")
 
     @property
     def scopes(self) -> bytes:

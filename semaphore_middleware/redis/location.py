@@ -1,4 +1,4 @@
-"""From a URL to the server: where it is, and a connection to it."""
+"""From a URL to the server that may be written to now, and a connection to it."""
 
 from __future__ import annotations
 
@@ -6,21 +6,33 @@ import asyncio
 import logging
 import os
 import re
-from collections.abc import Callable
-from typing import Any, cast
-from urllib.parse import urlsplit
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote, urlsplit, urlunsplit
 
-from redis.asyncio.connection import AbstractConnection, ConnectionPool
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
+from redis.asyncio import connection as redis_py
+from redis.asyncio.connection import parse_url
 
 from semaphore_middleware.errors import ServerRefusedError, ServerUnreachableError, SettingsError
-from semaphore_middleware.redis.connection import Connection, retry_delay
+from semaphore_middleware.redis import tls
+from semaphore_middleware.redis.connection import Address, Connection, retry_delay
+from semaphore_middleware.redis.connector import Connector
+from semaphore_middleware.redis.sentinels import Sentinels
 
 logger = logging.getLogger(__name__)
 
-SCHEMES = ("redis://", "rediss://", "unix://")
+SCHEMES = ("redis", "rediss", "redis+sentinel", "rediss+sentinel", "unix")
+SENTINEL_PORT = 26379
 URL_NAMES = ("SEMAPHORE_REDIS_URL", "REDIS_URL")  # in the settings, then in the environment
+
+USED = ("username", "password", "socket_keepalive")
+FOR_SENTINELS = {"sentinel_username": "username", "sentinel_password": "password"}
+IGNORED = (  # options of redis-py that others may need who use the same URL
+    *("client_name", "decode_responses", "encoding", "encoding_errors", "health_check_interval"),
+    *("legacy_responses", "max_connections", "protocol", "retry_on_timeout", "socket_read_size"),
+    *("socket_connect_timeout", "socket_timeout", "timeout"),
+)
 
 
 def url_from_environment() -> tuple[str | None, str]:
@@ -39,36 +51,34 @@ class Server:
     """
 
     def __init__(self, url: str, call_timeout: float, where: str = "the server's URL") -> None:
-        if not url.startswith(SCHEMES):
+        scheme, found, _ = url.partition("://")
+        if not found or scheme not in SCHEMES:
             raise SettingsError(
                 f"{where}: not a server's address; allowed is redis://host:port/db, "
-                "rediss://host:port/db or unix:///path?db=N"
+                "rediss://host:port/db, unix:///path?db=N or "
+                "redis+sentinel://host:port,host:port/service/db"
             )
         try:
-            host, *rest = re.split("[/?#]", url.partition("://")[2], maxsplit=1)
-            if host and "@" in "".join(rest):  # a part of the password would be taken for the host
-                raise ValueError
-            if not url.startswith("unix:") and not re.fullmatch(r"/?\d*", urlsplit(url).path):
-                raise ValueError  # redis-py would take a name for database 0
-            self._pool = ConnectionPool.from_url(url)
-            # After the URL's own options, which would win. `Connection` sets time limits: those of
-            # redis-py cost a task for each command, in which Python 3.11 can lose a cancellation.
-            self._pool.connection_kwargs.update(
-                protocol=2,
-                decode_responses=False,
-                retry=Retry(NoBackoff(), 0),
-                socket_timeout=None,
-                socket_connect_timeout=None,
-                health_check_interval=0,
-                client_name="scrapy-semaphore",
+            parts = _read(url)
+        except ValueError:  # its text may hold a part of the password
+            raise _unreadable(where) from None
+        self._addresses = parts.addresses
+        self._database = parts.database
+        self._name = parts.name
+        options = _checked(parts, where)
+        of_sentinels = {
+            name: options.pop(option) for option, name in FOR_SENTINELS.items() if option in options
+        }
+        self._connector = Connector(parts.connection_class, options, call_timeout)
+        try:
+            self._connector.check(parts.addresses[0])
+        except (ValueError, TypeError):  # such as an option that this release does not know
+            raise _unreadable(where) from None
+        self._sentinels: Sentinels | None = None
+        if parts.service:
+            self._sentinels = Sentinels(
+                parts.addresses, parts.service, self._connector, of_sentinels
             )
-            self._call_timeout = call_timeout
-            self._name = _name_of(self._make_connection(), url)
-        except (ValueError, TypeError):  # its text may hold a part of the password
-            raise SettingsError(
-                f"{where}: the address cannot be read; check its port, its database number, its "
-                "options, and that special characters in the password are percent-encoded"
-            ) from None
 
     def __str__(self) -> str:
         return self._name
@@ -78,8 +88,18 @@ class Server:
 
         Raises `ServerUnreachableError`, or `ServerRefusedError` where waiting would not help.
         """
-        connection = Connection(self._make_connection(), self._name, self._call_timeout)
-        await connection.open()
+        address, name, find_master = self._addresses[0], self._name, None
+        if self._sentinels is not None:
+            find_master = self._sentinels.find_master
+            address = await find_master()
+            name = f"the master of {self._sentinels.service!r} at {address}"
+        connection = await self._connector.connect(address, name, self._database)
+        connection.find_master = find_master
+        try:
+            await connection.read_state()
+        except BaseException:
+            await connection.close()
+            raise
         return connection
 
     async def reach(
@@ -107,13 +127,88 @@ class Server:
                     logger.info("Reached %s.", self)
                 return connection
 
-    def _make_connection(self) -> AbstractConnection:
-        return cast("AbstractConnection", self._pool.make_connection())  # type: ignore[no-untyped-call]
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """What a URL says."""
+
+    scheme: str
+    addresses: Sequence[Address]
+    service: str
+    database: int
+    options: dict[str, Any]
+    connection_class: type[redis_py.AbstractConnection]
+
+    @property
+    def name(self) -> str:
+        """The URL as it may be shown."""
+        if self.scheme == "unix":
+            return f"unix://{self.addresses[0]}"
+        service = f"/{self.service}" if self.service else ""
+        addresses = ",".join(map(str, self.addresses))
+        return f"{self.scheme}://{addresses}{service}/{self.database}"
 
 
-def _name_of(connection: Any, url: str) -> str:
-    path = getattr(connection, "path", "")
-    if path:
-        return f"unix://{path}"
-    scheme, _, _ = url.partition("://")
-    return f"{scheme}://{connection.host}:{connection.port}/{connection.db}"
+def _read(url: str) -> _Parts:
+    """Raises `ValueError`, whose text may hold a part of the password."""
+    scheme, _, rest = url.partition("://")
+    hosts, *others = re.split("[/?#]", rest, maxsplit=1)
+    if hosts and "@" in "".join(others):  # a part of the password would be taken for the host
+        raise ValueError
+    split = urlsplit(url)
+    user, at, hosts = hosts.rpartition("@")
+    transport, _, kind = scheme.partition("+")
+    path = split.path
+    service = ""
+    if kind:
+        found = re.fullmatch(r"/([^/]+)(/\d*)?", path)
+        if not found:
+            raise ValueError
+        service, path = unquote(found[1]), found[2] or ""
+    elif scheme != "unix" and not re.fullmatch(r"/?\d*", path):
+        raise ValueError  # redis-py would take a name for database 0
+    if kind:  # the rest is as redis-py has it
+        url = urlunsplit((transport, f"{user}{at}localhost", path, split.query, ""))
+    options: dict[str, Any] = {**parse_url(url)}
+    connection_class = options.pop("connection_class", redis_py.Connection)
+    database = options.pop("db", 0)
+    host, port = options.pop("host", "localhost"), options.pop("port", 6379)
+    if kind:
+        named = [_address(one, SENTINEL_PORT) for one in hosts.split(",")]
+        addresses = list(dict.fromkeys(named))  # each has one vote
+    elif scheme == "unix":
+        addresses = [Address(path=options.pop("path"))]
+    else:
+        addresses = [Address(host, port)]
+    return _Parts(scheme, addresses, service, database, options, connection_class)
+
+
+def _address(text: str, default_port: int) -> Address:
+    """A host, or a host and its port. Raises `ValueError`."""
+    split = urlsplit(f"//{text}")
+    if not split.hostname:
+        raise ValueError
+    return Address(split.hostname, split.port or default_port)
+
+
+def _checked(parts: _Parts, where: str) -> dict[str, Any]:
+    """The options of a URL that count. Raises `SettingsError`."""
+    options = parts.options
+    known = (*USED, *tls.OPTIONS, *(FOR_SENTINELS if parts.service else ()))
+    if any(name not in (*known, *IGNORED) for name in options):  # it may be a part of the password
+        raise SettingsError(
+            f"{where}: it has an option that is not known; known are {', '.join(('db', *known))}"
+        )
+    is_tls = issubclass(parts.connection_class, redis_py.SSLConnection)
+    if not is_tls and (names := [name for name in options if name in tls.OPTIONS]):
+        raise SettingsError(f"{where}: {names[0]} needs an address that begins with 'rediss'")
+    if is_tls:
+        tls.check_options(options, where)
+    return {name: value for name, value in options.items() if name not in IGNORED}
+
+
+def _unreadable(where: str) -> SettingsError:
+    return SettingsError(
+        f"{where}: the address cannot be read; check its port, its database number, its "
+        "options, and that special characters in the password are percent-encoded"
+    )

@@ -16,6 +16,7 @@ SCOPES = tuple(
     f"shared/{part}" for part in ("clock", "accounts", "learned", "scope", "limit", "promote")
 )
 SCRIPTS = {  # each with its files, in their order
+    "try_rights": ("try_rights",),
     "begin_epoch": ("shared/clock", "begin_epoch"),
     "sync": (*SCOPES, "shared/feedback", "sync"),
     "inspect": (*SCOPES, "inspect"),
@@ -29,14 +30,14 @@ async def evaluate(connection: Connection, calls: Sequence[tuple[Any, ...]]) -> 
     """Run scripts in one round trip. A call is a script's name, how many keys, the keys and the
     arguments. Loads the scripts that the server does not have.
 
-    Raises `ServerUnreachableError`.
+    Raises `ServerUnreachableError`, or `ServerRefusedError` where a right is missing.
     """
     commands = [("EVALSHA", sha1_of(name), *rest) for name, *rest in calls]
     replies = await connection.call(commands)
     missing = [i for i, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
     if missing:
         names = {calls[i][0] for i in missing}
-        await connection.call([("SCRIPT", "LOAD", script(name)) for name in names])
+        await connection.execute([("SCRIPT", "LOAD", script(name)) for name in names])
         # All from the first one on: their order counts, and each can be sent twice.
         replies[missing[0] :] = await connection.call(commands[missing[0] :])
     return connection.check(replies)

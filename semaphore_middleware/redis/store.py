@@ -12,6 +12,7 @@ from semaphore_middleware.model.feedback import Backoff
 from semaphore_middleware.model.hosts import encoded
 from semaphore_middleware.redis.connection import Connection
 from semaphore_middleware.redis.keys import Keys
+from semaphore_middleware.redis.location import Server
 from semaphore_middleware.redis.protocol import (
     Reply,
     Statement,
@@ -20,6 +21,7 @@ from semaphore_middleware.redis.protocol import (
     pack_statement,
 )
 from semaphore_middleware.redis.recovery import Recovery
+from semaphore_middleware.redis.rights import check_commands
 from semaphore_middleware.redis.scripts import evaluate
 
 STATEMENTS_PER_CALL = 100
@@ -46,6 +48,19 @@ class Store:
         """The channel on which this node is notified of what other nodes' calls have caused, and
         the one on which all nodes are notified of changed rules.
         """
+
+    async def check_rights(self, connection: Connection, server: Server) -> None:
+        """Try everything that a node may do on the server, so that a right that is missing is found
+        at the start. Leaves nothing there. A second connection is opened, to subscribe.
+
+        Raises `ServerRefusedError`, which names what is missing, and `ServerUnreachableError`.
+        """
+        await check_commands(connection, self._keys)
+        subscription = await server.connect()
+        try:
+            await subscription.subscribe(self.channels)
+        finally:
+            await subscription.close()
 
     async def meet(self, connection: Connection) -> bool:
         """Join the server's epoch over a new connection. Returns whether it is another one.

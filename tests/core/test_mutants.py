@@ -250,8 +250,8 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
     "connecting may take for ever": (
         (
             "redis.connection",
-            "timeout(self._call_timeout):\n                    await self._connection.connect",
-            "timeout(None):\n                    await self._connection.connect",
+            "timeout(self._call_timeout):\n                await self._connection.connect",
+            "timeout(None):\n                await self._connection.connect",
         ),
         partial(
             test_connection.test_a_server_that_hangs_is_given_up_when_the_time_of_a_call_is_over,

@@ -92,6 +92,9 @@ class FakeServer:
     async def read_state(self) -> None:
         pass
 
+    async def check_rights(self, *_: object) -> None:
+        pass
+
     async def meet(self, _: object) -> bool:
         return False
 

@@ -25,8 +25,8 @@ DOCKERFILE = page("Dockerfile")
 
 
 def block(kind: str) -> Block:
-    (found,) = [block for block in blocks() if block.page == NAME and block.kind == kind]
-    return found
+    """The first of its kind."""
+    return next(block for block in blocks() if block.page == NAME and block.kind == kind)
 
 
 # The server -------------------------------------------------------------------------------------

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 from redis import Redis
 
+from semaphore_middleware.frontier.subscription import create_client
 from tests.frontier.verbs import fill, new_request, node, pop, push
 from tests.support.frontier import wait_until
 
@@ -42,3 +44,8 @@ def _receive(listener: object, received: list[bytes]) -> bool:
     if message:
         received.append(message["data"])
     return bool(received)
+
+
+def test_the_address_of_sentinels_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"REDIS_URL: .* in SEMAPHORE_REDIS_URL$"):
+        create_client("redis+sentinel://localhost/mymaster")

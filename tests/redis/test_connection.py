@@ -19,11 +19,11 @@ from semaphore_middleware import (
     ServerUnreachableError,
     SettingsError,
 )
-from semaphore_middleware.redis.connection import Connection
+from semaphore_middleware.redis.connection import Address, Connection
 from semaphore_middleware.redis.location import Server
 from tests.core.virtual_time import in_virtual_time
 from tests.support.nodes import eventually, in_asyncio
-from tests.support.servers import RedisServer, free_port
+from tests.support.servers import ClusterServer, RedisServer, SentinelServer, free_port
 
 PASSWORD = "t0p-secret"
 
@@ -53,6 +53,7 @@ async def refusal(url: str) -> str:
         f"redis://:{PASSWORD}@localhost:99999999/0",
         f"redis://:{PASSWORD}@localhost/0?socket_timeout=soon",
         f"redis://:{PASSWORD}@localhost/0?no_such_option=1",
+        f"redis://localhost/0?password=a&{PASSWORD}=1",
         f"redis://:{PASSWORD}/@localhost/0",
         f"redis://:{PASSWORD}#@localhost/0",
         f"redis://:{PASSWORD}@[::1/0",
@@ -140,6 +141,27 @@ async def test_a_replica_is_refused(server: RedisServer) -> None:
     assert "is a read-only replica; give the address of its master" in await refusal(server.url)
 
 
+@pytest.mark.parametrize("database", ["", "/1"])
+@in_asyncio
+async def test_a_sentinel_is_refused(database: str) -> None:
+    sentinel = SentinelServer().start()
+    try:
+        line = await refusal(f"redis://127.0.0.1:{sentinel.tcp_port}{database}")
+    finally:
+        sentinel.remove()
+    there = f"redis+sentinel://127.0.0.1:{sentinel.tcp_port}/service"
+    assert f"is a sentinel; write {there} with the name of what it watches" in line
+
+
+@in_asyncio
+async def test_a_node_of_a_cluster_is_refused() -> None:
+    node = ClusterServer()
+    try:
+        assert "is a node of a cluster, which is not supported" in await refusal(node.start().url)
+    finally:
+        node.remove()
+
+
 @asynccontextmanager
 async def answering(*replies: bytes) -> AsyncIterator[str]:
     """Something that answers each command with the next of these replies, then the last again."""
@@ -165,7 +187,7 @@ async def test_what_does_not_speak_the_protocol_is_refused() -> None:
 async def test_a_server_older_than_6_2_is_refused() -> None:
     info = b"redis_version:6.0.16\r\nrole:master\r\nrun_id:abc\r\n"
     bulk = b"$%d\r\n%s\r\n" % (len(info), info)
-    async with answering(b"+OK\r\n", b"+OK\r\n", b"+OK\r\n", bulk) as url:
+    async with answering(b"+OK\r\n", bulk) as url:
         assert "is version 6.0.16; version 6.2 or newer is needed" in await refusal(url)
 
 
@@ -193,9 +215,10 @@ class Silent:
 @pytest.mark.parametrize("work", ["connect", "call"])
 @in_virtual_time
 async def test_a_server_that_hangs_is_given_up_when_the_time_of_a_call_is_over(work: str) -> None:
-    connection = Connection(cast("AbstractConnection", Silent()), "the server", 2.5)
+    silent = cast("AbstractConnection", Silent())
+    connection = Connection(silent, Address("localhost"), "the server", 0, 2.5, {})
     with pytest.raises(ServerUnreachableError, match=r"the server: no answer within 2\.5 s"):
-        await (connection.open() if work == "connect" else connection.call([("PING",)]))
+        await (connection.connect() if work == "connect" else connection.call([("PING",)]))
     assert asyncio.get_running_loop().time() == 2.5
 
 

@@ -15,10 +15,12 @@ import pytest
 from scrapy import Request
 
 from semaphore_middleware.errors import SettingsError
+from tests.support.certificates import Authority
 from tests.support.crawls import ADD_ON, Crawl, asyncio_test, both, scrapy
 from tests.support.scrapy_process import ScrapyProcess
-from tests.support.servers import RedisServer, free_port
+from tests.support.servers import RedisServer, SentinelServer, free_port
 from tests.support.site import Site
+from tests.support.tls import tls_in_front_of
 
 Options = tuple[str, ...]
 
@@ -278,3 +280,54 @@ async def test_a_read_only_replica_is_refused(
         replica.remove()
 
     assert f"{replica.url} is a read-only replica" in line
+
+
+@both
+@asyncio_test
+async def test_a_sentinel_s_own_address_is_refused(
+    site: Site, tmp_path: Path, by: Mapping[str, Any]
+) -> None:
+    sentinel = SentinelServer().start()
+    url = f"redis://127.0.0.1:{sentinel.tcp_port}/0"
+    try:
+        async with scrapy(
+            tmp_path, Request(site.url("/page/")), **by, SEMAPHORE_REDIS_URL=url
+        ) as crawl:
+            line = await refusal(crawl, site)
+    finally:
+        sentinel.remove()
+
+    assert f"{url} is a sentinel" in line
+
+
+@both
+@asyncio_test
+async def test_tls_that_cannot_work_ends_a_crawl(
+    server: RedisServer, site: Site, tmp_path: Path, by: Mapping[str, Any]
+) -> None:
+    authority, other = Authority(tmp_path, "authority"), Authority(tmp_path, "other")
+    with tls_in_front_of(server, authority.issue("server")) as port:
+        url = f"rediss://127.0.0.1:{port}/0?ssl_ca_certs={other.certificate}"
+        async with scrapy(
+            tmp_path, Request(site.url("/page/")), **by, SEMAPHORE_REDIS_URL=url
+        ) as crawl:
+            line = await refusal(crawl, site)
+
+    assert f"is not confirmed by ssl_ca_certs={other.certificate}: " in line
+
+
+@both
+@asyncio_test
+async def test_a_right_that_is_missing_ends_a_crawl(
+    server: RedisServer, site: Site, tmp_path: Path, by: Mapping[str, Any]
+) -> None:
+    rights = ("on", ">p", "~*", "&*", "+@all", "-zadd")  # none of which the first request needs
+    with server.client() as client:
+        client.execute_command("ACL", "SETUSER", "node", *rights)
+    url = f"unix://node:p@{server.path}"
+    async with scrapy(
+        tmp_path, Request(site.url("/page/")), **by, SEMAPHORE_REDIS_URL=url
+    ) as crawl:
+        line = await refusal(crawl, site)
+
+    assert f"unix://{server.path} does not permit this user what is needed: ZADD" in line

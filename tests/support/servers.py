@@ -82,13 +82,7 @@ class RedisServer:
 
     def start(self) -> Self:
         self._process = subprocess.Popen(
-            [
-                os.environ.get(BINARY) or find_program(),
-                *("--port", str(self.tcp_port), "--bind", "127.0.0.1"),
-                *("--unixsocket", str(self.path), "--unixsocketperm", "700"),
-                *("--save", "", "--dir", str(self.directory)),
-                *self._options,
-            ],
+            [os.environ.get(BINARY) or find_program(), *self.arguments()],
             env={**os.environ, **self._environment},
             stdin=subprocess.DEVNULL,
             stdout=(self.directory / "log").open("ab"),
@@ -105,6 +99,15 @@ class RedisServer:
                 return self  # it answers, to those who know the password
             except (redis.ConnectionError, OSError):
                 time.sleep(0.005)
+
+    def arguments(self) -> list[str]:
+        """What its program is started with."""
+        return [
+            *("--port", str(self.tcp_port), "--bind", "127.0.0.1"),
+            *("--unixsocket", str(self.path), "--unixsocketperm", "700"),
+            *("--save", "", "--dir", str(self.directory)),
+            *self._options,
+        ]
 
     def client(self, **options: object) -> redis.Redis:
         """A plain client of the tests' own, to look at the server from outside."""
@@ -141,6 +144,40 @@ class RedisServer:
         with self.client() as client:
             found: Any = client.eval(MEMBERS, 0, f"{{{prefix}}}:scope:")
         return {scope.decode("utf-8", "replace"): (held, waits) for scope, held, waits in found}
+
+
+class ClusterServer(RedisServer):
+    """A server with cluster mode on; it has no slots until it is given some."""
+
+    def __init__(self, *options: str) -> None:
+        port = free_port()
+        while port > 2**16 - 10_001:  # the nodes speak to each other on a port that is so far off
+            port = free_port()
+        quick = ("--cluster-node-timeout", "1000")
+        enabled = ("--cluster-enabled", "yes", *quick, *options)
+        super().__init__(*enabled, tcp_port=port, started_empty=False)
+
+
+class SentinelServer(RedisServer):
+    """A sentinel on a loopback port; it watches nothing until it is told to."""
+
+    def __init__(self, *lines: str) -> None:
+        super().__init__(tcp_port=free_port(), started_empty=False)
+        self._config = self.directory / "sentinel.conf"
+        socket = f"unixsocket {self.path}"
+        self._config.write_text("\n".join((f"port {self.tcp_port}", socket, *lines, "")))
+
+    def arguments(self) -> list[str]:
+        return [str(self._config), "--sentinel"]
+
+    def watch(self, port: int, service: str = "mymaster", quorum: int = 2, **options: int) -> None:
+        """Take the server at this port for the master of the service, whatever it took before."""
+        with self.client() as client:
+            if client.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", service):
+                client.execute_command("SENTINEL", "REMOVE", service)
+            client.execute_command("SENTINEL", "MONITOR", service, "127.0.0.1", port, quorum)
+            for option, value in options.items():
+                client.execute_command("SENTINEL", "SET", service, option.replace("_", "-"), value)
 
 
 def free_port() -> int:

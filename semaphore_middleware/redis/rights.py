@@ -1,0 +1,28 @@
+"""What a node's user may do on the server: found out at the start, not when it is first needed."""
+
+from __future__ import annotations
+
+from semaphore_middleware.errors import ServerRefusedError
+from semaphore_middleware.redis.connection import Connection
+from semaphore_middleware.redis.keys import Keys
+from semaphore_middleware.redis.scripts import evaluate
+
+
+async def check_commands(connection: Connection, keys: Keys) -> None:
+    """Use each command that the scripts use, once, on keys of no scope. Leaves nothing.
+
+    Raises `ServerRefusedError`, which names what is missing, and `ServerUnreachableError`.
+    """
+    names = (*keys.trials, keys.epoch, keys.rules, *keys.of(""))
+    needed = f"all keys and channels begin with {keys.tag!r}"
+    try:
+        call = ("try_rights", len(names), *names, keys.channel(""))
+        (denied,) = await evaluate(connection, [call])
+    except ServerRefusedError as error:
+        raise ServerRefusedError(f"{error}; {needed}") from None
+    if denied:
+        commands = ", ".join(command.decode() for command in denied)
+        raise ServerRefusedError(
+            f"{connection.server_name} does not permit this user what is needed: {commands} in "
+            f"scripts; {needed}"
+        )

@@ -1,0 +1,177 @@
+"""TLS: what cannot get better by waiting is one line, which names the option and its file."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+
+import pytest
+
+from semaphore_middleware import FairSemaphore, ServerRefusedError, SettingsError
+from tests.support.certificates import Authority, Certificate
+from tests.support.nodes import in_asyncio
+from tests.support.servers import RedisServer, free_port
+from tests.support.tls import tls_in_front_of
+
+
+class Paper:
+    """All certificates that a test may need."""
+
+    def __init__(self, directory: Path) -> None:
+        self.authority = Authority(directory, "authority")
+        self.other = Authority(directory, "other")
+        self.server = self.authority.issue("server")
+        self.node = self.authority.issue("node")
+        self.stranger = self.other.issue("stranger")
+
+
+@pytest.fixture(scope="module")
+def paper(tmp_path_factory: pytest.TempPathFactory) -> Paper:
+    return Paper(tmp_path_factory.mktemp("certificates"))
+
+
+async def refusal(url: str) -> str:
+    """The one line about a server that is not to be waited for."""
+    with pytest.raises(ServerRefusedError) as refused:
+        await FairSemaphore(url).open()
+    assert "\n" not in str(refused.value)
+    return str(refused.value)
+
+
+def trusting(authority: Authority, certificate: Certificate | None = None) -> str:
+    """The options of a URL."""
+    options = f"ssl_ca_certs={authority.certificate}"
+    if certificate is None:
+        return options
+    return f"{options}&ssl_certfile={certificate.certificate}&ssl_keyfile={certificate.key}"
+
+
+# What the server and the node find out about each other -----------------------------------------
+
+
+@in_asyncio
+async def test_both_sides_prove_who_they_are(server: RedisServer, paper: Paper) -> None:
+    with tls_in_front_of(server, paper.server, paper.authority) as port:
+        url = f"rediss://127.0.0.1:{port}?{trusting(paper.authority, paper.node)}"
+        async with FairSemaphore(url) as semaphore, semaphore.permit("s", 1):
+            pass
+
+
+@in_asyncio
+async def test_a_certificate_of_another_authority(server: RedisServer, paper: Paper) -> None:
+    with tls_in_front_of(server, paper.server) as port:
+        url = f"rediss://127.0.0.1:{port}"
+        line = await refusal(f"{url}?{trusting(paper.other)}")
+        file = paper.other.certificate
+        assert f"{url}/0: its TLS certificate is not confirmed by ssl_ca_certs={file}: " in line
+        line = await refusal(url)
+        assert "by this system's authorities, as no ssl_ca_certs is given: " in line
+
+
+@in_asyncio
+async def test_a_certificate_that_has_expired(server: RedisServer, paper: Paper) -> None:
+    old = paper.authority.issue("old", has_expired=True)
+    with tls_in_front_of(server, old) as port:
+        line = await refusal(f"rediss://127.0.0.1:{port}?{trusting(paper.authority)}")
+    assert f"ssl_ca_certs={paper.authority.certificate}: certificate has expired" in line
+
+
+@in_asyncio
+async def test_a_certificate_for_another_name(server: RedisServer, paper: Paper) -> None:
+    with tls_in_front_of(server, paper.server) as port:
+        url = f"rediss://localhost:{port}?{trusting(paper.authority)}"
+        line = await refusal(url)
+        assert "is not for 'localhost': write the name that it is for, or ssl_check_host" in line
+        async with FairSemaphore(f"{url}&ssl_check_hostname=false"):
+            pass
+
+
+@pytest.mark.parametrize("newest", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+@in_asyncio
+async def test_a_server_that_asks_for_a_certificate(
+    server: RedisServer, paper: Paper, newest: ssl.TLSVersion
+) -> None:
+    with tls_in_front_of(server, paper.server, paper.authority, newest) as port:
+        url = f"rediss://127.0.0.1:{port}?"
+        line = await refusal(url + trusting(paper.authority))
+        assert "asks for a TLS certificate of this node: give ssl_certfile and ssl_keyfile" in line
+        line = await refusal(url + trusting(paper.authority, paper.stranger))
+        file = paper.stranger.certificate
+        assert f"does not accept this node's TLS certificate, ssl_certfile={file}: " in line
+
+
+@in_asyncio
+async def test_tls_on_one_side_only(paper: Paper) -> None:
+    server = RedisServer(tcp_port=free_port()).start()
+    try:
+        line = await refusal(f"rediss://127.0.0.1:{server.tcp_port}?{trusting(paper.authority)}")
+        assert line.endswith("it does not speak TLS: write redis:// in place of rediss://")
+        with tls_in_front_of(server, paper.server) as port:
+            line = await refusal(f"redis://127.0.0.1:{port}")
+        assert line.endswith("it speaks TLS: write rediss:// in place of redis://")
+    finally:
+        server.remove()
+
+
+# What can be told before anything is sent -------------------------------------------------------
+
+
+def mistake(options: str) -> str:
+    with pytest.raises(SettingsError) as refused:
+        FairSemaphore(f"rediss://localhost?{options}", url_from="REDIS_URL")
+    assert "\n" not in str(refused.value)
+    return str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "option", ["ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_certfile=/dev/null&ssl_keyfile"]
+)
+def test_a_file_that_is_not_there(option: str) -> None:
+    line = mistake(f"{option}=/nowhere/file.pem")
+    name = option.rpartition("&")[2]
+    assert line == f"REDIS_URL: {name}=/nowhere/file.pem: No such file or directory"
+
+
+def test_a_file_of_another_kind(paper: Paper) -> None:
+    key = paper.node.key
+    assert f"REDIS_URL: ssl_ca_certs={key}: " in mistake(f"ssl_ca_certs={key}")
+    assert f"REDIS_URL: ssl_certfile={key}" in mistake(f"ssl_certfile={key}")
+
+
+def test_a_key_that_does_not_fit(paper: Paper) -> None:
+    line = mistake(f"ssl_certfile={paper.node.certificate}&ssl_keyfile={paper.stranger.key}")
+    assert f"ssl_keyfile={paper.stranger.key}: key values mismatch" in line
+    line = mistake(f"ssl_keyfile={paper.node.key}")
+    assert line.endswith(f"ssl_keyfile={paper.node.key}: needs an ssl_certfile as well")
+
+
+def test_a_key_with_a_password(paper: Paper) -> None:
+    """OpenSSL would ask for it at the terminal."""
+    locked = paper.authority.issue("locked", password=b"t0p-secret")
+    files = f"ssl_certfile={locked.certificate}&ssl_keyfile={locked.key}"
+    for options in (files, f"{files}&ssl_password=t0p-secretive"):
+        line = mistake(options)
+        assert f"ssl_keyfile={locked.key}: " in line
+        assert "t0p-secret" not in line
+    FairSemaphore(f"rediss://localhost?{files}&ssl_password=t0p-secret")
+
+
+@pytest.mark.parametrize(
+    ("option", "problem"),
+    [
+        ("ssl_cert_reqs=maybe", "allowed is any of none, optional, required"),
+        ("ssl_min_version=7", "allowed is 771 (TLS 1.2) or 772 (TLS 1.3)"),
+        ("ssl_ciphers=none", "No cipher can be selected"),
+    ],
+)
+def test_an_option_that_makes_no_sense(option: str, problem: str) -> None:
+    assert mistake(option) == f"REDIS_URL: {option}: {problem}"
+
+
+def test_data_that_is_no_certificate() -> None:
+    assert mistake("ssl_ca_data=none").startswith("REDIS_URL: ssl_ca_data: ")
+
+
+def test_options_of_tls_without_tls() -> None:
+    with pytest.raises(SettingsError, match="ssl_ca_certs needs an address that begins with 'redi"):
+        FairSemaphore("redis://localhost?ssl_ca_certs=/etc/ssl/cert.pem")
