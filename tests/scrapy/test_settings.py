@@ -58,6 +58,16 @@ def test_settings_are_read() -> None:
     assert (settings.prefix, settings.node) == ("crawl", "here")
 
 
+@pytest.mark.parametrize(("value", "enabled"), [(True, True), (False, False), ("False", False)])
+def test_everything_can_be_switched_off(value: object, enabled: bool) -> None:
+    assert is_enabled(Settings({"SEMAPHORE_ENABLED": value})) is enabled
+
+
+def test_an_empty_text_in_the_environment_is_no_address() -> None:
+    assert read(SEMAPHORE_REDIS_URL="", SEMAPHORE_METRICS_HOST="").metrics_host == "127.0.0.1"
+    assert read(SEMAPHORE_REDIS_URL="").url is None
+
+
 def test_recovery_wait_is_the_lease_by_default() -> None:
     assert read(SEMAPHORE_LEASE=7).recovery_wait == 7
     assert read(SEMAPHORE_LEASE=7, SEMAPHORE_RECOVERY_WAIT=2).recovery_wait == 2

@@ -12,17 +12,15 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 import pytest
-import pytest_twisted
-from twisted.internet.defer import Deferred
 
-from semaphore_middleware.errors import ServerRefusedError
+from semaphore_middleware.errors import SemaphoreError
 from semaphore_middleware.redis import scripts
 
 Mutant = tuple[str, str, str]
 """Which file, what it says, what it says instead."""
 Test = Callable[..., object]
 
-CONVICTIONS = (AssertionError, pytest.fail.Exception, KeyError, ServerRefusedError)
+CONVICTIONS = (AssertionError, pytest.fail.Exception, KeyError, SemaphoreError)
 """What a test raises that convicts. KeyError: an account has no such permit."""
 AREA, NAME, CONVICTED_BY = "area", "mutant", "convicted by"
 """Properties in the report of a mutant's test."""
@@ -86,7 +84,9 @@ def _functions(own: Any, other: Any) -> Iterator[tuple[FunctionType, FunctionTyp
 
 
 def assert_convicted(area: str, name: str, test: Test, request: pytest.FixtureRequest) -> None:
-    """Run a test, with the fixtures that it wants, and see it fail."""
+    """Run a test, with the fixtures that it wants, and see it fail. Not for tests on the reactor's
+    loop: this one is on it already.
+    """
     properties = request.node.user_properties
     inner = test.func if isinstance(test, partial) else test
     properties += [
@@ -101,6 +101,4 @@ def assert_convicted(area: str, name: str, test: Test, request: pytest.FixtureRe
     ]
     values = {fixture: request.getfixturevalue(fixture) for fixture in wanted}
     with pytest.raises(CONVICTIONS):
-        result = test(**values)
-        if isinstance(result, Deferred):  # of a test on the reactor's loop
-            pytest_twisted.blockon(result)
+        test(**values)

@@ -1,0 +1,509 @@
+"""The tests can convict: each way to break what Scrapy's requests rely on is caught by one of them.
+
+A mutant is a module with some text replaced; it lives only as long as its test.
+"""
+
+from __future__ import annotations
+
+from email.utils import formatdate
+from functools import partial
+from importlib import import_module
+
+import pytest
+from scrapy.exceptions import CannotResolveHostError, DownloadTimeoutError
+
+from semaphore_middleware import Limit
+from tests.scrapy import (
+    test_crawl_delays,
+    test_middleware,
+    test_responses,
+    test_settings,
+    test_throttler,
+)
+from tests.support.mutants import Mutant, Test, assert_convicted, plant_in_python
+
+AREA = "Scrapy side"
+NOW = test_responses.NOW
+
+MUTANTS: dict[str, tuple[Mutant, Test]] = {
+    # Two doors through which a permit goes back
+    "the end of a transfer gives nothing back": (
+        (
+            "throttler",
+            "        self._transfers.pop(request, None)\n        self._release(request)\n",
+            "",
+        ),
+        test_throttler.test_the_end_of_a_transfer_gives_the_permit_back,
+    ),
+    "a permit goes back while its request is on the wire": (
+        ("throttler", "        if request not in self._transfers:\n", "        if True:\n"),
+        test_throttler.test_the_end_of_a_transfer_gives_the_permit_back,
+    ),
+    "the end of a fetch gives nothing back": (
+        ("throttler", "        if request not in self._transfers:\n", "        if False:\n"),
+        test_throttler.test_the_end_of_a_fetch_gives_the_permit_back,
+    ),
+    "a cancelled fetch keeps its permit": (
+        ("throttler", "task.add_done_callback(lambda _: self.release_for(request))", "pass"),
+        test_throttler.test_a_cancelled_fetch_gives_the_permit_back,
+    ),
+    "a permit is forgotten, not released": (
+        (
+            "throttler",
+            "            permit.release()\n            self.backpressure",
+            "            self.backpressure",
+        ),
+        test_throttler.test_the_end_of_a_fetch_gives_the_permit_back,
+    ),
+    "a place is never given back": (
+        (
+            "throttler",
+            "released(request)\n            self.local_concurrency.release()\n",
+            "released(request)\n",
+        ),
+        test_throttler.test_a_place_is_given_back_with_the_permit_and_once,
+    ),
+    "a place is given back twice": (
+        ("throttler", "self._permits.pop(request, None)", "self._permits.get(request)"),
+        test_throttler.test_a_place_is_given_back_with_the_permit_and_once,
+    ),
+    "the scheduler thinks that a site is full for ever": (
+        ("throttler", "            self.backpressure.released(request)\n", ""),
+        test_throttler.test_a_permit_that_is_given_back_is_one_that_others_may_get_at_once,
+    ),
+    "a request with a permit counts as one that waits": (
+        ("throttler", "        self.backpressure.acquired(request)\n", ""),
+        test_throttler.test_a_permit_that_is_given_back_is_one_that_others_may_get_at_once,
+    ),
+    "one request takes two permits": (
+        ("throttler", "        if request in self._permits:\n", "        if False:\n"),
+        test_throttler.test_a_request_that_is_being_fetched_is_not_fetched_again,
+    ),
+    "the second permit of a request is kept": (
+        (
+            "throttler",
+            "permit.release()\n            self.local_concurrency.release()\n            raise",
+            "self.local_concurrency.release()\n            raise",
+        ),
+        test_throttler.test_a_request_that_is_being_fetched_is_not_fetched_again,
+    ),
+    "the second place of a request is kept": (
+        (
+            "throttler",
+            "permit.release()\n            self.local_concurrency.release()\n            raise",
+            "permit.release()\n            raise",
+        ),
+        test_throttler.test_a_request_that_is_being_fetched_is_not_fetched_again,
+    ),
+    "a request waits longer than it may": (
+        ("throttler", "limit, timeout, owner=request", "limit, None, owner=request"),
+        test_throttler.test_a_request_waits_no_longer_than_it_may,
+    ),
+    # Transfers
+    "a lost permit's transfer goes on": (
+        ("throttler", "            with permit.until_lost():\n", "            if True:\n"),
+        test_throttler.test_a_lost_permit_cancels_its_transfer,
+    ),
+    "the end of a fetch gives back the permit of a transfer": (
+        ("throttler", "        self.start_transfer(request, asyncio.current_task())\n", ""),
+        test_throttler.test_a_transfer_ends_with_its_permit_given_back,
+    ),
+    "a transfer's permit stays": (
+        (
+            "throttler",
+            "        finally:\n            self.end_transfer(request)\n",
+            "        finally:\n            pass\n",
+        ),
+        test_throttler.test_a_transfer_ends_with_its_permit_given_back,
+    ),
+    "the permit of a transfer that fails stays": (
+        (
+            "throttler",
+            "        finally:\n            self.end_transfer(request)\n",
+            "        else:\n            self.end_transfer(request)\n",
+        ),
+        test_throttler.test_a_transfer_that_fails_ends_with_its_permit_given_back,
+    ),
+    "a transfer's response is not told": (
+        ("throttler", "            self.record_response(request, response)\n", ""),
+        test_throttler.test_a_transfer_ends_with_its_permit_given_back,
+    ),
+    "a transfer's failure is not told": (
+        ("throttler", "            self.responses.record_failure(permit, error)\n", ""),
+        test_throttler.test_a_transfer_that_fails_ends_with_its_permit_given_back,
+    ),
+    # The end
+    "who waits is not sent back when the spider closes": (
+        ("throttler", "        self._semaphore.drain()\n", ""),
+        test_throttler.test_when_the_spider_closes_waiting_requests_go_back_to_the_scheduler,
+    ),
+    "who waits for a place is not sent back when the spider closes": (
+        (
+            "throttler",
+            '        self.local_concurrency.fail_all(ClosedError("the spider is closing"))\n',
+            "",
+        ),
+        test_throttler.test_when_the_spider_closes_waiting_requests_go_back_to_the_scheduler,
+    ),
+    "the crawl does not learn that the spider closes": (
+        ("throttler", "        self._engine.before_close(self._drain)\n", ""),
+        test_throttler.test_when_the_spider_closes_waiting_requests_go_back_to_the_scheduler,
+    ),
+    "who is sent back is dropped as a duplicate": (
+        ("throttler", "request.replace(dont_filter=True)", "request.replace()"),
+        test_throttler.test_when_the_spider_closes_waiting_requests_go_back_to_the_scheduler,
+    ),
+    "who is sent back is fetched without a permit": (
+        (
+            "throttler",
+            "            return self._return_to_scheduler(request)\n",
+            "            return None\n",
+        ),
+        test_throttler.test_when_the_spider_closes_waiting_requests_go_back_to_the_scheduler,
+    ),
+    "a download of the engine's goes back again and again": (
+        ("throttler", "        self._returned.add(copy)\n", ""),
+        test_throttler.test_when_the_spider_closes_waiting_requests_go_back_to_the_scheduler,
+    ),
+    "transfers outlive the crawl": (
+        (
+            "throttler",
+            "            task.cancel()\n        await asyncio.gather",
+            "            del task\n        if False: await asyncio.gather",
+        ),
+        test_throttler.test_the_end_of_the_crawl_ends_transfers_of_cancelled_fetches,
+    ),
+    "the crawl does not wait for the end of its transfers": (
+        ("throttler", "        await asyncio.gather(*transfers, return_exceptions=True)\n", ""),
+        test_throttler.test_the_end_of_the_crawl_ends_transfers_of_cancelled_fetches,
+    ),
+    "the throttler outlives the crawl": (
+        ("throttler", "        _throttlers.pop(self._crawler, None)\n", ""),
+        test_throttler.test_the_end_of_the_crawl_gives_back_what_signals_told_of,
+    ),
+    # The middleware
+    "a response passes with its permit": (
+        (
+            "middleware",
+            "        self._throttler.release_for(request)\n        return self._throttler.retry",
+            "        return self._throttler.retry",
+        ),
+        test_middleware.test_the_permit_goes_back_before_other_middlewares_see_the_response,
+    ),
+    "an exception passes with its permit": (
+        (
+            "middleware",
+            'under way."""\n        self._throttler.release_for(request)\n',
+            'under way."""\n',
+        ),
+        test_middleware.test_the_permit_goes_back_before_other_middlewares_see_an_exception,
+    ),
+    "a refused request is not made again": (
+        ("middleware", "self._throttler.retry_request(request) or response", "response"),
+        test_middleware.test_a_refused_request_is_made_again,
+    ),
+    "a request that is to go back goes on": (
+        ("middleware", "        return await self._throttler", "        await self._throttler"),
+        partial(
+            test_middleware.test_a_request_waits_for_its_permit_and_may_go_back_to_the_scheduler,
+            test_middleware.AGAIN,
+        ),
+    ),
+    "it cannot be switched off": (
+        ("middleware", "if not is_enabled(crawler.settings):", "if False:"),
+        test_middleware.test_it_can_be_switched_off,
+    ),
+    "alone it hears of no transfer": (
+        ("middleware", "        if not _runs_transfers(crawler):\n", "        if False:\n"),
+        test_throttler.test_the_middleware_alone_learns_of_transfers_from_signals,
+    ),
+    "alone it hears of no beginning": (
+        (
+            "middleware",
+            "    connect(throttler.start_transfer, signals.request_reached_downloader)\n",
+            "",
+        ),
+        test_throttler.test_the_middleware_alone_learns_of_transfers_from_signals,
+    ),
+    "alone it hears of no response": (
+        ("middleware", "    connect(throttler.record_response, signals.response_downloaded)\n", ""),
+        test_throttler.test_the_middleware_alone_learns_of_transfers_from_signals,
+    ),
+    "alone it hears of no end": (
+        (
+            "middleware",
+            "    connect(throttler.end_transfer, signals.request_left_downloader)\n",
+            "",
+        ),
+        test_throttler.test_the_middleware_alone_learns_of_transfers_from_signals,
+    ),
+    "beside the add-on it listens to signals, too": (
+        ("middleware", "        if not _runs_transfers(crawler):\n", "        if True:\n"),
+        test_throttler.test_with_the_add_on_s_downloader_signals_tell_nothing,
+    ),
+    # What responses say
+    "a refusal is a usual response": (
+        ("responses", "if response.status in self._backoff_codes:", "if False:"),
+        test_responses.test_a_refusal_is_told_with_the_time_that_the_site_asks_for,
+    ),
+    "Retry-After is not passed on": (
+        ("responses", "permit.refused(retry_after(response))", "permit.refused(0.0)"),
+        test_responses.test_a_refusal_is_told_with_the_time_that_the_site_asks_for,
+    ),
+    "it is forgotten which request was refused": (
+        ("responses", "            self._refused.add(request)\n", ""),
+        test_responses.test_a_refusal_is_told_with_the_time_that_the_site_asks_for,
+    ),
+    "errors count as quick responses": (
+        ("responses", "elif response.status < 500:", "elif True:"),
+        test_responses.test_of_a_server_s_error_nothing_is_told,
+    ),
+    "the wait before the transfer counts as latency": (
+        ("responses", "            if latency is None:", "            if True:"),
+        test_responses.test_of_a_usual_response_the_latency_is_told,
+    ),
+    "what is not measured is no latency": (
+        ("responses", "asyncio.get_running_loop().time() - permit.granted_at", "-1.0"),
+        test_responses.test_of_a_usual_response_the_latency_is_told,
+    ),
+    "any failure means that the site is down": (
+        ("responses", "if isinstance(error, NO_RESPONSE):", "if True:"),
+        partial(
+            test_responses.test_only_a_site_that_does_not_respond_is_a_failure,
+            CannotResolveHostError(),
+            [],
+        ),
+    ),
+    "no failure means that the site is down": (
+        ("responses", "if isinstance(error, NO_RESPONSE):", "if False:"),
+        partial(
+            test_responses.test_only_a_site_that_does_not_respond_is_a_failure,
+            DownloadTimeoutError(),
+            ["failed"],
+        ),
+    ),
+    "a refused request is made again for ever": (
+        ("responses", "if refusals > self._backoff_times:", "if False:"),
+        test_responses.test_a_refused_request_is_made_again_so_often_and_past_the_dupefilter,
+    ),
+    "a refused request is made again once too few": (
+        ("responses", "if refusals > self._backoff_times:", "if refusals >= self._backoff_times:"),
+        test_responses.test_a_refused_request_is_made_again_so_often_and_past_the_dupefilter,
+    ),
+    "refusals are not counted": (
+        ("responses", "        retry.meta[REFUSALS_KEY] = refusals\n", ""),
+        test_responses.test_a_refused_request_is_made_again_so_often_and_past_the_dupefilter,
+    ),
+    "a refused request is dropped as a duplicate": (
+        ("responses", "request.replace(dont_filter=True)", "request.replace()"),
+        test_responses.test_a_refused_request_is_made_again_so_often_and_past_the_dupefilter,
+    ),
+    "what was given up, Scrapy tries again": (
+        ("responses", '            request.meta["dont_retry"] = True', "            pass"),
+        test_responses.test_a_refused_request_is_made_again_so_often_and_past_the_dupefilter,
+    ),
+    "dont_retry is not heeded": (
+        ("responses", 'if request.meta.get("dont_retry"):', "if False:"),
+        test_responses.test_a_request_that_is_not_to_be_retried_is_not,
+    ),
+    "a user's dont_retry is taken away": (
+        (
+            "responses",
+            "        if request in self._given_up:\n            self._given_up.remove(request)\n",
+            "        if True:\n",
+        ),
+        test_responses.test_a_request_that_is_not_to_be_retried_is_not,
+    ),
+    "our dont_retry stays": (
+        ("responses", 'for key in ("dont_retry", REFUSALS_KEY):', "for key in (REFUSALS_KEY,):"),
+        test_responses.test_what_a_spider_makes_of_a_request_that_was_given_up_starts_afresh,
+    ),
+    "our count of refusals stays": (
+        ("responses", 'for key in ("dont_retry", REFUSALS_KEY):', 'for key in ("dont_retry",):'),
+        test_responses.test_what_a_spider_makes_of_a_request_that_was_given_up_starts_afresh,
+    ),
+    "a count of refusals outlives a response": (
+        ("throttler", "            request.meta.pop(REFUSALS_KEY, None)\n", ""),
+        test_throttler.test_a_request_that_was_served_is_not_made_again,
+    ),
+    "every request is made again": (
+        ("throttler", "if not self.responses.was_refused(request):", "if False:"),
+        test_throttler.test_a_request_that_was_served_is_not_made_again,
+    ),
+    "RETRY_ENABLED is not heeded": (
+        (
+            "throttler",
+            "self.responses.retry_request(request) if self._retries else None",
+            "self.responses.retry_request(request)",
+        ),
+        partial(
+            test_throttler.test_a_refused_request_is_made_again_if_there_are_to_be_retries,
+            retries=False,
+        ),
+    ),
+    "refusals are no stat": (
+        ("throttler", "        self._semaphore.emit(RequestRefused())\n", ""),
+        partial(
+            test_throttler.test_a_refused_request_is_made_again_if_there_are_to_be_retries,
+            retries=True,
+        ),
+    ),
+    "a date of Retry-After goes by our clock": (
+        ("responses", "(time.time() if now is None else now)", "time.time()"),
+        partial(test_responses.test_retry_after, formatdate(NOW + 90, usegmt=True), 90),
+    ),
+    "a date of Retry-After in the past is a time below 0": (
+        ("responses", "max(0.0, date - (", "(date - ("),
+        partial(test_responses.test_retry_after, formatdate(NOW - 90, usegmt=True), 0),
+    ),
+    "Retry-After must be a date": (
+        ("responses", "if value.isascii() and value.isdigit():", "if False:"),
+        partial(test_responses.test_retry_after, "30", 30),
+    ),
+    "Retry-After must be seconds": (
+        ("responses", "    date = _timestamp(value)\n", "    date = None\n"),
+        partial(test_responses.test_retry_after, formatdate(NOW + 90, usegmt=True), 90),
+    ),
+    # robots.txt
+    "only the first request is judged by robots.txt": (
+        (
+            "robotstxt",
+            "        await super().robot_parser(request)\n        return await super()",
+            "        return await super()",
+        ),
+        test_throttler.test_every_request_that_waited_for_robots_txt_gets_its_parser,
+    ),
+    "the delay of robots.txt is not asked for": (
+        ("throttler", "        limit = self._crawl_delays.apply(limit, request)\n", ""),
+        test_throttler.test_a_delay_of_robots_txt_is_asked_for,
+    ),
+    "the delay of robots.txt is not learned": (
+        (
+            "throttler",
+            "            connect(self._robots_parsed, signals.robots_parsed)\n",
+            "            pass\n",
+        ),
+        test_throttler.test_a_delay_of_robots_txt_is_asked_for,
+    ),
+    "a delay has no longest": (
+        ("robotstxt", "min(delay, self._longest_s)", "delay"),
+        partial(
+            test_crawl_delays.test_the_longer_one_counts_up_to_the_longest, "Crawl-delay: 600", 60
+        ),
+    ),
+    "Request-rate is not read": (
+        ("robotstxt", "if rate_of is not None and", "if False and"),
+        partial(
+            test_crawl_delays.test_the_longer_one_counts_up_to_the_longest, "Request-rate: 1/5s", 5
+        ),
+    ),
+    "Request-rate is read upside down": (
+        ("robotstxt", "_number(rate.seconds) / max", "_number(rate.seconds) * max"),
+        partial(
+            test_crawl_delays.test_the_longer_one_counts_up_to_the_longest,
+            "Request-rate: 10/5s",
+            0.5,
+        ),
+    ),
+    "the shorter delay counts": (
+        ("robotstxt", "    return max(delays)\n", "    return min(delays)\n"),
+        partial(
+            test_crawl_delays.test_the_longer_one_counts_up_to_the_longest,
+            "Crawl-delay: 1\nRequest-rate: 1/5s",
+            5,
+        ),
+    ),
+    "ROBOTSTXT_USER_AGENT is not heeded": (
+        (
+            "robotstxt",
+            "            self._user_agent or request.headers",
+            "            request.headers",
+        ),
+        test_crawl_delays.test_the_user_agent_of_robots_txt_counts_before_the_request_s_and_the_default,
+    ),
+    "a request's user agent is not heeded": (
+        (
+            "robotstxt",
+            'self._user_agent or request.headers.get(b"User-Agent") or',
+            "self._user_agent or",
+        ),
+        test_crawl_delays.test_the_user_agent_of_robots_txt_counts_before_the_request_s_and_the_default,
+    ),
+    "one host's delay holds for all": (
+        (
+            "robotstxt",
+            "self._delays_s.get(urlparse_cached(request).netloc)",
+            "max(self._delays_s.values())",
+        ),
+        partial(
+            test_crawl_delays.test_the_longer_one_counts_up_to_the_longest, "Crawl-delay: 5", 5
+        ),
+    ),
+    "the delay of robots.txt replaces the limit": (
+        ("robotstxt", "return _with_delay(limit, delay)", "return Limit(limit.concurrency, delay)"),
+        partial(
+            test_crawl_delays.test_a_limit_s_own_delay_is_never_lowered,
+            Limit(2, 8, 0.5),
+            Limit(2, 8, 0.375),
+        ),
+    ),
+    # Settings
+    "REDIS_URL comes before SEMAPHORE_REDIS_URL": (
+        ("settings", "    for name in URL_NAMES:\n", "    for name in reversed(URL_NAMES):\n"),
+        test_settings.test_places_of_the_server_s_url,
+    ),
+    "the environment comes before the settings": (
+        ("settings", "        if settings.get(name):\n", "        if False:\n"),
+        test_settings.test_places_of_the_server_s_url,
+    ),
+    "an empty text is a value": (
+        ("settings", "        if value in self.unset:\n", "        if value is None:\n"),
+        test_settings.test_an_empty_text_in_the_environment_is_no_address,
+    ),
+    "DOWNLOAD_DELAY is not heeded": (
+        ("settings", '_number(settings, "DOWNLOAD_DELAY", 0.0)', "0.0"),
+        test_settings.test_default_limit_comes_from_scrapys_settings,
+    ),
+    "DOWNLOAD_DELAY_JITTER is not heeded": (
+        ("settings", "0.0), _jitter(settings))", "0.0), 0.5)"),
+        test_settings.test_default_limit_comes_from_scrapys_settings,
+    ),
+    "RANDOMIZE_DOWNLOAD_DELAY is not heeded": (
+        ("settings", "    if (settings.getpriority(old) or 0) >", "    if -1 >"),
+        partial(test_settings.test_randomize_download_delay, False, 0.0),
+    ),
+    "jitter above 1 is an error": (
+        ("settings", "min(1.0, _number(settings, new, 0.5))", "_number(settings, new, 0.5)"),
+        test_settings.test_jitter_above_1_counts_as_1,
+    ),
+    "DOWNLOAD_SLOTS are not heeded": (
+        (
+            "settings",
+            'slots = _dict(settings.get("DOWNLOAD_SLOTS"), "DOWNLOAD_SLOTS", settings)',
+            "slots = {}",
+        ),
+        test_settings.test_values_from_the_command_line,
+    ),
+    "a turn may outlast the renewal": (
+        ("settings", "where, most=longest, allowed", "where, allowed"),
+        test_settings.test_a_turn_is_0_1_s_by_default_and_never_longer_than_0_3_of_the_lease,
+    ),
+    "SEMAPHORE_ENABLED is not heeded": (
+        ("settings", 'return bool(SETTINGS["SEMAPHORE_ENABLED"].read(settings))', "return True"),
+        partial(test_settings.test_everything_can_be_switched_off, False, False),
+    ),
+    "the backoff cannot be set": (
+        ("settings", 'Backoff(ours["backoff_start"], ours["backoff_max"])', "Backoff()"),
+        test_settings.test_defaults_of_backoff_and_crawl_delay,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_test_convicts(
+    name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (file, says, instead), test = MUTANTS[name]
+    path = file if file == "middleware" else f"scrapy.{file}"
+    plant_in_python(import_module(f"semaphore_middleware.{path}"), says, instead, monkeypatch)
+    assert_convicted(AREA, name, test, request)
