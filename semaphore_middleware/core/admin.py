@@ -76,7 +76,7 @@ class Admin:
         """Who is said to have set a rule."""
         self._lease = check_number(lease, "lease", least=0.001)
         self._keys = Keys(check_prefix(prefix, "prefix"))
-        self._server = Server(url, min(5.0, self._lease / 6), url_from)
+        self._server = Server(url, min(5.0, self._lease / 6), url_from, prefix)
         self._lock = asyncio.Lock()  # one call at a time over the connection
         self._connection: Connection | None = None
         self._running: set[asyncio.Timeout] = set()

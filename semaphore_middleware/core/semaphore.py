@@ -172,7 +172,7 @@ class FairSemaphore:
 
     def _server(self, url: str) -> Server:
         # A sixth of the lease, so that a call that hangs leaves time for another.
-        return Server(url, min(5.0, self._lease / 6), self._url_from)
+        return Server(url, min(5.0, self._lease / 6), self._url_from, self._prefix)
 
     def _leave_embedded(self) -> None:
         if self._embedded is not None:

