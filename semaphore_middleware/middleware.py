@@ -66,6 +66,7 @@ def _runs_transfers(crawler: Crawler) -> bool:
 def _connect_signals(crawler: Crawler, throttler: Throttler) -> None:
     """Learn of transfers from Scrapy's signals. They can be seen this way, and not be ended."""
     connect = crawler.signals.connect
+    connect(throttler.watch_fetches, signals.spider_opened)
     connect(throttler.start_transfer, signals.request_reached_downloader)
     connect(throttler.record_response, signals.response_downloaded)
     connect(throttler.end_transfer, signals.request_left_downloader)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import socket
+from ipaddress import IPv6Address
 from typing import Any
 
 from semaphore_middleware.errors import SettingsError
@@ -36,14 +38,37 @@ def host_within(name: str) -> str | None:
 
 
 def normal_host(host: str) -> str:
-    """A host as URLs have it: lower case, no dot at the end, IDNA where it is not ASCII."""
+    """A host as URLs have it: lower case, no dot at the end, IDNA where it is not ASCII. All
+    spellings of an IP address are one host.
+    """
     host = host.strip().lower().rstrip(".")
     if not host.isascii():
         try:
-            return host.encode("idna").decode("ascii")
+            host = host.encode("idna").decode("ascii")
         except UnicodeError:
             return host  # not a host, but the name of a scope
-    return host
+    return _normal_address(host) or host
+
+
+def _normal_address(host: str) -> str | None:
+    """An IP address in its usual spelling, IPv4 also where it is written as IPv6; None for a name.
+
+    IPv4 is read as the resolver does (`inet_aton`, as in the WHATWG's URL Standard, "IPv4 parser"):
+    127.1, 0x7f.1 and 2130706433 are 127.0.0.1. IPv6 is written as in RFC 5952.
+    """
+    if ":" in host:
+        try:
+            address = IPv6Address(host.removeprefix("[").removesuffix("]"))
+        except ValueError:
+            return None
+        return str(address.ipv4_mapped or address)
+    # Of other texts, `inet_aton` ignores all that follows a blank.
+    if host[:1].isdigit() and re.fullmatch(r"[0-9a-fx.]+", host):
+        try:
+            return socket.inet_ntoa(socket.inet_aton(host))
+        except OSError:
+            pass
+    return None
 
 
 def encoded(name: str) -> bytes:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import TYPE_CHECKING, cast
 
 from semaphore_middleware.core.observer import Event, Observer, PermitWaiting
-from semaphore_middleware.model.limits import Limit, LimitTable
+from semaphore_middleware.model.limits import LimitTable
 
 if TYPE_CHECKING:
     from scrapy import Request
 
 MAX_WAITING = 1000
-"""Requests that wait here, at most: they must not grow with the number of full scopes."""
+"""Requests of the scheduler that wait here, at most: they must not grow with the number of full
+scopes.
+"""
 MAX_SLOT_CHARS = 100
 """The longest scope that is used as it is in names of files."""
 
@@ -25,30 +28,57 @@ class ScopeLoad:
 
     slot: str
     """The scope's name for Scrapy's queue."""
-    limit: Limit
+    concurrency: float
+    """Its limit; infinite for requests that need no permit."""
     waiting: int = 0
     """Requests without a permit."""
     told_to_wait: int = 0
     """Of these, requests for which the server had no permit free."""
+    blocked: int = 0
+    """Of those that wait, requests that were told to, or that wait for another one that is blocked:
+    for its robots.txt, as a rule."""
     held: int = 0
     """Requests with a permit."""
 
     @property
     def is_saturated(self) -> bool:
         """True if a limit's worth of requests wait here: more of them would only take up memory."""
-        return self.waiting >= self.limit.concurrency
+        return self.waiting >= self.concurrency
 
     @property
     def exempt_from_concurrency(self) -> int:
-        """Waiting requests that do not count towards `CONCURRENT_REQUESTS`.
-
-        None, while the scope may have a permit free: all that have just asked may start at once.
-        And not more than a limit's worth: a queue that does not pass over saturated scopes would
-        hand out all that it has.
+        """Waiting requests that do not count towards `CONCURRENT_REQUESTS`: all, if the scope has
+        no permit free. While it may have one, all that have just asked may start at once.
         """
-        if self.told_to_wait or self.held >= self.limit.concurrency:
-            return min(self.waiting, self.limit.concurrency)
-        return 0
+        is_full = self.told_to_wait or self.held >= self.concurrency
+        return self.waiting if is_full and self.concurrency < math.inf else self.blocked
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """One request in `fetch`. Numbers that are 0 or 1 are added to those of its scope."""
+
+    load: ScopeLoad
+    is_scheduled: bool
+    """False if it came past the scheduler, with `engine.download_async`."""
+    waiting: int = 1
+    told_to_wait: int = 0
+    held: int = 0
+    blockers: int = 0
+    """Requests that it waits for, and that are blocked."""
+    followers: list[Entry] = field(default_factory=list)
+    """Requests that wait for this one."""
+
+    @property
+    def is_blocked(self) -> bool:
+        """True if it waits for a permit that is not free, itself or for another one's sake."""
+        return bool(self.waiting and (self.told_to_wait or self.blockers))
+
+    @property
+    def fills_memory(self) -> bool:
+        """True if it only waits, and could have stayed in the scheduler."""
+        needs_permit = self.load.concurrency < math.inf
+        return self.is_scheduled and bool(self.waiting and (needs_permit or self.blockers))
 
 
 class Backpressure(Observer):
@@ -67,80 +97,121 @@ class Backpressure(Observer):
         self._scope_of = scope_of
         self._limits = limits
         self._on_room = on_room
+        self._entries: dict[Request, Entry] = {}
         self._loads: dict[str, ScopeLoad] = {}  # by slot, of scopes with requests in `fetch`
-        self._waiting: dict[Request, ScopeLoad] = {}
-        self._told_to_wait: set[Request] = set()
-        self._holding: dict[Request, ScopeLoad] = {}
+        self._unlimited = ScopeLoad("", math.inf)
+        self._filling_memory = 0
         self.exempt_from_concurrency = 0
         """Waiting requests of all scopes that do not count towards `CONCURRENT_REQUESTS`."""
 
     @property
     def is_full(self) -> bool:
         """True if no further request should be taken from the scheduler, of whatever scope."""
-        return len(self._waiting) >= MAX_WAITING
+        return self._filling_memory >= MAX_WAITING
 
     # The stages of a request --------------------------------------------------------------------
 
-    def enter(self, request: Request) -> None:
-        """A request enters `fetch`."""
+    def enter(
+        self, request: Request, is_scheduled: bool = True, needed_by: Request | None = None
+    ) -> None:
+        """A request enters `fetch`, perhaps because another one there needs its response."""
+        if request in self._entries:
+            return
+        entry = self._entries[request] = Entry(self._load_of(request), is_scheduled, waiting=0)
+        if needed_by is not None:
+            self.follow(needed_by, request)
+        self._change(entry, waiting=1)
+
+    def _load_of(self, request: Request) -> ScopeLoad:
         scope = self._scope_of(request)
         limit = self._limits.of(scope) if scope is not None else None
-        if scope is None or limit is None or request in self._waiting or request in self._holding:
-            return
+        if scope is None or limit is None:
+            return self._unlimited
         slot = _slot(scope)
-        load = self._loads.get(slot) or ScopeLoad(slot, limit)
-        self._loads[slot] = self._waiting[request] = load
-        self._change(load, waiting=1)
+        load = self._loads.get(slot)
+        if load is None:
+            load = self._loads[slot] = ScopeLoad(slot, limit.concurrency)
+        return load
 
     def on_event(self, event: Event) -> None:
         """A request learns that there is no permit free for it."""
         if isinstance(event, PermitWaiting):
-            request = cast("Request", event.permit.owner)
-            load = self._waiting.get(request)
-            if load is not None and request not in self._told_to_wait:
-                self._told_to_wait.add(request)
-                self._change(load, told_to_wait=1)
+            entry = self._entries.get(cast("Request", event.permit.owner))
+            if entry is not None and entry.waiting and not entry.told_to_wait:
+                self._change(entry, told_to_wait=1)
 
     def acquired(self, request: Request) -> None:
         """A request has its permit."""
-        if load := self._stop_waiting(request, held=1):
-            self._holding[request] = load
+        entry = self._entries.get(request)
+        if entry is not None and entry.waiting:
+            self._change(entry, waiting=-1, told_to_wait=-entry.told_to_wait, held=1)
 
     def released(self, request: Request) -> None:
         """A request has given its permit back."""
-        if load := self._holding.pop(request, None):
-            self._change(load, held=-1)
+        entry = self._entries.get(request)
+        if entry is not None and entry.held:
+            self._change(entry, held=-1)
 
     def leave(self, request: Request) -> None:
         """A request leaves `fetch`."""
-        self.released(request)
-        self._stop_waiting(request)
+        entry = self._entries.pop(request, None)
+        if entry is not None:
+            self._change(
+                entry,
+                waiting=-entry.waiting,
+                told_to_wait=-entry.told_to_wait,
+                held=-entry.held,
+            )
 
-    def _stop_waiting(self, request: Request, held: int = 0) -> ScopeLoad | None:
-        was_full = self.is_full
-        load = self._waiting.pop(request, None)
-        if load is None:
-            return None
-        told_to_wait = request in self._told_to_wait
-        self._told_to_wait.discard(request)
-        self._change(load, waiting=-1, told_to_wait=-told_to_wait, held=held)
-        if was_full:
-            self._on_room()
-        return load
+    def follow(self, request: Request, leader: Request) -> None:
+        """A request waits for another one, until `unfollow`, or until that one leaves `fetch`."""
+        follower, led_by = self._entries.get(request), self._entries.get(leader)
+        if follower is None or led_by is None or follower is led_by:
+            return
+        led_by.followers.append(follower)
+        if led_by.is_blocked:
+            self._change(follower, blockers=1)
+
+    def unfollow(self, request: Request, leader: Request) -> None:
+        """A request no longer waits for the other one."""
+        follower, led_by = self._entries.get(request), self._entries.get(leader)
+        if follower is None or led_by is None or follower not in led_by.followers:
+            return
+        led_by.followers.remove(follower)
+        if led_by.is_blocked:
+            self._change(follower, blockers=-1)
 
     def _change(
-        self, load: ScopeLoad, waiting: int = 0, told_to_wait: int = 0, held: int = 0
+        self,
+        entry: Entry,
+        waiting: int = 0,
+        told_to_wait: int = 0,
+        held: int = 0,
+        blockers: int = 0,
     ) -> None:
+        load = entry.load
+        was_blocked, filled_memory = entry.is_blocked, entry.fills_memory
         was_saturated, was_exempt = load.is_saturated, load.exempt_from_concurrency
+        was_full = self.is_full
+        entry.waiting += waiting
+        entry.told_to_wait += told_to_wait
+        entry.held += held
+        entry.blockers += blockers
         load.waiting += waiting
         load.told_to_wait += told_to_wait
         load.held += held
+        load.blocked += entry.is_blocked - was_blocked
+        self._filling_memory += entry.fills_memory - filled_memory
         more_exempt = load.exempt_from_concurrency - was_exempt
         self.exempt_from_concurrency += more_exempt
-        if more_exempt > 0 or (was_saturated and not load.is_saturated):
+        is_open = (was_saturated and not load.is_saturated) or (was_full and not self.is_full)
+        if more_exempt > 0 or is_open:
             self._on_room()
-        if not load.waiting and not load.held:
+        if not load.waiting and not load.held and self._loads.get(load.slot) is load:
             del self._loads[load.slot]
+        if entry.is_blocked != was_blocked:
+            for follower in entry.followers:
+                self._change(follower, blockers=1 if entry.is_blocked else -1)
 
     # What Scrapy's DownloaderAwarePriorityQueue asks its downloader ------------------------------
 

@@ -3,104 +3,89 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from typing import TYPE_CHECKING, cast
 
 from semaphore_middleware.core.observer import Event, Observer, PermitWaiting
 
-PERMIT_IDLE_TIMEOUT_S = 0.5
-"""How long a permit may wait here for a free place: in a busy node one is free sooner."""
+if TYPE_CHECKING:
+    from scrapy import Request
 
 
 class LocalConcurrency(Observer):
     """Places for requests that hold a permit: at most `limit` of them at once (0: no limit).
 
     Requests that wait for a permit take no place, so more permits may be granted at once than there
-    are places. A request that gets no place in time returns its permit, which other nodes can use,
-    and parks until a place is free. Then it asks for a permit again.
+    are places. Requests that lack a place form one line, first come first served. A place that is
+    free is reserved for the first of them until it uses the place or leaves: so it may give its
+    permit to other nodes meanwhile, and ask for another with the place in its hand. If it is told
+    to wait for that permit, the place goes to the next in line.
     """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._used = 0
-        self._waiting: deque[asyncio.Future[None]] = deque()  # they hold a permit
-        self._parked: deque[asyncio.Future[None]] = deque()  # they hold none
+        self._taken = 0  # places in use, and reserved ones
+        self._reserved: set[Request] = set()
+        self._line: dict[Request, asyncio.Future[None]] = {}
 
     @property
     def is_short(self) -> bool:
         """True if requests wait only because all places are taken."""
-        return bool(self._waiting or self._parked)
+        return bool(self._line)
 
-    async def acquire(self) -> bool:
-        """Take a place, first come first served. False if none was free in time."""
-        if not self._is_full and not self._waiting:
-            self._used += 1
+    def reserve(self, request: Request) -> bool:
+        """Reserve a place for a request. False if it has none, and none is free."""
+        if request in self._reserved:
             return True
-        place = _join(self._waiting)
-        try:
-            await asyncio.wait([place], timeout=PERMIT_IDLE_TIMEOUT_S)
-        except asyncio.CancelledError:
-            if not place.cancel():  # it was given one meanwhile
-                self.release()
-            raise
+        if 0 < self._limit <= self._taken:
+            return False
+        self._taken += 1
+        self._reserved.add(request)
+        return True
+
+    async def wait(self, request: Request, timeout: float | None = None) -> None:
+        """Wait until a place is reserved for the request, or for `timeout` seconds. It stays in
+        line until it has a place or leaves, so it can go on waiting later.
+        """
+        if self.reserve(request):
+            return
+        if request not in self._line:
+            self._line[request] = asyncio.get_running_loop().create_future()
+        place = self._line[request]
+        await asyncio.wait([place], timeout=timeout)
         if place.done():
             place.result()
-            return True
-        place.cancel()
-        return False
+
+    def use(self, request: Request) -> bool:
+        """Let a request begin in the place that is reserved for it. False if none is."""
+        if request not in self._reserved:
+            return False
+        self._reserved.remove(request)
+        return True
+
+    def leave(self, request: Request) -> None:
+        """A request no longer waits for a place, nor needs the one that is reserved for it."""
+        if place := self._line.pop(request, None):
+            place.cancel()
+        elif self.use(request):
+            self.release()
 
     def release(self) -> None:
-        """Give a place to the first request that waits with a permit, else wake a parked one."""
-        self._used -= 1
-        if _wake_first(self._waiting):
-            self._used += 1  # handed over at once: a newcomer must not be quicker
-        else:
-            self.wake_parked()
-
-    async def park(self) -> None:
-        """Wait until a place is free. It is not reserved: if the request that is woken has no use
-        for it, another one is to be woken.
-        """
-        woken = _join(self._parked)
-        try:
-            await woken
-        except asyncio.CancelledError:
-            self.wake_parked()
-            raise
-
-    def wake_parked(self) -> None:
-        """Wake the first parked request if a place is free."""
-        if not self._is_full:
-            _wake_first(self._parked)
+        """A place is free: reserve it for the first in line."""
+        self._taken -= 1
+        if request := next(iter(self._line), None):
+            place = self._line.pop(request)
+            self.reserve(request)
+            place.set_result(None)
 
     def on_event(self, event: Event) -> None:
-        """A request that has to wait for its permit may be one that was woken for a free place."""
+        """A request has to wait for its permit: others can use its place meanwhile."""
         if isinstance(event, PermitWaiting):
-            self.wake_parked()
+            request = cast("Request", event.permit.owner)
+            if self.use(request):
+                self.release()
 
     def fail_all(self, error: Exception) -> None:
         """Raise `error` in all that wait for a place."""
-        for future in (*self._waiting, *self._parked):
-            if not future.done():
-                future.set_exception(error)
-        self._waiting.clear()
-        self._parked.clear()
-
-    @property
-    def _is_full(self) -> bool:
-        return 0 < self._limit <= self._used
-
-
-def _join(queue: deque[asyncio.Future[None]]) -> asyncio.Future[None]:
-    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    queue.append(future)
-    return future
-
-
-def _wake_first(queue: deque[asyncio.Future[None]]) -> bool:
-    """Wake the first that still waits. False if there is none."""
-    while queue:
-        future = queue.popleft()
-        if not future.done():
-            future.set_result(None)
-            return True
-    return False
+        for place in self._line.values():
+            place.set_exception(error)
+        self._line.clear()

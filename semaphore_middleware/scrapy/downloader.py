@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
+from weakref import ReferenceType, ref
 
 from scrapy.core.downloader import Downloader
 
+from semaphore_middleware.scrapy.scopes import drop_scope_of_other_host
 from semaphore_middleware.scrapy.throttler import Throttler, throttler_of
 
 if TYPE_CHECKING:
@@ -14,6 +18,12 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from scrapy.http import Response
     from twisted.internet.defer import Deferred
+
+
+_fetching: ContextVar[ReferenceType[Request] | None] = ContextVar("_fetching", default=None)
+"""In the task of a `fetch`, and in tasks that it begins: its request. Weak, as connections that are
+opened there keep the context.
+"""
 
 
 class SemaphoreDownloader(Downloader):
@@ -29,14 +39,25 @@ class SemaphoreDownloader(Downloader):
     def fetch(  # type: ignore[override]  # Scrapy's has an argument that it no longer passes
         self, request: Request
     ) -> Deferred[Response | Request]:
-        """Take a request through the downloader middlewares and download it."""
-        self._throttler.backpressure.enter(request)
-        return super().fetch(request).addBoth(self._fetched, request)
+        """Take a request through the downloader middlewares and download it.
+
+        The engine fetches what comes from its scheduler in a plain callback. In a task it is
+        `engine.download_async` that fetches: in that of another request's `fetch` for a middleware,
+        which waits for the result, as for a robots.txt.
+        """
+        is_scheduled = asyncio.current_task() is None
+        outer = None if is_scheduled else _fetching.get()
+        self._throttler.backpressure.enter(request, is_scheduled, outer() if outer else None)
+        token = _fetching.set(ref(request))
+        try:
+            return super().fetch(request).addBoth(self._fetched, request)
+        finally:
+            _fetching.reset(token)
 
     def _fetched(self, result: Any, request: Request) -> Any:
         self._throttler.backpressure.leave(request)
         self._throttler.responses.forget(request)
-        return result
+        return drop_scope_of_other_host(result, request)
 
     def needs_backout(self) -> bool:
         """True if the engine should take no request from the scheduler.

@@ -60,6 +60,19 @@ class Engine:
 
         setattr(engine, "close_spider_async", close_spider_async)  # noqa: B010
 
+    def after_fetch(self, change: Callable[[Any, Request], Any]) -> None:
+        """Pass the result of each of the downloader's `fetch` through `change`, with its request.
+
+        `fetch` is replaced: no signal comes with a request that a middleware returns.
+        """
+        downloader = self._crawler.engine.downloader
+        fetch = downloader.fetch
+
+        def changed_fetch(request: Request, *args: Any) -> Any:
+            return fetch(request, *args).addBoth(change, request)
+
+        setattr(downloader, "fetch", changed_fetch)  # noqa: B010
+
     def end_with_failure(self) -> None:
         """Make Scrapy's commands exit with status 1, when the crawl has ended.
 

@@ -1,25 +1,18 @@
-"""robots.txt: a fix for Scrapy's middleware, and delays that hold for all nodes together."""
+"""Scrapy's robots.txt middleware, mended, and known to the crawl's backpressure."""
 
 from __future__ import annotations
 
-import logging
-import math
-from dataclasses import dataclass
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from scrapy.downloadermiddlewares.robotstxt import RobotsTxtMiddleware as ScrapyRobotsTxtMiddleware
 from scrapy.utils.httpobj import urlparse_cached
 
-from semaphore_middleware.core.observer import Event
-from semaphore_middleware.model.limits import Limit, strictest
+from semaphore_middleware.scrapy.throttler import throttler_of
 
 if TYPE_CHECKING:
     from scrapy import Request
+    from scrapy.crawler import Crawler
     from scrapy.robotstxt import RobotParser
-    from scrapy.settings import BaseSettings
-
-logger = logging.getLogger(__name__)
 
 
 class RobotsTxtMiddleware(ScrapyRobotsTxtMiddleware):
@@ -29,90 +22,21 @@ class RobotsTxtMiddleware(ScrapyRobotsTxtMiddleware):
     the first of them (Scrapy 2.19, `Deferred.asFuture`), and None means that all is allowed.
     """
 
+    def __init__(self, crawler: Crawler) -> None:
+        super().__init__(crawler)
+        self._backpressure = throttler_of(crawler).backpressure
+        self._leaders: dict[str, Request] = {}
+        """By host and port: the request in whose `fetch` its robots.txt is being fetched."""
+
     async def robot_parser(self, request: Request) -> RobotParser | None:
         """The parser for a request's host, once its robots.txt is there."""
-        await super().robot_parser(request)
-        return await super().robot_parser(request)  # from memory now: the same for all
-
-
-@dataclass(frozen=True, slots=True)
-class CrawlDelayFound(Event):
-    """The robots.txt of a host asks for a delay between requests."""
-
-    counter = "crawl_delays"
-
-
-class CrawlDelays:
-    """Delays that robots.txt asks for, by `Crawl-delay` or `Request-rate`; at most `longest_s`.
-
-    It is enough that one node knows of a delay: the server uses the longest of all nodes.
-    """
-
-    def __init__(self, settings: BaseSettings, longest_s: float) -> None:
-        self._user_agent = settings["ROBOTSTXT_USER_AGENT"]
-        self._default_user_agent = settings["USER_AGENT"]
-        self._longest_s = longest_s
-        self._delays_s: dict[str, float] = {}  # by host and port
-
-    def learn(self, robotparser: RobotParser, request: Request) -> bool:
-        """Remember the delay that the robots.txt of a request's host asks for. False if it asks for
-        none.
-        """
-        agent = (
-            self._user_agent or request.headers.get(b"User-Agent") or self._default_user_agent or ""
-        )
-        delay = _delay_in(robotparser, agent)
-        if not delay:
-            return False
         host = urlparse_cached(request).netloc
-        self._delays_s[host] = min(delay, self._longest_s)
-        if delay > self._longest_s:
-            logger.warning(
-                "The robots.txt of %s asks for a delay of %g s. The delay is %g s: "
-                "SEMAPHORE_MAX_CRAWL_DELAY.",
-                host,
-                delay,
-                self._longest_s,
-            )
-        else:
-            logger.info("The robots.txt of %s asks for a delay of %g s.", host, delay)
-        return True
-
-    def apply(self, limit: Limit, request: Request) -> Limit:
-        """The limit, with the delay of the request's host if that is longer than the limit's own
-        delay can get by its jitter.
-        """
-        if self._delays_s:
-            delay = self._delays_s.get(urlparse_cached(request).netloc)
-            if delay and delay > limit.least_gap:
-                return _with_delay(limit, delay)
-        return limit
-
-
-@lru_cache(maxsize=1024)
-def _with_delay(limit: Limit, delay: float) -> Limit:
-    """The limit with the longer of both delays, and so much jitter that it stays above `delay`."""
-    return strictest(limit, Limit(limit.concurrency, delay))
-
-
-def _delay_in(robotparser: RobotParser, agent: str | bytes) -> float:
-    """The delay that a robots.txt asks for, in seconds; 0 for none. The times of day that a
-    Request-rate may name are ignored.
-    """
-    delays = [_number(robotparser.crawl_delay(agent))]
-    # Scrapy 2.19 has no method for Request-rate. Of the parsers that it wraps, protego's and
-    # Python's have one.
-    rate_of: Any = getattr(getattr(robotparser, "rp", None), "request_rate", None)
-    name = agent.decode("utf-8", "replace") if isinstance(agent, bytes) else agent
-    if rate_of is not None and (rate := rate_of(name)):
-        delays.append(_number(rate.seconds) / max(1.0, _number(rate.requests)))
-    return max(delays)
-
-
-def _number(value: Any) -> float:
-    """A number above 0; 0 for anything else."""
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        return 0.0
-    return 0.0 if math.isnan(number) else max(0.0, number)
+        leader = self._leaders.setdefault(host, request)
+        self._backpressure.follow(request, leader)
+        try:
+            await super().robot_parser(request)
+        finally:
+            self._backpressure.unfollow(request, leader)
+            if leader is request:
+                del self._leaders[host]
+        return await super().robot_parser(request)  # from memory now: the same for all

@@ -26,10 +26,10 @@ from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.redis import embedded
 from semaphore_middleware.scrapy.backpressure import Backpressure
 from semaphore_middleware.scrapy.concurrency import LocalConcurrency
+from semaphore_middleware.scrapy.crawl_delays import CrawlDelayFound, CrawlDelays
 from semaphore_middleware.scrapy.engine import Engine, check_reactor, end_crawl
 from semaphore_middleware.scrapy.responses import REFUSALS_KEY, RequestRefused, ResponseClassifier
-from semaphore_middleware.scrapy.robotstxt import CrawlDelayFound, CrawlDelays
-from semaphore_middleware.scrapy.scopes import scope_finder
+from semaphore_middleware.scrapy.scopes import check_meta, drop_scope_of_other_host, scope_finder
 from semaphore_middleware.scrapy.settings import SemaphoreSettings
 from semaphore_middleware.scrapy.startup import log_start, warn_of_mistakes
 from semaphore_middleware.telemetry.long_waits import LongWaits
@@ -45,6 +45,8 @@ logger = logging.getLogger(__name__)
 
 STOP_CHECK_INTERVAL_S = 0.5
 """How often a crawl that waits for its server looks whether it was stopped."""
+PERMIT_IDLE_TIMEOUT_S = 0.5
+"""How long a permit may wait here for a free place: in a busy node one is free sooner."""
 
 _throttlers: WeakKeyDictionary[Crawler, Throttler] = WeakKeyDictionary()
 
@@ -124,8 +126,14 @@ class Throttler:
         """Wait for a request's permit, if it needs one. Runs in the task of the request's `fetch`.
 
         Returns a request that is to go back to the scheduler, if the spider is closing. Raises
-        `AcquireTimeoutError`; and `IgnoreRequest`, if the request went back and was fetched again.
+        `AcquireTimeoutError`; and `IgnoreRequest`, if the request went back and was fetched again,
+        or if its meta has a value that is not allowed.
         """
+        try:
+            check_meta(request)
+        except SettingsError as error:
+            logger.error("%s", error)
+            raise IgnoreRequest(str(error)) from None  # Scrapy adds no traceback to the log
         scope = self.scope_of(request)
         limit = self.settings.limits.of(scope) if scope is not None else None
         if scope is None or limit is None:
@@ -148,25 +156,38 @@ class Throttler:
         return None
 
     async def _acquire(self, request: Request, scope: str, limit: Limit) -> Permit:
-        """A permit, and a place in this node's CONCURRENT_REQUESTS. A permit for which no place is
-        free soon goes to other nodes, and the request asks again when there is one.
+        """A permit, and a place in this node's CONCURRENT_REQUESTS. A permit for which there is no
+        place goes to other nodes, and the request asks again when it has one.
         """
-        timeout = self.settings.acquire_timeout
-        while True:
-            permit = await self._semaphore.acquire(scope, limit, timeout, owner=request)
+        places, timeout = self.local_concurrency, self.settings.acquire_timeout
+        try:
+            while True:
+                permit = await self._semaphore.acquire(scope, limit, timeout, owner=request)
+                if await self._may_begin(request, permit):
+                    return permit
+                permit.return_unused()
+                await places.wait(request)
+        except BaseException:
+            places.leave(request)
+            raise
+
+    async def _may_begin(self, request: Request, permit: Permit) -> bool:
+        """Wait for a place, if need be. A start that counts is now or not at all: begun later, it
+        would be too close to the next one. Nothing begins where the site has refused a request
+        since the grant.
+        """
+        places = self.local_concurrency
+        if not places.reserve(request):
+            if permit.starts_count:
+                return False
             try:
-                has_place = await self.local_concurrency.acquire()
+                await places.wait(request, PERMIT_IDLE_TIMEOUT_S)
             except BaseException:
-                permit.release()
+                permit.return_unused()
                 raise
-            if has_place and not permit.withdrawn:
-                return permit
-            permit.turn_end = 0.0  # it goes to other nodes, not to the next request here
-            permit.release()
-            if has_place:  # meanwhile the site has refused a request: wait for its backoff
-                self.local_concurrency.release()
-            else:
-                await self.local_concurrency.park()
+            if permit.starts_count:  # an operator has set a delay meanwhile
+                return False
+        return not permit.withdrawn and places.use(request)
 
     async def transfer(
         self, request: Request, download: Callable[[Request], Awaitable[Response]]
@@ -243,6 +264,10 @@ class Throttler:
     def _robots_parsed(self, robotparser: RobotParser, request: Request) -> None:
         if self._crawl_delays.learn(robotparser, request):
             self._semaphore.emit(CrawlDelayFound())
+
+    def watch_fetches(self) -> None:
+        """Do what is left of the add-on's downloader to do, where that is not in its place."""
+        self._engine.after_fetch(drop_scope_of_other_host)
 
     async def _open(self) -> None:
         self._engine.before_close(self._drain)

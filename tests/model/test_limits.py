@@ -134,7 +134,18 @@ def test_download_slots_are_read_as_scrapy_reads_them() -> None:
         ("BÜCHER.example.", "xn--bcher-kva.example"),
         ("xn--bcher-kva.example", "xn--bcher-kva.example"),
         ("127.0.0.1", "127.0.0.1"),
+        ("127.1", "127.0.0.1"),
+        ("0x7F.1.", "127.0.0.1"),
+        ("2130706433", "127.0.0.1"),
+        ("0177.0x0.01", "127.0.0.1"),
+        ("\uff11\uff12\uff17\u30020.0.1", "127.0.0.1"),
+        ("0", "0.0.0.0"),
         ("::1", "::1"),
+        ("[::1]", "::1"),
+        ("0:0:0:0:0:0:0:1", "::1"),
+        ("2001:DB8::0:1", "2001:db8::1"),
+        ("::ffff:127.0.0.1", "127.0.0.1"),
+        ("[::FFFF:7f00:1]", "127.0.0.1"),
     ],
 )
 def test_a_host_may_be_written_in_any_way(written: str, host: str) -> None:
@@ -142,6 +153,14 @@ def test_a_host_may_be_written_in_any_way(written: str, host: str) -> None:
     assert limits({written: 2}).of(host) == Limit(2, 1, 0.5)
     assert limits({}, {written: {"concurrency": 2}}).of(host) == Limit(2, 1, 0.5)
     assert limits({f"*.{written}": 2}).of(f"www.{host}") == Limit(2, 1, 0.5)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["127.0.0.1 x", "1.2.3.4.5", "256.1", "0x", "08.1", "1..1", "4294967296", "feed", "x.1", "a:b"],
+)
+def test_a_name_that_is_no_address_stays_as_it_is(name: str) -> None:
+    assert normal_host(name) == name
 
 
 @pytest.mark.parametrize("scope", ["My Scope", "ends with a dot.", "ü" * 100, "a..b", "😀"])

@@ -43,6 +43,10 @@ def test_none_lifts_the_rate_that_the_nodes_ask_for() -> None:
     assert parts_set({"rate": None}) == {"rate": "none"}
 
 
+def test_a_change_is_made_for_a_host_as_it_was_written_and_as_urls_have_it() -> None:
+    assert RuleChange.configure("127.1", 2, "me").names == ("127.1", "127.0.0.1")
+
+
 def test_a_whole_limit_sets_every_part() -> None:
     assert parts_set(Limit(2, delay=1)) == {
         "concurrency": 2,

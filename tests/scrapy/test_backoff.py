@@ -11,7 +11,7 @@ import pytest
 from scrapy import Request
 
 from semaphore_middleware import FairSemaphore, Permit
-from semaphore_middleware.scrapy import concurrency
+from semaphore_middleware.scrapy import throttler
 from semaphore_middleware.scrapy.throttler import throttler_of
 from tests.support.crawls import ADD_ON, Crawl, asyncio_test, both, scrapy, until
 from tests.support.servers import RedisServer, free_port
@@ -185,7 +185,7 @@ async def test_a_crawl_can_be_stopped_during_a_backoff(server: RedisServer, site
 async def test_a_permit_without_a_place_is_returned_after_a_refusal(
     server: RedisServer, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(concurrency, "PERMIT_IDLE_TIMEOUT_S", 600.0)
+    monkeypatch.setattr(throttler, "PERMIT_IDLE_TIMEOUT_S", 600.0)
     host, other = "127.0.0.1", "localhost"
     async with FairSemaphore(server.url) as outside:
         first, second = [await outside.acquire(host, 2) for _ in range(2)]

@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from scrapy import Request
 from scrapy.core.scheduler import Scheduler
+from scrapy.crawler import Crawler
+from scrapy.http import Response
+from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
 
-from semaphore_middleware import FairSemaphore
-from semaphore_middleware.scrapy import concurrency
+from semaphore_middleware import FairSemaphore, Limit, Permit
+from semaphore_middleware.core.observer import PermitWaiting
+from semaphore_middleware.model.limits import LimitTable
+from semaphore_middleware.scrapy import backpressure, throttler
+from semaphore_middleware.scrapy.backpressure import Backpressure
 from semaphore_middleware.scrapy.priority_queue import SemaphorePriorityQueue
+from semaphore_middleware.scrapy.scopes import scope_finder
 from tests.support.crawls import Crawl, asyncio_test, holding, until, waiting
 from tests.support.servers import RedisServer
 from tests.support.site import Site
+from tests.support.visits import Visits
 
 FULL, FREE = "127.0.0.1", "localhost"
 
@@ -129,7 +138,7 @@ async def test_a_permit_that_finds_no_place_is_used_next(
     server: RedisServer, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise a node that always has other work would never use it."""
-    monkeypatch.setattr(concurrency, "PERMIT_IDLE_TIMEOUT_S", 600.0)
+    monkeypatch.setattr(throttler, "PERMIT_IDLE_TIMEOUT_S", 600.0)
     async with FairSemaphore(server.url) as other:
         held = [await other.acquire(f"site{number}", 1) for number in range(2)]
         crawl = Crawl(server, *of_sites(site, "/slow/", sites=2, each=5), CONCURRENT_REQUESTS=1)
@@ -150,7 +159,7 @@ async def test_a_permit_that_finds_no_place_is_not_handed_on(
     server: RedisServer, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next request here has no place for it, either, but another node may."""
-    monkeypatch.setattr(concurrency, "PERMIT_IDLE_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(throttler, "PERMIT_IDLE_TIMEOUT_S", 0.01)
     async with FairSemaphore(server.url) as other, FairSemaphore(server.url) as third:
         held = [await other.acquire(FULL, 2) for _ in range(2)]
         requests = pages(site, "/slow/", FULL, 2)
@@ -206,3 +215,199 @@ async def test_a_request_counts_as_work_until_it_is_told_to_wait(
     site.let_go()
     await crawl.gave_back(40, site)
     assert site.hosts[FULL].most == 4
+
+
+# Behind other requests ---------------------------------------------------------------------------
+
+
+async def full_hosts(site: Site, count: int) -> list[str]:
+    """The beginnings of the URLs of so many hosts; all lead to the site."""
+    hosts = [f"127.0.0.{number + 2}" for number in range(count)]
+    return [f"http://{host}:{await site.listen(host)}" for host in hosts]
+
+
+async def take_all(other: FairSemaphore, urls: list[str]) -> list[Permit]:
+    """The only permit of each host."""
+    return [await other.acquire(urlsplit(url).hostname or "", 1) for url in urls]
+
+
+def of_free(site: Site) -> int:
+    """How many pages of the free host have been asked for."""
+    return sum(visit.host == FREE and visit.path.startswith("/page") for visit in site.visits)
+
+
+@asyncio_test
+async def test_full_sites_take_no_room_with_their_robots_txt(
+    server: RedisServer, site: Site
+) -> None:
+    urls = await full_hosts(site, 20)
+    full = [Request(f"{url}/page/{n}") for n in range(3) for url in urls]
+    async with FairSemaphore(server.url) as other:
+        held = await take_all(other, urls)
+        crawl = Crawl(server, *full, *pages(site, "/page/", FREE, 60), ROBOTSTXT_OBEY=True)
+        await site.until(lambda: of_free(site) == 60)
+        assert {visit.host for visit in site.visits} == {FREE}
+        for permit in held:
+            permit.release()
+        await crawl.gave_back(20 * 4 + 61, site)
+
+
+@asyncio_test
+async def test_pages_of_other_scopes_take_no_room_behind_a_full_sites_robots_txt(
+    server: RedisServer, site: Site
+) -> None:
+    full = [
+        Request(site.url(f"/page/{n}"), meta={"semaphore_scope": f"scope {n}"}) for n in range(40)
+    ]
+    async with FairSemaphore(server.url) as other:
+        permit = await other.acquire(FULL, 1)
+        free = pages(site, "/page/", FREE, 60)
+        crawl = Crawl(server, *full, *free, ROBOTSTXT_OBEY=True, CONCURRENT_REQUESTS=4)
+        await site.until(lambda: of_free(site) == 60)
+        permit.release()
+        await crawl.finished()
+    assert len(site.arrivals) == 40 + 60 + 2
+    assert site.most <= 4
+
+
+class NeedsToken:
+    """Fetches something from the full site before each request to another, in some way."""
+
+    def __init__(self, crawler: Crawler) -> None:
+        self.crawler = crawler
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> NeedsToken:
+        return cls(crawler)
+
+    async def process_request(self, request: Request) -> None:
+        if url := request.meta.get("token"):
+            assert self.crawler.engine is not None
+            fetching = self.crawler.engine.download_async(Request(url))
+            match request.meta["way"]:
+                case "awaited":
+                    await fetching
+                case "in a task":
+                    await asyncio.gather(fetching)
+                case "as a Deferred":
+                    await maybe_deferred_to_future(deferred_from_coro(fetching))
+
+
+@pytest.mark.parametrize("way", ["awaited", "in a task", "as a Deferred"])
+@asyncio_test
+async def test_requests_take_no_room_behind_what_a_middleware_fetches_from_a_full_site(
+    server: RedisServer, site: Site, way: str
+) -> None:
+    token = {"token": site.url("/page/token"), "way": way}
+    full = [
+        Request(site.url(f"/page/{n}"), meta={**token, "semaphore_scope": f"scope {n}"})
+        for n in range(20)
+    ]
+    free = pages(site, "/page/", FREE, 60)
+    async with FairSemaphore(server.url) as other:
+        permit = await other.acquire(FULL, 1)
+        crawl = Crawl(server, *full, *free, middlewares={NeedsToken: 10}, CONCURRENT_REQUESTS=4)
+        await site.until(lambda: of_free(site) == 60)
+        permit.release()
+        await crawl.finished()
+    assert len(site.arrivals) == 20 + 20 + 60
+    assert site.most <= 4
+
+
+@asyncio_test
+async def test_a_page_counts_as_work_behind_a_robots_txt_that_is_on_its_way(
+    server: RedisServer, site: Site
+) -> None:
+    site.robots_is_slow = True
+    urls = await full_hosts(site, 10)
+    requests = [Request(f"{url}/page/") for url in urls]
+    crawl = Crawl(server, *requests, ROBOTSTXT_OBEY=True, CONCURRENT_REQUESTS=4)
+
+    await site.until(lambda: site.now == 4)
+    assert len(crawl.crawler.engine.downloader.active) == 8  # four pages, and what they need
+    site.let_go()
+    await crawl.gave_back(20, site)
+
+
+class Fetches(Visits):
+    """Fetches further requests past the scheduler, as media pipelines do."""
+
+    async def parse(self, response: Response) -> None:
+        await super().parse(response)
+        if not response.meta.get("is_first"):
+            return
+        assert self.crawler.engine is not None
+        fetch = self.crawler.engine.download_async
+        await asyncio.gather(*map(fetch, self.settings["FETCHED"]))
+
+
+@asyncio_test
+async def test_what_came_past_the_scheduler_does_not_stop_it(
+    server: RedisServer, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backpressure, "MAX_WAITING", 5)
+    first = Request(site.url("/page/", FREE), meta={"is_first": True})
+    free = pages(site, "/page/", FREE, 30)
+    media = pages(site, "/page/", FULL, 20)
+    async with FairSemaphore(server.url) as other:
+        permit = await other.acquire(FULL, 1)
+        crawl = Crawl(server, first, *free, spider=Fetches, FETCHED=media, CONCURRENT_REQUESTS=4)
+        await until(lambda: waiting(server) == 20)
+        await site.until(lambda: of_free(site) == 31)
+        permit.release()
+        await crawl.gave_back(51, site)
+
+
+def told_to_wait(request: Request) -> PermitWaiting:
+    permit = Permit.__new__(Permit)
+    permit.owner = request
+    return PermitWaiting(permit)
+
+
+def of_scope(name: str) -> Request:
+    return Request("http://example.com/", meta={"semaphore_scope": name})
+
+
+def test_room_is_given_back_while_what_is_needed_waits() -> None:
+    waits = Backpressure(scope_finder("host"), LimitTable(Limit(8)), on_room=lambda: None)
+    page, robots, moved, other = map(of_scope, ("page", "robots", "moved", "page"))
+    follower = Request("http://example.com/", meta={"semaphore_skip": True})
+    for request in (page, other, follower):
+        waits.enter(request)
+    waits.enter(robots, is_scheduled=False, needed_by=page)
+    waits.follow(follower, page)
+    assert waits.exempt_from_concurrency == 0
+
+    waits.on_event(told_to_wait(robots))
+    assert waits.exempt_from_concurrency == 3  # all but `other`: it may start at once
+    waits.acquired(robots)
+    assert waits.exempt_from_concurrency == 0
+    waits.leave(robots)
+    waits.enter(moved, is_scheduled=False, needed_by=page)  # it was redirected
+    waits.on_event(told_to_wait(moved))
+    assert waits.exempt_from_concurrency == 3
+    waits.leave(moved)  # cancelled
+    waits.unfollow(follower, page)
+    waits.on_event(told_to_wait(page))
+    assert waits.exempt_from_concurrency == 2  # the whole scope
+    for request in (page, other, follower):
+        waits.leave(request)
+    assert waits.exempt_from_concurrency == 0
+    assert waits.stats(["page", "robots", "moved"]) == [(0, "page"), (0, "robots"), (0, "moved")]
+
+
+def test_memory_is_bounded_where_no_scope_is_saturated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests that need no permit may wait for the robots.txt of a full site."""
+    monkeypatch.setattr(backpressure, "MAX_WAITING", 3)
+    waits = Backpressure(scope_finder("host"), LimitTable(Limit(1)), on_room=lambda: None)
+    skipping = [Request(f"http://example.com/{n}", meta={"semaphore_skip": True}) for n in range(3)]
+    robots = Request("http://example.com/robots.txt")
+    for request in skipping:
+        waits.enter(request)
+        waits.follow(request, skipping[0])
+    waits.enter(robots, is_scheduled=False, needed_by=skipping[0])
+    assert not waits.is_full
+    waits.on_event(told_to_wait(robots))
+    assert waits.is_full
+    waits.acquired(robots)
+    assert not waits.is_full

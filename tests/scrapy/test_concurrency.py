@@ -1,31 +1,41 @@
-"""LocalConcurrency: who gets a free place, who parks, and who is woken."""
+"""LocalConcurrency: for whom a place is reserved, and who gets it if that one does not need it."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
+from scrapy import Request
 
 from semaphore_middleware import ClosedError
-from semaphore_middleware.scrapy import concurrency
+from semaphore_middleware.core.observer import PermitWaiting
+from semaphore_middleware.core.permit import Permit
 from semaphore_middleware.scrapy.concurrency import LocalConcurrency
 from tests.support.nodes import in_asyncio
 
 Task = asyncio.Task[Any]
 
 
-async def full(limit: int) -> LocalConcurrency:
+def request() -> Request:
+    return Request("http://example.com/")
+
+
+def full(limit: int) -> LocalConcurrency:
     places = LocalConcurrency(limit)
     for _ in range(limit):
-        assert await places.acquire()
+        begin(places, request())
     return places
 
 
-async def start(count: int, wait: Callable[[], Coroutine[Any, Any, object]]) -> list[Task]:
-    """Tasks that wait for a place."""
-    tasks = [asyncio.create_task(wait()) for _ in range(count)]
+def begin(places: LocalConcurrency, one: Request) -> None:
+    assert places.reserve(one)
+    assert places.use(one)
+
+
+async def line(places: LocalConcurrency, *waiting: Request) -> list[Task]:
+    """Tasks that wait for a place each."""
+    tasks = [asyncio.create_task(places.wait(one)) for one in waiting]
     await turns()
     assert not [task for task in tasks if task.done()]
     return tasks
@@ -41,125 +51,90 @@ async def done(*tasks: Task) -> list[bool]:
     return [task.done() for task in tasks]
 
 
-@pytest.fixture
-def no_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(concurrency, "PERMIT_IDLE_TIMEOUT_S", 600.0)
-
-
-# With a permit ----------------------------------------------------------------------------------
+def told_to_wait(one: Request) -> PermitWaiting:
+    permit = Permit.__new__(Permit)
+    permit.owner = one
+    return PermitWaiting(permit)
 
 
 @in_asyncio
 async def test_limit_0_is_no_limit() -> None:
-    places = LocalConcurrency(0)
+    places = full(0)
     for _ in range(1000):
-        assert await places.acquire()
-    assert not places.is_short
-
-
-@pytest.mark.usefixtures("no_timeout")
-@in_asyncio
-async def test_places_are_handed_over_first_come_first_served() -> None:
-    places = await full(2)
-    first, second = await start(2, places.acquire)
-    assert places.is_short
-    places.release()
-    late = asyncio.create_task(places.acquire())
-    assert await done(first, second, late) == [True, False, False]
-    places.release()
-    places.release()
-    assert await done(second, late) == [True, True]
-    assert all([first.result(), second.result(), late.result()])
+        begin(places, request())
     assert not places.is_short
 
 
 @in_asyncio
-async def test_acquire_returns_false_after_a_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(concurrency, "PERMIT_IDLE_TIMEOUT_S", 0.01)
-    places = await full(1)
-    assert not await places.acquire()
+async def test_a_place_is_reserved_once_and_used_once() -> None:
+    places, one, other = LocalConcurrency(1), request(), request()
+    assert places.reserve(one)
+    assert places.reserve(one)
+    assert not places.reserve(other)
+    assert not places.use(other)
+    assert places.use(one)
+    assert not places.use(one)
     places.release()
-    assert await places.acquire()
-
-
-@pytest.mark.usefixtures("no_timeout")
-@in_asyncio
-async def test_a_place_that_comes_with_a_cancellation_is_passed_on() -> None:
-    places = await full(1)
-    first, second = await start(2, places.acquire)
-    places.release()
-    first.cancel()
-    assert await done(first, second) == [True, True]
-    assert first.cancelled()
-    assert second.result()
-
-
-@pytest.mark.usefixtures("no_timeout")
-@in_asyncio
-async def test_a_cancelled_task_is_passed_over() -> None:
-    places = await full(1)
-    first, second = await start(2, places.acquire)
-    first.cancel()
-    await turns()
-    places.release()
-    assert await done(first, second) == [True, True]
-    assert second.result()
-
-
-# Parked -----------------------------------------------------------------------------------------
+    assert places.reserve(other)
 
 
 @in_asyncio
-async def test_each_free_place_wakes_one_parked_task() -> None:
-    places = await full(2)
-    tasks = await start(3, places.park)
+async def test_free_places_are_reserved_first_come_first_served() -> None:
+    places, first, second, late = full(2), request(), request(), request()
+    tasks = await line(places, first, second)
     assert places.is_short
     places.release()
-    assert await done(*tasks) == [True, False, False]
+    assert not places.reserve(late)
+    assert await done(*tasks) == [True, False]
+    assert places.use(first)
+    assert not places.use(second)
     places.release()
-    assert await done(*tasks) == [True, True, False]
-    places.wake_parked()
+    assert await done(*tasks) == [True, True]
+    assert places.use(second)
+    assert not places.is_short
+
+
+@in_asyncio
+async def test_who_has_waited_in_vain_keeps_the_place_in_line() -> None:
+    places, first, second = full(1), request(), request()
+    await places.wait(first, timeout=0.001)
+    assert not places.use(first)
+    tasks = await line(places, second, first)
+    places.release()
+    assert await done(*tasks) == [False, True]
+
+
+@in_asyncio
+async def test_who_is_told_to_wait_for_a_permit_leaves_the_place_to_the_next() -> None:
+    places, first, second = full(1), request(), request()
+    tasks = await line(places, first, second)
+    places.release()
+    places.on_event(told_to_wait(second))  # no news: it has no place
+    assert await done(*tasks) == [True, False]
+    places.on_event(told_to_wait(first))
+    assert await done(*tasks) == [True, True]
+    assert not places.use(first)
+    assert places.use(second)
+
+
+@in_asyncio
+async def test_who_leaves_takes_no_place() -> None:
+    places, first, second, third = full(1), request(), request(), request()
+    tasks = await line(places, first, second, third)
+    places.leave(first)
+    places.release()
+    assert await done(*tasks[1:]) == [True, False]
+    places.leave(second)
     assert await done(*tasks) == [True, True, True]
-    assert not places.is_short
-
-
-@pytest.mark.usefixtures("no_timeout")
-@in_asyncio
-async def test_permit_holders_go_before_parked_tasks() -> None:
-    places = await full(1)
-    (parked,) = await start(1, places.park)
-    (holder,) = await start(1, places.acquire)
-    places.release()
-    assert await done(parked, holder) == [False, True]
-    places.release()
-    assert await done(parked) == [True]
+    assert places.use(third)
+    places.leave(third)  # it has used its place: that is given back by `release`
+    assert not places.reserve(first)
 
 
 @in_asyncio
-async def test_nobody_is_woken_while_all_places_are_taken() -> None:
-    places = await full(1)
-    (parked,) = await start(1, places.park)
-    places.wake_parked()
-    assert await done(parked) == [False]
-    parked.cancel()
-
-
-@in_asyncio
-async def test_a_task_that_is_cancelled_when_woken_wakes_the_next() -> None:
-    places = await full(1)
-    first, second = await start(2, places.park)
-    places.release()
-    first.cancel()
-    assert await done(first, second) == [True, True]
-    assert first.cancelled()
-    assert not second.cancelled()
-
-
-@pytest.mark.usefixtures("no_timeout")
-@in_asyncio
-async def test_fail_all_reaches_waiting_and_parked_tasks() -> None:
-    places = await full(1)
-    tasks = [*await start(2, places.park), *await start(2, places.acquire)]
+async def test_fail_all_reaches_all_that_wait() -> None:
+    places = full(1)
+    tasks = await line(places, request(), request())
     places.fail_all(ClosedError("closing"))
     await turns()
     for task in tasks:

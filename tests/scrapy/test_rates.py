@@ -14,7 +14,7 @@ from scrapy.robotstxt import ProtegoRobotParser
 from scrapy.settings import Settings
 
 from semaphore_middleware import FairSemaphore, Limit
-from semaphore_middleware.scrapy.robotstxt import CrawlDelays
+from semaphore_middleware.scrapy.crawl_delays import CrawlDelays
 from tests.support.crawls import Crawl, asyncio_test, both, scrapy
 from tests.support.nodes import eventually
 from tests.support.servers import RedisServer

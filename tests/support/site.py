@@ -202,10 +202,12 @@ class Site(JudgingSite):
 
     /page/...           answers at once
     /slow/...           answers once the test has called `let_go()`
+    /take/0.3/...       answers after so many seconds
     /half/...           sends headers and a part of the body at once, the rest after `let_go()`
     /never              does not answer
     /large              a body of 10 kB
-    /redirect/...       to the path that follows, by status 302; /refresh/... by the page's own word
+    /redirect/...       to the path that follows, by status 302; /refresh/... by the page's own
+                        word; /redirect//host:port/... to another host
     /status/503         that status, each time; /status-once/503 the first time, then a page
     /busy/...           answers with 429 `refusals` times, or always if that is None, else at
                         once; /busy/slow... after `let_go()`
@@ -261,6 +263,9 @@ class Site(JudgingSite):
         match kind:
             case "never":
                 pass
+            case "take":
+                await asyncio.sleep(float(rest.partition("/")[0]))
+                visit.answer(response(PAGE))
             case "drop" | "drop-midway":
                 visit.transport.abort()
             case "truncated":
