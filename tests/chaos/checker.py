@@ -3,18 +3,22 @@
 Two witnesses must agree that there were never too many: the site, which counts what is open at each
 host, and the nodes, whose permits live from the grant to the release. Both are inside of what the
 server believes, so that an innocent run cannot look guilty.
+
+A node that stands still for longer than its lease is excused for the permits that it held then: its
+transfers may stay open until it wakes, and the request of such a permit may even begin as it wakes.
+Each has to end when the node finds its permit lost.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tests.chaos.history import Event, History
 
 FROZEN = 0.6  # leases: a node that stands still for longer may come too late to end its transfers
-HASTE = 0.2  # seconds in which what a woken node had begun before it was frozen may still arrive
+HASTE = 0.2  # seconds that it may take until a node stands still, or the site sees an end
 FACTOR, SLACK = 2.0, 5.0  # seconds: of a promised time, what may be the machine's fault
 # Times are measured to be reported; a verdict takes only a gross excess for a broken promise.
 
@@ -22,6 +26,7 @@ FACTOR, SLACK = 2.0, 5.0  # seconds: of a promised time, what may be the machine
 @dataclass
 class Verdict:
     violations: list[str] = field(default_factory=list)
+    not_done: list[str] = field(default_factory=list)  # by faults that did not do what they say
     requests: int = 0
     most: int = 0  # open at one host at once, but for what frozen nodes could not close
     most_held: int = 0  # permits of one host that nodes held at once, by their own account
@@ -32,22 +37,27 @@ class Verdict:
     promise: float = 0.0  # what was promised for that one
     exit: float = 0.0  # seconds from a node's last transfer to its exit
     stalls: int = 0  # times that a node stood still for long, planned or not
-    kept_in: str = (
-        ""  # the directory with all that was written down; empty if no promise was broken
-    )
+    kept_in: str = ""  # the directory with all that was written down; empty if all is well
+
+    @property
+    def is_bad(self) -> bool:
+        return bool(self.violations or self.not_done)
 
     def __str__(self) -> str:
-        return f"BROKEN, see {self.kept_in}" if self.violations else "kept"
+        if self.violations:
+            return f"BROKEN, see {self.kept_in}"
+        return f"FAULT NOT DONE, see {self.kept_in}" if self.not_done else "kept"
 
 
 @dataclass(frozen=True)
 class Span:
-    """From when to when something was so, of which node, at which host."""
+    """From when to when something was so, of which node, at which host, under which permit."""
 
     node: str
     host: str
     start: float
     end: float
+    permit: str = ""
 
 
 def check(history: History, limit: int, lease: float) -> Verdict:
@@ -57,8 +67,11 @@ def check(history: History, limit: int, lease: float) -> Verdict:
     frozen = [span for span in _standstills(events) if span.end - span.start > FROZEN * lease]
     verdict.stalls = len(frozen)
     visits = _spans(events, "start", {"end"})
-    _check_the_site(verdict, visits, frozen, limit)
-    _check_the_nodes(verdict, events, frozen, limit)
+    holds = _spans(events, "grant", {"release", "lost"})
+    stuck = {(hold.node, hold.permit): hold for hold in holds if _was_stuck(hold, frozen)}
+    free = [hold for hold in holds if (hold.node, hold.permit) not in stuck]
+    _check_the_site(verdict, visits, stuck, limit)
+    _check_the_nodes(verdict, events, free, limit)
     _check_starts(verdict, events)
     _check_pages(verdict, events)
     _check_times(verdict, events)
@@ -69,10 +82,19 @@ def check(history: History, limit: int, lease: float) -> Verdict:
 # Never too many ---------------------------------------------------------------------------------
 
 
-def _check_the_site(verdict: Verdict, visits: list[Span], frozen: list[Span], limit: int) -> None:
+def _check_the_site(
+    verdict: Verdict, visits: list[Span], stuck: dict[tuple[str, str], Span], limit: int
+) -> None:
+    """`stuck` are the permits that nodes held as they stood still, by node and id."""
     verdict.requests = len(visits)
-    stuck = [visit for visit in visits if _was_stuck(visit, frozen)]
-    free = [visit for visit in visits if not _was_stuck(visit, frozen)]
+    excused, free = [], []
+    for visit in visits:
+        hold = stuck.get((visit.node, visit.permit))
+        end_of_excuse = min(visit.end, hold.end + HASTE) if hold else visit.start
+        if end_of_excuse > visit.start:
+            excused.append(replace(visit, end=end_of_excuse))
+        if end_of_excuse < visit.end:
+            free.append(replace(visit, start=max(visit.start, end_of_excuse)))
     for host, most, at in _most(free):
         verdict.most = max(verdict.most, most)
         if most > limit:
@@ -83,14 +105,12 @@ def _check_the_site(verdict: Verdict, visits: list[Span], frozen: list[Span], li
         verdict.excess = max(verdict.excess, most - max(limit, verdict.most))
     # What a node has open when it is frozen is what it holds: that it holds too many would show in
     # its own account. Together frozen nodes can have no more than that.
-    for host, most, at in _most(stuck):
-        if most > limit * len({visit.node for visit in stuck}):
+    for host, most, at in _most(excused):
+        if most > limit * len({visit.node for visit in excused}):
             verdict.violations.append(f"frozen nodes had {most} open at {host} at {at:.3f}")
 
 
-def _check_the_nodes(verdict: Verdict, events: list[Event], frozen: list[Span], limit: int) -> None:
-    holds = _spans(events, "grant", {"release", "lost"})
-    holds = [hold for hold in holds if not _was_stuck(hold, frozen)]
+def _check_the_nodes(verdict: Verdict, events: list[Event], holds: list[Span], limit: int) -> None:
     for host, most, at in _most(holds):
         verdict.most_held = max(verdict.most_held, most)
         if most > limit:
@@ -102,44 +122,49 @@ def _check_the_nodes(verdict: Verdict, events: list[Event], frozen: list[Span], 
             verdict.violations.append(f"{hold.node} never gave back a permit of {hold.host}")
 
 
-def _was_stuck(span: Span, frozen: list[Span]) -> bool:
-    """Whether its node could not have ended it, being frozen."""
+def _was_stuck(hold: Span, frozen: list[Span]) -> bool:
+    """Whether its node could not give the permit back, being frozen."""
     return any(
-        span.node == ice.node and span.start <= ice.start + HASTE and span.end >= ice.start
+        hold.node == ice.node and hold.start <= ice.start + HASTE and hold.end >= ice.start
         for ice in frozen
     )
 
 
 def _check_starts(verdict: Verdict, events: list[Event]) -> None:
-    """Each visit needs a permit of its own."""
-    permits: Counter[tuple[str, str]] = Counter()
+    """Each visit needs a permit of its own, granted before."""
+    unused: set[tuple[str, str, str]] = set()
     for event in events:
-        who = event.node, event.host
         if event.what == "grant":
-            permits[who] += 1
+            unused.add((event.node, event.host, event.id))
         elif event.what == "start":
-            permits[who] -= 1
-            if permits[who] < 0:
+            permit = event.node, event.host, event.permit
+            if permit not in unused:
                 verdict.violations.append(f"{event.node} was at {event.host} without a permit")
-                permits[who] = 0
+            unused.discard(permit)
 
 
 def _spans(events: Iterable[Event], start: str, ends: set[str]) -> list[Span]:
     """What began and ended, by node, host and id. A killed node has ended everything."""
     spans: list[Span] = []
-    begun: dict[tuple[str, str, str], float] = {}
+    begun: dict[tuple[str, str, str], Event] = {}
     last = 0.0
+
+    def end(first: Event, at: float) -> None:
+        permit = first.id if start == "grant" else first.permit
+        spans.append(Span(first.node, first.host, first.at, at, permit))
+
     for event in events:
         last = event.at
         which = event.node, event.host, event.id
         if event.what == start:
-            begun[which] = event.at
+            begun[which] = event
         elif event.what in ends and which in begun:
-            spans.append(Span(event.node, event.host, begun.pop(which), event.at))
+            end(begun.pop(which), event.at)
         elif event.what == "killed":
-            gone = [other for other in begun if other[0] == event.node]
-            spans += [Span(*other[:2], begun.pop(other), event.at) for other in gone]
-    spans += [Span(node, host, at, last) for (node, host, _), at in begun.items()]
+            for other in [other for other in begun if other[0] == event.node]:
+                end(begun.pop(other), event.at)
+    for first in begun.values():
+        end(first, last)
     return spans
 
 
@@ -152,7 +177,7 @@ def _standstills(events: Iterable[Event]) -> list[Span]:
             frozen_at[event.node] = event.at
         elif event.what == "woken":
             spans.append(Span(event.node, "", frozen_at.pop(event.node), event.at))
-        elif event.what == "blocked":
+        elif event.what in ("blocked", "computed"):
             spans.append(Span(event.node, "", event.at - event.seconds, event.at))
     return spans
 
@@ -207,6 +232,8 @@ def _check_the_end(verdict: Verdict, events: list[Event], frozen: list[Span], le
             verdict.violations.append(f"{event.count} keys left on the server: {event.id}")
         elif event.what == "problem":
             verdict.violations.append(f"{event.node or 'the run'}: {event.id}")
+        elif event.what == "proof" and not event.count:
+            verdict.not_done.append(event.id)
         elif event.what == "closed":
             blocked = [span for span in frozen if span.node == event.node]
             if not event.count and any(span.end - span.start > lease for span in blocked):

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Literal
 
 What = Literal[
-    # The site's view. `id` is the visit's number, `path` the page.
+    # The site's view. `id` is the visit's number, `path` the page, `permit` the number that its
+    # node gave its permit.
     "known",  # a page that must arrive was made known to a node
     "start",
     "end",  # the response was written out, or the connection was seen closed
@@ -23,11 +24,14 @@ What = Literal[
     "lost",
     "page",  # a page was worked on to its end: this is what arriving means
     "blocked",  # its event loop stood still for `seconds`, until now
+    "computed",  # a callback of its spider did so, for as long
+    "clock",  # its time of day less this machine's monotonic time: `seconds`
     "closed",  # a clean end; `count` is how often the node says that its loop was blocked
     # The faults' hand.
     "killed",
     "frozen",
     "woken",
+    "proof",  # `id` says what shows that a fault did what its name says; `count` is 0 if it did not
     "recovered",  # full use again: after `seconds`, of `promise`
     "exited",  # as it was told to: `seconds` after its last transfer, with the status `count`
     "left",  # `count` keys were left on the server `id` in the end
@@ -44,6 +48,7 @@ class Event:
     host: str = ""
     id: str = ""
     path: str = ""
+    permit: str = ""
     seconds: float = 0.0
     promise: float = 0.0
     count: int = 0
@@ -68,17 +73,18 @@ class History:
         host: str = "",
         id: str = "",
         path: str = "",
+        permit: str = "",
         seconds: float = 0.0,
         promise: float = 0.0,
         count: int = 0,
     ) -> None:
         now = time.monotonic()
-        self._events.append(Event(now, what, node, host, id, path, seconds, promise, count))
+        self._events.append(Event(now, what, node, host, id, path, permit, seconds, promise, count))
 
     def read(self, file: Path) -> None:
-        """Add what a node has written."""
+        """Add what a node has written: it may be about to write a line more."""
         with file.open() as lines:
-            self._events += [Event(**json.loads(line)) for line in lines]
+            self._events += [Event(**json.loads(line)) for line in lines if line.endswith("\n")]
 
     def write(self, file: Path) -> None:
         """For whoever wants to look into a violation."""

@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import Callable
 from typing import Any, Self
+from weakref import WeakKeyDictionary
 
 from scrapy import Request, signals
 from scrapy.crawler import Crawler
@@ -19,9 +20,13 @@ from tests.chaos import mutants
 BEAT = 0.1  # seconds between two looks at how late the event loop is
 BLOCKED = 0.3  # seconds late: that is no longer a busy moment
 
+_permits: WeakKeyDictionary[Request, str] = WeakKeyDictionary()
+"""The ids that permits have in the history, by the requests that they were granted for."""
+
 
 class Signature:
-    """A downloader middleware after the semaphore's: tells the site which node this is.
+    """A downloader middleware after the semaphore's: tells the site which node this is, and which
+    permit it has.
 
     Not USER_AGENT: a request that goes back to the others takes its headers along.
     """
@@ -35,6 +40,7 @@ class Signature:
 
     def process_request(self, request: Request) -> None:
         request.headers["User-Agent"] = self._node
+        request.headers["Permit"] = _permits.get(request, "")
 
 
 class Recorder:
@@ -70,6 +76,8 @@ class Recorder:
 
         def noted_grant(permit: Permit, *how: Any) -> None:
             held[permit] = next(numbers)
+            if isinstance(permit.owner, Request):
+                _permits[permit.owner] = str(held[permit])
             note("grant", host=permit.scope, id=str(held[permit]))
             grant(permit, *how)
 
@@ -91,6 +99,7 @@ class Recorder:
             setattr(Permit, name, method)
 
     def _opened(self) -> None:
+        self.note("clock", seconds=time.time() - time.monotonic())
         self._beat(asyncio.get_running_loop().time())
 
     def _beat(self, expected: float) -> None:

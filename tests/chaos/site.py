@@ -48,7 +48,7 @@ class Site(JudgingSite):
         self.backlog = 40  # pages a host that are known and not yet served; 0 to come to an end
         self.last_end: dict[str, float] = {}  # by node
         self.compute = 0.0  # seconds for which the next visitor's callback shall compute
-        self.computes = ""  # the node whose callback that was
+        self.computes = ""  # the node whose callback that is
         self._slow = 0.5 * lease, 2.0 * lease
         self._dice = dice
         self._history = history
@@ -75,7 +75,8 @@ class Site(JudgingSite):
 
     def begin(self, visit: Visit) -> Work:
         node = _node(visit)
-        self._history.note("start", node, visit.host, str(visit.number), visit.path)
+        permit = visit.header("Permit")
+        self._history.note("start", node, visit.host, str(visit.number), visit.path, permit)
         self.visitors.add(node)
         open = [_node(other) for other in self.hosts[visit.host].in_hand]
         in_use = sum(other not in self.afflicted for other in open)

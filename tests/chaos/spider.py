@@ -26,12 +26,15 @@ class Pages(Spider):
 
     def parse(self, response: Response) -> Iterator[Request]:
         page = json.loads(response.body)
-        compute(page["compute"])
+        recorder = self.crawler.get_extension(Recorder)
+        assert recorder is not None
+        if seconds := page["compute"]:
+            began = time.monotonic()
+            compute(seconds)
+            recorder.note("computed", seconds=time.monotonic() - began)
         for link in page["links"]:
             yield response.follow(link)
         # Only now: a page whose links were not queued has not arrived.
-        recorder = self.crawler.get_extension(Recorder)
-        assert recorder is not None
         parts = urlsplit(response.url)
         recorder.note("page", host=parts.hostname or "", path=parts.path)
 

@@ -22,7 +22,7 @@ def visit(start: float, end: float, node: str = "a", id: int = 1) -> list[Event]
     """A request with its permit, as both witnesses see it."""
     return [
         at(start, "grant", node, id),
-        at(start + 0.01, "start", node, f"{node}{id}"),
+        at(start + 0.01, "start", node, f"{node}{id}", permit=str(id)),
         at(end, "end", node, f"{node}{id}"),
         at(end + 0.01, "release", node, id),
     ]
@@ -60,6 +60,26 @@ INNOCENT: dict[str, list[Event]] = {
         *visit(3, 4, "c"),
         at(2.4, "release"),
     ],
+    "frozen between its grant and its request, which is ended at once as it wakes": [
+        at(1.9, "grant"),
+        at(2, "frozen"),
+        at(6, "woken"),
+        at(6.1, "blocked", seconds=4.1),
+        at(6.003, "start", id="a1", permit="1"),
+        at(6.007, "lost"),
+        at(6.011, "end", id="a1"),
+        *visit(4.5, 7, "b"),
+        *visit(4.5, 7, "b", 2),
+        at(8, "closed", count=1),
+    ],
+    "computing for longer than its lease": [
+        *visit(1, 6.02)[:3],
+        at(6, "computed", seconds=4.0),
+        at(6.01, "lost"),
+        *visit(4.5, 5, "b"),
+        *visit(4.5, 5, "b", 2),
+        at(8, "closed", count=1),
+    ],
     "frozen with what it held": [
         at(2, "frozen"),
         *visit(1, 7)[:3],
@@ -88,7 +108,7 @@ GUILTY: dict[str, tuple[tuple[str, ...], list[Event]]] = {
             *visit(1, 3, "b"),
             at(0.5, "grant", "c"),
             at(0.9, "release", "c"),
-            at(2, "start", "c"),
+            at(2, "start", "c", permit="1"),
             at(3, "end", "c"),
         ],
     ),
@@ -99,6 +119,43 @@ GUILTY: dict[str, tuple[tuple[str, ...], list[Event]]] = {
     "a frozen node frozen too briefly for an excuse": (
         BOTH,
         [*visit(1, 5), at(2, "frozen"), at(2.5, "woken"), *visit(3, 4, "b"), *visit(3, 4, "b", 2)],
+    ),
+    "a woken node begins a request after it has found its permit lost": (
+        ("the site had 3 open",),
+        [
+            at(1.9, "grant"),
+            at(2, "frozen"),
+            at(6, "woken"),
+            at(6.01, "lost"),
+            at(6.3, "start", id="a1", permit="1"),
+            at(6.4, "end", id="a1"),
+            *visit(5, 7, "b"),
+            *visit(5, 7, "b", 2),
+        ],
+    ),
+    "a woken node goes on under a lost permit": (
+        ("the site had 3 open",),
+        [
+            *visit(1, 6.5)[:3],
+            at(2, "frozen"),
+            at(6, "woken"),
+            at(6.01, "lost"),
+            *visit(5, 7, "b"),
+            *visit(5, 7, "b", 2),
+        ],
+    ),
+    "a woken node begins with another permit than it held": (
+        ("the site had 3 open", "without a permit"),
+        [
+            at(1.9, "grant"),
+            at(2, "frozen"),
+            at(6, "woken"),
+            at(6.003, "start", id="a1", permit="2"),
+            at(6.007, "lost"),
+            at(6.011, "end", id="a1"),
+            *visit(5, 7, "b"),
+            *visit(5, 7, "b", 2),
+        ],
     ),
     "the others have too many while one is frozen": (
         BOTH,
@@ -128,7 +185,7 @@ GUILTY: dict[str, tuple[tuple[str, ...], list[Event]]] = {
     "a visit without a permit": (("without a permit",), visit(1, 2)[1:3]),
     "two visits with one permit": (
         ("without a permit",),
-        [*visit(1, 2), *visit(1.5, 3, "a", 2)[1:3]],
+        [*visit(1, 2), at(1.5, "start", id="a2", permit="1"), at(1.6, "end", id="a2")],
     ),
     "a permit that was never given back": (
         ("never gave back",),
@@ -160,6 +217,13 @@ def test_the_guilty_are_convicted_of_what_they_did(name: str) -> None:
     crimes, events = GUILTY[name]
     for crime, violation in zip(crimes, verdict(events).violations, strict=True):
         assert crime in violation
+
+
+def test_a_fault_that_does_nothing_is_told_from_a_broken_promise() -> None:
+    found = verdict(at(1, "proof", id="data were lost", count=1), at(2, "proof", id="no data were"))
+    assert (found.violations, found.not_done, found.is_bad) == ([], ["no data were"], True)
+    found.kept_in = "/there"
+    assert str(found) == "FAULT NOT DONE, see /there"
 
 
 def test_the_figures_of_the_table_are_counted() -> None:

@@ -1,0 +1,72 @@
+"""A process that stands still between its permit and the first byte of its request."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scrapy import Request
+from scrapy.core.downloader.handlers.http11 import HTTP11DownloadHandler
+from scrapy.http import Response
+
+from semaphore_middleware import FairSemaphore
+from tests.support.crawls import ADD_ON, scrapy
+from tests.support.nodes import eventually, in_asyncio
+from tests.support.servers import RedisServer
+from tests.support.site import Site
+
+LEASE_S = 1.0  # the test waits for the end of one
+BLOCKED_S = 2.0
+BLOCKED = Path("blocked")  # in the process's directory: that it stands still
+
+
+class Blocking(HTTP11DownloadHandler):
+    """Lets the process stand still when a request is written, and its bytes are not yet sent."""
+
+    async def download_request(self, request: Request) -> Response:
+        if "slow" in request.url:
+            asyncio.get_running_loop().call_soon(stand_still)
+        return await super().download_request(request)
+
+
+def stand_still() -> None:
+    """Once."""
+    if not BLOCKED.exists():
+        BLOCKED.touch()
+        time.sleep(BLOCKED_S)
+
+
+@pytest.mark.slow
+@in_asyncio
+async def test_a_request_that_is_sent_as_its_process_wakes_is_ended_at_once(
+    server: RedisServer, tmp_path: Path
+) -> None:
+    """Its bytes are in a buffer, past every check: nothing can call them back."""
+    site = Site()
+    await site.start()
+    requests = [Request(site.url("/page/connects")), Request(site.url("/slow/waits"))]
+    settings: dict[str, Any] = {
+        "SEMAPHORE_REDIS_URL": server.url,
+        "SEMAPHORE_LEASE": LEASE_S,
+        "CONCURRENT_REQUESTS_PER_DOMAIN": 1,
+        "DOWNLOAD_HANDLERS": {"http": f"{__name__}.{Blocking.__name__}"},
+    }
+    async with (
+        scrapy(tmp_path, *requests, **ADD_ON, **settings) as crawl,
+        FairSemaphore(server.url, lease=LEASE_S) as other,
+    ):
+        await eventually(lambda: asyncio.to_thread((tmp_path / BLOCKED).exists))
+        permit = await other.acquire("127.0.0.1", 1)
+        assert site.arrivals == ["/page/connects"]
+        await site.until(lambda: len(site.arrivals) == 2)
+        await site.until(lambda: not site.now)
+        permit.release()
+        await site.until(lambda: len(site.arrivals) == 3)
+        site.let_go()
+        assert await crawl.ended() == 0
+    await site.stop()
+    assert site.arrivals == ["/page/connects", "/slow/waits", "/slow/waits"]
+    assert (crawl.stat("semaphore/lost"), crawl.stat("semaphore/stalls")) == (1, 1)
