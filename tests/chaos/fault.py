@@ -1,7 +1,9 @@
 """What a fault is: a small function with a name, done to a world.
 
-A fault is done to a world in full swing. It waits for what it has to see (`recovers` measures the
-way back to full use), and lets time pass only where the length of time is what the fault is.
+A fault is done to a world in full swing. It proves that it has done what its name says
+(`World.prove`): a run in which it did not shows nothing. It waits for what it has to see
+(`recovers` measures the way back to full use), and lets time pass only where the length of time is
+what the fault is.
 """
 
 from __future__ import annotations
@@ -21,6 +23,12 @@ class Fault:
     name: str
     happens: Happens
     setup: Setup
+
+    async def strike(self, world: World) -> None:
+        """Let it happen, and demand proof."""
+        before = world.proofs
+        await self.happens(world)
+        world.prove(f"{self.name} has proved something", world.proofs > before)
 
     def why_not_here(self) -> str:
         """Why this machine cannot have it; empty if it can."""
@@ -49,4 +57,7 @@ def fault(setup: Setup = Setup()) -> Callable[[Happens], Happens]:  # noqa: B008
 
 @fault()
 async def nothing(world: World) -> None:
+    before = await world.life()
     await world.recovers()
+    world.prove("all nodes live on", len(world.living) == world.plan.nodes)
+    world.prove("the server lives on", await world.life() == before)

@@ -1,10 +1,10 @@
 """All faults by name, in the order of the table."""
 
-from tests.chaos import network_faults, node_faults, server_faults
+from tests.chaos import combined_faults, network_faults, node_faults, server_faults
 from tests.chaos.fault import FAULTS, Fault, fault
 from tests.chaos.world import Setup, World
 
-__all__ = ["FAULTS", "Fault", "network_faults", "node_faults", "server_faults"]
+__all__ = ["FAULTS", "Fault", "combined_faults", "network_faults", "node_faults", "server_faults"]
 
 
 @fault()
@@ -14,4 +14,4 @@ async def three_at_random(world: World) -> None:
     for chosen in world.dice.sample(anywhere, 3):
         if chosen.happens is not three_at_random:
             await world.up_to_strength()
-            await chosen.happens(world)
+            await chosen.strike(world)

@@ -1,4 +1,6 @@
-"""What not every machine has: a clock that can be bent, and networks that can be unplugged."""
+"""What the machine says of a process; and what not every machine has: a clock that can be bent, and
+networks that can be unplugged.
+"""
 
 from __future__ import annotations
 
@@ -33,6 +35,22 @@ def why_no_namespaces() -> str:
     if subprocess.run(["ip", "netns", "list"], capture_output=True, check=False).returncode:
         return "the kernel has no network namespaces for us"
     return ""
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a process stands still, as after SIGSTOP."""
+    return _stat_of(pid)[0] == "T"
+
+
+def processor_time(pid: int) -> int:
+    """How much of it a process has used so far, in ticks of the kernel's clock."""
+    fields = _stat_of(pid)
+    return int(fields[11]) + int(fields[12])  # in its own code, and in the kernel's
+
+
+def _stat_of(pid: int) -> Sequence[str]:
+    """The fields of /proc/<pid>/stat (see proc(5)) after the program's name."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 
 class Clock:
@@ -104,9 +122,13 @@ class Namespace:
     def unplug_the_server(self) -> None:
         _ip("link", "set", self._cable, "down")
 
+    @property
+    def is_unplugged(self) -> bool:
+        return "state DOWN" in _ip("link", "show", self._cable)
+
     def plug_in_the_server(self) -> None:
         _ip("link", "set", self._cable, "up")
 
 
-def _ip(*arguments: str) -> None:
-    subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True)
+def _ip(*arguments: str) -> str:
+    return subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True).stdout

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.chaos.history import Event, History, What
 from tests.chaos.proxy import Proxy
-from tests.support.nodes import eventually
 from tests.support.paths import REPOSITORY
 
 
@@ -69,6 +69,16 @@ class Node:
         return not self.ended.is_set()
 
     @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def noted(self, what: What) -> list[Event]:
+        """What it has written down so far, of this kind."""
+        history = History()
+        history.read(self.history)
+        return [event for event in history if event.what == what]
+
+    @property
     def log(self) -> str:
         return self._log.read_text(errors="replace")
 
@@ -80,12 +90,6 @@ class Node:
     def send(self, number: signal.Signals) -> None:
         if self.runs:
             self._process.send_signal(number)
-
-    async def says(self, text: str) -> None:
-        async def said() -> bool:
-            return text in self.log
-
-        await eventually(said)
 
     async def end(self) -> None:
         """At once, whatever it is doing: the run is over."""

@@ -1,8 +1,13 @@
-"""A proxy between one node and the server, which does what networks do at their worst."""
+"""A proxy before the server, which does what networks do at their worst.
+
+It is between the server and one node, or a replica.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from enum import Enum
@@ -27,6 +32,7 @@ class Kind(Enum):
 
 
 BOTH_WAYS = frozenset(Way)
+ALL_KINDS = frozenset(Kind)
 Spoils = Callable[["Connection", Way, bytes], bool]
 
 
@@ -44,10 +50,13 @@ class Proxy:
         self.port = 0
         self.delay = 0.0  # seconds that every chunk takes longer, each way
         self.connections: set[Connection] = set()
-        self._open = {(kind, way): asyncio.Event() for kind in Kind for way in Way}
+        self.accepted = 0  # connections, since the beginning
+        self.passed: Counter[tuple[Kind, Way]] = Counter()  # chunks, since the beginning
+        self.held_back = asyncio.Event()  # something was, since the latest cut
+        self._cuts: set[tuple[Kind, Way]] = set()
+        self._healed = asyncio.Event()
         self._spoils: Spoils | None = None
         self._spoilt = asyncio.Event()
-        self.heal()
 
     @property
     def url(self) -> str:
@@ -66,25 +75,47 @@ class Proxy:
 
     # What a network does ------------------------------------------------------------------------
 
-    def cut(
-        self, ways: frozenset[Way] = BOTH_WAYS, kinds: frozenset[Kind] = frozenset(Kind)
-    ) -> None:
+    def cut(self, ways: frozenset[Way] = BOTH_WAYS, kinds: frozenset[Kind] = ALL_KINDS) -> None:
         """Hold back what goes these ways, on these kinds of connections."""
-        for kind in kinds:
-            for way in ways:
-                self._open[kind, way].clear()
+        self._hold_back()
+        self._cuts |= {(kind, way) for kind in kinds for way in ways}
+
+    def cut_connections(self) -> None:
+        """Hold back all that goes over the connections that there are. New ones work."""
+        self._hold_back()
+        for connection in self.connections:
+            connection.is_cut = True
 
     def heal(self) -> None:
         """Let everything pass again, late where it was held back."""
         self.delay = 0.0
-        for gate in self._open.values():
-            gate.set()
-
-    def drop_connections(self, kinds: frozenset[Kind] = frozenset(Kind)) -> None:
-        """Reset them; the node may connect again at once."""
+        self._cuts.clear()
         for connection in self.connections:
-            if connection.kind in kinds:
-                connection.drop()
+            connection.is_cut = False
+        self._healed.set()
+
+    def is_connected(self, kinds: frozenset[Kind] = ALL_KINDS) -> bool:
+        return any(one.kind in kinds and not one.is_dropped for one in self.connections)
+
+    def drop_connections(self, kinds: frozenset[Kind] = ALL_KINDS) -> int:
+        """Reset them; the node may connect again at once. Returns how many there were."""
+        dropped = [one for one in self.connections if one.kind in kinds and not one.is_dropped]
+        for connection in dropped:
+            connection.drop()
+        return len(dropped)
+
+    def _hold_back(self) -> None:
+        self._healed.clear()
+        self.held_back.clear()
+
+    async def ping(self) -> float:
+        """Seconds that the server's answer takes, through this proxy."""
+        began = time.monotonic()
+        reader, writer = await asyncio.open_connection(self.address, self.port)
+        writer.write(b"PING\r\n")
+        await reader.readline()
+        writer.close()
+        return time.monotonic() - began
 
     @contextmanager
     def spoiling(self, spoils: Spoils) -> Iterator[asyncio.Event]:
@@ -104,6 +135,7 @@ class Proxy:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connection = Connection(writer)
         self.connections.add(connection)
+        self.accepted += 1
         try:
             # A path that is no socket just now, or a server that is down: the node sees a reset.
             server_reader, server_writer = await asyncio.open_unix_connection(str(self.target))
@@ -132,12 +164,18 @@ class Proxy:
                 connection.kind = Kind.GRANTS
             if self.delay:
                 await asyncio.sleep(self.delay)
-            await self._open[connection.kind, way].wait()
+            while connection.is_cut or (connection.kind, way) in self._cuts:
+                self.held_back.set()
+                await self._healed.wait()
+            if connection.is_dropped:
+                return
             if self._spoils is not None and self._spoils(connection, way, chunk):
                 self._spoilt.set()
                 connection.drop()
                 return
             writer.write(chunk)
+            self.passed[connection.kind, way] += 1
+            connection.passed += 1
             await writer.drain()
         connection.drop()
 
@@ -147,10 +185,14 @@ class Connection:
 
     def __init__(self, writer: asyncio.StreamWriter) -> None:
         self.kind = Kind.COMMANDS
+        self.is_cut = False
+        self.is_dropped = False
+        self.passed = 0  # chunks, either way
         self.writers = [writer]
         self.ended = asyncio.Event()
 
     def drop(self) -> None:
+        self.is_dropped = True
         for writer in self.writers:
             writer.transport.abort()
 

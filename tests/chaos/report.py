@@ -26,7 +26,15 @@ def show(results: Sequence[Result], limit: int) -> None:
     """One line a fault, over all its runs, and one for all of them."""
     table = Table(box=box.SIMPLE, title=f"limit {limit}; seconds: measured / promised")
     table.add_column("fault", no_wrap=True)
-    for heading in ("runs", "requests", "most at once", "pages lost", "s to full use", "broken"):
+    for heading in (
+        "runs",
+        "requests",
+        "most at once",
+        "pages lost",
+        "s to full use",
+        "broken",
+        "not done",
+    ):
         table.add_column(heading, justify="right")
     for name in dict.fromkeys(result.fault for result in results):
         verdicts = [result.verdict for result in results if result.fault == name]
@@ -47,4 +55,5 @@ def _cells(verdicts: Sequence[Verdict], limit: int) -> list[str]:
         str(sum(len(verdict.lost) for verdict in verdicts)),
         f"{slowest.recovery:.1f} / {slowest.promise:.1f}",
         str(sum(bool(verdict.violations) for verdict in verdicts)),
+        str(sum(bool(verdict.not_done) for verdict in verdicts)),
     ]

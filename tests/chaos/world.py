@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -10,11 +11,11 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Any, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 from tests.chaos.audit import Audit
 from tests.chaos.history import History
-from tests.chaos.machine import Clock, Namespace
+from tests.chaos.machine import Clock, Namespace, is_stopped, processor_time
 from tests.chaos.nodes import Node
 from tests.chaos.proxy import Proxy
 from tests.chaos.site import Site
@@ -51,6 +52,13 @@ class Setup:
     server_options: tuple[str, ...] = ()
 
 
+class Life(NamedTuple):
+    """Of a server."""
+
+    run_id: str
+    replication_id: str
+
+
 class World:
     """The pages to be fetched are kept on a server of their own, which no fault touches: what is
     judged here is the semaphore, whose data may be lost.
@@ -61,6 +69,8 @@ class World:
         self.lease = plan.lease
         self.dice = Random(plan.seed)
         self.history = History()
+        self.directory = directory
+        self.proofs = 0
         self.nodes: list[Node] = []
         self.clock = Clock(directory / "server-clock") if setup.server_clock else None
         self.namespace = Namespace(plan.hosts) if setup.namespace else None
@@ -71,7 +81,6 @@ class World:
             environment=self.clock.environment if self.clock else {},
         )
         self._setup = setup
-        self._directory = directory
         self._frontier = RedisServer()
         self._audit = Audit(self.history, self.server, plan.lease)
         self._stack = AsyncExitStack()
@@ -109,10 +118,10 @@ class World:
         in_namespace = self.namespace if number == 0 else None
         address = in_namespace.server_address if in_namespace else "127.0.0.1"
         proxy = await self._stack.enter_async_context(Proxy(self.server.path, address))
-        node = Node(f"node-{number + 1}", self._directory, proxy)
+        node = Node(f"node-{number + 1}", self.directory, proxy)
         clock: dict[str, str] = {}
         if self._setup.node_clocks:
-            off = Clock(self._directory / f"{node.name}-clock")
+            off = Clock(self.directory / f"{node.name}-clock")
             off.jump(self._setup.node_clocks[number % len(self._setup.node_clocks)])
             clock.update(off.environment)
         settings = {
@@ -153,6 +162,28 @@ class World:
     async def more(self, requests: int) -> None:
         goal = self.site.requests + requests
         await self.until(lambda: self.site.requests >= goal, "more requests")
+
+    async def eventually(self, happened: Callable[[], bool], what: str) -> None:
+        """Wait for what tells nobody that it has happened."""
+
+        async def has_happened() -> bool:
+            return happened()
+
+        await self.sees(has_happened, what)
+
+    async def sees(self, happened: Callable[[], Awaitable[bool]], what: str) -> None:
+        """The same for what has to be asked for."""
+
+        async def until_happened() -> None:
+            while not await happened():  # noqa: ASYNC110 - there is no event to wait for
+                await asyncio.sleep(0.01)
+
+        await self._in_time(until_happened(), what)
+
+    def prove(self, what: str, shown: object) -> None:
+        """Note what shows that a fault has done what its name says, or that it has not."""
+        self.proofs += 1
+        self.history.note("proof", id=what, count=bool(shown))
 
     async def recovers(self, promise: float = 0.0) -> None:
         """Wait for full use again, and note how long it took from now on.
@@ -219,18 +250,30 @@ class World:
         self.site.afflicted.add(node.name)
         node.send(signal.SIGKILL)
         await node.ended.wait()
+        self.prove(f"{node.name} was killed", node.status == -signal.SIGKILL)
         self.history.note("killed", node.name)
 
     @asynccontextmanager
     async def frozen(self, node: Node) -> AsyncIterator[None]:
         self.history.note("frozen", node.name)
-        node.send(signal.SIGSTOP)
         try:
-            async with self.afflicted(node):
+            async with self.afflicted(node), self._stopped(node.pid, node.name):
                 yield
         finally:
-            node.send(signal.SIGCONT)
             self.history.note("woken", node.name)
+
+    @asynccontextmanager
+    async def _stopped(self, pid: int, name: str) -> AsyncIterator[None]:
+        """Let a process stand still, and prove that it did, all the time."""
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            await self.eventually(lambda: is_stopped(pid), f"{name} to stand still")
+            before = processor_time(pid)
+            yield
+            still = is_stopped(pid) and processor_time(pid) == before
+            self.prove(f"{name} stood still", still)
+        finally:
+            os.kill(pid, signal.SIGCONT)
 
     @asynccontextmanager
     async def afflicted(self, node: Node) -> AsyncIterator[None]:
@@ -243,14 +286,42 @@ class World:
 
     # What is done to the server -----------------------------------------------------------------
 
-    async def restart_server(self, leases_down: float = 0.0) -> None:
+    async def restart_server(
+        self, leases_down: float = 0.0, meanwhile: Callable[[], object] | None = None
+    ) -> None:
+        """Kill it, do something to what is left of it, and start it again."""
+        before = await self.life()
         self.server.kill()
+        if meanwhile is not None:
+            await asyncio.to_thread(meanwhile)
         await asyncio.sleep(leases_down * self.lease)
         await asyncio.to_thread(self.server.start)
+        self.prove("the server was started anew", (await self.life()).run_id != before.run_id)
 
-    def also_ends(self, server: RedisServer) -> None:
-        """Another server, which is to end with the run."""
+    @asynccontextmanager
+    async def server_frozen(self) -> AsyncIterator[None]:
+        async with self._stopped(self.server.pid, "the server"):
+            yield
+
+    async def life(self) -> Life:
+        """Which life of the server this is."""
+        run_id = (await self.info("server"))["run_id"]
+        return Life(run_id, (await self.info("replication"))["master_replid"])
+
+    async def info(self, section: str, at: RedisServer | None = None) -> dict[str, Any]:
+        return dict(await self.command("INFO", section, at=at))
+
+    async def start_server(self, clock: Clock | None = None) -> RedisServer:
+        """Another server, which ends with the run."""
+        environment = clock.environment if clock else {}
+        server = RedisServer(started_empty=False, environment=environment)
         self._stack.callback(server.remove)
+        await asyncio.to_thread(server.start)
+        return server
+
+    async def proxy_of(self, server: RedisServer) -> Proxy:
+        """A proxy before a server, for another server that is to follow it."""
+        return await self._stack.enter_async_context(Proxy(server.path))
 
     def use(self, server: RedisServer) -> None:
         """From now on this is the server, for whoever connects anew."""
@@ -258,11 +329,11 @@ class World:
         for node in self.nodes:
             node.proxy.target = server.path
 
-    async def command(self, *words: str | int | bytes) -> Any:
-        """Say something to the server, past all proxies."""
+    async def command(self, *words: str | int | bytes, at: RedisServer | None = None) -> Any:
+        """Say something to the server, or to another one, past all proxies."""
 
         def say() -> Any:
-            with self.server.client(socket_timeout=self.plan.patience) as client:
+            with (at or self.server).client(socket_timeout=self.plan.patience) as client:
                 return client.execute_command(*words)
 
         return await asyncio.to_thread(say)
