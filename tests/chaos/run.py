@@ -24,6 +24,8 @@ from tests.chaos.faults import FAULTS, Fault
 from tests.chaos.report import Result, show
 from tests.chaos.world import Plan, Setup, StuckError, World
 
+BUDGET_MIN = 30.0  # after which no run begins
+RUN_TIMEOUT_S = 180.0  # after which a run has failed
 SHOWN = 5  # violations of a run: the others are in its directory
 
 
@@ -33,7 +35,7 @@ async def run(plan: Plan, *faults: Fault) -> Verdict:
     setup = faults[0].setup if faults else Setup()
     world = World(plan, setup, directory)
     try:
-        async with world:
+        async with world, asyncio.timeout(RUN_TIMEOUT_S):
             await world.in_full_swing()
             for fault in faults:
                 await world.more(world.dice.randint(plan.requests // 10, plan.requests // 3))
@@ -41,6 +43,8 @@ async def run(plan: Plan, *faults: Fault) -> Verdict:
             await world.finish()
     except StuckError as stuck:
         world.history.note("problem", id=str(stuck))
+    except TimeoutError:
+        world.history.note("problem", id=f"the run was not over after {RUN_TIMEOUT_S:.0f} s")
     verdict = check(world.history, plan.limit, plan.lease)
     if verdict.is_bad:
         world.history.write(directory / "history.jsonl")
@@ -57,26 +61,33 @@ class Orders:
     seed: int
     runs: int
     faults: list[Fault]
-    budget: float | None  # minutes
+    budget: float  # minutes
     plan: Plan
 
     def rounds(self) -> Iterator[tuple[str, Fault]]:
-        """The runs in order, each with the seed that replays it: all faults, as often as asked."""
-        for round in range(self.runs):
-            for fault in self.faults:
-                yield f"{self.seed + round}", fault
+        """The runs, each with the seed that replays it: all faults, as often as asked. Their order
+        is the seed's too: not always the same ones are left when the budget is spent.
+        """
+        for seed in range(self.seed, self.seed + self.runs):
+            for fault in random.Random(seed).sample(self.faults, len(self.faults)):
+                yield f"{seed}", fault
 
 
 async def carry_out(orders: Orders, results: list[Result]) -> None:
     """Do all the runs, or those that the budget allows, and add their results."""
-    end = time.monotonic() + 60 * orders.budget if orders.budget else float("inf")
-    for seed, fault in orders.rounds():
+    end = time.monotonic() + 60 * orders.budget
+    runs = list(orders.rounds())
+    for number, (seed, fault) in enumerate(runs):
         if time.monotonic() > end:
-            say(f"The budget of {orders.budget:g} minutes is spent.")
+            say(
+                f"The {orders.budget:g} minutes are over: {len(runs) - number} runs were not begun."
+            )
             break
+        began = time.monotonic()
         verdict = await run(replace(orders.plan, seed=f"{seed} {fault.name}"), fault)
         results.append(Result(fault.name, verdict))
-        say(f"{fault.name:45} --seed {seed:6} {verdict}")
+        took = time.monotonic() - began
+        say(f"{fault.name:45} --seed {seed:6} {took:3.0f} s  {verdict}")
         for unproven in verdict.not_done:
             say(f"    not so: {unproven}")
         for violation in verdict.violations[:SHOWN]:
@@ -94,8 +105,8 @@ def read_orders(arguments: list[str] | None = None) -> tuple[Orders, bool]:
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))
     parser.add_argument("--runs", type=int, default=1, help="of each fault; each its own seed")
     parser.add_argument("--faults", default="", help="names by commas; all if none")
-    parser.add_argument("--budget", type=float, help="minutes after which no run begins")
-    parser.add_argument("--requests", type=int, default=3000, help="at least, in each run")
+    parser.add_argument("--budget", type=float, default=BUDGET_MIN, help="minutes, for all runs")
+    parser.add_argument("--requests", type=int, default=1500, help="at least, in each run")
     parser.add_argument("--nodes", type=int, default=3)
     parser.add_argument("--lease", type=float, default=2.0, help="seconds")
     parser.add_argument("--mutant", default="", help="plant this in the scripts, to be caught")

@@ -37,7 +37,7 @@ class Plan:
         2  # fewer than nodes: one with a place of its own at each host is told of no grants
     )
     lease: float = 2.0  # seconds
-    requests: int = 3000  # that the site must see before the run comes to its end
+    requests: int = 1500  # that the site must see before the run comes to its end
     patience: float = 60.0  # seconds; who waits for longer has failed, never passed
     mutant: str = ""
 
