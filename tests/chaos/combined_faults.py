@@ -93,8 +93,8 @@ async def failover_that_lags_while_a_node_is_cut_off(world: World) -> None:
     """It holds permits that the new master has never heard of, and cannot tell."""
     replica = await world.start_server()
     stream = await follow(world, replica, world.server)
-    node = world.any_node()
     await lag(world, replica, stream)
+    node = world.any_node()
     async with cut_off(world, node), world.afflicted(node):
         world.server.kill()
         await promote(world, replica)

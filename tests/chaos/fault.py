@@ -25,7 +25,8 @@ class Fault:
     setup: Setup
 
     async def strike(self, world: World) -> None:
-        """Let it happen, and demand proof."""
+        """Let it happen while transfers are under way, and demand proof."""
+        await world.transfers_under_way()
         before = world.proofs
         await self.happens(world)
         world.prove(f"{self.name} has proved something", world.proofs > before)

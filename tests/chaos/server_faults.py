@@ -77,6 +77,7 @@ async def lag(world: World, replica: RedisServer, stream: Proxy) -> None:
     stream.cut(frozenset({Way.REPLIES}))
     await mark(world, "what the replica never hears of")
     await world.more(world.dice.randint(100, 500))
+    await world.transfers_under_way()
     written = (await world.info("replication"))["master_repl_offset"]
     heard = (await world.info("replication", at=replica))["slave_repl_offset"]
     world.prove(f"the replica lacks {written - heard} bytes", heard < written)

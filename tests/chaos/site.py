@@ -50,6 +50,7 @@ class Site(JudgingSite):
         self.compute = 0.0  # seconds for which the next visitor's callback shall compute
         self.computes = ""  # the node whose callback that is
         self._slow = 0.5 * lease, 2.0 * lease
+        self._ends: dict[Visit, float] = {}  # of the visits in hand: when they will be answered
         self._dice = dice
         self._history = history
 
@@ -65,6 +66,11 @@ class Site(JudgingSite):
     @property
     def requests(self) -> int:
         return len(self.visits)
+
+    def busy(self, seconds: float) -> set[str]:
+        """The nodes with a transfer that will take so much longer."""
+        end = time.monotonic() + seconds
+        return {_node(visit) for visit, its_end in self._ends.items() if its_end > end}
 
     async def in_full_use(self, since: float) -> float:
         """Wait until at every host a start has taken the last free place; when that was."""
@@ -84,12 +90,14 @@ class Site(JudgingSite):
             self.pages[visit.host].filled = time.monotonic()
         slow = self.backlog and self._dice.random() < SLOW
         latency = self._dice.uniform(*(self._slow if slow else LATENCY))
+        self._ends[visit] = time.monotonic() + latency
         return asyncio.get_running_loop().call_later(latency, self._serve, visit)
 
     def leave(self, visit: Visit) -> None:
         node = _node(visit)
         self.last_end[node] = time.monotonic()
         self._history.note("end", node, visit.host, str(visit.number))
+        del self._ends[visit]
         super().leave(visit)
 
     def _serve(self, visit: Visit) -> None:

@@ -90,6 +90,9 @@ class Still(World):
     async def more(self, requests: int) -> None:  # noqa: ARG002 - it is a world's
         await asyncio.sleep(0.05)
 
+    async def transfers_under_way(self) -> None:
+        """There are none here."""
+
     async def recovers(self, promise: float = 0.0) -> None:  # noqa: ARG002
         await self.eventually(lambda: all(node.proxy.is_connected() for node in self.living), "")
 

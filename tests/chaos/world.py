@@ -156,6 +156,15 @@ class World:
         names = {node.name for node in self.living}
         await self.until(lambda: self.site.visitors >= names, "all nodes to take part")
 
+    async def transfers_under_way(self) -> None:
+        """Wait until a node has one that will last: whatever is lost now, that holds a permit."""
+        await self.until(lambda: bool(self._busy), "a transfer that lasts")
+
+    @property
+    def _busy(self) -> list[Node]:
+        names = self.site.busy(self.lease)
+        return [node for node in self.living if node.name in names]
+
     async def happens(self, event: asyncio.Event, what: str) -> None:
         await self._in_time(event.wait(), what)
 
@@ -229,7 +238,8 @@ class World:
     # What is done to nodes ----------------------------------------------------------------------
 
     def any_node(self) -> Node:
-        return self.dice.choice(self.living)
+        """One with a transfer that will last, if there is any."""
+        return self.dice.choice(self._busy or self.living)
 
     @property
     def living(self) -> list[Node]:
