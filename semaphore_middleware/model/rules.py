@@ -6,11 +6,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
+from semaphore_middleware.errors import SettingsError
 from semaphore_middleware.model.hosts import normal_host, parse_name
 from semaphore_middleware.model.limits import Limit, parse_parts
 
 LIMITLESS = 2**53  # a concurrency that stands for no limit: Lua's numbers count no further
 NO_RATE = "none"  # a rate that stands for no rate, whatever the nodes ask for
+LABELS_MAX = 10  # of the host in a pattern: for each scope so many patterns are looked up
 LIMIT_PARTS = ("concurrency", "delay", "jitter", "adaptive", "rate", "burst")
 PARTS = ("by", *LIMIT_PARTS, "paused")
 """The parts of a rule besides its name; each is set by itself."""
@@ -129,5 +131,8 @@ def patterns_above(names: Iterable[str]) -> list[str]:
 
 def _names(name: str) -> tuple[str, ...]:
     """A scope as it was written; and, should it be a host, as the URLs of its requests have it."""
-    name = parse_name(name, f"the limit of {name!r}")
+    where = f"the limit of {name!r}"
+    name = parse_name(name, where)
+    if name.startswith("*.") and name.count(".") > LABELS_MAX:
+        raise SettingsError(f"{where}: allowed are at most {LABELS_MAX} labels after '*.'")
     return tuple(dict.fromkeys((name, name if name.startswith("*.") else normal_host(name))))

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from semaphore_middleware import FairSemaphore, Inspection, Limit, Rule, SettingsError
-from tests.support.nodes import TIMEOUT_S, Caller, Outside, eventually, in_asyncio
+from semaphore_middleware.model.rules import LABELS_MAX
+from tests.support.nodes import KEYS, TIMEOUT_S, Caller, Outside, eventually, in_asyncio
 from tests.support.servers import RedisServer
 
 HOST = "www.example.org"
@@ -271,6 +272,7 @@ async def test_a_host_may_be_written_in_any_way(server: RedisServer) -> None:
         (HOST, {"speed": 1}, f"the limit of {HOST!r}: unknown key 'speed'; allowed is"),
         ("", 1, "the limit of '': the host is empty; allowed is a host or '*.host'"),
         ("a*", 1, "the limit of 'a*': a '*' may only stand first"),
+        (f"*{'.a' * 11}", 1, f"the limit of '*{'.a' * 11}': allowed are at most 10 labels after"),
     ],
 )
 @in_asyncio
@@ -308,6 +310,46 @@ async def test_rules_for_others_are_not_read(server: RedisServer, outside: Outsi
     outside.client.config_resetstat()
     assert (await a.take(HOST, 2)).granted == 1
     assert "cmdstat_hgetall" not in outside.client.info("commandstats")
+
+
+@in_asyncio
+async def test_a_pattern_fits_names_of_any_number_of_labels(server: RedisServer) -> None:
+    a = await Caller.join(server, "a")
+    labels = [f"l{i}" for i in range(40)]
+    patterns = {f"*.{'.'.join(labels[-n:])}": n + 1 for n in (1, 2, LABELS_MAX)}
+    for pattern, limit in patterns.items():
+        await a.admin.configure(pattern, limit)
+    for n in (len(labels), LABELS_MAX + 1):
+        assert (await a.take(".".join(labels[-n:]), 99, limit=99)).granted == LABELS_MAX + 1
+    assert (await a.take(".".join(labels[-LABELS_MAX:]), 99, limit=99)).granted == 3
+    assert (await a.take(".".join(labels[-2:]), 99, limit=99)).granted == 2
+    assert (await a.take(labels[-1], 99, limit=99)).granted == 99
+
+
+@pytest.mark.parametrize(
+    ("name", "lookups"),
+    [
+        ("a.b.c", 3),
+        (".".join("a" * 127), 1 + LABELS_MAX),
+        ("." * 253, 1 + LABELS_MAX),
+        (".".join("a" * 1000), 1),  # longer than any host
+    ],
+)
+@in_asyncio
+async def test_a_name_of_many_labels_costs_no_more_lookups(
+    server: RedisServer, name: str, lookups: int
+) -> None:
+    """Links to such hosts cost their site nothing, and must not keep the server busy."""
+    a = await Caller.join(server, "a")
+    await a.admin.configure("*.example.org", 3)
+    with server.client() as marker, server.client() as client, client.monitor() as monitor:
+        await a.take(name)
+        marker.echo("end")
+        fields: list[int] = []
+        while not (command := monitor.next_command()["command"]).startswith("ECHO"):
+            if command.startswith(f"HMGET {KEYS.rules.decode()} "):
+                fields.append(len(command.split()) - 2)
+    assert fields == [lookups]
 
 
 @in_asyncio

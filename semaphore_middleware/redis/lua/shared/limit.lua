@@ -6,12 +6,15 @@
 -- the most exact name which sets it.
 local function apply_rules(scope)
   local LONGEST_HOST = 253 -- bytes; a longer name is no host, and no pattern fits it
+  local MOST_LABELS = 10 -- of the host in a pattern, so that a name of many costs no more lookups
   local UNIT_MS = { s = 1000, m = 60000, h = 3600000, d = 86400000 }
   local name = name_of(scope)
-  local names, parent = { name }, #name <= LONGEST_HOST and name
-  while parent do
-    parent = string.match(parent, '^[^.]*%.(.+)$')
-    if parent then table.insert(names, '*.' .. parent) end
+  local names, rest, parent = { name }, #name <= LONGEST_HOST and name or '', ''
+  for _ = 1, MOST_LABELS do
+    local before, label = string.match(rest, '^(.*)%.(.*)$')
+    if not before then break end
+    rest, parent = before, '.' .. label .. parent
+    table.insert(names, 2, '*' .. parent) -- the most exact one comes first
   end
   local rule = {}
   for _, text in ipairs(redis.call('HMGET', KEYS[2], unpack(names))) do
