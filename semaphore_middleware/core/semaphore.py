@@ -45,15 +45,17 @@ class FairSemaphore:
     None takes `SEMAPHORE_REDIS_URL` or `REDIS_URL` from the environment, else starts an embedded
     server. `lease` and `recovery_wait` (by default the lease) are in seconds and should be the same
     on all nodes; `turn` is in seconds, 0 lets a permit serve one request only; `prefix` is the
-    first part of every key; `node` is this node's name, to which a few random letters are added;
+    first part of every key; `node` is this node's name, to which a few random letters are added,
+    other ones each time that it is opened;
     `backoff`: how long to pause after a refusal without Retry-After (see `Permit.refused`);
     `url_from` says in errors where the address was set. `observers` (see `core/observer.py`) are
     opened before the server is reached, are passed each event, and are closed last, in reverse
     order.
 
     Raises `SettingsError` for a value that is not allowed. All times are in seconds. Its methods
-    belong to the event loop that it was opened in. Those that need the server wait while it cannot
-    be reached. Operators' actions are in `admin`.
+    belong to the event loop that it was opened in, and to this process: where that is forked, the
+    child opens it anew. Those that need the server wait while it cannot be reached. Operators'
+    actions are in `admin`.
     """
 
     def __init__(
@@ -76,9 +78,11 @@ class FairSemaphore:
             url, url_from = url_from_environment()
         self.url = url
         """The server's address; known once the semaphore is open."""
-        # Two nodes of one name would share ids, and so permits: hence the letters. They are enough
-        # that of 1,000 nodes that were given one name no two will draw the same.
-        self.node = f"{node or default_node()}-{secrets.token_hex(6)}"
+        self._given_name = node
+        self._pid = os.getpid()
+        self.node = self._draw_name()
+        """This node's name. No two openings have the same."""
+        self._is_name_new = True
         self._url_from = url_from
         self._lease = lease
         self._turn = check_number(turn, "turn")
@@ -110,6 +114,10 @@ class FairSemaphore:
         Raises `ServerRefusedError` if it is useless to wait, or no embedded server can be started;
         with `wait` False also `ServerUnreachableError`, after one attempt.
         """
+        self._forget_parent()
+        if not self._is_name_new:
+            self.node = self._draw_name()
+        self._is_name_new = False
         try:
             for observer in self._observers:
                 self._open_observers.append(observer)
@@ -142,6 +150,7 @@ class FairSemaphore:
         be reached; permits that could not be given back are free when their leases end. Raises
         nothing.
         """
+        self._forget_parent()
         session, self._session = self._session, None
         admin, self._admin = self._admin, None
         try:
@@ -152,6 +161,20 @@ class FairSemaphore:
         finally:
             self._leave_embedded()
             await self._close_observers()
+
+    def _draw_name(self) -> str:
+        # Two nodes of one name would share an account, and so permits: hence the letters. They are
+        # enough that of 1,000 nodes that were given one name no two will draw the same.
+        return f"{self._given_name or default_node()}-{secrets.token_hex(6)}"
+
+    def _forget_parent(self) -> None:
+        """In a forked child: what is open is its parent's."""
+        if self._pid != os.getpid():
+            self._pid = os.getpid()
+            self._session = self._admin = None
+            self._open_observers = []
+            self._leave_embedded()  # a lock of the parent's stays with the parent
+            self._is_name_new = False
 
     def emit(self, event: Event) -> None:
         """Pass an event to all observers, as long as they are open."""
@@ -262,6 +285,11 @@ class FairSemaphore:
     def _opened(self) -> Session:
         if self._session is None:
             raise ClosedError("the semaphore is not open; use it in an 'async with'")
+        if self._pid != os.getpid():
+            raise ClosedError(
+                "the semaphore was opened before this process was forked from another one: open it "
+                "in this one, too"
+            )
         return self._session
 
 

@@ -17,6 +17,7 @@ from semaphore_middleware import (
     Limit,
     SettingsError,
 )
+from semaphore_middleware.core import session
 from semaphore_middleware.core.observer import PermitGranted
 from semaphore_middleware.model.limits import ALLOWED_LIMIT
 from tests.support.nodes import ENDLESS_S, Loop, Recorder, eventually, in_asyncio
@@ -275,6 +276,44 @@ async def test_two_nodes_of_one_name_share_no_permit(server: RedisServer) -> Non
         await eventually(lambda: waits(a, 1))
         held.release()
         await waiting
+
+
+@in_asyncio
+async def test_each_opening_has_a_name_of_its_own(server: RedisServer) -> None:
+    semaphore = FairSemaphore(server.url, node="n")
+    names = [semaphore.node]
+    for _ in range(3):
+        async with semaphore, semaphore.permit("s", 1):
+            names.append(semaphore.node)
+            (member,) = (await semaphore.admin.inspect("s")).members
+            assert member.node == semaphore.node
+    assert names[0] == names[1], "it is known before it is opened"
+    assert len(set(names)) == 3
+    assert all(re.fullmatch("n-[0-9a-f]{12}", name) for name in names)
+
+
+@in_asyncio
+async def test_what_an_earlier_opening_could_not_give_back_is_not_the_next_one_s(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "SHUTDOWN_TIMEOUT_S", 0.05)
+    semaphore = FairSemaphore(server.url, lease=ENDLESS_S)
+    async with semaphore, FairSemaphore(server.url, lease=ENDLESS_S) as other:
+        await semaphore.acquire("s", 1)
+        earlier = semaphore.node
+        for task in semaphore._session._tasks:  # type: ignore[union-attr]  # it is cut off
+            task.cancel()
+        await semaphore.close()
+        await semaphore.open()
+        waiting = asyncio.create_task(semaphore.acquire("s", 1))
+        await eventually(lambda: waits(other, 1))
+        members = (await other.admin.inspect("s")).members
+        assert [(one.node, one.held, one.waiting) for one in members] == [
+            (semaphore.node, 0, 1),
+            (earlier, 1, 0),
+        ]
+        await other.admin.evict(earlier)
+        (await waiting).release()
 
 
 @in_asyncio
