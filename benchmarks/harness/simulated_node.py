@@ -61,7 +61,7 @@ class SimulatedNode:
 
     async def __aenter__(self) -> Self:
         self.connection = await self._server.connect()
-        await self._store.meet(self.connection)
+        await self._store.recovery.join_epoch(self.connection)
         return self
 
     async def __aexit__(self, *_: object) -> None:

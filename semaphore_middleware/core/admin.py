@@ -27,6 +27,7 @@ from semaphore_middleware.redis.protocol import (
     read_inspection,
     read_rule,
 )
+from semaphore_middleware.redis.recovery import begin_epoch
 from semaphore_middleware.redis.scripts import evaluate
 
 CALL_TIMEOUT_S = 30.0  # for what takes milliseconds; with 50,000 sites in use, some seconds
@@ -193,6 +194,16 @@ class Admin:
         """
         return await self._do(lambda connection: self._evict(connection, node))
 
+    async def trust(self) -> None:
+        """Vouch that no permit which the server granted earlier can still be held: end the recovery
+        wait, or begin without one on a server that no node has used yet.
+
+        If a node does hold any, a site may see too many requests, for one lease at most. Raises
+        `ServerUnreachableError`; `ServerRefusedError` where nodes of another version of this
+        package use the server.
+        """
+        await self._do(self._trust)
+
     # How ----------------------------------------------------------------------------------------
 
     async def _do(self, work: Callable[[Connection], Awaitable[T]]) -> T:
@@ -288,6 +299,12 @@ class Admin:
             ((of_call, waiting_of_call),) = await evaluate(connection, [call])
             held, waiting = held + of_call, waiting + waiting_of_call
         return held, waiting
+
+    async def _trust(self, connection: Connection) -> None:
+        """End the recovery wait, and tell all nodes, so that those that wait ask again."""
+        await connection.read_state()
+        await begin_epoch(connection, self._keys, pack_head(self._lease), wait=0, is_trusted=True)
+        await connection.execute([("PUBLISH", self._keys.changes, "changed")])
 
 
 def user_at_host() -> str:

@@ -12,6 +12,7 @@ import logging
 import math
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from itertools import islice
 
 from semaphore_middleware.core.account import Account, common_turn_end
 from semaphore_middleware.core.observer import (
@@ -25,13 +26,14 @@ from semaphore_middleware.core.permit import Permit
 from semaphore_middleware.errors import ClosedError, ServerRefusedError, ServerUnreachableError
 from semaphore_middleware.model.lease import GRACE, RENEWAL
 from semaphore_middleware.model.limits import Limit
-from semaphore_middleware.redis.connection import Connection, retry_delay
+from semaphore_middleware.redis.connection import CallTimeoutError, Connection, retry_delay
 from semaphore_middleware.redis.location import Server
 from semaphore_middleware.redis.protocol import Notification
 from semaphore_middleware.redis.store import Store
 
 logger = logging.getLogger(__name__)
 
+ACCOUNTS_AT_ONCE = 1000  # in one round trip, so that neither side is kept from others for long
 LOG_INTERVAL_S = 5.0  # between two log lines about a server that does not serve
 FAILURES_TO_LOG = 5  # attempts to subscribe that fail in a row, until the log says so
 BATCH_DELAY_S = 0.010  # for how long a statement that no request waits for is held back
@@ -57,6 +59,7 @@ class Session:
     ) -> None:
         self._server = server
         self._store = store
+        self._recovery = store.recovery
         self._lease = lease
         self._loop = asyncio.get_running_loop()
         self.grace = GRACE * lease
@@ -69,6 +72,7 @@ class Session:
         self._to_speak: dict[Account, None] = {}
         self._to_end_turns: dict[Account, None] = {}
         self._is_draining = False
+        self._accounts_at_once = ACCOUNTS_AT_ONCE  # fewer after a time-out
         self._is_look_due = False  # whether the server still is in the life that is known
         self._work = asyncio.Event()
         self._settled = asyncio.Event()
@@ -291,19 +295,23 @@ class Session:
     async def _sync(self) -> None:
         """Say what is to be said, and hear the replies."""
         if self._is_look_due:
-            if await self._store.has_new_epoch(self._connection):
+            if await self._recovery.join_epoch(self._connection):
                 self._begin_epoch()
             self._is_look_due = False
-        accounts, self._to_speak = self._to_speak, {}
+        accounts = self._take_due()
         sent = self.now()
         statements = [one for account in accounts for one in account.pending_statements(sent)]
         if statements:
             if self._deadlines is None:
                 self._deadlines = self._loop.call_at(sent + self.grace, self._check_deadlines)
-            replies = await self._store.sync(self._connection, statements)
+            try:
+                replies = await self._store.sync(self._connection, statements)
+            except CallTimeoutError:
+                self._accounts_at_once = max(1, len(accounts) // 2)
+                raise
+            self._accounts_at_once = min(ACCOUNTS_AT_ONCE, self._accounts_at_once + 1)
             if replies is None:
-                await self._connection.read_state()
-                await self._store.meet(self._connection)
+                await self._recovery.join_epoch(self._connection)
                 self._begin_epoch()
                 return
             self.emit(RoundTrip(self.now() - sent))
@@ -312,6 +320,15 @@ class Session:
                     account.on_reply(reply, sent)
         for account in accounts:
             self._forget_empty(account)
+
+    def _take_due(self) -> list[Account]:
+        """The accounts that speak in this round trip; those that are left speak in the next."""
+        accounts = list(islice(self._to_speak, self._accounts_at_once))
+        for account in accounts:
+            del self._to_speak[account]
+        if self._to_speak:
+            self._work.set()
+        return accounts
 
     def _begin_epoch(self) -> None:
         for account in self.accounts.values():
@@ -347,6 +364,7 @@ class Session:
         elif message.kind == "changed":
             for account in self.accounts.values():
                 account.stop_turns()
+            self._is_look_due |= self._recovery.is_waiting  # an operator may have ended that
             self._say_all()
         else:
             self._on_notification(message)
@@ -368,7 +386,7 @@ class Session:
             try:
                 if give_up:  # at the start
                     await self._store.check_rights(self._connection, self._server)
-                return await self._store.meet(self._connection)
+                return await self._recovery.join_epoch(self._connection)
             except (ServerUnreachableError, ServerRefusedError) as error:
                 await self._connection.close()
                 if isinstance(error, give_up):

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 import ssl
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakSet
 
 from hiredis import pack_command
 from redis.asyncio.connection import AbstractConnection
@@ -59,6 +61,10 @@ class ClusterNodeError(ServerRefusedError):
     """The server is a node of a cluster, and nobody has said that it owns our slot."""
 
 
+class CallTimeoutError(ServerUnreachableError):
+    """A call was not answered in time: it may have been too much."""
+
+
 class Connection:
     """One connection to one run of the server. After any error it is closed and stays so.
 
@@ -92,11 +98,13 @@ class Connection:
         self._options = options
         self._search: asyncio.Task[None] | None = None
         self._replaced = False
+        self._is_parents = False
+        _opened.add(self)
 
     @property
     def is_open(self) -> bool:
-        """Whether it can be used, as far as this side knows."""
-        return bool(self._connection.is_connected)
+        """Whether it can be used, as far as this side knows; never in a forked child."""
+        return bool(self._connection.is_connected) and not self._is_parents
 
     async def connect(self) -> None:
         """Connect, and prove who this is.
@@ -171,7 +179,8 @@ class Connection:
     async def call(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Send all commands, then read all replies. A command's own error is its reply.
 
-        Raises `ServerUnreachableError` if the connection breaks; what was sent may have been done.
+        Raises `ServerUnreachableError` if the connection breaks, and its `CallTimeoutError` if the
+        answer takes too long; what was sent may have been done.
         """
         try:
             if not self.is_open:
@@ -184,7 +193,8 @@ class Connection:
         except (RedisError, OSError) as error:
             await self.close()
             reason = "it was replaced" if self._replaced else self._text_of(error)
-            raise ServerUnreachableError(
+            timed_out = isinstance(error, TimeoutError)
+            raise (CallTimeoutError if timed_out else ServerUnreachableError)(
                 f"lost the connection to {self.server_name}: {reason}"
             ) from None
         except BaseException:  # cancelled halfway: replies would no longer fit their commands
@@ -252,7 +262,11 @@ class Connection:
             await self.close()
 
     async def close(self) -> None:
-        """Close the connection. May be called at any time, and twice."""
+        """Close the connection. May be called at any time, and twice. In a forked child it does
+        nothing.
+        """
+        if self._is_parents:
+            return
         if self._search is not None and not self._replaced:
             self._search.cancel()
         await self._connection.disconnect(nowait=True)
@@ -308,6 +322,22 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
+
+
+_opened: WeakSet[Connection] = WeakSet()
+_of_parent: list[Connection] = []
+
+
+def _leave_to_parent() -> None:
+    """In a forked child: neither use the parent's connections nor close them. Both have one
+    selector, so that the parent would hear no more; nor may they be collected, which closes them.
+    """
+    for connection in _opened:
+        connection._is_parents = True
+        _of_parent.append(connection)
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 def retry_delay(attempt: int) -> float:

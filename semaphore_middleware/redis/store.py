@@ -41,7 +41,8 @@ class Store:
         self._keys = keys
         self._node = encoded(node)
         self._lease = lease
-        self._recovery = recovery
+        self.recovery = recovery
+        """Joins the server's epochs; statements name the one that it knows."""
         self._backoff = backoff
         self._heard_at = -math.inf  # when the last call was sent that was answered
         self.channels = (keys.channel(node), keys.changes)
@@ -61,23 +62,6 @@ class Store:
             await subscription.subscribe(self.channels)
         finally:
             await subscription.close()
-
-    async def meet(self, connection: Connection) -> bool:
-        """Join the server's epoch over a new connection. Returns whether it is another one.
-
-        Raises `ServerUnreachableError`, `ServerRefusedError`.
-        """
-        return await self._recovery.join_epoch(connection)
-
-    async def has_new_epoch(self, connection: Connection) -> bool:
-        """Look whether the server is still in the life that this node knows, and join its epoch.
-
-        Raises `ServerUnreachableError`, `ServerRefusedError`.
-        """
-        await connection.read_state()
-        if self._recovery.is_same_life(connection):
-            return False
-        return await self._recovery.join_epoch(connection)
 
     async def sync(
         self, connection: Connection, statements: Sequence[Statement]
@@ -105,7 +89,7 @@ class Store:
     ) -> tuple[Any, ...]:
         keys: list[bytes] = [self._keys.epoch, self._keys.rules]
         head = pack_head(self._lease, random.random(), connection.state.evicted, silent)
-        arguments = [head, self._node, self._recovery.epoch]
+        arguments = [head, self._node, self.recovery.epoch]
         for statement in call:
             keys += self._keys.of(statement.scope)
             arguments.append(pack_statement(statement, self._backoff))

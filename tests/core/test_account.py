@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from time import process_time
 
 import pytest
 
@@ -1153,3 +1154,21 @@ def test_nothing_begins_under_a_permit_that_is_over() -> None:
     node.owner.clock.now = node.account.deadline
     with pytest.raises(PermitLostError, match="before its work began"):
         permit.check()
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_grants_cost_no_more_each_than_some_thousand() -> None:
+    def cost_of(many: int) -> float:
+        began = process_time()
+        node = LoneNode(Limit(many), turn=0)
+        permits = [node.ask() for _ in range(many)]
+        statement = node.talk(granted=0, available=FULL)
+        node.account.on_granted(statement.term, many)
+        assert all(permit.stage is Stage.HELD for permit in permits)
+        for permit in permits:
+            permit.release()
+        assert node.say().returned == many
+        return process_time() - began
+
+    few = cost_of(4_000)
+    assert cost_of(100_000) < 5 * 25 * few, "a cost that grows with the square would be 625 times"

@@ -9,9 +9,9 @@ from collections import Counter
 import pytest
 
 from semaphore_middleware import FairSemaphore
-from semaphore_middleware.core.observer import UnknownNotification
+from semaphore_middleware.core.observer import Event, Observer, UnknownNotification
 from semaphore_middleware.redis.protocol import Notification
-from tests.support.nodes import ENDLESS_S, KEYS, Recorder, eventually, in_asyncio
+from tests.support.nodes import ENDLESS_S, KEYS, TIMEOUT_S, Recorder, eventually, in_asyncio
 from tests.support.servers import RedisServer
 
 STRANGE = [
@@ -132,3 +132,41 @@ async def test_a_grant_of_another_term_or_scope_or_one_heard_already_is_ignored(
         await waiting
         assert not held.withdrawn
         assert (await b.admin.inspect("s")).held == 2
+
+
+@in_asyncio
+async def test_thousands_of_messages_at_once_leave_room_for_others(server: RedisServer) -> None:
+    """They lie in the socket when the process wakes. What else is due runs in between."""
+    many = 20_000
+    turn = 0  # of the event loop
+    heard_in: list[int] = []
+    done = asyncio.Event()
+
+    class Clerk(Observer):
+        def on_event(self, event: Event) -> None:
+            if isinstance(event, UnknownNotification):
+                heard_in.append(turn)
+                if len(heard_in) == many:
+                    done.set()
+
+    async def count_turns() -> None:
+        nonlocal turn
+        while True:
+            await asyncio.sleep(0)
+            turn += 1
+
+    async with FairSemaphore(server.url, lease=ENDLESS_S, observers=[Clerk()]) as semaphore:
+        channel = KEYS.channel(semaphore.node)
+        counting = asyncio.create_task(count_turns())
+        with server.client() as client, client.pipeline(transaction=False) as messages:
+
+            async def is_subscribed() -> bool:
+                return bool(client.publish(channel, "backoff s"))
+
+            await eventually(is_subscribed)
+            for _ in range(many):
+                messages.publish(channel, "strange")
+            messages.execute()  # meanwhile the loop stands still
+        await asyncio.wait_for(done.wait(), TIMEOUT_S)
+        counting.cancel()
+    assert len(set(heard_in)) >= 5, "64 KB in each, or a few times that"

@@ -3,17 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+from redis.exceptions import ResponseError
 
-from semaphore_middleware import Admin, FairSemaphore, Permit, PermitLostError
+from semaphore_middleware import (
+    AcquireTimeoutError,
+    Admin,
+    FairSemaphore,
+    Permit,
+    PermitLostError,
+)
 from semaphore_middleware.core.observer import PermitLost, Reconnected, StoreLost
+from semaphore_middleware.redis import recovery
+from semaphore_middleware.redis.location import Server
+from semaphore_middleware.redis.server_state import STARTED_EMPTY
+from tests.chaos.machine import Clock, why_no_server_clock
 from tests.support.nodes import ENDLESS_S, Outside, Recorder, eventually, in_asyncio
-from tests.support.servers import RedisServer
+from tests.support.servers import RedisServer, free_port
 
 SHORT_LEASE_S = 1.0  # seconds: a lease that a test waits to see the end of
 LASTING = 6.0  # seconds: a lease that outlives a cut or two
@@ -226,6 +241,226 @@ async def test_an_old_snapshot_deceives_nobody(mortal: RedisServer) -> None:
         outside.end_recovery()
         await waiting
     assert mortal.members() == {}
+
+
+@pytest.mark.skipif(bool(why_no_server_clock()), reason=why_no_server_clock())
+@in_asyncio
+async def test_an_empty_server_whose_clock_is_set_ahead_after_its_start_grants_nothing() -> None:
+    """As by NTP after a boot: by its own clock it has been up for an hour."""
+    with TemporaryDirectory() as directory:
+        clock = Clock(Path(directory) / "clock")
+        server = RedisServer(started_empty=False, environment=clock.environment).start()
+        try:
+            a, _ = watched(server, lease=LASTING, recovery_wait=0)
+            async with a, a.permit("s", 1):
+                await asyncio.to_thread(server.restart)
+                clock.jump(3600)
+                with server.client() as client:
+                    assert client.info("server")["uptime_in_seconds"] >= 3600
+                b, by_b = watched(server, lease=LASTING, recovery_wait=ENDLESS_S)
+                async with b:
+                    waiting = asyncio.create_task(b.acquire("s", 1))
+                    await at_the_site(b, 1, 1)
+                    assert by_b.count(StoreLost) == 1
+                    waiting.cancel()
+        finally:
+            server.remove()
+
+
+@in_asyncio
+async def test_where_the_address_moves_to_another_server_its_wait_outlasts_the_old_permits(
+    server: RedisServer, mortal: RedisServer
+) -> None:
+    """The new one is empty and has run for long; the old holder cannot reach it."""
+    inside = most = 0
+
+    async def work(semaphore: FairSemaphore) -> None:
+        nonlocal inside, most
+        async with semaphore.permit("s", 1):
+            inside += 1
+            most = max(most, inside)
+            try:
+                if semaphore is cut_off:
+                    await asyncio.sleep(ENDLESS_S)
+            finally:
+                inside -= 1
+
+    with server.client() as client:
+        client.delete(STARTED_EMPTY)
+    cut_off, _ = watched(mortal, lease=SHORT_LEASE_S)
+    moved, seen = watched(mortal, lease=SHORT_LEASE_S)
+    async with cut_off, moved:
+        old = asyncio.create_task(work(cut_off))
+        await at_the_site(cut_off, 1, 0)
+        new = asyncio.create_task(work(moved))
+        await at_the_site(cut_off, 1, 1)
+        moved._session._server = Server(server.url, SHORT_LEASE_S)  # type: ignore[union-attr]
+        mortal.kill()
+        await new
+        assert seen.count(StoreLost) == 1
+        with pytest.raises(PermitLostError):
+            await old
+    assert most == 1
+
+
+@in_asyncio
+async def test_a_failover_and_back_within_a_renewal_costs_a_wait_at_the_next_one() -> None:
+    """The run id is the same, and no connection was cut; the replica had lagged behind."""
+    replica = RedisServer("--repl-diskless-sync-delay", "0", tcp_port=free_port()).start()
+    master = RedisServer("--repl-diskless-sync-delay", "0", tcp_port=free_port()).start()
+    try:
+        a, by_a = watched(master, lease=LASTING, recovery_wait=ENDLESS_S)
+        b, _ = watched(master, lease=LASTING, recovery_wait=ENDLESS_S)
+        async with a, b:
+            held = await a.acquire("s", 2)
+            outside = Outside(master)
+            run_id = outside.client.info("server")["run_id"]
+            with replica.client() as other:
+                before = {key: other.dump(key) for key in other.keys("{semaphore}:*")}
+                assert not before, "it has seen nothing of the grant"
+                outside.client.replicaof("127.0.0.1", replica.tcp_port)
+
+                async def has_followed() -> bool:
+                    return bool(outside.client.info("replication")["master_link_status"] == "up")
+
+                await eventually(has_followed)
+                outside.client.replicaof("NO", "ONE")
+                other.replicaof("127.0.0.1", master.tcp_port)
+            assert outside.client.info("server")["run_id"] == run_id
+
+            async def lost() -> bool:
+                return by_a.count(StoreLost) == 1
+
+            await eventually(lost)
+            waiting = asyncio.create_task(b.acquire("s", 1))
+            await at_the_site(a, 1, 1)
+            held.release()
+            await at_the_site(a, 0, 1)
+            assert not waiting.done()
+            outside.end_recovery()
+            await waiting
+    finally:
+        master.remove()
+        replica.remove()
+
+
+@in_asyncio
+async def test_evicting_that_is_turned_on_live_is_noticed_at_the_next_renewal(
+    server: RedisServer, outside: Outside
+) -> None:
+    a, by_a = watched(server, lease=LASTING / 2, recovery_wait=ENDLESS_S)
+    b, _ = watched(server, lease=LASTING / 2, recovery_wait=ENDLESS_S)
+    async with a, b:
+        held = await a.acquire("s", 1)
+        outside.client.config_set("maxmemory", 10**9)
+        outside.client.config_set("maxmemory-policy", "allkeys-lru")
+
+        async def heard() -> bool:
+            return by_a.count(StoreLost) == 1
+
+        await eventually(heard)
+        outside.end_recovery()
+        await at_the_site(a, 1, 0)
+        outside.client.config_set("maxmemory", 1)
+        with suppress(ResponseError):
+            outside.client.set("x", 1)
+        assert outside.client.dbsize() == 0
+        outside.client.config_set("maxmemory", 10**9)
+        with pytest.raises(AcquireTimeoutError):
+            await b.acquire("s", 1, timeout=0.2)
+        await at_the_site(a, 1, 0)
+        assert not held.lost, "it has been registered again"
+        held.release()
+
+
+# The wait, and how it ends ----------------------------------------------------------------------
+
+
+@in_asyncio
+async def test_trust_lets_in_at_once_who_waits_on_any_node(
+    server: RedisServer, outside: Outside
+) -> None:
+    outside.client.flushall()
+    a, _ = watched(server, lease=ENDLESS_S, recovery_wait=ENDLESS_S)
+    b, _ = watched(server, lease=ENDLESS_S, recovery_wait=ENDLESS_S)
+    async with a, b:
+        waiting = [asyncio.create_task(each.acquire("s", 2)) for each in (a, b)]
+        await at_the_site(a, 0, 2)
+        await a.admin.trust()
+        for permit in await asyncio.gather(*waiting):
+            permit.release()
+
+
+@in_asyncio
+async def test_what_the_living_hold_when_an_operator_vouches_for_the_opposite_is_ended(
+    mortal: RedisServer,
+) -> None:
+    semaphore, seen = watched(mortal, lease=ENDLESS_S, recovery_wait=ENDLESS_S)
+    async with semaphore:
+        with pytest.raises(PermitLostError):
+            async with semaphore.permit("s", 1):
+                await asyncio.to_thread(mortal.restart)
+                async with Admin(mortal.url) as operator:
+                    await operator.trust()
+                await semaphore.acquire("other", 1)
+                await asyncio.sleep(ENDLESS_S)
+    assert seen.count(PermitLost) == 1
+
+
+def said_of_the_wait(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """The log's lines about the recovery wait, without numbers and the server's name."""
+    lines = [r.getMessage() for r in caplog.records if r.name.endswith(".recovery")]
+    return [re.sub(r"[\d.]+ s\b", "N s", line).partition(" is new, ")[0][-40:] for line in lines]
+
+
+@pytest.mark.parametrize("how", ["by itself", "by trust", "after a cut"])
+@in_asyncio
+async def test_the_log_counts_the_wait_down_and_says_when_it_is_over(
+    server: RedisServer,
+    outside: Outside,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    how: str,
+) -> None:
+    caplog.set_level("INFO")
+    monkeypatch.setattr(recovery, "LOG_INTERVAL_S", 0.1)
+    wait = 0.35 if how == "by itself" else ENDLESS_S
+    outside.client.flushall()
+    semaphore, _ = watched(server, lease=SHORT_LEASE_S, recovery_wait=wait)
+    async with semaphore:
+        waiting = asyncio.create_task(semaphore.acquire("s", 1))
+
+        async def has_counted() -> bool:
+            return len(said_of_the_wait(caplog)) >= 3
+
+        await eventually(has_counted)
+        if how == "by trust":
+            await semaphore.admin.trust()
+        elif how == "after a cut":
+            outside.end_recovery()
+            outside.client.client_kill_filter(_type="normal", skipme=True)
+        (await waiting).release()
+
+        async def is_over() -> bool:
+            return (
+                said_of_the_wait(caplog)[-1] == "The wait is over: permits are granted again."[-40:]
+            )
+
+        await eventually(is_over)
+    first, *counted, _ = said_of_the_wait(caplog)
+    assert first == server.url[-40:]
+    assert set(counted) == {"No permit is granted for another N s."}
+
+
+@in_asyncio
+async def test_the_log_counts_nothing_down_where_there_is_no_wait(
+    server: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    semaphore, _ = watched(server, lease=SHORT_LEASE_S)
+    async with semaphore, semaphore.permit("s", 1):
+        await asyncio.sleep(SHORT_LEASE_S / 2)  # a renewal
+    assert said_of_the_wait(caplog) == []
 
 
 # The node vanishes ------------------------------------------------------------------------------

@@ -14,9 +14,18 @@ import pytest
 from hypothesis import Phase
 
 from semaphore_middleware.model.limits import Limit
-from tests.core import test_account, test_cancellation, test_delivery, test_semaphore, test_session
+from tests.core import (
+    test_account,
+    test_admin,
+    test_cancellation,
+    test_delivery,
+    test_forks,
+    test_losses,
+    test_semaphore,
+    test_session,
+)
 from tests.core.lone_node import FULL, SPARE
-from tests.redis import test_connection
+from tests.redis import test_connection, test_epoch, test_server_state
 from tests.support.mutants import Mutant, Test, assert_convicted, plant_in_python
 
 AREA = "Python core"
@@ -329,10 +338,128 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
     "another epoch is not heard of": (
         (
             "session",
-            "self._store.meet(self._connection)\n                self._begin_epoch()\n",
-            "self._store.meet(self._connection)\n                self._say_all()\n",
+            "self._recovery.join_epoch(self._connection)\n                self._begin_epoch()\n",
+            "self._recovery.join_epoch(self._connection)\n                self._say_all()\n",
         ),
         test_session.test_a_reply_from_another_epoch_has_everything_said_again_under_new_terms,
+    ),
+    "a failover and back goes unnoticed": (
+        ("redis.server_state", "{self.run_id} {self.replication_id}", "{self.run_id}"),
+        test_epoch.test_a_server_that_was_a_replica_for_a_while_is_in_another_life,
+    ),
+    "evicting that is turned on goes unnoticed": (
+        (
+            "redis.server_state",
+            'evicted = "" if self.evicted is None else',
+            'evicted = "" if True else',
+        ),
+        test_server_state.test_keys_that_were_evicted_begin_another_life_of_a_server_that_evicts,
+    ),
+    "a new server need not wait": (
+        ("redis.recovery", "wait = 0.0 if state.started_empty and", "wait = 0.0 if"),
+        test_epoch.test_a_node_that_knows_no_epoch_waits_on_a_server_that_may_have_lost_it,
+    ),
+    "trust tells nobody": (
+        (
+            "admin",
+            "is_trusted=True)\n        await",
+            "is_trusted=True)\n        return\n        await",
+        ),
+        partial(
+            test_admin.test_commands_of_each_action,
+            action=lambda admin: admin.trust(),
+            sent=["INFO", "GET", "EVALSHA", "PUBLISH"],
+        ),
+    ),
+    "who waits does not look whether an operator has ended that": (
+        (
+            "session",
+            "            self._is_look_due |= self._recovery.is_waiting",
+            "            pass",
+        ),
+        partial(
+            test_session.test_a_change_in_the_recovery_wait_has_the_server_looked_at,
+            is_waiting=True,
+        ),
+    ),
+    "who comes from another life need not wait": (
+        (
+            "redis.recovery",
+            "if state.started_empty and not self.epoch else",
+            "if state.started_empty else",
+        ),
+        test_epoch.test_a_node_from_another_life_never_shortens_the_wait,
+    ),
+    "trust ends no wait": (
+        ("admin", "wait=0, is_trusted=True", "wait=0"),
+        test_epoch.test_trust_ends_the_wait_at_once_and_for_all,
+    ),
+    "the log says that a wait is over where none was": (
+        ("redis.recovery", "elif self._over_at is not None:", "else:"),
+        test_losses.test_the_log_counts_nothing_down_where_there_is_no_wait,
+    ),
+    # Openings and processes
+    "an opening has the name of the one before": (
+        ("semaphore", "        if not self._is_name_new:\n", "        if False:\n"),
+        test_semaphore.test_each_opening_has_a_name_of_its_own,
+    ),
+    "forked workers share a name": (
+        ("semaphore", "            self._is_name_new = False\n\n", "\n"),
+        test_forks.test_one_made_at_import_and_opened_in_forked_workers_holds_its_limit,
+    ),
+    "a child uses what its parent has opened": (
+        (
+            "semaphore",
+            "        if self._pid != os.getpid():\n            raise",
+            "        if False:\n            raise",
+        ),
+        test_forks.test_in_a_forked_child_one_that_the_parent_has_opened_is_refused_and_left_alone,
+    ),
+    "a child closes what its parent has opened": (
+        ("semaphore", "            self._session = self._admin = None\n", ""),
+        test_forks.test_in_a_forked_child_one_that_the_parent_has_opened_is_refused_and_left_alone,
+    ),
+    "a child speaks over its parent's connection": (
+        (
+            "redis.connection",
+            "self._connection.is_connected) and not self._is_parents",
+            "self._connection.is_connected)",
+        ),
+        partial(
+            test_forks.test_what_an_operator_s_program_does_in_a_forked_child_leaves_the_parent_s_connection,
+            use_it=test_forks.look,
+        ),
+    ),
+    "a child closes its parent's connection": (
+        ("redis.connection", "        if self._is_parents:\n", "        if False:\n"),
+        partial(
+            test_forks.test_what_an_operator_s_program_does_in_a_forked_child_leaves_the_parent_s_connection,
+            use_it=test_forks.close,
+        ),
+    ),
+    "a child collects its parent's connection": (
+        ("redis.connection", "        _of_parent.append(connection)\n", ""),
+        partial(
+            test_forks.test_what_an_operator_s_program_does_in_a_forked_child_leaves_the_parent_s_connection,
+            use_it=test_forks.look,
+        ),
+    ),
+    # Time-outs
+    "after a time-out as much is sent again": (
+        ("session", "max(1, len(accounts) // 2)", "ACCOUNTS_AT_ONCE"),
+        test_session.test_what_has_run_into_a_time_out_is_sent_again_in_smaller_parts,
+    ),
+    "after a time-out the parts stay small": (
+        ("session", "self._accounts_at_once + 1)", "self._accounts_at_once)"),
+        test_session.test_after_a_time_out_the_parts_grow_again_when_they_are_answered,
+    ),
+    "one round trip carries everything": (
+        ("session", "islice(self._to_speak, self._accounts_at_once)", "self._to_speak"),
+        test_session.test_one_round_trip_carries_no_more_than_can_be_answered_soon,
+    ),
+    "what one round trip does not carry waits for something else": (
+        ("session", "        if self._to_speak:\n            self._work.set()\n", ""),
+        test_session.test_one_round_trip_carries_no_more_than_can_be_answered_soon,
     ),
     # Turns
     "a turn never ends": (

@@ -9,7 +9,12 @@ import pytest
 
 from semaphore_middleware.core.observer import PermitLost, ProcessStalled, Reconnected
 from semaphore_middleware.core.permit import Permit, Stage
-from semaphore_middleware.core.session import BATCH_DELAY_S, SHUTDOWN_TIMEOUT_S, TIMER_LAG_S
+from semaphore_middleware.core.session import (
+    ACCOUNTS_AT_ONCE,
+    BATCH_DELAY_S,
+    SHUTDOWN_TIMEOUT_S,
+    TIMER_LAG_S,
+)
 from semaphore_middleware.errors import ClosedError
 from semaphore_middleware.model.lease import RENEWAL
 from semaphore_middleware.model.limits import Limit
@@ -246,6 +251,41 @@ async def test_after_an_error_all_is_said_again_over_a_new_connection() -> None:
 
 
 @in_virtual_time
+async def test_what_has_run_into_a_time_out_is_sent_again_in_smaller_parts() -> None:
+    async with Setup() as setup:
+        setup.server.most = 8
+        permits = [setup.session.request(f"s{i}", LIMIT) for i in range(20)]
+        await asyncio.sleep(3 * CALL_TIMEOUT_S)
+        assert setup.server.sizes == [20, 10, 5, 6, 7, 2], "half as many, each time that it fails"
+        assert all(permit.stage is Stage.HELD for permit in permits)
+
+
+@in_virtual_time
+async def test_after_a_time_out_the_parts_grow_again_when_they_are_answered() -> None:
+    async with Setup() as setup:
+        setup.server.is_silent = True
+        permits = [setup.session.request(f"s{i}", LIMIT) for i in range(20)]
+        await asyncio.sleep(8 * CALL_TIMEOUT_S)
+        assert setup.server.sizes[:6] == [20, 10, 5, 2, 1, 1], "never none"
+        setup.server.is_silent = False
+        setup.server.forget_calls()
+        await asyncio.sleep(2 * CALL_TIMEOUT_S)
+        assert all(permit.stage is Stage.HELD for permit in permits)
+        assert setup.server.sizes[:6] == [1, 2, 3, 4, 5, 5], "each account once"
+
+
+@in_virtual_time
+async def test_one_round_trip_carries_no_more_than_can_be_answered_soon() -> None:
+    async with Setup() as setup:
+        scopes = [f"s{i}" for i in range(2 * ACCOUNTS_AT_ONCE + 1)]
+        for scope in scopes:
+            setup.session.request(scope, LIMIT)
+        await settle()
+        assert setup.server.sizes == [ACCOUNTS_AT_ONCE, ACCOUNTS_AT_ONCE, 1]
+        assert [one.scope for _, said in setup.server.calls for one in said] == scopes
+
+
+@in_virtual_time
 async def test_a_reply_from_another_epoch_has_everything_said_again_under_new_terms() -> None:
     async with Setup() as setup:
         held = await hold(setup, "a")
@@ -306,6 +346,22 @@ async def test_a_changed_rule_stops_all_turns_and_is_asked_for() -> None:
         await settle()
         assert setup.server.calls[0][1][0].returned == 2
         waiting.release()
+
+
+@pytest.mark.parametrize("is_waiting", [True, False])
+@in_virtual_time
+async def test_a_change_in_the_recovery_wait_has_the_server_looked_at(
+    is_waiting: bool,
+) -> None:
+    """An operator may have ended it. Else one look a renewal is enough."""
+    async with Setup() as setup:
+        held = await hold(setup)
+        looks = setup.server.looks
+        setup.server.is_waiting = is_waiting
+        setup.server.tell(b"changed")
+        await settle()
+        assert setup.server.looks == looks + is_waiting
+        held.release()
 
 
 # Closing ------------------------------------------------------------------------------------------

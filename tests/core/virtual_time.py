@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import math
 import selectors
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
@@ -13,6 +14,7 @@ from typing import Any, ParamSpec
 from semaphore_middleware.core.observer import Event
 from semaphore_middleware.core.session import Session
 from semaphore_middleware.errors import ServerUnreachableError
+from semaphore_middleware.redis.connection import CallTimeoutError
 from semaphore_middleware.redis.protocol import Reply, Statement
 from tests.core.lone_node import LEASE_S, SPARE, TURN_S
 from tests.support.nodes import Loop
@@ -63,19 +65,22 @@ def in_virtual_time(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P,
 class FakeServer:
     """A server that grants what is asked for, up to a limit; with all that the session needs of it.
 
-    It stands for `Server`, `Store` and `Connection` at once.
+    It stands for `Server`, `Store`, `Recovery` and `Connection` at once.
     """
 
     def __init__(self) -> None:
         self.channels = (b"node", b"changes")
+        self.recovery = self
         self.state = SimpleNamespace(run_id="r")
         self.calls: list[tuple[float, Sequence[Statement]]] = []  # when each was sent
         self.round_trip = 0.0  # seconds
         self.is_silent = False
+        self.most = math.inf  # statements that it can answer in time
         self.fails = 0  # calls that break the connection, from now on
         self.epochs = 0  # calls that are answered with another epoch, from now on
         self.looks = 0  # at the server's life
         self.has_another_life = False
+        self.is_waiting = False
         self.granted: int | None = None  # no more than this to an account
         self.changes: dict[str, Any] = {}  # parts of the replies
         self.tell: Callable[[bytes | None], None] = lambda _: None
@@ -89,16 +94,10 @@ class FakeServer:
     async def close(self) -> None:
         pass
 
-    async def read_state(self) -> None:
-        pass
-
     async def check_rights(self, *_: object) -> None:
         pass
 
-    async def meet(self, _: object) -> bool:
-        return False
-
-    async def has_new_epoch(self, _: object) -> bool:
+    async def join_epoch(self, _: object) -> bool:
         self.looks += 1
         return self.has_another_life
 
@@ -111,9 +110,9 @@ class FakeServer:
 
     async def sync(self, _: object, statements: Sequence[Statement]) -> list[Reply] | None:
         self.calls.append((asyncio.get_running_loop().time(), statements))
-        if self.is_silent:
+        if self.is_silent or len(statements) > self.most:
             await asyncio.sleep(CALL_TIMEOUT_S)
-            raise ServerUnreachableError("no answer")
+            raise CallTimeoutError("no answer")
         await asyncio.sleep(self.round_trip)
         if self.fails:
             self.fails -= 1
@@ -133,6 +132,11 @@ class FakeServer:
     def times(self) -> list[float]:
         """When each call was sent, since `forget_calls`."""
         return [time for time, _ in self.calls]
+
+    @property
+    def sizes(self) -> list[int]:
+        """How many statements each call had, since `forget_calls`."""
+        return [len(said) for _, said in self.calls]
 
     def forget_calls(self) -> None:
         self.calls.clear()

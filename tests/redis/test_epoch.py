@@ -51,6 +51,16 @@ async def test_a_server_without_an_epoch_grants_nothing_for_the_recovery_wait(
 
 
 @in_asyncio
+async def test_a_node_that_knows_no_epoch_waits_on_a_server_that_may_have_lost_it(
+    server: RedisServer, outside: Outside
+) -> None:
+    outside.client.flushall()
+    a = await Caller.join(server, "a")
+    assert a.losses == [ENDLESS_S]
+    assert (await a.take("s")).granted == 0
+
+
+@in_asyncio
 async def test_the_server_s_age_does_not_count_towards_the_wait(newborn: RedisServer) -> None:
     """It is a difference of wall clocks, and a cold standby is old and empty."""
 
@@ -72,6 +82,21 @@ async def test_the_wait_is_paid_once_and_not_by_each_node_or_site(newborn: Redis
     b = await Caller.join(newborn, "b")
     assert (await b.take("s")).granted == (await b.take("t")).granted == 1
     assert (len(a.losses), len(b.losses)) == (1, 0)
+
+
+@in_asyncio
+async def test_a_flush_costs_one_wait_and_each_new_site_after_it_none(
+    server: RedisServer, outside: Outside
+) -> None:
+    a, b = await Caller.join(server, "a"), await Caller.join(server, "b")
+    outside.client.flushall()
+    assert (await a.take("s")).granted == 0
+    outside.end_recovery()
+    for i in range(3):
+        assert (await a.take(f"new {i}")).granted == (await b.take(f"other {i}")).granted == 1
+    late = await Caller.join(server, "late")
+    assert (await late.take("newest")).granted == 1
+    assert [len(node.losses) for node in (a, b, late)] == [1, 0, 0]
 
 
 @in_asyncio
@@ -111,6 +136,23 @@ async def test_a_loss_right_after_the_start_of_an_empty_server_is_a_loss_to_who_
     assert (await a.renew("s")).status == "ok"
     assert len(a.losses) == 1
     assert outside.held() == {"a": 1}
+
+
+@in_asyncio
+async def test_a_node_from_another_life_never_shortens_the_wait(server: RedisServer) -> None:
+    """Where it comes from it may hold permits, also if this server was started empty."""
+    before = RedisServer().start()
+    try:
+        a = await Caller.join(before, "a", recovery_wait=ENDLESS_S)
+        await a.take("s")
+        a.move_to(server)
+        await a.connect()
+        assert a.losses == [ENDLESS_S]
+        b = await Caller.join(server, "b", recovery_wait=0)
+        assert (await b.take("s")).granted == 0
+        assert (await a.renew("s")).status == "ok"
+    finally:
+        before.remove()
 
 
 @in_asyncio
@@ -188,10 +230,10 @@ async def test_a_server_that_was_a_replica_for_a_while_is_in_another_life(
     """The connection lives on: a node looks before it renews."""
     a = await Caller.join(server, "a")
     await a.take("s")
-    assert not await a.store.has_new_epoch(a.connection)
+    assert not await a.recovery.join_epoch(a.connection)
     outside.client.replicaof("127.0.0.1", free_port())
     outside.client.replicaof("NO", "ONE")
-    assert await a.store.has_new_epoch(a.connection)
+    assert await a.recovery.join_epoch(a.connection)
     assert len(a.losses) == 1
     await a.begin_epoch()
     assert (await a.take("s", 1, limit=2)).granted == 1, "the one that it has"
@@ -274,6 +316,75 @@ async def test_the_rules_are_known_in_a_new_epoch(server: RedisServer, outside: 
     await a.begin_epoch()
     outside.end_recovery()
     assert (await a.take("s", 5)).granted == 3
+
+
+# An operator vouches that nothing can be held ----------------------------------------------------
+
+
+@in_asyncio
+async def test_trust_ends_the_wait_at_once_and_for_all(
+    server: RedisServer, outside: Outside
+) -> None:
+    a, b = await Caller.join(server, "a"), await Caller.join(server, "b")
+    outside.client.flushall()
+    for node in (a, b):
+        assert (await node.take("s", limit=2)).granted == 0
+    await a.admin.trust()
+    for node in (b, a):
+        assert (await node.renew("s", limit=2)).granted == 1
+    late = await Caller.join(server, "late")
+    assert (await late.take("t")).granted == 1
+    assert late.losses == []
+
+
+@in_asyncio
+async def test_trust_begins_an_epoch_without_a_wait_where_nobody_has_begun_one(
+    newborn: RedisServer,
+) -> None:
+    outside = Outside(newborn)
+    a = Caller(newborn, "a")
+    await a.admin.trust()
+    await a.connect()
+    assert (await a.take("s")).granted == 1
+    assert a.losses == []
+    assert outside.ttl(KEYS.epoch) == -1
+
+
+@in_asyncio
+async def test_trust_keeps_what_the_living_have_claimed(
+    server: RedisServer, outside: Outside
+) -> None:
+    a, b = await Caller.join(server, "a"), await Caller.join(server, "b")
+    await a.take("s")
+    outside.client.flushall()
+    await a.renew("s")
+    await b.take("s")
+    await a.admin.trust()
+    assert (await b.renew("s")).granted == 0
+    assert (await a.give_back("s")).status == "ok"
+    assert (await b.renew("s")).granted == 1
+
+
+@in_asyncio
+async def test_after_trust_a_later_loss_costs_a_wait_again(
+    server: RedisServer, outside: Outside
+) -> None:
+    a = await Caller.join(server, "a")
+    await a.admin.trust()
+    outside.client.flushall()
+    assert (await a.take("s")).granted == 0
+
+
+@in_asyncio
+async def test_trust_does_not_let_two_versions_of_the_protocol_share_a_server(
+    server: RedisServer, outside: Outside
+) -> None:
+    a = await Caller.join(server, "a")
+    outside.client.hset(KEYS.epoch, "version", "1")
+    before = outside.dump()
+    with pytest.raises(ServerRefusedError, match="another version"):
+        await a.admin.trust()
+    assert outside.dump() == before
 
 
 # Other versions of the protocol -----------------------------------------------------------------

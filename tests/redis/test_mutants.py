@@ -16,6 +16,7 @@ from tests.redis import (
     test_adaptive,
     test_clocks,
     test_epoch,
+    test_loops,
     test_model,
     test_refusals,
     test_rules,
@@ -311,6 +312,62 @@ SEEN_BY_A_TEST: dict[str, tuple[Mutant, Test]] = {
     "a queue that was lost stays so": (
         ("shared/promote", "        line_up(scope, waiting, account)\n", ""),
         test_turn_order.test_a_queue_that_was_lost_is_made_anew,
+    ),
+    "a vouched-for server waits all the same": (
+        ("begin_epoch", "if IS_TRUSTED and FROM > NOW then", "if false then"),
+        test_epoch.test_trust_ends_the_wait_at_once_and_for_all,
+    ),
+    "each node that comes ends the wait": (
+        ("begin_epoch", "if IS_TRUSTED and FROM > NOW then", "if life == LIFE then"),
+        test_epoch.test_beginning_an_epoch_again_never_lengthens_the_wait,
+    ),
+    "who is vouched for shares with another version": (
+        (
+            "begin_epoch",
+            "if version and version ~= VERSION and",
+            "if version and version ~= VERSION and not IS_TRUSTED and",
+        ),
+        test_epoch.test_trust_does_not_let_two_versions_of_the_protocol_share_a_server,
+    ),
+    # Loops
+    "strangers stay in the queue": (
+        (
+            "shared/promote",
+            "      redis.call('ZREM', scope.queue, node)\n    end\n  end\n",
+            "    end\n  end\n",
+        ),
+        partial(
+            test_loops.test_every_call_returns_and_in_the_end_somebody_is_served,
+            misfortunes=[test_loops.queue_strangers],
+        ),
+    ),
+    "a call goes on until all is done": (
+        ("shared/promote", "and grants < MOST_GRANTS do", "do"),
+        test_loops.test_a_call_does_so_much_and_the_next_goes_on,
+    ),
+    "a label more, a lookup more": (
+        ("shared/limit", "for _ = 1, MOST_LABELS do", "while true do"),
+        partial(
+            test_rules.test_a_name_of_many_labels_costs_no_more_lookups,
+            name=".".join("a" * 127),
+            lookups=11,
+        ),
+    ),
+    "names that are no hosts are looked up": (
+        ("shared/limit", "#name <= LONGEST_HOST and name or ''", "name"),
+        partial(
+            test_rules.test_a_name_of_many_labels_costs_no_more_lookups,
+            name=".".join("a" * 1000),
+            lookups=1,
+        ),
+    ),
+    "only the deepest patterns are looked up": (
+        (
+            "shared/limit",
+            "string.match(rest, '^(.*)%.(.*)$')",
+            "string.match(rest, '^(.-)%.(.*)$')",
+        ),
+        test_rules.test_a_pattern_fits_names_of_any_number_of_labels,
     ),
     # Delays and rates
     "no delay": (

@@ -180,7 +180,7 @@ async def test_renewing_lengthens_the_lease(server: RedisServer) -> None:
     await a.take("s")
     (before,) = (await a.inspect("s")).members
     a.store = (await Caller.join(server, "a")).store  # of a longer lease
-    await a.store.meet(a.connection)
+    await a.store.recovery.join_epoch(a.connection)
     for _ in range(2):
         assert (await a.renew("s")).status == "ok"
     (after,) = (await a.inspect("s")).members

@@ -134,9 +134,13 @@ class Caller:
         await caller.connect()
         return caller
 
+    def move_to(self, server: RedisServer) -> None:
+        """From the next `connect` on it is at another server, as if its address had moved."""
+        self._server = Server(server.url, 5.0)
+
     async def connect(self) -> None:
         self.connection: Connection = await self._server.connect()
-        await self.store.meet(self.connection)
+        await self.store.recovery.join_epoch(self.connection)
 
     # What tests say -----------------------------------------------------------------------------
 
@@ -255,8 +259,7 @@ class Caller:
 
     async def begin_epoch(self) -> None:
         """Go on under new terms, and claim what is held."""
-        await self.connection.read_state()
-        await self.store.meet(self.connection)
+        await self.store.recovery.join_epoch(self.connection)
         for scope, book in self.books.items():
             held, waiting = book.held, book.waiting
             self.books[scope] = Book(self._new_term(), 0, held + waiting, 0, held)

@@ -34,7 +34,7 @@ def run(settings: BaseSettings, options: argparse.Namespace) -> int:
     """Say what the node holds, ask, and give it all back."""
     node = _find(options.node, asyncio.run(_look(settings)).nodes)
     print(_describe(node, SemaphoreSettings.read(settings).lease))
-    if not options.yes and not _confirmed("Give it all back now? [y/N] "):
+    if not options.yes and not confirmed("Give it all back now? [y/N] "):
         print("Nothing was changed.")
         return Status.DECLINED
     permits, requests = asyncio.run(_evict(settings, node.node))
@@ -82,7 +82,8 @@ def _describe(node: NodeRow, lease: float) -> str:
     )
 
 
-def _confirmed(question: str) -> bool:
+def confirmed(question: str) -> bool:
+    """Ask, and return whether the answer is yes."""
     try:
         return input(question).strip().lower() in ("y", "yes")
     except EOFError:

@@ -22,6 +22,7 @@ VERBS = {  # verb -> its module, and its help
     "resume": ("pause", "go on after 'pause', or at once with a site that said \"not now\""),
     "reset": ("pause", "take back what 'limit', 'pause' and 'resume' have set"),
     "evict": ("evict", "give back what a dead node holds, without waiting for its leases"),
+    "trust": ("trust", "let a server that is new, or has lost its data, grant permits at once"),
 }
 
 EXIT_STATUSES = (

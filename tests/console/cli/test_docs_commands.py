@@ -62,7 +62,7 @@ async def test_each_example_prints_what_the_page_says(server: RedisServer) -> No
         if printed:
             assert told(ran.out.strip()) == told(printed), arguments
         seen += 1
-    assert seen == 14
+    assert seen == 15
 
 
 @in_asyncio

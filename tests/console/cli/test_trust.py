@@ -1,0 +1,74 @@
+"""`trust` lets a server grant permits at once: it says what may happen, and asks twice."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from semaphore_middleware import FairSemaphore
+from tests.support.cli import SITE, Terminal, semaphore
+from tests.support.nodes import ENDLESS_S, TIMEOUT_S, Caller, Outside, in_asyncio
+from tests.support.servers import RedisServer
+
+EXPLAINED = (
+    "is to grant permits at once, as if it had granted none before. If a node still holds any, a "
+    "site may see too many requests, for up to one lease (15 s)."
+)
+
+
+@in_asyncio
+async def test_who_waits_for_the_recovery_wait_to_end_is_granted_a_permit_at_once(
+    server: RedisServer, outside: Outside
+) -> None:
+    outside.client.flushall()
+    async with FairSemaphore(server.url, lease=ENDLESS_S) as living:
+        waiting = asyncio.create_task(living.acquire(SITE, 1))
+        ran = await semaphore(server, "trust", "--yes")
+        assert (ran.status, ran.err) == (0, "")
+        assert ran.lines == [f"{server.url} {EXPLAINED}", "Permits are granted from now on."]
+        (await asyncio.wait_for(waiting, TIMEOUT_S)).release()
+
+
+@in_asyncio
+async def test_it_may_be_said_before_the_first_crawl(server: RedisServer, outside: Outside) -> None:
+    outside.client.flushall()
+    assert (await semaphore(server, "trust", "--yes")).status == 0
+    node = await Caller.join(server, "a")
+    assert (await node.take(SITE)).granted == 1
+    assert node.losses == []
+
+
+@in_asyncio
+async def test_without_a_terminal_it_wants_to_be_told_so(
+    server: RedisServer, outside: Outside
+) -> None:
+    before = outside.dump()
+    ran = await semaphore(server, "trust", answer="y\ny\n")
+    assert ran == (2, "", "scrapy semaphore: trust asks on a terminal; elsewhere give --yes\n")
+    assert outside.dump() == before
+
+
+@pytest.mark.parametrize(
+    ("answers", "status"),
+    [([b"y\n", b"y\n"], 0), ([b"y\n", b"\n"], 1), ([b"n\n"], 1)],
+)
+@in_asyncio
+async def test_on_a_terminal_it_asks_twice(
+    server: RedisServer, outside: Outside, answers: list[bytes], status: int
+) -> None:
+    outside.client.flushall()
+    terminal = await Terminal(80, 24).start(server, "trust")
+    try:
+        for number, answer in enumerate(answers[:-1], 1):
+            await terminal.has_drawn("[y/N] ", number)
+            assert not outside.client.keys("*")
+            terminal.press(answer)
+        await terminal.has_drawn("[y/N] ", len(answers))
+        assert not outside.client.keys("*")
+        assert await terminal.ends_with(answers[-1]) == status
+        assert bool(outside.client.keys("*")) == (status == 0)
+        assert "Traceback" not in terminal.drawn
+        assert ("Nothing was changed." in terminal.drawn) == (status == 1)
+    finally:
+        await terminal.close()
