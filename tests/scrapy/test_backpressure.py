@@ -411,3 +411,65 @@ def test_memory_is_bounded_where_no_scope_is_saturated(monkeypatch: pytest.Monke
     assert waits.is_full
     waits.acquired(robots)
     assert not waits.is_full
+
+
+class Rooms:
+    """Backpressure, and how often it has found room for more."""
+
+    def __init__(self, limit: int = 1) -> None:
+        self.found = 0
+        self.waits = Backpressure(scope_finder("host"), LimitTable(Limit(limit)), self._find)
+
+    def _find(self) -> None:
+        self.found += 1
+
+
+def test_a_scope_with_a_limit_s_worth_of_waiting_requests_is_passed_over() -> None:
+    rooms, first, second = Rooms(limit=2), of_scope("a"), of_scope("a")
+    rooms.waits.enter(first)
+    rooms.waits.enter(first)  # of which it knows already
+    assert rooms.waits.stats(["a", "b"]) == [(1, "a"), (0, "b")]
+    rooms.waits.enter(second)
+    assert rooms.waits.stats(["a", "b"]) == [(0, "b")]
+    rooms.waits.acquired(first)
+    assert rooms.found == 1
+    assert rooms.waits.stats(["a", "b"]) == [(1, "a"), (0, "b")]
+    rooms.waits.leave(second)
+    assert rooms.waits.stats(["a", "b"]) == [(0, "a"), (0, "b")]
+
+
+def test_requests_of_a_full_site_take_no_room() -> None:
+    rooms, first, second = Rooms(), of_scope("a"), of_scope("a")
+    rooms.waits.enter(first)
+    assert rooms.waits.exempt_from_concurrency == 0, "it may start at once"
+    rooms.waits.on_event(told_to_wait(first))
+    assert (rooms.waits.exempt_from_concurrency, rooms.found) == (1, 1)
+    rooms.waits.acquired(first)
+    assert rooms.waits.exempt_from_concurrency == 0
+    rooms.waits.enter(second)
+    assert rooms.waits.exempt_from_concurrency == 1, "the first one has the only permit"
+    rooms.waits.released(first)
+    assert rooms.waits.exempt_from_concurrency == 0
+    rooms.waits.on_event(told_to_wait(second))
+    rooms.waits.leave(second)
+    assert rooms.waits.exempt_from_concurrency == 0
+
+
+def test_who_needs_what_waits_already_takes_no_room_until_it_no_longer_does() -> None:
+    rooms, robots, needing = Rooms(limit=8), of_scope("robots"), of_scope("page")
+    rooms.waits.enter(robots, is_scheduled=False)
+    rooms.waits.on_event(told_to_wait(robots))
+    rooms.waits.enter(needing)
+    assert rooms.waits.exempt_from_concurrency == 1
+    rooms.waits.follow(needing, robots)
+    assert rooms.waits.exempt_from_concurrency == 2
+    rooms.waits.unfollow(needing, robots)
+    assert rooms.waits.exempt_from_concurrency == 1
+
+
+def test_slots_have_names_for_files() -> None:
+    key = Rooms().waits.get_slot_key
+    assert key(of_scope("a.example")) == "a.example"
+    odd = [key(of_scope(name)) for name in ("x" * 500, "x" * 499 + "y", "a\n", "\ud800")]
+    assert len(set(odd)) == 4
+    assert all(len(name) <= 100 and name.isprintable() for name in odd)

@@ -14,9 +14,13 @@ from scrapy.exceptions import CannotResolveHostError, DownloadTimeoutError
 
 from semaphore_middleware import Limit
 from tests.scrapy import (
+    test_backpressure,
+    test_concurrency,
     test_crawl_delays,
+    test_downloader,
     test_middleware,
     test_responses,
+    test_scopes,
     test_settings,
     test_throttler,
 )
@@ -24,6 +28,9 @@ from tests.support.mutants import Mutant, Test, assert_convicted, plant_in_pytho
 
 AREA = "Scrapy side"
 NOW = test_responses.NOW
+DOWNLOADER_WANTS = (
+    test_downloader.test_it_wants_no_more_than_concurrent_requests_but_for_those_that_wait
+)
 
 MUTANTS: dict[str, tuple[Mutant, Test]] = {
     # Two doors through which a permit goes back
@@ -368,8 +375,8 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
     "only the first request is judged by robots.txt": (
         (
             "robotstxt",
-            "        await super().robot_parser(request)\n        return await super()",
-            "        return await super()",
+            "            await super().robot_parser(request)\n        finally",
+            "            return await super().robot_parser(request)\n        finally",
         ),
         test_throttler.test_every_request_that_waited_for_robots_txt_gets_its_parser,
     ),
@@ -386,19 +393,19 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
         test_throttler.test_a_delay_of_robots_txt_is_asked_for,
     ),
     "a delay has no longest": (
-        ("robotstxt", "min(delay, self._longest_s)", "delay"),
+        ("crawl_delays", "min(delay, self._longest_s)", "delay"),
         partial(
             test_crawl_delays.test_the_longer_one_counts_up_to_the_longest, "Crawl-delay: 600", 60
         ),
     ),
     "Request-rate is not read": (
-        ("robotstxt", "if rate_of is not None and", "if False and"),
+        ("crawl_delays", "if rate_of is not None and", "if False and"),
         partial(
             test_crawl_delays.test_the_longer_one_counts_up_to_the_longest, "Request-rate: 1/5s", 5
         ),
     ),
     "Request-rate is read upside down": (
-        ("robotstxt", "_number(rate.seconds) / max", "_number(rate.seconds) * max"),
+        ("crawl_delays", "_number(rate.seconds) / max", "_number(rate.seconds) * max"),
         partial(
             test_crawl_delays.test_the_longer_one_counts_up_to_the_longest,
             "Request-rate: 10/5s",
@@ -406,7 +413,7 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
         ),
     ),
     "the shorter delay counts": (
-        ("robotstxt", "    return max(delays)\n", "    return min(delays)\n"),
+        ("crawl_delays", "    return max(delays)\n", "    return min(delays)\n"),
         partial(
             test_crawl_delays.test_the_longer_one_counts_up_to_the_longest,
             "Crawl-delay: 1\nRequest-rate: 1/5s",
@@ -415,7 +422,7 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
     ),
     "ROBOTSTXT_USER_AGENT is not heeded": (
         (
-            "robotstxt",
+            "crawl_delays",
             "            self._user_agent or request.headers",
             "            request.headers",
         ),
@@ -423,7 +430,7 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
     ),
     "a request's user agent is not heeded": (
         (
-            "robotstxt",
+            "crawl_delays",
             'self._user_agent or request.headers.get(b"User-Agent") or',
             "self._user_agent or",
         ),
@@ -431,7 +438,7 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
     ),
     "one host's delay holds for all": (
         (
-            "robotstxt",
+            "crawl_delays",
             "self._delays_s.get(urlparse_cached(request).netloc)",
             "max(self._delays_s.values())",
         ),
@@ -440,11 +447,261 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
         ),
     ),
     "the delay of robots.txt replaces the limit": (
-        ("robotstxt", "return _with_delay(limit, delay)", "return Limit(limit.concurrency, delay)"),
+        (
+            "crawl_delays",
+            "return _with_delay(limit, delay)",
+            "return Limit(limit.concurrency, delay)",
+        ),
         partial(
             test_crawl_delays.test_a_limit_s_own_delay_is_never_lowered,
             Limit(2, 8, 0.5),
             Limit(2, 8, 0.375),
+        ),
+    ),
+    # Requests that wait, and sites that are full
+    "who is told to wait takes room": (
+        (
+            "backpressure",
+            "                self._change(entry, told_to_wait=1)\n",
+            "                pass\n",
+        ),
+        test_backpressure.test_requests_of_a_full_site_take_no_room,
+    ),
+    "who may start at once takes no room": (
+        ("backpressure", "return self.waiting if is_full and", "return self.waiting if True and"),
+        test_backpressure.test_requests_of_a_full_site_take_no_room,
+    ),
+    "who comes to a full site takes room": (
+        ("backpressure", "self.told_to_wait or self.held >= self.concurrency", "self.told_to_wait"),
+        test_backpressure.test_requests_of_a_full_site_take_no_room,
+    ),
+    "who has a permit is still told to wait": (
+        (
+            "backpressure",
+            "waiting=-1, told_to_wait=-entry.told_to_wait, held=1",
+            "waiting=-1, held=1",
+        ),
+        test_backpressure.test_requests_of_a_full_site_take_no_room,
+    ),
+    "a permit that was given back is still held": (
+        ("backpressure", "            self._change(entry, held=-1)\n", "            pass\n"),
+        test_backpressure.test_requests_of_a_full_site_take_no_room,
+    ),
+    "no site is saturated": (
+        ("backpressure", "return self.waiting >= self.concurrency", "return False"),
+        test_backpressure.test_a_scope_with_a_limit_s_worth_of_waiting_requests_is_passed_over,
+    ),
+    "a saturated site stays so unnoticed": (
+        ("backpressure", "            self._on_room()\n", "            pass\n"),
+        test_backpressure.test_a_scope_with_a_limit_s_worth_of_waiting_requests_is_passed_over,
+    ),
+    "who leaves goes on waiting": (
+        ("backpressure", "entry = self._entries.pop(request, None)", "entry = None"),
+        test_backpressure.test_a_scope_with_a_limit_s_worth_of_waiting_requests_is_passed_over,
+    ),
+    "a request counts twice": (
+        ("backpressure", "        if request in self._entries:\n", "        if False:\n"),
+        test_backpressure.test_a_scope_with_a_limit_s_worth_of_waiting_requests_is_passed_over,
+    ),
+    "memory has no bound": (
+        ("backpressure", "return self._filling_memory >= MAX_WAITING", "return False"),
+        test_backpressure.test_memory_is_bounded_where_no_scope_is_saturated,
+    ),
+    "a page takes room behind its robots.txt": (
+        ("backpressure", "            self._change(follower, blockers=1)\n", "            pass\n"),
+        test_backpressure.test_who_needs_what_waits_already_takes_no_room_until_it_no_longer_does,
+    ),
+    "a page takes room behind its robots.txt that waits later": (
+        (
+            "backpressure",
+            "                self._change(follower, blockers=1 if entry.is_blocked else -1)\n",
+            "                pass\n",
+        ),
+        test_backpressure.test_room_is_given_back_while_what_is_needed_waits,
+    ),
+    "a page waits for its robots.txt for ever": (
+        ("backpressure", "            self._change(follower, blockers=-1)\n", "            pass\n"),
+        test_backpressure.test_who_needs_what_waits_already_takes_no_room_until_it_no_longer_does,
+    ),
+    "a slot may be no name of a file": (
+        (
+            "backpressure",
+            "    if len(scope) <= MAX_SLOT_CHARS and scope.isprintable():\n",
+            "    if True:\n",
+        ),
+        test_backpressure.test_slots_have_names_for_files,
+    ),
+    # Places in CONCURRENT_REQUESTS
+    "there are places for all": (
+        ("concurrency", "        if 0 < self._limit <= self._taken:\n", "        if False:\n"),
+        test_concurrency.test_a_place_is_reserved_once_and_used_once,
+    ),
+    "0 is no place": (
+        ("concurrency", "if 0 < self._limit <= self._taken:", "if self._limit <= self._taken:"),
+        test_concurrency.test_limit_0_is_no_limit,
+    ),
+    "one request has two places": (
+        ("concurrency", "        if request in self._reserved:\n            return True\n", ""),
+        test_concurrency.test_a_place_is_reserved_once_and_used_once,
+    ),
+    "a free place is not handed over": (
+        ("concurrency", "if request := next(iter(self._line), None):", "if False:"),
+        test_concurrency.test_free_places_are_reserved_first_come_first_served,
+    ),
+    "the last in line gets the place": (
+        ("concurrency", "next(iter(self._line), None)", "next(reversed(self._line), None)"),
+        test_concurrency.test_free_places_are_reserved_first_come_first_served,
+    ),
+    "a place is kept for who waits for a permit": (
+        ("concurrency", "            if self.use(request):\n", "            if False:\n"),
+        test_concurrency.test_who_is_told_to_wait_for_a_permit_leaves_the_place_to_the_next,
+    ),
+    "who leaves keeps the place": (
+        ("concurrency", "        elif self.use(request):\n", "        elif False:\n"),
+        test_concurrency.test_who_leaves_takes_no_place,
+    ),
+    "who leaves stays in line": (
+        ("concurrency", "if place := self._line.pop(request, None):", "if place := None:"),
+        test_concurrency.test_who_leaves_takes_no_place,
+    ),
+    "who waits for a place is not told of the end": (
+        (
+            "concurrency",
+            "            place.set_exception(error)\n",
+            "            place.set_result(None)\n",
+        ),
+        test_concurrency.test_fail_all_reaches_all_that_wait,
+    ),
+    "who is cancelled without a place keeps the permit": (
+        (
+            "throttler",
+            "            except BaseException:\n                permit.return_unused()\n",
+            "            except BaseException:\n",
+        ),
+        test_throttler.test_a_request_that_is_cancelled_without_a_place_leaves_nothing_behind,
+    ),
+    "who is cancelled stays in line": (
+        (
+            "throttler",
+            "            places.leave(request)\n            raise\n",
+            "            raise\n",
+        ),
+        test_throttler.test_a_request_that_is_cancelled_without_a_place_leaves_nothing_behind,
+    ),
+    "requests begin under permits from before a refusal": (
+        ("throttler", "return not permit.withdrawn and places.use", "return places.use"),
+        test_throttler.test_nothing_begins_under_a_permit_granted_before_a_refusal,
+    ),
+    "starts that count wait for a place": (
+        ("throttler", "            if permit.starts_count:\n", "            if False:\n"),
+        test_throttler.test_a_start_that_counts_is_now_or_not_at_all,
+    ),
+    # The downloader
+    "who waits counts in CONCURRENT_REQUESTS": (
+        (
+            "downloader",
+            "len(self.active) - backpressure.exempt_from_concurrency",
+            "len(self.active)",
+        ),
+        partial(
+            DOWNLOADER_WANTS, active=9, exempt=6, is_full=False, is_short=False, wants_none=False
+        ),
+    ),
+    "CONCURRENT_REQUESTS does not hold": (
+        ("downloader", "return is_full or backpressure.is_full", "return backpressure.is_full"),
+        partial(
+            DOWNLOADER_WANTS, active=4, exempt=0, is_full=False, is_short=False, wants_none=True
+        ),
+    ),
+    "the scheduler goes on though memory is full": (
+        ("downloader", "is_full or backpressure.is_full or", "is_full or"),
+        partial(
+            DOWNLOADER_WANTS, active=0, exempt=0, is_full=True, is_short=False, wants_none=True
+        ),
+    ),
+    "the scheduler goes on though places lack": (
+        ("downloader", " or self._throttler.local_concurrency.is_short", ""),
+        partial(
+            DOWNLOADER_WANTS, active=0, exempt=0, is_full=False, is_short=True, wants_none=True
+        ),
+    ),
+    "a fetch never leaves": (
+        ("downloader", "        self._throttler.backpressure.leave(request)\n", ""),
+        test_downloader.test_after_a_fetch_nothing_is_left_of_it,
+    ),
+    "a request that was given up is never forgotten": (
+        ("downloader", "        self._throttler.responses.forget(request)\n", ""),
+        test_downloader.test_after_a_fetch_nothing_is_left_of_it,
+    ),
+    "a redirect takes the scope of the first host along": (
+        ("downloader", "return drop_scope_of_other_host(result, request)", "return result"),
+        test_downloader.test_after_a_fetch_nothing_is_left_of_it,
+    ),
+    "transfers run without the throttler": (
+        (
+            "downloader",
+            "self._throttler.transfer(request, self._handlers.download_request_async)",
+            "self._handlers.download_request_async(request)",
+        ),
+        test_downloader.test_each_transfer_is_run_by_the_throttler,
+    ),
+    # Scopes
+    "a scope comes from download_slot": (
+        (
+            "scopes",
+            "host = urlparse_cached(request).hostname\n        return",
+            'host = meta.get("download_slot") or urlparse_cached(request).hostname\n        return',
+        ),
+        partial(
+            test_scopes.test_a_request_s_scope_is_its_host_unless_its_meta_names_one,
+            *("http://a.example/", {"download_slot": "b"}, "a.example"),
+        ),
+    ),
+    "semaphore_skip is not heeded": (
+        ("scopes", "        if meta.get(SKIP_KEY):\n", "        if False:\n"),
+        partial(
+            test_scopes.test_a_request_s_scope_is_its_host_unless_its_meta_names_one,
+            *("http://a.example/", {"semaphore_skip": True}, None),
+        ),
+    ),
+    "semaphore_scope is not heeded": (
+        ("scopes", "        if scope is not None:\n", "        if False:\n"),
+        partial(
+            test_scopes.test_a_request_s_scope_is_its_host_unless_its_meta_names_one,
+            *("http://a.example/", {"semaphore_scope": "b"}, "b"),
+        ),
+    ),
+    "registered domains are not looked for": (
+        ("scopes", 'if kind == "registered_domain"', "if False"),
+        test_scopes.test_hosts_of_one_registered_domain_share_a_scope_if_they_are_to,
+    ),
+    "meta's scope goes to another host": (
+        ("scopes", "_host_of(result) != _host_of(request)", "False"),
+        partial(
+            test_scopes.test_only_what_was_said_of_another_host_is_dropped, test_scopes.MARKS[1]
+        ),
+    ),
+    "meta's scope is dropped on the same host": (
+        ("scopes", "_host_of(result) != _host_of(request)", "True"),
+        partial(
+            test_scopes.test_only_what_was_said_of_another_host_is_dropped, test_scopes.MARKS[0]
+        ),
+    ),
+    "a scope that a middleware has chosen is dropped": (
+        (
+            "scopes",
+            "if key in result.meta and result.meta[key] == request.meta.get(key):",
+            "if key in result.meta:",
+        ),
+        partial(
+            test_scopes.test_only_what_was_said_of_another_host_is_dropped, test_scopes.MARKS[1]
+        ),
+    ),
+    "a bad meta ends the crawl": (
+        ("throttler", "            check_meta(request)\n", "            pass\n"),
+        partial(
+            test_throttler.test_a_meta_that_is_not_allowed_ends_the_request_alone,
+            meta={"semaphore_scope": 5},
         ),
     ),
     # Settings

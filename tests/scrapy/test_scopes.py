@@ -12,6 +12,7 @@ from scrapy import Request
 from scrapy.exceptions import IgnoreRequest
 from scrapy.http import Response
 
+from semaphore_middleware.scrapy.scopes import drop_scope_of_other_host, scope_finder
 from tests.support.crawls import Crawl, asyncio_test, both, until, waiting
 from tests.support.servers import RedisServer
 from tests.support.site import Site
@@ -176,3 +177,44 @@ async def test_the_longest_scope_and_odd_ones_are_names(
     await crawl.finished()
     assert crawl.stat("semaphore/acquired") == len(names)
     assert server.members() == {}
+
+
+# Without a crawl --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("url", "meta", "scope"),
+    [
+        ("http://A.Example.:8080/page", {}, "a.example"),
+        ("http://a.example/", {"download_slot": "of the request before"}, "a.example"),
+        ("http://a.example/", {"semaphore_scope": "any text"}, "any text"),
+        ("http://a.example/", {"semaphore_skip": True}, None),
+        ("http://a.example/", {"semaphore_skip": True, "semaphore_scope": "any text"}, None),
+        ("data:,text", {}, None),
+    ],
+)
+def test_a_request_s_scope_is_its_host_unless_its_meta_names_one(
+    url: str, meta: dict[str, Any], scope: str | None
+) -> None:
+    assert scope_finder("host")(Request(url, meta=meta)) == scope
+
+
+def test_hosts_of_one_registered_domain_share_a_scope_if_they_are_to() -> None:
+    scope_of = scope_finder("registered_domain")
+    assert scope_of(Request("http://www.example.co.uk/")) == "example.co.uk"
+    assert scope_of(Request("http://127.1/")) == FIRST
+
+
+@pytest.mark.parametrize("mark", MARKS, ids=["skip", "scope"])
+def test_only_what_was_said_of_another_host_is_dropped(mark: dict[str, Any]) -> None:
+    request = Request("http://a.example/", meta=mark)
+    for url, meta, kept in (
+        ("http://b.example/", mark, {}),
+        ("http://a.example/other", mark, mark),
+        ("http://b.example/", {"semaphore_scope": "chosen"}, {"semaphore_scope": "chosen"}),
+    ):
+        result = Request(url, meta=meta)
+        assert drop_scope_of_other_host(result, request) is result
+        assert result.meta == kept
+    response = Response("http://b.example/")
+    assert drop_scope_of_other_host(response, request) is response

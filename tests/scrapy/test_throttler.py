@@ -188,6 +188,70 @@ async def test_a_permit_that_is_given_back_is_one_that_others_may_get_at_once(
         assert backpressure.exempt_from_concurrency == 0, "it may have a permit at once"
 
 
+@asynccontextmanager
+async def without_a_place(server: RedisServer) -> AsyncIterator[tuple[Scrapy, Request, Request]]:
+    """A request on the wire, and another one with a permit, but without a place."""
+    async with opened(server, CONCURRENT_REQUESTS=1) as scrapy:
+        await scrapy.begin(first := page("a"))
+        scrapy.fetch(second := page("b"))
+        await until(lambda: scrapy.held == 2)
+        await turns()
+        assert scrapy.throttler.local_concurrency.is_short
+        yield scrapy, first, second
+
+
+@in_asyncio
+async def test_a_request_that_is_cancelled_without_a_place_leaves_nothing_behind(
+    server: RedisServer,
+) -> None:
+    async with without_a_place(server) as (scrapy, _, _):
+        scrapy.fetches[-1].cancel()
+        await turns()
+        assert scrapy.held == 1
+        assert not scrapy.throttler.local_concurrency.is_short
+
+
+@in_asyncio
+async def test_nothing_begins_under_a_permit_granted_before_a_refusal(server: RedisServer) -> None:
+    async with without_a_place(server) as (scrapy, first, second):
+        permit = scrapy.permit_of(second)
+        assert permit is not None
+        permit.withdrawn = True
+        scrapy.throttler.release_for(first)
+        await turns()
+        assert scrapy.permit_of(second) is not permit
+
+
+@in_asyncio
+async def test_a_start_that_counts_is_now_or_not_at_all(server: RedisServer) -> None:
+    limits = {"b": {"rate": "100/s"}}
+    async with opened(server, CONCURRENT_REQUESTS=1, SEMAPHORE_LIMITS=limits) as scrapy:
+        await scrapy.begin(page("a"))
+        granted: list[Permit] = []
+        acquire = FairSemaphore.acquire
+
+        async def acquired(*arguments: Any, **options: Any) -> Permit:
+            granted.append(await acquire(*arguments, **options))
+            return granted[-1]
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(FairSemaphore, "acquire", acquired)
+            scrapy.fetch(page("b"))
+            await until(lambda: granted)
+            await turns()
+        assert granted[0].stage is Stage.RELEASED
+
+
+@pytest.mark.parametrize("meta", [{"semaphore_scope": 5}, {"semaphore_skip": "False"}])
+@in_asyncio
+async def test_a_meta_that_is_not_allowed_ends_the_request_alone(
+    server: RedisServer, meta: dict[str, Any]
+) -> None:
+    async with opened(server) as scrapy:
+        with pytest.raises(IgnoreRequest, match="semaphore_"):
+            await scrapy.throttler.acquire_for(page(**meta))
+
+
 @in_asyncio
 async def test_a_request_that_is_being_fetched_is_not_fetched_again(server: RedisServer) -> None:
     async with opened(server, CONCURRENT_REQUESTS_PER_DOMAIN=2, CONCURRENT_REQUESTS=2) as scrapy:
