@@ -10,7 +10,7 @@ from scrapy.robotstxt import ProtegoRobotParser
 from scrapy.settings import Settings
 
 from semaphore_middleware import Limit
-from semaphore_middleware.scrapy.robotstxt import CrawlDelays
+from semaphore_middleware.scrapy.crawl_delays import CrawlDelays
 
 PAGE, OTHER = Request("http://a.example/page"), Request("http://b.example/page")
 AGENTS = "User-agent: mine\nCrawl-delay: 3\n\nUser-agent: *\nCrawl-delay: 5\n"

@@ -153,7 +153,7 @@ class ClusterServer(RedisServer):
 
     def __init__(self, *options: str) -> None:
         port = free_port()
-        # The nodes speak to each other at a port 10,000 above. Linux gives none above 60,999 to others.
+        # The nodes speak to each other at a port 10,000 above; Linux gives out none above 60,999.
         while not 51_000 <= port < 2**16 - 10_000:
             port = free_port()
         quick = ("--cluster-node-timeout", "1000", "--repl-diskless-sync-delay", "0")
