@@ -24,6 +24,7 @@ from semaphore_middleware import (
 )
 from semaphore_middleware.core.observer import PermitLost, Reconnected, StoreLost
 from semaphore_middleware.redis import recovery
+from semaphore_middleware.redis.connection import Connection
 from semaphore_middleware.redis.location import Server
 from semaphore_middleware.redis.server_state import STARTED_EMPTY
 from tests.chaos.machine import Clock, why_no_server_clock
@@ -393,15 +394,25 @@ async def test_trust_lets_in_at_once_who_waits_on_any_node(
 
 @in_asyncio
 async def test_what_the_living_hold_when_an_operator_vouches_for_the_opposite_is_ended(
-    mortal: RedisServer,
+    mortal: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The node comes back when the operator has vouched."""
+    may_connect = asyncio.Event()
+
+    async def connect() -> Connection:
+        await may_connect.wait()
+        return await Server(mortal.url, ENDLESS_S).connect()
+
     semaphore, seen = watched(mortal, lease=ENDLESS_S, recovery_wait=ENDLESS_S)
     async with semaphore:
+        assert semaphore._session is not None
+        monkeypatch.setattr(semaphore._session._server, "connect", connect)
         with pytest.raises(PermitLostError):
             async with semaphore.permit("s", 1):
                 await asyncio.to_thread(mortal.restart)
                 async with Admin(mortal.url) as operator:
                     await operator.trust()
+                may_connect.set()
                 await semaphore.acquire("other", 1)
                 await asyncio.sleep(ENDLESS_S)
     assert seen.count(PermitLost) == 1
