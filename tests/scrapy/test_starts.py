@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
@@ -21,17 +20,26 @@ DELAY = 0.5
 LATE = 0.1  # for what a busy machine may add on the way from the grant to the site
 
 
-def gaps(site: Site, since: float = 0.0) -> Iterator[float]:
+def gaps(site: Site) -> Iterator[float]:
     """Between two starts at the spaced site."""
-    times = [v.begin for v in site.visits if v.host == SPACED and v.begin > since]
+    times = [visit.begin for visit in site.visits if visit.host == SPACED]
     return (then - before for before, then in pairwise(times))
 
 
-def busy_node(server: RedisServer, site: Site, spaced: int, **settings: Any) -> Crawl:
-    """A crawl whose places are all taken by pages of a free site, and that also wants another."""
+@asyncio_test
+async def test_a_busy_node_gets_its_starts_as_far_apart_as_the_delay(
+    server: RedisServer, site: Site
+) -> None:
+    """All its places are taken by pages of a free site, one after the other."""
     free = [Request(site.url(f"/take/0.45/{n}", FREE)) for n in range(200)]
-    requests = [Request(site.url(f"/page/{n}", SPACED)) for n in range(spaced)]
-    return Crawl(server, *free, *requests, limit=4, CONCURRENT_REQUESTS=2, **settings)
+    spaced = [Request(site.url(f"/page/{n}", SPACED)) for n in range(5)]
+    limits = {SPACED: {"concurrency": 4, "delay": DELAY, "jitter": 0}}
+    crawl = Crawl(server, *free, *spaced, limit=4, CONCURRENT_REQUESTS=2, SEMAPHORE_LIMITS=limits)
+    await site.until(lambda: sum(visit.host == SPACED for visit in site.visits) == 5)
+    await crawl.crawler.engine.close_spider_async(reason="enough")
+    await crawl.finished()
+    assert min(gaps(site)) > DELAY - LATE
+    assert site.hosts[FREE].most == 2
 
 
 @pytest.mark.parametrize(
@@ -41,35 +49,24 @@ def busy_node(server: RedisServer, site: Site, spaced: int, **settings: Any) -> 
         {"concurrency": 4, "rate": "2/s"},
     ],
 )
+@pytest.mark.parametrize("is_operators", [False, True], ids=["settings", "operator"])
 @asyncio_test
-async def test_starts_of_a_busy_node_are_as_far_apart_as_the_delay(
-    server: RedisServer, site: Site, limit: dict[str, Any]
+async def test_a_start_that_found_no_place_does_not_come_close_to_the_next(
+    server: RedisServer, site: Site, limit: dict[str, Any], is_operators: bool
 ) -> None:
-    crawl = busy_node(server, site, 5, SEMAPHORE_LIMITS={SPACED: limit})
-
-    await site.until(lambda: len(site.hosts) == 2)
-    await site.until(lambda: sum(visit.host == SPACED for visit in site.visits) == 5)
-    await crawl.crawler.engine.close_spider_async(reason="enough")
-    await crawl.finished()
-    assert min(gaps(site)) > DELAY - LATE
-    assert site.hosts[FREE].most == 2
-
-
-@asyncio_test
-async def test_a_delay_that_an_operator_sets_holds_for_starts_of_a_busy_node(
-    server: RedisServer, site: Site
-) -> None:
-    crawl = busy_node(server, site, 200)
-    async with FairSemaphore(server.url) as operator:
-        await site.until(lambda: sum(visit.host == SPACED for visit in site.visits) == 1)
-        await operator.admin.configure(SPACED, {"concurrency": 4, "delay": DELAY, "jitter": 0})
-        since = time.monotonic() + LATE  # for the news
-        seen = len(site.visits)
-        await site.until(lambda: sum(v.host == SPACED for v in site.visits[seen:]) == 5)
-        await crawl.crawler.engine.close_spider_async(reason="enough")
+    """The only place is taken while the second start is due, and free when the third one is."""
+    async with FairSemaphore(server.url) as other:
+        if is_operators:
+            await other.admin.configure(SPACED, limit)
+        requests = [Request(site.url(f"/page/{n}", SPACED)) for n in range(4)]
+        table = {} if is_operators else {SPACED: limit}
+        crawl = Crawl(server, *requests, limit=4, CONCURRENT_REQUESTS=1, SEMAPHORE_LIMITS=table)
+        await until(lambda: server.members().get(SPACED) == (0, 3))
+        crawl.crawler.engine.crawl(Request(site.url(f"/take/{1.8 * DELAY}/", FREE)))
         await crawl.finished()
-        await operator.admin.reset(SPACED)
-    assert min(gaps(site, since)) > DELAY - LATE
+        await other.admin.reset(SPACED)
+    assert len(site.visits) == 5
+    assert min(gaps(site)) > DELAY - LATE
 
 
 @pytest.mark.parametrize(
