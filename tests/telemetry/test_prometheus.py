@@ -220,7 +220,7 @@ async def test_a_broad_crawl_has_a_bounded_page(
     await crawl.finished()
 
 
-@pytest.mark.parametrize("scope", ["\ud800", 'a"\\\n{}', "long" * 100, "(others)", "кино", ""])
+@pytest.mark.parametrize("scope", ["\ud800", 'a"\\\n{}', "long" * 100, "(others)", "кино"])
 @asyncio_test
 async def test_any_scope_has_a_name_that_can_be_read(
     server: RedisServer, site: Site, caplog: pytest.LogCaptureFixture, scope: str
