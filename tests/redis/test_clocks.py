@@ -79,8 +79,9 @@ REFUSED = FeedbackSummary.of([(Feedback(refused=True, retry_after=60), 0.0)])
 
 async def leave_idle(a: Caller, feedback: FeedbackSummary | None) -> None:
     """Leave the site idle, for the next start at which a minute has to pass."""
-    await a.take("s", limit=RATED)
-    await a.give_back("s", limit=RATED, feedback=feedback)
+    limit = RATED if feedback is None else Limit(9)  # one reason at a time
+    await a.take("s", limit=limit)
+    await a.give_back("s", limit=limit, feedback=feedback)
 
 
 async def left(node: Caller) -> float:

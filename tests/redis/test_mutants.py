@@ -53,25 +53,7 @@ SEEN_BY_THE_MODEL: dict[str, Mutant] = {
         "own.returned = math.max(own.returned, ",
         "own.returned = math.min(own.returned, ",
     ),
-    "a lower term counts": ("sync", "if own and said.term < own.term then return 2 end", ""),
-    "a higher term finds the old account": (
-        "sync",
-        "if own and said.term > own.term then",
-        "if false then",
-    ),
-    "a higher term leaves the old account's permits": (
-        "sync",
-        "    close_account(scope, NODE, own)\n    own = nil\n",
-        "    own = nil\n",
-    ),
-    "claims at any time": ("sync", "if claims and NOW >= FROM then", "if false then"),
-    "claims at no time": ("sync", "if claims and NOW >= FROM then", "if claims then"),
     "a claim is not believed": ("sync", "granted = said.believed,", "granted = said.returned,"),
-    "what is lost stays": (
-        "sync",
-        "    if own then close_account(scope, NODE, own) end\n    return 1",
-        "    return 1",
-    ),
     "an empty account stays open": (
         "sync",
         "if own and own.returned == own.granted and own.asked <= own.granted then",
@@ -101,7 +83,6 @@ SEEN_BY_THE_MODEL: dict[str, Mutant] = {
         "local free = force.limit - scope.held",
         "local free = force.limit - scope.held + 1",
     ),
-    "one grant a call": ("shared/promote", "and grants < MOST_GRANTS do", "and grants < 1 do"),
     "nobody else is granted anything": (
         "shared/promote",
         "  if free > 0 and scope.waiting > 0 then wait = grant_to_queue(scope) end\n",
@@ -124,16 +105,6 @@ SEEN_BY_THE_MODEL: dict[str, Mutant] = {
         "EPOCH, FROM = ID, NOW",
     ),
     # Whose turn it is
-    "the caller comes first": (
-        "shared/promote",
-        "own_waits > 0 and scope.waiting == own_waits then",
-        "own_waits > 0 then",
-    ),
-    "all to the first": (
-        "shared/promote",
-        "waiting_at(account), math.max(1, ahead))",
-        "waiting_at(account))",
-    ),
     "whoever was served longest ago, however much it holds": (
         "shared/promote",
         "math.min(held_by(account), 2097151) * TICKS + account.served",
@@ -141,11 +112,6 @@ SEEN_BY_THE_MODEL: dict[str, Mutant] = {
     ),
     "ties by name": ("shared/promote", "* TICKS + account.served", "* TICKS"),
     "newcomers come first": ("sync", "served = next_tick(scope), is", "served = 0, is"),
-    "who asks again passes those that came meanwhile": (
-        "sync",
-        "if not waited and waiting_at(own) > 0 then own.served = next_tick(scope) end",
-        "",
-    ),
     "who gives up keeps the place": (
         "shared/promote",
         "elseif account.is_queued then",
@@ -195,11 +161,6 @@ SEEN_BY_THE_MODEL: dict[str, Mutant] = {
         "if scope.held == 0 and scope.waiting == 0 then return write_idle(scope) end",
         "",
     ),
-    "a limit outlives its use where the site has taught something": (
-        "shared/scope",
-        "scope.concurrency, scope.idle_since = 0, 0",
-        "scope.idle_since = 0",
-    ),
     "an idle scope keeps its accounts": (
         "shared/scope",
         "if not scope.is_new then redis.call('DEL', scope.key) end",
@@ -220,8 +181,6 @@ SEEN_BY_THE_MODEL: dict[str, Mutant] = {
         "  if scope.has_learned then\n",
         "  if false then\n",
     ),
-    "an idle site is forgiven": ("shared/scope", "if lesson > 0 then", "if false then"),
-    "nobody is told of a refusal": ("shared/feedback", "      warn_holders()\n", ""),
     # Operators
     "a rule changes nothing": (
         "shared/limit",
@@ -231,14 +190,78 @@ SEEN_BY_THE_MODEL: dict[str, Mutant] = {
     "rules are not counted": ("change_rule", "redis.call('HLEN', KEYS[2])", "0"),
     "who is evicted stays": ("evict", "    close_account(scope, NODE, account)\n", ""),
     "what is evicted goes to nobody": ("evict", "    promote(scope)\n", ""),
-    "resuming does not end a backoff": (
-        "clear_backoff",
-        "learned.backoff_end, learned.backoff = 0, 0",
-        "learned.backoff = 0",
-    ),
 }
 
 SEEN_BY_A_TEST: dict[str, tuple[Mutant, Test]] = {
+    # Seldom, or late, seen by the model
+    "a lower term counts": (
+        ("sync", "if own and said.term < own.term then return 2 end", ""),
+        test_scripts.test_a_lower_term_is_refused_and_told_which_one_is_known,
+    ),
+    "a higher term finds the old account": (
+        ("sync", "if own and said.term > own.term then", "if false then"),
+        test_scripts.test_a_higher_term_frees_what_the_account_held,
+    ),
+    "a higher term leaves the old account's permits": (
+        ("sync", "    close_account(scope, NODE, own)\n    own = nil\n", "    own = nil\n"),
+        test_scripts.test_a_higher_term_frees_what_the_account_held,
+    ),
+    "claims at any time": (
+        ("sync", "if claims and NOW >= FROM then", "if false then"),
+        test_epoch.test_nothing_is_claimed_once_the_wait_is_over,
+    ),
+    "claims at no time": (
+        ("sync", "if claims and NOW >= FROM then", "if claims then"),
+        test_epoch.test_an_epoch_that_vanishes_is_a_loss,
+    ),
+    "what is lost stays": (
+        (
+            "sync",
+            "    if own then close_account(scope, NODE, own) end\n    return 1",
+            "    return 1",
+        ),
+        test_scripts.test_who_believes_in_more_than_was_granted_has_lost_all,
+    ),
+    "one grant a call": (
+        ("shared/promote", "and grants < MOST_GRANTS do", "and grants < 1 do"),
+        test_turn_order.test_thousands_of_permits_that_two_nodes_wait_for_are_shared_in_few_calls,
+    ),
+    "the caller comes first": (
+        (
+            "shared/promote",
+            "own_waits > 0 and scope.waiting == own_waits then",
+            "own_waits > 0 then",
+        ),
+        test_turn_order.test_a_node_that_wants_one_permit_of_a_site_that_another_floods_keeps_it,
+    ),
+    "all to the first": (
+        ("shared/promote", "waiting_at(account), math.max(1, ahead))", "waiting_at(account))"),
+        test_turn_order.test_the_next_permit_goes_to_the_node_that_holds_the_fewest,
+    ),
+    "who asks again passes those that came meanwhile": (
+        (
+            "sync",
+            "if not waited and waiting_at(own) > 0 then own.served = next_tick(scope) end",
+            "",
+        ),
+        test_turn_order.test_a_node_that_asks_while_it_gives_back_does_not_pass_those_that_came_meanwhile,
+    ),
+    "a limit outlives its use where the site has taught something": (
+        ("shared/scope", "scope.concurrency, scope.idle_since = 0, 0", "scope.idle_since = 0"),
+        test_refusals.test_what_a_site_has_taught_keeps_no_limit,
+    ),
+    "an idle site is forgiven": (
+        ("shared/scope", "if lesson > 0 then", "if false then"),
+        test_refusals.test_each_incident_without_a_word_of_the_site_doubles_the_pause,
+    ),
+    "nobody is told of a refusal": (
+        ("shared/feedback", "      warn_holders()\n", ""),
+        test_refusals.test_a_refusal_does_not_hand_the_permit_to_the_next_in_the_queue,
+    ),
+    "resuming does not end a backoff": (
+        ("clear_backoff", "learned.backoff_end, learned.backoff = 0, 0", "learned.backoff = 0"),
+        test_refusals.test_resuming_ends_a_pause_at_once,
+    ),
     "told once and for all": (
         ("shared/promote", "    scope.told = ''\n", ""),
         lambda server, outside: (
@@ -379,7 +402,7 @@ SEEN_BY_A_TEST: dict[str, tuple[Mutant, Test]] = {
         test_spacing.test_with_a_delay_one_starts_at_a_time,
     ),
     "starts are not spaced": (
-        ("shared/promote", "then space_next_start(scope, permits) end", "then end"),
+        ("shared/promote", "    space_next_start(scope, account, permits)\n", ""),
         test_spacing.test_with_a_delay_one_starts_at_a_time,
     ),
     "all that is due starts at once": (
@@ -440,7 +463,7 @@ SEEN_BY_A_TEST: dict[str, tuple[Mutant, Test]] = {
         test_rules.test_a_delay_that_no_operator_changed_is_kept_for_who_does_not_know_it,
     ),
     "a backoff ends when its scope wakes": (
-        ("shared/scope", "math.max(NOW, start + learned.backoff_end), true", "0, true"),
+        ("shared/scope", "start + learned.backoff_end, true", "0, true"),
         test_refusals.test_a_pause_outlives_the_idle_scope,
     ),
     "a backoff is forgotten when its scope wakes": (

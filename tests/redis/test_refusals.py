@@ -139,6 +139,25 @@ async def test_a_quarter_of_a_limit_s_worth_of_answers_halves_the_pause(
 
 
 @in_asyncio
+async def test_resuming_ends_a_pause_at_once(server: RedisServer) -> None:
+    a = await Caller.join(server, "a")
+    await a.take("s", 2, limit=LIMIT)
+    await report(a, Feedback(refused=True, retry_after=100))
+    assert (await a.inspect("s")).backoff_left == pytest.approx(100, abs=10)
+    await a.admin.resume("s")
+    assert not (await a.inspect("s")).backoff_left
+    assert (await a.take("s", limit=LIMIT)).granted == 3
+
+
+@in_asyncio
+async def test_what_a_site_has_taught_keeps_no_limit(server: RedisServer, outside: Outside) -> None:
+    a, b = await Caller.join(server, "a"), await Caller.join(server, "b")
+    await one_more(a, REFUSED)
+    outside.end_backoff()
+    assert (await b.take("s", 9, limit=9)).granted == 9
+
+
+@in_asyncio
 async def test_enough_answers_forgive_all(server: RedisServer, outside: Outside) -> None:
     a = await Caller.join(server, "a")
     await one_more(a, REFUSED)
