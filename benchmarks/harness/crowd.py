@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from benchmarks.harness.simulated_node import KEYS, SimulatedNode
+from semaphore_middleware.core.session import ACCOUNTS_AT_ONCE
 from semaphore_middleware.model.limits import Limit
+from semaphore_middleware.redis.protocol import batches
 from tests.support.servers import RedisServer
 
 BATCH = 100  # permits a call
@@ -81,9 +83,10 @@ class Crowd:
     async def _use_sites(self, more: int = 0, give_back: int = 0) -> None:
         """By the last node, one permit each."""
         node = self._nodes[-1]
-        await node.say(
-            [node.statement(site, self._site_limit, more, give_back) for site in self._sites]
-        )
+        for sites in batches(self._sites, ACCOUNTS_AT_ONCE):
+            await node.say(
+                [node.statement(site, self._site_limit, more, give_back) for site in sites]
+            )
 
     async def give_all_back(self) -> None:
         """First all who wait give up, or what is given back is granted to them."""
