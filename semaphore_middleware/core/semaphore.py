@@ -46,11 +46,10 @@ class FairSemaphore:
     server. `lease` and `recovery_wait` (by default the lease) are in seconds and should be the same
     on all nodes; `turn` is in seconds, 0 lets a permit serve one request only; `prefix` is the
     first part of every key; `node` is this node's name, to which a few random letters are added,
-    other ones each time that it is opened;
-    `backoff`: how long to pause after a refusal without Retry-After (see `Permit.refused`);
-    `url_from` says in errors where the address was set. `observers` (see `core/observer.py`) are
-    opened before the server is reached, are passed each event, and are closed last, in reverse
-    order.
+    other ones each time that it is opened; `backoff`: how long to pause after a refusal without
+    Retry-After (see `Permit.refused`); `url_from` says in errors where the address was set.
+    `observers` (see `core/observer.py`) are opened before the server is reached, are passed each
+    event, and are closed last, in reverse order.
 
     Raises `SettingsError` for a value that is not allowed. All times are in seconds. Its methods
     belong to the event loop that it was opened in, and to this process: where that is forked, the
