@@ -13,6 +13,17 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 LIFETIME = datetime.timedelta(days=1)
+SIGNS_CERTIFICATES = x509.KeyUsage(
+    key_cert_sign=True,
+    crl_sign=True,
+    digital_signature=False,
+    content_commitment=False,
+    key_encipherment=False,
+    data_encipherment=False,
+    key_agreement=False,
+    encipher_only=False,
+    decipher_only=False,
+)
 
 
 class Certificate:
@@ -75,7 +86,18 @@ class Authority(Certificate):
             .not_valid_before(begin)
             .not_valid_after(begin + 2 * LIFETIME)
             .add_extension(x509.BasicConstraints(is_authority, None), critical=True)
+            # Since Python 3.13 a certificate must name the keys that it is of and from.
+            .add_extension(
+                x509.SubjectKeyIdentifier.from_public_key(subject.private.public_key()),
+                critical=False,
+            )
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(self.private.public_key()),
+                critical=False,
+            )
         )
+        if is_authority:
+            builder = builder.add_extension(SIGNS_CERTIFICATES, critical=True)
         if names:
             builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
         return builder.sign(self.private, hashes.SHA256())
