@@ -108,7 +108,8 @@ async def test_jitter_does_not_go_below_the_crawl_delay(
     crawl = Crawl(server, *pages(site, 8), **settings)
 
     await crawl.gave_back(9, site)
-    assert all(gap > DELAY - 0.02 for gap in gaps(site.times[1:]))
+    # A start that a busy machine holds up is nearer to the next one.
+    assert all(gap > DELAY - 0.05 for gap in gaps(site.times[1:]))
 
 
 @asyncio_test
