@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote, urlsplit, urlunsplit
 
+import redis
 from redis.asyncio import connection as redis_py
 from redis.asyncio.connection import parse_url
 
@@ -89,7 +90,14 @@ class Server:
         self._connector = Connector(parts.connection_class, options, call_timeout)
         try:
             self._connector.check(parts.addresses[0])
-        except (ValueError, TypeError):  # such as an option that this release does not know
+        except TypeError as error:
+            unknown = re.search(r"argument '(\w+)'", str(error))
+            if unknown is None:
+                raise _unreadable(where) from None
+            raise SettingsError(
+                f"{where}: redis-py {redis.__version__} does not know the option {unknown[1]}"
+            ) from None
+        except ValueError:
             raise _unreadable(where) from None
         self._sentinels: Sentinels | None = None
         if parts.kind == "sentinel":
