@@ -140,6 +140,9 @@ class Proxy:
             # A path that is no socket just now, or a server that is down: the node sees a reset.
             server_reader, server_writer = await asyncio.open_unix_connection(str(self.target))
             connection.writers.append(server_writer)
+            if connection.is_dropped:  # meanwhile
+                server_writer.close()
+                return
             with suppress(OSError):
                 await asyncio.gather(
                     self._pass_on(connection, Way.REQUESTS, reader, server_writer),

@@ -205,5 +205,6 @@ async def test_a_fault_that_proves_nothing_is_told(tmp_path: Path) -> None:
         pass
 
     async with Still(PLAN, Setup(), tmp_path) as world:
+        await world.recovers()
         await Fault("nothing-at-all", nothing, Setup()).strike(world)
     assert check(world.history, 1, 1.0).not_done == ["nothing-at-all has proved something"]
