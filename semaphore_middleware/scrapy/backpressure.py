@@ -61,7 +61,7 @@ class Entry:
     load: ScopeLoad
     is_scheduled: bool
     """False if it came past the scheduler, with `engine.download_async`."""
-    waiting: int = 1
+    waiting: int = 0
     told_to_wait: int = 0
     held: int = 0
     blockers: int = 0
@@ -117,7 +117,7 @@ class Backpressure(Observer):
         """A request enters `fetch`, perhaps because another one there needs its response."""
         if request in self._entries:
             return
-        entry = self._entries[request] = Entry(self._load_of(request), is_scheduled, waiting=0)
+        entry = self._entries[request] = Entry(self._load_of(request), is_scheduled)
         if needed_by is not None:
             self.follow(needed_by, request)
         self._change(entry, waiting=1)
