@@ -250,9 +250,9 @@ async def test_an_empty_server_whose_clock_is_set_ahead_after_its_start_grants_n
     """As by NTP after a boot: by its own clock it has been up for an hour."""
     with TemporaryDirectory() as directory:
         clock = Clock(Path(directory) / "clock")
-        server = RedisServer(started_empty=False, environment=clock.environment).start()
+        server = RedisServer(environment=clock.environment).start()
         try:
-            a, _ = watched(server, lease=LASTING, recovery_wait=0)
+            a, _ = watched(server, lease=LASTING, recovery_wait=ENDLESS_S)
             async with a, a.permit("s", 1):
                 await asyncio.to_thread(server.restart)
                 clock.jump(3600)
