@@ -6,13 +6,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from redis import Redis
-from redis.exceptions import ResponseError
 
+from semaphore_middleware.errors import ServerUnreachableError
 from semaphore_middleware.frontier.client import (
     CrawlEndedError,
     CrawlLostError,
     Demand,
-    NewRequest,
     NextStep,
 )
 from tests.frontier.verbs import ONE, die, fill, new_request, node, pop, push, take
@@ -72,11 +71,12 @@ def test_a_request_sent_twice_is_queued_once(client: Redis, fingerprint: str) ->
 def test_max_pages_counts_for_all_nodes_together(client: Redis) -> None:
     nodes = [node(client, f"node-{number}", max_pages=25) for number in range(4)]
 
-    def push_page(number: int) -> bool:
-        return push(nodes[number % 4], b"page", fingerprint=f"page-{number // 2}")
+    def push_pages(number: int) -> int:
+        pages = [f"page-{page // 2}" for page in range(number, 200, 4)]
+        return sum(push(nodes[number], b"page", fingerprint=page) for page in pages)
 
     with ThreadPoolExecutor(len(nodes)) as threads:
-        assert sum(threads.map(push_page, range(200))) == 25
+        assert sum(threads.map(push_pages, range(4))) == 25
     assert push(nodes[0], b"again")  # without a fingerprint it does not count
 
 
@@ -85,12 +85,15 @@ def test_nothing_is_finished_or_taken_if_queueing_fails(client: Redis) -> None:
     push(one, b"page")
     page = pop(one)
     push(one, b"next")
-    link, broken = new_request(one, b"link"), NewRequest(one.new_id(), float("nan"), "a", b"broken")
-    with pytest.raises(ResponseError):
-        result_of(one.sync([link, broken], [page.id], ONE))
+    link, broken = new_request(one, b"link", fingerprint="a"), new_request(one, b"no list", 0, "b")
+    seen = one.keys.of("seen")
+    client.set(seen, "of another type")
+    with pytest.raises(ServerUnreachableError, match="WRONGTYPE"):
+        result_of(one.sync([new_request(one, b"plain"), link, broken], [page.place], ONE))
+    client.delete(seen)
     assert one.queued == 2
-    assert one.size.unfinished == 3 + 1  # of the broken one only its data is there
-    assert client.hlen(one.key(f"taken:{one.node}")) == 1
+    assert one.size.unfinished == 3
+    assert one.taken == 1
 
 
 # Finished, dead, idle ----------------------------------------------------------------------------

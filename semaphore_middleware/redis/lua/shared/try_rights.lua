@@ -1,0 +1,15 @@
+-- Behind a list of commands: tries each, so that a right that is missing is found at the start, not when it
+-- is first needed. They leave nothing.
+-- Reply: the commands that this user may not use.
+
+local denied = {}
+for _, command in ipairs(COMMANDS) do
+  local reply = redis.pcall(unpack(command))
+  local problem = type(reply) == 'table' and reply.err
+  if problem and (string.find(problem, 'ACL failure') or string.find(problem, 'The user executing')) then
+    table.insert(denied, command[1])
+  elseif problem then
+    return reply
+  end
+end
+return denied
