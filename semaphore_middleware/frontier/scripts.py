@@ -7,9 +7,9 @@ from importlib import resources
 
 from semaphore_middleware.redis import scripts
 
-CALL = ("common", "joined")
+CALL = ("shared/common", "shared/joined")
 SCRIPTS = {  # each with its files, in their order
-    "join": ("common", "join"),
+    "join": ("shared/common", "join"),
     "sync": (*CALL, "sync"),
     "idle": (*CALL, "idle"),
     "leave": (*CALL, "leave"),
@@ -21,7 +21,7 @@ SCRIPTS = {  # each with its files, in their order
 def script(name: str) -> str:
     """The source of a script, as it is sent to the server."""
     if name == "try_rights":
-        return source_of("rights") + scripts.source_of("shared/try_rights")
+        return source_of("try_rights") + scripts.source_of("shared/try_rights")
     return "".join(source_of(file) for file in SCRIPTS[name])
 
 

@@ -227,6 +227,24 @@ def test_a_lease_is_renewed_while_the_node_works(client: Redis) -> None:
     assert two.idles().wait_s > 30.0
 
 
+def test_no_lease_ends_when_the_servers_clock_is_set_ahead(client: Redis) -> None:
+    one, two = node(client, "one"), node(client, "two")
+    push(one, b"page")
+    pop(one)
+    an_hour_ms = 3_600_000
+    client.hincrbyfloat(one.keys.of("run"), "wall", -an_hour_ms)
+    assert 0.0 < two.idles().wait_s <= 60.0
+    assert one.taken == 1
+
+
+def test_a_lease_ends_though_the_servers_clock_was_set_back(client: Redis) -> None:
+    dead, living = node(client, "dead", lease=0.05), node(client, "living")
+    push(living, b"page")
+    pop(dead)
+    client.hincrbyfloat(dead.keys.of("run"), "wall", 3_600_000)
+    wait_until(lambda: living.idles().next_step is NextStep.TAKE_MORE)
+
+
 def test_what_a_leaving_node_has_not_finished_stays_for_the_next(client: Redis) -> None:
     one = node(client, "one")
     for page in ("a", "b"):

@@ -164,6 +164,18 @@ async def test_another_nodes_requests_wake_a_node_without_any(client: Redis) -> 
         assert (await node.start()).url == "http://a/"
 
 
+@asyncio_test
+async def test_what_a_promoted_server_lacks_is_sent_again(client: Redis) -> None:
+    async with joined(client, CRAWL_LEASE=0.5) as node:
+        node.enqueue("http://a/", "http://b/")
+        await node.has_unfinished(2)
+        client.delete(*(node.key(part) for part in ("queue", "requests", "seen", "sites", "taken")))
+        node.scheduler.session._life = "that of the server before"
+        await node.has_unfinished(2)
+        assert {(await node.start()).url for _ in range(2)} == {"http://a/", "http://b/"}
+        assert node.dropped == []
+
+
 # Giving back ------------------------------------------------------------------------------------
 
 

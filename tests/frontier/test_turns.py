@@ -7,7 +7,7 @@ from redis import Redis
 
 from semaphore_middleware.frontier.client import Demand, NextStep, TakenRequest
 from tests.frontier.verbs import fill, new_request, node, pop
-from tests.support.frontier import crawl_keys
+from tests.support.frontier import crawl_keys, wait_until
 
 
 def sites(taken: list[TakenRequest]) -> str:
@@ -48,6 +48,14 @@ def test_of_a_short_queue_a_node_takes_only_its_share(client: Redis) -> None:
     nodes = [node(client, f"node-{number}") for number in range(3)]
     fill(nodes[0], a=9)
     assert [len(each.takes(Demand(32, 8))) for each in nodes] == [3, 2, 2]
+
+
+def test_nodes_that_are_dead_have_no_share(client: Redis) -> None:
+    nodes = [node(client, f"node-{number}", lease=0.05) for number in range(20)]
+    living = node(client, "living")
+    fill(living, a=400)
+    wait_until(lambda: len(living.takes(Demand(32, 8))) == 8)
+    assert living.size.nodes < len(nodes)
 
 
 def test_priorities_hold_within_a_site(client: Redis) -> None:

@@ -1,5 +1,5 @@
 -- End the crawl for all nodes, done or not.
--- KEYS: see common.lua.
+-- KEYS: see shared/common.lua.
 -- ARGV: none of its own.
 -- Reply: nothing.
 end_run()

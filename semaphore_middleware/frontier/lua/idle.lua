@@ -1,5 +1,5 @@
 -- Stop working, for lack of requests. If no node works and nothing is queued, the crawl ends.
--- KEYS: see common.lua.
+-- KEYS: see shared/common.lua.
 -- ARGV: the places of finished requests. What else the node has taken it does not know of, because a
 -- reply was lost; it goes back to the queues.
 -- Reply: "more" if requests are queued, "wait" if other nodes work, else "done"; and for "wait", the

@@ -1,5 +1,5 @@
 -- Join the crawl's run, or begin one. The node works from now on.
--- KEYS: see common.lua.
+-- KEYS: see shared/common.lua.
 -- ARGV: the id of a new run.
 -- Reply: the id of the run; how many requests are not finished.
 local new_run = next_argument()

@@ -1,5 +1,5 @@
 -- Leave the crawl. What the node has taken and not finished goes back to the queues.
--- KEYS: see common.lua.
+-- KEYS: see shared/common.lua.
 -- ARGV: the places of finished requests.
 -- Reply: nothing.
 while has_arguments() do

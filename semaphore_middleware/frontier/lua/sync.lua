@@ -1,6 +1,6 @@
 -- Queue new requests, forget finished ones, take others: in this order. If a part fails, the later
 -- ones are not done.
--- KEYS: see common.lua.
+-- KEYS: see shared/common.lua.
 -- ARGV: 1 if the node works, else its lease begins with the first request that it takes; most
 -- fingerprints that the crawl may have, 0 for no limit; number of new requests, and of each its place,
 -- data and fingerprint (empty: queued in any case); number of finished requests, and their places; most

@@ -1,6 +1,7 @@
 -- Each command that the other scripts use, once; shared/try_rights.lua tries them.
 -- KEYS: a hash and a sorted set to try commands on; then others, which are only named. ARGV: a channel
 -- that nobody hears.
+-- Reply: the commands that this user may not use.
 
 local HASH, QUEUE = KEYS[1], KEYS[2]
 local COMMANDS = {

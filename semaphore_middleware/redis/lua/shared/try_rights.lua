@@ -1,6 +1,5 @@
--- Behind a list of commands: tries each, so that a right that is missing is found at the start, not when it
--- is first needed. They leave nothing.
--- Reply: the commands that this user may not use.
+-- Part of try_rights, here and in the frontier: tries each command of a list, so that a right that is missing
+-- is found at the start, not when it is first needed. Together they leave nothing.
 
 local denied = {}
 for _, command in ipairs(COMMANDS) do
