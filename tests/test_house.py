@@ -86,7 +86,7 @@ def test_every_script_begins_with_what_it_is_for_and_what_it_takes() -> None:
     for path in PACKAGE.rglob("*.lua"):
         head = re.match(r"(--[^\n]*\n)+", path.read_text("utf-8"))
         assert head, path
-        if path.parent.name == "shared" or path.name == "common.lua":
+        if path.parent.name == "shared":
             assert re.match("-- (Shared by|Part of|Sent in front of)", head[0]), path
         else:
             assert all(f"{part}:" in head[0] for part in ("KEYS", "ARGV", "Reply")), path
