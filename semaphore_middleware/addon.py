@@ -11,14 +11,15 @@ from scrapy.exceptions import NotConfigured
 from scrapy.settings import SETTINGS_PRIORITIES
 from scrapy.utils.misc import load_object
 
-from semaphore_middleware.middleware import SemaphoreMiddleware
-from semaphore_middleware.scrapy.robotstxt import RobotsTxtMiddleware
 from semaphore_middleware.scrapy.settings import is_enabled
-from semaphore_middleware.scrapy.throttler import Throttler, throttler_of
 
+# What needs redis-py is imported where it is used: by then a crawl begins that is not without the
+# semaphore.
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from scrapy.settings import BaseSettings
+
+    from semaphore_middleware.scrapy.throttler import Throttler
 
 logger = logging.getLogger(__name__)
 
@@ -61,11 +62,15 @@ class SemaphoreAddon:
         """
         if not is_enabled(crawler.settings):
             raise NotConfigured("SEMAPHORE_ENABLED is off")
+        from semaphore_middleware.scrapy.throttler import throttler_of
+
         _apply_spider_attributes(crawler)
         return cls(throttler_of(crawler))
 
     def update_settings(self, settings: BaseSettings) -> None:
         """Put our components in their places, and open Scrapy's own slots."""
+        from semaphore_middleware.middleware import SemaphoreMiddleware
+
         settings.setdefault_in_component_priority_dict(
             "DOWNLOADER_MIDDLEWARES", SemaphoreMiddleware, MIDDLEWARE_POSITION
         )
@@ -108,6 +113,8 @@ class SemaphoreAddon:
 
 def _replace_robotstxt_middleware(settings: BaseSettings) -> None:
     """Put our robots.txt middleware in the place of Scrapy's, wherever that is."""
+    from semaphore_middleware.scrapy.robotstxt import RobotsTxtMiddleware
+
     own = "DOWNLOADER_MIDDLEWARES"
     chosen = {load_object(component) for component in settings.getdict(own)}
     name = own if ScrapyRobotsTxtMiddleware in chosen else f"{own}_BASE"
