@@ -44,10 +44,18 @@ def imports(path: Path) -> Iterator[str]:
                 yield f"{node.module}.{alias.name}"
 
 
-def test_importing_the_package_loads_neither_scrapy_nor_twisted() -> None:
+@pytest.mark.parametrize(
+    ("imported", "kept_out"),
+    [
+        ("semaphore_middleware", ("scrapy", "twisted", "redis", "aiohttp", "rich")),
+        # Scrapy imports the one for each of its commands, the other at the start of each crawl.
+        ("semaphore_middleware.console.cli.semaphore", ("redis", "aiohttp", "rich")),
+        ("semaphore_middleware.addon", ("redis.asyncio", "aiohttp", "rich", "tldextract")),
+    ],
+)
+def test_an_import_loads_no_more_than_it_needs(imported: str, kept_out: tuple[str, ...]) -> None:
     script = (
-        "import sys, semaphore_middleware\n"
-        "print([name for name in ('scrapy', 'twisted') if name in sys.modules])"
+        f"import sys, {imported}\nprint([name for name in {kept_out!r} if name in sys.modules])"
     )
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[]"
