@@ -26,7 +26,7 @@ class Rule:
     """
 
     name: str
-    """A scope; or '*.' and a host, for each host below it."""
+    """A scope; or `*.` and a host, for each host below it."""
     by: str
     """Who set it last: a user, or a node."""
     concurrency: int | None = None
@@ -67,7 +67,7 @@ class RuleChange:
     """
 
     names: tuple[str, ...]
-    """Scopes; or '*.' and a host, for each host below it."""
+    """Scopes; or `*.` and a host, for each host below it."""
     set: Mapping[str, Any]
     unset: tuple[str, ...] = ()
     clears_backoff: bool = False
