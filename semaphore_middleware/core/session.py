@@ -296,7 +296,7 @@ class Session:
         """Say what is to be said, and hear the replies."""
         if self._is_look_due:
             if await self._recovery.join_epoch(self._connection):
-                self._begin_epoch()
+                await self._begin_epoch()
             self._is_look_due = False
         accounts = self._take_due()
         sent = self.now()
@@ -312,7 +312,7 @@ class Session:
             self._accounts_at_once = min(ACCOUNTS_AT_ONCE, self._accounts_at_once + 1)
             if replies is None:
                 await self._recovery.join_epoch(self._connection)
-                self._begin_epoch()
+                await self._begin_epoch()
                 return
             self.emit(RoundTrip(self.now() - sent))
             for reply in replies:
@@ -330,10 +330,19 @@ class Session:
             self._work.set()
         return accounts
 
-    def _begin_epoch(self) -> None:
+    async def _begin_epoch(self) -> None:
         for account in self.accounts.values():
             account.on_new_epoch()
         self._say_all()
+        await self._leave_other_server()
+
+    async def _leave_other_server(self) -> None:
+        """Subscribe anew if the subscription was made at another server. That one may be in use no
+        more; or a proxy has hidden the change, and may have lost the subscription.
+        """
+        here = self._connection.state.run_id
+        if self._subscription is not None and self._subscription.state.run_id != here:
+            await self._subscription.close()
 
     async def _listen(self) -> None:
         """Listen for grants that calls of other nodes have caused."""
@@ -396,12 +405,9 @@ class Session:
                 failures += 1
 
     async def _reconnect(self) -> None:
-        before = self._connection.state.run_id
         if await self._connect():
-            self._begin_epoch()
+            await self._begin_epoch()
         self.emit(Reconnected())
-        if self._subscription is not None and self._connection.state.run_id != before:
-            await self._subscription.close()  # it may be at a server that is in use no more
 
     def _log_unavailable(self, error: Exception) -> None:
         if self.now() - self._logged_at >= LOG_INTERVAL_S:

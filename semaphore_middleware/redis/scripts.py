@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import cache
 from hashlib import sha1
 from importlib import resources
@@ -26,9 +26,14 @@ SCRIPTS = {  # each with its files, in their order
 }
 
 
-async def evaluate(connection: Connection, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
+async def evaluate(
+    connection: Connection,
+    calls: Sequence[tuple[Any, ...]],
+    before_loading: Callable[[Connection], Awaitable[object]] | None = None,
+) -> list[Any]:
     """Run scripts in one round trip. A call is a script's name, how many keys, the keys and the
-    arguments. Loads the scripts that the server does not have.
+    arguments. Loads the scripts that the server does not have; `before_loading` may look first
+    whether it is another server.
 
     Raises `ServerUnreachableError`, or `ServerRefusedError` where a right is missing.
     """
@@ -36,6 +41,8 @@ async def evaluate(connection: Connection, calls: Sequence[tuple[Any, ...]]) -> 
     replies = await connection.call(commands)
     missing = [i for i, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
     if missing:
+        if before_loading is not None:
+            await before_loading(connection)
         names = {calls[i][0] for i in missing}
         await connection.execute([("SCRIPT", "LOAD", script(name)) for name in names])
         # All from the first one on: their order counts, and each can be sent twice.

@@ -74,7 +74,9 @@ class Store:
         calls = list(batches(statements, STATEMENTS_PER_CALL))
         sent = time.monotonic()
         packed = [self._pack(connection, call, sent - self._heard_at) for call in calls]
-        results = await evaluate(connection, packed)
+        # A server that lacks the scripts may be another one, to which a proxy leads without notice.
+        # (Redis 6.2 gives them to its replicas.)
+        results = await evaluate(connection, packed, self.recovery.join_epoch)
         self._heard_at = sent
         if any(result == [b"epoch"] for result in results):
             return None

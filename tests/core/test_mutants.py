@@ -338,10 +338,18 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
     "another epoch is not heard of": (
         (
             "session",
-            "self._recovery.join_epoch(self._connection)\n                self._begin_epoch()\n",
-            "self._recovery.join_epoch(self._connection)\n                self._say_all()\n",
+            "        await self._begin_epoch()\n                return\n",
+            "        self._say_all()\n                return\n",
         ),
         test_session.test_a_reply_from_another_epoch_has_everything_said_again_under_new_terms,
+    ),
+    "a failover that a proxy hides goes unnoticed until the next renewal": (
+        ("redis.scripts", "if before_loading is not None:", "if False:"),
+        test_epoch.test_a_server_that_lacks_the_scripts_is_looked_at_before_it_gets_them,
+    ),
+    "a subscription that a proxy has lost is kept": (
+        ("session", "            await self._subscription.close()\n", "            pass\n"),
+        test_session.test_in_a_new_epoch_a_subscription_at_another_server_is_closed,
     ),
     "a failover and back goes unnoticed": (
         ("redis.server_state", "{self.run_id} {self.replication_id}", "{self.run_id}"),

@@ -83,6 +83,7 @@ class FakeServer:
         self.is_waiting = False
         self.granted: int | None = None  # no more than this to an account
         self.changes: dict[str, Any] = {}  # parts of the replies
+        self.is_closed = False
         self.tell: Callable[[bytes | None], None] = lambda _: None
 
     async def reach(self, *_: object) -> FakeServer:
@@ -92,7 +93,7 @@ class FakeServer:
         return self
 
     async def close(self) -> None:
-        pass
+        self.is_closed = True
 
     async def check_rights(self, *_: object) -> None:
         pass
