@@ -76,7 +76,7 @@ class Store:
         packed = [self._pack(connection, call, sent - self._heard_at) for call in calls]
         # A server that lacks the scripts may be another one, to which a proxy leads without notice.
         # (Redis 6.2 gives them to its replicas.)
-        results = await evaluate(connection, packed, self.recovery.join_epoch)
+        results = await evaluate(connection, packed, before_loading=self.recovery.join_epoch)
         self._heard_at = sent
         if any(result == [b"epoch"] for result in results):
             return None
