@@ -6,6 +6,7 @@ The names here need no Scrapy. With Scrapy, one line of settings is enough:
 
 from semaphore_middleware.core.admin import Admin
 from semaphore_middleware.core.permit import Permit
+from semaphore_middleware.core.permit_set import PermitSet
 from semaphore_middleware.core.semaphore import FairSemaphore
 from semaphore_middleware.errors import (
     AcquireTimeoutError,
@@ -32,6 +33,7 @@ __all__ = [
     "Member",
     "Permit",
     "PermitLostError",
+    "PermitSet",
     "Rule",
     "SemaphoreError",
     "ServerRefusedError",
