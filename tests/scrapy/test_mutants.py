@@ -482,8 +482,8 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
     "who has a permit is still told to wait": (
         (
             "backpressure",
-            "        self._change(entry, waiting=-entry.waiting, told_to_wait=-entry.told_to_wait)\n",
-            "        self._change(entry, waiting=-entry.waiting)\n",
+            "entry.waiting, told_to_wait=-entry.told_to_wait)\n        for load",
+            "entry.waiting)\n        for load",
         ),
         test_backpressure.test_requests_of_a_full_site_take_no_room,
     ),
