@@ -243,7 +243,7 @@ class FairSemaphore:
             if permit.stage is Stage.HELD:  # granted in the moment in which the time was up
                 return permit
             permit.release()
-            self.emit(AcquireTimedOut(scope))
+            self.emit(AcquireTimedOut(permit))
             raise AcquireTimeoutError(
                 f"no permit for {scope!r} within {timeout:g} s (limit {permit.limit.concurrency})"
             ) from None
