@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from scrapy import Request
 
     from semaphore_middleware.core.admin import Admin
-    from semaphore_middleware.model.limits import Limit
+    from semaphore_middleware.core.permit_set import PermitSet
+    from semaphore_middleware.scrapy.scopes import Scopes
     from semaphore_middleware.scrapy.settings import SemaphoreSettings
 
 
@@ -145,14 +146,14 @@ class CrawlSemaphore:
         while self._open_observers:
             await self._open_observers.pop().close()
 
-    async def acquire(
-        self, scope: str, limit: Limit, timeout: float | None, owner: Request
-    ) -> Permit:
-        """Wait for a permit. Raises as `FairSemaphore.acquire`."""
+    async def acquire_all(
+        self, scopes: Scopes, timeout: float | None, owner: Request, priority: float
+    ) -> PermitSet:
+        """Wait for a permit of each scope. Raises as `FairSemaphore.acquire_all`."""
         if self._is_draining:
             raise ClosedError("the spider is closing")
         self._shared.crawl_of[owner] = self
-        return await self._shared.semaphore.acquire(scope, limit, timeout, owner=owner)
+        return await self._shared.semaphore.acquire_all(scopes, timeout, owner, priority)
 
     def drain(self) -> None:
         """Refuse this crawl's requests that wait, and those to come, with `ClosedError`."""

@@ -42,7 +42,7 @@ from semaphore_middleware.core.observer import (
     StoreLost,
 )
 from semaphore_middleware.core.permit import Stage
-from semaphore_middleware.model.rules import LIMITLESS
+from semaphore_middleware.model.limits import LIMITLESS
 from semaphore_middleware.telemetry.own_names import OwnNames
 
 logger = logging.getLogger(__name__)
