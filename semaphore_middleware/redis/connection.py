@@ -35,7 +35,6 @@ from redis.exceptions import (
 
 from semaphore_middleware.errors import ServerRefusedError, ServerUnreachableError
 from semaphore_middleware.redis import tls
-from semaphore_middleware.redis.server_state import STARTED_EMPTY, ServerState
 
 OLDEST_VERSION = (6, 2)
 # Another server has the data, or will have it soon. While a slot is moved, calls that name keys
@@ -73,8 +72,6 @@ class Connection:
     for errors to name. Use `Server.connect` to make one.
     """
 
-    state: ServerState
-    """The server's state when it was last read."""
     find_master: Callable[[], Awaitable[Address]] | None = None
     """Finds out where the master is now; None: it is not to be asked."""
     was_found: bool = False
@@ -120,15 +117,12 @@ class Connection:
                 raise self._explain(error) from None
             raise
 
-    async def read_state(self) -> ServerState:
-        """Ask the server for its state, which is also kept in `state`. Others who know where the
-        master is are asked meanwhile; if it is another one, the connection is closed then.
+    async def check_server(self) -> None:
+        """Ask the server what it is, once, and choose the database.
 
         Raises `ServerUnreachableError`, or `ServerRefusedError` for a server that is too old, a
         read-only replica, a sentinel, or (`ClusterNodeError`) a node of a cluster.
         """
-        if self.find_master and not (self._search and not self._search.done()):
-            self._search = asyncio.create_task(self._leave_if_replaced(self.find_master))
         text, *selected = await self.call([("INFO",), *self._select])
         if isinstance(text, Exception):
             raise self._explain(text)
@@ -162,12 +156,13 @@ class Connection:
         for reply in selected:
             if isinstance(reply, Exception):
                 raise self._explain(reply)
-        started_empty = False
-        if not self.was_found:  # nobody has to look for an embedded server
-            (marked_run_id,) = await self.call([("GET", STARTED_EMPTY)])
-            started_empty = marked_run_id == info["run_id"].encode()
-        self.state = ServerState.from_info(info, started_empty)
-        return self.state
+
+    def look_for_master(self) -> None:
+        """Begin to ask those who know where the master is, if there are any. If it is another one,
+        the connection is closed then.
+        """
+        if self.find_master and (self._search is None or self._search.done()):
+            self._search = asyncio.create_task(self._leave_if_replaced(self.find_master))
 
     async def _leave_if_replaced(self, find_master: Callable[[], Awaitable[Address]]) -> None:
         # A master that is there can do without those who know of it.

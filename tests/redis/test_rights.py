@@ -28,7 +28,7 @@ RIGHTS = {name: rights.split() for name, _, rights in DOCUMENTED}
 PASSWORDS["node"] = PASSWORDS["crawler"]
 RIGHTS["node"] = RIGHTS["crawler"][: RIGHTS["crawler"].index("~crawl:*")]
 
-ATTACHING = {"client", "info", "get", "script", "evalsha"}
+ATTACHING = {"client", "info", "script", "evalsha"}
 FOR_NODES = ATTACHING | {"subscribe", "ping"}
 
 

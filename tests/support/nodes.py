@@ -21,7 +21,6 @@ from semaphore_middleware.redis.location import Server
 from semaphore_middleware.redis.protocol import Notification, Reply, Statement, pack_head
 from semaphore_middleware.redis.recovery import Recovery
 from semaphore_middleware.redis.scripts import SCOPES, source_of
-from semaphore_middleware.redis.server_state import STARTED_EMPTY
 from semaphore_middleware.redis.store import Store
 from tests.support.servers import RedisServer
 
@@ -408,9 +407,8 @@ class Outside:
         return self.look(scope)[0].state
 
     def in_use(self) -> set[bytes]:
-        """All keys but the epoch, and the mark of a server that was started empty."""
-        keys = set(self.client.scan_iter("*", count=1000))
-        return keys - {KEYS.epoch, STARTED_EMPTY.encode()}
+        """All keys but the epoch."""
+        return set(self.client.scan_iter("*", count=1000)) - {KEYS.epoch}
 
     def ttl(self, key: bytes) -> int:
         """Milliseconds until the key expires; -1: never."""
