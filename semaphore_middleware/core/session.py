@@ -308,6 +308,7 @@ class Session:
                 raise
             self._accounts_at_once = min(ACCOUNTS_AT_ONCE, self._accounts_at_once + 1)
             if replies is None:
+                await self._recovery.join_epoch(self._connection)
                 await self._begin_epoch()
                 return
             self.emit(RoundTrip(self.now() - sent))

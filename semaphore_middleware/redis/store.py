@@ -67,7 +67,7 @@ class Store:
         self, connection: Connection, statements: Sequence[Statement], look: bool = False
     ) -> list[Reply] | None:
         """Send all statements in one go, in their order, and read all replies; None if the server
-        is in another epoch, which is then joined, and of which nothing was done.
+        is in another epoch, of which nothing was done.
 
         With `look` the server is asked first whether it still is in the life that is known, in the
         same round trip. If it is not, the statements are of an earlier epoch when it hears them.
@@ -82,10 +82,7 @@ class Store:
         results = await evaluate(connection, packed)
         self._heard_at = sent
         is_new = look and self.recovery.on_joined(connection, results.pop(0))
-        if not is_new and any(result == [b"epoch"] for result in results):
-            await self.recovery.join_epoch(connection)
-            is_new = True
-        if is_new:
+        if is_new or any(result == [b"epoch"] for result in results):
             return None
         return [
             Reply.read(statement, reply)

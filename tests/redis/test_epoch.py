@@ -149,11 +149,12 @@ async def test_that_a_server_was_started_empty_counts_for_its_first_epoch_alone(
 
 
 @in_asyncio
-async def test_a_mark_of_another_process_says_nothing(newborn: RedisServer) -> None:
+async def test_a_mark_of_another_process_says_nothing(
+    server: RedisServer, outside: Outside
+) -> None:
     """As an append-only file brings it back."""
-    with newborn.client() as client:
-        client.hset(KEYS.epoch, "started_empty", "f" * 40)
-    assert (await Caller.join(newborn, "a")).losses == [ENDLESS_S]
+    outside.client.hset(KEYS.epoch, "started_empty", "f" * 40)
+    assert (await Caller.join(server, "a")).losses == [ENDLESS_S]
 
 
 @in_asyncio
@@ -188,14 +189,6 @@ async def test_an_epoch_that_vanishes_is_a_loss(server: RedisServer, outside: Ou
     assert (await a.take("s", limit=2)).granted == 1
     assert outside.waiting() == {"a": 1}
     assert len(a.losses) == 1
-
-
-@in_asyncio
-async def test_an_epoch_that_is_met_is_joined(server: RedisServer, outside: Outside) -> None:
-    a = await Caller.join(server, "a")
-    outside.client.delete(KEYS.epoch)
-    assert await a.send(a.statement("s", asked=1)) is None
-    assert a.recovery.epoch == outside.client.hget(KEYS.epoch, "id")
 
 
 @in_asyncio

@@ -332,10 +332,6 @@ SEEN_BY_A_TEST: dict[str, tuple[Mutant, Test]] = {
         ("begin_epoch", "told('master_replid') or ''", "''"),
         test_epoch.test_a_server_that_was_a_replica_for_a_while_is_in_another_life,
     ),
-    "a server of another run is the same": (
-        ("begin_epoch", "local life = run_id ..", "local life ="),
-        test_epoch.test_nothing_is_granted_under_another_life,
-    ),
     "evicting that is turned on goes unnoticed": (
         ("begin_epoch", "(told('maxmemory') or '0') ~= '0'", "false"),
         partial(

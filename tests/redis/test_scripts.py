@@ -459,11 +459,7 @@ async def test_another_epoch_is_answered_with_that_and_changes_nothing(
     known, a.recovery.epoch = a.recovery.epoch, b"another"
     before = outside.dump()
     assert await a.send(a.statement("s", asked=5), a.statement("t", asked=1)) is None
-    assert a.recovery.epoch == known
-    after = outside.dump()
-    assert after.keys() == before.keys()
-    # To join the present epoch writes down its clock.
-    assert [key for key in after if after[key] != before[key]] in ([], [KEYS.epoch])
+    assert outside.dump() == before
     a.recovery.epoch = known
     assert (await a.renew("s")).status == "ok"
 
