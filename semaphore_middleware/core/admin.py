@@ -238,7 +238,8 @@ class Admin:
     async def _inspect(self, connection: Connection, scopes: Sequence[str]) -> list[Inspection]:
         seen: list[Inspection] = []
         for some in batches(scopes, SCOPES_PER_CALL):
-            (replies,) = await evaluate(connection, [self._pack("inspect", some)])
+            call = self._pack("inspect", some)
+            (replies,) = await evaluate(connection, [call], read_only=True)
             seen += [read_inspection(*pair) for pair in zip(some, replies, strict=True)]
         return seen
 

@@ -37,6 +37,7 @@ from semaphore_middleware.errors import ServerRefusedError, ServerUnreachableErr
 from semaphore_middleware.redis import tls
 
 OLDEST_VERSION = (6, 2)
+READ_ONLY_SCRIPTS_SINCE = (7, 0)
 # Another server has the data, or will have it soon. While a slot is moved, calls that name keys
 # that do not exist are redirected nowhere, and the scripts name such keys: so they can but wait.
 ELSEWHERE = (ReadOnlyError, BusyLoadingError, AskError, TryAgainError, ClusterDownError)
@@ -74,6 +75,8 @@ class Connection:
 
     find_master: Callable[[], Awaitable[Address]] | None = None
     """Finds out where the master is now; None: it is not to be asked."""
+    has_read_only_scripts: bool = False
+    """Whether the server knows EVALSHA_RO, which needs no right to write."""
     was_found: bool = False
     """Whether others have said that this is the master. If it is not, they will say otherwise."""
 
@@ -139,10 +142,12 @@ class Connection:
                 f"{self.server_name} is a node of a cluster; write redis+cluster://host:port"
             )
         version = info.get("redis_version", "0")
-        if tuple(int(part) for part in version.split(".")[:2]) < OLDEST_VERSION:
+        numbers = tuple(int(part) for part in version.split(".")[:2])
+        if numbers < OLDEST_VERSION:
             raise ServerRefusedError(
                 f"{self.server_name} is version {version}; version 6.2 or newer is needed"
             )
+        self.has_read_only_scripts = numbers >= READ_ONLY_SCRIPTS_SINCE
         if info.get("role") != "master":
             if self.was_found:  # a failover goes on
                 raise ServerUnreachableError(f"{self.server_name} is a read-only replica")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from semaphore_middleware.errors import ServerRefusedError
 from semaphore_middleware.redis.connection import Connection
 from semaphore_middleware.redis.keys import Keys
+from semaphore_middleware.redis.protocol import pack_head
 from semaphore_middleware.redis.scripts import evaluate
 
 
@@ -14,15 +15,19 @@ async def check_commands(connection: Connection, keys: Keys) -> None:
     Raises `ServerRefusedError`, which names what is missing, and `ServerUnreachableError`.
     """
     names = (*keys.trials, keys.epoch, keys.rules, *keys.of(""))
-    needed = f"all keys and channels begin with {keys.tag!r}"
     try:
         call = ("try_rights", len(names), *names, keys.channel(""))
         (denied,) = await evaluate(connection, [call])
+        if denied:
+            commands = ", ".join(command.decode() for command in denied)
+            raise ServerRefusedError(
+                f"{connection.server_name} does not permit this user what is needed: {commands} in "
+                "scripts"
+            )
+        # A node looks at a scope where a request waits for long.
+        look = ("inspect", 2, keys.epoch, keys.rules, pack_head(0.0), "")
+        await evaluate(connection, [look], read_only=True)
     except ServerRefusedError as error:
-        raise ServerRefusedError(f"{error}; {needed}") from None
-    if denied:
-        commands = ", ".join(command.decode() for command in denied)
         raise ServerRefusedError(
-            f"{connection.server_name} does not permit this user what is needed: {commands} in "
-            f"scripts; {needed}"
-        )
+            f"{error}; all keys and channels begin with {keys.tag!r}"
+        ) from None

@@ -26,13 +26,17 @@ SCRIPTS = {  # each with its files, in their order
 }
 
 
-async def evaluate(connection: Connection, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
+async def evaluate(
+    connection: Connection, calls: Sequence[tuple[Any, ...]], read_only: bool = False
+) -> list[Any]:
     """Run scripts in one round trip. A call is a script's name, how many keys, the keys and the
-    arguments. Loads the scripts that the server does not have.
+    arguments. Loads the scripts that the server does not have. With `read_only` it needs no right
+    to write, where the server can do that.
 
     Raises `ServerUnreachableError`, or `ServerRefusedError` where a right is missing.
     """
-    commands = [("EVALSHA", sha1_of(name), *rest) for name, *rest in calls]
+    command = "EVALSHA_RO" if read_only and connection.has_read_only_scripts else "EVALSHA"
+    commands = [(command, sha1_of(name), *rest) for name, *rest in calls]
     replies = await connection.call(commands)
     missing = [i for i, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
     if missing:

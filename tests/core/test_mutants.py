@@ -25,10 +25,12 @@ from tests.core import (
     test_session,
 )
 from tests.core.lone_node import FULL, SPARE
-from tests.redis import test_connection, test_epoch
+from tests.redis import test_connection, test_epoch, test_rights
 from tests.support.mutants import Mutant, Test, assert_convicted, plant_in_python
 
 AREA = "Python core"
+
+guarded = test_rights.guarded  # a fixture
 
 MUTANTS: dict[str, tuple[Mutant, Test]] = {
     # Permits that no request has begun under
@@ -338,18 +340,18 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
     "another epoch is not heard of": (
         (
             "session",
-            "            if replies is None:\n                await self._begin_epoch()\n",
-            "            if replies is None:\n                self._say_all()\n",
+            "                await self._begin_epoch()\n",
+            "                self._say_all()\n",
         ),
         test_session.test_a_reply_from_another_epoch_has_everything_said_again_under_new_terms,
-    ),
-    "an epoch that is met is not joined": (
-        ("redis.store", "            await self.recovery.join_epoch(connection)\n", ""),
-        test_epoch.test_an_epoch_that_is_met_is_joined,
     ),
     "a new epoch leaves the subscription where it is": (
         ("session", "            await self._subscription.close()\n", "            pass\n"),
         test_session.test_a_server_in_another_life_is_noticed_at_the_next_renewal,
+    ),
+    "to look needs the right to write": (
+        ("admin", "read_only=True", "read_only=False"),
+        test_rights.test_a_viewer_may_look_and_change_nothing,
     ),
     "trust tells nobody": (
         (
