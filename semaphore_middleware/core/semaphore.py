@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-import socket
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from functools import lru_cache
@@ -20,8 +19,9 @@ from semaphore_middleware.model.feedback import Backoff
 from semaphore_middleware.model.limits import Limit, check_concurrency
 from semaphore_middleware.model.validation import check_number
 from semaphore_middleware.redis import embedded
+from semaphore_middleware.redis.environment import default_node, url_from_environment
 from semaphore_middleware.redis.keys import Keys, check_prefix
-from semaphore_middleware.redis.location import Server, url_from_environment
+from semaphore_middleware.redis.location import Server
 from semaphore_middleware.redis.recovery import Recovery
 from semaphore_middleware.redis.store import Store
 
@@ -290,11 +290,6 @@ class FairSemaphore:
                 "in this one, too"
             )
         return self._session
-
-
-def default_node() -> str:
-    """This process, as people find it: host and process id."""
-    return f"{socket.gethostname()}-{os.getpid()}"
 
 
 def _limit(limit: int | Limit) -> Limit:

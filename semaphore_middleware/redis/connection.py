@@ -75,6 +75,10 @@ class Connection:
 
     find_master: Callable[[], Awaitable[Address]] | None = None
     """Finds out where the master is now; None: it is not to be asked."""
+    life: str
+    """The server's run id and its replication id, as they were when `check_server` last asked: the
+    latter is another one after a failover, even where the same process is the master again.
+    """
     has_read_only_scripts: bool = False
     """Whether the server knows EVALSHA_RO, which needs no right to write."""
     was_found: bool = False
@@ -121,7 +125,7 @@ class Connection:
             raise
 
     async def check_server(self) -> None:
-        """Ask the server what it is, once, and choose the database.
+        """Ask the server what it is, and in which life, and choose the database.
 
         Raises `ServerUnreachableError`, or `ServerRefusedError` for a server that is too old, a
         read-only replica, a sentinel, or (`ClusterNodeError`) a node of a cluster.
@@ -158,6 +162,7 @@ class Connection:
             raise ServerRefusedError(
                 f"{self.server_name} does not report a run_id, as Redis and Valkey do"
             )
+        self.life = f"{info['run_id']} {info.get('master_replid', '')}"
         for reply in selected:
             if isinstance(reply, Exception):
                 raise self._explain(reply)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from semaphore_middleware.errors import ServerRefusedError
 from semaphore_middleware.redis.connection import Connection
 from semaphore_middleware.redis.keys import Keys
@@ -15,19 +17,33 @@ async def check_commands(connection: Connection, keys: Keys) -> None:
     Raises `ServerRefusedError`, which names what is missing, and `ServerUnreachableError`.
     """
     names = (*keys.trials, keys.epoch, keys.rules, *keys.of(""))
+    await try_rights(connection, names, keys.channel(""), keys.tag)
+    # A node looks at a scope where a request waits for long.
+    look = ("inspect", 2, keys.epoch, keys.rules, pack_head(0.0), "")
+    await evaluate(connection, [look], read_only=True)
+
+
+async def try_rights(
+    connection: Connection,
+    names: tuple[bytes, ...],
+    channel: bytes,
+    tag: str,
+    source_for: Callable[[str], str] | None = None,
+) -> None:
+    """Run the script `try_rights` with these keys and this channel, of which all names begin with
+    `tag`. `source_for`: as `evaluate` takes it.
+
+    Raises `ServerRefusedError`, which names what is missing, and `ServerUnreachableError`.
+    """
+    needed = f"all keys and channels begin with {tag!r}"
     try:
-        call = ("try_rights", len(names), *names, keys.channel(""))
-        (denied,) = await evaluate(connection, [call])
-        if denied:
-            commands = ", ".join(command.decode() for command in denied)
-            raise ServerRefusedError(
-                f"{connection.server_name} does not permit this user what is needed: {commands} in "
-                "scripts"
-            )
-        # A node looks at a scope where a request waits for long.
-        look = ("inspect", 2, keys.epoch, keys.rules, pack_head(0.0), "")
-        await evaluate(connection, [look], read_only=True)
+        call = ("try_rights", len(names), *names, channel)
+        (denied,) = await evaluate(connection, [call], source_for)
     except ServerRefusedError as error:
+        raise ServerRefusedError(f"{error}; {needed}") from None
+    if denied:
+        commands = ", ".join(command.decode() for command in denied)
         raise ServerRefusedError(
-            f"{error}; all keys and channels begin with {keys.tag!r}"
-        ) from None
+            f"{connection.server_name} does not permit this user what is needed: {commands} in "
+            f"scripts; {needed}"
+        )

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from semaphore_middleware.core.semaphore import default_node
 from semaphore_middleware.errors import SettingsError
 from semaphore_middleware.model.feedback import Backoff
 from semaphore_middleware.model.lease import TURN
@@ -19,8 +18,12 @@ from semaphore_middleware.model.validation import (
     check_truth,
     not_allowed,
 )
+from semaphore_middleware.redis.environment import (
+    URL_NAMES,
+    default_node,
+    url_from_environment,
+)
 from semaphore_middleware.redis.keys import check_prefix
-from semaphore_middleware.redis.location import URL_NAMES, url_from_environment
 from semaphore_middleware.scrapy.engine import end_crawl
 
 if TYPE_CHECKING:

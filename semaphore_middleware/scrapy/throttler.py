@@ -32,6 +32,7 @@ from semaphore_middleware.scrapy.responses import REFUSALS_KEY, RequestRefused, 
 from semaphore_middleware.scrapy.scopes import check_meta, drop_scope_of_other_host, scope_finder
 from semaphore_middleware.scrapy.settings import SemaphoreSettings
 from semaphore_middleware.scrapy.startup import log_start, warn_of_mistakes
+from semaphore_middleware.scrapy.versions import check_versions
 from semaphore_middleware.telemetry.long_waits import LongWaits
 from semaphore_middleware.telemetry.stats import SemaphoreStats
 
@@ -52,9 +53,12 @@ _throttlers: WeakKeyDictionary[Crawler, Throttler] = WeakKeyDictionary()
 
 
 def throttler_of(crawler: Crawler) -> Throttler:
-    """The throttler of this crawler, made by the first call. Bad settings end the crawl here."""
+    """The throttler of this crawler, made by the first call. Bad settings, and libraries
+    that are too old, end the crawl here.
+    """
     if crawler not in _throttlers:
         try:
+            check_versions()
             _throttlers[crawler] = Throttler(crawler)
         except SemaphoreError as error:
             end_crawl(error)
