@@ -15,6 +15,7 @@ from tests.support.nodes import ENDLESS_S, KEYS, Outside, Recorder, eventually, 
 from tests.support.servers import RedisServer
 
 LEASE_S = 60.0  # longer than a test: nothing is renewed
+SHORT_LEASE_S = 1.5
 
 
 @pytest.fixture
@@ -24,10 +25,10 @@ def heir() -> Iterator[RedisServer]:
     server.remove()
 
 
-def behind(proxy: CommandProxy) -> tuple[FairSemaphore, Recorder]:
+def behind(proxy: CommandProxy, lease: float = LEASE_S) -> tuple[FairSemaphore, Recorder]:
     seen = Recorder()
     url = f"unix://{proxy.path}"
-    return FairSemaphore(url, lease=LEASE_S, recovery_wait=ENDLESS_S, observers=[seen]), seen
+    return FairSemaphore(url, lease=lease, recovery_wait=ENDLESS_S, observers=[seen]), seen
 
 
 async def fail_over(proxy: CommandProxy, master: RedisServer, heir: RedisServer) -> int:
@@ -61,6 +62,25 @@ async def test_a_hidden_failover_is_seen_before_anything_is_granted(
             (await waiting).release()
         for seen in (by_a, by_b):
             assert (seen.count(PermitLost), seen.count(Reconnected)) == (0, 0)
+
+
+@in_asyncio
+async def test_a_node_that_asks_for_nothing_registers_what_it_holds_when_it_renews(
+    server: RedisServer, heir: RedisServer, tmp_path: Path
+) -> None:
+    async with CommandProxy(tmp_path / "s", server.path) as proxy:
+        semaphore, seen = behind(proxy, SHORT_LEASE_S)
+        async with semaphore:
+            held = await semaphore.acquire("s", 1)
+            await fail_over(proxy, server, heir)
+
+            async def is_registered() -> bool:
+                return heir.members() == {"s": (1, 0)}
+
+            await eventually(is_registered)
+            assert (seen.count(StoreLost), seen.count(Reconnected)) == (1, 0)
+            assert not held.lost
+            held.release()
 
 
 @pytest.mark.parametrize("subscriptions", Subscriptions)

@@ -19,9 +19,8 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from semaphore_middleware.redis.embedded import find_program
+from semaphore_middleware.redis.embedded import find_program, mark_started_empty
 from semaphore_middleware.redis.scripts import source_of
-from semaphore_middleware.redis.server_state import STARTED_EMPTY
 
 # What is said of each scope with an account: its name, permits held, requests waiting.
 MEMBERS = (
@@ -55,7 +54,7 @@ BINARY = "SEMAPHORE_TEST_SERVER"  # in the environment: the server to test with,
 class RedisServer:
     """A server on a Unix socket and, with `tcp`, on a loopback port of its own choosing.
 
-    `started_empty`: no node need wait because the server has only just started.
+    `started_empty`: no node of the default prefix need wait because it has only just started.
     """
 
     def __init__(
@@ -98,8 +97,8 @@ class RedisServer:
             try:
                 with self.client() as client:
                     client.ping()
-                    if self._started_empty:
-                        client.set(STARTED_EMPTY, client.info("server")["run_id"])
+                if self._started_empty:
+                    mark_started_empty(self.path, "semaphore")
                 return self
             except redis.AuthenticationError:
                 return self  # it answers, to those who know the password
