@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from semaphore_middleware.core.admin import Admin
     from semaphore_middleware.core.permit import Permit
+    from semaphore_middleware.core.permit_set import PermitSet
     from semaphore_middleware.core.semaphore import FairSemaphore
     from semaphore_middleware.errors import (
         AcquireTimeoutError,
@@ -41,6 +42,7 @@ __all__ = [
     "Member",
     "Permit",
     "PermitLostError",
+    "PermitSet",
     "Rule",
     "SemaphoreError",
     "ServerRefusedError",
@@ -56,6 +58,7 @@ _MODULES = {  # of the names that are not errors
     "Limit": "model.limits",
     "Member": "model.inspection",
     "Permit": "core.permit",
+    "PermitSet": "core.permit_set",
     "Rule": "model.rules",
 }
 

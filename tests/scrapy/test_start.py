@@ -84,7 +84,7 @@ async def test_library_that_is_too_old_ends_a_crawl_with_one_line(
         ("SEMAPHORE_LIMITS", {"*": 2}),
         ("SEMAPHORE_LIMITS", {"www.*": 2}),
         ("SEMAPHORE_LIMITS", "example.com=2"),
-        ("SEMAPHORE_SCOPE", "domain"),
+        ("SEMAPHORE_SCOPES", "hosts"),
         ("SEMAPHORE_LEASE", 0),
         ("SEMAPHORE_LEASE", "soon"),
         ("SEMAPHORE_LEASE", float("inf")),
@@ -127,7 +127,7 @@ async def test_bad_settings_end_a_crawl_before_the_first_request(
         (("-s", 'SEMAPHORE_LIMITS={"example.com": 0}'), {}),
         (("-s", "SEMAPHORE_LEASE=soon"), {}),
         ((), {"SEMAPHORE_LIMITS": {"example.com": 1.5}}),
-        ((), {"SEMAPHORE_SCOPE": "domain"}),
+        ((), {"SEMAPHORE_SCOPES": "hosts"}),
     ],
     ids=["typed limit", "typed lease", "spider's limit", "spider's scope"],
 )
