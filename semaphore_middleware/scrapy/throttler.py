@@ -102,6 +102,8 @@ class Throttler:
         """Requests on the wire, and the tasks that they run in; None: only signals tell of them."""
         self._unresolved: WeakKeyDictionary[Request, Exception] = WeakKeyDictionary()
         """Requests that no address was found for, where one of their scopes is that."""
+        self._suspended: WeakSet[Request] = WeakSet()
+        """Requests that gave their permits back until their transfers."""
         self._returned: WeakSet[Request] = WeakSet()
         """Copies that went back to the scheduler because the spider is closing."""
         self._opened = asyncio.Event()
@@ -186,11 +188,11 @@ class Throttler:
                 permits = await self._semaphore.acquire_all(
                     scopes, timeout=timeout, owner=request, priority=priority
                 )
-                if await self._may_begin(request, permits):
+                if await self._may_begin(request, permits, priority):
                     permits.begin()
                     return permits
                 permits.return_unused()
-                await places.wait(request)
+                await places.wait(request, priority=priority)
         except BaseException:
             places.leave(request)
             raise
@@ -202,7 +204,7 @@ class Throttler:
         is_scheduled = self.backpressure.is_scheduled(request)
         return request.priority if is_scheduled else math.inf
 
-    async def _may_begin(self, request: Request, permit: PermitSet) -> bool:
+    async def _may_begin(self, request: Request, permit: PermitSet, priority: float) -> bool:
         """Wait for a place, if need be. A start that counts is now or not at all: begun later, it
         would be too close to the next one. Nothing begins where the site has refused a request
         since the grant.
@@ -212,7 +214,7 @@ class Throttler:
             if permit.starts_count:
                 return False
             try:
-                await places.wait(request, PERMIT_IDLE_TIMEOUT_S)
+                await places.wait(request, PERMIT_IDLE_TIMEOUT_S, priority)
             except BaseException:
                 permit.return_unused()
                 raise
@@ -226,6 +228,7 @@ class Throttler:
         """Download under the request's permit, if it has one. If the permit is lost, the transfer
         is cancelled, and raises `PermitLostError`.
         """
+        await self._resume(request)
         if error := self._unresolved.pop(request, None):
             download = partial(_fail, error)
         permits = self._permits.get(request)
@@ -253,6 +256,22 @@ class Throttler:
         permits = self._permits.get(request)
         if permits is not None and permits.site_permit is not None:
             self.responses.record_response(permits.site_permit, request, response)
+
+    def suspend(self, request: Request) -> None:
+        """A request waits for the response to another one, which a middleware fetches: if it has
+        its permits already, give them back until its own transfer. The other one may need them.
+        """
+        if request in self._permits and request not in self._transfers:
+            self._permits.pop(request).return_unused()
+            self.backpressure.suspend(request)
+            self.local_concurrency.release()
+            self._suspended.add(request)
+
+    async def _resume(self, request: Request) -> None:
+        if request in self._suspended:
+            self._suspended.remove(request)
+            if await self.acquire_for(request) is not None:
+                raise IgnoreRequest("the spider is closing")
 
     def end_transfer(self, request: Request) -> None:
         """A request's transfer has ended: give its permit back."""
