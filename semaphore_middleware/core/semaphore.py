@@ -246,7 +246,7 @@ class FairSemaphore:
             if permit.stage is Stage.HELD:  # granted in the moment in which the time was up
                 return permit
             permit.release()
-            self.emit(AcquireTimedOut(scope))
+            self.emit(AcquireTimedOut(permit))
             raise AcquireTimeoutError(
                 f"no permit for {scope!r} within {timeout:g} s (limit {permit.limit.concurrency})"
             ) from None
@@ -288,10 +288,11 @@ class FairSemaphore:
                 permit.return_unused()
             if not isinstance(error, TimeoutError):
                 raise
-            scope, limit = permits[-1].scope, permits[-1].limit.concurrency
-            self.emit(AcquireTimedOut(scope))
+            waited = permits[-1]
+            self.emit(AcquireTimedOut(waited))
             raise AcquireTimeoutError(
-                f"no permit for {scope!r} within {timeout:g} s (limit {limit})"
+                f"no permit for {waited.scope!r} within {timeout:g} s (limit "
+                f"{waited.limit.concurrency})"
             ) from None
 
     async def _take(

@@ -10,9 +10,11 @@ through one of two doors, whichever comes first:
 from __future__ import annotations
 
 import asyncio
+import atexit
 import logging
 import math
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, WeakSet
@@ -22,7 +24,6 @@ from scrapy.exceptions import CannotResolveHostError, CloseSpider, IgnoreRequest
 
 from semaphore_middleware.core.observer import Observer
 from semaphore_middleware.core.permit_set import PermitSet
-from semaphore_middleware.core.semaphore import FairSemaphore
 from semaphore_middleware.errors import ClosedError, SemaphoreError, SettingsError
 from semaphore_middleware.model.hosts import site_of
 from semaphore_middleware.redis import embedded
@@ -34,6 +35,7 @@ from semaphore_middleware.scrapy.engine import Engine, check_reactor, end_crawl
 from semaphore_middleware.scrapy.responses import REFUSALS_KEY, RequestRefused, ResponseClassifier
 from semaphore_middleware.scrapy.scopes import ScopeFinder, Scopes, drop_scope_of_other_host
 from semaphore_middleware.scrapy.settings import SemaphoreSettings
+from semaphore_middleware.scrapy.sharing import semaphore_for
 from semaphore_middleware.scrapy.startup import log_start, warn_of_mistakes
 from semaphore_middleware.scrapy.versions import check_versions
 from semaphore_middleware.telemetry.long_waits import LongWaits
@@ -49,6 +51,8 @@ logger = logging.getLogger(__name__)
 
 STOP_CHECK_INTERVAL_S = 0.5
 """How often a crawl that waits for its server looks whether it was stopped."""
+EXIT_TIMEOUT_S = 3.0
+"""How long a process that ends may give its permits back."""
 PERMIT_IDLE_TIMEOUT_S = 0.5
 """How long a permit may wait here for a free place: in a busy node one is free sooner."""
 
@@ -85,18 +89,7 @@ class Throttler:
         observers = self._observers()  # first: it may find a setting that is not allowed
         self._embedded = embedded.start_or_join() if settings.url is None else None
         self.url = self._embedded.url if self._embedded else settings.url
-        self._semaphore = FairSemaphore(
-            self.url,
-            node=settings.node,
-            lease=settings.lease,
-            turn=settings.turn,
-            recovery_wait=settings.recovery_wait,
-            prefix=settings.prefix,
-            backoff=settings.backoff,
-            url_from=settings.url_from,
-            observers=observers,
-        )
-        self.node = self._semaphore.node
+        self._semaphore = semaphore_for(settings, self.url, observers)
         self._permits: dict[Request, PermitSet] = {}
         self._transfers: dict[Request, asyncio.Task[Any] | None] = {}
         """Requests on the wire, and the tasks that they run in; None: only signals tell of them."""
@@ -114,6 +107,11 @@ class Throttler:
         connect(self._close, signals.spider_closed)
         if settings.obey_crawl_delay:
             connect(self._robots_parsed, signals.robots_parsed)
+
+    @property
+    def node(self) -> str:
+        """This node's name: that of the process, for all its crawls with these settings."""
+        return self._semaphore.node
 
     def _observers(self) -> list[Observer]:
         # The crawler has no stats yet when the add-on makes the throttler.
@@ -325,6 +323,8 @@ class Throttler:
 
     async def _open(self) -> None:
         self._engine.before_close(self._drain)
+        if not self._crawler.crawling:  # `scrapy shell`, whose process just ends
+            atexit.register(self._close_at_exit, asyncio.get_running_loop())
         limits = self.settings.limits
         log_start(self.node, self.url or "", self._embedded is not None, limits)
         warn_of_mistakes(self._crawler.settings, limits)
@@ -355,7 +355,14 @@ class Throttler:
         self._semaphore.drain()
         self.local_concurrency.fail_all(ClosedError("the spider is closing"))
 
+    def _close_at_exit(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Close, in a process that ends while its loop still runs in another thread."""
+        if loop.is_running():
+            with suppress(TimeoutError):
+                asyncio.run_coroutine_threadsafe(self._close(), loop).result(EXIT_TIMEOUT_S)
+
     async def _close(self) -> None:
+        atexit.unregister(self._close_at_exit)
         # Scrapy goes on with the transfer of a cancelled fetch, even past the end of the crawl.
         transfers = [task for task in self._transfers.values() if task is not None]
         for task in transfers:

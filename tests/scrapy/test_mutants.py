@@ -22,6 +22,7 @@ from tests.scrapy import (
     test_responses,
     test_scopes,
     test_settings,
+    test_sharing,
     test_throttler,
 )
 from tests.support.mutants import Mutant, Test, assert_convicted, plant_in_python
@@ -648,6 +649,26 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
             "self._handlers.download_request_async(request)",
         ),
         test_downloader.test_each_transfer_is_run_by_the_throttler,
+    ),
+    # Several crawls in one process
+    "a permit's event goes to all crawls": (
+        ("sharing", "if permit is not None else None\n", "if False else None\n"),
+        test_sharing.test_each_crawl_counts_its_own_permits,
+    ),
+    "the end of a crawl ends the others' permits": (
+        ("sharing", "            if not self._crawls:\n", "            if True:\n"),
+        test_sharing.test_a_crawl_that_ends_leaves_the_other_its_permit,
+    ),
+    "a crawl that closes refuses the others' requests": (
+        ("sharing", "if crawl_of.get(permit.owner) is self]", "]"),
+        test_sharing.test_a_crawl_that_closes_leaves_the_others_requests_waiting,
+    ),
+    "crawls share whatever their node is to be called": (
+        ("sharing", '        "node": settings.node,\n', '        "node": "one",\n'),
+        partial(
+            test_sharing.test_crawls_with_other_settings_are_nodes_of_their_own,
+            settings={"SEMAPHORE_NODE": "other"},
+        ),
     ),
     # Scopes
     "a scope comes from download_slot": (
