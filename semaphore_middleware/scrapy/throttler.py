@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import atexit
 import logging
-import math
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
@@ -53,6 +52,8 @@ STOP_CHECK_INTERVAL_S = 0.5
 """How often a crawl that waits for its server looks whether it was stopped."""
 EXIT_TIMEOUT_S = 3.0
 """How long a process that ends may give its permits back."""
+PREREQUISITES_FIRST = 2.0**40
+"""Added to the priority of requests that others wait for: more than anyone gives to a request."""
 PERMIT_IDLE_TIMEOUT_S = 0.5
 """How long a permit may wait here for a free place: in a busy node one is free sooner."""
 
@@ -200,7 +201,7 @@ class Throttler:
         a rule another request waits for it.
         """
         is_scheduled = self.backpressure.is_scheduled(request)
-        return request.priority if is_scheduled else math.inf
+        return request.priority + (0.0 if is_scheduled else PREREQUISITES_FIRST)
 
     async def _may_begin(self, request: Request, permit: PermitSet, priority: float) -> bool:
         """Wait for a place, if need be. A start that counts is now or not at all: begun later, it

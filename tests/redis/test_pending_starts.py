@@ -50,7 +50,8 @@ async def test_pending_starts_count_in_a_burst(server: RedisServer, outside: Out
     a.book("s").asked += 2
     assert (await a.say("s", RATED, pending=0, started=0)).granted == 2
     reply = await b.take("s", 2, limit=RATED)
-    assert (reply.granted, reply.retry_in) == (1, None)
+    assert reply.granted == 1
+    assert 59 < (reply.retry_in or 0) <= 60, "whenever the others begin"
     await a.say("s", RATED, pending=0, started=2)
     assert outside.held() == {"a": 2, "b": 1}
     reply = await b.renew("s", limit=RATED)
