@@ -109,3 +109,18 @@ async def test_what_is_granted_later_is_pending_too(server: RedisServer, outside
     assert outside.state()["pending"] == "1"
     await a.say("s", full, pending=0, started=1)
     assert outside.state()["pending"] == "0"
+
+
+@in_asyncio
+async def test_a_start_that_was_never_pending_is_not_taken_back(
+    server: RedisServer, outside: Outside
+) -> None:
+    """One request begins at once; then others of the node are to begin later, and one gives up."""
+    a = await Caller.join(server, "a")
+    await a.take("s", limit=SLOW)
+    book = a.book("s")
+    book.returned, book.unused = 1, 1
+    book.asked += 1
+    reply = await a.say("s", SLOW, pending=0)
+    assert reply.granted == 1
+    assert 59 < (reply.retry_in or 0) <= 60

@@ -53,6 +53,7 @@ CASES: dict[str, tuple[dict[str, Any], Callable[[Visit], str], int]] = {
     "all 4": ({"all": 4}, lambda _: "all", 4),
     "ip 2": ({"ip:*": 2}, lambda visit: visit.transport.get_extra_info("sockname")[0], 2),
 }
+RESOLVER = ("-s", "TWISTED_DNS_RESOLVER=tests.support.names.LoopbackNames")
 KINDS = [
     ["host", "domain", "ip", "all"],
     ["all", "ip", "domain", "host"],
@@ -74,18 +75,17 @@ async def test_limits_of_several_kinds_hold_over_three_nodes(
         "CONCURRENT_REQUESTS_PER_DOMAIN": 3,
         "SEMAPHORE_REDIS_URL": server.url,
         "SEMAPHORE_LIMITS": {**every, "domain:*": 99, "ip:*": 99, "all": 99, **limits},
-        "TWISTED_DNS_RESOLVER": "tests.support.names.LoopbackNames",
     }
     requests = pages(site, "/take/0.05/", hosts, 8)
     async with AsyncExitStack() as running:
         nodes = [
             await running.enter_async_context(
-                scrapy(tmp_path, *requests, **settings, SEMAPHORE_SCOPES=kinds)
+                scrapy(tmp_path, *requests, options=RESOLVER, **settings, SEMAPHORE_SCOPES=kinds)
             )
             for kinds in KINDS
         ]
         for node in nodes:
-            while node.running():
+            while node.running:  # noqa: ASYNC110 - a process sets no event
                 await asyncio.sleep(0.05)
             assert node.wait() == 0
     assert len(site.visits) == 3 * len(requests)
@@ -210,7 +210,9 @@ async def test_the_address_that_a_permit_is_for_is_connected_to(
 
 @asyncio_test
 async def test_a_name_without_an_address_fails_as_it_does_in_scrapy(
-    server: RedisServer, site: Site
+    server: RedisServer,
+    site: Site,
+    names: LoopbackNames,  # noqa: ARG001 - it is installed
 ) -> None:
     requests = [Request("http://nowhere.invalid/"), Request(site.url("/page/"))]
     crawl = Crawl(server, *requests, SEMAPHORE_SCOPES=["host", "ip"], SEMAPHORE_LIMITS={"ip:*": 1})

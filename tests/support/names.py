@@ -6,14 +6,16 @@ from collections import Counter
 from typing import Any, Self
 
 from twisted.internet.base import ThreadedResolver
-from twisted.internet.defer import Deferred, succeed
+from twisted.internet.defer import Deferred, fail, succeed
+from twisted.internet.error import DNSLookupError
 
 FIRST, SECOND = "127.0.0.1", "127.0.0.2"
 
 
 class LoopbackNames(ThreadedResolver):
     """All names below example.org and example.net are this machine's, those that begin with
-    `second` at the second address, and those that begin with `both` at either, in turn.
+    `second` at the second address, and those that begin with `both` at either, in turn. Those below
+    `invalid` are none.
     """
 
     def __init__(self, reactor: Any) -> None:
@@ -29,6 +31,8 @@ class LoopbackNames(ThreadedResolver):
         reactor.installResolver(self)
 
     def getHostByName(self, name: str, timeout: Any = (1, 3, 11, 45)) -> Deferred[str]:  # noqa: N802
+        if name.endswith(".invalid"):
+            return fail(DNSLookupError(name))
         if not name.endswith((".example.org", ".example.net")):
             found: Deferred[str] = super().getHostByName(name, timeout)
             return found
