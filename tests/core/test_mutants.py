@@ -89,8 +89,8 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
     "the other permits stay when one does not come": (
         (
             "semaphore",
-            "as error:\n            for permit in permits:\n                permit.return_unused()\n",
-            "as error:\n",
+            "for permit in permits:\n                permit.return_unused()\n            if",
+            "if",
         ),
         partial(
             test_several_scopes.test_nothing_is_left_when_a_later_permit_does_not_come,

@@ -407,11 +407,7 @@ SEEN_BY_A_TEST: dict[str, tuple[Mutant, Test]] = {
         test_spacing.test_with_a_delay_one_starts_at_a_time,
     ),
     "all that is due starts at once": (
-        (
-            "shared/promote",
-            "math.min(burst, math.floor((NOW - earliest) / interval) + 1)",
-            "math.huge",
-        ),
+        ("shared/promote", "math.floor((NOW - earliest) / interval) + 1)", "math.huge)"),
         test_spacing.test_after_a_pause_as_many_start_at_once_as_fit_and_never_more_than_the_burst,
     ),
     "a pending start lets others start": (

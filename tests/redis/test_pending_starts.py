@@ -112,9 +112,7 @@ async def test_what_is_granted_later_is_pending_too(server: RedisServer, outside
 
 
 @in_asyncio
-async def test_a_start_that_was_never_pending_is_not_taken_back(
-    server: RedisServer, outside: Outside
-) -> None:
+async def test_a_start_that_was_never_pending_is_not_taken_back(server: RedisServer) -> None:
     """One request begins at once; then others of the node are to begin later, and one gives up."""
     a = await Caller.join(server, "a")
     await a.take("s", limit=SLOW)
