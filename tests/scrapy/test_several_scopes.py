@@ -15,6 +15,7 @@ from scrapy import Request
 from scrapy.crawler import Crawler
 from scrapy.exceptions import CannotResolveHostError
 from scrapy.settings import Settings
+from twisted.internet.address import IPv4Address, IPv6Address
 
 from semaphore_middleware import FairSemaphore, SettingsError
 from semaphore_middleware.scrapy import addresses
@@ -259,6 +260,43 @@ def test_handlers_that_look_up_addresses_themselves_are_refused(
         Addresses(Settings(settings))
     assert said in str(raised.value)
     Addresses(Settings({"DOWNLOAD_HANDLERS": {"http": None}}))
+
+
+def test_an_address_that_is_known_is_given_alone() -> None:
+    known = addresses.KnownAddresses()
+    known.other = Refuses()
+    addresses._addresses["six.example.org"] = IPv6Address("TCP", "::1", 0)
+    try:
+        receiver = Receives()
+        known.resolveHostName(receiver, "Six.example.org.", 80)
+        assert receiver.heard == [IPv6Address("TCP", "::1", 80)]
+        with pytest.raises(AssertionError, match="IPv4Address"):
+            known.resolveHostName(receiver, "six.example.org", 80, [IPv4Address])
+    finally:
+        addresses._addresses.clear()
+
+
+class Receives:
+    """Receives the addresses of a name."""
+
+    def __init__(self) -> None:
+        self.heard: list[object] = []
+
+    def resolutionBegan(self, _: object) -> None:  # noqa: N802
+        pass
+
+    def addressResolved(self, address: object) -> None:  # noqa: N802
+        self.heard.append(address)
+
+    def resolutionComplete(self) -> None:  # noqa: N802
+        pass
+
+
+class Refuses:
+    """A resolver that nobody is to ask."""
+
+    def resolveHostName(self, *arguments: object) -> None:  # noqa: N802
+        raise AssertionError(arguments)
 
 
 # What a holder waits for ------------------------------------------------------------------------
