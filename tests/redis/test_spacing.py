@@ -449,7 +449,8 @@ async def test_a_quota_of_a_day_outlives_idle_times_and_all_nodes(
     outside.pass_idle(5 * 3600)
     b = await Caller.join(server, "b")
     reply = await b.take("s", 5, limit=quota)
-    assert (reply.granted, wait_of(reply)) == (0, pytest.approx(3600, abs=30))
+    assert reply.granted == 0
+    assert 3500 < wait_of(reply) <= 3600
     await b.give_up("s", 5, limit=quota)
     outside.pass_idle(2 * 3600)
     assert (await b.take("s", 5, limit=quota)).granted == 1
