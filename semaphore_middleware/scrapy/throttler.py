@@ -330,7 +330,7 @@ class Throttler:
             atexit.register(self._close_at_exit, asyncio.get_running_loop())
         limits = self.settings.limits
         log_start(self.node, self.url or "", self._embedded is not None, limits)
-        warn_of_mistakes(self._crawler.settings, limits)
+        warn_of_mistakes(self._crawler.settings, limits, self.settings.scopes)
         try:
             await self._open_unless_stopped()
         except SemaphoreError as error:

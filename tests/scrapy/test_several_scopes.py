@@ -103,6 +103,41 @@ async def test_limits_of_several_kinds_hold_over_three_nodes(
     assert server.members() == {}
 
 
+@pytest.mark.slow
+@within(120)
+async def test_a_rate_with_a_burst_holds_over_three_nodes(
+    server: RedisServer, site: Site, tmp_path: Path, record_property: Any
+) -> None:
+    rate, burst = 10, 4
+    limit = {"concurrency": 50, "rate": f"{rate}/s", "burst": burst}
+    settings = {
+        **ADD_ON,
+        "SEMAPHORE_REDIS_URL": server.url,
+        "SEMAPHORE_SCOPES": ["host", "all"],
+        "SEMAPHORE_LIMITS": {FIRST: limit, "all": 50},
+    }
+    async with AsyncExitStack() as running:
+        nodes = [
+            await running.enter_async_context(
+                scrapy(tmp_path, *pages(site, f"/page/{n}-", [FIRST], 12), **settings)
+            )
+            for n in range(3)
+        ]
+        for node in nodes:
+            while node.running:  # noqa: ASYNC110 - a process sets no event
+                await asyncio.sleep(0.05)
+            assert node.wait() == 0
+    starts = site.times
+    excess = max(
+        last - first + 1 - burst - rate * (starts[last] - starts[first])
+        for first in range(len(starts))
+        for last in range(first, len(starts))
+    )
+    record_property("figures", f"{len(starts)} starts, excess {excess:.2f}")
+    assert len(starts) == 36
+    assert excess <= 1.0, "a start that is held up on its way is closer to the next"
+
+
 # The scheduler ----------------------------------------------------------------------------------
 
 
