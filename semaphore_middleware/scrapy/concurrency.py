@@ -77,7 +77,8 @@ class LocalConcurrency(Observer):
     def release(self) -> None:
         """A place is free: reserve it for the first in line."""
         self._taken -= 1
-        if request := max(self._line, key=self._priorities.__getitem__, default=None):
+        if self._line:
+            request = max(self._line, key=self._priorities.__getitem__)
             place = self._line.pop(request)
             del self._priorities[request]
             self.reserve(request)

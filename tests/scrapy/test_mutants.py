@@ -551,11 +551,11 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
         test_concurrency.test_a_place_is_reserved_once_and_used_once,
     ),
     "a free place is not handed over": (
-        ("concurrency", "if request := next(iter(self._line), None):", "if False:"),
+        ("concurrency", "        if self._line:\n", "        if False:\n"),
         test_concurrency.test_free_places_are_reserved_first_come_first_served,
     ),
     "the last in line gets the place": (
-        ("concurrency", "next(iter(self._line), None)", "next(reversed(self._line), None)"),
+        ("concurrency", "request = max(self._line,", "request = max(reversed(self._line),"),
         test_concurrency.test_free_places_are_reserved_first_come_first_served,
     ),
     "a place is kept for who waits for a permit": (
@@ -751,8 +751,8 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
     "places go to whoever came first": (
         (
             "concurrency",
-            "max(self._line, key=self._priorities.__getitem__, default=None)",
-            "next(iter(self._line), None)",
+            "max(self._line, key=self._priorities.__getitem__)",
+            "next(iter(self._line))",
         ),
         test_concurrency.test_free_places_are_reserved_by_priority,
     ),

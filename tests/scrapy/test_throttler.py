@@ -283,6 +283,10 @@ async def test_who_waits_for_another_request_lends_it_the_permits(server: RedisS
         await scrapy.begin(request := page("a"))
         scrapy.throttler.suspend(request)
         scrapy.throttler.suspend(request)
+        assert scrapy.held == 0
+        places = scrapy.throttler.local_concurrency
+        assert places.reserve(request), "its place is free, too"
+        places.leave(request)
         await scrapy.begin(needed := page("a", 1))
         assert await scrapy.transfer(needed, answering()) is not None
         response = await scrapy.transfer(request, answering())
