@@ -10,6 +10,7 @@ from semaphore_middleware.core.semaphore import FairSemaphore
 from semaphore_middleware.errors import (
     AcquireTimeoutError,
     ClosedError,
+    HostDownError,
     PermitLostError,
     SemaphoreError,
     ServerRefusedError,
@@ -27,6 +28,7 @@ __all__ = [
     "Backoff",
     "ClosedError",
     "FairSemaphore",
+    "HostDownError",
     "Inspection",
     "Limit",
     "Member",
