@@ -242,7 +242,7 @@ def pack_feedback(feedback: FeedbackSummary, backoff: Backoff) -> bytes:
 
 def read_inspection(scope: str, reply: Sequence[Any]) -> Inspection:
     """A scope from the reply of the script `inspect`, whose times are in milliseconds."""
-    limit, limit_max, delay, interval, burst, next_start, left, last, *rest = reply
+    limit, limit_max, delay, interval, burst, next_start, left, last, down_for, *rest = reply
     paused, set_by, started, members = rest
     interval_s = float(interval) / 1000
     # A rule's limit comes from the server's JSON, which rounds 2**53 up.
@@ -260,6 +260,7 @@ def read_inspection(scope: str, reply: Sequence[Any]) -> Inspection:
         bool(paused),
         set_by.decode("utf-8", "replace") or None,
         started,
+        down_for / 1000 if down_for >= 0 else None,
     )
 
 
