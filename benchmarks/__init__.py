@@ -10,6 +10,7 @@ NAMES = (
     "freesite",
     "contest",
     "handoff",
+    "cluster",
     "server",
     "scale",
     "fair",
