@@ -79,7 +79,9 @@ class Store:
         if look:
             connection.look_for_master()
             packed.insert(0, self.recovery.call_to_join())
-        results = await evaluate(connection, packed)
+        # A server that lacks the scripts may be another one, to which a proxy leads without notice.
+        # (Redis 6.2 gives them to its replicas.)
+        results = await evaluate(connection, packed, before_loading=self.recovery.join_epoch)
         self._heard_at = sent
         is_new = look and self.recovery.on_joined(connection, results.pop(0))
         if is_new or any(result == [b"epoch"] for result in results):

@@ -27,7 +27,6 @@ from semaphore_middleware.redis import recovery
 from semaphore_middleware.redis.connection import Connection
 from semaphore_middleware.redis.location import Server
 from tests.chaos.machine import Clock, why_no_server_clock
-from tests.support.keeping_proxy import KeepingProxy
 from tests.support.nodes import ENDLESS_S, KEYS, Outside, Recorder, eventually, in_asyncio
 from tests.support.servers import RedisServer, free_port
 
@@ -46,7 +45,7 @@ def mortal() -> Iterator[RedisServer]:
 
 
 def watched(
-    server: RedisServer | KeepingProxy, lease: float, recovery_wait: float | None = None
+    server: RedisServer, lease: float, recovery_wait: float | None = None
 ) -> tuple[FairSemaphore, Recorder]:
     recorder = Recorder()
     semaphore = FairSemaphore(
@@ -344,45 +343,6 @@ async def test_a_failover_and_back_within_a_renewal_costs_a_wait_at_the_next_one
     finally:
         master.remove()
         replica.remove()
-
-
-@in_asyncio
-async def test_behind_a_proxy_that_keeps_connections_a_failover_is_seen_at_the_next_renewal(
-    mortal: RedisServer,
-) -> None:
-    """The replica that it leads to has the epoch of the master."""
-    port = free_port()
-    master = RedisServer("--repl-diskless-sync-delay", "0", tcp_port=port).start()
-    mortal.client().replicaof("127.0.0.1", port)
-    try:
-        async with KeepingProxy(master) as proxy:
-            a, seen = watched(proxy, lease=LASTING, recovery_wait=ENDLESS_S)
-            async with a:
-                held = await a.acquire("s", 1)
-
-                async def has_followed() -> bool:
-                    return mortal.members() == {"s": (1, 0)}
-
-                await eventually(has_followed)
-                mortal.client().replicaof("NO", "ONE")
-                await proxy.move_to(mortal)
-
-                async def is_lost() -> bool:
-                    return seen.count(StoreLost) == 1
-
-                await eventually(is_lost)
-                assert seen.count(Reconnected) == 0, "the connection was kept"
-                await at_the_site(a, 1, 0)
-
-                async def is_subscribed_there() -> bool:
-                    ((_, subscribers),) = mortal.client().pubsub_numsub(KEYS.changes)
-                    return bool(subscribers)
-
-                await eventually(is_subscribed_there)
-                assert not held.lost
-                held.release()
-    finally:
-        master.remove()
 
 
 @in_asyncio

@@ -353,6 +353,10 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
         ("session", "            await self._subscription.close()\n", "            pass\n"),
         test_session.test_a_server_in_another_life_is_noticed_at_the_next_renewal,
     ),
+    "a failover that a proxy hides goes unnoticed until the next renewal": (
+        ("redis.scripts", "if before_loading is not None:", "if False:"),
+        test_epoch.test_a_server_that_lacks_the_scripts_is_looked_at_before_it_gets_them,
+    ),
     "to look needs the right to write": (
         ("admin", "read_only=True", "read_only=False"),
         test_rights.test_a_viewer_may_look_and_change_nothing,

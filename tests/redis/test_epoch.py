@@ -13,6 +13,7 @@ from semaphore_middleware.core.observer import StoreLost
 from semaphore_middleware.errors import ServerUnreachableError
 from semaphore_middleware.redis import protocol, scripts
 from semaphore_middleware.redis.connection import Address
+from semaphore_middleware.redis.location import Server
 from tests.support.nodes import (
     ENDLESS_S,
     KEYS,
@@ -267,6 +268,25 @@ async def test_a_server_that_was_a_replica_for_a_while_is_in_another_life(
     await a.begin_epoch()
     assert (await a.take("s", 1, limit=2)).granted == 1, "the one that it has"
     assert outside.held() == {"a": 1}
+
+
+@in_asyncio
+async def test_a_server_that_lacks_the_scripts_is_looked_at_before_it_gets_them(
+    server: RedisServer,
+) -> None:
+    """It may be a promoted replica that a proxy leads to without notice: it has heard of the epoch,
+    but not of the last grants.
+    """
+    a = await Caller.join(server, "a")
+    replica = RedisServer(started_empty=False).start()
+    try:
+        with server.client() as old, replica.client() as new:
+            new.restore(KEYS.epoch, 0, old.dump(KEYS.epoch))
+        a.connection = await Server(replica.url, 5.0).connect()
+        assert await a.send(a.statement("s", asked=1)) is None
+        assert a.losses == [ENDLESS_S]
+    finally:
+        replica.remove()
 
 
 @in_asyncio
