@@ -18,8 +18,8 @@ COLUMNS = ("on", "hand-off p50, ms", "hand-off p99, ms", "us a permit, all serve
 ONE, THREE = "one server", "a cluster of three masters"
 HOW = (
     "Both are reached over TCP, and measured in turn. The hand-off is that of bench-handoff. The "
-    "processor time of all servers counts, for a permit that is taken in one call and given back in "
-    "another; what a cluster's nodes say to each other meanwhile is in it."
+    "processor time is that of all servers, for a permit that is taken in one call and given back "
+    "in another; what a cluster's nodes say to each other meanwhile is in it."
 )
 
 

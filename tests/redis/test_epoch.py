@@ -342,6 +342,18 @@ async def test_a_statement_in_one_round_trip_with_a_look_is_of_the_life_before(
 
 
 @in_asyncio
+async def test_a_look_finds_another_life_also_where_nothing_is_said_and_no_script_is_known(
+    server: RedisServer, outside: Outside
+) -> None:
+    a = await Caller.join(server, "a", recovery_wait=0)
+    assert await a.store.sync(a.connection, [], look=True) == []
+    for flush in (lambda: None, outside.client.script_flush):
+        outside.client.hset(KEYS.epoch, "life", "another")
+        flush()
+        assert await a.store.sync(a.connection, [], look=True) is None
+
+
+@in_asyncio
 async def test_a_look_asks_whether_the_master_was_replaced(server: RedisServer) -> None:
     asked = asyncio.Event()
 
