@@ -11,6 +11,7 @@ NAMES = (
     "freesite",
     "contest",
     "handoff",
+    "cluster",
     "server",
     "scale",
     "fair",
