@@ -19,7 +19,9 @@ from semaphore_middleware.core.observer import (
     Event,
     ProcessStalled,
     Reconnected,
+    RobotsTxtNotified,
     RoundTrip,
+    Subscribed,
     UnknownNotification,
 )
 from semaphore_middleware.core.permit import Permit
@@ -356,6 +358,7 @@ class Session:
     def _on_message(self, payload: bytes | None) -> None:
         if payload is None:  # subscribed, maybe anew: earlier notifications were missed
             self._subscribed = True
+            self.emit(Subscribed())
             self._say_all()
             return
         message = Notification.read(payload)
@@ -366,6 +369,8 @@ class Session:
                 account.stop_turns()
             self._is_look_due |= self._recovery.is_waiting  # an operator may have ended that
             self._say_all()
+        elif message.kind == "robotstxt":
+            self.emit(RobotsTxtNotified(message.scope))
         else:
             self._on_notification(message)
 

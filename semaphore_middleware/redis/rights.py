@@ -13,7 +13,11 @@ async def check_commands(connection: Connection, keys: Keys) -> None:
 
     Raises `ServerRefusedError`, which names what is missing, and `ServerUnreachableError`.
     """
-    names = (*keys.trials, keys.epoch, keys.rules, *keys.of(""))
+    names = (
+        *keys.trials,
+        *(keys.epoch, keys.rules, keys.robotstxt, keys.robotstxt_ends),
+        *keys.of(""),
+    )
     needed = f"all keys and channels begin with {keys.tag!r}"
     try:
         call = ("try_rights", len(names), *names, keys.channel(""))

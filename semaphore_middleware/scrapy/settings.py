@@ -100,6 +100,10 @@ def _scope(value: Any, where: str, _settings: BaseSettings) -> str:
     return check_choice(value, where, ("host", "registered_domain"))
 
 
+def _robotstxt_unreachable(value: Any, where: str, _settings: BaseSettings) -> str:
+    return check_choice(value, where, ("disallow", "allow"))
+
+
 def _prefix(value: Any, where: str, _settings: BaseSettings) -> str:
     return check_prefix(value, where)
 
@@ -176,6 +180,14 @@ _ROWS = (
     Setting("SEMAPHORE_NODE", HOST_AND_PID, _text, "this node's name, less its letters", EMPTY),
     Setting("SEMAPHORE_OBEY_CRAWL_DELAY", ROBOTSTXT, _truth, "whether robots.txt sets a delay"),
     Setting("SEMAPHORE_MAX_CRAWL_DELAY", 60.0, _seconds(0.0), "the longest of these, in seconds"),
+    Setting("SEMAPHORE_ROBOTSTXT_SHARED", True, _truth, "whether one node fetches it for all"),
+    Setting(
+        "SEMAPHORE_ROBOTSTXT_UNREACHABLE",
+        "disallow",
+        _robotstxt_unreachable,
+        "what one that cannot be read means",
+        EMPTY,
+    ),
     Setting("SEMAPHORE_BACKOFF_CODES", [429, 503], _statuses, "HTTP statuses that refuse"),
     Setting("SEMAPHORE_BACKOFF_START", 1.0, _seconds(0.001), "first pause, in seconds"),
     Setting("SEMAPHORE_BACKOFF_MAX", MAX, _seconds("SEMAPHORE_BACKOFF_START"), "longest pause"),
@@ -208,6 +220,8 @@ class SemaphoreSettings:
     node: str
     obey_crawl_delay: bool
     max_crawl_delay: float
+    robotstxt_shared: bool
+    robotstxt_unreachable: str
     backoff: Backoff
     backoff_codes: frozenset[int]
     backoff_times: int
