@@ -89,7 +89,7 @@ def _delay_in(robotparser: RobotParser, agent: str | bytes) -> float:
     """
     try:
         delays = [_number(robotparser.crawl_delay(agent))]
-    except OverflowError:  # an integer that no float can be
+    except OverflowError:  # of Scrapy's, for the same
         delays = [math.inf]
     # Scrapy 2.19 has no method for Request-rate. Of the parsers that it wraps, protego's and
     # Python's have one.
@@ -104,6 +104,8 @@ def _number(value: Any) -> float:
     """A number above 0; 0 for anything else."""
     try:
         number = float(value)
+    except OverflowError:  # an integer that no float can be
+        return math.inf
     except (TypeError, ValueError):
         return 0.0
     return 0.0 if math.isnan(number) else max(0.0, number)

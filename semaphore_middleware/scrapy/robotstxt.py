@@ -107,7 +107,7 @@ class RobotsTxtMiddleware(ScrapyRobotsTxtMiddleware):
         """
         origin = origin_of(request)
         rules = self._rules.get(origin)
-        if rules is not None and asyncio.get_running_loop().time() < rules.valid_until:
+        if rules is not None and self._now() < rules.valid_until:
             return rules.parser
         rules = None
         while rules is None:

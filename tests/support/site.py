@@ -213,7 +213,9 @@ class Site(JudgingSite):
                         once; /busy/slow... after `let_go()`
     /drop               breaks the connection before the headers; /drop-midway within the body
     /truncated          ends the connection properly, but before the end of the body
-    /robots.txt         `robots`; after `let_go()` if `robots_is_slow`
+    /robots.txt         `robots`; after `let_go()` if `robots_is_slow`; of a host in `robots_as` as
+                        the path that is named there
+    /rules              `robots`, for a /robots.txt that redirects
     """
 
     def __init__(self) -> None:
@@ -224,6 +226,7 @@ class Site(JudgingSite):
         self.refused_at: list[float] = []
         self.robots = "User-agent: *\nDisallow: /forbidden\n"
         self.robots_is_slow = False
+        self.robots_as: dict[str, str] = {}
         self._may_answer = asyncio.Event()
 
     async def start(self) -> None:
@@ -248,6 +251,8 @@ class Site(JudgingSite):
 
     def begin(self, visit: Visit) -> Work | None:
         path, _, query = visit.path.partition("?")
+        if path == "/robots.txt":
+            path = self.robots_as.get(visit.host, path)
         _, kind, *rest = path.split("/", 2)
         return asyncio.ensure_future(self._respond(visit, kind, "".join(rest), query))
 
@@ -299,7 +304,7 @@ class Site(JudgingSite):
                     self.refusals -= 1
                 self.refused_at.append(time.monotonic())
                 return response(status=429, **self.refusal_headers)
-            case "robots.txt":
+            case "robots.txt" | "rules":
                 return response(self.robots, kind="text/plain")
             case _:
                 return response(status=404)
