@@ -61,7 +61,7 @@ async def test_permits_go_back_however_requests_end(
     metas: dict[str, Any] = {site.url("/never"): {"download_timeout": 0.2}}
     if by is ADD_ON:  # which forbids a site whose robots.txt cannot be read
         robots = 1
-        metas |= dict.fromkeys(unreachable, {"dont_obey_robotstxt": True})
+        metas |= {key: {"dont_obey_robotstxt": True} for key in unreachable}
     requests = [Request(url, meta=metas.get(url)) for url in permits_of]
 
     async with scrapy(

@@ -13,8 +13,8 @@ import pytest
 from scrapy import Request
 
 from tests.support.crawls import ADD_ON, Crawl, asyncio_test, both, scrapy
-from tests.support.servers import RedisServer
 from tests.support.scrapy_process import ScrapyProcess
+from tests.support.servers import RedisServer
 from tests.support.site import Site
 
 POLITE: dict[str, Any] = {"ROBOTSTXT_OBEY": True, "USER_AGENT": "bot", "DOWNLOAD_DELAY_JITTER": 0}
