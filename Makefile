@@ -4,7 +4,8 @@ VENV ?= .venv
 CONSTRAINTS ?= constraints.txt
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
-BENCH_INSTALLED := $(VENV)/installed-bench
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check \
+	--constraint $(CONSTRAINTS)
 
 export URL NODES LIMIT LATENCY PAGES
 
@@ -46,10 +47,10 @@ compose-test: $(INSTALLED) ## run docker-compose.yml in podman and judge: minute
 	$(BIN)/python -m pytest -m compose tests/compose -rP $(ARGS)
 
 .PHONY: bench
-bench: $(BENCH_INSTALLED) ## measure what README quotes; make bench-use measures one (ARGS='--json FILE')
+bench: $(INSTALLED)-bench ## measure what README quotes; make bench-use measures one (ARGS='--json FILE')
 	$(BIN)/python -m benchmarks $(ARGS)
 
-bench-%: $(BENCH_INSTALLED)
+bench-%: $(INSTALLED)-bench
 	$(BIN)/python -m benchmarks $* $(ARGS)
 
 .PHONY: lint
@@ -77,11 +78,10 @@ $(INSTALLED): pyproject.toml $(CONSTRAINTS)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo 'Python 3.11 or newer is needed; name one with make PYTHON=...'; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
-		--constraint $(CONSTRAINTS) --editable '.[dev]'
+	$(INSTALL) 'pip>=25.1'  # that of Python 3.11 knows no dependency groups
+	$(INSTALL) --editable '.[commands,embedded,frontier,metrics]' --group dev
 	@touch $@
 
-$(BENCH_INSTALLED): $(INSTALLED)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
-		--constraint $(CONSTRAINTS) --editable '.[bench]'
+$(INSTALLED)-%: $(INSTALLED)
+	$(INSTALL) --group $*
 	@touch $@

@@ -6,6 +6,7 @@ Besides Scrapy's and the add-on's settings, the shared frontier reads:
     CRAWL            the crawl's name: nodes with the same name share one crawl
     CRAWL_MAX_PAGES  pages to fetch at most, all nodes together, 0 for no limit
     CRAWL_LEASE      seconds after which the unfinished requests of a dead node go to others
+    CRAWL_PREFIX     first part of every key of the crawl
 """
 
 import os
@@ -22,6 +23,7 @@ CONCURRENT_REQUESTS_PER_DOMAIN = 4
 SCHEDULER = "semaphore_middleware.frontier.Scheduler"
 CRAWL_MAX_PAGES = 0
 CRAWL_LEASE = 15.0
+CRAWL_PREFIX = "crawl"
 REDIS_URL = os.environ.get("REDIS_URL", "")
 # Where this node serves its metrics, if set. Containers set it: each has ports of its own.
 SEMAPHORE_METRICS_PORT = os.environ.get("SEMAPHORE_METRICS_PORT")

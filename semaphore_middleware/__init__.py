@@ -2,24 +2,34 @@
 
 The names here need no Scrapy. With Scrapy, one line of settings is enough:
 `ADDONS = {"semaphore_middleware.addon.SemaphoreAddon": 500}`.
+
+Each name is imported at its first use: redis-py takes longer than all the rest, and Scrapy imports
+this package for each of its commands.
 """
 
-from semaphore_middleware.core.admin import Admin
-from semaphore_middleware.core.permit import Permit
-from semaphore_middleware.core.semaphore import FairSemaphore
-from semaphore_middleware.errors import (
-    AcquireTimeoutError,
-    ClosedError,
-    PermitLostError,
-    SemaphoreError,
-    ServerRefusedError,
-    ServerUnreachableError,
-    SettingsError,
-)
-from semaphore_middleware.model.feedback import Backoff
-from semaphore_middleware.model.inspection import Inspection, Member
-from semaphore_middleware.model.limits import Limit
-from semaphore_middleware.model.rules import Rule
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from semaphore_middleware.core.admin import Admin
+    from semaphore_middleware.core.permit import Permit
+    from semaphore_middleware.core.permit_set import PermitSet
+    from semaphore_middleware.core.semaphore import FairSemaphore
+    from semaphore_middleware.errors import (
+        AcquireTimeoutError,
+        ClosedError,
+        PermitLostError,
+        SemaphoreError,
+        ServerRefusedError,
+        ServerUnreachableError,
+        SettingsError,
+    )
+    from semaphore_middleware.model.feedback import Backoff
+    from semaphore_middleware.model.inspection import Inspection, Member
+    from semaphore_middleware.model.limits import Limit
+    from semaphore_middleware.model.rules import Rule
 
 __all__ = [
     "AcquireTimeoutError",
@@ -32,9 +42,31 @@ __all__ = [
     "Member",
     "Permit",
     "PermitLostError",
+    "PermitSet",
     "Rule",
     "SemaphoreError",
     "ServerRefusedError",
     "ServerUnreachableError",
     "SettingsError",
 ]
+
+_MODULES = {  # of the names that are not errors
+    "Admin": "core.admin",
+    "Backoff": "model.feedback",
+    "FairSemaphore": "core.semaphore",
+    "Inspection": "model.inspection",
+    "Limit": "model.limits",
+    "Member": "model.inspection",
+    "Permit": "core.permit",
+    "PermitSet": "core.permit_set",
+    "Rule": "model.rules",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """A public name that is used for the first time."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_MODULES.get(name, 'errors')}"), name)
+    globals()[name] = value
+    return value

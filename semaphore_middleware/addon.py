@@ -11,14 +11,15 @@ from scrapy.exceptions import NotConfigured
 from scrapy.settings import SETTINGS_PRIORITIES
 from scrapy.utils.misc import load_object
 
-from semaphore_middleware.middleware import SemaphoreMiddleware
-from semaphore_middleware.scrapy.robotstxt import RobotsTxtMiddleware
 from semaphore_middleware.scrapy.settings import is_enabled
-from semaphore_middleware.scrapy.throttler import Throttler, throttler_of
 
+# What needs redis-py is imported where it is used: by then a crawl begins that is not without the
+# semaphore.
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from scrapy.settings import BaseSettings
+
+    from semaphore_middleware.scrapy.throttler import Throttler
 
 logger = logging.getLogger(__name__)
 
@@ -28,8 +29,6 @@ SPIDER_ATTRIBUTES = {
     "max_concurrent_requests": "CONCURRENT_REQUESTS_PER_DOMAIN",
 }
 """Attributes of spiders that Scrapy 2.19 still reads, and the settings that they stand for."""
-NO_CONCURRENCY_LIMIT = 1000
-"""Connections a host that the pool keeps where CONCURRENT_REQUESTS sets no limit."""
 REPLACED = {
     "DOWNLOADER": (
         "scrapy.core.downloader.Downloader",
@@ -61,11 +60,15 @@ class SemaphoreAddon:
         """
         if not is_enabled(crawler.settings):
             raise NotConfigured("SEMAPHORE_ENABLED is off")
+        from semaphore_middleware.scrapy.throttler import throttler_of
+
         _apply_spider_attributes(crawler)
         return cls(throttler_of(crawler))
 
     def update_settings(self, settings: BaseSettings) -> None:
-        """Put our components in their places, and open Scrapy's own slots."""
+        """Put our components in their places. What the user has set stays as it is."""
+        from semaphore_middleware.middleware import SemaphoreMiddleware
+
         settings.setdefault_in_component_priority_dict(
             "DOWNLOADER_MIDDLEWARES", SemaphoreMiddleware, MIDDLEWARE_POSITION
         )
@@ -86,28 +89,16 @@ class SemaphoreAddon:
                 "read."
             )
         _replace_robotstxt_middleware(settings)
-        self._open_local_slots(settings)
         # For components that use the same server and node name, such as a shared frontier.
         if not settings.get("REDIS_URL"):
             _override(settings, "REDIS_URL", self._throttler.url)
         _override(settings, "SEMAPHORE_NODE", self._throttler.node)
 
-    def _open_local_slots(self, settings: BaseSettings) -> None:
-        """Keep Scrapy's own slots from delaying requests: the limits that these settings name hold
-        for all nodes now. A slot comes after the middlewares, so a request would hold its permit
-        while nothing is on the wire.
-
-        Scrapy's pool keeps as many connections a host as the slot allows, so it must allow enough.
-        """
-        largest = self._throttler.settings.limits.largest
-        at_once = settings.getint("CONCURRENT_REQUESTS") or NO_CONCURRENCY_LIMIT
-        _override(settings, "CONCURRENT_REQUESTS_PER_DOMAIN", max(largest, at_once))
-        _override(settings, "DOWNLOAD_DELAY", 0)
-        _override(settings, "DOWNLOAD_SLOTS", {})
-
 
 def _replace_robotstxt_middleware(settings: BaseSettings) -> None:
     """Put our robots.txt middleware in the place of Scrapy's, wherever that is."""
+    from semaphore_middleware.scrapy.robotstxt import RobotsTxtMiddleware
+
     own = "DOWNLOADER_MIDDLEWARES"
     chosen = {load_object(component) for component in settings.getdict(own)}
     name = own if ScrapyRobotsTxtMiddleware in chosen else f"{own}_BASE"

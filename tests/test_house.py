@@ -7,19 +7,13 @@ import inspect
 import re
 import subprocess
 import sys
-import tarfile
-import tomllib
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
-from packaging.version import Version
 
 import semaphore_middleware
-from tests.support.paths import PACKAGE, REPOSITORY
+from tests.support.paths import PACKAGE
 
 PUBLIC = {
     "AcquireTimeoutError",
@@ -32,6 +26,7 @@ PUBLIC = {
     "Member",
     "Permit",
     "PermitLostError",
+    "PermitSet",
     "Rule",
     "SemaphoreError",
     "ServerRefusedError",
@@ -50,10 +45,18 @@ def imports(path: Path) -> Iterator[str]:
                 yield f"{node.module}.{alias.name}"
 
 
-def test_importing_the_package_loads_neither_scrapy_nor_twisted() -> None:
+@pytest.mark.parametrize(
+    ("imported", "kept_out"),
+    [
+        ("semaphore_middleware", ("scrapy", "twisted", "redis", "aiohttp", "rich")),
+        # Scrapy imports the one for each of its commands, the other at the start of each crawl.
+        ("semaphore_middleware.console.cli.semaphore", ("redis", "aiohttp", "rich")),
+        ("semaphore_middleware.addon", ("redis.asyncio", "aiohttp", "rich", "tldextract")),
+    ],
+)
+def test_an_import_loads_no_more_than_it_needs(imported: str, kept_out: tuple[str, ...]) -> None:
     script = (
-        "import sys, semaphore_middleware\n"
-        "print([name for name in ('scrapy', 'twisted') if name in sys.modules])"
+        f"import sys, {imported}\nprint([name for name in {kept_out!r} if name in sys.modules])"
     )
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[]"
@@ -92,48 +95,7 @@ def test_every_script_begins_with_what_it_is_for_and_what_it_takes() -> None:
     for path in PACKAGE.rglob("*.lua"):
         head = re.match(r"(--[^\n]*\n)+", path.read_text("utf-8"))
         assert head, path
-        if path.parent.name == "shared" or path.name == "common.lua":
+        if path.parent.name == "shared":
             assert re.match("-- (Shared by|Part of|Sent in front of)", head[0]), path
         else:
             assert all(f"{part}:" in head[0] for part in ("KEYS", "ARGV", "Reply")), path
-
-
-# What is published ------------------------------------------------------------------------------
-
-
-def test_the_wheel_and_the_sources_hold_the_whole_package(tmp_path: Path) -> None:
-    build = [sys.executable, "-m", "hatchling", "build", "--directory", str(tmp_path)]
-    subprocess.run(build, cwd=REPOSITORY, capture_output=True, check=True)
-    package = {
-        path.relative_to(REPOSITORY).as_posix()
-        for path in PACKAGE.rglob("*")
-        if path.is_file() and "__pycache__" not in path.parts
-    }
-    assert {Path(path).suffix for path in package} >= {".py", ".lua", ".html", ".js", ".css"}
-    (wheel_file,), (sources_file,) = tmp_path.glob("*.whl"), tmp_path.glob("*.tar.gz")
-    with zipfile.ZipFile(wheel_file) as wheel:
-        in_wheel = {name for name in wheel.namelist() if ".dist-info/" not in name}
-    assert in_wheel == package
-    with tarfile.open(sources_file) as sources:
-        in_sources = {name.partition("/")[2] for name in sources.getnames()}
-    beside = {"README.md", "LICENSE", "CHANGELOG.md", "pyproject.toml", "PKG-INFO", ".gitignore"}
-    assert in_sources == package | beside
-
-
-def test_the_lowest_constraints_are_the_floors_of_the_dependencies() -> None:
-    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))["project"]
-    extras = project["optional-dependencies"]
-    users = ("embedded", "commands", "frontier", "crawler", "metrics")
-    floors = {
-        (canonicalize_name(needed.name), Version(specifier.version))
-        for text in (*project["dependencies"], *(text for extra in users for text in extras[extra]))
-        for needed in [Requirement(text)]
-        for specifier in needed.specifier
-        if specifier.operator == ">="
-    }
-    pins = (REPOSITORY / "constraints-lowest.txt").read_text("utf-8").splitlines()
-    lowest = {
-        (canonicalize_name(name), Version(version))
-        for name, _, version in (pin.partition("==") for pin in pins if "==" in pin)
-    }
-    assert floors <= lowest, floors - lowest

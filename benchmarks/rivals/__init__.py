@@ -25,7 +25,7 @@ def missing() -> list[str]:
 
 def check_installed() -> None:
     if names := missing():
-        raise SystemExit(f"{', '.join(names)} not installed: pip install -e '.[bench]'")
+        raise SystemExit(f"{', '.join(names)} not installed; `make bench` does that")
 
 
 def versions() -> str:

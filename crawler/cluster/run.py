@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import uuid4
 
-from redis.asyncio import Redis
 from rich.console import Console
 
 from crawler.arguments import SiteArguments
@@ -45,7 +44,7 @@ class Plan:
 async def run(plan: Plan, console: Console) -> int:
     """Crawl as planned, print the result, and return the exit status.
 
-    Raises `SemaphoreError` or `RedisError` if the server cannot be used.
+    Raises `SemaphoreError` if the server cannot be used.
     """
     directory = _run_directory()
     console.print(f"Logs, pages and stats are in {directory}", highlight=False, soft_wrap=True)
@@ -84,7 +83,7 @@ class Cluster:
         self.site = site
         self.url = site.url if site else plan.url
         self.hosts = SiteArguments.parse({"url": self.url}).hosts
-        self.crawl = CrawlClient(Redis.from_url(self.server), directory.name, node="cluster")
+        self.crawl = CrawlClient(self.server, directory.name, node="cluster")
         self.nodes = [
             NodeProcess(f"node-{number}", directory) for number in range(1, plan.nodes + 1)
         ]
@@ -103,7 +102,7 @@ class Cluster:
                 for node in self.nodes:
                     node.kill()  # in case of an error here; otherwise it has ended
                 await self.crawl.end()
-                await self.crawl.server.aclose()
+                await self.crawl.disconnect()
         return None if self.signals else await self._result()
 
     async def _start(self, node: NodeProcess) -> None:

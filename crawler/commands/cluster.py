@@ -52,19 +52,19 @@ class Command(ScrapyCommand):
 
     def run(self, args: list[str], opts: argparse.Namespace) -> None:
         # Imported here, because Scrapy imports this module for every command.
-        from redis import Redis, RedisError
         from rich.console import Console
 
         from crawler.arguments import SiteArguments
         from crawler.cluster.run import Plan, run
         from semaphore_middleware import SemaphoreError
+        from semaphore_middleware.frontier import CrawlClient
 
         if args:
             raise UsageError(f"unexpected argument {args[0]!r}", print_help=False)
         if opts.url:
             _check("--url", lambda: SiteArguments.parse({"url": opts.url}))
         if opts.server:
-            _check("--server", lambda: Redis.from_url(opts.server))
+            _check("--server", lambda: CrawlClient(opts.server, "", ""))
         plan = Plan(
             url=opts.url,
             nodes=_number("--nodes", opts.nodes, 3, least=1),
@@ -76,7 +76,7 @@ class Command(ScrapyCommand):
         )
         try:
             self.exitcode = asyncio.run(run(plan, Console()))
-        except (SemaphoreError, RedisError) as error:
+        except SemaphoreError as error:
             print(f"scrapy cluster: {error}", file=sys.stderr)
             self.exitcode = 1
         except KeyboardInterrupt:  # before there are nodes to stop

@@ -7,8 +7,10 @@ from dataclasses import dataclass, fields, is_dataclass
 from hashlib import sha1
 from typing import Any, Self
 
+from semaphore_middleware.model.hosts import is_pattern
 from semaphore_middleware.model.inspection import Inspection, Member
-from semaphore_middleware.model.rules import LIMITLESS, Rule
+from semaphore_middleware.model.limits import LIMITLESS
+from semaphore_middleware.model.rules import Rule
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +124,8 @@ class RuleRow:
 
     @property
     def is_pattern(self) -> bool:
-        """Whether it is for each host below one, not for a scope."""
-        return self.name.startswith("*.")
+        """Whether it is for each scope that a pattern fits, not for one."""
+        return is_pattern(self.name)
 
 
 @dataclass(frozen=True, slots=True)

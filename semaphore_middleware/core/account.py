@@ -82,6 +82,7 @@ class Account:
         self._always_in_hand = 0  # the least of it since the last common turn
         self._ending: set[Permit] = set()  # lost, but their requests have not ended yet
         self._is_draining = False
+        self._begin_later = False  # whether any of its requests do; see `Statement.pending`
         # Counts under this term:
         self._term = owner.new_term()
         self._seq = 0
@@ -148,6 +149,7 @@ class Account:
         now = self._owner.now()
         if permit.limit != self.limit:
             self.limit = strictest(self.limit, permit.limit)
+        self._begin_later |= permit.begins_later
         if self._in_hand and now < self._spare_until and self._may_hand_on(now):
             self._in_hand -= 1
             self._always_in_hand = min(self._always_in_hand, self._in_hand)
@@ -162,6 +164,16 @@ class Account:
         else:
             self._newcomers.append((self._seq + 1, permit))
             self._owner.speak(self, self.is_at_limit)
+
+    def begin(self, permit: Permit) -> None:
+        """A request begins that had to wait for other permits after the grant of this one."""
+        if permit in self._held:
+            self._note_start()
+
+    def _note_start(self) -> None:
+        self._started += 1
+        if self._begin_later and self.starts_count:
+            self._owner.speak(self, True)  # the next start is a delay after this one
 
     def release(self, permit: Permit) -> None:
         """A request is done with its permit, or no longer wants one."""
@@ -197,7 +209,8 @@ class Account:
         start back if it has granted nothing since.
         """
         permit.turn_end = 0.0
-        self._started = max(0, self._started - 1)
+        if not permit.begins_later:  # else it was not counted yet
+            self._started = max(0, self._started - 1)
         if permit.grant_number == self._granted:
             self._unused += 1
 
@@ -228,7 +241,8 @@ class Account:
 
     def _start(self, permit: Permit, turn_end: float, now: float, handed_on: bool = False) -> None:
         self._held[permit] = None
-        self._started += 1
+        if not permit.begins_later:
+            self._note_start()
         if handed_on and not self._has_handed_on:
             self._has_handed_on = True
             self._owner.speak_at_turns_end(self)
@@ -300,6 +314,7 @@ class Account:
             self._unused,
             now - oldest.granted_at if oldest else 0.0,
             now - longest.asked_at if longest else 0.0,
+            sum(one.begins_later for one in self._held) if self._begin_later else -1,
             FeedbackSummary.of(feedback) if feedback else None,
         )
         statements = [*self._unanswered, statement]

@@ -18,8 +18,9 @@ from semaphore_middleware.model.rules import Rule, RuleChange, patterns_above
 from semaphore_middleware.model.validation import check_number
 from semaphore_middleware.redis import embedded
 from semaphore_middleware.redis.connection import Connection
+from semaphore_middleware.redis.environment import URL_NAMES, url_from_environment
 from semaphore_middleware.redis.keys import Keys, check_prefix
-from semaphore_middleware.redis.location import URL_NAMES, Server, url_from_environment
+from semaphore_middleware.redis.location import Server
 from semaphore_middleware.redis.protocol import (
     batches,
     pack_head,

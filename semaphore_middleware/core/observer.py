@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 if TYPE_CHECKING:
+    from semaphore_middleware.core.admin import Admin
     from semaphore_middleware.core.permit import Permit
-    from semaphore_middleware.core.semaphore import FairSemaphore
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ class AcquireTimedOut(Event):
 
     counter = "timeouts"
 
-    scope: str
+    permit: Permit
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +138,24 @@ class StatementRefused(Event):
     counter = "refused_statements"
 
 
+class ObservedSemaphore(Protocol):
+    """A semaphore as its observers see it: a `FairSemaphore`, or one crawl's part in one."""
+
+    @property
+    def node(self) -> str:
+        """This node's name."""
+
+    @property
+    def admin(self) -> Admin:
+        """What operators see and set."""
+
+    def permits(self) -> Collection[Permit]:
+        """The permits that are held here, and those that are waited for."""
+
+    def limit_of(self, scope: str) -> int | None:
+        """How many may hold a permit of `scope`, as last heard; None: it is not known."""
+
+
 class Observer:
     """Base class of observers of a semaphore; each method does nothing by default.
 
@@ -144,7 +163,7 @@ class Observer:
     permit: it must return soon, and raise nothing.
     """
 
-    async def open(self, semaphore: FairSemaphore) -> None:
+    async def open(self, semaphore: ObservedSemaphore) -> None:
         """The semaphore is about to reach its server, which may take long."""
 
     def on_event(self, event: Event) -> None:

@@ -37,8 +37,7 @@ class Permit:
     permit to another. Its methods do not wait, and send nothing by themselves.
 
     For users: `scope`, `limit`, `owner`, `wait`, `waited`, `starts_count` and the methods up to
-    `until_lost`. All
-    times are in seconds.
+    `until_lost`. All times are in seconds.
     """
 
     __slots__ = (
@@ -47,11 +46,13 @@ class Permit:
         "_loop",
         "_when_lost",
         "asked_at",
+        "begins_later",
         "error",
         "grant_number",
         "limit",
         "outcome",
         "owner",
+        "priority",
         "scope",
         "stage",
         "turn_end",
@@ -67,11 +68,17 @@ class Permit:
         loop: asyncio.AbstractEventLoop,
         account: Account,
         owner: object = None,
+        priority: float = 0.0,
+        begins_later: bool = False,
     ) -> None:
         self.scope = scope
         self.limit = limit
         self.owner = owner
         """The caller's own object: tells observers what this permit is for."""
+        self.priority = priority
+        """Among the requests of this node that wait for the scope, the highest one comes first."""
+        self.begins_later = begins_later
+        """True if its request still waits for permits of other scopes, until `begin`."""
         self.stage = Stage.WAITING
         self.waited = False
         """True if it was not granted at once."""
@@ -122,6 +129,12 @@ class Permit:
     def ends_with_loss(self) -> bool:
         """True while something runs in `until_lost()`."""
         return self._when_lost is not None
+
+    def begin(self) -> None:
+        """Say that its request begins, where that was to be after the grant."""
+        if self.begins_later and self.stage is Stage.HELD:
+            self._account.begin(self)
+        self.begins_later = False
 
     def release(self) -> None:
         """Give it back, or stop waiting for it. Does nothing the second time; raises nothing."""

@@ -5,23 +5,24 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-import socket
 from collections.abc import AsyncIterator, Collection, Sequence
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from functools import lru_cache
 from typing import Self
 
 from semaphore_middleware.core.admin import Admin
 from semaphore_middleware.core.observer import AcquireTimedOut, Event, Observer, StoreLost
 from semaphore_middleware.core.permit import Permit, Stage
+from semaphore_middleware.core.permit_set import PermitSet
 from semaphore_middleware.core.session import Session
-from semaphore_middleware.errors import AcquireTimeoutError, ClosedError
+from semaphore_middleware.errors import AcquireTimeoutError, ClosedError, PermitLostError
 from semaphore_middleware.model.feedback import Backoff
 from semaphore_middleware.model.limits import Limit, check_concurrency
 from semaphore_middleware.model.validation import check_number
 from semaphore_middleware.redis import embedded
+from semaphore_middleware.redis.environment import default_node, url_from_environment
 from semaphore_middleware.redis.keys import Keys, check_prefix
-from semaphore_middleware.redis.location import Server, url_from_environment
+from semaphore_middleware.redis.location import Server
 from semaphore_middleware.redis.recovery import Recovery
 from semaphore_middleware.redis.store import Store
 
@@ -222,17 +223,19 @@ class FairSemaphore:
         limit: int | Limit,
         timeout: float | None = None,
         owner: object = None,
+        priority: float = 0.0,
     ) -> Permit:
         """Wait for a permit of `scope`, of which all nodes together hold at most `limit`.
 
         `scope` is any string. Where nodes name different limits, the lowest counts while the scope
         is in use. `timeout` is in seconds. May be cancelled at any time. The caller must
         `release()` the permit; `permit()` does so by itself. `owner` is kept as `Permit.owner`: it
-        tells observers what the permit is for.
+        tells observers what the permit is for. Of this node's requests that wait for the scope, the
+        one with the highest `priority` is served first.
 
         Raises `AcquireTimeoutError`, `ClosedError`, `SettingsError`.
         """
-        permit = self._opened().request(scope, _limit(limit), owner)
+        permit = self._opened().request(scope, _limit(limit), owner, priority)
         try:
             if timeout is None:
                 await permit.granted()
@@ -243,7 +246,7 @@ class FairSemaphore:
             if permit.stage is Stage.HELD:  # granted in the moment in which the time was up
                 return permit
             permit.release()
-            self.emit(AcquireTimedOut(scope))
+            self.emit(AcquireTimedOut(permit))
             raise AcquireTimeoutError(
                 f"no permit for {scope!r} within {timeout:g} s (limit {permit.limit.concurrency})"
             ) from None
@@ -251,6 +254,67 @@ class FairSemaphore:
             permit.release()
             raise
         return permit
+
+    async def acquire_all(
+        self,
+        wanted: Sequence[tuple[str, int | Limit]],
+        timeout: float | None = None,
+        owner: object = None,
+        priority: float = 0.0,
+    ) -> PermitSet:
+        """Wait for a permit of each of several scopes, which are taken one after another.
+
+        `wanted` are scopes and their limits, one at least, in the order in which all programs take
+        them: by `order_of` in `model/hosts.py`. A permit is held while its request waits for the
+        next one; if it is lost meanwhile, all are asked for again. The caller must call `begin()`
+        when the request begins: under a delay or a rate the start counts from then on. `timeout`,
+        in seconds, is for all of them together; otherwise as `acquire`.
+
+        Raises `AcquireTimeoutError`, `ClosedError`, `SettingsError`.
+        """
+        permits: list[Permit] = []
+        try:
+            async with asyncio.timeout(timeout):
+                while True:
+                    try:
+                        await self._take(permits, wanted, owner, priority)
+                        return PermitSet(permits)
+                    except PermitLostError:
+                        for permit in permits:
+                            permit.return_unused()
+                        permits.clear()
+        except BaseException as error:
+            for permit in permits:
+                permit.return_unused()
+            if not isinstance(error, TimeoutError):
+                raise
+            waited = permits[-1]
+            self.emit(AcquireTimedOut(waited))
+            raise AcquireTimeoutError(
+                f"no permit for {waited.scope!r} within {timeout:g} s (limit "
+                f"{waited.limit.concurrency})"
+            ) from None
+
+    async def _take(
+        self,
+        permits: list[Permit],
+        wanted: Sequence[tuple[str, int | Limit]],
+        owner: object,
+        priority: float,
+    ) -> None:
+        """Add a permit of each scope to `permits`. Raises `PermitLostError` if one of them is lost
+        while the request waits for another.
+        """
+        with ExitStack() as watched:
+            for place, (scope, limit) in enumerate(wanted, start=1):
+                is_last = place == len(wanted)
+                permit = self._opened().request(
+                    scope, _limit(limit), owner, priority, begins_later=not is_last
+                )
+                permits.append(permit)
+                await permit.granted()
+                if not is_last:
+                    watched.enter_context(permit.until_lost())
 
     @property
     def admin(self) -> Admin:
@@ -290,11 +354,6 @@ class FairSemaphore:
                 "in this one, too"
             )
         return self._session
-
-
-def default_node() -> str:
-    """This process, as people find it: host and process id."""
-    return f"{socket.gethostname()}-{os.getpid()}"
 
 
 def _limit(limit: int | Limit) -> Limit:

@@ -132,14 +132,21 @@ class Session:
 
     # Requests -----------------------------------------------------------------------------------
 
-    def request(self, scope: str, limit: Limit, owner: object = None) -> Permit:
+    def request(
+        self,
+        scope: str,
+        limit: Limit,
+        owner: object = None,
+        priority: float = 0.0,
+        begins_later: bool = False,
+    ) -> Permit:
         """Ask for a permit. Raises `ClosedError` after `drain`."""
         if self._is_draining:
             raise ClosedError("the semaphore is closing")
         account = self.accounts.get(scope)
         if account is None:
             account = self.accounts[scope] = Account(scope, limit, self)
-        permit = Permit(scope, limit, self._loop, account, owner)
+        permit = Permit(scope, limit, self._loop, account, owner, priority, begins_later)
         interval = min(1.0, permit.asked_at - self._asked_at)
         self._request_interval += (interval - self._request_interval) / 16
         self._asked_at = permit.asked_at

@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import itertools
-import math
 import os
 import socket
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
-from importlib.resources import files
 from secrets import token_hex
 from typing import Any
 
-from redis.asyncio import Redis
-from redis.exceptions import ResponseError
+from semaphore_middleware.frontier.keys import CrawlKeys, Places, site_of
+from semaphore_middleware.frontier.scripts import script
+from semaphore_middleware.model.hosts import encoded
+from semaphore_middleware.redis.connection import Connection
+from semaphore_middleware.redis.location import Server
+from semaphore_middleware.redis.rights import try_rights
+from semaphore_middleware.redis.scripts import evaluate
 
-LUA = files("semaphore_middleware.frontier") / "lua"
-SCRIPTS = ("sync", "idle", "leave", "end")  # each with common.lua in front of it
-
-
-def script(name: str) -> str:
-    """The source of a script, as it is sent to the server."""
-    return "".join((LUA / f"{file}.lua").read_text("utf-8") for file in ("common", name))
+CALL_TIMEOUT_S = 3.0
+DEFAULT_PREFIX = "crawl"
 
 
 def node_name(settings: Mapping[str, Any]) -> str:
@@ -31,25 +29,11 @@ def node_name(settings: Mapping[str, Any]) -> str:
     return settings.get("SEMAPHORE_NODE") or f"{socket.gethostname()}-{os.getpid()}"
 
 
-def lease_of(settings: Mapping[str, Any]) -> float:
-    """The setting `CRAWL_LEASE`, in seconds. Raises `ValueError` unless it is a number above 0."""
-    value = settings.get("CRAWL_LEASE", 15.0)
-    try:
-        lease = float(value)
-    except (TypeError, ValueError):
-        lease = 0.0
-    if not 0 < lease < math.inf:
-        raise ValueError(f"CRAWL_LEASE = {value!r}: a number of seconds above 0 is allowed")
-    return lease
-
-
 @dataclass(frozen=True, slots=True)
 class NewRequest:
-    """An encoded request to be queued. Sent twice with the same id, it is queued once."""
+    """An encoded request to be queued. Sent twice with the same place, it is queued once."""
 
-    id: str
-    score: float  # the lowest leaves the site's queue first
-    site: str
+    place: bytes
     data: bytes
     fingerprint: str = ""  # queued only if no other had this one; empty: queued in any case
 
@@ -58,9 +42,13 @@ class NewRequest:
 class TakenRequest:
     """An encoded request that this node has taken from its site's queue and not finished."""
 
-    id: str
-    site: str
+    place: bytes
     data: bytes
+
+    @property
+    def site(self) -> str:
+        """The site in whose queue it was."""
+        return site_of(self.place)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,91 +110,135 @@ class CrawlLostError(RunOverError):
     """The server has lost the crawl: all queued requests and all fingerprints."""
 
 
-ERRORS = {"ENDED": CrawlEndedError, "LOST": CrawlLostError}  # by the reply's first word
+OVER = {b"ended": CrawlEndedError, b"lost": CrawlLostError}  # by a script's reply
 
 
 class CrawlClient:
-    """One node's access to a shared crawl. Keeps no requests itself.
+    """One node's access to a shared crawl. Keeps no requests itself. Not for concurrent calls.
 
-    A crawl named <name> has these keys on the server:
+    A crawl named <name> has these keys on the server, each behind `{<prefix>:<name>}:`
 
-        crawl:<name>:run            string  a random id, new for each run of the crawl
-        crawl:<name>:nodes          set     the nodes that have joined and not left
-        crawl:<name>:working        zset    node -> end of its lease, ms
-        crawl:<name>:seen           set     fingerprints of all requests that were ever queued
-        crawl:<name>:requests       hash    id -> request: all that are not finished
-        crawl:<name>:queue:<site>   zset    id -> score: requests to be taken, the lowest first
-        crawl:<name>:sites          zset    site with such a queue -> turn, the lowest is next
-        crawl:<name>:taken:<node>   hash    id -> score and site: taken and not finished
-        crawl:<name>:ended:<run>    string  exists for a day after the end of a run
+        run       hash    id: random, new for each run of the crawl; the crawl's clock; when the run
+                          has ended; the id of the one before
+        nodes     zset    node -> until when it counts, ms: all that were heard of
+        working   zset    node -> end of its lease, ms
+        seen      set     fingerprints of all requests that were ever queued
+        requests  hash    place -> request: all that are not finished
+        queue     zset    the places of those that are to be taken, in order
+        sites     zset    site with queued requests -> turn, the lowest is next
+        taken     zset    node, zero byte, place: taken and not finished
 
-    A node works from the moment it takes a request until it is idle. While it works it has a lease,
-    which each `sync` renews. When the lease expires, by the server's clock, the node counts as
-    dead: the next call of any node that takes requests or is idle puts what it had taken back into
-    the queues, at the old place. A node that comes back may go on, but cannot finish what others
-    have taken since.
+    A node works from when it joins until it is idle, and again from when it takes a request. While
+    it works it has a lease, which each `sync` renews. When the lease expires, by the crawl's clock
+    on the server, the node counts as dead: the next call of any node that takes requests or is idle
+    puts what it had taken back into the queues, at the old place. A node that comes back may go on,
+    but cannot finish what others have taken since.
 
     The crawl is done when no node works and nothing is queued. Its keys are then deleted, so that
-    the next run starts anew. A message on the channel crawl:<name>:notifications tells idle nodes
-    to ask again.
+    the next run starts anew; that the run has ended is kept for a day. A message on the channel
+    `notifications` tells idle nodes to ask again.
 
     A node whose run is over gets `CrawlEndedError`, or `CrawlLostError` if the server has lost its
     data. Only a node that was suspended for more than a day gets the latter for an ended run.
+
+    Calls raise `ServerUnreachableError` if the server cannot be reached just now; what was sent may
+    have been done, and can be sent again. They raise `ServerRefusedError` where waiting would not
+    help.
     """
 
     def __init__(
-        self, server: Redis, name: str, node: str, lease: float = 15.0, max_pages: int = 0
+        self,
+        url: str,
+        name: str,
+        node: str,
+        lease: float = 15.0,
+        max_pages: int = 0,
+        prefix: str = DEFAULT_PREFIX,
+        url_from: str = "the server's URL",
     ) -> None:
-        """`lease` in seconds; `max_pages`: fingerprints of all nodes together, 0 for no limit."""
-        self.server = server
+        """`lease` in seconds; `max_pages`: fingerprints of all nodes together, 0 for no limit.
+        `url_from` says in errors where the URL was set.
+
+        Raises `SettingsError` for a URL that cannot be read.
+        """
         self.name = name
         self.lease = lease
         self.max_pages = max_pages
-        self.run = ""  # none joined yet
+        self.keys = CrawlKeys(prefix, name)
+        self.server = Server(url, CALL_TIMEOUT_S, url_from, self.keys.tag)
+        self.run = b""  # none joined yet
         # A process that reuses a dead one's name is another node.
-        self._process_id = token_hex(4)
-        self.node = f"{node}:{self._process_id}"
-        self._numbers = itertools.count(1)
-        self.channel = self.key("notifications")
-        self._scripts = {name: server.register_script(script(name)) for name in SCRIPTS}
+        self.node = f"{node}:{token_hex(4)}"
+        self._places = Places()
+        self._connection: Connection | None = None
+        self.life = ""
+        """The server's life in which the last call was made: another one may have forgotten some of
+        the last calls.
+        """
 
-    def key(self, part: str) -> bytes:
-        """The name of one of the crawl's keys."""
-        return f"crawl:{self.name}:{part}".encode(errors="surrogateescape")
+    def new_place(self, site: str, score: float) -> bytes:
+        """A place for a new request in a site's queue: the lowest score leaves first."""
+        return self._places.new(site, score)
 
-    def new_id(self) -> str:
-        """An id for a new request."""
-        # Made here: the server might repeat itself after it has lost data. Redis orders ids of the
-        # same score by name, so a site's queue is first come, first served.
-        return f"{next(self._numbers):012}:{self._process_id}"
+    # The connection -----------------------------------------------------------------------------
 
-    async def join(self) -> None:
-        """Join the crawl's run, or begin one."""
-        async with self.server.pipeline() as pipe:
-            pipe.set(self.key("run"), token_hex(8), nx=True)
-            pipe.get(self.key("run"))
-            pipe.sadd(self.key("nodes"), self.node)
-            self.run = (await pipe.execute())[1].decode()
+    async def connect(self) -> Connection:
+        """The open connection, or a new one."""
+        if self._connection is None or not self._connection.is_open:
+            self._connection = await self.server.connect()
+            self.life = self._connection.state.life
+        return self._connection
+
+    async def look(self) -> None:
+        """Make sure that the server still is the master, and in which life."""
+        connection = await self.connect()
+        self.life = (await connection.read_state()).life
+
+    async def check_rights(self) -> None:
+        """Try everything that a node may do on the server. Leaves nothing there. A second
+        connection is opened, to subscribe.
+
+        Raises `ServerRefusedError`, which names what is missing.
+        """
+        names = (*self.keys.trials, *self.keys.all)
+        tag = f"{{{self.keys.tag}}}"
+        await try_rights(await self.connect(), names, self.keys.channel, tag, script)
+        subscription = await self.server.connect()
+        try:
+            await subscription.subscribe([self.keys.channel])
+        finally:
+            await subscription.close()
+
+    async def disconnect(self) -> None:
+        """Close the connection."""
+        if self._connection is not None:
+            await self._connection.close()
+
+    # Calls --------------------------------------------------------------------------------------
+
+    async def join(self) -> int:
+        """Join the crawl's run, or begin one. Returns how many requests are not finished."""
+        self.run, unfinished = await self._call("join", token_hex(8))
+        return int(unfinished)
 
     async def sync(
         self,
         new: Sequence[NewRequest] = (),
-        finished: Sequence[str] = (),
+        finished: Sequence[bytes] = (),
         demand: Demand = NO_DEMAND,
         working: bool = False,
     ) -> SyncReply:
-        """Queue new requests, forget finished ones (by id), take others: in this order.
+        """Queue new requests, forget finished ones (by place), take others: in this order.
 
         If a part fails, the later parts are not done. The lease begins, or is renewed, if `working`
         or if something is taken. Raises `RunOverError`.
         """
         queued, taken, lease_expired = await self._call(
             "sync",
-            *(round(self.lease * 1000), int(working), self.max_pages),
-            len(new),
-            *itertools.chain.from_iterable(map(_fields, new)),
+            *(int(working), self.max_pages, len(new)),
+            *itertools.chain.from_iterable((one.place, one.data, one.fingerprint) for one in new),
             *(len(finished), *finished),
-            *(demand.requests, demand.per_site, *demand.skipped_sites),
+            *(demand.requests, demand.per_site, *map(encoded, demand.skipped_sites)),
         )
         return SyncReply([bool(one) for one in queued], list(_taken(taken)), bool(lease_expired))
 
@@ -214,7 +246,7 @@ class CrawlClient:
         """Count as working for one lease from now. Raises `RunOverError`."""
         await self.sync(working=True)
 
-    async def idle(self, finished: Sequence[str] = ()) -> IdleReply:
+    async def idle(self, finished: Sequence[bytes] = ()) -> IdleReply:
         """Stop working. If no node works and nothing is queued, this ends the crawl.
 
         Raises `RunOverError`.
@@ -222,7 +254,7 @@ class CrawlClient:
         step, wait_ms = await self._call("idle", *finished)
         return IdleReply(NextStep(step), wait_ms / 1000)
 
-    async def leave(self, finished: Sequence[str] = ()) -> None:
+    async def leave(self, finished: Sequence[bytes] = ()) -> None:
         """Leave the crawl; what this node has taken and not finished goes back to the queues."""
         with suppress(RunOverError):
             await self._call("leave", *finished)
@@ -234,32 +266,21 @@ class CrawlClient:
 
     async def counts(self) -> Counts:
         """How many nodes, sites and requests there are now."""
-        async with self.server.pipeline() as pipe:
-            pipe.scard(self.key("nodes"))
-            pipe.zcard(self.key("sites"))
-            pipe.hlen(self.key("requests"))
-            pipe.scard(self.key("seen"))
-            return Counts(*await pipe.execute())
+        connection = await self.connect()
+        sizes = (("ZCARD", "nodes"), ("ZCARD", "sites"), ("HLEN", "requests"), ("SCARD", "seen"))
+        commands = [(command, self.keys.of(part)) for command, part in sizes]
+        return Counts(*await connection.execute(commands))
 
-    async def _call(self, script: str, *arguments: Any) -> Any:
-        parts = ("run", f"ended:{self.run}", "nodes", "working", "seen", "requests", "sites")
-        # The last two are prefixes: of the keys of all queues, and of all nodes' taken requests.
-        keys = [self.key(part) for part in (*parts, "queue:", "taken:")]
-        try:
-            return await self._scripts[script](
-                keys, [self.channel, self.node, self.run, *arguments]
-            )
-        except ResponseError as error:
-            word = str(error).partition(" ")[0]
-            if word in ERRORS:
-                raise ERRORS[word] from None
-            raise
-
-
-def _fields(request: NewRequest) -> tuple[str, float, str, bytes, str]:
-    return request.id, request.score, request.site, request.data, request.fingerprint
+    async def _call(self, name: str, *arguments: Any) -> Any:
+        keys, lease_ms = self.keys, round(self.lease * 1000)
+        head = (keys.channel, encoded(self.node), self.run, lease_ms)
+        call = (name, len(keys.all), *keys.all, *head, *arguments)
+        (reply,) = await evaluate(await self.connect(), [call], script)
+        if len(reply) == 1 and reply[0] in OVER:
+            raise OVER[reply[0]]
+        return reply
 
 
 def _taken(reply: list[bytes]) -> Iterable[TakenRequest]:
-    for id, site, data in zip(*[iter(reply)] * 3, strict=True):
-        yield TakenRequest(id.decode(), site.decode(), data)
+    for place, data in zip(*[iter(reply)] * 2, strict=True):
+        yield TakenRequest(place, data)

@@ -21,12 +21,10 @@ class Codec(scrapy_redis.queue.Base):  # type: ignore[misc]  # untyped
         debug = spider.settings.getbool("DUPEFILTER_DEBUG")
         self._filter = scrapy_redis.dupefilter.RFPDupeFilter(None, key="", debug=debug)
 
-    def encode(self, id: str, site: str, request: Request) -> NewRequest:
+    def encode(self, place: bytes, request: Request) -> NewRequest:
         """The request as it is sent to the server."""
         return NewRequest(
-            id=id,
-            score=-request.priority,
-            site=site,
+            place=place,
             data=self._encode_request(request),
             fingerprint="" if request.dont_filter else self._filter.request_fingerprint(request),
         )

@@ -41,7 +41,7 @@ class Prefetch:
         self._is_full: Callable[[str], bool] = getattr(self._queue, "is_full", _never)
         self._ready: dict[Request, TakenRequest] = {}
         self._ready_of_site: Counter[str] = Counter()
-        self._started: dict[str, tuple[Request | None, TakenRequest]] = {}  # by id
+        self._started: dict[bytes, tuple[Request | None, TakenRequest]] = {}  # by place
 
     def _new_queue(self) -> Any:
         queue_class = load_object(self._crawler.settings["SCHEDULER_PRIORITY_QUEUE"])
@@ -64,7 +64,7 @@ class Prefetch:
 
     def discard(self, taken: TakenRequest) -> None:
         """Count a request as finished that was never started."""
-        self._started[taken.id] = None, taken
+        self._started[taken.place] = None, taken
 
     def start_next(self) -> Request | None:
         """The next request, or None if none is ready but those of full sites."""
@@ -72,24 +72,26 @@ class Prefetch:
         if request is None:
             return None
         taken = self._ready.pop(request)
-        self._started[taken.id] = request, taken
+        self._started[taken.place] = request, taken
         self._ready_of_site[taken.site] -= 1
         if not self._ready_of_site[taken.site]:
             del self._ready_of_site[taken.site]
         return request
 
-    def finished(self, in_progress: Set[Request | None]) -> list[str]:
-        """The ids of the started requests that the engine has no longer in progress."""
-        return [id for id, (request, _) in self._started.items() if request not in in_progress]
+    def finished(self, in_progress: Set[Request | None]) -> list[bytes]:
+        """The places of the started requests that the engine has no longer in progress."""
+        return [
+            place for place, (request, _) in self._started.items() if request not in in_progress
+        ]
 
-    def has_only(self, finished: list[str]) -> bool:
+    def has_only(self, finished: list[bytes]) -> bool:
         """True if no request is ready, and none started but these."""
         return not self._ready and len(finished) == len(self._started)
 
-    def forget(self, finished: list[str]) -> None:
+    def forget(self, finished: list[bytes]) -> None:
         """Forget these requests: the server knows that they are finished."""
-        for id in finished:
-            del self._started[id]
+        for place in finished:
+            del self._started[place]
 
     def forget_ready(self) -> list[TakenRequest]:
         """Forget the ready requests and return them: other nodes may have taken them since."""

@@ -21,9 +21,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from typing import Self
 
-from redis.exceptions import RedisError
 from scrapy import Request, Spider, signals
 from scrapy.core.scheduler import BaseScheduler
 from scrapy.crawler import Crawler
@@ -31,11 +31,17 @@ from scrapy.exceptions import DontCloseSpider
 from scrapy.utils.defer import deferred_from_coro
 from twisted.internet.defer import Deferred
 
-from semaphore_middleware.frontier.client import CrawlClient, lease_of, node_name
+from semaphore_middleware.errors import ServerRefusedError, SettingsError
+from semaphore_middleware.frontier.client import (
+    DEFAULT_PREFIX,
+    CrawlClient,
+    node_name,
+)
 from semaphore_middleware.frontier.codec import Codec
 from semaphore_middleware.frontier.prefetch import Prefetch
 from semaphore_middleware.frontier.session import FrontierSession, log_too_late
-from semaphore_middleware.frontier.subscription import Subscription, create_client
+from semaphore_middleware.model.validation import check_integer, check_number
+from semaphore_middleware.redis.keys import check_prefix
 from semaphore_middleware.scrapy.engine import Engine, end_crawl
 
 logger = logging.getLogger(__name__)
@@ -45,32 +51,22 @@ class Scheduler(BaseScheduler):
     """One node's scheduler for the crawl that it shares. Set it with `SCHEDULER`.
 
     Settings: `REDIS_URL`, `CRAWL` (the crawl's name, default: the spider's), `CRAWL_MAX_PAGES`,
-    `CRAWL_LEASE` (seconds).
+    `CRAWL_LEASE` (seconds), `CRAWL_PREFIX`.
     """
 
     def __init__(self, crawler: Crawler) -> None:
-        settings = crawler.settings
         self.crawler = crawler
         self.engine = Engine(crawler)
-        self.server = create_client(settings["REDIS_URL"])
-        self.client = CrawlClient(
-            self.server,
-            name=settings.get("CRAWL") or crawler.spidercls.name,
-            node=node_name(settings),
-            lease=lease_of(settings),
-            max_pages=settings.getint("CRAWL_MAX_PAGES"),
-        )
-        self.joined = False
+        self.client = _client(crawler)
+        self.failed = False
         self.restart: asyncio.Task[None] | None = None
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
         """Called by Scrapy. A wrong setting ends the crawl with one line in the log."""
         try:
-            if not crawler.settings.get("REDIS_URL"):
-                raise ValueError("REDIS_URL is not set: the nodes of a crawl share a Redis server")
             return cls(crawler)
-        except ValueError as error:
+        except SettingsError as error:
             end_crawl(error)
 
     # Joining and leaving ------------------------------------------------------------------------
@@ -85,28 +81,20 @@ class Scheduler(BaseScheduler):
             self.crawler.stats,
             on_data_loss=self._start_over,
         )
-        self.subscription = Subscription(self.server, self.client.channel, self.session.check_again)
         return deferred_from_coro(self._join())
 
     async def _join(self) -> None:
         try:
-            self.joined = await self.subscription.wait_for_server(
-                self.client.join, wanted=lambda: self.crawler.crawling
-            )
-            if not self.joined:
-                self.engine.close_when_opened("shutdown")
-                return
-            unfinished = (await self.client.counts()).unfinished
-        except RedisError as error:
-            logger.info("The crawl's server refuses this node: %s", error)
+            joined = await self.session.join(wanted=lambda: self.crawler.crawling)
+        except ServerRefusedError as error:
+            logger.error("The shared crawl: %s", error)
+            self.failed = True
             self.engine.close_when_opened("server_refused")
             return
-        logger.info(
-            "Node %s joins the crawl; unfinished requests: %d", self.client.node, unfinished
-        )
+        if not joined:
+            self.engine.close_when_opened("shutdown")
+            return
         self.crawler.signals.connect(self._spider_idle, signals.spider_idle)
-        self.subscription.start()
-        self.session.start()
 
     def close(self, _reason: str) -> Deferred[None]:
         """Leave the crawl; unfinished requests go back to the server."""
@@ -115,10 +103,9 @@ class Scheduler(BaseScheduler):
     async def _leave(self) -> None:
         if self.restart is not None:
             self.restart.cancel()
-        await self.subscription.close()
-        if self.joined:
-            await self.session.stop()
-        await self.server.aclose()
+        await self.session.stop()
+        if self.failed:
+            self.engine.end_with_failure()
 
     # Called by the engine -----------------------------------------------------------------------
 
@@ -160,3 +147,20 @@ class Scheduler(BaseScheduler):
         finally:
             self.restart = None
             self.engine.wake()
+
+
+def _client(crawler: Crawler) -> CrawlClient:
+    """A client with the settings of a crawl. Raises `SettingsError`."""
+    settings = crawler.settings
+    url = settings.get("REDIS_URL") or os.environ.get("REDIS_URL")
+    if not url:
+        raise SettingsError("REDIS_URL is not set: the nodes of a crawl share a Redis server")
+    return CrawlClient(
+        url,
+        settings.get("CRAWL") or crawler.spidercls.name,
+        node_name(settings),
+        check_number(settings.get("CRAWL_LEASE", 15.0), "CRAWL_LEASE", least=0.1, text=True),
+        check_integer(settings.get("CRAWL_MAX_PAGES", 0), "CRAWL_MAX_PAGES", least=0, text=True),
+        check_prefix(settings.get("CRAWL_PREFIX", DEFAULT_PREFIX), "CRAWL_PREFIX"),
+        "REDIS_URL",
+    )

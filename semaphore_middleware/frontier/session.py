@@ -4,6 +4,10 @@ Calls are batched, and the engine waits for no reply: what the scheduler reports
 sent in one call; what it reports meanwhile is sent in the next. A call carries the new requests, in
 their order, then the finished ones, then the demand for more. So a request counts as finished only
 when every request that its callback has yielded is on the server.
+
+A server that was promoted may lack the last calls, all from one call on. Then it has the requests
+that were finished in these still as taken by their nodes, and they go back to the queues when their
+nodes are idle. Start requests come from no other request, so what was queued of late is sent again.
 """
 
 from __future__ import annotations
@@ -15,10 +19,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from itertools import islice
 
-from redis.exceptions import RedisError
 from scrapy import Request
 from scrapy.statscollectors import StatsCollector
 
+from semaphore_middleware.errors import ServerRefusedError, ServerUnreachableError
 from semaphore_middleware.frontier.client import (
     NO_DEMAND,
     CrawlClient,
@@ -33,14 +37,16 @@ from semaphore_middleware.frontier.client import (
 )
 from semaphore_middleware.frontier.codec import Codec
 from semaphore_middleware.frontier.prefetch import Prefetch
-from semaphore_middleware.frontier.subscription import RETRY_DELAY_S, address_of, cancel
+from semaphore_middleware.frontier.subscription import Subscription
+from semaphore_middleware.redis.connection import retry_delay
 from semaphore_middleware.scrapy.engine import Engine
 
 logger = logging.getLogger(__name__)
 
 MAX_NEW_REQUESTS = 500  # in a call: a longer one would hold up the server's other clients
-CALL_TIMEOUT_S = 3.0
+RENEWAL = 0.3  # of a lease: after that it is renewed
 SHUTDOWN_TIMEOUT_S = 1.0
+LOG_INTERVAL_S = 5.0
 
 
 class FrontierSession:
@@ -56,13 +62,19 @@ class FrontierSession:
         on_data_loss: Callable[[], None],
     ) -> None:
         self._client = client
+        self._subscription = Subscription(
+            client.server, client.keys.channel, RENEWAL * client.lease, self.check_again
+        )
         self._codec = codec
         self._prefetch = prefetch
         self._engine = engine
         self._stats = stats
         self._on_data_loss = on_data_loss
         self.ended = False  # the crawl, for all nodes or without this one
-        self._unsent: deque[tuple[NewRequest, Request]] = deque()
+        self._unsent: deque[tuple[NewRequest, Request | None]] = deque()  # None: sent again
+        self._sent: list[NewRequest] = []  # since the last look at the server
+        self._sent_before: list[NewRequest] = []  # that look, and since the one before it
+        self._life = ""  # the server's, when it was last looked at
         self._working = False  # the node has a lease
         self._wants_more = False
         self._wants_idle = False
@@ -82,7 +94,8 @@ class FrontierSession:
     def enqueue(self, request: Request) -> None:
         """Queue a request on the server, soon."""
         site = self._prefetch.site_of(request)
-        self._unsent.append((self._codec.encode(self._client.new_id(), site, request), request))
+        place = self._client.new_place(site, -request.priority)
+        self._unsent.append((self._codec.encode(place, request), request))
         self._has_work.set()
 
     def next_request(self) -> Request | None:
@@ -122,28 +135,54 @@ class FrontierSession:
 
     # The background task ------------------------------------------------------------------------
 
-    def start(self) -> None:
-        """Begin to send."""
+    async def join(self, wanted: Callable[[], bool]) -> bool:
+        """Join the crawl, however long it takes to reach the server, and begin to send; False if
+        this is no longer `wanted`. Raises `ServerRefusedError` where waiting would not help.
+        """
+        failures, next_log = 0, 0.0
+        while wanted():
+            try:
+                await self._client.check_rights()
+                unfinished = await self._client.join()
+                break
+            except ServerUnreachableError as error:
+                now = asyncio.get_running_loop().time()
+                if now >= next_log:
+                    logger.warning("Waiting for the crawl's server: %s", error)
+                    next_log = now + LOG_INTERVAL_S
+                await asyncio.sleep(retry_delay(failures))
+                failures += 1
+        else:
+            return False
+        logger.info(
+            "Node %s joins the crawl; unfinished requests: %d", self._client.node, unfinished
+        )
+        self._working = True
+        self._life = self._client.life
+        self._subscription.start()
         self._task = asyncio.create_task(self._run())
+        return True
 
     async def stop(self) -> None:
         """Send what is left and leave the crawl, within `SHUTDOWN_TIMEOUT_S`."""
         self._leaving = True
         if self._idle_timer is not None:
             self._idle_timer.cancel()
+        await self._subscription.close()
         if self._task is not None:
-            await cancel(self._task)
-        try:
-            async with asyncio.timeout(SHUTDOWN_TIMEOUT_S):
-                await self._leave()
-        except (RedisError, OSError) as error:
-            reason = str(error) or "no reply"
-            logger.warning(
-                "Cannot leave the crawl (%s): other nodes get this node's requests in %g s, "
-                "when its lease expires",
-                reason,
-                self._client.lease,
-            )
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            try:
+                async with asyncio.timeout(SHUTDOWN_TIMEOUT_S):
+                    await self._leave()
+            except (ServerUnreachableError, ServerRefusedError, TimeoutError) as error:
+                logger.warning(
+                    "Cannot leave the crawl (%s): other nodes get this node's requests in %g s, "
+                    "when its lease expires",
+                    str(error) or "no reply",
+                    self._client.lease,
+                )
+        await self._client.disconnect()
 
     async def _leave(self) -> None:
         self._wants_more = False
@@ -153,21 +192,28 @@ class FrontierSession:
         await self._client.leave(self._finished())
 
     async def _run(self) -> None:
+        failures = 0
         while not (self.ended or self._leaving):
             with suppress(TimeoutError):
-                async with asyncio.timeout_at(self._renewal_at if self._working else None):
+                async with asyncio.timeout_at(self._renewal_at):
                     await self._has_work.wait()
             self._has_work.clear()
             try:
-                async with asyncio.timeout(CALL_TIMEOUT_S):
-                    await self._send()
+                await self._send()
             except Exception as error:
                 # Whatever it is: if this task ended, the crawl would hang.
-                await self._retry_after(error)
+                self._log_unavailable(error)
+                await asyncio.sleep(retry_delay(failures))
+                failures += 1
+                self._has_work.set()
             else:
+                failures = 0
                 self._server_replied()
 
     async def _send(self) -> None:
+        is_renewal = asyncio.get_running_loop().time() >= self._renewal_at
+        if is_renewal or self._client.life != self._life:
+            await self._look()
         wants_idle, self._wants_idle = self._wants_idle, False
         finished = self._finished()
         try:
@@ -182,38 +228,45 @@ class FrontierSession:
         except CrawlLostError:
             await self._rejoin()
 
-    async def _retry_after(self, error: Exception) -> None:
-        if not isinstance(error, RedisError | OSError):
+    def _log_unavailable(self, error: Exception) -> None:
+        if not isinstance(error, ServerUnreachableError | ServerRefusedError):
             logger.error("Unexpected error, the call is retried", exc_info=error)
         elif not self._unavailable:
-            where, reason = address_of(self._client.server), str(error) or "no reply"
-            logger.warning("The crawl's server at %s is unavailable: %s", where, reason)
+            logger.warning("The crawl's server is unavailable: %s", error)
         self._unavailable = True
-        await asyncio.sleep(RETRY_DELAY_S)
-        self._has_work.set()
 
     def _server_replied(self) -> None:
         if self._unavailable:
             self._unavailable = False
             self._engine.wake()  # what it reported last is lost, such as that it is idle
 
+    async def _look(self) -> None:
+        """Look whether the server has changed; if so, send again what the new one may lack."""
+        await self._client.look()
+        if self._client.life != self._life:
+            self._life = self._client.life
+            again = [(new, None) for new in self._sent_before + self._sent]
+            self._unsent.extendleft(reversed(again))
+            self._has_work.set()
+            await self._subscription.renew()
+        self._sent_before, self._sent = self._sent, []
+
     # One call -----------------------------------------------------------------------------------
 
-    def _finished(self) -> list[str]:
+    def _finished(self) -> list[bytes]:
         return self._prefetch.finished(self._engine.in_progress)
 
-    async def _sync(self, finished: list[str]) -> None:
+    async def _sync(self, finished: list[bytes]) -> None:
         new = [encoded for encoded, _ in islice(self._unsent, MAX_NEW_REQUESTS)]
         if len(new) < len(self._unsent):
             finished = []
         demand = self._prefetch.demand() if self._wants_more else NO_DEMAND
         now = asyncio.get_running_loop().time()
-        must_renew = self._working and now >= self._renewal_at
-        if not (new or finished or demand.requests or must_renew):
+        if not (new or finished or demand.requests or now >= self._renewal_at):
             return
         self._notified = False
         reply = await self._client.sync(new, finished, demand, self._working)
-        self._renewal_at = now + self._client.lease / 3
+        self._renewal_at = now + RENEWAL * self._client.lease
         self._prefetch.forget(finished)
         self._on_queued(reply.queued)
         self._on_taken(demand, reply)
@@ -224,7 +277,10 @@ class FrontierSession:
 
     def _on_queued(self, queued: list[bool]) -> None:
         for is_queued in queued:
-            _, request = self._unsent.popleft()
+            new, request = self._unsent.popleft()
+            self._sent.append(new)
+            if request is None:
+                continue
             if is_queued:
                 self._stats.inc_value("scheduler/enqueued/redis")
                 self._empty_except = None
@@ -253,7 +309,7 @@ class FrontierSession:
 
     # Idle, ended, lost --------------------------------------------------------------------------
 
-    async def _idle(self, finished: list[str]) -> None:
+    async def _idle(self, finished: list[bytes]) -> None:
         reply = await self._client.idle(finished)
         self._prefetch.forget(finished)
         self._working = False
@@ -272,14 +328,16 @@ class FrontierSession:
     def _end(self) -> None:
         self.ended = True
         for _, request in self._unsent:
-            log_too_late(request)
-            self._engine.send_request_dropped(request)
+            if request is not None:
+                log_too_late(request)
+                self._engine.send_request_dropped(request)
         self._unsent.clear()
         self._prefetch.forget_all()
         self._engine.wake()
 
     async def _rejoin(self) -> None:
         await self._client.join()
+        self._working = True
         logger.warning("The crawl's server has lost its data: the crawl starts over")
         for taken in self._prefetch.forget_all():
             self.enqueue(self._codec.decode(taken.data))

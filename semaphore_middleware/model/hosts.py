@@ -1,17 +1,56 @@
-"""Hosts: their normal form, and what the name of a limit may be."""
+"""Names: the normal form of hosts, the kinds of scopes, and what the name of a limit may be."""
 
 from __future__ import annotations
 
 import re
 import socket
+from collections.abc import Sequence
 from ipaddress import IPv6Address
 from typing import Any
 
 from semaphore_middleware.errors import SettingsError
 
+PREFIXED_KINDS = ("domain", "ip", "proxy")
+"""Kinds of scopes whose names begin with their kind: `ip:192.0.2.1`."""
+ALL = "all"
+"""The one scope of its kind: every request of all nodes."""
+SITES = ("host", "domain", "ip", "name")
+"""Kinds of scopes that stand for a site, the first one before the others."""
+ORDER = ("name", "host", *PREFIXED_KINDS, ALL)
+"""In which order a request takes its scopes, by their kinds: narrow ones before wide ones."""
+
+
+def kind_of(scope: str) -> str:
+    """The kind of a scope, one of `ORDER`, read off its name: so it is the same on all nodes, from
+    wherever they have the name. What does not look like a host is a name of the user's.
+    """
+    kind, colon, _ = scope.partition(":")
+    if (colon and kind in PREFIXED_KINDS) or scope == ALL:
+        return kind
+    is_host = re.fullmatch(r"localhost|[a-z0-9_-]*[.:][a-z0-9_.:-]*", scope)
+    return "host" if is_host else "name"
+
+
+def order_of(scope: str) -> tuple[int, str]:
+    """A key to sort a request's scopes by. All nodes take them in this order, so no two requests
+    wait for each other: whoever waits for a scope holds only ones that come before it (J. W.
+    Havender, Avoiding Deadlock in Multitasking Systems, 1968).
+    """
+    return ORDER.index(kind_of(scope)), scope
+
+
+def site_of(scopes: Sequence[str]) -> int | None:
+    """Which of a request's scopes is its site's, that answers and robots.txt speak for: the one of
+    its host, else of its domain, its address, or a name of the user's. None: a proxy, or all sites,
+    is none.
+    """
+    kinds = [kind_of(scope) for scope in scopes]
+    return next((kinds.index(kind) for kind in SITES if kind in kinds), None)
+
 
 def parse_name(name: Any, where: str) -> str:
-    """Check the name of a limit: a scope, which stays as written, or '*.' and a host.
+    """Check the name of a limit: a scope, which stays as written; '*.' and a host; or a kind and
+    ':*'.
 
     Raises `SettingsError`; `where` says in it where the name was set.
     """
@@ -22,12 +61,40 @@ def parse_name(name: Any, where: str) -> str:
         if not suffix or "*" in suffix:
             raise SettingsError(f"{where}: allowed is a host, or '*.' and a host")
         return f"*.{suffix}"
-    if "*" in name:
+    if "*" in name and not is_pattern(name):
         raise SettingsError(
-            f"{where}: a '*' may only stand first, as in '*.example.org'; the limit of all "
-            "other hosts is CONCURRENT_REQUESTS_PER_DOMAIN"
+            f"{where}: a '*' may only stand first, as in '*.example.org', or alone after a kind, "
+            "as in 'ip:*'; the limit of all other hosts is CONCURRENT_REQUESTS_PER_DOMAIN"
         )
     return name
+
+
+def is_pattern(name: str) -> bool:
+    """True for '*.' and a host, which fits each host below it, and for 'domain:*', 'ip:*' and
+    'proxy:*', which fit all scopes of their kind.
+    """
+    return name.startswith("*.") or (name.endswith(":*") and name[:-2] in PREFIXED_KINDS)
+
+
+def patterns_for(scope: str) -> list[str]:
+    """All patterns that fit a scope, or what a pattern fits: the most exact first."""
+    kind = kind_of(scope)
+    if kind in PREFIXED_KINDS:
+        return [] if is_pattern(scope) else [f"{kind}:*"]
+    _, *parents = scope.split(".")
+    return [f"*.{'.'.join(parents[i:])}" for i in range(len(parents))]
+
+
+def normal_name(name: str) -> str:
+    """The name of a scope as requests have it, should it be that of a host, or of a kind; and a
+    pattern for such names.
+    """
+    if name.startswith("*."):
+        return f"*.{normal_host(name[2:])}"
+    kind, colon, rest = name.partition(":")
+    if colon and kind in PREFIXED_KINDS:
+        return f"{kind}:{normal_host(rest)}"
+    return normal_host(name)
 
 
 def host_within(name: str) -> str | None:
@@ -69,6 +136,11 @@ def _normal_address(host: str) -> str | None:
         except OSError:
             pass
     return None
+
+
+def is_address(host: str) -> bool:
+    """True if a host in its normal form is an IP address."""
+    return _normal_address(host) is not None
 
 
 def encoded(name: str) -> bytes:

@@ -9,7 +9,16 @@ from functools import lru_cache, partial
 from typing import Any
 
 from semaphore_middleware.errors import SettingsError
-from semaphore_middleware.model.hosts import normal_host, parse_name
+from semaphore_middleware.model.hosts import (
+    ALL,
+    PREFIXED_KINDS,
+    is_pattern,
+    kind_of,
+    normal_host,
+    normal_name,
+    parse_name,
+    patterns_for,
+)
 from semaphore_middleware.model.validation import (
     LONGEST_S,
     check_integer,
@@ -21,6 +30,8 @@ from semaphore_middleware.model.validation import (
 UNITS_S: Mapping[str, float] = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 """The units of a rate, shortest first, in seconds."""
 SHORTEST_INTERVAL_S = 1e-6
+LIMITLESS = 2**53
+"""A concurrency that stands for no limit: Lua's numbers count no further."""
 BURST_MAX = 10**6
 
 ALLOWED_RATE = (
@@ -172,7 +183,7 @@ def strictest(a: Limit, b: Limit) -> Limit:
 class LimitTable:
     """All limits of a crawl, by scope.
 
-    `of(scope)` takes the first of: the exact name, the longest `*.` pattern, the slot, the default.
+    `of(scope)` takes the first of: the exact name, the most exact pattern, the slot, the default.
     """
 
     default: Limit | None
@@ -182,22 +193,27 @@ class LimitTable:
 
     @property
     def largest(self) -> int:
-        """The highest concurrency of any limit."""
-        limits = [self.default, *self.exact.values(), *self.patterns.values(), *self.slots.values()]
+        """The highest concurrency of any limit of a host."""
+        hosts = {**self.exact, **self.patterns}
+        limits = [self.default, *self.slots.values()]
+        limits += [limit for name, limit in hosts.items() if kind_of(name) in ("name", "host")]
         return max(limit.concurrency for limit in limits if limit is not None)
 
-    def of(self, scope: str) -> Limit | None:
-        """The limit of `scope`; None: its requests need no permit."""
+    def of(self, scope: str, has_default: bool = True) -> Limit | None:
+        """The limit of `scope`; None: its requests need no permit. Without `has_default` that is so
+        wherever no entry names it.
+        """
         if scope in self.exact:
             return self.exact[scope]
         if self.patterns:
-            _, *parents = scope.split(".")
-            while parents:  # the longest suffix first
-                suffix = ".".join(parents)
-                if suffix in self.patterns:
-                    return self.patterns[suffix]
-                del parents[0]
-        return self.slots.get(scope, self.default)
+            for pattern in patterns_for(scope):
+                if pattern in self.patterns:
+                    return self.patterns[pattern]
+        return self.slots.get(scope, self.default if has_default else None)
+
+    def names_kind(self, kind: str) -> bool:
+        """Whether an entry is for scopes of this kind."""
+        return any(kind_of(name) == kind for name in (*self.exact, *self.patterns))
 
 
 def parse_limit(value: Any, where: str, default: Limit) -> Limit | None:
@@ -238,19 +254,27 @@ def parse_parts(value: Any, where: str) -> dict[str, Any]:
 
 
 def parse_limits(
-    settings: Mapping[str, Any], slots: Mapping[str, Any], default: Limit, setting: str
+    settings: Mapping[str, Any],
+    slots: Mapping[str, Any],
+    default: Limit,
+    setting: str,
+    first_kind: str = "host",
 ) -> LimitTable:
-    """Build the table from `SEMAPHORE_LIMITS` and `DOWNLOAD_SLOTS`."""
+    """Build the table from `SEMAPHORE_LIMITS` and `DOWNLOAD_SLOTS`. The default is that of hosts,
+    names and the `first_kind`. Of a limit of another kind, all parts that are left out are open.
+    """
     exact: dict[str, Limit | None] = {}
     patterns: dict[str, Limit | None] = {}
     for key, value in settings.items():
         where = f"{setting}[{key!r}]"
         name = parse_name(key, where)
-        limit = parse_limit(value, where, default)
-        if name.startswith("*."):
-            patterns[name[2:]] = limit
+        is_open = kind_of(name) in (*PREFIXED_KINDS, ALL) and kind_of(name) != first_kind
+        base = Limit(LIMITLESS, jitter=default.jitter) if is_open else default
+        limit = parse_limit(value, where, base)
+        if is_pattern(name):
+            patterns[name] = limit
         else:
-            exact[name] = exact[normal_host(name)] = limit
+            exact[name] = exact[normal_name(name)] = limit
     return LimitTable(default, exact, patterns, _parse_slots(slots, default))
 
 

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from semaphore_middleware.errors import SettingsError
-from semaphore_middleware.model.hosts import normal_host, parse_name
-from semaphore_middleware.model.limits import Limit, parse_parts
+from semaphore_middleware.model.hosts import is_pattern, normal_name, parse_name, patterns_for
+from semaphore_middleware.model.limits import LIMITLESS, Limit, parse_parts
 
-LIMITLESS = 2**53  # a concurrency that stands for no limit: Lua's numbers count no further
 NO_RATE = "none"  # a rate that stands for no rate, whatever the nodes ask for
 LABELS_MAX = 10  # of the host in a pattern: for each scope so many patterns are looked up
 LIMIT_PARTS = ("concurrency", "delay", "jitter", "adaptive", "rate", "burst")
@@ -26,7 +25,7 @@ class Rule:
     """
 
     name: str
-    """A scope; or '*.' and a host, for each host below it."""
+    """A scope, or a pattern: '*.' and a host, or a kind and ':*'."""
     by: str
     """Who set it last: a user, or a node."""
     concurrency: int | None = None
@@ -46,8 +45,8 @@ class Rule:
 
     @property
     def is_pattern(self) -> bool:
-        """Whether it is for each host below one, not for a scope."""
-        return self.name.startswith("*.")
+        """Whether it is for each scope that a pattern fits, not for one."""
+        return is_pattern(self.name)
 
     @property
     def sets_limit(self) -> bool:
@@ -56,7 +55,7 @@ class Rule:
 
     def fits(self, scope: str) -> bool:
         """Whether it holds for the scope, unless a more exact one says otherwise."""
-        return scope.endswith(self.name[1:]) if self.is_pattern else self.name == scope
+        return self.name == scope or self.name in patterns_for(scope)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +66,7 @@ class RuleChange:
     """
 
     names: tuple[str, ...]
-    """Scopes; or '*.' and a host, for each host below it."""
+    """Spellings of a scope; or a pattern."""
     set: Mapping[str, Any]
     unset: tuple[str, ...] = ()
     clears_backoff: bool = False
@@ -115,17 +114,15 @@ class RuleChange:
 
     @property
     def is_pattern(self) -> bool:
-        """Whether it is for each host below one, not for a scope."""
-        return self.names[0].startswith("*.")
+        """Whether it is for each scope that a pattern fits, not for one."""
+        return is_pattern(self.names[0])
 
 
 def patterns_above(names: Iterable[str]) -> list[str]:
     """All patterns other than these names that one of them fits."""
     patterns: dict[str, None] = {}
     for name in names:
-        _, *parents = name.split(".")
-        for i in range(len(parents)):
-            patterns[f"*.{'.'.join(parents[i:])}"] = None
+        patterns.update(dict.fromkeys(patterns_for(name)))
     return [pattern for pattern in patterns if pattern not in names]
 
 
@@ -135,4 +132,4 @@ def _names(name: str) -> tuple[str, ...]:
     name = parse_name(name, where)
     if name.startswith("*.") and name.count(".") > LABELS_MAX:
         raise SettingsError(f"{where}: allowed are at most {LABELS_MAX} labels after '*.'")
-    return tuple(dict.fromkeys((name, name if name.startswith("*.") else normal_host(name))))
+    return tuple(dict.fromkeys((name, normal_name(name))))

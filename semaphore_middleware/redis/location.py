@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -35,7 +34,6 @@ SCHEMES = (
     *("rediss", "rediss+sentinel", "rediss+cluster", "unix"),
 )
 PORTS = {"sentinel": 26379, "cluster": 6379}  # by the kind of what a URL names
-URL_NAMES = ("SEMAPHORE_REDIS_URL", "REDIS_URL")  # in the settings, then in the environment
 
 USED = ("username", "password", "socket_keepalive")
 FOR_SENTINELS = {"sentinel_username": "username", "sentinel_password": "password"}
@@ -44,14 +42,6 @@ IGNORED = (  # options of redis-py that others may need who use the same URL
     *("legacy_responses", "max_connections", "protocol", "retry_on_timeout", "socket_read_size"),
     *("socket_connect_timeout", "socket_timeout", "timeout"),
 )
-
-
-def url_from_environment() -> tuple[str | None, str]:
-    """The URL in the environment, and where it was set; None means the embedded server."""
-    for name in URL_NAMES:
-        if os.environ.get(name):
-            return os.environ[name], f"{name} in the environment"
-    return None, "the environment"
 
 
 class Server:

@@ -16,10 +16,10 @@ from typing import Any, Literal, Self, TypeVar
 from semaphore_middleware.model.feedback import Backoff, FeedbackSummary
 from semaphore_middleware.model.inspection import Inspection, Member
 from semaphore_middleware.model.lease import STEP
-from semaphore_middleware.model.limits import Limit, rate_text
-from semaphore_middleware.model.rules import LIMITLESS, PARTS, Rule
+from semaphore_middleware.model.limits import LIMITLESS, Limit, rate_text
+from semaphore_middleware.model.rules import PARTS, Rule
 
-VERSION = "2"
+VERSION = "3"
 """Of the protocol: nodes that speak different ones do not share a server."""
 
 T = TypeVar("T")
@@ -27,7 +27,7 @@ Status = Literal["ok", "lost", "old", "refused"]
 STATUSES: tuple[Status, ...] = ("ok", "lost", "old", "refused")
 # Numbers travel as doubles: packing costs less than text does, on both sides. See `sync.lua`.
 HEAD_NUMBERS = Struct(">5d")
-STATEMENT_NUMBERS = Struct(">15d")
+STATEMENT_NUMBERS = Struct(">16d")
 REPLY_NUMBERS = Struct(">9d")
 
 
@@ -60,13 +60,17 @@ class Statement:
     believed: int
     """Permits granted, as far as the node has heard."""
     started: int
-    """Requests that got a permit."""
+    """Requests that began."""
     unused: int
     """Permits given back before any request had begun under them."""
     held_age: float
     """For how long its oldest request has held a permit."""
     wait_age: float
     """For how long its oldest request has waited for one."""
+    pending: int = -1
+    """Of the permits that it holds, those under which a request is to begin later, when it has
+    permits of its other scopes, too. -1: each request begins when its permit is granted.
+    """
     feedback: FeedbackSummary | None = None
     """How the site answered the requests whose permits this statement gives back."""
 
@@ -185,6 +189,7 @@ def pack_statement(statement: Statement, backoff: Backoff) -> bytes:
         statement.believed,
         statement.started,
         statement.unused,
+        statement.pending,
         int(1000 * statement.held_age),
         int(1000 * statement.wait_age),
         *pack_limit(statement.limit),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from semaphore_middleware.errors import ServerRefusedError
 from semaphore_middleware.redis.connection import Connection
 from semaphore_middleware.redis.keys import Keys
@@ -18,10 +20,25 @@ async def check_commands(connection: Connection, keys: Keys) -> None:
         *(keys.epoch, keys.rules, keys.robotstxt, keys.robotstxt_ends),
         *keys.of(""),
     )
-    needed = f"all keys and channels begin with {keys.tag!r}"
+    await try_rights(connection, names, keys.channel(""), keys.tag)
+
+
+async def try_rights(
+    connection: Connection,
+    names: tuple[bytes, ...],
+    channel: bytes,
+    tag: str,
+    source_for: Callable[[str], str] | None = None,
+) -> None:
+    """Run the script `try_rights` with these keys and this channel, of which all names begin with
+    `tag`. `source_for`: as `evaluate` takes it.
+
+    Raises `ServerRefusedError`, which names what is missing, and `ServerUnreachableError`.
+    """
+    needed = f"all keys and channels begin with {tag!r}"
     try:
-        call = ("try_rights", len(names), *names, keys.channel(""))
-        (denied,) = await evaluate(connection, [call])
+        call = ("try_rights", len(names), *names, channel)
+        (denied,) = await evaluate(connection, [call], source_for)
     except ServerRefusedError as error:
         raise ServerRefusedError(f"{error}; {needed}") from None
     if denied:

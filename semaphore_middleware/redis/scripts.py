@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from hashlib import sha1
 from importlib import resources
@@ -16,7 +16,7 @@ SCOPES = tuple(
     f"shared/{part}" for part in ("clock", "accounts", "learned", "scope", "limit", "promote")
 )
 SCRIPTS = {  # each with its files, in their order
-    "try_rights": ("try_rights",),
+    "try_rights": ("try_rights", "shared/try_rights"),
     "begin_epoch": ("shared/clock", "begin_epoch"),
     "sync": (*SCOPES, "shared/feedback", "sync"),
     "inspect": (*SCOPES, "inspect"),
@@ -28,27 +28,33 @@ SCRIPTS = {  # each with its files, in their order
 }
 
 
-async def evaluate(connection: Connection, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
+async def evaluate(
+    connection: Connection,
+    calls: Sequence[tuple[Any, ...]],
+    source_for: Callable[[str], str] | None = None,
+) -> list[Any]:
     """Run scripts in one round trip. A call is a script's name, how many keys, the keys and the
-    arguments. Loads the scripts that the server does not have.
+    arguments. Loads the scripts that the server does not have. `source_for` gives a script's source
+    by its name; without it, the scripts are the semaphore's.
 
     Raises `ServerUnreachableError`, or `ServerRefusedError` where a right is missing.
     """
-    commands = [("EVALSHA", sha1_of(name), *rest) for name, *rest in calls]
+    source_for = source_for or script
+    commands = [("EVALSHA", sha1_of(source_for(name)), *rest) for name, *rest in calls]
     replies = await connection.call(commands)
     missing = [i for i, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
     if missing:
         names = {calls[i][0] for i in missing}
-        await connection.execute([("SCRIPT", "LOAD", script(name)) for name in names])
+        await connection.execute([("SCRIPT", "LOAD", source_for(name)) for name in names])
         # All from the first one on: their order counts, and each can be sent twice.
         replies[missing[0] :] = await connection.call(commands[missing[0] :])
     return connection.check(replies)
 
 
 @cache
-def sha1_of(name: str) -> str:
+def sha1_of(source: str) -> str:
     """The hash by which the server knows a script."""
-    return sha1(script(name).encode(), usedforsecurity=False).hexdigest()
+    return sha1(source.encode(), usedforsecurity=False).hexdigest()
 
 
 @cache

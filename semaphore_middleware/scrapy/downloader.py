@@ -9,6 +9,7 @@ from weakref import ReferenceType, ref
 
 from scrapy.core.downloader import Downloader
 
+from semaphore_middleware.scrapy.engine import connections_per_host, open_local_slots
 from semaphore_middleware.scrapy.scopes import drop_scope_of_other_host
 from semaphore_middleware.scrapy.throttler import Throttler, throttler_of
 
@@ -26,12 +27,25 @@ opened there keep the context.
 """
 
 
+NO_CONCURRENCY_LIMIT = 1000
+"""Connections that are kept to a host where CONCURRENT_REQUESTS sets no limit."""
+
+
 class SemaphoreDownloader(Downloader):
-    """The add-on's `DOWNLOADER`."""
+    """The add-on's `DOWNLOADER`.
+
+    Its slots are open: a slot comes after the middlewares, so a request that waits there would hold
+    its permit while nothing is on the wire. What CONCURRENT_REQUESTS_PER_DOMAIN, DOWNLOAD_DELAY and
+    DOWNLOAD_SLOTS say holds for all nodes, by the permits.
+    """
 
     def __init__(self, crawler: Crawler) -> None:
-        super().__init__(crawler)
         self._throttler = throttler_of(crawler)
+        at_once = crawler.settings.getint("CONCURRENT_REQUESTS") or NO_CONCURRENCY_LIMIT
+        largest = max(self._throttler.settings.limits.largest, at_once)
+        with connections_per_host(crawler, largest):
+            super().__init__(crawler)
+        open_local_slots(self, largest)
         self.handlers = ThrottledHandlers(  # type: ignore[assignment]
             self.handlers, self._throttler
         )

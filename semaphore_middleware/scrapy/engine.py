@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Set
+from collections.abc import Callable, Iterator, Set
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from scrapy import Request, signals
@@ -14,6 +15,7 @@ from scrapy.utils.asyncio import is_asyncio_available
 from semaphore_middleware.errors import SettingsError
 
 if TYPE_CHECKING:
+    from scrapy.core.downloader import Downloader
     from scrapy.crawler import Crawler
     from scrapy.pqueues import DownloaderAwarePriorityQueue
 
@@ -131,6 +133,32 @@ def pass_over_saturated_scopes(
     Private: `_downloader_interface`, the object that the queue asks how busy each slot is.
     """
     queue._downloader_interface = backpressure  # type: ignore[assignment]
+
+
+@contextmanager
+def connections_per_host(crawler: Crawler, number: int) -> Iterator[None]:
+    """Let the download handlers that are made meanwhile keep so many connections to a host.
+
+    Scrapy 2.19 makes its handlers within `Downloader.__init__`, and they take the number from this
+    setting, so it has another value for that time. The settings are frozen: hence `attributes`.
+    """
+    setting = crawler.settings.attributes["CONCURRENT_REQUESTS_PER_DOMAIN"]
+    set_by_user, setting.value = setting.value, number
+    try:
+        yield
+    finally:
+        setting.value = set_by_user
+
+
+def open_local_slots(downloader: Downloader, concurrency: int) -> None:
+    """Keep a downloader's own slots from delaying requests.
+
+    Private: `_delay`, the delay of a new slot.
+    """
+    downloader.domain_concurrency = concurrency
+    downloader.ip_concurrency = 0
+    downloader.per_slot_settings = {}
+    downloader._delay = 0.0
 
 
 def check_reactor(crawler: Crawler) -> None:

@@ -1,68 +1,223 @@
-"""From a request to its scope: the name of the semaphore that it needs a permit of."""
+"""From a request to its scopes: the names of the semaphores that it needs a permit of."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from itertools import islice
+from typing import TYPE_CHECKING, Any, TypeAlias
+from urllib.parse import urlsplit
 
 from scrapy import Request
 from scrapy.utils.httpobj import urlparse_cached
+from scrapy.utils.url import add_http_if_no_scheme
 
-from semaphore_middleware.model.hosts import normal_host
+from semaphore_middleware.errors import SettingsError
+from semaphore_middleware.model.hosts import ALL, PREFIXED_KINDS, kind_of, normal_host, order_of
+from semaphore_middleware.model.limits import Limit, LimitTable
 from semaphore_middleware.model.validation import not_allowed
 
 if TYPE_CHECKING:
     from typing import TypeVar
 
+    from semaphore_middleware.scrapy.addresses import Addresses
+
     T = TypeVar("T")
 
 SKIP_KEY = "semaphore_skip"
 SCOPE_KEY = "semaphore_scope"
+KINDS = ("host", *PREFIXED_KINDS, ALL)
+"""What `SEMAPHORE_SCOPES` may list, besides callables."""
 MAX_SCOPE_CHARS = 1000
-"""Of a name in meta: each call sends it, and the server and all nodes keep it."""
+"""Of a name: each call sends it, and the server and all nodes keep it."""
+MAX_NAMES = 10
+"""That meta or a callable may give for a request: each is a permit to wait for."""
 HOSTS_REMEMBERED = 1024  # whose scopes need not be found anew, several times for each request
+PROXY_PORTS = {"http": 80, "https": 443, "socks4": 1080, "socks5": 1080}
+ALLOWED_NAMES = (
+    f"a text of 1 to {MAX_SCOPE_CHARS} characters, or a list of 1 to {MAX_NAMES} of them"
+)
+
+Namer: TypeAlias = Callable[[Request], str | Iterable[str] | None]
+"""A user's own function: from a request to the names of its scopes."""
+Scopes: TypeAlias = tuple[tuple[str, Limit], ...]
+"""Names and limits of the permits that a request needs, in the order in which it takes them."""
 
 
-def scope_finder(kind: str) -> Callable[[Request], str | None]:
-    """The function that finds a request's scope, for a value of `SEMAPHORE_SCOPE`.
+class ScopeFinder:
+    """Finds the scopes of requests, by the kinds and callables of `SEMAPHORE_SCOPES`.
 
-    It returns None for a request that needs no permit, or whose meta `check_meta` refuses: it is
-    also called where an error would end the crawl.
+    Scopes without a limit are left out. The default limit is that of the first kind listed; scopes
+    of the others have one only if `SEMAPHORE_LIMITS` names them. `addresses` is needed for `ip`.
     """
-    name_of = lru_cache(HOSTS_REMEMBERED)(
-        _registered_domain_finder() if kind == "registered_domain" else normal_host
-    )
 
-    def scope_of(request: Request) -> str | None:
+    def __init__(
+        self,
+        kinds: Sequence[str | Namer],
+        limits: LimitTable,
+        addresses: Addresses | None = None,
+    ) -> None:
+        self._kinds = kinds
+        self._limits = limits
+        self._addresses = addresses
+        self._domain_of = lru_cache(HOSTS_REMEMBERED)(_registered_domain_finder())
+        self._scopes_of_host = lru_cache(HOSTS_REMEMBERED)(self._find_by_host)
+        self._needs_only_host = all(kind in ("host", "domain", ALL) for kind in kinds)
+
+    def scopes_of(self, request: Request) -> Scopes:
+        """The scopes of a request; none where `find` raises: this is also called where an error
+        would end the crawl.
+        """
+        try:
+            return self.find(request)
+        except SettingsError:
+            return ()
+
+    def find(self, request: Request) -> Scopes:
+        """The scopes of a request, which may be none.
+
+        Raises `SettingsError`, which names the request, if its meta or a callable names none that
+        are allowed, or its meta is not clear about taking no permit.
+        """
         meta = request.meta
-        if meta.get(SKIP_KEY):
-            return None
-        scope = meta.get(SCOPE_KEY)
-        if scope is not None:
-            return scope if _is_name(scope) else None
+        skip, given = meta.get(SKIP_KEY), meta.get(SCOPE_KEY)
+        if not isinstance(skip, int | None):  # the text "False" is true
+            raise not_allowed(skip, f"{request}: meta[{SKIP_KEY!r}]", "True or False")
+        if given is not None:
+            names = _check_names(given, f"{request}: meta[{SCOPE_KEY!r}]", least=1)
+        if skip:
+            return ()
+        if given is not None:
+            return self._with_limits((name, self._has_default(name)) for name in names)
         # From the URL: after a redirect, `download_slot` in meta is that of the request before.
         host = urlparse_cached(request).hostname
-        return name_of(host) if host else None
+        if not host:
+            return ()
+        if self._needs_only_host:
+            return self._scopes_of_host(host)
+        return self._with_limits(self._names_of(request, host))
 
-    return scope_of
+    async def resolve(self, request: Request) -> None:
+        """Look up the address of a request's host, if its scopes depend on it; `find` needs it.
+
+        Raises Scrapy's `CannotResolveHostError`.
+        """
+        if self._addresses is not None and self._has_address(request):
+            await self._addresses.resolve(normal_host(urlparse_cached(request).hostname or ""))
+
+    def slot_names(self, request: Request) -> tuple[str, ...]:
+        """Names for the queue: the scopes that are known before the request is fetched, on all
+        nodes alike. Where its address would be one, `ip:` and its host stand for that.
+        """
+        host = normal_host(urlparse_cached(request).hostname or "")
+        names = [name for name, _ in self.scopes_of(request) if kind_of(name) != "ip"]
+        if self._has_address(request) and self._limits.names_kind("ip"):
+            names.append(f"ip:{host}")
+        return tuple(names) or (host,)
+
+    def address_scope(self, host: str) -> str | None:
+        """The scope of a host's address, as far as that is known."""
+        address = self._addresses.of(host) if self._addresses is not None else None
+        return f"ip:{address}" if address else None
+
+    def _has_address(self, request: Request) -> bool:
+        """Whether one of the request's scopes is its address: not where a proxy looks that up."""
+        meta = request.meta
+        return (
+            "ip" in self._kinds
+            and not (meta.get(SKIP_KEY) or meta.get("proxy") or meta.get(SCOPE_KEY) is not None)
+            and urlparse_cached(request).scheme in ("http", "https")
+        )
+
+    def _names_of(self, request: Request, host: str) -> Iterable[tuple[str, bool]]:
+        """Names, and whether the default limit is theirs."""
+        for place, kind in enumerate(self._kinds):
+            names: Iterable[str | None]
+            if not isinstance(kind, str):
+                names = _ask(kind, request)
+            elif kind == "ip":
+                known = self._has_address(request)
+                names = (self.address_scope(normal_host(host)) if known else None,)
+            elif kind == "proxy":
+                names = (_proxy_of(request),)
+            else:
+                names = (self._name_of(kind, host),)
+            for name in names:
+                if name is not None:
+                    yield name, place == 0
+
+    def _name_of(self, kind: str, host: str) -> str:
+        if kind == ALL:
+            return ALL
+        return normal_host(host) if kind == "host" else f"domain:{self._domain_of(host)}"
+
+    def _find_by_host(self, host: str) -> Scopes:
+        kinds = (kind for kind in self._kinds if isinstance(kind, str))
+        return self._with_limits(
+            (self._name_of(kind, host), place == 0) for place, kind in enumerate(kinds)
+        )
+
+    def _has_default(self, name: str) -> bool:
+        """Whether the default limit is that of a name in meta, which stands in place of the first
+        kind, unless it is of another one.
+        """
+        kind = kind_of(name)
+        return kind not in KINDS[1:] or kind == self._kinds[0]
+
+    def _with_limits(self, names: Iterable[tuple[str, bool]]) -> Scopes:
+        limits: dict[str, Limit] = {}
+        for name, has_default in names:
+            if name not in limits and (limit := self._limits.of(name, has_default)) is not None:
+                limits[name] = limit
+        return tuple(sorted(limits.items(), key=lambda scope: order_of(scope[0])))
 
 
-def check_meta(request: Request) -> None:
-    """Raises `SettingsError`, which names the request, if its meta names no scope that is allowed
-    or is not clear about taking none.
-    """
-    skip, scope = request.meta.get(SKIP_KEY), request.meta.get(SCOPE_KEY)
-    if not isinstance(skip, int | None):  # the text "False" is true
-        raise not_allowed(skip, f"{request}: meta[{SKIP_KEY!r}]", "True or False")
-    if not (scope is None or _is_name(scope)):
-        shown = scope[:MAX_SCOPE_CHARS] if isinstance(scope, str) else scope
-        allowed = f"a text of 1 to {MAX_SCOPE_CHARS} characters"
-        raise not_allowed(shown, f"{request}: meta[{SCOPE_KEY!r}]", allowed)
+def _check_names(given: Any, where: str, least: int) -> tuple[str, ...]:
+    """The names in a value that a user gave. Raises `SettingsError`."""
+    if isinstance(given, str):
+        names: tuple[Any, ...] = (given,)
+    elif isinstance(given, Iterable) and not isinstance(given, bytes):
+        names = tuple(islice(given, MAX_NAMES + 1))
+    else:
+        names = (None,)
+    if not least <= len(names) <= MAX_NAMES or not all(map(_is_name, names)):
+        shown = given[:MAX_SCOPE_CHARS] if isinstance(given, str) else given
+        raise not_allowed(shown, where, ALLOWED_NAMES if least else f"None, {ALLOWED_NAMES}")
+    return names
 
 
 def _is_name(scope: object) -> bool:
     return isinstance(scope, str) and 0 < len(scope) <= MAX_SCOPE_CHARS
+
+
+def _ask(namer: Namer, request: Request) -> tuple[str, ...]:
+    where = f"{request}: {name_of_callable(namer)} in SEMAPHORE_SCOPES"
+    try:
+        given = namer(request)
+        return () if given is None else _check_names(given, where, least=0)
+    except SettingsError:
+        raise
+    except Exception as error:
+        raise SettingsError(f"{where} raised {error!r}") from error
+
+
+def name_of_callable(namer: object) -> str:
+    """A callable as people know it."""
+    return getattr(namer, "__qualname__", None) or repr(namer)
+
+
+def _proxy_of(request: Request) -> str | None:
+    """The scope of the proxy that a request goes by, which `HttpProxyMiddleware` may have set."""
+    given = request.meta.get("proxy")
+    if not isinstance(given, str) or not given:
+        return None
+    try:
+        url = urlsplit(add_http_if_no_scheme(given))
+        host, port = normal_host(url.hostname or ""), url.port
+    except ValueError:  # Scrapy says what is wrong with it
+        return None
+    port = port or PROXY_PORTS.get(url.scheme, 80)
+    return f"proxy:[{host}]:{port}" if ":" in host else f"proxy:{host}:{port}"
 
 
 def drop_scope_of_other_host(result: T, request: Request) -> T:

@@ -5,23 +5,29 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, TypeAlias
+from inspect import iscoroutinefunction
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
-from semaphore_middleware.core.semaphore import default_node
+from scrapy.utils.misc import load_object
+
 from semaphore_middleware.errors import SettingsError
 from semaphore_middleware.model.feedback import Backoff
 from semaphore_middleware.model.lease import TURN
 from semaphore_middleware.model.limits import Limit, LimitTable, parse_limits
 from semaphore_middleware.model.validation import (
-    check_choice,
     check_integer,
     check_number,
     check_truth,
     not_allowed,
 )
+from semaphore_middleware.redis.environment import (
+    URL_NAMES,
+    default_node,
+    url_from_environment,
+)
 from semaphore_middleware.redis.keys import check_prefix
-from semaphore_middleware.redis.location import URL_NAMES, url_from_environment
 from semaphore_middleware.scrapy.engine import end_crawl
+from semaphore_middleware.scrapy.scopes import KINDS, Namer
 
 if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
@@ -60,6 +66,10 @@ class Setting:
         return self.check(value, self.name, settings)
 
 
+ALLOWED_SCOPES = (
+    f"a list of any of {', '.join(map(repr, KINDS))}, and of functions (or their paths) that take "
+    "a request and return None, a name, or several"
+)
 EMPTY = (None, "")
 """Of settings that people take from an environment, where an empty text means that none is set."""
 
@@ -96,8 +106,27 @@ def _optional(check: Check) -> Check:
     return lambda value, where, settings: None if value is None else check(value, where, settings)
 
 
-def _scope(value: Any, where: str, _settings: BaseSettings) -> str:
-    return check_choice(value, where, ("host", "registered_domain"))
+def _scopes(value: Any, where: str, _settings: BaseSettings) -> tuple[str | Namer, ...]:
+    given = value.split(",") if isinstance(value, str) else value
+    if not isinstance(given, list | tuple) or not given:
+        raise not_allowed(value, where, ALLOWED_SCOPES)
+    kinds = tuple(_scope_kind(one, where) for one in given)
+    if None in kinds:
+        raise not_allowed(value, where, ALLOWED_SCOPES)
+    return cast("tuple[str | Namer, ...]", kinds)
+
+
+def _scope_kind(given: Any, where: str) -> str | Namer | None:
+    """A kind of scopes, or the function at a path; None for anything else."""
+    found = given.strip() if isinstance(given, str) else given
+    if found in KINDS:
+        return str(found)
+    if isinstance(found, str) and "." in found:
+        try:
+            found = load_object(found)
+        except Exception as error:
+            raise SettingsError(f"{where}: {given!r} cannot be loaded: {error!r}") from error
+    return cast("Namer", found) if callable(found) and not iscoroutinefunction(found) else None
 
 
 def _robotstxt_unreachable(value: Any, where: str, _settings: BaseSettings) -> str:
@@ -171,7 +200,7 @@ _ROWS = (
     Setting("SEMAPHORE_ENABLED", True, _truth, "whether to do anything at all"),
     Setting("SEMAPHORE_REDIS_URL", None, _optional(_text), "the server; see `_server`", EMPTY),
     Setting("SEMAPHORE_LIMITS", {}, _dict, "hosts' limits, where not the default"),
-    Setting("SEMAPHORE_SCOPE", "host", _scope, "which requests share a semaphore", EMPTY),
+    Setting("SEMAPHORE_SCOPES", ["host"], _scopes, "what a request needs permits of", EMPTY),
     Setting("SEMAPHORE_LEASE", 15.0, _seconds(0.1), "seconds that a permit outlives its node"),
     Setting("SEMAPHORE_TURN", SHORT_TURN, _turn, "seconds for which a node hands a permit on"),
     Setting("SEMAPHORE_ACQUIRE_TIMEOUT", None, _optional(_seconds(0.001)), "most seconds to wait"),
@@ -211,7 +240,8 @@ class SemaphoreSettings:
     """Where `url` was set, for errors."""
     limits: LimitTable
     """From `SEMAPHORE_LIMITS` and Scrapy's own settings."""
-    scope: str
+    scopes: tuple[str | Namer, ...]
+    """Kinds, and the user's own functions."""
     lease: float
     turn: float
     acquire_timeout: float | None
@@ -238,7 +268,11 @@ class SemaphoreSettings:
         ours["url"], ours["url_from"] = _server(settings)
         slots = _dict(settings.get("DOWNLOAD_SLOTS"), "DOWNLOAD_SLOTS", settings)
         default = _default_limit(settings)
-        ours["limits"] = parse_limits(ours["limits"], slots, default, "SEMAPHORE_LIMITS")
+        first = ours["scopes"][0]
+        first_kind = first if isinstance(first, str) else "name"
+        ours["limits"] = parse_limits(
+            ours["limits"], slots, default, "SEMAPHORE_LIMITS", first_kind
+        )
         ours["backoff"] = Backoff(ours["backoff_start"], ours["backoff_max"])
         return cls(**{field.name: ours[field.name] for field in fields(cls)})
 

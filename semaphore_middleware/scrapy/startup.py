@@ -18,9 +18,7 @@ logger = logging.getLogger(__name__)
 
 
 def log_start(node: str, url: str, is_embedded: bool, limits: LimitTable) -> None:
-    """Log this node's name, the server, and the default limit. Scrapy's own list of settings shows
-    only what the add-on has made of them.
-    """
+    """Log this node's name, the server, and the default limit."""
     default = limits.default
     assert default is not None  # CONCURRENT_REQUESTS_PER_DOMAIN has a number
     delay = f", delay {default.delay:g} s" if default.delay else ""

@@ -10,31 +10,37 @@ through one of two doors, whichever comes first:
 from __future__ import annotations
 
 import asyncio
+import atexit
 import logging
+import math
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, WeakSet
 
 from scrapy import signals
-from scrapy.exceptions import CloseSpider, IgnoreRequest
+from scrapy.exceptions import CannotResolveHostError, CloseSpider, IgnoreRequest
 
 from semaphore_middleware.core.observer import Event, Observer
-from semaphore_middleware.core.permit import Permit
+from semaphore_middleware.core.permit_set import PermitSet
 from semaphore_middleware.core.robotstxt import SharedRobotsTxt
-from semaphore_middleware.core.semaphore import FairSemaphore
 from semaphore_middleware.errors import ClosedError, SemaphoreError, SettingsError
-from semaphore_middleware.model.limits import Limit
+from semaphore_middleware.model.hosts import site_of
 from semaphore_middleware.redis import embedded
 from semaphore_middleware.redis.keys import Keys
 from semaphore_middleware.redis.location import Server
+from semaphore_middleware.scrapy.addresses import Addresses
 from semaphore_middleware.scrapy.backpressure import Backpressure
 from semaphore_middleware.scrapy.concurrency import LocalConcurrency
 from semaphore_middleware.scrapy.crawl_delays import CrawlDelayFound, CrawlDelays
 from semaphore_middleware.scrapy.engine import Engine, check_reactor, end_crawl
 from semaphore_middleware.scrapy.responses import REFUSALS_KEY, RequestRefused, ResponseClassifier
-from semaphore_middleware.scrapy.scopes import check_meta, drop_scope_of_other_host, scope_finder
+from semaphore_middleware.scrapy.scopes import ScopeFinder, Scopes, drop_scope_of_other_host
 from semaphore_middleware.scrapy.settings import SemaphoreSettings
+from semaphore_middleware.scrapy.sharing import semaphore_for
 from semaphore_middleware.scrapy.startup import log_start, warn_of_mistakes
+from semaphore_middleware.scrapy.versions import check_versions
 from semaphore_middleware.telemetry.long_waits import LongWaits
 from semaphore_middleware.telemetry.stats import SemaphoreStats
 
@@ -48,6 +54,8 @@ logger = logging.getLogger(__name__)
 
 STOP_CHECK_INTERVAL_S = 0.5
 """How often a crawl that waits for its server looks whether it was stopped."""
+EXIT_TIMEOUT_S = 3.0
+"""How long a process that ends may give its permits back."""
 PERMIT_IDLE_TIMEOUT_S = 0.5
 """How long a permit may wait here for a free place: in a busy node one is free sooner."""
 
@@ -58,9 +66,12 @@ _throttlers: WeakKeyDictionary[Crawler, Throttler] = WeakKeyDictionary()
 
 
 def throttler_of(crawler: Crawler) -> Throttler:
-    """The throttler of this crawler, made by the first call. Bad settings end the crawl here."""
+    """The throttler of this crawler, made by the first call. Bad settings, and libraries
+    that are too old, end the crawl here.
+    """
     if crawler not in _throttlers:
         try:
+            check_versions()
             _throttlers[crawler] = Throttler(crawler)
         except SemaphoreError as error:
             end_crawl(error)
@@ -79,10 +90,9 @@ class Throttler:
         self.settings = settings = SemaphoreSettings.read(crawler.settings)
         self._crawler = crawler
         self._engine = Engine(crawler)
-        self.scope_of = scope_finder(settings.scope)
-        self.backpressure = Backpressure(
-            self.scope_of, settings.limits, on_room=self._engine.wake_soon
-        )
+        addresses = Addresses(crawler.settings) if "ip" in settings.scopes else None
+        self.scopes = ScopeFinder(settings.scopes, settings.limits, addresses)
+        self.backpressure = Backpressure(self.scopes, on_room=self._engine.wake_soon)
         self.local_concurrency = LocalConcurrency(crawler.settings.getint("CONCURRENT_REQUESTS"))
         self.responses = ResponseClassifier(settings.backoff_codes, settings.backoff_times)
         self._crawl_delays = CrawlDelays(crawler.settings, settings.max_crawl_delay)
@@ -95,21 +105,12 @@ class Throttler:
             server = Server(self.url, ROBOTSTXT_CALL_TIMEOUT_S, settings.url_from, settings.prefix)
             self.robotstxt = SharedRobotsTxt(server, Keys(settings.prefix), settings.lease)
             observers.append(self.robotstxt)
-        self._semaphore = FairSemaphore(
-            self.url,
-            node=settings.node,
-            lease=settings.lease,
-            turn=settings.turn,
-            recovery_wait=settings.recovery_wait,
-            prefix=settings.prefix,
-            backoff=settings.backoff,
-            url_from=settings.url_from,
-            observers=observers,
-        )
-        self.node = self._semaphore.node
-        self._permits: dict[Request, Permit] = {}
+        self._semaphore = semaphore_for(settings, self.url, observers)
+        self._permits: dict[Request, PermitSet] = {}
         self._transfers: dict[Request, asyncio.Task[Any] | None] = {}
         """Requests on the wire, and the tasks that they run in; None: only signals tell of them."""
+        self._unresolved: WeakKeyDictionary[Request, Exception] = WeakKeyDictionary()
+        """Requests that no address was found for, where one of their scopes is that."""
         self._returned: WeakSet[Request] = WeakSet()
         """Copies that went back to the scheduler because the spider is closing."""
         self._opened = asyncio.Event()
@@ -120,6 +121,11 @@ class Throttler:
         connect(self._close, signals.spider_closed)
         if settings.obey_crawl_delay:
             connect(self._robots_parsed, signals.robots_parsed)
+
+    @property
+    def node(self) -> str:
+        """This node's name: that of the process, for all its crawls with these settings."""
+        return self._semaphore.node
 
     def _observers(self) -> list[Observer]:
         # The crawler has no stats yet when the add-on makes the throttler.
@@ -139,55 +145,78 @@ class Throttler:
     # A request ----------------------------------------------------------------------------------
 
     async def acquire_for(self, request: Request) -> Request | None:
-        """Wait for a request's permit, if it needs one. Runs in the task of the request's `fetch`.
+        """Wait for a request's permits, if it needs any. Runs in the task of the request's `fetch`.
 
         Returns a request that is to go back to the scheduler, if the spider is closing. Raises
         `AcquireTimeoutError`; and `IgnoreRequest`, if the request went back and was fetched again,
-        or if its meta has a value that is not allowed.
+        or if its meta, or a function in `SEMAPHORE_SCOPES`, gives what is not allowed.
         """
-        try:
-            check_meta(request)
-        except SettingsError as error:
-            logger.error("%s", error)
-            raise IgnoreRequest(str(error)) from None  # Scrapy adds no traceback to the log
-        scope = self.scope_of(request)
-        limit = self.settings.limits.of(scope) if scope is not None else None
-        if scope is None or limit is None:
+        scopes = await self._scopes_of(request)
+        if not scopes:
             return None
-        limit = self._crawl_delays.apply(limit, request)
         await self._opened.wait()
         try:
-            permit = await self._acquire(request, scope, limit)
+            permits = await self._acquire(request, scopes)
         except ClosedError:
             return self.return_to_scheduler(request)
         if request in self._permits:
-            permit.release()
+            permits.release()
             self.local_concurrency.release()
             raise SemaphoreError(f"{request} is being fetched already; yield a copy of it")
-        self._permits[request] = permit
+        self._permits[request] = permits
         self.backpressure.acquired(request)
         task = asyncio.current_task()
         assert task is not None, "Scrapy runs each fetch in a task of its own"
         task.add_done_callback(lambda _: self.release_for(request))
         return None
 
-    async def _acquire(self, request: Request, scope: str, limit: Limit) -> Permit:
-        """A permit, and a place in this node's CONCURRENT_REQUESTS. A permit for which there is no
-        place goes to other nodes, and the request asks again when it has one.
+    async def _scopes_of(self, request: Request) -> Scopes:
+        """Scopes and limits of a request, with what robots.txt asks for."""
+        try:
+            await self.scopes.resolve(request)
+        except CannotResolveHostError as error:
+            self._unresolved[request] = error  # to be raised in the place of its transfer
+        try:
+            scopes = self.scopes.find(request)
+        except SettingsError as error:
+            logger.error("%s", error)
+            raise IgnoreRequest(str(error)) from None  # Scrapy adds no traceback to the log
+        self.backpressure.update(request, scopes)
+        site = site_of([name for name, _ in scopes])
+        if site is None:
+            return scopes
+        name, limit = scopes[site]
+        limit = self._crawl_delays.apply(limit, request)
+        return (*scopes[:site], (name, limit), *scopes[site + 1 :])
+
+    async def _acquire(self, request: Request, scopes: Scopes) -> PermitSet:
+        """Permits, and a place in this node's CONCURRENT_REQUESTS. Permits for which there is no
+        place go to other nodes, and the request asks again when it has one.
         """
         places, timeout = self.local_concurrency, self.settings.acquire_timeout
+        priority = self._priority_of(request)
         try:
             while True:
-                permit = await self._semaphore.acquire(scope, limit, timeout, owner=request)
-                if await self._may_begin(request, permit):
-                    return permit
-                permit.return_unused()
+                permits = await self._semaphore.acquire_all(
+                    scopes, timeout=timeout, owner=request, priority=priority
+                )
+                if await self._may_begin(request, permits):
+                    permits.begin()
+                    return permits
+                permits.return_unused()
                 await places.wait(request)
         except BaseException:
             places.leave(request)
             raise
 
-    async def _may_begin(self, request: Request, permit: Permit) -> bool:
+    def _priority_of(self, request: Request) -> float:
+        """Whose turn it is among this node's requests. What came past the scheduler comes first: as
+        a rule another request waits for it.
+        """
+        is_scheduled = self.backpressure.is_scheduled(request)
+        return request.priority if is_scheduled else math.inf
+
+    async def _may_begin(self, request: Request, permit: PermitSet) -> bool:
         """Wait for a place, if need be. A start that counts is now or not at all: begun later, it
         would be too close to the next one. Nothing begins where the site has refused a request
         since the grant.
@@ -211,17 +240,20 @@ class Throttler:
         """Download under the request's permit, if it has one. If the permit is lost, the transfer
         is cancelled, and raises `PermitLostError`.
         """
-        permit = self._permits.get(request)
-        if permit is None:
+        if error := self._unresolved.pop(request, None):
+            download = partial(_fail, error)
+        permits = self._permits.get(request)
+        if permits is None:
             return await download(request)
         self.start_transfer(request, asyncio.current_task())
         try:
-            with permit.until_lost():
+            with permits.until_lost():
                 response = await download(request)
             self.record_response(request, response)
             return response
         except Exception as error:
-            self.responses.record_failure(permit, error)
+            if permits.site_permit is not None:
+                self.responses.record_failure(permits.site_permit, error)
             raise
         finally:
             self.end_transfer(request)
@@ -232,8 +264,9 @@ class Throttler:
 
     def record_response(self, request: Request, response: Response) -> None:
         """The site has responded to a request: note on its permit how."""
-        if permit := self._permits.get(request):
-            self.responses.record_response(permit, request, response)
+        permits = self._permits.get(request)
+        if permits is not None and permits.site_permit is not None:
+            self.responses.record_response(permits.site_permit, request, response)
 
     def end_transfer(self, request: Request) -> None:
         """A request's transfer has ended: give its permit back."""
@@ -248,9 +281,9 @@ class Throttler:
             self._release(request)
 
     def _release(self, request: Request) -> None:
-        permit = self._permits.pop(request, None)
-        if permit is not None:
-            permit.release()
+        permits = self._permits.pop(request, None)
+        if permits is not None:
+            permits.release()
             self.backpressure.released(request)
             self.local_concurrency.release()
 
@@ -296,6 +329,8 @@ class Throttler:
 
     async def _open(self) -> None:
         self._engine.before_close(self._drain)
+        if not self._crawler.crawling:  # `scrapy shell`, whose process just ends
+            atexit.register(self._close_at_exit, asyncio.get_running_loop())
         limits = self.settings.limits
         log_start(self.node, self.url or "", self._embedded is not None, limits)
         warn_of_mistakes(self._crawler.settings, limits)
@@ -328,7 +363,14 @@ class Throttler:
             self.robotstxt.drain()
         self.local_concurrency.fail_all(ClosedError("the spider is closing"))
 
+    def _close_at_exit(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Close, in a process that ends while its loop still runs in another thread."""
+        if loop.is_running():
+            with suppress(TimeoutError):
+                asyncio.run_coroutine_threadsafe(self._close(), loop).result(EXIT_TIMEOUT_S)
+
     async def _close(self) -> None:
+        atexit.unregister(self._close_at_exit)
         # Scrapy goes on with the transfer of a cancelled fetch, even past the end of the crawl.
         transfers = [task for task in self._transfers.values() if task is not None]
         for task in transfers:
@@ -342,3 +384,7 @@ class Throttler:
         if self._failed:
             self._engine.end_with_failure()
         _throttlers.pop(self._crawler, None)
+
+
+async def _fail(error: Exception, _: Request) -> Response:
+    raise error

@@ -7,9 +7,8 @@ import logging
 import math
 from collections.abc import Iterator
 
-from semaphore_middleware.core.observer import Event, Observer, PermitWaiting
+from semaphore_middleware.core.observer import Event, ObservedSemaphore, Observer, PermitWaiting
 from semaphore_middleware.core.permit import Stage
-from semaphore_middleware.core.semaphore import FairSemaphore
 from semaphore_middleware.errors import SemaphoreError
 from semaphore_middleware.model.inspection import Inspection
 
@@ -32,7 +31,7 @@ class LongWaits(Observer):
         self._explained: dict[str, float] = {}  # scope -> requests until then are
         self._looks: set[asyncio.Task[None]] = set()
 
-    async def open(self, semaphore: FairSemaphore) -> None:
+    async def open(self, semaphore: ObservedSemaphore) -> None:
         self._semaphore = semaphore
 
     def on_event(self, event: Event) -> None:

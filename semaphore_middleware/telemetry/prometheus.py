@@ -32,6 +32,7 @@ from semaphore_middleware.core.observer import (
     AcquireTimedOut,
     BackoffStarted,
     Event,
+    ObservedSemaphore,
     Observer,
     PermitGranted,
     PermitLost,
@@ -41,8 +42,7 @@ from semaphore_middleware.core.observer import (
     StoreLost,
 )
 from semaphore_middleware.core.permit import Stage
-from semaphore_middleware.core.semaphore import FairSemaphore
-from semaphore_middleware.model.rules import LIMITLESS
+from semaphore_middleware.model.limits import LIMITLESS
 from semaphore_middleware.telemetry.own_names import OwnNames
 
 logger = logging.getLogger(__name__)
@@ -152,7 +152,7 @@ class ScopeMetrics:
             self._others = Series(self, OTHERS)
         return self._others
 
-    def set_gauges(self, semaphore: FairSemaphore) -> None:
+    def set_gauges(self, semaphore: ObservedSemaphore) -> None:
         """Set what is held, waiting and allowed at this moment.
 
         Waiting is also who has asked and got no answer: while the server is away, that is everyone.
@@ -198,7 +198,7 @@ class Metrics(Observer):
         self._registry = CollectorRegistry()  # not the host process's
         self._registry.register(self)
 
-    async def open(self, semaphore: FairSemaphore) -> None:
+    async def open(self, semaphore: ObservedSemaphore) -> None:
         """Serve. A port that is taken must not end a crawl, so that is only logged."""
         self._semaphore = semaphore
         self._loop = asyncio.get_running_loop()

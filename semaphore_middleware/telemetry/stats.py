@@ -8,8 +8,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from semaphore_middleware.core.observer import Event, Observer, PermitGranted, PermitReleased
-from semaphore_middleware.core.semaphore import FairSemaphore
+from semaphore_middleware.core.observer import (
+    Event,
+    ObservedSemaphore,
+    Observer,
+    PermitGranted,
+    PermitReleased,
+)
 
 SHOWN_SCOPES = 20  # the busiest, which have stats of their own
 COUNTED_SCOPES_MAX = 1000  # so that the memory of a broad crawl does not grow without end
@@ -60,7 +65,7 @@ class SemaphoreStats(Observer):
         """How many permits of a scope were acquired, since its count was last dropped."""
         return self._scopes[scope].acquired if scope in self._scopes else 0
 
-    async def open(self, semaphore: FairSemaphore) -> None:  # noqa: ARG002 - an Observer's
+    async def open(self, semaphore: ObservedSemaphore) -> None:  # noqa: ARG002 - an Observer's
         self._stats = self._find_stats()
 
     def on_event(self, event: Event) -> None:

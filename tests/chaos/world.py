@@ -225,7 +225,7 @@ class World:
             scopes = [*client.keys("{semaphore}:scope:*"), *client.keys("{semaphore}:queue:*")]
             self.history.note("left", id="semaphore", count=len(scopes))
         with self._frontier.client() as client:
-            keys = [key for key in client.keys("crawl:*") if b":ended:" not in key]  # kept a while
+            keys = [key for key in client.keys("{crawl:*") if client.ttl(key) < 0]  # kept a while
             self.history.note("left", id="frontier", count=len(keys))
 
     async def _in_time(self, happens: Awaitable[T], what: str) -> T:

@@ -113,16 +113,18 @@ def _gather_wheels(directory: Path, version: str) -> None:
     """What the Dockerfile's pip will ask for, with this machine's settings of pip."""
     pip = [sys.executable, "-m", "pip", "download", "-qq", "--dest", str(directory)]
     only = ["--only-binary=:all:", "--python-version", version]
-    needed = ["--constraint", "constraints.txt", *_requirements(), "hatchling>=1.26"]
+    needed = ["--constraint", "constraints.txt", *_requirements()]
     # redis-py's, before Python 3.11.3; pip asks the Python that it runs in.
     _run(*pip, *only, *needed, "async-timeout>=4.0.3")
 
 
 def _requirements() -> list[str]:
-    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    told = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
+    project = told["project"]
     extras = named("Dockerfile", r"'\.\[(\S+)\]'").split(",")
-    optional = [project["optional-dependencies"].get(extra, ()) for extra in extras]
-    return [*project["dependencies"], *itertools.chain.from_iterable(optional)]
+    optional = [project["optional-dependencies"][extra] for extra in extras]
+    build = told["build-system"]["requires"]
+    return [*build, *project["dependencies"], *itertools.chain.from_iterable(optional)]
 
 
 def _debootstrap(root: Path) -> None:

@@ -38,7 +38,11 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
         test_account.test_a_permit_that_no_request_has_begun_under_is_returned_as_unused,
     ),
     "unused permits count as starts": (
-        ("account", "        self._started = max(0, self._started - 1)\n", ""),
+        (
+            "account",
+            "            self._started = max(0, self._started - 1)\n",
+            "            pass\n",
+        ),
         test_account.test_a_permit_that_no_request_has_begun_under_is_returned_as_unused,
     ),
     "permits of earlier grants are unused": (
@@ -48,8 +52,8 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
     "unused permits are handed on": (
         (
             "account",
-            "        permit.turn_end = 0.0\n        self._started",
-            "        self._started",
+            "        permit.turn_end = 0.0\n        if not permit.begins_later",
+            "        if not permit.begins_later",
         ),
         test_account.test_what_is_returned_unused_serves_no_request_of_the_same_node,
     ),

@@ -155,7 +155,7 @@ def test_a_node_that_fails_is_reported_with_the_reason(tmp_path: Path, redis_url
         (("--latency", "-1"), "--latency -1: a whole number from 0"),
         (("--pages", "all"), "--pages all: a whole number from 1"),
         (("--url", "example.com"), "--url: url 'example.com'"),
-        (("--server", "http://localhost"), "--server: Redis URL must specify"),
+        (("--server", "http://localhost"), "--server: the server's URL: not a server's address"),
         (("more",), "unexpected argument 'more'"),
     ],
 )

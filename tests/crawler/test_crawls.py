@@ -177,7 +177,9 @@ def test_a_server_that_refuses_ends_the_crawl(scrapy: StartScrapy, site: Example
         url = server.tcp_url.replace("127.0.0.1", ":swordfish@127.0.0.1")
         node = scrapy(*crawl(site), url=url)
         assert node.wait() == 1
-        assert node.only_error
+        assert len(node.errors) == 2  # one line each, of the crawl and of the semaphore
+        assert all("does not accept this user name and password" in line for line in node.errors)
+        assert "Traceback" not in node.log
         assert "swordfish" not in node.log
         assert site.judge.hosts == {}
     finally:

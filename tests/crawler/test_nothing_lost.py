@@ -62,10 +62,11 @@ def test_a_killed_nodes_prefetched_requests_are_fetched_by_the_others(
     with serving(pages=80, latency=0.03) as site:
         slow = crawl(site, *SHORT_LEASES, "-s", "CONCURRENT_REQUESTS_PER_DOMAIN=1")
         victim, other = start_together(scrapy, client, 2, slow, name="killing")
-        taken = BlockingClient(client, "killing", "test").key(f"taken:{name_of(victim)}")
-        wait_until(lambda: client.hlen(taken) > SITE_BATCH)
+        shared = BlockingClient(client, "killing", "test")
+        shared.node = name_of(victim)
+        wait_until(lambda: shared.taken > SITE_BATCH)
         victim.kill()
-        assert client.hlen(taken) > SITE_BATCH / 2
+        assert shared.taken > SITE_BATCH / 2
         assert other.finishes()
         assert site.judge.missed(HOST) == []
         assert site.judge.record(HOST).most == 1
@@ -139,7 +140,7 @@ def test_a_node_that_was_frozen_goes_on_crawling(scrapy: StartScrapy, client: Re
         wait_until(lambda: pages_asked_for(site) > 10)
         name = name_of(frozen)
         frozen.send(signal.SIGSTOP)
-        working = BlockingClient(client, "freezing", "test").key("working")
+        working = BlockingClient(client, "freezing", "test").keys.of("working")
         wait_until(lambda: client.zscore(working, name) is None)
         frozen.send(signal.SIGCONT)
         assert [awake.finishes(), frozen.finishes()] == [True] * 2
@@ -213,7 +214,7 @@ def test_an_undecodable_request_does_not_block_the_crawl(
 ) -> None:
     spoiler = BlockingClient(client, "spoilt", "test")
     spoiler.joins()
-    spoiler.pushes(NewRequest(spoiler.new_id(), score=-1, site="", data=b"no request"))
+    spoiler.pushes(NewRequest(spoiler.new_place("", -1), b"no request"))
     spoiler.leaves()
     node = scrapy(*crawl(site, "-s", "CRAWL=spoilt"))
     assert node.finishes()

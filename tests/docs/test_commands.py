@@ -37,7 +37,7 @@ RUN_BY = {  # page -> the beginning of its commands, and the test that runs them
 }
 NOT_RUN = {  # beginning of a command -> why it is not run
     "make test": "it would run itself",
-    "pip install ": "it installs from PyPI; a test compares the names with pyproject.toml",
+    "pip install ": "tests/test_package.py installs; a test compares the names with pyproject.toml",
     r"(\w+=\S+ )*docker compose ": (
         "it needs containers and root: `make compose-test` does what these do, and "
         "tests/compose/test_files.py checks that what they name is there"

@@ -153,7 +153,7 @@ class DrivenNode:
     # On the server -----------------------------------------------------------------------------
 
     def key(self, part: str) -> bytes:
-        return self.scheduler.client.key(part)
+        return self.scheduler.client.keys.of(part)
 
     @property
     def unfinished(self) -> int:
@@ -161,7 +161,8 @@ class DrivenNode:
 
     @property
     def taken(self) -> int:
-        return self.client.hlen(self.key(f"taken:{self.scheduler.client.node}"))
+        name = self.scheduler.client.node
+        return self.client.zlexcount(self.key("taken"), f"[{name}\0", f"({name}\1")
 
     async def has_unfinished(self, count: int) -> None:
         await until(lambda: self.unfinished == count)

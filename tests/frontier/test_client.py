@@ -6,13 +6,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from redis import Redis
-from redis.exceptions import ResponseError
 
+from semaphore_middleware.errors import ServerUnreachableError
 from semaphore_middleware.frontier.client import (
     CrawlEndedError,
     CrawlLostError,
     Demand,
-    NewRequest,
     NextStep,
 )
 from tests.frontier.verbs import ONE, die, fill, new_request, node, pop, push, take
@@ -72,11 +71,12 @@ def test_a_request_sent_twice_is_queued_once(client: Redis, fingerprint: str) ->
 def test_max_pages_counts_for_all_nodes_together(client: Redis) -> None:
     nodes = [node(client, f"node-{number}", max_pages=25) for number in range(4)]
 
-    def push_page(number: int) -> bool:
-        return push(nodes[number % 4], b"page", fingerprint=f"page-{number // 2}")
+    def push_pages(number: int) -> int:
+        pages = [f"page-{page // 2}" for page in range(number, 200, 4)]
+        return sum(push(nodes[number], b"page", fingerprint=page) for page in pages)
 
     with ThreadPoolExecutor(len(nodes)) as threads:
-        assert sum(threads.map(push_page, range(200))) == 25
+        assert sum(threads.map(push_pages, range(4))) == 25
     assert push(nodes[0], b"again")  # without a fingerprint it does not count
 
 
@@ -85,12 +85,15 @@ def test_nothing_is_finished_or_taken_if_queueing_fails(client: Redis) -> None:
     push(one, b"page")
     page = pop(one)
     push(one, b"next")
-    link, broken = new_request(one, b"link"), NewRequest(one.new_id(), float("nan"), "a", b"broken")
-    with pytest.raises(ResponseError):
-        result_of(one.sync([link, broken], [page.id], ONE))
+    link, broken = new_request(one, b"link", fingerprint="a"), new_request(one, b"no list", 0, "b")
+    seen = one.keys.of("seen")
+    client.set(seen, "of another type")
+    with pytest.raises(ServerUnreachableError, match="WRONGTYPE"):
+        result_of(one.sync([new_request(one, b"plain"), link, broken], [page.place], ONE))
+    client.delete(seen)
     assert one.queued == 2
-    assert one.size.unfinished == 3 + 1  # of the broken one only its data is there
-    assert client.hlen(one.key(f"taken:{one.node}")) == 1
+    assert one.size.unfinished == 3
+    assert one.taken == 1
 
 
 # Finished, dead, idle ----------------------------------------------------------------------------
@@ -222,6 +225,24 @@ def test_a_lease_is_renewed_while_the_node_works(client: Redis) -> None:
     one.lease = 60.0
     one.works()
     assert two.idles().wait_s > 30.0
+
+
+def test_no_lease_ends_when_the_servers_clock_is_set_ahead(client: Redis) -> None:
+    one, two = node(client, "one"), node(client, "two")
+    push(one, b"page")
+    pop(one)
+    an_hour_ms = 3_600_000
+    client.hincrbyfloat(one.keys.of("run"), "wall", -an_hour_ms)
+    assert 0.0 < two.idles().wait_s <= 60.0
+    assert one.taken == 1
+
+
+def test_a_lease_ends_though_the_servers_clock_was_set_back(client: Redis) -> None:
+    dead, living = node(client, "dead", lease=0.05), node(client, "living")
+    push(living, b"page")
+    pop(dead)
+    client.hincrbyfloat(dead.keys.of("run"), "wall", 3_600_000)
+    wait_until(lambda: living.idles().next_step is NextStep.TAKE_MORE)
 
 
 def test_what_a_leaving_node_has_not_finished_stays_for_the_next(client: Redis) -> None:

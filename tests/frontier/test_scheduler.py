@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 from redis import Redis
-from redis.exceptions import ConnectionError as UnavailableError
 from scrapy import Request
 from scrapy.exceptions import DontCloseSpider
 
+from semaphore_middleware.errors import ServerUnreachableError
 from semaphore_middleware.frontier import session
 from semaphore_middleware.frontier.client import CrawlClient, Demand
 from tests.frontier.node import Call, joined, urls
@@ -117,7 +117,7 @@ async def test_calls_to_an_unavailable_server_are_spaced(
 
     async def unavailable(*_: object) -> None:
         asked.append(1)
-        raise UnavailableError
+        raise ServerUnreachableError
 
     async with joined(client) as node:
         with monkeypatch.context() as patch:
@@ -141,9 +141,8 @@ async def test_a_failed_call_is_retried(client: Redis, monkeypatch: pytest.Monke
     async def lose_the_reply(*args: Any) -> None:
         monkeypatch.setattr(CrawlClient, "sync", sync)
         await sync(*args)
-        raise UnavailableError
+        raise ServerUnreachableError
 
-    monkeypatch.setattr(session, "RETRY_DELAY_S", 0.01)
     async with joined(client) as node:
         monkeypatch.setattr(CrawlClient, "sync", lose_the_reply)
         node.enqueue(*urls("a", 20))
@@ -158,9 +157,23 @@ async def test_another_nodes_requests_wake_a_node_without_any(client: Redis) -> 
     async with joined(client) as node:
         await node.finds_nothing()
         other = node.other()
-        encoded = node.scheduler.session._codec.encode(other.new_id(), "a", Request("http://a/"))
+        encoded = node.scheduler.session._codec.encode(
+            other.new_place("a", 0), Request("http://a/")
+        )
         other.pushes(encoded)
         assert (await node.start()).url == "http://a/"
+
+
+@asyncio_test
+async def test_what_a_promoted_server_lacks_is_sent_again(client: Redis) -> None:
+    async with joined(client, CRAWL_LEASE=0.5) as node:
+        node.enqueue("http://a/", "http://b/")
+        await node.has_unfinished(2)
+        client.delete(*(node.key(part) for part in ("queue", "requests", "seen", "sites", "taken")))
+        node.scheduler.session._life = "that of the server before"
+        await node.has_unfinished(2)
+        assert {(await node.start()).url for _ in range(2)} == {"http://a/", "http://b/"}
+        assert node.dropped == []
 
 
 # Giving back ------------------------------------------------------------------------------------

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
 from redis import Redis
 
-from semaphore_middleware.frontier.subscription import create_client
 from tests.frontier.verbs import fill, new_request, node, pop, push
 from tests.support.frontier import wait_until
 
@@ -13,7 +11,7 @@ from tests.support.frontier import wait_until
 def test_notified_of_first_requests_of_leaving_nodes_and_of_the_end(client: Redis) -> None:
     one, two = node(client, "one"), node(client, "two")
     with client.pubsub(ignore_subscribe_messages=True) as listener:  # type: ignore[no-untyped-call]
-        listener.subscribe(one.key("notifications"))
+        listener.subscribe(one.keys.channel)
         push(one, b"a")
         push(one, b"b")  # not the first: idle nodes have been told
         taken = [pop(one), pop(one)]
@@ -30,7 +28,7 @@ def test_notified_of_first_requests_of_leaving_nodes_and_of_the_end(client: Redi
 def test_notified_of_each_sites_first_request(client: Redis) -> None:
     one = node(client, "one")
     with client.pubsub(ignore_subscribe_messages=True) as listener:  # type: ignore[no-untyped-call]
-        listener.subscribe(one.key("notifications"))
+        listener.subscribe(one.keys.channel)
         fill(one, a=3)
         one.pushes(*(new_request(one, b"", site=site) for site in "abcb"))  # once, for b and c
         one.ends()
@@ -44,8 +42,3 @@ def _receive(listener: object, received: list[bytes]) -> bool:
     if message:
         received.append(message["data"])
     return bool(received)
-
-
-def test_the_address_of_sentinels_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"REDIS_URL: .* in SEMAPHORE_REDIS_URL$"):
-        create_client("redis+sentinel://localhost/mymaster")

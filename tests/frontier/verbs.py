@@ -21,7 +21,7 @@ def node(
 def new_request(
     crawl: BlockingClient, data: bytes, score: float = 0, fingerprint: str = "", site: str = "a"
 ) -> NewRequest:
-    return NewRequest(crawl.new_id(), score, site, data, fingerprint)
+    return NewRequest(crawl.new_place(site, score), data, fingerprint)
 
 
 def push(crawl: BlockingClient, data: bytes, score: float = 0, fingerprint: str = "") -> bool:
@@ -41,7 +41,7 @@ def pop(crawl: BlockingClient, *done: TakenRequest) -> TakenRequest:
 
 def die(crawl: BlockingClient) -> None:
     """Let its lease expire."""
-    crawl.client.zadd(crawl.key("working"), {crawl.node: 1})
+    crawl.client.zadd(crawl.keys.of("working"), {crawl.node: 1})
 
 
 def fill(crawl: BlockingClient, **counts: int) -> None:

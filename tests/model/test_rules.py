@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from semaphore_middleware import Limit, Rule, SettingsError
-from semaphore_middleware.model.limits import ALLOWED_LIMIT
-from semaphore_middleware.model.rules import LIMITLESS, PARTS, RuleChange
+from semaphore_middleware.model.limits import ALLOWED_LIMIT, LIMITLESS
+from semaphore_middleware.model.rules import PARTS, RuleChange
 
 HOST = "www.example.org"
 

@@ -13,7 +13,7 @@ from scrapy import Request
 
 from semaphore_middleware import FairSemaphore, Limit, SemaphoreError
 from semaphore_middleware.core.admin import Admin
-from semaphore_middleware.frontier import client as frontier
+from semaphore_middleware.frontier import scripts as frontier
 from semaphore_middleware.redis.scripts import script
 from tests.docs.pages import page
 from tests.support.crawls import Crawl, asyncio_test
@@ -26,8 +26,9 @@ PASSWORDS = {name: password for name, password, _ in DOCUMENTED}
 RIGHTS = {name: rights.split() for name, _, rights in DOCUMENTED}
 # A node that shares no crawl: the page says what it can do without.
 PASSWORDS["node"] = PASSWORDS["crawler"]
-RIGHTS["node"] = RIGHTS["crawler"][: RIGHTS["crawler"].index("~crawl:*")]
+RIGHTS["node"] = RIGHTS["crawler"][: RIGHTS["crawler"].index("~{crawl:*")]
 
+SHARING = ("crawler", "frontier")  # those who may share a crawl
 ATTACHING = {"client", "info", "get", "script", "evalsha"}
 FOR_NODES = ATTACHING | {"subscribe", "ping"}
 
@@ -100,9 +101,9 @@ def commands_in(*scripts: str) -> set[str]:
 def test_a_node_may_do_what_its_scripts_do_and_no_more() -> None:
     scripts = [script(name) for name in ("sync", "begin_epoch", "inspect")]
     assert allowed("node") == FOR_NODES | commands_in(*scripts)
-    shared = [frontier.script(name) for name in frontier.SCRIPTS]
-    joining = {"multi", "exec", "set", "get", "sadd", "scard", "zcard", "hlen"}
-    assert allowed("crawler") == allowed("node") | joining | commands_in(*shared)
+    shared = commands_in(*(frontier.script(name) for name in frontier.SCRIPTS))
+    assert allowed("frontier") == FOR_NODES | shared
+    assert allowed("crawler") == allowed("node") | shared
 
 
 @in_asyncio
@@ -153,13 +154,29 @@ async def test_nodes_that_share_a_crawl_need_no_other_right(guarded: Guarded, si
     guarded.assert_refused_nothing()
 
 
+@asyncio_test
+async def test_nodes_that_share_a_crawl_without_a_semaphore_need_no_other_right(
+    guarded: Guarded, site: Site
+) -> None:
+    crawl = Crawl(
+        guarded,
+        *[Request(site.url(f"/page/{n}")) for n in range(3)],
+        by={},
+        REDIS_URL=guarded.url_of("frontier"),
+        SCHEDULER="semaphore_middleware.frontier.Scheduler",
+    )
+    await crawl.finished()
+    assert sorted(site.arrivals) == ["/page/0", "/page/1", "/page/2"]
+    guarded.assert_refused_nothing()
+
+
 @pytest.mark.parametrize("name", RIGHTS)
 def test_nobody_may_touch_what_is_another_s(guarded: Guarded, name: str) -> None:
     with guarded.client_of(name) as client:
         for command in (
             *(["FLUSHALL"], ["CONFIG", "GET", "*"], ["KEYS", "*"], ["CLIENT", "LIST"]),
             *(["GET", "another"], ["SUBSCRIBE", "another"], ["ACL", "LIST"]),
-            *([] if name == "crawler" else [["GET", "crawl:x:run"]]),
+            *([] if name in SHARING else [["GET", "{crawl:x}:run"]]),
             *([["HGETALL", "another"], ["SUBSCRIBE", "{semaphore}:changes"]] * (name == "viewer")),
         ):
             with pytest.raises(NoPermissionError):

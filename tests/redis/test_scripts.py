@@ -330,7 +330,7 @@ async def test_a_late_statement_of_an_idle_node_costs_one_lease_at_most(
 # Nonsense -------------------------------------------------------------------------------------
 
 HUGE = 2.0**53 + 2
-COUNTS = ("term", "seq", "asked", "returned", "believed", "started", "unused")
+COUNTS = ("term", "seq", "asked", "returned", "believed", "started", "unused", "pending")
 NONSENSE: dict[str, dict[str, Any]] = {
     "gave back more than it had": {"returned": 3, "believed": 2, "asked": 4},
     "believes in more than it asked for": {"believed": 3, "asked": 2},
@@ -342,6 +342,8 @@ NONSENSE: dict[str, dict[str, Any]] = {
     "fewer than none started": {"started": -1},
     "fewer than none unused": {"unused": -1},
     "more unused than it gave back": {"unused": 1},
+    "fewer than none pending": {"pending": -2},
+    "more pending than it holds": {"pending": 1},
     **{f"{part} beyond 2^53": {part: HUGE} for part in ("term", "seq", "asked", "started")},
     "all beyond 2^53": {"asked": HUGE, "believed": HUGE, "returned": HUGE},
     **{
@@ -416,17 +418,17 @@ async def test_a_limit_that_makes_no_sense_is_refused_and_harms_nobody(
     server: RedisServer, outside: Outside, what: str
 ) -> None:
     a = await Caller.join(server, "a")
-    packed = protocol.STATEMENT_NUMBERS.pack(1, 9, 2, 0, 0, 0, 0, 0, 0, *BAD_LIMITS[what])
+    packed = protocol.STATEMENT_NUMBERS.pack(1, 9, 2, 0, 0, 0, 0, -1, 0, 0, *BAD_LIMITS[what])
     await refuses(a, outside, packed)
 
 
-@pytest.mark.parametrize("size", [0, 1, 8 * 14, 8 * 15 - 1])
+@pytest.mark.parametrize("size", [0, 1, 8 * 15, 8 * 16 - 1])
 @in_asyncio
 async def test_a_statement_with_too_few_numbers_is_refused_and_harms_nobody(
     server: RedisServer, outside: Outside, size: int
 ) -> None:
     a = await Caller.join(server, "a")
-    packed = protocol.STATEMENT_NUMBERS.pack(1, 9, 2, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 1)
+    packed = protocol.STATEMENT_NUMBERS.pack(1, 9, 2, 0, 0, 0, 0, -1, 0, 0, 2, 0, 0, 0, 0, 1)
     await refuses(a, outside, packed[:size])
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from scrapy import Request
 
-from tests.support.crawls import Crawl, asyncio_test
+from tests.support.crawls import ADD_ON, Crawl, asyncio_test, scrapy
 from tests.support.servers import RedisServer
 from tests.support.site import Site
 from tests.support.visits import Visits
@@ -28,7 +29,7 @@ async def test_spider_attributes_hold_for_all_nodes(server: RedisServer, site: S
 
     await crawl.gave_back(4, site)
     assert site.most == 1
-    assert crawl.crawler.settings.getfloat("DOWNLOAD_DELAY") == 0, "the local slot is open"
+    assert local_slots(crawl) == {"127.0.0.1": (16, 0.0)}, "the local slot is open"
 
 
 class Modern(Polite):
@@ -47,13 +48,64 @@ async def test_custom_settings_win_over_spider_attributes(server: RedisServer, s
     assert site.most == 2
 
 
+# What the user has set, and what the downloader takes instead -------------------------------------
+
+
+def local_slots(crawl: Crawl) -> dict[str, tuple[int, float]]:
+    """The concurrency and the delay of each slot of the crawl's downloader."""
+    slots = crawl.crawler.engine.downloader.slots
+    return {key: (slot.concurrency, slot.download_delay()) for key, slot in slots.items()}
+
+
 @asyncio_test
 async def test_local_slot_allows_the_largest_limit(server: RedisServer, site: Site) -> None:
     limits = {"127.0.0.1": 40, "example.com": None}
     crawl = Crawl(server, Request(site.url("/page/")), limit=2, SEMAPHORE_LIMITS=limits)
 
     await crawl.finished()
-    assert crawl.crawler.settings.getint("CONCURRENT_REQUESTS_PER_DOMAIN") == 40
+    assert local_slots(crawl) == {"127.0.0.1": (40, 0.0)}
+    handlers = crawl.crawler.engine.downloader.handlers
+    assert handlers._get_handler("http")._pool.maxPersistentPerHost == 40  # type: ignore[union-attr]
+
+
+@asyncio_test
+async def test_settings_of_the_user_stay_as_they_are(
+    server: RedisServer, site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    slots = {"example.com": {"concurrency": 3}}
+    crawl = Crawl(
+        server, Request(site.url("/page/")), limit=2, DOWNLOAD_DELAY=0.01, DOWNLOAD_SLOTS=slots
+    )
+
+    await crawl.gave_back(1, site)
+    settings = crawl.crawler.settings
+    assert settings.getdict("DOWNLOAD_SLOTS") == slots
+    assert settings["DOWNLOAD_DELAY"] == 0.01
+    assert settings["CONCURRENT_REQUESTS_PER_DOMAIN"] == 2
+    shown = caplog.text.partition("Overridden settings:")[2]
+    assert "'DOWNLOAD_DELAY': 0.01" in shown
+    assert "'CONCURRENT_REQUESTS_PER_DOMAIN': 2" in shown
+
+
+@pytest.mark.parametrize(
+    "options", [(), ("-s", "TWISTED_REACTOR_ENABLED=False")], ids=["reactor", "no reactor"]
+)
+@asyncio_test
+async def test_download_handlers_open_as_many_connections_as_there_are_permits(
+    server: RedisServer, site: Site, tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    # Scrapy's handler for aiohttp opens no more than CONCURRENT_REQUESTS_PER_DOMAIN.
+    limit = {"CONCURRENT_REQUESTS_PER_DOMAIN": 1, "SEMAPHORE_LIMITS": {"127.0.0.1": 3}}
+    requests = [Request(site.url(f"/slow/{n}")) for n in range(4)]
+
+    async with scrapy(
+        tmp_path, *requests, options=options, **ADD_ON, **limit, SEMAPHORE_REDIS_URL=server.url
+    ) as crawl:
+        await site.until(lambda: site.now == 3)
+        site.let_go()
+        assert await crawl.ended() == 0
+    assert site.most == 3
 
 
 @asyncio_test

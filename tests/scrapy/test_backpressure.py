@@ -19,7 +19,7 @@ from semaphore_middleware.model.limits import LimitTable
 from semaphore_middleware.scrapy import backpressure, throttler
 from semaphore_middleware.scrapy.backpressure import Backpressure
 from semaphore_middleware.scrapy.priority_queue import SemaphorePriorityQueue
-from semaphore_middleware.scrapy.scopes import scope_finder
+from semaphore_middleware.scrapy.scopes import ScopeFinder
 from tests.support.crawls import Crawl, asyncio_test, holding, until, waiting
 from tests.support.servers import RedisServer
 from tests.support.site import Site
@@ -46,21 +46,23 @@ async def test_a_full_site_does_not_hold_up_other_sites(server: RedisServer, sit
 @asyncio_test
 async def test_queue_tells_scheduler_which_sites_are_full(server: RedisServer, site: Site) -> None:
     full = pages(site, "/slow/", FULL, 30)
-    crawl = Crawl(server, *full, SEMAPHORE_SCOPE="registered_domain")
+    crawl = Crawl(server, *full, SEMAPHORE_SCOPES=["domain"])
     await until(lambda: waiting(server) == 1)
     scheduler = crawl.crawler.engine.scheduler
     assert isinstance(scheduler, Scheduler)
     queue = scheduler.mqs
     assert isinstance(queue, SemaphorePriorityQueue)
 
-    assert queue.site_of(full[0]) == FULL
-    assert queue.site_of(Request("http://a.example.com/")) == "example.com"
-    assert queue.site_of(Request("http://a/", meta={"semaphore_scope": FULL})) == FULL
-    assert queue.is_full(FULL)
-    assert not queue.is_full("example.com")
+    site_of = queue.site_of
+    domain = f"domain:{FULL}"
+    assert site_of(full[0]) == domain
+    assert site_of(Request("http://a.example.com/")) == "domain:example.com"
+    assert site_of(Request("http://a/", meta={"semaphore_scope": domain})) == domain
+    assert queue.is_full(domain)
+    assert not queue.is_full("domain:example.com")
     site.let_go()
     await crawl.gave_back(30, site)
-    assert not queue.is_full(FULL)
+    assert not queue.is_full(domain)
 
 
 @asyncio_test
@@ -364,12 +366,16 @@ def told_to_wait(request: Request) -> PermitWaiting:
     return PermitWaiting(permit)
 
 
+def finder(limit: Limit) -> ScopeFinder:
+    return ScopeFinder(["host"], LimitTable(limit))
+
+
 def of_scope(name: str) -> Request:
     return Request("http://example.com/", meta={"semaphore_scope": name})
 
 
 def test_room_is_given_back_while_what_is_needed_waits() -> None:
-    waits = Backpressure(scope_finder("host"), LimitTable(Limit(8)), on_room=lambda: None)
+    waits = Backpressure(finder(Limit(8)), on_room=lambda: None)
     page, robots, moved, other = map(of_scope, ("page", "robots", "moved", "page"))
     follower = Request("http://example.com/", meta={"semaphore_skip": True})
     for request in (page, other, follower):
@@ -399,7 +405,7 @@ def test_room_is_given_back_while_what_is_needed_waits() -> None:
 def test_memory_is_bounded_where_no_scope_is_saturated(monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests that need no permit may wait for the robots.txt of a full site."""
     monkeypatch.setattr(backpressure, "MAX_WAITING", 3)
-    waits = Backpressure(scope_finder("host"), LimitTable(Limit(1)), on_room=lambda: None)
+    waits = Backpressure(finder(Limit(1)), on_room=lambda: None)
     skipping = [Request(f"http://example.com/{n}", meta={"semaphore_skip": True}) for n in range(3)]
     robots = Request("http://example.com/robots.txt")
     for request in skipping:
@@ -418,7 +424,7 @@ class Rooms:
 
     def __init__(self, limit: int = 1) -> None:
         self.found = 0
-        self.waits = Backpressure(scope_finder("host"), LimitTable(Limit(limit)), self._find)
+        self.waits = Backpressure(finder(Limit(limit)), self._find)
 
     def _find(self) -> None:
         self.found += 1

@@ -23,6 +23,7 @@ from tests.scrapy import (
     test_robotstxt_rules,
     test_scopes,
     test_settings,
+    test_sharing,
     test_throttler,
 )
 from tests.support.mutants import Mutant, Test, assert_convicted, plant_in_python
@@ -58,7 +59,7 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
     "a permit is forgotten, not released": (
         (
             "throttler",
-            "            permit.release()\n            self.backpressure",
+            "            permits.release()\n            self.backpressure",
             "            self.backpressure",
         ),
         test_throttler.test_the_end_of_a_fetch_gives_the_permit_back,
@@ -90,7 +91,7 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
     "the second permit of a request is kept": (
         (
             "throttler",
-            "permit.release()\n            self.local_concurrency.release()\n            raise",
+            "permits.release()\n            self.local_concurrency.release()\n            raise",
             "self.local_concurrency.release()\n            raise",
         ),
         test_throttler.test_a_request_that_is_being_fetched_is_not_fetched_again,
@@ -98,18 +99,18 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
     "the second place of a request is kept": (
         (
             "throttler",
-            "permit.release()\n            self.local_concurrency.release()\n            raise",
-            "permit.release()\n            raise",
+            "permits.release()\n            self.local_concurrency.release()\n            raise",
+            "permits.release()\n            raise",
         ),
         test_throttler.test_a_request_that_is_being_fetched_is_not_fetched_again,
     ),
     "a request waits longer than it may": (
-        ("throttler", "limit, timeout, owner=request", "limit, None, owner=request"),
+        ("throttler", "scopes, timeout=timeout, owner", "scopes, timeout=None, owner"),
         test_throttler.test_a_request_waits_no_longer_than_it_may,
     ),
     # Transfers
     "a lost permit's transfer goes on": (
-        ("throttler", "            with permit.until_lost():\n", "            if True:\n"),
+        ("throttler", "            with permits.until_lost():\n", "            if True:\n"),
         test_throttler.test_a_lost_permit_cancels_its_transfer,
     ),
     "the end of a fetch gives back the permit of a transfer": (
@@ -137,7 +138,11 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
         test_throttler.test_a_transfer_ends_with_its_permit_given_back,
     ),
     "a transfer's failure is not told": (
-        ("throttler", "            self.responses.record_failure(permit, error)\n", ""),
+        (
+            "throttler",
+            "                self.responses.record_failure(permits.site_permit, error)\n",
+            "                pass\n",
+        ),
         test_throttler.test_a_transfer_that_fails_ends_with_its_permit_given_back,
     ),
     # The end
@@ -587,17 +592,17 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
     "who has a permit is still told to wait": (
         (
             "backpressure",
-            "waiting=-1, told_to_wait=-entry.told_to_wait, held=1",
-            "waiting=-1, held=1",
+            "entry.waiting, told_to_wait=-entry.told_to_wait)\n        for load",
+            "entry.waiting)\n        for load",
         ),
         test_backpressure.test_requests_of_a_full_site_take_no_room,
     ),
     "a permit that was given back is still held": (
-        ("backpressure", "            self._change(entry, held=-1)\n", "            pass\n"),
+        ("backpressure", "            self._give_back(entry)\n\n", "            pass\n\n"),
         test_backpressure.test_requests_of_a_full_site_take_no_room,
     ),
     "no site is saturated": (
-        ("backpressure", "return self.waiting >= self.concurrency", "return False"),
+        ("backpressure", "return self.waiting >= min(", "return False and min("),
         test_backpressure.test_a_scope_with_a_limit_s_worth_of_waiting_requests_is_passed_over,
     ),
     "a saturated site stays so unnoticed": (
@@ -635,7 +640,7 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
     "a slot may be no name of a file": (
         (
             "backpressure",
-            "    if len(scope) <= MAX_SLOT_CHARS and scope.isprintable():\n",
+            '    if len(scope) <= MAX_NAME_CHARS and scope.isprintable() and "+" not in scope:\n',
             "    if True:\n",
         ),
         test_backpressure.test_slots_have_names_for_files,
@@ -754,12 +759,32 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
         ),
         test_downloader.test_each_transfer_is_run_by_the_throttler,
     ),
+    # Several crawls in one process
+    "a permit's event goes to all crawls": (
+        ("sharing", "if permit is not None else None\n", "if False else None\n"),
+        test_sharing.test_each_crawl_counts_its_own_permits,
+    ),
+    "the end of a crawl ends the others' permits": (
+        ("sharing", "            if not self._crawls:\n", "            if True:\n"),
+        test_sharing.test_a_crawl_that_ends_leaves_the_other_its_permit,
+    ),
+    "a crawl that closes refuses the others' requests": (
+        ("sharing", "if crawl_of.get(permit.owner) is self]", "]"),
+        test_sharing.test_a_crawl_that_closes_leaves_the_others_requests_waiting,
+    ),
+    "crawls share whatever their node is to be called": (
+        ("sharing", '        "node": settings.node,\n', '        "node": "one",\n'),
+        partial(
+            test_sharing.test_crawls_with_other_settings_are_nodes_of_their_own,
+            settings={"SEMAPHORE_NODE": "other"},
+        ),
+    ),
     # Scopes
     "a scope comes from download_slot": (
         (
             "scopes",
-            "host = urlparse_cached(request).hostname\n        return",
-            'host = meta.get("download_slot") or urlparse_cached(request).hostname\n        return',
+            "        host = urlparse_cached(request).hostname\n        if not host",
+            '        host = meta.get("download_slot")\n        if not host',
         ),
         partial(
             test_scopes.test_a_request_s_scope_is_its_host_unless_its_meta_names_one,
@@ -767,21 +792,25 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
         ),
     ),
     "semaphore_skip is not heeded": (
-        ("scopes", "        if meta.get(SKIP_KEY):\n", "        if False:\n"),
+        ("scopes", "        if skip:\n", "        if False:\n"),
         partial(
             test_scopes.test_a_request_s_scope_is_its_host_unless_its_meta_names_one,
             *("http://a.example/", {"semaphore_skip": True}, None),
         ),
     ),
     "semaphore_scope is not heeded": (
-        ("scopes", "        if scope is not None:\n", "        if False:\n"),
+        (
+            "scopes",
+            "        if given is not None:\n            return",
+            "        if False:\n            return",
+        ),
         partial(
             test_scopes.test_a_request_s_scope_is_its_host_unless_its_meta_names_one,
             *("http://a.example/", {"semaphore_scope": "b"}, "b"),
         ),
     ),
     "registered domains are not looked for": (
-        ("scopes", 'if kind == "registered_domain"', "if False"),
+        ("scopes", 'if kind == "host" else', "if True else"),
         test_scopes.test_hosts_of_one_registered_domain_share_a_scope_if_they_are_to,
     ),
     "meta's scope goes to another host": (
@@ -807,7 +836,7 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
         ),
     ),
     "a bad meta ends the crawl": (
-        ("throttler", "            check_meta(request)\n", "            pass\n"),
+        ("throttler", "self.scopes.find(request)", "self.scopes.scopes_of(request)"),
         partial(
             test_throttler.test_a_meta_that_is_not_allowed_ends_the_request_alone,
             meta={"semaphore_scope": 5},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -12,7 +13,9 @@ from scrapy import Request
 from scrapy.exceptions import IgnoreRequest
 from scrapy.http import Response
 
-from semaphore_middleware.scrapy.scopes import drop_scope_of_other_host, scope_finder
+from semaphore_middleware import Limit, SettingsError
+from semaphore_middleware.model.limits import LIMITLESS, parse_limits
+from semaphore_middleware.scrapy.scopes import ScopeFinder, drop_scope_of_other_host
 from tests.support.crawls import Crawl, asyncio_test, both, until, waiting
 from tests.support.servers import RedisServer
 from tests.support.site import Site
@@ -113,11 +116,13 @@ async def test_a_retry_and_a_redirect_on_the_same_host_keep_what_meta_says(
 
 # What is not allowed ----------------------------------------------------------------------------
 
-TEXT = "a text of 1 to 1000 characters"
+TEXT = "a text of 1 to 1000 characters, or a list of 1 to 10 of them"
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"semaphore_scope": 5}, f"meta['semaphore_scope'] = 5: allowed is {TEXT}"),
     ({"semaphore_scope": ""}, f"meta['semaphore_scope'] = '': allowed is {TEXT}"),
-    ({"semaphore_scope": ["a", "b"]}, f"meta['semaphore_scope'] = ['a', 'b']: allowed is {TEXT}"),
+    ({"semaphore_scope": []}, f"meta['semaphore_scope'] = []: allowed is {TEXT}"),
+    ({"semaphore_scope": ["a", 5]}, f"meta['semaphore_scope'] = ['a', 5]: allowed is {TEXT}"),
+    ({"semaphore_scope": list("abcdefghijk")}, f"'k']: allowed is {TEXT}"),
     ({"semaphore_scope": "x" * 1001}, f"xxx': allowed is {TEXT}"),
     ({"semaphore_skip": "False"}, "meta['semaphore_skip'] = 'False': allowed is True or False"),
 ]
@@ -182,6 +187,19 @@ async def test_the_longest_scope_and_odd_ones_are_names(
 # Without a crawl --------------------------------------------------------------------------------
 
 
+DEFAULT = Limit(8, 1.0, 0.5)
+
+
+def finder(*kinds: Any, limits: Mapping[str, Any] = MappingProxyType({})) -> ScopeFinder:
+    first = kinds[0] if isinstance(kinds[0], str) else "name"
+    return ScopeFinder(kinds, parse_limits(limits, {}, DEFAULT, "SEMAPHORE_LIMITS", first))
+
+
+def names(request: Request, *kinds: Any, **limits: Any) -> tuple[str, ...]:
+    scopes = finder(*(kinds or ("host",)), limits=limits).find(request)
+    return tuple(name for name, _ in scopes)
+
+
 @pytest.mark.parametrize(
     ("url", "meta", "scope"),
     [
@@ -196,13 +214,12 @@ async def test_the_longest_scope_and_odd_ones_are_names(
 def test_a_request_s_scope_is_its_host_unless_its_meta_names_one(
     url: str, meta: dict[str, Any], scope: str | None
 ) -> None:
-    assert scope_finder("host")(Request(url, meta=meta)) == scope
+    assert names(Request(url, meta=meta)) == (() if scope is None else (scope,))
 
 
 def test_hosts_of_one_registered_domain_share_a_scope_if_they_are_to() -> None:
-    scope_of = scope_finder("registered_domain")
-    assert scope_of(Request("http://www.example.co.uk/")) == "example.co.uk"
-    assert scope_of(Request("http://127.1/")) == FIRST
+    assert names(Request("http://www.example.co.uk/"), "domain") == ("domain:example.co.uk",)
+    assert names(Request("http://127.1/"), "domain") == (f"domain:{FIRST}",)
 
 
 @pytest.mark.parametrize("mark", MARKS, ids=["skip", "scope"])
@@ -218,3 +235,88 @@ def test_only_what_was_said_of_another_host_is_dropped(mark: dict[str, Any]) -> 
         assert result.meta == kept
     response = Response("http://b.example/")
     assert drop_scope_of_other_host(response, request) is response
+
+
+# Several ----------------------------------------------------------------------------------------
+
+EVERY = {"domain:*": 5, "proxy:*": 4, "all": {"rate": "100/s"}, "shop": 2, "a.example.org": 3}
+
+
+def by_path(request: Request) -> list[str] | None:
+    return ["shop", "a.example.org"] if request.url.endswith("/shop") else None
+
+
+def test_scopes_are_taken_in_one_order_whatever_the_settings_say() -> None:
+    request = Request("http://A.Example.org./shop", meta={"proxy": "http://u:p@Proxy.Example:3128"})
+    for kinds in (("host", "domain", "proxy", "all", by_path), (by_path, "all", "host", "domain")):
+        asked = finder(*kinds, limits=EVERY)
+        order = ["shop", "a.example.org", "domain:example.org", "proxy:proxy.example:3128", "all"]
+        found = [name for name, _ in asked.find(request)]
+        assert found == [name for name in order if "proxy" in kinds or "proxy" not in name]
+    mixed = Request("http://b/", meta={"semaphore_scope": ["all", "domain:x", "b.c", "x y", "b.a"]})
+    every = {**EVERY, "domain:x": 1}
+    found = [name for name, _ in finder("all", limits=every).find(mixed)]
+    assert found == ["x y", "b.a", "b.c", "domain:x", "all"]
+
+
+def test_the_default_limit_is_that_of_the_first_kind() -> None:
+    page = Request("http://www.example.org/shop")
+    assert dict(finder("host", "domain", "all", by_path).find(page)) == {"www.example.org": DEFAULT}
+    assert dict(finder("domain", "host").find(page)) == {"domain:example.org": DEFAULT}
+    assert dict(finder(by_path, "host").find(page)) == {"shop": DEFAULT, "a.example.org": DEFAULT}
+    in_meta = page.replace(meta={"semaphore_scope": ("my own", "domain:example.org", "all")})
+    assert dict(finder("host", "all").find(in_meta)) == {"my own": DEFAULT}
+    assert dict(finder("all", "host").find(in_meta)) == {"my own": DEFAULT, "all": DEFAULT}
+
+
+def test_of_limits_of_other_kinds_parts_that_are_left_out_are_open() -> None:
+    limits = {"all": {"rate": "10/s"}, "domain:Example.org": 5, "domain:*": {"delay": 2}}
+    found = dict(finder("host", "domain", "all", limits=limits).find(Request("http://example.org")))
+    assert found["example.org"] == DEFAULT
+    assert found["domain:example.org"] == Limit(5, 0.0, 0.5)
+    assert found["all"] == Limit(LIMITLESS, 0.0, 0.5, rate="10/s")
+    other = dict(finder("host", "domain", limits=limits).find(Request("http://a.example")))
+    assert other["domain:a.example"] == Limit(LIMITLESS, 2.0, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("proxy", "scope"),
+    [
+        ("http://user:secret@10.0.0.1:3128", "proxy:10.0.0.1:3128"),
+        ("10.0.0.1:3128", "proxy:10.0.0.1:3128"),
+        ("https://Proxy.Example", "proxy:proxy.example:443"),
+        ("http://proxy.example/", "proxy:proxy.example:80"),
+        ("socks5://[::1]", "proxy:[::1]:1080"),
+        ("http://proxy.example:port", None),
+        (None, None),
+        ("", None),
+        (7, None),
+    ],
+)
+def test_a_proxy_is_its_host_and_port(proxy: Any, scope: str | None) -> None:
+    request = Request("http://a.example/", meta={"proxy": proxy})
+    assert names(request, "proxy") == (() if scope is None else (scope,))
+
+
+def raises(request: Request) -> str:
+    return str(1 / len(request.meta["no such key"]))
+
+
+@pytest.mark.parametrize("given", [5, "", ["a", None], b"a", ["x"] * 11, ["x" * 1001], [["a"]]])
+def test_a_function_that_returns_nonsense_fails_the_request(given: Any) -> None:
+    def returns(_: Request) -> Any:
+        return given
+
+    request = Request("http://a.example/1")
+    with pytest.raises(
+        SettingsError, match=r"^<GET http://a.example/1>: .*returns in SEM.*allowed"
+    ):
+        finder("host", returns).find(request)
+    assert finder("host", returns).scopes_of(request) == ()
+
+
+def test_a_function_that_raises_fails_the_request() -> None:
+    request = Request("http://a.example/1")
+    with pytest.raises(SettingsError, match=r"^<GET http://a.example/1>: raises in .*KeyError"):
+        finder(raises).find(request)
+    assert finder(raises).scopes_of(request) == ()

@@ -35,7 +35,7 @@ def test_defaults() -> None:
     assert is_enabled(Settings())
     assert settings.url is None
     assert settings.limits.of("example.com") == Limit(8, 0, 0.5)
-    assert settings.scope == "host"
+    assert settings.scopes == ("host",)
     assert settings.lease == settings.recovery_wait == 15
     assert settings.acquire_timeout is None
     assert settings.prefix == "semaphore"
@@ -45,7 +45,7 @@ def test_defaults() -> None:
 def test_settings_are_read() -> None:
     settings = read(
         SEMAPHORE_REDIS_URL="redis://a/1",
-        SEMAPHORE_SCOPE="registered_domain",
+        SEMAPHORE_SCOPES="domain, all",
         SEMAPHORE_LEASE=30,
         SEMAPHORE_ACQUIRE_TIMEOUT=0.5,
         SEMAPHORE_RECOVERY_WAIT=0,
@@ -53,7 +53,7 @@ def test_settings_are_read() -> None:
         SEMAPHORE_NODE="here",
     )
     assert (settings.url, settings.url_from) == ("redis://a/1", "SEMAPHORE_REDIS_URL")
-    assert settings.scope == "registered_domain"
+    assert settings.scopes == ("domain", "all")
     assert (settings.lease, settings.acquire_timeout, settings.recovery_wait) == (30, 0.5, 0)
     assert (settings.prefix, settings.node) == ("crawl", "here")
 
@@ -147,7 +147,11 @@ def test_values_from_the_command_line() -> None:
         ),
         ("SEMAPHORE_ACQUIRE_TIMEOUT", [-1, "x", False, float("inf")], "number >= 0"),
         ("SEMAPHORE_RECOVERY_WAIT", [-1, "x", True, float("nan")], "number >= 0"),
-        ("SEMAPHORE_SCOPE", ["hosts", "HOST", 1], "'host' or 'registered_domain'"),
+        (
+            "SEMAPHORE_SCOPES",
+            ["hosts", "HOST", 1, [1], ["host", "registered_domain"], {}, ["host", ""], "math.tau"],
+            "a list of any of 'host', 'domain', 'ip', 'proxy', 'all', and of functions",
+        ),
         ("SEMAPHORE_PREFIX", ["", 1, "a{1}", "}"], "text without '{' and '}'"),
         ("SEMAPHORE_BACKOFF_CODES", ["x", [99], [600], [None], 7.5], "list of HTTP statuses"),
         ("SEMAPHORE_BACKOFF_START", [0, -1, "x", True, float("inf")], "number >= 0.001"),
@@ -168,6 +172,13 @@ def test_errors_name_the_setting_and_the_allowed_values(
         message = refused(**{name: value})
         assert message.startswith(f"{name} = {value!r}: allowed is ")
         assert allowed in message
+
+
+def test_a_path_that_cannot_be_loaded_is_named() -> None:
+    for scopes in ("host, nowhere.at_all", ["nowhere.at_all"]):
+        message = refused(SEMAPHORE_SCOPES=scopes)
+        assert message.startswith("SEMAPHORE_SCOPES: ")
+        assert "nowhere.at_all' cannot be loaded: ModuleNotFoundError" in message
 
 
 def test_defaults_of_backoff_and_crawl_delay() -> None:

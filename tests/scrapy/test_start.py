@@ -36,6 +36,32 @@ async def refusal(crawl: ScrapyProcess, site: Site) -> str:
     return crawl.errors[0]
 
 
+# Versions ---------------------------------------------------------------------------------------
+
+
+@both
+@pytest.mark.parametrize(
+    ("library", "version", "needed"),
+    [("scrapy", "2.18.0", ">=2.19"), ("redis", "8.0.0", "!=8.0.0,>=6.4")],
+)
+@asyncio_test
+async def test_library_that_is_too_old_ends_a_crawl_with_one_line(
+    site: Site,
+    tmp_path: Path,
+    by: Mapping[str, Any],
+    library: str,
+    version: str,
+    needed: str,
+) -> None:
+    told = tmp_path / f"{library}-{version}.dist-info"
+    told.mkdir()
+    (told / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {library}\nVersion: {version}\n")
+    async with scrapy(tmp_path, Request(site.url("/page/")), **by) as crawl:
+        error = await refusal(crawl, site)
+    assert f"{library} {version} is installed; scrapy-semaphore " in error
+    assert error.endswith(f" needs {library} {needed}")
+
+
 # Bad settings -----------------------------------------------------------------------------------
 
 
@@ -58,7 +84,7 @@ async def refusal(crawl: ScrapyProcess, site: Site) -> str:
         ("SEMAPHORE_LIMITS", {"*": 2}),
         ("SEMAPHORE_LIMITS", {"www.*": 2}),
         ("SEMAPHORE_LIMITS", "example.com=2"),
-        ("SEMAPHORE_SCOPE", "domain"),
+        ("SEMAPHORE_SCOPES", "hosts"),
         ("SEMAPHORE_LEASE", 0),
         ("SEMAPHORE_LEASE", "soon"),
         ("SEMAPHORE_LEASE", float("inf")),
@@ -101,7 +127,7 @@ async def test_bad_settings_end_a_crawl_before_the_first_request(
         (("-s", 'SEMAPHORE_LIMITS={"example.com": 0}'), {}),
         (("-s", "SEMAPHORE_LEASE=soon"), {}),
         ((), {"SEMAPHORE_LIMITS": {"example.com": 1.5}}),
-        ((), {"SEMAPHORE_SCOPE": "domain"}),
+        ((), {"SEMAPHORE_SCOPES": "hosts"}),
     ],
     ids=["typed limit", "typed lease", "spider's limit", "spider's scope"],
 )

@@ -21,6 +21,7 @@ from semaphore_middleware import (
     FairSemaphore,
     Permit,
     PermitLostError,
+    PermitSet,
     SemaphoreError,
 )
 from semaphore_middleware.core.permit import Stage
@@ -225,19 +226,19 @@ async def test_a_start_that_counts_is_now_or_not_at_all(server: RedisServer) -> 
     limits = {"b": {"rate": "100/s"}}
     async with opened(server, CONCURRENT_REQUESTS=1, SEMAPHORE_LIMITS=limits) as scrapy:
         await scrapy.begin(page("a"))
-        granted: list[Permit] = []
-        acquire = FairSemaphore.acquire
+        granted: list[PermitSet] = []
+        acquire = FairSemaphore.acquire_all
 
-        async def acquired(*arguments: Any, **options: Any) -> Permit:
+        async def acquired(*arguments: Any, **options: Any) -> PermitSet:
             granted.append(await acquire(*arguments, **options))
             return granted[-1]
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(FairSemaphore, "acquire", acquired)
+            patch.setattr(FairSemaphore, "acquire_all", acquired)
             scrapy.fetch(page("b"))
             await until(lambda: granted)
             await turns()
-        assert granted[0].stage is Stage.RELEASED
+        assert granted[0].permits[0].stage is Stage.RELEASED
 
 
 @pytest.mark.parametrize("meta", [{"semaphore_scope": 5}, {"semaphore_skip": "False"}])
@@ -265,11 +266,11 @@ async def test_a_request_that_is_being_fetched_is_not_fetched_again(server: Redi
 async def test_a_request_waits_no_longer_than_it_may(
     server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def acquire(*arguments: Any, **_: Any) -> Permit:
-        assert arguments[-1] == 0.01
+    async def acquire(*_: Any, timeout: float | None, **__: Any) -> PermitSet:
+        assert timeout == 0.01
         raise AcquireTimeoutError
 
-    monkeypatch.setattr(FairSemaphore, "acquire", acquire)
+    monkeypatch.setattr(FairSemaphore, "acquire_all", acquire)
     async with opened(server, SEMAPHORE_ACQUIRE_TIMEOUT=0.01) as scrapy:
         with pytest.raises(AcquireTimeoutError):
             await scrapy.throttler.acquire_for(page())

@@ -8,10 +8,9 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import redis
-from redis.asyncio import Redis
 
 from semaphore_middleware.frontier.client import (
     Counts,
@@ -26,7 +25,7 @@ from tests.support.servers import RedisServer
 TIMEOUT_S = 60.0  # after that a test has failed; it never shows that one has passed
 Result = TypeVar("Result")
 
-_connections: list[Redis] = []
+_clients: list[BlockingClient] = []
 
 
 @functools.cache
@@ -55,8 +54,8 @@ def looking_at(server: RedisServer) -> Iterator[redis.Redis]:
         try:
             yield client
         finally:
-            while _connections:
-                result_of(_connections.pop().aclose())
+            while _clients:
+                result_of(_clients.pop().disconnect())
 
 
 class BlockingClient(CrawlClient):
@@ -71,12 +70,14 @@ class BlockingClient(CrawlClient):
         max_pages: int = 0,
     ) -> None:
         path = client.connection_pool.connection_kwargs["path"]
-        _connections.append(Redis(unix_socket_path=path))
-        super().__init__(_connections[-1], name, node, lease, max_pages)
+        super().__init__(f"unix://{path}", name, node, lease, max_pages)
         self.client = client
+        _clients.append(self)
 
     def joins(self) -> None:
+        """Join, and have nothing to do yet: unlike an idle node, it leaves the crawl open."""
         result_of(self.join())
+        self.client.zrem(self.keys.of("working"), self.node)
 
     def pushes(self, *requests: NewRequest) -> list[bool]:
         return result_of(self.sync(requests)).queued
@@ -84,17 +85,17 @@ class BlockingClient(CrawlClient):
     def takes(
         self, demand: Demand, *finished: TakenRequest, working: bool = False
     ) -> list[TakenRequest]:
-        ids = [one.id for one in finished]
-        return result_of(self.sync(finished=ids, demand=demand, working=working)).taken
+        places = [one.place for one in finished]
+        return result_of(self.sync(finished=places, demand=demand, working=working)).taken
 
     def works(self, *finished: TakenRequest) -> None:
-        result_of(self.sync(finished=[one.id for one in finished], working=True))
+        result_of(self.sync(finished=[one.place for one in finished], working=True))
 
     def idles(self, *finished: TakenRequest) -> IdleReply:
-        return result_of(self.idle([one.id for one in finished]))
+        return result_of(self.idle([one.place for one in finished]))
 
     def leaves(self, *finished: TakenRequest) -> None:
-        result_of(self.leave([one.id for one in finished]))
+        result_of(self.leave([one.place for one in finished]))
 
     def ends(self) -> None:
         result_of(self.end())
@@ -105,13 +106,18 @@ class BlockingClient(CrawlClient):
 
     @property
     def queued(self) -> int:
-        sites = cast("list[bytes]", self.client.zrange(self.key("sites"), 0, -1))
-        return sum(self.client.zcard(self.key("queue:") + site) for site in sites)
+        return self.client.zcard(self.keys.of("queue"))
+
+    @property
+    def taken(self) -> int:
+        """How many requests it has taken and not finished."""
+        bounds = (f"[{self.node}\0", f"({self.node}\1")
+        return self.client.zlexcount(self.keys.of("taken"), *bounds)
 
 
 def crawl_keys(client: redis.Redis) -> list[bytes]:
     """The keys of all crawls, but for those that tell of ended runs, which expire."""
-    keys = sorted(client.scan_iter("crawl:*"))
-    ended = {key for key in keys if b":ended:" in key}
+    keys = sorted(client.scan_iter("{crawl:*"))
+    ended = {key for key in keys if key.endswith(b":run") and client.hexists(key, "ended")}
     assert all(client.ttl(key) > 0 for key in ended)
     return [key for key in keys if key not in ended]

@@ -8,7 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from semaphore_middleware.frontier import client
+from semaphore_middleware.frontier import scripts as frontier
 from semaphore_middleware.redis import scripts
 
 OPTIONS = (
@@ -22,7 +22,9 @@ OPTIONS = (
 def assembled() -> dict[str, str]:
     """All scripts, by name."""
     of_semaphore = {name: scripts.script(name) for name in scripts.SCRIPTS}
-    return of_semaphore | {f"frontier_{name}": client.script(name) for name in client.SCRIPTS}
+    return of_semaphore | {
+        f"frontier_{name}": frontier.script(name) for name in (*frontier.SCRIPTS, "try_rights")
+    }
 
 
 def main() -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from semaphore_middleware.core.admin import Admin
 from semaphore_middleware.redis import embedded
-from semaphore_middleware.redis.location import URL_NAMES
+from semaphore_middleware.redis.environment import URL_NAMES
 from semaphore_middleware.scrapy.settings import SemaphoreSettings
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from semaphore_middleware.console.cli.formatting import clean, held_of, limit_wo
 from semaphore_middleware.console.cli.status import look_at
 from semaphore_middleware.console.snapshot import RuleRow, ScopeRow
 from semaphore_middleware.core.admin import Admin
-from semaphore_middleware.model.hosts import host_within, normal_host, parse_name
+from semaphore_middleware.model.hosts import host_within, is_pattern, normal_name, parse_name
 from semaphore_middleware.model.inspection import Inspection
 
 if TYPE_CHECKING:
@@ -42,8 +42,8 @@ async def _run(settings: BaseSettings, verb: str, scope: str) -> int:
 
 async def print_rule(admin: Admin, scope: str) -> None:
     """Print what is set for a scope or a pattern from now on, and how many permits are held."""
-    if scope.startswith("*."):
-        name = f"*.{normal_host(scope[2:])}"
+    if is_pattern(scope):
+        name = normal_name(scope)
         print(f"{clean(name)}: {await _rule(admin, name)}")
         return
     seen = await _in_use(admin, scope)
@@ -56,8 +56,8 @@ async def _in_use(admin: Admin, scope: str) -> Inspection:
     A change is made for both.
     """
     seen = await admin.inspect(scope)
-    host = normal_host(scope)
-    return seen if seen.members or host == scope else await admin.inspect(host)
+    name = normal_name(scope)
+    return seen if seen.members or name == scope else await admin.inspect(name)
 
 
 async def _rule(admin: Admin, name: str) -> str:

@@ -17,7 +17,7 @@ from semaphore_middleware.console.cli.connect import (
 from semaphore_middleware.console.cli.formatting import clean
 from semaphore_middleware.console.snapshot import Snapshot, as_json
 from semaphore_middleware.core.admin import Admin
-from semaphore_middleware.model.hosts import normal_host
+from semaphore_middleware.model.hosts import normal_name
 from semaphore_middleware.model.inspection import Inspection
 from semaphore_middleware.model.rules import Rule
 
@@ -68,8 +68,8 @@ async def look_at(admin: Admin, names: Sequence[str]) -> Snapshot:
     rules = await admin.rules()
     seen: dict[str, Inspection] = {}
     for name in names:
-        pattern = Rule(f"*.{normal_host(name[2:])}", by="")
-        found = await (_below(admin, pattern) if name[:2] == "*." else _of(admin, name))
+        pattern = Rule(normal_name(name), by="")
+        found = await (_below(admin, pattern) if pattern.is_pattern else _of(admin, name))
         if not found and pattern.name not in [rule.name for rule in rules]:
             raise CommandError(f"nothing is known of {clean(name)!r}", Status.UNKNOWN)
         seen.update((one.scope, one) for one in found)
@@ -84,7 +84,7 @@ async def _below(admin: Admin, pattern: Rule) -> list[Inspection]:
 
 async def _of(admin: Admin, name: str) -> list[Inspection]:
     """As it was written; and, should it be a host, as the URLs of its requests have it."""
-    spellings = dict.fromkeys((name, normal_host(name)))
+    spellings = dict.fromkeys((name, normal_name(name)))
     return [one for s in spellings if _is_known(one := await admin.inspect(s))]
 
 

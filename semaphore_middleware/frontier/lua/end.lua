@@ -1,5 +1,6 @@
 -- End the crawl for all nodes, done or not.
--- KEYS: see common.lua.
+-- KEYS: see shared/common.lua.
 -- ARGV: none of its own.
--- Reply: none.
+-- Reply: nothing.
 end_run()
+return {}

@@ -1,19 +1,14 @@
 -- Queue new requests, forget finished ones, take others: in this order. If a part fails, the later
 -- ones are not done.
--- KEYS: see common.lua.
--- ARGV: length of the lease (ms); 1 if the node works, else its lease begins with the first request
--- that it takes; most fingerprints that the crawl may have, 0 for no limit; number of new requests,
--- and of each its id, score (the lowest leaves first), site, data and fingerprint (empty: queued in
--- any case); number of finished requests, and their ids; most requests to take; most of these of one
--- site; the sites to skip.
--- Reply: of each new request 1 if it is queued, 0 if its fingerprint is known or one too many; id,
--- site and data of each request taken; 1 if the node works and had no lease any more, so that what
--- it had taken went back to the queues.
-local lease_ms, works, most_seen = next_number(), next_number() == 1, next_number()
-
-local function renew_lease()
-  redis.call("ZADD", working, now_ms() + lease_ms, node)
-end
+-- KEYS: see shared/common.lua.
+-- ARGV: 1 if the node works, else its lease begins with the first request that it takes; most
+-- fingerprints that the crawl may have, 0 for no limit; number of new requests, and of each its place,
+-- data and fingerprint (empty: queued in any case); number of finished requests, and their places; most
+-- requests to take; most of these of one site; the sites to skip.
+-- Reply: of each new request 1 if it is queued, 0 if its fingerprint is known or one too many; place and
+-- data of each request taken; 1 if the node works and had no lease any more, so that what it had taken
+-- went back to the queues.
+local works, most_seen = next_number() == 1, next_number()
 
 local function is_new(fingerprint)
   if fingerprint == "" then
@@ -26,15 +21,15 @@ local function is_new(fingerprint)
 end
 
 -- In one step with the fingerprint: a crash between the two would lose the request.
-local function add(id, score, site, data, fingerprint)
-  if redis.call("HEXISTS", requests, id) == 1 then
+local function add(place, data, fingerprint)
+  if redis.call("HEXISTS", requests, place) == 1 then
     return 1 -- sent again, because our reply was lost
   end
   if not is_new(fingerprint) then
     return 0
   end
-  redis.call("HSET", requests, id, data)
-  enqueue(site, score, id)
+  redis.call("HSET", requests, place, data)
+  enqueue(place)
   return 1
 end
 
@@ -52,42 +47,41 @@ local function next_sites(most, skipped)
   return found
 end
 
-local function take_from(site, most, taken)
-  local popped = redis.call("ZPOPMIN", queue_of(site), most)
-  for i = 1, #popped, 2 do
-    local id, score = popped[i], popped[i + 1]
-    redis.call("HSET", taken_by(node), id, score .. " " .. site)
-    table.insert(taken, id)
-    table.insert(taken, site)
-    table.insert(taken, redis.call("HGET", requests, id))
+local function take_from(site, most, taken_now)
+  local first, last = bounds_of(site)
+  local places = redis.call("ZRANGE", queue, first, last, "BYLEX", "LIMIT", 0, most)
+  for _, place in ipairs(places) do
+    redis.call("ZREM", queue, place)
+    redis.call("ZADD", taken, 0, node .. "\0" .. place)
+    table.insert(taken_now, place)
+    table.insert(taken_now, redis.call("HGET", requests, place))
   end
-  if redis.call("EXISTS", queue_of(site)) == 1 then
+  if #redis.call("ZRANGE", queue, first, last, "BYLEX", "LIMIT", 0, 1) > 0 then
     redis.call("ZADD", sites, last_turn(), site)
   else
     redis.call("ZREM", sites, site)
   end
-  return #popped / 2
+  return #places
 end
 
 -- The same number of each site, and of a short queue only this node's share: other nodes need
 -- requests, too.
 local function take(most, most_per_site, skipped)
-  local taken, in_turn, node_count = {}, next_sites(most, skipped), redis.call("SCARD", nodes)
+  local taken_now, in_turn, node_count = {}, next_sites(most, skipped), redis.call("ZCARD", nodes)
   local per_site = math.min(most_per_site, math.ceil(most / #in_turn))
   for _, site in ipairs(in_turn) do
-    local share = math.ceil(redis.call("ZCARD", queue_of(site)) / node_count)
-    most = most - take_from(site, math.min(per_site, share, most), taken)
+    local share = math.ceil(redis.call("ZLEXCOUNT", queue, bounds_of(site)) / node_count)
+    most = most - take_from(site, math.min(per_site, share, most), taken_now)
     if most == 0 then
       break
     end
   end
-  return taken
+  return taken_now
 end
 
 local queued = {}
 for i = 1, next_number() do
-  queued[i] =
-    add(next_argument(), next_argument(), next_argument(), next_argument(), next_argument())
+  queued[i] = add(next_argument(), next_argument(), next_argument())
 end
 
 for _ = 1, next_number() do
@@ -102,16 +96,16 @@ if works then
   renew_lease()
 end
 
-local taken, most, most_per_site, skipped = {}, next_number(), next_number(), {}
+local taken_now, most, most_per_site, skipped = {}, next_number(), next_number(), {}
 while has_arguments() do
   table.insert(skipped, next_argument())
 end
 if most > 0 then
   stop_dead_nodes()
-  taken = take(most, most_per_site, skipped)
-  if #taken > 0 then
+  taken_now = take(most, most_per_site, skipped)
+  if #taken_now > 0 then
     renew_lease()
   end
 end
 notify_idle_nodes()
-return {queued, taken, lease_expired}
+return { queued, taken_now, lease_expired }

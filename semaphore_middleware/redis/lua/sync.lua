@@ -1,27 +1,27 @@
 -- Hears one node's statements about its accounts, and says what it is granted. Safe to send twice, late,
 -- and in any order.
 -- KEYS: epoch, rules; then for each scope: scope, queue.
--- ARGV: see `clock`; the node; the epoch's id; then for each scope fifteen packed numbers: term, seq,
---       asked, returned, believed, started, unused, age of the oldest holder and of the oldest waiter
---       (ms), concurrency, delay (ms), jitter, 1 if adaptive, interval (ms), burst; and after them
---       feedback as text, if there is any (see `feedback`).
+-- ARGV: see `clock`; the node; the epoch's id; then for each scope sixteen packed numbers: term, seq,
+--       asked, returned, believed, started, unused, pending (-1: requests begin when they are granted),
+--       age of the oldest holder and of the oldest waiter (ms), concurrency, delay (ms), jitter, 1 if
+--       adaptive, interval (ms), burst; and after them feedback as text, if there is any (see `feedback`).
 -- Reply: "epoch" if the id is not the present one, and nothing was done; else for each scope nine packed
 --        numbers: status (0 ok, 1 lost, 2 old, 3 refused), term, granted, permits that are free (less
 --        those waited for), the limit in force, 1 if each start counts, 1 if feedback is wanted for
 --        ordinary responses too, when to ask again (ms, -1: no need), the backoff that this call has
 --        started (ms, -1: none).
 
-local STATEMENT_BYTES = 120
+local STATEMENT_BYTES = 128
 
 local function read_statement(text)
   if #text < STATEMENT_BYTES then return nil end
   local said = {
-    term = 0, seq = 0, asked = 0, returned = 0, believed = 0, started = 0, unused = 0,
+    term = 0, seq = 0, asked = 0, returned = 0, believed = 0, started = 0, unused = 0, pending = 0,
     held_age = 0, wait_age = 0, concurrency = 0, delay = 0, jitter = 0, adaptive = 0, interval = 0, burst = 0,
   }
   said.term, said.seq, said.asked, said.returned, said.believed, said.started, said.unused,
-    said.held_age, said.wait_age, said.concurrency, said.delay, said.jitter, said.adaptive,
-    said.interval, said.burst = struct.unpack('>ddddddddddddddd', text)
+    said.pending, said.held_age, said.wait_age, said.concurrency, said.delay, said.jitter, said.adaptive,
+    said.interval, said.burst = struct.unpack('>dddddddddddddddd', text)
   return said
 end
 
@@ -29,9 +29,11 @@ end
 -- contradict each other.
 local function makes_sense(said)
   local fractions = said.term % 1 + said.seq % 1 + said.asked % 1 + said.returned % 1
-    + said.believed % 1 + said.started % 1 + said.unused % 1 -- not a number if one is none
+    + said.believed % 1 + said.started % 1 + said.unused % 1
+    + said.pending % 1 -- not a number if one is none
   return fractions == 0 and said.term >= 1 and said.seq >= 1 and said.returned >= 0
     and said.unused >= 0 and said.unused <= said.returned
+    and said.pending >= -1 and said.pending <= said.believed - said.returned
     and said.returned <= said.believed and said.believed <= said.asked and said.started >= 0
     and math.max(said.term, said.seq, said.asked, said.started) <= 2 ^ 53
     and said.concurrency >= 1 and said.concurrency <= 2 ^ 53 and said.burst >= 1 and said.burst <= 2 ^ 53
@@ -65,7 +67,7 @@ end
 local function open_account(scope, said)
   return {
     term = said.term, seq = said.seq, asked = said.asked, granted = said.believed,
-    returned = said.returned, started = 0, unused = 0, pace = 0,
+    returned = said.returned, started = 0, unused = 0, pace = 0, pending = -1,
     lease_end = 0, held_since = 0, waiting_since = 0,
     -- A newcomer counts as served now. Else nodes that come and go would starve those that wait.
     served = next_tick(scope), is_queued = false,
@@ -91,6 +93,8 @@ local function hear(scope, said)
     scope.own = own
   elseif said.seq >= own.seq then
     scope.held, scope.waiting = scope.held - held_by(own), scope.waiting - waiting_at(own)
+    scope.pending = scope.pending - pending_at(own)
+    if own.pending >= 0 then scope.begun = math.max(0, said.started - own.started) end
     local waited = waiting_at(own) > 0
     own.seq, own.asked = said.seq, said.asked
     own.granted = math.max(own.granted, said.believed)
@@ -100,7 +104,11 @@ local function hear(scope, said)
   else
     return 0
   end
+  -- What it was granted since is pending, too.
+  own.pending = said.pending < 0 and -1
+    or math.min(held_by(own), said.pending + math.max(0, own.granted - said.believed))
   scope.held, scope.waiting = scope.held + held_by(own), scope.waiting + waiting_at(own)
+  scope.pending = scope.pending + pending_at(own)
   own.lease_end = NOW + LEASE
   scope.due = math.min(scope.due, own.lease_end)
   own.held_since, own.waiting_since = NOW - said.held_age, NOW - said.wait_age
@@ -114,6 +122,8 @@ end
 local function hear_unused(scope, own, said)
   local unused = math.max(0, said.unused - own.unused)
   own.unused = own.unused + unused
+  -- Starts that were pending have moved no arrival time.
+  if own.pending >= 0 then return end
   local is_last_start = own.pace > 0 and own.pace == scope.pace and own.granted == said.believed
   if unused == 0 or not is_last_start then return end
   scope.next_start = math.min(scope.next_start, NOW) -- a delay grants one start at a time: that one
@@ -150,6 +160,10 @@ for i = 3, #KEYS, 2 do
     agree_on_limit(scope, said)
     apply_limit(scope)
     local own = scope.own
+    -- Requests begin that had to wait for permits of other scopes after their grants.
+    if own and scope.begun and scope.begun > 0 and is_paced(scope) then
+      space_next_start(scope, own, scope.begun)
+    end
     if own and own == before then hear_unused(scope, own, said) end
     -- Feedback counts only with the permits that it is about: a statement heard twice reports once.
     if #text > STATEMENT_BYTES and own and own == before and own.returned > returned then

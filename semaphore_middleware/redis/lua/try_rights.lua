@@ -1,5 +1,4 @@
--- Tries each command that the other scripts use, so that a right that is missing is found at the start,
--- not when it is first needed. Leaves nothing.
+-- Each command that the other scripts use, once; shared/try_rights.lua tries them.
 -- KEYS: a hash and a sorted set to try commands on; then others, which are only named. ARGV: a channel
 -- that nobody hears.
 -- Reply: the commands that this user may not use.
@@ -23,14 +22,3 @@ local COMMANDS = {
   { 'PUBLISH', ARGV[1], '' },
 }
 
-local denied = {}
-for _, command in ipairs(COMMANDS) do
-  local reply = redis.pcall(unpack(command))
-  local problem = type(reply) == 'table' and reply.err
-  if problem and (string.find(problem, 'ACL failure') or string.find(problem, 'The user executing')) then
-    table.insert(denied, command[1])
-  elseif problem then
-    return reply
-  end
-end
-return denied

@@ -17,7 +17,7 @@ from semaphore_middleware.console.cli.formatting import (
 from semaphore_middleware.console.cli.output import Column, shortened, table
 from semaphore_middleware.console.snapshot import ScopeRow
 from semaphore_middleware.model.inspection import Inspection
-from semaphore_middleware.model.rules import LIMITLESS
+from semaphore_middleware.model.limits import LIMITLESS
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ end
 local function close_account(scope, node, account)
   scope.held = scope.held - held_by(account)
   scope.waiting = scope.waiting - waiting_at(account)
+  scope.pending = scope.pending - pending_at(account)
   if account.is_queued then redis.call('ZREM', scope.queue, node) end
   if node == NODE then
     scope.own = nil
@@ -57,31 +58,42 @@ end
 
 -- Looks at all accounts when one may be over, and adds the totals up anew.
 local function close_ended_accounts(scope)
-  local held, waiting, due = 0, 0, math.huge
+  local held, waiting, pending, due = 0, 0, 0, math.huge
   for_each_account(scope, function(node, account)
     if account.lease_end <= NOW then
       close_account(scope, node, account)
     else
       held, waiting = held + held_by(account), waiting + waiting_at(account)
+      pending = pending + pending_at(account)
       due = math.min(due, account.lease_end)
     end
   end)
-  scope.held, scope.waiting, scope.due = held, waiting, due
+  scope.held, scope.waiting, scope.pending, scope.due = held, waiting, pending, due
 end
 
 -- Delay and rate: the generic cell rate algorithm (ITU-T I.371). A delay is a rate with a burst of 1.
--- Returns how many may start now; or 0, and how long until one may.
+-- Granted starts that have not begun count as if they began now: whenever they do, the pace is kept.
+-- Returns how many may start now; or 0, and how long until one may, unless that is when others begin.
 local function starts_at_pace(scope)
   local function starts_at(arrival, interval, burst)
     local earliest = arrival - (burst - 1) * interval
-    if NOW < earliest then return 0, earliest - NOW end -- also if nobody asks for that pace any more
-    if interval == 0 then return math.huge, 0 end
-    return math.min(burst, math.floor((NOW - earliest) / interval) + 1), 0
+    if interval == 0 then -- also if nobody asks for that pace any more
+      if NOW < earliest then return 0, earliest - NOW end
+      return math.huge, 0
+    end
+    local free = NOW < earliest and 0 or math.min(burst, math.floor((NOW - earliest) / interval) + 1)
+    if free > scope.pending then return free - scope.pending, 0 end
+    return 0, scope.pending < burst and earliest + scope.pending * interval - NOW or math.huge
   end
   local force = scope.force
   local by_delay, delay_left = starts_at(scope.next_start, force.delay, 1)
   local by_rate, rate_left = starts_at(scope.next_at_rate, force.interval, force.burst)
-  return math.min(by_delay, by_rate), math.max(delay_left, rate_left)
+  local left = math.max(delay_left, rate_left)
+  return math.min(by_delay, by_rate), left < math.huge and left or nil
+end
+
+local function is_paced(scope)
+  return scope.force.delay > 0 or scope.force.interval > 0
 end
 
 local function space_next_start(scope, account, starts)
@@ -100,8 +112,7 @@ local function grantable(scope)
   if free <= 0 or force.paused then return 0 end
   local earliest = learned and math.max(FROM, learned.backoff_end) or FROM
   if NOW < earliest then return 0, earliest - NOW end
-  local is_paced = force.delay > 0 or force.interval > 0
-  if not is_paced and NOW >= scope.next_start and NOW >= scope.next_at_rate then return free end
+  if not is_paced(scope) and NOW >= scope.next_start and NOW >= scope.next_at_rate then return free end
   local starts, wait = starts_at_pace(scope)
   if starts == 0 then return 0, wait end
   return math.min(free, starts)
@@ -112,7 +123,9 @@ end
 local function grant(scope, account, permits)
   account.granted, account.served = account.granted + permits, next_tick(scope)
   scope.held, scope.waiting = scope.held + permits, scope.waiting - permits
-  if scope.force.delay > 0 or scope.force.interval > 0 then
+  if account.pending >= 0 then
+    account.pending, scope.pending = account.pending + permits, scope.pending + permits
+  elseif is_paced(scope) then
     space_next_start(scope, account, permits)
   end
 end

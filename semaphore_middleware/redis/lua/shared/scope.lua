@@ -33,6 +33,7 @@ local function read_scope(key, queue)
     -- The limit that nodes ask for; concurrency 0: nobody has yet.
     concurrency = 0, delay = 0, jitter = 0, adaptive = false, interval = 0, burst = 1,
     held = 0, waiting = 0, -- of all accounts
+    pending = 0, -- granted starts that have not begun, of all accounts
     tick = 0, -- counts what decides whose turn it is: grants, and accounts that are opened
     due = math.huge, -- no account is to be closed before this
     next_start = 0, next_at_rate = 0, -- the theoretical arrival times of delay and rate
@@ -48,8 +49,9 @@ local function read_scope(key, queue)
   if state then
     scope.concurrency, scope.delay, scope.jitter, scope.adaptive, scope.interval, scope.burst, scope.held,
       scope.waiting, scope.tick, scope.due, scope.next_start, scope.next_at_rate, scope.pace,
-      scope.started, scope.told, scope.is_ruled, scope.expires, scope.idle_since =
+      scope.started, scope.told, scope.is_ruled, scope.expires, scope.idle_since, scope.pending =
       cmsgpack.unpack(state)
+    scope.pending = scope.pending or 0 -- written by an older version
     if scope.idle_since > 0 then wake(scope) end
   end
   return scope
@@ -59,7 +61,7 @@ local function pack_state(scope)
   return cmsgpack.pack(
     scope.concurrency, scope.delay, scope.jitter, scope.adaptive, scope.interval, scope.burst, scope.held,
     scope.waiting, scope.tick, scope.due, scope.next_start, scope.next_at_rate, scope.pace, scope.started,
-    scope.told, scope.is_ruled, scope.expires, scope.idle_since
+    scope.told, scope.is_ruled, scope.expires, scope.idle_since, scope.pending
   )
 end
 

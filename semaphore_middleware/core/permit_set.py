@@ -1,0 +1,62 @@
+"""The permits of one request that needs several, one of each of its scopes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack
+
+from semaphore_middleware.core.permit import Permit
+from semaphore_middleware.model.hosts import site_of
+
+
+class PermitSet:
+    """The permits of one request: begun, used and given back together.
+
+    Get it from `FairSemaphore.acquire_all`, with the permits in the order in which they were taken.
+    """
+
+    __slots__ = ("permits", "site_permit")
+
+    def __init__(self, permits: Sequence[Permit]) -> None:
+        self.permits = permits
+        site = site_of([permit.scope for permit in permits])
+        self.site_permit = None if site is None else permits[site]
+        """The permit of the request's site, on which its answer is noted; None: there is none."""
+
+    @property
+    def starts_count(self) -> bool:
+        """True if the request may not begin when it likes, but at the last grant (see `Permit`)."""
+        return any(permit.starts_count and not permit.begins_later for permit in self.permits)
+
+    @property
+    def withdrawn(self) -> bool:
+        """True if a site has refused a request since the grants: do not begin one now."""
+        return any(permit.withdrawn for permit in self.permits)
+
+    def begin(self) -> None:
+        """Say that the request begins: now, for all of its scopes."""
+        for permit in self.permits:
+            permit.begin()
+
+    def release(self) -> None:
+        """Give all back. Does nothing the second time; raises nothing.
+
+        An adaptive limit of any of the scopes learns from the site's latency.
+        """
+        usual = self.site_permit.outcome if self.site_permit else None
+        for permit in self.permits:
+            if usual is not None and usual.latency is not None:
+                permit.outcome = usual
+            permit.release()
+
+    def return_unused(self) -> None:
+        """Give all back before the request has begun. Call it in place of `release`."""
+        for permit in reversed(self.permits):
+            permit.return_unused()
+
+    def until_lost(self) -> AbstractContextManager[object]:
+        """Cancel what this task does in the `with` when one of them is lost (see `Permit`)."""
+        with ExitStack() as watched:
+            for permit in self.permits:
+                watched.enter_context(permit.until_lost())
+            return watched.pop_all()

@@ -1,0 +1,32 @@
+"""The frontier's Lua scripts: which files make which script."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import resources
+
+from semaphore_middleware.redis import scripts
+
+CALL = ("shared/common", "shared/joined")
+SCRIPTS = {  # each with its files, in their order
+    "join": ("shared/common", "join"),
+    "sync": (*CALL, "sync"),
+    "idle": (*CALL, "idle"),
+    "leave": (*CALL, "leave"),
+    "end": (*CALL, "end"),
+}
+
+
+@cache
+def script(name: str) -> str:
+    """The source of a script, as it is sent to the server."""
+    if name == "try_rights":
+        return source_of("try_rights") + scripts.source_of("shared/try_rights")
+    return "".join(source_of(file) for file in SCRIPTS[name])
+
+
+def source_of(file: str) -> str:
+    """The source of one file below `frontier/lua/`, named without its ending."""
+    return (resources.files("semaphore_middleware.frontier") / "lua" / f"{file}.lua").read_text(
+        "utf-8"
+    )

@@ -1,0 +1,24 @@
+"""What a process takes from its surroundings where nothing is set: the server's URL, its own name.
+
+Imports no redis-py, so that settings can be read without it.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+
+URL_NAMES = ("SEMAPHORE_REDIS_URL", "REDIS_URL")  # in the settings, then in the environment
+
+
+def url_from_environment() -> tuple[str | None, str]:
+    """The URL in the environment, and where it was set; None means the embedded server."""
+    for name in URL_NAMES:
+        if os.environ.get(name):
+            return os.environ[name], f"{name} in the environment"
+    return None, "the environment"
+
+
+def default_node() -> str:
+    """This process, as people find it: host and process id."""
+    return f"{socket.gethostname()}-{os.getpid()}"

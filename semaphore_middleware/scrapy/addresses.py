@@ -1,0 +1,160 @@
+"""The addresses of hosts: looked up once, and then connected to, for scopes of the kind `ip`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from scrapy.exceptions import CannotResolveHostError
+from scrapy.resolver import HostResolution
+from scrapy.utils.misc import load_object
+from twisted.internet.address import IPv4Address, IPv6Address
+from twisted.internet.interfaces import IHostnameResolver, IResolutionReceiver
+from zope.interface import implementer  # type: ignore[import-untyped]
+
+from semaphore_middleware.errors import SettingsError
+from semaphore_middleware.model.hosts import is_address, normal_host
+
+if TYPE_CHECKING:
+    from scrapy.settings import BaseSettings
+
+HOSTS_MAX = 10_000
+"""Hosts whose addresses are kept, as many as Scrapy's own cache has by default."""
+HANDLERS = ("HTTP11DownloadHandler", "H2DownloadHandler")
+"""Scrapy's download handlers that connect by the reactor's resolver, and so to these addresses."""
+
+
+class Addresses:
+    """Which address each host has, for all crawls of this process.
+
+    A host has the first address that its look-up gave, for as long as the process runs: as with
+    Scrapy's own cache, connections that are kept open lead to the same one. Raises `SettingsError`
+    where a download handler looks up addresses by itself.
+    """
+
+    def __init__(self, settings: BaseSettings) -> None:
+        if not settings.getbool("TWISTED_REACTOR_ENABLED"):
+            raise SettingsError(
+                "SEMAPHORE_SCOPES: 'ip' needs TWISTED_REACTOR_ENABLED = True, as handlers without "
+                "a reactor look up addresses by themselves"
+            )
+        for scheme in ("http", "https"):
+            path = settings.getwithbase("DOWNLOAD_HANDLERS").get(scheme)
+            if path is not None and not _is_scrapys(load_object(path)):
+                raise SettingsError(
+                    f"SEMAPHORE_SCOPES: 'ip' needs Scrapy's {' or '.join(HANDLERS)} for "
+                    f"{scheme}; DOWNLOAD_HANDLERS has {path!r}, which may look up addresses by "
+                    "itself"
+                )
+        self._timeout_s = settings.getfloat("DNS_TIMEOUT")
+        self._lookups: dict[str, asyncio.Future[None]] = {}
+
+    def of(self, host: str) -> str | None:
+        """The address of a host, in its usual spelling; None if it was not looked up yet."""
+        if is_address(host):
+            return host
+        address = _addresses.get(host)
+        return normal_host(address.host) if address is not None else None
+
+    async def resolve(self, host: str) -> None:
+        """Look up a host, unless its address is known. Raises `CannotResolveHostError`."""
+        if is_address(host):
+            return
+        _install()
+        if host in _addresses:
+            _addresses.move_to_end(host)
+            return
+        if host not in self._lookups:
+            self._lookups[host] = asyncio.ensure_future(self._look_up(host))
+            self._lookups[host].add_done_callback(lambda _: self._lookups.pop(host, None))
+        await asyncio.shield(self._lookups[host])  # others may wait for it, too
+
+    async def _look_up(self, host: str) -> None:
+        receiver = FirstAddress()
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                _resolver.resolveHostName(receiver, host)
+                address = await receiver.found
+        except TimeoutError:
+            address = None
+        if address is None:
+            raise CannotResolveHostError(f"no address found for {host!r}")
+        while len(_addresses) >= HOSTS_MAX:
+            _addresses.popitem(last=False)
+        _addresses[host] = address
+
+
+def _is_scrapys(handler: Any) -> bool:
+    return any(
+        base.__name__ in HANDLERS and base.__module__.startswith("scrapy.core.downloader.")
+        for base in getattr(handler, "__mro__", ())
+    )
+
+
+# In the place of the reactor's resolver ----------------------------------------------------------
+
+
+@implementer(IResolutionReceiver)
+class FirstAddress:
+    """Waits for the first address of a host; `found` is None if there is none."""
+
+    def __init__(self) -> None:
+        self.found: asyncio.Future[IPv4Address | IPv6Address | None] = (
+            asyncio.get_running_loop().create_future()
+        )
+
+    def resolutionBegan(self, resolutionInProgress: object) -> None:  # noqa: N802, N803
+        pass
+
+    def addressResolved(self, address: IPv4Address | IPv6Address) -> None:  # noqa: N802
+        if not self.found.done():
+            self.found.set_result(address)
+
+    def resolutionComplete(self) -> None:  # noqa: N802
+        if not self.found.done():
+            self.found.set_result(None)
+
+
+@implementer(IHostnameResolver)
+class KnownAddresses:
+    """The reactor's resolver, which gives hosts the one address that they have here."""
+
+    def __init__(self) -> None:
+        self.other: Any = None
+        """The reactor's own resolver, for all other hosts."""
+
+    def resolveHostName(  # noqa: N802
+        self,
+        resolutionReceiver: Any,  # noqa: N803
+        hostName: str,  # noqa: N803
+        portNumber: int = 0,  # noqa: N803
+        addressTypes: Sequence[type] | None = None,  # noqa: N803
+        transportSemantics: str = "TCP",  # noqa: N803
+    ) -> Any:
+        """As of `IHostnameResolver`."""
+        known = _addresses.get(normal_host(hostName))
+        if known is None or (addressTypes is not None and type(known) not in addressTypes):
+            return self.other.resolveHostName(
+                resolutionReceiver, hostName, portNumber, addressTypes, transportSemantics
+            )
+        resolution = HostResolution(hostName)
+        resolutionReceiver.resolutionBegan(resolution)
+        resolutionReceiver.addressResolved(type(known)("TCP", known.host, portNumber))
+        resolutionReceiver.resolutionComplete()
+        return resolution
+
+
+_addresses: OrderedDict[str, IPv4Address | IPv6Address] = OrderedDict()
+_resolver = KnownAddresses()
+
+
+def _install() -> None:
+    """Put our resolver before the reactor's. Scrapy may install its own after a crawl has begun."""
+    from twisted.internet import reactor
+
+    current: Any = reactor
+    if current.nameResolver is not _resolver:
+        _resolver.other = current.nameResolver
+        current.installNameResolver(_resolver)

@@ -1,0 +1,177 @@
+"""One semaphore for all crawls of this process that use the same server in the same way.
+
+So they are one node: a site's permits go from one crawl to the other without a call, they count
+once where permits are shared fairly, and they have two connections together, not two each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary, WeakValueDictionary
+
+from semaphore_middleware.core.observer import Event, Observer
+from semaphore_middleware.core.permit import Permit, Stage
+from semaphore_middleware.core.semaphore import FairSemaphore
+from semaphore_middleware.errors import ClosedError
+
+if TYPE_CHECKING:
+    from scrapy import Request
+
+    from semaphore_middleware.core.admin import Admin
+    from semaphore_middleware.core.permit_set import PermitSet
+    from semaphore_middleware.scrapy.scopes import Scopes
+    from semaphore_middleware.scrapy.settings import SemaphoreSettings
+
+
+class SharedSemaphore(Observer):
+    """A semaphore that is opened for the first of its crawls, and closed with the last.
+
+    An event of a permit goes to the crawl whose request the permit is for, any other to all crawls.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        self._options = options
+        self.crawl_of: WeakKeyDictionary[object, CrawlSemaphore] = WeakKeyDictionary()
+        """By request."""
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        self.semaphore = FairSemaphore(**self._options, observers=[self])
+        self._crawls: list[CrawlSemaphore] = []
+        self._opening: asyncio.Future[None] | None = None
+
+    async def join(self, crawl: CrawlSemaphore) -> None:
+        """A crawl begins: open the semaphore, if none has done so. Raises as `FairSemaphore.open`.
+
+        Cancelled, it leaves others who wait for the server waiting.
+        """
+        loop = asyncio.get_running_loop()
+        if self._opening is not None and self._opening.get_loop() is not loop:
+            self._begin_anew()  # those of another loop were broken off together with it
+        if self._opening is None:
+            self._opening = asyncio.ensure_future(self.semaphore.open())
+        self._crawls.append(crawl)
+        try:
+            await asyncio.shield(self._opening)
+        except BaseException:
+            await self.leave(crawl)
+            raise
+
+    async def leave(self, crawl: CrawlSemaphore) -> None:
+        """A crawl has ended, and has given its permits back."""
+        if crawl in self._crawls:
+            self._crawls.remove(crawl)
+            if not self._crawls:
+                semaphore, opening = self.semaphore, self._opening
+                self._begin_anew()
+                assert opening is not None, "it was opened for the first crawl"
+                opening.cancel()
+                await asyncio.gather(opening, return_exceptions=True)
+                await semaphore.close()
+
+    def on_event(self, event: Event) -> None:
+        permit: Permit | None = getattr(event, "permit", None)
+        crawl = self.crawl_of.get(permit.owner) if permit is not None else None
+        for one in (crawl,) if crawl is not None else tuple(self._crawls):
+            one.emit(event)
+
+
+_shared: WeakValueDictionary[tuple[Any, ...], SharedSemaphore] = WeakValueDictionary()
+
+
+def semaphore_for(
+    settings: SemaphoreSettings, url: str | None, observers: Sequence[Observer]
+) -> CrawlSemaphore:
+    """A crawl's part in the semaphore of all crawls of this process with these settings."""
+    options = {
+        "url": url,
+        "node": settings.node,
+        "lease": settings.lease,
+        "turn": settings.turn,
+        "recovery_wait": settings.recovery_wait,
+        "prefix": settings.prefix,
+        "backoff": settings.backoff,
+    }
+    key = (threading.get_ident(), *options.values())  # a semaphore belongs to one event loop
+    shared = _shared.get(key)
+    if shared is None:
+        shared = _shared[key] = SharedSemaphore(**options, url_from=settings.url_from)
+    return CrawlSemaphore(shared, observers)
+
+
+class CrawlSemaphore:
+    """One crawl's part in a shared semaphore: its requests' permits, and its observers.
+
+    Its methods are those of `FairSemaphore`, for this crawl alone.
+    """
+
+    def __init__(self, shared: SharedSemaphore, observers: Sequence[Observer]) -> None:
+        self._shared = shared
+        self._observers = observers
+        self._open_observers: list[Observer] = []
+        self._is_draining = False
+
+    @property
+    def node(self) -> str:
+        """The name of this process's node."""
+        return self._shared.semaphore.node
+
+    @property
+    def admin(self) -> Admin:
+        """What operators see and set."""
+        return self._shared.semaphore.admin
+
+    async def open(self) -> None:
+        """Wait for the server. Raises as `FairSemaphore.open`."""
+        try:
+            for observer in self._observers:
+                self._open_observers.append(observer)
+                await observer.open(self)
+            await self._shared.join(self)
+        except BaseException:
+            await self._close_observers()
+            raise
+
+    async def close(self) -> None:
+        """Leave the semaphore, which goes on for other crawls. Raises nothing."""
+        try:
+            await self._shared.leave(self)
+        finally:
+            await self._close_observers()
+
+    async def _close_observers(self) -> None:
+        while self._open_observers:
+            await self._open_observers.pop().close()
+
+    async def acquire_all(
+        self, scopes: Scopes, timeout: float | None, owner: Request, priority: float
+    ) -> PermitSet:
+        """Wait for a permit of each scope. Raises as `FairSemaphore.acquire_all`."""
+        if self._is_draining:
+            raise ClosedError("the spider is closing")
+        self._shared.crawl_of[owner] = self
+        return await self._shared.semaphore.acquire_all(scopes, timeout, owner, priority)
+
+    def drain(self) -> None:
+        """Refuse this crawl's requests that wait, and those to come, with `ClosedError`."""
+        self._is_draining = True
+        for permit in self.permits():
+            if permit.stage is Stage.WAITING:
+                permit.refuse(ClosedError("the spider is closing"))
+
+    def permits(self) -> Collection[Permit]:
+        """The permits that this crawl's requests hold, and those that they wait for."""
+        permits, crawl_of = self._shared.semaphore.permits(), self._shared.crawl_of
+        return [permit for permit in permits if crawl_of.get(permit.owner) is self]
+
+    def limit_of(self, scope: str) -> int | None:
+        """How many may hold a permit of `scope`, as this process last heard."""
+        return self._shared.semaphore.limit_of(scope)
+
+    def emit(self, event: Event) -> None:
+        """Pass an event to this crawl's observers, as long as they are open."""
+        for observer in self._open_observers:
+            observer.on_event(event)

