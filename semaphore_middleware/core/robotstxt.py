@@ -7,9 +7,15 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from semaphore_middleware.core.observer import Event, Observer, RobotsTxtNotified, Subscribed
+from semaphore_middleware.core.observer import (
+    Event,
+    ObservedSemaphore,
+    Observer,
+    RobotsTxtNotified,
+    Subscribed,
+)
 from semaphore_middleware.errors import ClosedError, ServerRefusedError, ServerUnreachableError
 from semaphore_middleware.model.lease import RENEWAL
 from semaphore_middleware.model.robotstxt import RobotsTxt
@@ -18,9 +24,6 @@ from semaphore_middleware.redis.keys import Keys
 from semaphore_middleware.redis.location import Server
 from semaphore_middleware.redis.robotstxt import RobotsTxtReply, RobotsTxtStore
 from semaphore_middleware.redis.scripts import evaluate
-
-if TYPE_CHECKING:
-    from semaphore_middleware.core.semaphore import FairSemaphore
 
 logger = logging.getLogger(__name__)
 
@@ -45,17 +48,17 @@ Fetch = Callable[[RobotsTxt | None], Awaitable[Fetched]]
 
 
 class SharedRobotsTxt(Observer):
-    """Reads robots.txt files from the server, and has one node at a time fetch each.
+    """Reads robots.txt files from the server, and has one crawl at a time fetch each.
 
-    A fetch is a lease, which its node renews: if that dies, another one fetches. It is an observer
-    of the node's semaphore, which hears when a file that it waits for is there. It has a connection
-    of its own, opened by the first call, so that long files do not hold up permits. `lease` is in
+    A fetch is a lease, which its node renews: if that dies, another one fetches. As an observer of
+    the crawl's semaphore it hears when a file that it waits for is there. It has a connection of
+    its own, opened by the first call, so that long files do not hold up permits. `lease` is in
     seconds.
     """
 
     def __init__(self, server: Server, keys: Keys, lease: float) -> None:
         self._server = server
-        self._keys = keys
+        self._store = RobotsTxtStore(keys, lease)
         self._lease = lease
         self._connection: Connection | None = None
         self._lock = asyncio.Lock()
@@ -67,9 +70,9 @@ class SharedRobotsTxt(Observer):
         self._is_draining = False
         self._logged_at = -LOG_INTERVAL_S
 
-    async def open(self, semaphore: FairSemaphore) -> None:
+    async def open(self, semaphore: ObservedSemaphore) -> None:
         """Speak for this semaphore's node."""
-        self._store = RobotsTxtStore(self._keys, semaphore.node, self._lease)
+        self._semaphore = semaphore
 
     def on_event(self, event: Event) -> None:
         """A file that this node waits for is there, or may have come while nothing was heard."""
@@ -148,7 +151,9 @@ class SharedRobotsTxt(Observer):
         """Tell the server; one attempt. If it fails, others fetch when the lease is over."""
         with suppress(TimeoutError, ServerUnreachableError, ServerRefusedError):
             async with asyncio.timeout(PUT_TIMEOUT_S):
-                await self._evaluate(self._store.put(origin, robotstxt, valid))
+                await self._evaluate(
+                    self._store.put(self._semaphore.node, origin, robotstxt, valid)
+                )
 
     async def _ask(self, origin: str) -> RobotsTxtReply:
         """Ask the server, however many attempts it takes. Raises `ClosedError`."""
@@ -159,7 +164,8 @@ class SharedRobotsTxt(Observer):
             async with timeout:
                 while not self._is_draining:
                     try:
-                        return self._store.read(await self._evaluate(self._store.ask(origin)))
+                        call = self._store.ask(self._semaphore.node, origin)
+                        return self._store.read(await self._evaluate(call))
                     except (ServerUnreachableError, ServerRefusedError) as error:
                         self._log_unavailable(error)
                         await asyncio.sleep(retry_delay(failures))

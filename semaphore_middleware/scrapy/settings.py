@@ -15,6 +15,7 @@ from semaphore_middleware.model.feedback import Backoff
 from semaphore_middleware.model.lease import TURN
 from semaphore_middleware.model.limits import Limit, LimitTable, parse_limits
 from semaphore_middleware.model.validation import (
+    check_choice,
     check_integer,
     check_number,
     check_truth,

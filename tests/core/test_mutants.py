@@ -744,6 +744,25 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
         ("session", "            if not self.accounts:\n                self._settled.set()\n", ""),
         test_session.test_closing_takes_no_longer_than_the_server_does,
     ),
+}
+
+
+SEEN_BY_THE_MACHINE = (
+    "a surplus grant is kept",
+    "a term is not renewed at the deadline",
+    "what is held is not claimed in a new epoch",
+    "replies of an old term count",
+    "a grant counts each time it is heard",
+    "what was handed on is returned as well",
+    "a permit is never returned",
+    "asked may be below granted",
+    "who comes does not speak",
+    "no one is told to come again",
+)
+"""Those that the state machine of `test_delivery` finds by itself, within some hundred examples."""
+
+
+WAITING_IN_VAIN: dict[str, tuple[Mutant, Test]] = {
     # robots.txt
     "a fetch that failed stays with its node": (
         ("robotstxt", "            self._ends.add(end)\n", "            end.cancel()\n"),
@@ -773,7 +792,7 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
         (
             "robotstxt",
             "                        self._log_unavailable(error)\n",
-            "                        return RobotsTxtReply('fetch', None, 0.0)\n",
+            '                        return RobotsTxtReply("fetch", None, 0.0)\n',
         ),
         test_robotstxt.test_while_the_server_is_away_nobody_asks_the_site,
     ),
@@ -786,21 +805,7 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
         test_robotstxt.test_nobody_waits_for_others_past_the_end,
     ),
 }
-
-
-SEEN_BY_THE_MACHINE = (
-    "a surplus grant is kept",
-    "a term is not renewed at the deadline",
-    "what is held is not claimed in a new epoch",
-    "replies of an old term count",
-    "a grant counts each time it is heard",
-    "what was handed on is returned as well",
-    "a permit is never returned",
-    "asked may be below granted",
-    "who comes does not speak",
-    "no one is told to come again",
-)
-"""Those that the state machine of `test_delivery` finds by itself, within some hundred examples."""
+"""Those that a test convicts by waiting too long."""
 
 
 def plant(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -824,5 +829,15 @@ def test_a_test_convicts(
     name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mutant, test = MUTANTS[name]
+    plant(mutant, monkeypatch)
+    assert_convicted(AREA, name, test, request)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WAITING_IN_VAIN)
+def test_a_long_wait_convicts(
+    name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mutant, test = WAITING_IN_VAIN[name]
     plant(mutant, monkeypatch)
     assert_convicted(AREA, name, test, request)

@@ -625,11 +625,11 @@ SEEN_BY_A_TEST: dict[str, tuple[Mutant, Test]] = {
     ),
     # robots.txt
     "every node fetches": (
-        ("ask_robotstxt", "record.node == NODE or record.node == '' or", "true or"),
+        ("ask_robotstxt", "record.fetcher == ASKER or record.fetcher == '' or", "true or"),
         test_robotstxt.test_one_node_fetches_and_the_others_are_told,
     ),
     "who fetches is not to fetch": (
-        ("ask_robotstxt", "record.node == NODE or record", "record"),
+        ("ask_robotstxt", "record.fetcher == ASKER or record", "record"),
         test_robotstxt.test_who_fetches_keeps_the_lease_by_asking_again,
     ),
     "a dead node fetches for ever": (
@@ -645,11 +645,11 @@ SEEN_BY_A_TEST: dict[str, tuple[Mutant, Test]] = {
         test_robotstxt.test_one_node_fetches_and_the_others_are_told,
     ),
     "whoever comes late replaces what is newer": (
-        ("put_robotstxt", "if record.node ~= NODE then return 0 end", ""),
+        ("put_robotstxt", "if record.fetcher ~= ASKER then return 0 end", ""),
         test_robotstxt.test_of_a_node_that_is_not_heard_of_another_takes_over,
     ),
     "what was given up is nobody's": (
-        ("put_robotstxt", "record.node, record.lease_end, record.waiters = '', 0, {}", ""),
+        ("put_robotstxt", "record.fetcher, record.lease_end, record.waiters = '', 0, {}", ""),
         test_robotstxt.test_a_fetch_that_is_given_up_is_the_next_one_s,
     ),
     "a robots.txt is valid for ever": (

@@ -9,7 +9,7 @@ from semaphore_middleware.model.robotstxt import MAX_BYTES, RobotsTxt
 from semaphore_middleware.redis.location import Server
 from semaphore_middleware.redis.robotstxt import RobotsTxtReply, RobotsTxtStore
 from semaphore_middleware.redis.scripts import evaluate, source_of
-from tests.support.nodes import ENDLESS_S, KEYS, Outside, eventually, in_asyncio
+from tests.support.nodes import ENDLESS_S, KEYS, Outside, in_asyncio
 from tests.support.servers import RedisServer
 
 SITE = "https://example.com"
@@ -21,16 +21,17 @@ class Asker:
     """A node reduced to its calls about robots.txt."""
 
     def __init__(self, server: RedisServer, node: str, lease: float = ENDLESS_S) -> None:
+        self._node = node
         self._server = Server(server.url, 5.0)
-        self._store = RobotsTxtStore(KEYS, node, lease)
+        self._store = RobotsTxtStore(KEYS, lease)
 
     async def ask(self, origin: str = SITE) -> RobotsTxtReply:
-        return self._store.read(await self._say(self._store.ask(origin)))
+        return self._store.read(await self._say(self._store.ask(self._node, origin)))
 
     async def put(
         self, robotstxt: RobotsTxt | None = FILE, valid: float = DAY_S, origin: str = SITE
     ) -> bool:
-        return bool(await self._say(self._store.put(origin, robotstxt, valid)))
+        return bool(await self._say(self._store.put(self._node, origin, robotstxt, valid)))
 
     async def _say(self, call: tuple[Any, ...]) -> Any:
         connection = await self._server.connect()
@@ -91,16 +92,13 @@ async def test_a_fetch_that_is_given_up_is_the_next_one_s(
 
 @in_asyncio
 async def test_of_a_node_that_is_not_heard_of_another_takes_over(server: RedisServer) -> None:
-    a, b = Asker(server, "a", lease=0.05), Asker(server, "b", lease=0.05)
+    a, b = Asker(server, "a", lease=0.1), Asker(server, "b", lease=0.1)
     late = RobotsTxt(b"late", 200)
     await a.ask()
-
-    async def takes_over() -> bool:
-        return (await b.ask()).step == "fetch"
-
-    await eventually(takes_over)
+    assert (await b.ask()).step == "wait"
+    await asyncio.sleep(0.11)
     b = Asker(server, "b")
-    await b.ask()
+    assert (await b.ask()).step == "fetch"
     assert not await a.put(late), "what a frozen node has fetched is too old"
     assert await b.put()
     assert not await a.put(late)

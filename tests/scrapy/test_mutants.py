@@ -169,7 +169,7 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
     "who is sent back is fetched without a permit": (
         (
             "throttler",
-            "            return self._return_to_scheduler(request)\n",
+            "            return self.return_to_scheduler(request)\n",
             "            return None\n",
         ),
         test_throttler.test_when_the_spider_closes_waiting_requests_go_back_to_the_scheduler,
@@ -439,7 +439,7 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
         test_robotstxt_rules.test_the_age_counts_from_the_request,
     ),
     "pauses after what cannot be read do not grow": (
-        ("robotstxt_download", "failures=failures + 1))", "failures=1))"),
+        ("robotstxt_download", "failures=failures + 1)", "failures=1)"),
         test_robotstxt_rules.test_an_unreachable_one_is_asked_for_again_after_pauses_that_double,
     ),
     "they grow without an end": (
@@ -467,11 +467,7 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
         test_robotstxt_rules.test_each_scheme_and_port_has_its_own,
     ),
     "robots_parsed is not sent": (
-        (
-            "robotstxt",
-            "            await self.crawler.signals.send_catch_log_async(",
-            "            _ = (",
-        ),
+        ("robotstxt", "signals.robots_parsed, robotparser", "signals.spider_idle, robotparser"),
         test_robotstxt_rules.test_robots_parsed_is_sent_for_what_a_site_says,
     ),
     "every node asks": (
@@ -488,7 +484,7 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
             "            self._change(entry, blockers=1)\n        try",
             "            pass\n        try",
         ),
-        test_robotstxt_rules.test_whoever_waits_for_another_node_s_fetch_takes_no_room,
+        test_robotstxt_rules.test_whoever_is_blocked_elsewhere_takes_no_room,
     ),
     "a delay that is gone is kept": (
         ("crawl_delays", "self._delays_s.pop(origin, 0.0)", "self._delays_s.get(origin, 0.0)"),
@@ -553,7 +549,7 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
     "one host's delay holds for all": (
         (
             "crawl_delays",
-            "self._delays_s.get(urlparse_cached(request).netloc)",
+            "self._delays_s.get(origin_of(request))",
             "max(self._delays_s.values())",
         ),
         partial(

@@ -163,7 +163,8 @@ async def test_a_parser_that_fails_lets_nothing_through(
     too_long = b"User-agent: *\nCrawl-delay: " + b"9" * 5000  # for Python's integers
     settings = {"ROBOTSTXT_PARSER": "scrapy.robotstxt.PythonRobotParser"}
     async with opened(server, answer(body=too_long), **settings) as crawl:
-        assert not await crawl.lets_through(page())
+        checks = asyncio.gather(crawl.middleware.process_request(page()), return_exceptions=True)
+        assert [type(result) for result in await checks] == [IgnoreRequest]
         assert "its parser failed: ValueError" in caplog.text
 
 
@@ -302,8 +303,9 @@ async def test_an_unreachable_one_is_asked_for_again_after_pauses_that_double(
         now += 10.1
         await crawl.lets_through(page())
         assert len(crawl.asked) == 7
-    (first, _) = [r.message for r in caplog.records if "cannot be read" in r.message]
-    assert first == (
+    lines = [line.message for line in caplog.records if "cannot be read" in line.message]
+    assert len(lines) == 2
+    assert lines[0] == (
         "The robots.txt of http://a cannot be read (500 Internal Server Error). Until it can, its "
         "requests are forbidden (SEMAPHORE_ROBOTSTXT_UNREACHABLE). It is asked for again after "
         "10 s, then after longer times, up to 30 s."
@@ -362,6 +364,16 @@ async def test_two_nodes_that_begin_at_once(server: RedisServer, is_shared: bool
         both = [one.lets_through(page()), other.lets_through(page())]
         assert await asyncio.gather(*both) == [False, False]
         assert len(one.asked + other.asked) == (1 if is_shared else 2)
+
+
+@in_asyncio
+async def test_whoever_is_blocked_elsewhere_takes_no_room(server: RedisServer) -> None:
+    backpressure = Scrapy(server).throttler.backpressure
+    backpressure.enter(request := page())
+    assert backpressure.exempt_from_concurrency == 0
+    with backpressure.blocked(request):
+        assert backpressure.exempt_from_concurrency == 1
+    assert backpressure.exempt_from_concurrency == 0
 
 
 @in_asyncio

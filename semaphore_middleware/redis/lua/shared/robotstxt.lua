@@ -1,11 +1,11 @@
 -- Shared by `ask_robotstxt` and `put_robotstxt`: how a site's robots.txt is read and written back.
 -- KEYS: robotstxt, a hash with a record for each origin (scheme, host, port), and in "bytes" the size of
 -- all; robotstxt_ends, a sorted set of these origins, by when their records are of no more use.
--- ARGV: the node; the lease (ms); the origin.
+-- ARGV: the node; who asks, as several crawls may be one node; the lease (ms); the origin.
 -- Every time is in milliseconds, by the server's wall clock.
 
 local RECORDS, ENDS = KEYS[1], KEYS[2]
-local NODE, LEASE, ORIGIN = ARGV[1], tonumber(ARGV[2]), ARGV[3]
+local NODE, ASKER, LEASE, ORIGIN = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
 local PREFIX = string.sub(RECORDS, 1, -1 - #':robotstxt')
 local DAY = 86400000
 local MOST, MOST_BYTES = 100000, 67108864 -- records, and their size: 64 MiB
@@ -23,12 +23,13 @@ local function read_record()
   local packed = redis.call('HGET', RECORDS, ORIGIN)
   local record = {
     size = packed and #ORIGIN + #packed or 0,
-    node = '', lease_end = 0, -- which node fetches the file, until when others leave it to that one
+    fetcher = '', lease_end = 0, -- who fetches the file, and until when others leave it to that one
     waiters = {}, -- nodes that wait for it
     valid_until = 0, data = '', -- what was fetched last
   }
   if packed then
-    record.node, record.lease_end, record.waiters, record.valid_until, record.data = cmsgpack.unpack(packed)
+    record.fetcher, record.lease_end, record.waiters, record.valid_until, record.data =
+      cmsgpack.unpack(packed)
   end
   return record
 end
@@ -49,7 +50,7 @@ end
 
 local function write_record(record)
   local packed =
-    cmsgpack.pack(record.node, record.lease_end, record.waiters, record.valid_until, record.data)
+    cmsgpack.pack(record.fetcher, record.lease_end, record.waiters, record.valid_until, record.data)
   local bytes = (redis.call('HGET', RECORDS, 'bytes') or 0) - record.size + #ORIGIN + #packed
   redis.call('HSET', RECORDS, ORIGIN, packed, 'bytes', bytes)
   redis.call('ZADD', ENDS, WALL + DAY, ORIGIN)
