@@ -28,7 +28,7 @@ from semaphore_middleware.redis.scripts import evaluate
 logger = logging.getLogger(__name__)
 
 LOG_INTERVAL_S = 5.0  # between two log lines about a server that does not serve
-PUT_TIMEOUT_S = 2.0  # for telling the server what was fetched, or that a fetch was given up
+SHUTDOWN_TIMEOUT_S = 2.0  # for telling the server which fetches are over
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class SharedRobotsTxt(Observer):
         """By origin: set when it is worth asking the server again."""
         self._calls: set[asyncio.Timeout] = set()
         self._ends: set[asyncio.Task[None]] = set()
-        """Fetches that were given up, until the server knows."""
+        """Fetches that are over, until the server knows."""
         self._is_draining = False
         self._logged_at = -LOG_INTERVAL_S
 
@@ -92,10 +92,10 @@ class SharedRobotsTxt(Observer):
             timeout.reschedule(asyncio.get_running_loop().time())
 
     async def close(self) -> None:
-        """Tell the server what was given up, and disconnect."""
+        """Tell the server which fetches are over, and disconnect."""
         self.drain()
         with suppress(TimeoutError):
-            async with asyncio.timeout(PUT_TIMEOUT_S):
+            async with asyncio.timeout(SHUTDOWN_TIMEOUT_S):
                 await asyncio.gather(*self._ends)
         if self._connection is not None:
             await self._connection.close()
@@ -126,55 +126,60 @@ class SharedRobotsTxt(Observer):
             del self._news[origin]
 
     async def _fetch(self, origin: str, fetch: Fetch, before: RobotsTxt | None) -> Fetched:
-        renewal = asyncio.create_task(self._renew(origin))
+        over = asyncio.Event()
+        renewal = asyncio.create_task(self._renew(origin, over))
+        put = self._store.put(self._semaphore.node, origin, None, 0.0)
         try:
             fetched = await fetch(before)
-        except BaseException:
-            # Not awaited: this may be a cancellation.
-            end = asyncio.create_task(self._put(origin, None, 0.0))
+            if fetched.for_others:
+                put = self._store.put(
+                    self._semaphore.node, origin, fetched.robotstxt, fetched.valid
+                )
+            return fetched
+        finally:
+            over.set()
+            # Not awaited: this may be a cancellation, and what is known here can be used at once.
+            end = asyncio.create_task(self._end(put, renewal))
             self._ends.add(end)
             end.add_done_callback(self._ends.discard)
-            raise
-        finally:
-            renewal.cancel()
-        await self._put(origin, fetched.robotstxt if fetched.for_others else None, fetched.valid)
-        return fetched
 
-    async def _renew(self, origin: str) -> None:
-        """Keep the fetch, as long as this node does."""
-        with suppress(ClosedError):
-            while True:
-                await asyncio.sleep(RENEWAL * self._lease)
-                await self._ask(origin)
+    async def _renew(self, origin: str, over: asyncio.Event) -> None:
+        """Keep the fetch until it is over."""
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(RENEWAL * self._lease):
+                    await over.wait()
+                    return
+            await self._reach(self._store.ask(self._semaphore.node, origin))
 
-    async def _put(self, origin: str, robotstxt: RobotsTxt | None, valid: float) -> None:
-        """Tell the server; one attempt. If it fails, others fetch when the lease is over."""
-        with suppress(TimeoutError, ServerUnreachableError, ServerRefusedError):
-            async with asyncio.timeout(PUT_TIMEOUT_S):
-                await self._evaluate(
-                    self._store.put(self._semaphore.node, origin, robotstxt, valid)
-                )
+    async def _end(self, put: tuple[Any, ...], renewal: asyncio.Task[None]) -> None:
+        """End a fetch on the server. If that fails, others fetch when the lease is over."""
+        await renewal  # a call that comes later would begin the fetch anew
+        await self._reach(put)
 
     async def _ask(self, origin: str) -> RobotsTxtReply:
-        """Ask the server, however many attempts it takes. Raises `ClosedError`."""
-        timeout = asyncio.timeout(None)
+        """Ask the server. Raises `ClosedError`."""
+        timeout = asyncio.timeout(0 if self._is_draining else None)
         self._calls.add(timeout)
-        failures = 0
         try:
             async with timeout:
-                while not self._is_draining:
-                    try:
-                        call = self._store.ask(self._semaphore.node, origin)
-                        return self._store.read(await self._evaluate(call))
-                    except (ServerUnreachableError, ServerRefusedError) as error:
-                        self._log_unavailable(error)
-                        await asyncio.sleep(retry_delay(failures))
-                        failures += 1
+                call = self._store.ask(self._semaphore.node, origin)
+                return self._store.read(await self._reach(call))
         except TimeoutError:
-            pass
+            raise ClosedError("the semaphore is closing") from None
         finally:
             self._calls.discard(timeout)
-        raise ClosedError("the semaphore is closing")
+
+    async def _reach(self, call: tuple[Any, ...]) -> Any:
+        """The server's reply to a call, however many attempts it takes."""
+        failures = 0
+        while True:
+            try:
+                return await self._evaluate(call)
+            except (ServerUnreachableError, ServerRefusedError) as error:
+                self._log_unavailable(error)
+                await asyncio.sleep(retry_delay(failures))
+                failures += 1
 
     async def _evaluate(self, call: tuple[Any, ...]) -> Any:
         async with self._lock:
