@@ -26,10 +26,12 @@ from tests.core import (
     test_session,
 )
 from tests.core.lone_node import FULL, SPARE
-from tests.redis import test_connection, test_epoch, test_server_state
+from tests.redis import test_connection, test_epoch, test_rights
 from tests.support.mutants import Mutant, Test, assert_convicted, plant_in_python
 
 AREA = "Python core"
+
+guarded = test_rights.guarded  # a fixture
 
 MUTANTS: dict[str, tuple[Mutant, Test]] = {
     # Permits that no request has begun under
@@ -194,7 +196,7 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
         test_account.test_what_no_request_has_used_in_a_whole_turn_is_returned_at_its_end,
     ),
     "a permit is never returned": (
-        ("account", "        self._returned += 1\n        refused", "        refused"),
+        ("account", "        self._returned += 1\n        outcome", "        outcome"),
         partial(test_account.test_of_a_full_site_what_nobody_here_uses_is_returned_at_once, FULL),
     ),
     "asked may be below granted": (
@@ -343,44 +345,40 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
     "another epoch is not heard of": (
         (
             "session",
-            "self._recovery.join_epoch(self._connection)\n                self._begin_epoch()\n",
-            "self._recovery.join_epoch(self._connection)\n                self._say_all()\n",
+            "                await self._begin_epoch()\n",
+            "                self._say_all()\n",
         ),
         test_session.test_a_reply_from_another_epoch_has_everything_said_again_under_new_terms,
     ),
-    "a failover and back goes unnoticed": (
-        ("redis.server_state", "{self.run_id} {self.replication_id}", "{self.run_id}"),
-        test_epoch.test_a_server_that_was_a_replica_for_a_while_is_in_another_life,
+    "a new epoch leaves the subscription where it is": (
+        ("session", "            await self._subscription.close()\n", "            pass\n"),
+        test_session.test_a_server_in_another_life_is_noticed_at_the_next_renewal,
     ),
-    "evicting that is turned on goes unnoticed": (
-        (
-            "redis.server_state",
-            'evicted = "" if self.evicted is None else',
-            'evicted = "" if True else',
-        ),
-        test_server_state.test_keys_that_were_evicted_begin_another_life_of_a_server_that_evicts,
+    "a failover that a proxy hides goes unnoticed until the next renewal": (
+        ("redis.scripts", "if before_loading is not None:", "if False:"),
+        test_epoch.test_a_server_that_lacks_the_scripts_is_looked_at_before_it_gets_them,
     ),
-    "a new server need not wait": (
-        ("redis.recovery", "wait = 0.0 if state.started_empty and", "wait = 0.0 if"),
-        test_epoch.test_a_node_that_knows_no_epoch_waits_on_a_server_that_may_have_lost_it,
+    "to look needs the right to write": (
+        ("admin", "read_only=True", "read_only=False"),
+        test_rights.test_a_viewer_may_look_and_change_nothing,
     ),
     "trust tells nobody": (
         (
             "admin",
-            "is_trusted=True)\n        await",
-            "is_trusted=True)\n        return\n        await",
+            "        Begun.read(reply, connection.server_name)\n",
+            "        return\n",
         ),
         partial(
             test_admin.test_commands_of_each_action,
             action=lambda admin: admin.trust(),
-            sent=["INFO", "GET", "EVALSHA", "PUBLISH"],
+            sent=["EVALSHA", "PUBLISH"],
         ),
     ),
     "who waits does not look whether an operator has ended that": (
         (
             "session",
-            "            self._is_look_due |= self._recovery.is_waiting",
-            "            pass",
+            "        self._is_look_due |= self._recovery.is_waiting",
+            "        pass",
         ),
         partial(
             test_session.test_a_change_in_the_recovery_wait_has_the_server_looked_at,
@@ -390,13 +388,13 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
     "who comes from another life need not wait": (
         (
             "redis.recovery",
-            "if state.started_empty and not self.epoch else",
-            "if state.started_empty else",
+            "wait_if_empty = self._wait if self.epoch else 0.0",
+            "wait_if_empty = 0.0",
         ),
         test_epoch.test_a_node_from_another_life_never_shortens_the_wait,
     ),
     "trust ends no wait": (
-        ("admin", "wait=0, is_trusted=True", "wait=0"),
+        ("admin", "wait_if_empty=0, is_trusted=True", "wait_if_empty=0"),
         test_epoch.test_trust_ends_the_wait_at_once_and_for_all,
     ),
     "the log says that a wait is over where none was": (
@@ -553,8 +551,40 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
         test_session.test_a_changed_rule_stops_all_turns_and_is_asked_for,
     ),
     "permits are handed on after a refusal": (
-        ("account", "        if refused:\n            self.stop_turns()\n", ""),
+        ("account", "        if is_urgent:\n            self.stop_turns()\n", ""),
         test_account.test_a_node_whose_request_was_refused_hands_nothing_on_until_the_server_is_heard,
+    ),
+    "an exhausted quota is not reported": (
+        ("account", "outcome.failed or outcome.retry_after > 0", "outcome.failed"),
+        test_account.test_an_exhausted_quota_is_reported_at_once_and_nothing_is_handed_on,
+    ),
+    "an exhausted quota can wait": (
+        ("account", "(outcome.refused or outcome.retry_after > 0)", "outcome.refused"),
+        test_account.test_an_exhausted_quota_is_reported_at_once_and_nothing_is_handed_on,
+    ),
+    "what other nodes' requests were answered is not heard": (
+        ("account", "        if reply.answered_ago is not None:\n", "        if False:\n"),
+        test_account.test_of_all_nodes_requests_the_youngest_that_was_answered_well_is_known,
+    ),
+    "a node does not know of its own good answers": (
+        ("account", "self.answered_at = max(self.answered_at, permit.granted_at)", "pass"),
+        test_account.test_of_all_nodes_requests_the_youngest_that_was_answered_well_is_known,
+    ),
+    "requests of a site that is down wait": (
+        ("account", "            self.on_down(reply.down_for)\n", "            pass\n"),
+        test_account.test_requests_for_a_site_that_is_down_fail_at_once_but_for_the_one_that_tries_it,
+    ),
+    "the server is not told who waits no more": (
+        ("account", "        if waiting:\n            self._owner.speak(self, True)\n", ""),
+        test_account.test_requests_for_a_site_that_is_down_fail_at_once_but_for_the_one_that_tries_it,
+    ),
+    "a site that is down is news each time": (
+        (
+            "account",
+            "if reply.backoff is not None and not was_down:",
+            "if reply.backoff is not None:",
+        ),
+        test_account.test_the_node_that_finds_a_site_down_says_so_once,
     ),
     "permits are kept in hand at a full site": (
         ("account", "            if not self.is_at_limit:\n", "            if True:\n"),
@@ -723,8 +753,16 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
     "after a new subscription nothing is said again": (
         (
             "session",
-            "            self._subscribed = True\n            self._say_all()\n",
-            "            self._subscribed = True\n",
+            "_look_if_waiting()\n            self._say_all()\n            return\n",
+            "_look_if_waiting()\n            return\n",
+        ),
+        test_session.test_a_new_subscription_has_everything_said_again,
+    ),
+    "after a new subscription the recovery wait may be over, unnoticed": (
+        (
+            "session",
+            "            self._look_if_waiting()\n            self._say_all()\n            return",
+            "            self._say_all()\n            return",
         ),
         test_session.test_a_new_subscription_has_everything_said_again,
     ),
