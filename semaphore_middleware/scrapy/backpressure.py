@@ -7,7 +7,8 @@ hand, and holds those before.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import TYPE_CHECKING, cast
@@ -261,6 +262,18 @@ class Backpressure(Observer):
         led_by.followers.remove(follower)
         if led_by.is_blocked:
             self._change(follower, blockers=-1)
+
+    @contextmanager
+    def blocked(self, request: Request) -> Iterator[None]:
+        """A request waits for what another node does, which may wait for a permit."""
+        entry = self._entries.get(request)
+        if entry is not None:
+            self._change(entry, blockers=1)
+        try:
+            yield
+        finally:
+            if entry is not None:
+                self._change(entry, blockers=-1)
 
     def _change(
         self, entry: Entry, waiting: int = 0, told_to_wait: int = 0, blockers: int = 0

@@ -22,11 +22,14 @@ from scrapy import signals
 from scrapy.downloadermiddlewares.stats import DownloaderStats
 from scrapy.exceptions import CannotResolveHostError, CloseSpider, IgnoreRequest
 
-from semaphore_middleware.core.observer import Observer
+from semaphore_middleware.core.observer import Event, Observer
 from semaphore_middleware.core.permit_set import PermitSet
+from semaphore_middleware.core.robotstxt import SharedRobotsTxt
 from semaphore_middleware.errors import ClosedError, SemaphoreError, SettingsError
 from semaphore_middleware.model.hosts import site_of
 from semaphore_middleware.redis import embedded
+from semaphore_middleware.redis.keys import Keys
+from semaphore_middleware.redis.location import Server
 from semaphore_middleware.scrapy.addresses import Addresses
 from semaphore_middleware.scrapy.backpressure import Backpressure
 from semaphore_middleware.scrapy.concurrency import LocalConcurrency
@@ -59,6 +62,9 @@ PREREQUISITES_FIRST = 2.0**40
 PERMIT_IDLE_TIMEOUT_S = 0.5
 """How long a permit may wait here for a free place: in a busy node one is free sooner."""
 
+ROBOTSTXT_CALL_TIMEOUT_S = 5.0
+"""For a round trip about a robots.txt, which no lease waits for."""
+
 _throttlers: WeakKeyDictionary[Crawler, Throttler] = WeakKeyDictionary()
 
 
@@ -73,6 +79,10 @@ def throttler_of(crawler: Crawler) -> Throttler:
         except SemaphoreError as error:
             end_crawl(error)
     return _throttlers[crawler]
+
+
+class SpiderClosingError(IgnoreRequest):
+    """A request that waited for a permit is not made, because the spider is closing."""
 
 
 class Throttler:
@@ -95,6 +105,12 @@ class Throttler:
         if settings.url is None:
             self._embedded = embedded.start_or_join(settings.prefix)
         self.url = self._embedded.url if self._embedded else settings.url
+        self.robotstxt: SharedRobotsTxt | None = None
+        """The robots.txt files that all nodes share; None: each node reads its own."""
+        if settings.robotstxt_shared and self.url is not None:
+            server = Server(self.url, ROBOTSTXT_CALL_TIMEOUT_S, settings.url_from, settings.prefix)
+            self.robotstxt = SharedRobotsTxt(server, Keys(settings.prefix), settings.lease)
+            observers.append(self.robotstxt)
         self._semaphore = semaphore_for(settings, self.url, observers)
         self._permits: dict[Request, PermitSet] = {}
         self._transfers: dict[Request, asyncio.Task[Any] | None] = {}
@@ -151,7 +167,7 @@ class Throttler:
         try:
             permits = await self._acquire(request, scopes)
         except ClosedError:
-            return self._return_to_scheduler(request)
+            return self.return_to_scheduler(request)
         if request in self._permits:
             permits.release()
             self.local_concurrency.release()
@@ -312,13 +328,14 @@ class Throttler:
             stats.process_response(request, response)  # as no further middleware sees it
         return retry
 
-    def _return_to_scheduler(self, request: Request) -> Request:
+    def return_to_scheduler(self, request: Request) -> Request:
         """A copy for the scheduler, which keeps it under JOBDIR or in a shared frontier.
 
-        `engine.download_async` fetches the copy at once instead, and so comes here again.
+        `engine.download_async` fetches the copy at once instead, and so comes here again: then this
+        raises `SpiderClosingError`.
         """
         if request in self._returned:
-            raise IgnoreRequest("the spider is closing")
+            raise SpiderClosingError("the spider is closing")
         copy = request.replace(dont_filter=True)
         self._returned.add(copy)
         return copy
@@ -328,6 +345,14 @@ class Throttler:
     def _robots_parsed(self, robotparser: RobotParser, request: Request) -> None:
         if self._crawl_delays.learn(robotparser, request):
             self._semaphore.emit(CrawlDelayFound())
+
+    async def opened(self) -> None:
+        """Wait until the crawl has reached its server, or has given up."""
+        await self._opened.wait()
+
+    def emit(self, event: Event) -> None:
+        """Tell all observers of this node."""
+        self._semaphore.emit(event)
 
     def watch_fetches(self) -> None:
         """Do what is left of the add-on's downloader to do, where that is not in its place."""
@@ -365,6 +390,8 @@ class Throttler:
         its downloads: they would hold it up, and be lost under JOBDIR.
         """
         self._semaphore.drain()
+        if self.robotstxt is not None:
+            self.robotstxt.drain()
         self.local_concurrency.fail_all(ClosedError("the spider is closing"))
 
     def _close_at_exit(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -21,6 +21,7 @@ from tests.redis import (
     test_model,
     test_pending_starts,
     test_refusals,
+    test_robotstxt,
     test_rules,
     test_scripts,
     test_spacing,
@@ -799,6 +800,59 @@ SEEN_BY_A_TEST: dict[str, tuple[Mutant, Test]] = {
     "it grows where it is not used": (
         ("shared/feedback", "if scope.used >= scope.force.limit then grow() end", "grow()"),
         test_adaptive.test_it_does_not_grow_where_it_is_not_used,
+    ),
+    # robots.txt
+    "every node fetches": (
+        ("ask_robotstxt", "record.fetcher == ASKER or record.fetcher == '' or", "true or"),
+        test_robotstxt.test_one_node_fetches_and_the_others_are_told,
+    ),
+    "who fetches is not to fetch": (
+        ("ask_robotstxt", "record.fetcher == ASKER or record", "record"),
+        test_robotstxt.test_who_fetches_keeps_the_lease_by_asking_again,
+    ),
+    "a dead node fetches for ever": (
+        ("ask_robotstxt", "or lease_left == 0 then", "then"),
+        test_robotstxt.test_of_a_node_that_is_not_heard_of_another_takes_over,
+    ),
+    "nobody is told": (
+        ("put_robotstxt", "ipairs(record.waiters)", "ipairs({})"),
+        test_robotstxt.test_one_node_fetches_and_the_others_are_told,
+    ),
+    "who waits is told twice": (
+        ("ask_robotstxt", "if not is_known then", "if true then"),
+        test_robotstxt.test_one_node_fetches_and_the_others_are_told,
+    ),
+    "whoever comes late replaces what is newer": (
+        ("put_robotstxt", "if record.fetcher ~= ASKER then return 0 end", ""),
+        test_robotstxt.test_of_a_node_that_is_not_heard_of_another_takes_over,
+    ),
+    "what was given up is nobody's": (
+        ("put_robotstxt", "record.fetcher, record.lease_end, record.waiters = '', 0, {}", ""),
+        test_robotstxt.test_a_fetch_that_is_given_up_is_the_next_one_s,
+    ),
+    "a robots.txt is valid for ever": (
+        ("put_robotstxt", "WALL + VALID", "WALL + DAY"),
+        test_robotstxt.test_what_is_no_longer_valid_is_fetched_again_by_one,
+    ),
+    "a clock set back keeps it for longer": (
+        ("shared/robotstxt", "left <= most and math.max(0, left) or 0", "math.max(0, left)"),
+        test_robotstxt.test_a_clock_that_is_set_back_keeps_nothing_for_longer,
+    ),
+    "there may be too much of it": (
+        ("shared/robotstxt", " or bytes > MOST_BYTES", ""),
+        test_robotstxt.test_there_are_not_too_many_and_each_is_gone_in_a_day,
+    ),
+    "it is never removed": (
+        ("shared/robotstxt", "tonumber(ending) <= WALL or", ""),
+        test_robotstxt.test_there_are_not_too_many_and_each_is_gone_in_a_day,
+    ),
+    "it outlives all nodes": (
+        ("shared/robotstxt", "  redis.call('PEXPIRE', RECORDS, DAY)\n", ""),
+        test_robotstxt.test_there_are_not_too_many_and_each_is_gone_in_a_day,
+    ),
+    "its size is counted wrong": (
+        ("shared/robotstxt", " - record.size + #ORIGIN", " + #ORIGIN"),
+        test_robotstxt.test_there_are_not_too_many_and_each_is_gone_in_a_day,
     ),
     "an adaptive limit begins at its most": (
         ("shared/limit", "math.max(1, math.floor(working))", "math.huge"),

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from scrapy import Request, signals
 from scrapy.crawler import Crawler
-from scrapy.downloadermiddlewares.robotstxt import RobotsTxtMiddleware as ScrapyRobotsTxtMiddleware
 from scrapy.downloadermiddlewares.stats import DownloaderStats
 from scrapy.exceptions import DownloadTimeoutError, IgnoreRequest
 from scrapy.http import Response
@@ -28,7 +27,6 @@ from semaphore_middleware import (
 )
 from semaphore_middleware.core.permit import Stage
 from semaphore_middleware.middleware import SemaphoreMiddleware
-from semaphore_middleware.scrapy.robotstxt import RobotsTxtMiddleware
 from semaphore_middleware.scrapy.throttler import Throttler, throttler_of
 from tests.support.crawls import until
 from tests.support.nodes import in_asyncio
@@ -346,21 +344,6 @@ async def test_a_delay_of_robots_txt_is_asked_for(server: RedisServer) -> None:
         permit = scrapy.permit_of(request)
         assert permit is not None
         assert permit.limit.delay == 7
-
-
-@in_asyncio
-async def test_every_request_that_waited_for_robots_txt_gets_its_parser(
-    server: RedisServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    parser = ProtegoRobotParser(b"", None)
-    answers = iter([None, parser])  # of Scrapy's: None for all but the first that waited
-
-    async def robot_parser(*_: object) -> object:
-        return next(answers)
-
-    monkeypatch.setattr(ScrapyRobotsTxtMiddleware, "robot_parser", robot_parser)
-    async with opened(server, ROBOTSTXT_OBEY=True) as scrapy:
-        assert await RobotsTxtMiddleware(scrapy.crawler).robot_parser(page()) is parser
 
 
 # Transfers --------------------------------------------------------------------------------------

@@ -222,7 +222,9 @@ class Site(JudgingSite):
                         once; /busy/slow... after `let_go()`
     /drop               breaks the connection before the headers; /drop-midway within the body
     /truncated          ends the connection properly, but before the end of the body
-    /robots.txt         `robots`; after `let_go()` if `robots_is_slow`
+    /robots.txt         `robots`; after `let_go()` if `robots_is_slow`; of a host in `robots_as` as
+                        the path that is named there
+    /rules              `robots`, for a /robots.txt that redirects
     """
 
     def __init__(self) -> None:
@@ -234,6 +236,7 @@ class Site(JudgingSite):
         self.headers_of: dict[str, dict[str, Any]] = {}
         self.robots = "User-agent: *\nDisallow: /forbidden\n"
         self.robots_is_slow = False
+        self.robots_as: dict[str, str] = {}
         self._may_answer = asyncio.Event()
 
     async def start(self) -> None:
@@ -258,6 +261,8 @@ class Site(JudgingSite):
 
     def begin(self, visit: Visit) -> Work | None:
         path, _, query = visit.path.partition("?")
+        if path == "/robots.txt":
+            path = self.robots_as.get(visit.host, path)
         _, kind, *rest = path.split("/", 2)
         return asyncio.ensure_future(self._respond(visit, kind, "".join(rest), query))
 
@@ -309,7 +314,7 @@ class Site(JudgingSite):
                     self.refusals -= 1
                 self.refused_at.append(time.monotonic())
                 return response(status=429, **self.refusal_headers)
-            case "robots.txt":
+            case "robots.txt" | "rules":
                 return response(self.robots, kind="text/plain")
             case _:
                 return response(status=404)
