@@ -42,6 +42,10 @@ chaos: $(INSTALLED) ## crawl under random faults and judge (SEED=7 ARGS='--budge
 	$(BIN)/python -m tests.chaos.run $(if $(SEED),--seed $(SEED)) $(ARGS)
 	$(BIN)/python -m pytest -m mutants tests/chaos -rP
 
+.PHONY: foreign-tests
+foreign-tests: $(INSTALLED) ## run Scrapy's own tests, plain and with the add-on, and list what differs
+	$(BIN)/python -m tests.foreign.run
+
 .PHONY: compose-test
 compose-test: $(INSTALLED) ## run docker-compose.yml in podman and judge: minutes, root, see docs/docker.md
 	$(BIN)/python -m pytest -m compose tests/compose -rP $(ARGS)
@@ -70,9 +74,13 @@ format: $(INSTALLED) ## put the code into the project's format
 dist: $(INSTALLED) ## build what is published: the wheel and the sources, into dist/
 	$(BIN)/python -m hatchling build
 
+.PHONY: docs
+docs: $(INSTALLED)-docs ## build the site of the pages in docs/ into build/docs
+	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going docs build/docs
+
 .PHONY: clean
 clean: ## remove the environment and what crawls have left
-	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis dist pages runs
+	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis build dist pages runs
 
 $(INSTALLED): pyproject.toml $(CONSTRAINTS)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

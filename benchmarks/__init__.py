@@ -6,6 +6,7 @@ with a function `measure(quick: bool) -> Report`; `quick` makes it small, to see
 
 NAMES = (
     "overhead",
+    "scopes",
     "use",
     "freesite",
     "contest",
