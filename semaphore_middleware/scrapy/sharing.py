@@ -153,7 +153,9 @@ class CrawlSemaphore:
         if self._is_draining:
             raise ClosedError("the spider is closing")
         self._shared.crawl_of[owner] = self
-        return await self._shared.semaphore.acquire_all(scopes, timeout, owner, priority)
+        return await self._shared.semaphore.acquire_all(
+            scopes, timeout=timeout, owner=owner, priority=priority
+        )
 
     def drain(self) -> None:
         """Refuse this crawl's requests that wait, and those to come, with `ClosedError`."""

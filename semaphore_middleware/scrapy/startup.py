@@ -10,6 +10,7 @@ from semaphore_middleware.model.hosts import host_within, normal_host
 from semaphore_middleware.model.limits import LimitTable
 from semaphore_middleware.redis.location import Server
 from semaphore_middleware.scrapy.settings import SETTINGS
+from semaphore_middleware.scrapy.throttling import log_both
 
 if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
@@ -41,6 +42,7 @@ def warn_of_mistakes(settings: BaseSettings, limits: LimitTable) -> None:
             alike = get_close_matches(name, SETTINGS, 1, cutoff=0.8)
             hint = f"; did you mean {alike[0]}?" if alike else ""
             logger.warning("%s: there is no such setting%s", name, hint)
+    log_both(settings, dict(limits.exact))
     for name in limits.exact:
         if name == normal_host(name) and (host := host_within(name)):
             logger.warning(

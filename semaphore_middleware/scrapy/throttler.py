@@ -35,8 +35,9 @@ from semaphore_middleware.scrapy.engine import Engine, check_reactor, end_crawl
 from semaphore_middleware.scrapy.responses import REFUSALS_KEY, RequestRefused, ResponseClassifier
 from semaphore_middleware.scrapy.scopes import ScopeFinder, Scopes, drop_scope_of_other_host
 from semaphore_middleware.scrapy.settings import SemaphoreSettings
-from semaphore_middleware.scrapy.sharing import semaphore_for
+from semaphore_middleware.scrapy.sharing import CrawlSemaphore
 from semaphore_middleware.scrapy.startup import log_start, warn_of_mistakes
+from semaphore_middleware.scrapy.throttling import RequestDelays
 from semaphore_middleware.scrapy.versions import check_versions
 from semaphore_middleware.telemetry.long_waits import LongWaits
 from semaphore_middleware.telemetry.stats import SemaphoreStats
@@ -89,7 +90,7 @@ class Throttler:
         observers = self._observers()  # first: it may find a setting that is not allowed
         self._embedded = embedded.start_or_join() if settings.url is None else None
         self.url = self._embedded.url if self._embedded else settings.url
-        self._semaphore = semaphore_for(settings, self.url, observers)
+        self._semaphore = CrawlSemaphore(settings, self.url, observers)
         self._permits: dict[Request, PermitSet] = {}
         self._transfers: dict[Request, asyncio.Task[Any] | None] = {}
         """Requests on the wire, and the tasks that they run in; None: only signals tell of them."""
@@ -97,6 +98,7 @@ class Throttler:
         """Requests that no address was found for, where one of their scopes is that."""
         self._returned: WeakSet[Request] = WeakSet()
         """Copies that went back to the scheduler because the spider is closing."""
+        self._delays = RequestDelays()
         self._opened = asyncio.Event()
         self._failed = False
         self._retries = crawler.settings.getbool("RETRY_ENABLED")
@@ -135,6 +137,10 @@ class Throttler:
         `AcquireTimeoutError`; and `IgnoreRequest`, if the request went back and was fetched again,
         or if its meta, or a function in `SEMAPHORE_SCOPES`, gives what is not allowed.
         """
+        try:
+            await self._delay(request)
+        except ClosedError:
+            return self._return_to_scheduler(request)
         scopes = await self._scopes_of(request)
         if not scopes:
             return None
@@ -154,6 +160,22 @@ class Throttler:
         task.add_done_callback(lambda _: self.release_for(request))
         return None
 
+    async def _delay(self, request: Request) -> None:
+        """Wait for as long as the request's own meta says. Raises `ClosedError` if the spider
+        closes. Its site has room for others meanwhile.
+        """
+        try:
+            delay = self._delays.delay_of(request)
+        except SettingsError as error:
+            raise _refusal(error) from None
+        if delay:
+            is_scheduled = self.backpressure.is_scheduled(request)
+            self.backpressure.leave(request)
+            try:
+                await self._delays.wait(request, delay)
+            finally:
+                self.backpressure.enter(request, is_scheduled)
+
     async def _scopes_of(self, request: Request) -> Scopes:
         """Scopes and limits of a request, with what robots.txt asks for."""
         try:
@@ -163,8 +185,7 @@ class Throttler:
         try:
             scopes = self.scopes.find(request)
         except SettingsError as error:
-            logger.error("%s", error)
-            raise IgnoreRequest(str(error)) from None  # Scrapy adds no traceback to the log
+            raise _refusal(error) from None
         self.backpressure.update(request, scopes)
         site = site_of([name for name, _ in scopes])
         if site is None:
@@ -333,6 +354,7 @@ class Throttler:
         """Send requests that wait for permits back to the scheduler. A spider that closes waits for
         its downloads: they would hold it up, and be lost under JOBDIR.
         """
+        self._delays.close()
         self._semaphore.drain()
         self.local_concurrency.fail_all(ClosedError("the spider is closing"))
 
@@ -361,3 +383,9 @@ class Throttler:
 
 async def _fail(error: Exception, _: Request) -> Response:
     raise error
+
+
+def _refusal(error: SettingsError) -> IgnoreRequest:
+    """The error of a request whose meta is not allowed, which is logged as one line."""
+    logger.error("%s", error)
+    return IgnoreRequest(str(error))  # for which Scrapy adds no traceback to the log

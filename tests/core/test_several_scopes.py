@@ -93,9 +93,8 @@ async def test_nothing_is_left_when_a_later_permit_does_not_come(
         with pytest.raises(expected, match="no permit for 'all' within" if timeout else ""):
             await waiting
         await eventually(lambda: outside_has(outside, {ALL: 1}))
-        assert [e.permit.scope for e in seen.events if isinstance(e, AcquireTimedOut)] == [ALL] * bool(
-            timeout
-        )
+        timed_out = [e.permit.scope for e in seen.events if isinstance(e, AcquireTimedOut)]
+        assert timed_out == [ALL] * bool(timeout)
         blocker.release()
 
 
