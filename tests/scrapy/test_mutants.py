@@ -656,7 +656,7 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
         test_sharing.test_each_crawl_counts_its_own_permits,
     ),
     "the end of a crawl ends the others' permits": (
-        ("sharing", "            if not self._crawls:\n", "            if True:\n"),
+        ("sharing", "if self._crawls == [crawl]:", "if self._opening is not None:"),
         test_sharing.test_a_crawl_that_ends_leaves_the_other_its_permit,
     ),
     "a crawl that closes refuses the others' requests": (
