@@ -26,6 +26,7 @@ PUBLIC = {
     "Member",
     "Permit",
     "PermitLostError",
+    "PermitSet",
     "Rule",
     "SemaphoreError",
     "ServerRefusedError",

@@ -267,8 +267,8 @@ class FairSemaphore:
         `wanted` are scopes and their limits, one at least, in the order in which all programs take
         them: by `order_of` in `model/hosts.py`. A permit is held while its request waits for the
         next one; if it is lost meanwhile, all are asked for again. The caller must call `begin()`
-        when the request begins: under a delay or a rate the start counts from then on. `timeout` is
-        for all of them together; otherwise as `acquire`.
+        when the request begins: under a delay or a rate the start counts from then on. `timeout`,
+        in seconds, is for all of them together; otherwise as `acquire`.
 
         Raises `AcquireTimeoutError`, `ClosedError`, `SettingsError`.
         """

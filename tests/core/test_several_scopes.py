@@ -90,8 +90,9 @@ async def test_nothing_is_left_when_a_later_permit_does_not_come(
         expected = {"timeout": AcquireTimeoutError, "drained": ClosedError}.get(
             way, asyncio.CancelledError
         )
-        with pytest.raises(expected, match="no permit for 'all' within" if timeout else ""):
+        with pytest.raises(expected) as raised:
             await waiting
+        assert timeout is None or str(raised.value).startswith("no permit for 'all' within")
         await eventually(lambda: outside_has(outside, {ALL: 1}))
         timed_out = [e.permit.scope for e in seen.events if isinstance(e, AcquireTimedOut)]
         assert timed_out == [ALL] * bool(timeout)
