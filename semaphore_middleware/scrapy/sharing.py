@@ -61,7 +61,7 @@ class SharedSemaphore(Observer):
             raise
 
     async def leave(self, crawl: CrawlSemaphore) -> None:
-        """A crawl has given its permits back, and ends. The last one hears events until it is over."""
+        """A crawl ends, and has given its permits back. The last one hears events to the end."""
         if self._crawls == [crawl]:
             self._is_closing = True
             assert self._opening is not None, "it was opened for the first crawl"
