@@ -22,9 +22,9 @@ fi
 ask() { # a command, through a pipe as the password is in it
     printf 'AUTH %s\n%s\n' "$(cat "$file")" "$1" | valkey-cli
 }
-say_that_it_is_new() { # so that nodes need not wait: see semaphore_middleware/redis/server_state.py
+say_that_it_is_new() { # so that nodes need not wait: see semaphore_middleware/redis/lua/begin_epoch.lua
     until run_id=$(ask 'INFO server' | tr -d '\r' | grep '^run_id:'); do sleep 0.1; done
-    ask "SET semaphore-started-empty ${run_id#run_id:}"
+    ask "HSET {semaphore}:epoch started_empty ${run_id#run_id:}"
 }
 if [ "$is_new" ]; then
     echo "The volumes are new, so nodes need not wait for permits that were granted before." >&2

@@ -28,7 +28,7 @@ from semaphore_middleware.redis.protocol import (
     read_inspection,
     read_rule,
 )
-from semaphore_middleware.redis.recovery import begin_epoch
+from semaphore_middleware.redis.recovery import Begun, pack_begin
 from semaphore_middleware.redis.scripts import evaluate
 
 CALL_TIMEOUT_S = 30.0  # for what takes milliseconds; with 50,000 sites in use, some seconds
@@ -239,7 +239,8 @@ class Admin:
     async def _inspect(self, connection: Connection, scopes: Sequence[str]) -> list[Inspection]:
         seen: list[Inspection] = []
         for some in batches(scopes, SCOPES_PER_CALL):
-            (replies,) = await evaluate(connection, [self._pack("inspect", some)])
+            call = self._pack("inspect", some)
+            (replies,) = await evaluate(connection, [call], read_only=True)
             seen += [read_inspection(*pair) for pair in zip(some, replies, strict=True)]
         return seen
 
@@ -303,8 +304,10 @@ class Admin:
 
     async def _trust(self, connection: Connection) -> None:
         """End the recovery wait, and tell all nodes, so that those that wait ask again."""
-        await connection.read_state()
-        await begin_epoch(connection, self._keys, pack_head(self._lease), wait=0, is_trusted=True)
+        head = pack_head(self._lease)
+        call = pack_begin(self._keys, head, wait=0, wait_if_empty=0, is_trusted=True)
+        (reply,) = await evaluate(connection, [call])
+        Begun.read(reply, connection.server_name)
         await connection.execute([("PUBLISH", self._keys.changes, "changed")])
 
 

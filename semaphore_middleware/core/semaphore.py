@@ -123,7 +123,7 @@ class FairSemaphore:
                 self._open_observers.append(observer)
                 await observer.open(self)
             if self.url is None:
-                self._embedded = await asyncio.to_thread(embedded.start_or_join)
+                self._embedded = await asyncio.to_thread(embedded.start_or_join, self._prefix)
                 self.url = self._embedded.url
             server = self._server(self.url)
             keys = Keys(self._prefix)

@@ -301,25 +301,22 @@ class Session:
 
     async def _sync(self) -> None:
         """Say what is to be said, and hear the replies."""
-        if self._is_look_due:
-            if await self._recovery.join_epoch(self._connection):
-                self._begin_epoch()
-            self._is_look_due = False
+        look, self._is_look_due = self._is_look_due, False  # after an error it is looked at anyway
         accounts = self._take_due()
         sent = self.now()
         statements = [one for account in accounts for one in account.pending_statements(sent)]
-        if statements:
-            if self._deadlines is None:
+        if statements or look:
+            if statements and self._deadlines is None:
                 self._deadlines = self._loop.call_at(sent + self.grace, self._check_deadlines)
             try:
-                replies = await self._store.sync(self._connection, statements)
+                replies = await self._store.sync(self._connection, statements, look)
             except CallTimeoutError:
                 self._accounts_at_once = max(1, len(accounts) // 2)
                 raise
             self._accounts_at_once = min(ACCOUNTS_AT_ONCE, self._accounts_at_once + 1)
             if replies is None:
                 await self._recovery.join_epoch(self._connection)
-                self._begin_epoch()
+                await self._begin_epoch()
                 return
             self.emit(RoundTrip(self.now() - sent))
             for reply in replies:
@@ -337,10 +334,15 @@ class Session:
             self._work.set()
         return accounts
 
-    def _begin_epoch(self) -> None:
+    async def _begin_epoch(self) -> None:
+        """Go on in the epoch that was joined. The subscription is made anew: a proxy may have left
+        it at a server that is in use no more.
+        """
         for account in self.accounts.values():
             account.on_new_epoch()
         self._say_all()
+        if self._subscription is not None:
+            await self._subscription.close()
 
     async def _listen(self) -> None:
         """Listen for grants that calls of other nodes have caused."""
@@ -363,6 +365,7 @@ class Session:
     def _on_message(self, payload: bytes | None) -> None:
         if payload is None:  # subscribed, maybe anew: earlier notifications were missed
             self._subscribed = True
+            self._look_if_waiting()
             self._say_all()
             return
         message = Notification.read(payload)
@@ -371,10 +374,14 @@ class Session:
         elif message.kind == "changed":
             for account in self.accounts.values():
                 account.stop_turns()
-            self._is_look_due |= self._recovery.is_waiting  # an operator may have ended that
+            self._look_if_waiting()
             self._say_all()
         else:
             self._on_notification(message)
+
+    def _look_if_waiting(self) -> None:
+        """An operator may have ended the recovery wait."""
+        self._is_look_due |= self._recovery.is_waiting
 
     def _on_notification(self, message: Notification) -> None:
         if account := self.accounts.get(message.scope):
@@ -403,12 +410,9 @@ class Session:
                 failures += 1
 
     async def _reconnect(self) -> None:
-        before = self._connection.state.run_id
         if await self._connect():
-            self._begin_epoch()
+            await self._begin_epoch()
         self.emit(Reconnected())
-        if self._subscription is not None and self._connection.state.run_id != before:
-            await self._subscription.close()  # it may be at a server that is in use no more
 
     def _log_unavailable(self, error: Exception) -> None:
         if self.now() - self._logged_at >= LOG_INTERVAL_S:

@@ -186,13 +186,15 @@ class CrawlClient:
         """The open connection, or a new one."""
         if self._connection is None or not self._connection.is_open:
             self._connection = await self.server.connect()
-            self.life = self._connection.state.life
+            self.life = self._connection.life
         return self._connection
 
     async def look(self) -> None:
         """Make sure that the server still is the master, and in which life."""
         connection = await self.connect()
-        self.life = (await connection.read_state()).life
+        connection.look_for_master()
+        await connection.check_server()
+        self.life = connection.life
 
     async def check_rights(self) -> None:
         """Try everything that a node may do on the server. Leaves nothing there. A second

@@ -35,9 +35,9 @@ from redis.exceptions import (
 
 from semaphore_middleware.errors import ServerRefusedError, ServerUnreachableError
 from semaphore_middleware.redis import tls
-from semaphore_middleware.redis.server_state import STARTED_EMPTY, ServerState
 
 OLDEST_VERSION = (6, 2)
+READ_ONLY_SCRIPTS_SINCE = (7, 0)
 # Another server has the data, or will have it soon. While a slot is moved, calls that name keys
 # that do not exist are redirected nowhere, and the scripts name such keys: so they can but wait.
 ELSEWHERE = (ReadOnlyError, BusyLoadingError, AskError, TryAgainError, ClusterDownError)
@@ -73,10 +73,14 @@ class Connection:
     for errors to name. Use `Server.connect` to make one.
     """
 
-    state: ServerState
-    """The server's state when it was last read."""
     find_master: Callable[[], Awaitable[Address]] | None = None
     """Finds out where the master is now; None: it is not to be asked."""
+    life: str
+    """The server's run id and its replication id, as they were when `check_server` last asked: the
+    latter is another one after a failover, even where the same process is the master again.
+    """
+    has_read_only_scripts: bool = False
+    """Whether the server knows EVALSHA_RO, which needs no right to write."""
     was_found: bool = False
     """Whether others have said that this is the master. If it is not, they will say otherwise."""
 
@@ -120,15 +124,12 @@ class Connection:
                 raise self._explain(error) from None
             raise
 
-    async def read_state(self) -> ServerState:
-        """Ask the server for its state, which is also kept in `state`. Others who know where the
-        master is are asked meanwhile; if it is another one, the connection is closed then.
+    async def check_server(self) -> None:
+        """Ask the server what it is, and in which life, and choose the database.
 
         Raises `ServerUnreachableError`, or `ServerRefusedError` for a server that is too old, a
         read-only replica, a sentinel, or (`ClusterNodeError`) a node of a cluster.
         """
-        if self.find_master and not (self._search and not self._search.done()):
-            self._search = asyncio.create_task(self._leave_if_replaced(self.find_master))
         text, *selected = await self.call([("INFO",), *self._select])
         if isinstance(text, Exception):
             raise self._explain(text)
@@ -145,10 +146,12 @@ class Connection:
                 f"{self.server_name} is a node of a cluster; write redis+cluster://host:port"
             )
         version = info.get("redis_version", "0")
-        if tuple(int(part) for part in version.split(".")[:2]) < OLDEST_VERSION:
+        numbers = tuple(int(part) for part in version.split(".")[:2])
+        if numbers < OLDEST_VERSION:
             raise ServerRefusedError(
                 f"{self.server_name} is version {version}; version 6.2 or newer is needed"
             )
+        self.has_read_only_scripts = numbers >= READ_ONLY_SCRIPTS_SINCE
         if info.get("role") != "master":
             if self.was_found:  # a failover goes on
                 raise ServerUnreachableError(f"{self.server_name} is a read-only replica")
@@ -159,15 +162,17 @@ class Connection:
             raise ServerRefusedError(
                 f"{self.server_name} does not report a run_id, as Redis and Valkey do"
             )
+        self.life = f"{info['run_id']} {info.get('master_replid', '')}"
         for reply in selected:
             if isinstance(reply, Exception):
                 raise self._explain(reply)
-        started_empty = False
-        if not self.was_found:  # nobody has to look for an embedded server
-            (marked_run_id,) = await self.call([("GET", STARTED_EMPTY)])
-            started_empty = marked_run_id == info["run_id"].encode()
-        self.state = ServerState.from_info(info, started_empty)
-        return self.state
+
+    def look_for_master(self) -> None:
+        """Begin to ask those who know where the master is, if there are any. If it is another one,
+        the connection is closed then.
+        """
+        if self.find_master and (self._search is None or self._search.done()):
+            self._search = asyncio.create_task(self._leave_if_replaced(self.find_master))
 
     async def _leave_if_replaced(self, find_master: Callable[[], Awaitable[Address]]) -> None:
         # A master that is there can do without those who know of it.

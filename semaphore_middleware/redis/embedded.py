@@ -24,6 +24,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from semaphore_middleware.errors import ServerRefusedError
+from semaphore_middleware.redis.keys import Keys
 
 DIRECTORY = "SEMAPHORE_EMBEDDED_DIRECTORY"  # in the environment: where it is to run instead
 START_TIMEOUT_S = 20.0
@@ -38,7 +39,6 @@ LOG = "server.log"
 START_LOCK = "start.lock"  # held while joining: only one process starts a supervisor
 USERS_LOCK = "users.lock"  # shared by all users; the supervisor waits for it
 ALIVE_LOCK = "alive.lock"  # held by the supervisor and by its server
-STARTED_EMPTY_OPTION = "--started-empty"  # of the supervisor
 
 
 class EmbeddedServer:
@@ -53,8 +53,9 @@ class EmbeddedServer:
         self._lock.close()
 
 
-def start_or_join() -> EmbeddedServer:
-    """Start the embedded server unless it runs. Blocks for a moment.
+def start_or_join(prefix: str) -> EmbeddedServer:
+    """Start the embedded server unless it runs. Blocks for a moment. `prefix` is that of the node:
+    if it starts the server when nobody else uses it, nodes of that prefix need not wait.
 
     Raises `ServerRefusedError` where there is no server to start, or it does not start.
     """
@@ -68,7 +69,10 @@ def start_or_join() -> EmbeddedServer:
             deadline = time.monotonic() + START_TIMEOUT_S
             while not is_answering(path) and time.monotonic() < deadline:
                 if not _is_alive(directory):
-                    _start_supervisor(directory, started_empty=_is_only_user(lock))
+                    is_only_user = _is_only_user(lock)
+                    _start_supervisor(directory)
+                    if is_only_user:
+                        mark_started_empty(path, prefix)
                 time.sleep(0.01)  # it is about to end, or is stopped: then it may go on
         except BaseException:
             lock.close()
@@ -111,6 +115,15 @@ def is_answering(path: Path) -> bool:
         return False
 
 
+def mark_started_empty(path: Path, prefix: str) -> None:
+    """Vouch that no permit was held when the server at this socket was started: its first epoch
+    begins without a wait (see `begin_epoch.lua`). What loses the data loses the mark, too. Blocks.
+    """
+    with redis.Redis(unix_socket_path=str(path)) as client:
+        run_id = client.info("server")["run_id"]
+        client.hset(Keys(prefix).epoch, "started_empty", run_id)
+
+
 def _is_alive(directory: Path) -> bool:
     """Whether there is a server, although it may not answer: if it is stopped, a second one beside
     it would grant again what it has granted.
@@ -124,7 +137,7 @@ def _is_alive(directory: Path) -> bool:
 
 
 def _is_only_user(lock: IO[bytes]) -> bool:
-    """Whether nobody else can hold a permit of an earlier server: a new one need not wait then."""
+    """Whether nobody else can hold a permit of an earlier server."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return True
@@ -158,14 +171,13 @@ def _check_private(directory: Path) -> None:
         raise ServerRefusedError(f"{directory} is not a private directory of this user's")
 
 
-def _start_supervisor(directory: Path, started_empty: bool) -> None:
+def _start_supervisor(directory: Path) -> None:
     find_program()  # a missing one is said here, not in a log
     module = "semaphore_middleware.redis.embedded_supervisor"
-    options = [STARTED_EMPTY_OPTION] if started_empty else []
     log = directory / LOG
     with log.open("wb") as output:
         supervisor = subprocess.Popen(
-            [sys.executable, "-m", module, str(directory), *options],
+            [sys.executable, "-m", module, str(directory)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=output,

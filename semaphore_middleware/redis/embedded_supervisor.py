@@ -16,25 +16,18 @@ import threading
 import time
 from pathlib import Path
 
-import redis
-
 from semaphore_middleware.redis.embedded import (
     ALIVE_LOCK,
     SOCKET,
     START_TIMEOUT_S,
-    STARTED_EMPTY_OPTION,
     USERS_LOCK,
     find_program,
     is_answering,
 )
-from semaphore_middleware.redis.server_state import STARTED_EMPTY
 
 
-def supervise(directory: Path, started_empty: bool) -> None:
-    """Start the server, write "ready" to standard output, and end the server after its last user.
-
-    With `started_empty` no node can hold a permit of an earlier server.
-    """
+def supervise(directory: Path) -> None:
+    """Start the server, write "ready" to standard output, and end it after its last user."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # through the `finally` below
     path = directory / SOCKET
     alive = (directory / ALIVE_LOCK).open("ab")
@@ -52,9 +45,6 @@ def supervise(directory: Path, started_empty: bool) -> None:
     )
     try:
         _wait_until_it_answers(server, path)
-        if started_empty:
-            with redis.Redis(unix_socket_path=str(path)) as client:
-                client.set(STARTED_EMPTY, client.info("server")["run_id"])
         sys.stdout.write("ready\n")
         sys.stdout.close()
         threading.Thread(target=_end_with, args=(server,), daemon=True).start()
@@ -87,4 +77,4 @@ def _end(server: subprocess.Popen[bytes]) -> None:
 
 
 if __name__ == "__main__":
-    supervise(Path(sys.argv[1]), started_empty=STARTED_EMPTY_OPTION in sys.argv[2:])
+    supervise(Path(sys.argv[1]))

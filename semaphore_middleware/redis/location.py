@@ -132,7 +132,7 @@ class Server:
         connection.find_master = find_master
         connection.was_found = was_found or find_master is not None
         try:
-            await connection.read_state()
+            await connection.check_server()
         except BaseException:
             await connection.close()
             raise

@@ -26,7 +26,7 @@ T = TypeVar("T")
 Status = Literal["ok", "lost", "old", "refused"]
 STATUSES: tuple[Status, ...] = ("ok", "lost", "old", "refused")
 # Numbers travel as doubles: packing costs less than text does, on both sides. See `sync.lua`.
-HEAD_NUMBERS = Struct(">5d")
+HEAD_NUMBERS = Struct(">4d")
 STATEMENT_NUMBERS = Struct(">16d")
 REPLY_NUMBERS = Struct(">9d")
 
@@ -163,15 +163,9 @@ def batches(items: Sequence[T], most: int) -> Iterator[Sequence[T]]:
         yield items[start : start + most]
 
 
-def pack_head(
-    lease: float,
-    random_number: float = 0.0,
-    evicted: int | None = None,
-    silent: float = math.inf,
-) -> bytes:
+def pack_head(lease: float, random_number: float = 0.0, silent: float = math.inf) -> bytes:
     """What each call begins with (see `clock.lua`). Times are in seconds."""
-    kept = -1 if evicted is None else evicted
-    return HEAD_NUMBERS.pack(1000 * lease, 1000 * STEP * lease, random_number, kept, 1000 * silent)
+    return HEAD_NUMBERS.pack(1000 * lease, 1000 * STEP * lease, random_number, 1000 * silent)
 
 
 def pack_statement(statement: Statement, backoff: Backoff) -> bytes:

@@ -10,7 +10,9 @@ import asyncio
 import logging
 import math
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
 
 from semaphore_middleware.errors import ServerRefusedError
 from semaphore_middleware.redis.connection import Connection
@@ -55,30 +57,39 @@ class Recovery:
         Returns whether it is another one than this node knew. Raises `ServerUnreachableError`, and
         `ServerRefusedError` where nodes of another version use the server.
         """
-        state = await connection.read_state()
-        # A server that was started empty cannot have lost permits, but this node may hold some that
-        # are from another one.
-        wait = 0.0 if state.started_empty and not self.epoch else self._wait
+        (reply,) = await evaluate(connection, [self.call_to_join()])
+        return self.on_joined(connection, reply)
+
+    def call_to_join(self) -> tuple[Any, ...]:
+        """The call of a script that joins the epoch. What other calls say after it, in the same
+        round trip, is of an earlier epoch if the server is in another life.
+        """
         # A node that comes back vouches for no quiet time: see `clock.lua`.
         head = pack_head(self._lease, silent=0.0 if self.epoch else math.inf)
-        epoch, left = await begin_epoch(connection, self._keys, head, wait)
-        is_new = epoch != self.epoch
-        self.epoch = epoch
-        if is_new and state.evicted is not None:
+        # One that knew another server may hold permits, which a new server knows nothing of.
+        wait_if_empty = self._wait if self.epoch else 0.0
+        return pack_begin(self._keys, head, self._wait, wait_if_empty)
+
+    def on_joined(self, connection: Connection, reply: Sequence[Any]) -> bool:
+        """The reply to `call_to_join`. Returns and raises as `join_epoch` does."""
+        begun = Begun.read(reply, connection.server_name)
+        is_new = begun.epoch != self.epoch
+        self.epoch = begun.epoch
+        if is_new and begun.may_evict:
             logger.warning(
                 "%s evicts keys when its memory is full. Each time, no permit is granted "
                 "for a while: set its maxmemory-policy to noeviction.",
                 connection.server_name,
             )
-        if is_new and left > 0:
-            self._on_loss(left)
+        if is_new and begun.left > 0:
+            self._on_loss(begun.left)
             logger.warning(
                 "%s is new, or may have lost its data. No permit is granted for %.1f s, until "
                 "all that were granted before are given back or have expired.",
                 connection.server_name,
-                left,
+                begun.left,
             )
-        self._note_wait(left, connection)
+        self._note_wait(begun.left, connection)
         return is_new
 
     def _note_wait(self, left: float, connection: Connection) -> None:
@@ -109,24 +120,39 @@ class Recovery:
             logger.info("The wait is over: permits are granted again.")
 
 
-async def begin_epoch(
-    connection: Connection, keys: Keys, head: bytes, wait: float, is_trusted: bool = False
-) -> tuple[bytes, float]:
-    """Begin the epoch of the server's present life, unless there is one. `wait` is in seconds; with
-    `is_trusted` none is waited for, also if a wait was begun already.
+def pack_begin(
+    keys: Keys, head: bytes, wait: float, wait_if_empty: float, is_trusted: bool = False
+) -> tuple[Any, ...]:
+    """The call of a script that begins the epoch of the server's present life, unless there is one.
 
-    Returns the epoch's id, and for how many seconds nothing is granted from now on. Raises
-    `ServerUnreachableError`, and `ServerRefusedError` where nodes of another version use the
-    server.
+    `wait` is in seconds, and so is `wait_if_empty`, where the server was started when no permit was
+    held; with `is_trusted` none is waited for, also if a wait was begun already.
     """
-    epoch_id = f"{VERSION}-{secrets.token_hex(8)}"
-    arguments = (connection.state.life, epoch_id, VERSION, milliseconds(wait), int(is_trusted))
-    call = ("begin_epoch", 2, keys.epoch, keys.rules, head, *arguments)
-    ((epoch, version, left),) = await evaluate(connection, [call])
-    if not epoch:
-        raise ServerRefusedError(
-            f"{connection.server_name} is in use by nodes of another version of this package "
-            f"(protocol {version.decode('utf-8', 'replace')}, this node speaks {VERSION}): "
-            "stop those first, or give this node another server or prefix"
-        )
-    return epoch, left / 1000
+    waits = milliseconds(wait), milliseconds(wait_if_empty)
+    epoch = f"{VERSION}-{secrets.token_hex(8)}"
+    arguments = (head, epoch, VERSION, *waits, int(is_trusted))
+    return ("begin_epoch", 2, keys.epoch, keys.rules, *arguments)
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """The server's present epoch, as it replies to a call of `pack_begin`."""
+
+    epoch: bytes
+    """Its id."""
+    left: float
+    """For how many seconds nothing is granted from now on."""
+    may_evict: bool
+    """Whether the server may evict keys."""
+
+    @classmethod
+    def read(cls, reply: Sequence[Any], server_name: str) -> Self:
+        """Raises `ServerRefusedError` where nodes of another version use the server."""
+        epoch, version, left, may_evict = reply
+        if not epoch:
+            raise ServerRefusedError(
+                f"{server_name} is in use by nodes of another version of this package "
+                f"(protocol {version.decode('utf-8', 'replace')}, this node speaks {VERSION}): "
+                "stop those first, or give this node another server or prefix"
+            )
+        return cls(epoch, left / 1000, bool(may_evict))

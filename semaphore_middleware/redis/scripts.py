@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import cache
 from hashlib import sha1
 from importlib import resources
@@ -30,18 +30,25 @@ async def evaluate(
     connection: Connection,
     calls: Sequence[tuple[Any, ...]],
     source_for: Callable[[str], str] | None = None,
+    *,
+    read_only: bool = False,
+    before_loading: Callable[[Connection], Awaitable[object]] | None = None,
 ) -> list[Any]:
     """Run scripts in one round trip. A call is a script's name, how many keys, the keys and the
     arguments. Loads the scripts that the server does not have. `source_for` gives a script's source
-    by its name; without it, the scripts are the semaphore's.
+    by its name; without it, the scripts are the semaphore's. With `read_only` it needs no right to
+    write, where the server can do that. `before_loading` may first look whether it is another one.
 
     Raises `ServerUnreachableError`, or `ServerRefusedError` where a right is missing.
     """
     source_for = source_for or script
-    commands = [("EVALSHA", sha1_of(source_for(name)), *rest) for name, *rest in calls]
+    command = "EVALSHA_RO" if read_only and connection.has_read_only_scripts else "EVALSHA"
+    commands = [(command, sha1_of(source_for(name)), *rest) for name, *rest in calls]
     replies = await connection.call(commands)
     missing = [i for i, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
     if missing:
+        if before_loading is not None:
+            await before_loading(connection)
         names = {calls[i][0] for i in missing}
         await connection.execute([("SCRIPT", "LOAD", source_for(name)) for name in names])
         # All from the first one on: their order counts, and each can be sent twice.

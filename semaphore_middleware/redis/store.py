@@ -64,19 +64,27 @@ class Store:
             await subscription.close()
 
     async def sync(
-        self, connection: Connection, statements: Sequence[Statement]
+        self, connection: Connection, statements: Sequence[Statement], look: bool = False
     ) -> list[Reply] | None:
         """Send all statements in one go, in their order, and read all replies; None if the server
         is in another epoch, of which nothing was done.
 
+        With `look` the server is asked first whether it still is in the life that is known, in the
+        same round trip. If it is not, the statements are of an earlier epoch when it hears them.
         Raises `ServerUnreachableError`; every statement can then be sent again without harm.
         """
         calls = list(batches(statements, STATEMENTS_PER_CALL))
         sent = time.monotonic()
-        packed = [self._pack(connection, call, sent - self._heard_at) for call in calls]
-        results = await evaluate(connection, packed)
+        packed = [self._pack(call, sent - self._heard_at) for call in calls]
+        if look:
+            connection.look_for_master()
+            packed.insert(0, self.recovery.call_to_join())
+        # A server that lacks the scripts may be another one, to which a proxy leads without notice.
+        # (Redis 6.2 gives them to its replicas.)
+        results = await evaluate(connection, packed, before_loading=self.recovery.join_epoch)
         self._heard_at = sent
-        if any(result == [b"epoch"] for result in results):
+        is_new = look and self.recovery.on_joined(connection, results.pop(0))
+        if is_new or any(result == [b"epoch"] for result in results):
             return None
         return [
             Reply.read(statement, reply)
@@ -84,11 +92,9 @@ class Store:
             for statement, reply in zip(call, result, strict=True)
         ]
 
-    def _pack(
-        self, connection: Connection, call: Sequence[Statement], silent: float
-    ) -> tuple[Any, ...]:
+    def _pack(self, call: Sequence[Statement], silent: float) -> tuple[Any, ...]:
         keys: list[bytes] = [self._keys.epoch, self._keys.rules]
-        head = pack_head(self._lease, random.random(), connection.state.evicted, silent)
+        head = pack_head(self._lease, random.random(), silent)
         arguments = [head, self._node, self.recovery.epoch]
         for statement in call:
             keys += self._keys.of(statement.scope)

@@ -88,7 +88,9 @@ class Throttler:
         self.responses = ResponseClassifier(settings.backoff_codes, settings.backoff_times)
         self._crawl_delays = CrawlDelays(crawler.settings, settings.max_crawl_delay)
         observers = self._observers()  # first: it may find a setting that is not allowed
-        self._embedded = embedded.start_or_join() if settings.url is None else None
+        self._embedded = None
+        if settings.url is None:
+            self._embedded = embedded.start_or_join(settings.prefix)
         self.url = self._embedded.url if self._embedded else settings.url
         self._semaphore = CrawlSemaphore(settings, self.url, observers)
         self._permits: dict[Request, PermitSet] = {}

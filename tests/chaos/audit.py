@@ -8,6 +8,7 @@ from typing import Any, Self
 
 import redis
 
+from semaphore_middleware.redis.connection import ELSEWHERE
 from semaphore_middleware.redis.keys import Keys
 from semaphore_middleware.redis.protocol import pack_head
 from semaphore_middleware.redis.scripts import SCOPES, source_of
@@ -81,3 +82,5 @@ class Audit:
                 return list(found)
         except (ConnectionError, TimeoutError, redis.ConnectionError, redis.TimeoutError):
             return []
+        except ELSEWHERE:
+            return []  # in a cluster

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 from tests.chaos.history import Event, History
 
@@ -33,6 +34,8 @@ class Verdict:
     excess: int = 0  # above the limit, by frozen nodes
     lost: list[str] = field(default_factory=list)  # pages
     twice: int = 0  # pages that were worked on more than once
+    gap: float = 0.0  # seconds without a start at any host, the longest
+    lost_permits: int = 0  # by the nodes' stat
     recovery: float = 0.0  # seconds to full use, the longest
     promise: float = 0.0  # what was promised for that one
     exit: float = 0.0  # seconds from a node's last transfer to its exit
@@ -87,6 +90,8 @@ def _check_the_site(
 ) -> None:
     """`stuck` are the permits that nodes held as they stood still, by node and id."""
     verdict.requests = len(visits)
+    starts = sorted(visit.start for visit in visits)
+    verdict.gap = max((after - before for before, after in pairwise(starts)), default=0.0)
     excused, free = [], []
     for visit in visits:
         hold = stuck.get((visit.node, visit.permit))
@@ -234,6 +239,8 @@ def _check_the_end(verdict: Verdict, events: list[Event], frozen: list[Span], le
             verdict.violations.append(f"{event.node or 'the run'}: {event.id}")
         elif event.what == "proof" and not event.count:
             verdict.not_done.append(event.id)
+        elif event.what == "lost permits":
+            verdict.lost_permits += event.count
         elif event.what == "closed":
             blocked = [span for span in frozen if span.node == event.node]
             if not event.count and any(span.end - span.start > lease for span in blocked):

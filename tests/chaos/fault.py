@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from tests.chaos import machine
 from tests.chaos.world import Setup, World
+from tests.support.haproxy import why_no_haproxy
 
 Happens = Callable[[World], Awaitable[None]]
 HOUR = 3600.0
@@ -39,6 +40,8 @@ class Fault:
             return machine.why_no_clocks()
         if self.setup.namespace:
             return machine.why_no_namespaces()
+        if self.setup.haproxy:
+            return why_no_haproxy()
         return ""
 
 

@@ -1,10 +1,24 @@
 """All faults by name, in the order of the table."""
 
-from tests.chaos import combined_faults, network_faults, node_faults, server_faults
+from tests.chaos import (
+    combined_faults,
+    master_faults,
+    network_faults,
+    node_faults,
+    server_faults,
+)
 from tests.chaos.fault import FAULTS, Fault, fault
 from tests.chaos.world import Setup, World
 
-__all__ = ["FAULTS", "Fault", "combined_faults", "network_faults", "node_faults", "server_faults"]
+__all__ = [
+    "FAULTS",
+    "Fault",
+    "combined_faults",
+    "master_faults",
+    "network_faults",
+    "node_faults",
+    "server_faults",
+]
 
 
 @fault()

@@ -27,6 +27,7 @@ What = Literal[
     "computed",  # a callback of its spider did so, for as long
     "clock",  # its time of day less this machine's monotonic time: `seconds`
     "closed",  # a clean end; `count` is how often the node says that its loop was blocked
+    "lost permits",  # a clean end; the stat `semaphore/lost` is `count`
     # The faults' hand.
     "killed",
     "frozen",

@@ -38,7 +38,6 @@ class Node:
         ours = {
             "CHAOS_NODE": self.name,
             "SEMAPHORE_NODE": self.name,
-            "SEMAPHORE_REDIS_URL": self.proxy.url,
             "CHAOS_HISTORY": self.history,
         }
         options = [f"-s{name}={value}" for name, value in {**ours, **settings}.items()]

@@ -112,7 +112,7 @@ class Proxy:
         """Seconds that the server's answer takes, through this proxy."""
         began = time.monotonic()
         reader, writer = await asyncio.open_connection(self.address, self.port)
-        writer.write(b"PING\r\n")
+        writer.write(b"*1\r\n$4\r\nPING\r\n")
         await reader.readline()
         writer.close()
         return time.monotonic() - began

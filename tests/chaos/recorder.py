@@ -111,4 +111,6 @@ class Recorder:
         loop.call_later(BEAT, self._beat, loop.time() + BEAT)
 
     def _stopped(self) -> None:
-        self.note("closed", count=int(self._crawler.stats.get_value("semaphore/stalls", 0)))
+        stat = self._crawler.stats.get_value
+        self.note("closed", count=int(stat("semaphore/stalls", 0)))
+        self.note("lost permits", count=int(stat("semaphore/lost", 0)))

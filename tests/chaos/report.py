@@ -12,6 +12,8 @@ from rich.table import Table
 
 from tests.chaos.checker import Verdict
 
+TITLE = "limit {}; gap: longest time without a start at any site; seconds: measured / promised"
+
 
 @dataclass(frozen=True)
 class Result:
@@ -24,13 +26,15 @@ class Result:
 
 def show(results: Sequence[Result], limit: int) -> None:
     """One line a fault, over all its runs, and one for all of them."""
-    table = Table(box=box.SIMPLE, title=f"limit {limit}; seconds: measured / promised")
+    table = Table(box=box.SIMPLE, title=TITLE.format(limit))
     table.add_column("fault", no_wrap=True)
     for heading in (
         "runs",
         "requests",
         "most at once",
         "pages lost",
+        "permits lost",
+        "gap",
         "s to full use",
         "broken",
         "not done",
@@ -41,7 +45,7 @@ def show(results: Sequence[Result], limit: int) -> None:
         table.add_row(name, *_cells(verdicts, limit))
     table.add_section()
     table.add_row("all", *_cells([result.verdict for result in results], limit))
-    Console(width=125).print(table)
+    Console(width=140).print(table)
 
 
 def _cells(verdicts: Sequence[Verdict], limit: int) -> list[str]:
@@ -53,6 +57,8 @@ def _cells(verdicts: Sequence[Verdict], limit: int) -> list[str]:
         f"{max((verdict.most for verdict in verdicts), default=0)} of {limit}"
         + (f" (+{excess} frozen)" if excess > 0 else ""),
         str(sum(len(verdict.lost) for verdict in verdicts)),
+        str(sum(verdict.lost_permits for verdict in verdicts)),
+        f"{max((verdict.gap for verdict in verdicts), default=0.0):.1f} s",
         f"{slowest.recovery:.1f} / {slowest.promise:.1f}",
         str(sum(bool(verdict.violations) for verdict in verdicts)),
         str(sum(bool(verdict.not_done) for verdict in verdicts)),

@@ -26,6 +26,10 @@ from tests.chaos.world import Plan, Setup, StuckError, World
 
 BUDGET_MIN = 30.0  # after which no run begins
 RUN_TIMEOUT_S = 180.0  # after which a run has failed
+GROUPS = {  # those of one file, by its name
+    group: [name for name, fault in FAULTS.items() if f".{group}_" in fault.happens.__module__]
+    for group in ("node", "server", "master", "network", "combined")
+}
 SHOWN = 5  # violations of a run: the others are in its directory
 
 
@@ -104,7 +108,9 @@ def read_orders(arguments: list[str] | None = None) -> tuple[Orders, bool]:
     parser = argparse.ArgumentParser(description="Crawl while everything breaks, and judge.")
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))
     parser.add_argument("--runs", type=int, default=1, help="of each fault; each its own seed")
-    parser.add_argument("--faults", default="", help="names by commas; all if none")
+    parser.add_argument(
+        "--faults", default="", help=f"names by commas, or {', '.join(GROUPS)}; all if none"
+    )
     parser.add_argument("--budget", type=float, default=BUDGET_MIN, help="minutes, for all runs")
     parser.add_argument("--requests", type=int, default=1500, help="at least, in each run")
     parser.add_argument("--nodes", type=int, default=3)
@@ -112,7 +118,8 @@ def read_orders(arguments: list[str] | None = None) -> tuple[Orders, bool]:
     parser.add_argument("--mutant", default="", help="plant this in the scripts, to be caught")
     parser.add_argument("--json", action="store_true", help="results as JSON, not as a table")
     given = parser.parse_args(arguments)
-    names = given.faults.split(",") if given.faults else list(FAULTS)
+    wanted = given.faults.split(",") if given.faults else list(FAULTS)
+    names = [name for one in wanted for name in GROUPS.get(one, [one])]
     if unknown := set(names) - set(FAULTS):
         parser.error(f"no such fault: {', '.join(sorted(unknown))}; there are {', '.join(FAULTS)}")
     plan = Plan(

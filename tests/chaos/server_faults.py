@@ -15,7 +15,7 @@ from tests.support.servers import RedisServer
 APPEND_ONLY = ("--appendonly", "yes", "--appendfsync", "always")
 JUNK = b"x" * 20_000
 BRIEF_JUMP = 20.0  # seconds: longer than a lease, shorter than most keys live
-MARK = "chaos-mark"  # a key beside those of the nodes: what befalls it, befalls these
+MARK = "{semaphore}-mark"  # a key beside those of the nodes: what befalls it, befalls these
 FULL = 200  # pieces of junk: then the server has no memory left
 EVICTED = "__keyevent@0__:evicted"  # the channel on which a server tells which keys it evicts
 

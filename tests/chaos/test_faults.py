@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any, Self
 
 import pytest
+from hiredis import pack_command
 
-from tests.chaos import combined_faults, network_faults, server_faults
+from tests.chaos import combined_faults, master_faults, network_faults, server_faults
 from tests.chaos.checker import check
 from tests.chaos.faults import FAULTS, Fault
 from tests.chaos.machine import Clock
@@ -25,8 +26,15 @@ PLAN = Plan("", nodes=2, hosts=1, lease=0.3, patience=5.0)
 Hinder = Callable[[pytest.MonkeyPatch], None]
 PATIENCE_S = 0.1  # of a client, for an answer
 KEYS = " ".join(f"{{semaphore}}:key-{number} 1" for number in range(20))
-CALL = f"PUBLISH grants granted\r\nEVALSHA {'0' * 40} 0\r\nMSET {KEYS}\r\n".encode()
-MODULES = {module.__name__ for module in (combined_faults, network_faults, server_faults)}
+COMMANDS = ("PUBLISH grants granted", f"EVALSHA {'0' * 40} 0", f"MSET {KEYS}")
+MODULES = {
+    module.__name__ for module in (combined_faults, master_faults, network_faults, server_faults)
+}
+
+
+def packed(command: str) -> bytes:
+    words: Any = tuple(command.split())  # hiredis' types know commands of one word only
+    return bytes(pack_command(words))
 
 
 class Client(Node):
@@ -41,7 +49,7 @@ class Client(Node):
                 reader, writer = await self._connect()
                 answer = b"+"
                 while answer.startswith(b"+"):  # else the server is a replica, or has gone
-                    writer.write(CALL)
+                    writer.writelines(map(packed, COMMANDS))
                     async with asyncio.timeout(PATIENCE_S):
                         await reader.readline()
                         await reader.readline()
@@ -54,7 +62,7 @@ class Client(Node):
         while True:
             with suppress(OSError):
                 reader, writer = await self._connect()
-                writer.write(b"SUBSCRIBE grants\r\n")
+                writer.write(packed("SUBSCRIBE grants"))
                 while await reader.readline():
                     pass
             await asyncio.sleep(0.005)
@@ -92,6 +100,9 @@ class Still(World):
 
     async def transfers_under_way(self) -> None:
         """There are none here."""
+
+    async def all_log(self, text: str) -> None:
+        """Clients keep no log."""
 
     async def recovers(self, promise: float = 0.0) -> None:  # noqa: ARG002
         await self.eventually(lambda: all(node.proxy.is_connected() for node in self.living), "")

@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from semaphore_middleware.redis.scripts import SCRIPTS, source_of
-from tests.chaos.faults import FAULTS
+from tests.chaos.faults import FAULTS, master_faults
 from tests.chaos.mutants import MUTANTS, mutate
 from tests.chaos.run import run
 from tests.chaos.world import Plan
@@ -54,3 +54,15 @@ async def _is_caught(mutant: str) -> None:
     assert convictions, verdict.violations
     shutil.rmtree(verdict.kept_in)
     print(f"{mutant}: caught with {fault}, {convictions[0]}")  # noqa: T201  (-rP shows it)
+
+
+@pytest.mark.mutants
+@in_asyncio
+async def test_a_split_brain_without_min_replicas_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(master_faults, "min_replicas", list)
+    verdict = await run(Plan(seed="mutants"), FAULTS["split-brain-with-min-replicas"])
+    assert any("the site had" in violation for violation in verdict.violations)
+    shutil.rmtree(verdict.kept_in)
+    print(f"a split brain without min-replicas: {verdict.most} at once")  # noqa: T201

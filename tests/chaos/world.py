@@ -19,8 +19,11 @@ from tests.chaos.machine import Clock, Namespace, is_stopped, processor_time
 from tests.chaos.nodes import Node
 from tests.chaos.proxy import Proxy
 from tests.chaos.site import Site
-from tests.support.servers import RedisServer
+from tests.support.command_proxy import CommandProxy
+from tests.support.haproxy import HAProxy
+from tests.support.servers import Cluster, RedisServer, Watched
 
+Deployment = Cluster | Watched
 T = TypeVar("T")
 
 
@@ -50,6 +53,8 @@ class Setup:
     node_clocks: tuple[float, ...] = ()  # seconds that the nodes' clocks are off
     namespace: bool = False  # for the first node
     server_options: tuple[str, ...] = ()
+    deployment: Callable[[], Deployment] | None = None  # in place of one server behind proxies
+    haproxy: bool = False
 
 
 class Life(NamedTuple):
@@ -80,6 +85,7 @@ class World:
             started_empty=False,
             environment=self.clock.environment if self.clock else {},
         )
+        self.deployment = setup.deployment() if setup.deployment else None
         self._setup = setup
         self._frontier = RedisServer()
         self._audit = Audit(self.history, self.server, plan.lease)
@@ -93,9 +99,11 @@ class World:
         async with AsyncExitStack() as stack:
             if self.namespace:
                 stack.enter_context(self.namespace)
-            for server in (self.server, self._frontier):
+            for server in (self.deployment or self.server, self._frontier):
                 stack.callback(server.remove)
                 await asyncio.to_thread(server.start)
+            if self.deployment:
+                self.use(self.deployment.master)
             await stack.enter_async_context(self.site)
             await stack.enter_async_context(self._audit)
             stack.push_async_callback(self._end_nodes)
@@ -125,6 +133,7 @@ class World:
             off.jump(self._setup.node_clocks[number % len(self._setup.node_clocks)])
             clock.update(off.environment)
         settings = {
+            "SEMAPHORE_REDIS_URL": self.deployment.url if self.deployment else proxy.url,
             "REDIS_URL": self._frontier.url,
             "CRAWL": "chaos",
             "CRAWL_LEASE": self.lease,
@@ -207,6 +216,11 @@ class World:
     async def recovers_from_loss(self) -> None:
         """The same for a server that has lost its data, or may have: the recovery wait is added."""
         await self.recovers(self.lease + self.lease + self.lease / 3)
+
+    async def all_log(self, text: str) -> None:
+        """Wait until all nodes have logged this."""
+        living = self.living
+        await self.eventually(lambda: all(text in node.log for node in living), f"{text!r} in logs")
 
     async def finish(self) -> None:
         """Let the nodes come to the end of the site, and see what is left behind."""
@@ -335,9 +349,19 @@ class World:
 
     def use(self, server: RedisServer) -> None:
         """From now on this is the server, for whoever connects anew."""
-        self.server = self._audit.server = server
+        self.look_at(server)
         for node in self.nodes:
             node.proxy.target = server.path
+
+    def look_at(self, server: RedisServer) -> None:
+        """From now on this is the server, which others lead the nodes to."""
+        self.server = self._audit.server = server
+
+    async def put_before_the_server(self, proxy: HAProxy | CommandProxy) -> None:
+        """From now on this leads to the server whoever connects anew. It ends with the run."""
+        await self._stack.enter_async_context(proxy)
+        for node in self.nodes:
+            node.proxy.target = proxy.path
 
     async def command(self, *words: str | int | bytes, at: RedisServer | None = None) -> Any:
         """Say something to the server, or to another one, past all proxies."""

@@ -15,7 +15,7 @@ import pytest
 import redis
 
 from semaphore_middleware.redis.embedded import find_program
-from semaphore_middleware.redis.server_state import STARTED_EMPTY
+from semaphore_middleware.redis.keys import Keys
 from tests.support.nodes import eventually, in_asyncio
 from tests.support.paths import REPOSITORY
 
@@ -162,7 +162,8 @@ async def test_nodes_of_a_server_with_new_volumes_need_not_wait(tmp_path: Path) 
 
         async def is_said_to_be_new() -> bool:
             run_id: str = client.info("server")["run_id"]
-            return bool(client.get(STARTED_EMPTY) == run_id.encode())
+            mark = client.hget(Keys("semaphore").epoch, "started_empty")
+            return bool(mark == run_id.encode())
 
         await eventually(is_said_to_be_new)
     assert NEW in (tmp_path / "told").read_text()

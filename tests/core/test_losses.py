@@ -26,9 +26,8 @@ from semaphore_middleware.core.observer import PermitLost, Reconnected, StoreLos
 from semaphore_middleware.redis import recovery
 from semaphore_middleware.redis.connection import Connection
 from semaphore_middleware.redis.location import Server
-from semaphore_middleware.redis.server_state import STARTED_EMPTY
 from tests.chaos.machine import Clock, why_no_server_clock
-from tests.support.nodes import ENDLESS_S, Outside, Recorder, eventually, in_asyncio
+from tests.support.nodes import ENDLESS_S, KEYS, Outside, Recorder, eventually, in_asyncio
 from tests.support.servers import RedisServer, free_port
 
 SHORT_LEASE_S = 1.0  # seconds: a lease that a test waits to see the end of
@@ -287,7 +286,7 @@ async def test_where_the_address_moves_to_another_server_its_wait_outlasts_the_o
                 inside -= 1
 
     with server.client() as client:
-        client.delete(STARTED_EMPTY)
+        client.delete(KEYS.epoch)
     cut_off, _ = watched(mortal, lease=SHORT_LEASE_S)
     moved, seen = watched(mortal, lease=SHORT_LEASE_S)
     async with cut_off, moved:
@@ -307,8 +306,9 @@ async def test_where_the_address_moves_to_another_server_its_wait_outlasts_the_o
 @in_asyncio
 async def test_a_failover_and_back_within_a_renewal_costs_a_wait_at_the_next_one() -> None:
     """The run id is the same, and no connection was cut; the replica had lagged behind."""
-    replica = RedisServer("--repl-diskless-sync-delay", "0", tcp_port=free_port()).start()
-    master = RedisServer("--repl-diskless-sync-delay", "0", tcp_port=free_port()).start()
+    quick = ("--repl-diskless-sync-delay", "0")
+    replica = RedisServer(*quick, tcp_port=free_port(), started_empty=False).start()
+    master = RedisServer(*quick, tcp_port=free_port()).start()
     try:
         a, by_a = watched(master, lease=LASTING, recovery_wait=ENDLESS_S)
         b, _ = watched(master, lease=LASTING, recovery_wait=ENDLESS_S)

@@ -25,10 +25,12 @@ from tests.core import (
     test_session,
 )
 from tests.core.lone_node import FULL, SPARE
-from tests.redis import test_connection, test_epoch, test_server_state
+from tests.redis import test_connection, test_epoch, test_rights
 from tests.support.mutants import Mutant, Test, assert_convicted, plant_in_python
 
 AREA = "Python core"
+
+guarded = test_rights.guarded  # a fixture
 
 MUTANTS: dict[str, tuple[Mutant, Test]] = {
     # Permits that no request has begun under
@@ -342,44 +344,40 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
     "another epoch is not heard of": (
         (
             "session",
-            "self._recovery.join_epoch(self._connection)\n                self._begin_epoch()\n",
-            "self._recovery.join_epoch(self._connection)\n                self._say_all()\n",
+            "                await self._begin_epoch()\n",
+            "                self._say_all()\n",
         ),
         test_session.test_a_reply_from_another_epoch_has_everything_said_again_under_new_terms,
     ),
-    "a failover and back goes unnoticed": (
-        ("redis.server_state", "{self.run_id} {self.replication_id}", "{self.run_id}"),
-        test_epoch.test_a_server_that_was_a_replica_for_a_while_is_in_another_life,
+    "a new epoch leaves the subscription where it is": (
+        ("session", "            await self._subscription.close()\n", "            pass\n"),
+        test_session.test_a_server_in_another_life_is_noticed_at_the_next_renewal,
     ),
-    "evicting that is turned on goes unnoticed": (
-        (
-            "redis.server_state",
-            'evicted = "" if self.evicted is None else',
-            'evicted = "" if True else',
-        ),
-        test_server_state.test_keys_that_were_evicted_begin_another_life_of_a_server_that_evicts,
+    "a failover that a proxy hides goes unnoticed until the next renewal": (
+        ("redis.scripts", "if before_loading is not None:", "if False:"),
+        test_epoch.test_a_server_that_lacks_the_scripts_is_looked_at_before_it_gets_them,
     ),
-    "a new server need not wait": (
-        ("redis.recovery", "wait = 0.0 if state.started_empty and", "wait = 0.0 if"),
-        test_epoch.test_a_node_that_knows_no_epoch_waits_on_a_server_that_may_have_lost_it,
+    "to look needs the right to write": (
+        ("admin", "read_only=True", "read_only=False"),
+        test_rights.test_a_viewer_may_look_and_change_nothing,
     ),
     "trust tells nobody": (
         (
             "admin",
-            "is_trusted=True)\n        await",
-            "is_trusted=True)\n        return\n        await",
+            "        Begun.read(reply, connection.server_name)\n",
+            "        return\n",
         ),
         partial(
             test_admin.test_commands_of_each_action,
             action=lambda admin: admin.trust(),
-            sent=["INFO", "GET", "EVALSHA", "PUBLISH"],
+            sent=["EVALSHA", "PUBLISH"],
         ),
     ),
     "who waits does not look whether an operator has ended that": (
         (
             "session",
-            "            self._is_look_due |= self._recovery.is_waiting",
-            "            pass",
+            "        self._is_look_due |= self._recovery.is_waiting",
+            "        pass",
         ),
         partial(
             test_session.test_a_change_in_the_recovery_wait_has_the_server_looked_at,
@@ -389,13 +387,13 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
     "who comes from another life need not wait": (
         (
             "redis.recovery",
-            "if state.started_empty and not self.epoch else",
-            "if state.started_empty else",
+            "wait_if_empty = self._wait if self.epoch else 0.0",
+            "wait_if_empty = 0.0",
         ),
         test_epoch.test_a_node_from_another_life_never_shortens_the_wait,
     ),
     "trust ends no wait": (
-        ("admin", "wait=0, is_trusted=True", "wait=0"),
+        ("admin", "wait_if_empty=0, is_trusted=True", "wait_if_empty=0"),
         test_epoch.test_trust_ends_the_wait_at_once_and_for_all,
     ),
     "the log says that a wait is over where none was": (
@@ -722,8 +720,16 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
     "after a new subscription nothing is said again": (
         (
             "session",
-            "            self._subscribed = True\n            self._say_all()\n",
-            "            self._subscribed = True\n",
+            "_look_if_waiting()\n            self._say_all()\n            return\n",
+            "_look_if_waiting()\n            return\n",
+        ),
+        test_session.test_a_new_subscription_has_everything_said_again,
+    ),
+    "after a new subscription the recovery wait may be over, unnoticed": (
+        (
+            "session",
+            "            self._look_if_waiting()\n            self._say_all()\n            return",
+            "            self._say_all()\n            return",
         ),
         test_session.test_a_new_subscription_has_everything_said_again,
     ),

@@ -319,8 +319,8 @@ async def test_what_an_earlier_opening_could_not_give_back_is_not_the_next_one_s
 @in_asyncio
 async def test_prefixes_keep_programs_apart(server: RedisServer) -> None:
     async with (
-        FairSemaphore(server.url, prefix="a") as a,
-        FairSemaphore(server.url, prefix="b") as b,
+        FairSemaphore(server.url, prefix="a", recovery_wait=0) as a,
+        FairSemaphore(server.url, prefix="b", recovery_wait=0) as b,
     ):
         await a.acquire("s", 1)
         await b.acquire("s", 1)

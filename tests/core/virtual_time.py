@@ -8,7 +8,6 @@ import math
 import selectors
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any, ParamSpec
 
 from semaphore_middleware.core.observer import Event
@@ -71,7 +70,6 @@ class FakeServer:
     def __init__(self) -> None:
         self.channels = (b"node", b"changes")
         self.recovery = self
-        self.state = SimpleNamespace(run_id="r")
         self.calls: list[tuple[float, Sequence[Statement]]] = []  # when each was sent
         self.round_trip = 0.0  # seconds
         self.is_silent = False
@@ -79,6 +77,7 @@ class FakeServer:
         self.fails = 0  # calls that break the connection, from now on
         self.epochs = 0  # calls that are answered with another epoch, from now on
         self.looks = 0  # at the server's life
+        self.closed = 0  # connections
         self.has_another_life = False
         self.is_waiting = False
         self.granted: int | None = None  # no more than this to an account
@@ -92,7 +91,7 @@ class FakeServer:
         return self
 
     async def close(self) -> None:
-        pass
+        self.closed += 1
 
     async def check_rights(self, *_: object) -> None:
         pass
@@ -108,8 +107,11 @@ class FakeServer:
         on_message(None)
         await asyncio.Event().wait()
 
-    async def sync(self, _: object, statements: Sequence[Statement]) -> list[Reply] | None:
+    async def sync(
+        self, _: object, statements: Sequence[Statement], look: bool
+    ) -> list[Reply] | None:
         self.calls.append((asyncio.get_running_loop().time(), statements))
+        self.looks += look
         if self.is_silent or len(statements) > self.most:
             await asyncio.sleep(CALL_TIMEOUT_S)
             raise CallTimeoutError("no answer")
@@ -117,8 +119,8 @@ class FakeServer:
         if self.fails:
             self.fails -= 1
             raise ServerUnreachableError("lost the connection")
-        if self.epochs:
-            self.epochs -= 1
+        if self.epochs or (look and self.has_another_life):
+            self.epochs = max(0, self.epochs - 1)
             return None
         return [self._reply(statement) for statement in statements]
 

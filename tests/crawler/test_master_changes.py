@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 
 import pytest
 from redis.crc import key_slot
 
 from semaphore_middleware.frontier.keys import CrawlKeys
 from tests.crawler.conftest import FAST, HOST, StartScrapy, pages_asked_for, serving
-from tests.scrapy.test_master_changes import Trio
 from tests.support.frontier import wait_until
-from tests.support.servers import Cluster
+from tests.support.servers import Cluster, Watched
 
 pytestmark = pytest.mark.slow
 
@@ -22,9 +20,13 @@ SETTINGS = {"CRAWL": NAME, "CRAWL_LEASE": "2", "SEMAPHORE_LEASE": "2", "RETRY_TI
 
 
 @pytest.fixture
-def trio() -> Iterator[Trio]:
-    with ExitStack() as stack:
-        yield Trio(stack)
+def watched() -> Iterator[Watched]:
+    """A master, a replica, and three sentinels."""
+    watched = Watched()
+    try:
+        yield watched.start()
+    finally:
+        watched.remove()
 
 
 @pytest.fixture
@@ -53,8 +55,8 @@ def crawl_while(change: Callable[[], object], url: str, scrapy: StartScrapy) -> 
     assert all("Traceback" not in node.log for node in nodes)
 
 
-def test_sentinels_replace_a_master_that_was_killed(scrapy: StartScrapy, trio: Trio) -> None:
-    crawl_while(trio.master.kill, trio.url, scrapy)
+def test_sentinels_replace_a_master_that_was_killed(scrapy: StartScrapy, watched: Watched) -> None:
+    crawl_while(watched.master.kill, watched.url, scrapy)
 
 
 def test_a_cluster_replaces_a_master_that_was_killed(scrapy: StartScrapy, cluster: Cluster) -> None:

@@ -101,8 +101,8 @@ SEEN_BY_THE_MODEL: dict[str, Mutant] = {
     ),
     "a new epoch does not wait": (
         "begin_epoch",
-        "EPOCH, FROM = ID, NOW + WAIT",
-        "EPOCH, FROM = ID, NOW",
+        "NOW + (empty_run_id == run_id and WAIT_IF_EMPTY or WAIT)",
+        "NOW",
     ),
     # Whose turn it is
     "whoever was served longest ago, however much it holds": (
@@ -309,11 +309,15 @@ SEEN_BY_A_TEST: dict[str, tuple[Mutant, Test]] = {
     ),
     # Epochs
     "every life is known": (
-        ("begin_epoch", "if life ~= LIFE or version ~= VERSION then", "if not life then"),
+        (
+            "begin_epoch",
+            "if known_life ~= life or version ~= VERSION then",
+            "if not known_life then",
+        ),
         test_epoch.test_nothing_is_granted_under_another_life,
     ),
     "a second beginning lengthens the wait": (
-        ("begin_epoch", "if life ~= LIFE or version ~= VERSION then", "do"),
+        ("begin_epoch", "if known_life ~= life or version ~= VERSION then", "do"),
         test_epoch.test_beginning_an_epoch_again_never_lengthens_the_wait,
     ),
     "any version is let in": (
@@ -323,6 +327,57 @@ SEEN_BY_A_TEST: dict[str, tuple[Mutant, Test]] = {
     "another version is kept out for ever": (
         ("begin_epoch", "math.abs(WALL - wall) < UNUSED", "true"),
         test_epoch.test_a_server_that_another_version_no_longer_uses_is_taken_over,
+    ),
+    "a failover and back goes unnoticed": (
+        ("begin_epoch", "told('master_replid') or ''", "''"),
+        test_epoch.test_a_server_that_was_a_replica_for_a_while_is_in_another_life,
+    ),
+    "evicting that is turned on goes unnoticed": (
+        ("begin_epoch", "(told('maxmemory') or '0') ~= '0'", "false"),
+        partial(
+            test_epoch.test_a_server_that_may_evict_keys_and_has_a_bound_is_in_another_life,
+            policy="allkeys-lru",
+            maxmemory=10**9,
+            evicts=True,
+        ),
+    ),
+    "a bound is taken for evicting": (
+        ("begin_epoch", "(told('maxmemory_policy') or 'noeviction') ~= 'noeviction'", "true"),
+        partial(
+            test_epoch.test_a_server_that_may_evict_keys_and_has_a_bound_is_in_another_life,
+            policy="noeviction",
+            maxmemory=10**9,
+            evicts=False,
+        ),
+    ),
+    "a policy without a bound is taken for evicting": (
+        ("begin_epoch", "(told('maxmemory') or '0') ~= '0'", "true"),
+        partial(
+            test_epoch.test_a_server_that_may_evict_keys_and_has_a_bound_is_in_another_life,
+            policy="allkeys-lru",
+            maxmemory=0,
+            evicts=False,
+        ),
+    ),
+    "a replica that takes writes is used": (
+        ("begin_epoch", "if told('role') ~= 'master' then", "if false then"),
+        test_epoch.test_a_master_that_becomes_a_replica_under_a_connection_is_left,
+    ),
+    "a new server need not wait": (
+        ("begin_epoch", "(empty_run_id == run_id and", "(not empty_run_id and"),
+        test_epoch.test_a_node_that_knows_no_epoch_waits_on_a_server_that_may_have_lost_it,
+    ),
+    "a new server waits although it is known to be empty": (
+        ("begin_epoch", "(empty_run_id == run_id and", "(false and"),
+        test_epoch.test_a_server_that_was_started_empty_grants_at_once,
+    ),
+    "any process with the mark was started empty": (
+        ("begin_epoch", "(empty_run_id == run_id and", "(empty_run_id and"),
+        test_epoch.test_a_mark_of_another_process_says_nothing,
+    ),
+    "the mark of a server that was started empty lasts": (
+        ("begin_epoch", "  redis.call('HDEL', KEYS[1], 'started_empty')\n", ""),
+        test_epoch.test_that_a_server_was_started_empty_counts_for_its_first_epoch_alone,
     ),
     "what was evicted is not noticed": (
         ("sync", " or has_evicted() then", " then"),
@@ -341,7 +396,7 @@ SEEN_BY_A_TEST: dict[str, tuple[Mutant, Test]] = {
         test_epoch.test_trust_ends_the_wait_at_once_and_for_all,
     ),
     "each node that comes ends the wait": (
-        ("begin_epoch", "if IS_TRUSTED and FROM > NOW then", "if life == LIFE then"),
+        ("begin_epoch", "if IS_TRUSTED and FROM > NOW then", "if known_life == life then"),
         test_epoch.test_beginning_an_epoch_again_never_lengthens_the_wait,
     ),
     "who is vouched for shares with another version": (

@@ -365,7 +365,7 @@ async def test_no_limit_can_be_set_and_be_taken_back(server: RedisServer) -> Non
 @in_asyncio
 async def test_a_survey_shows_what_is_in_use_whatever_its_name(server: RedisServer) -> None:
     names = ["a", "b:c", "{d}:scope:e", "*.org", "ü", "x y"]
-    async with FairSemaphore(server.url, prefix="a[b]*") as node:
+    async with FairSemaphore(server.url, prefix="a[b]*", recovery_wait=0) as node:
         for name in names:
             await node.acquire(name, 2)
         seen = await node.admin.survey()

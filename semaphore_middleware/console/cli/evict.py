@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from semaphore_middleware.console.cli.connect import CommandError, Status, admin_of
+from semaphore_middleware.console.cli.connect import CommandError, Status, admin_of, confirmed
 from semaphore_middleware.console.cli.formatting import clean, count, time_of
 from semaphore_middleware.console.snapshot import NodeRow, Snapshot
 from semaphore_middleware.scrapy.settings import SemaphoreSettings
@@ -80,12 +80,3 @@ def _describe(node: NodeRow, lease: float) -> str:
         f"{clean(node.node)} holds {count(node.held, 'permit')} and has "
         f"{count(node.waiting, 'waiting request')}, at {count(node.scopes, 'site')}. {life}"
     )
-
-
-def confirmed(question: str) -> bool:
-    """Ask, and return whether the answer is yes."""
-    try:
-        return input(question).strip().lower() in ("y", "yes")
-    except EOFError:
-        print()
-        return False

@@ -7,8 +7,7 @@ import asyncio
 import sys
 from typing import TYPE_CHECKING
 
-from semaphore_middleware.console.cli.connect import CommandError, Status, admin_of
-from semaphore_middleware.console.cli.evict import confirmed
+from semaphore_middleware.console.cli.connect import CommandError, Status, admin_of, confirmed
 from semaphore_middleware.console.cli.formatting import time_of
 from semaphore_middleware.core.admin import Admin
 from semaphore_middleware.scrapy.settings import SemaphoreSettings

@@ -1,24 +1,47 @@
 -- Begins an epoch, unless this life of the server has one: from when on permits may be granted.
--- KEYS: epoch, rules. ARGV: see `clock`; the server's life; an id for the epoch; the protocol's version;
--- how long to grant nothing (ms); 1 if an operator vouches that this need not be, also where it has begun.
+-- KEYS: epoch, rules. ARGV: see `clock`; an id for the epoch; the protocol's version; how long to grant
+-- nothing (ms); how long on a server that was started when nobody held a permit, and that nobody has used
+-- since (ms); 1 if an operator vouches that this need not be, also where it has begun.
 -- Reply: the epoch's id (empty: the server is in use by another version), its version, how long nothing
---        is granted from now on (ms).
+--        is granted from now on (ms), 1 if the server may evict keys.
 
-local LIFE, ID, VERSION, WAIT = ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
+local ID, VERSION, WAIT, WAIT_IF_EMPTY = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local IS_TRUSTED = ARGV[6] == '1'
 local UNUSED = 4 * LEASE -- after so long without a call nobody speaks another version any more
-local life, version = unpack(redis.call('HMGET', KEYS[1], 'life', 'version'))
 
-if version and version ~= VERSION and math.abs(WALL - wall) < UNUSED then return { '', version, 0 } end
+local info = redis.call('INFO')
+local function told(name)
+  return string.match(info, '\n' .. name .. ':([^\r\n]*)')
+end
+
+-- A replica that may be written to: this server was a master when the node connected.
+if told('role') ~= 'master' then return redis.error_reply('READONLY this is a replica') end
+
+-- As long as this stays the same, the server has lost nothing without saying so. The replication id is
+-- another one after a failover, even where the same process is the master again.
+local run_id = told('run_id')
+local life = run_id .. ' ' .. (told('master_replid') or '')
+local evictions -- nil: it never evicts
+if (told('maxmemory_policy') or 'noeviction') ~= 'noeviction' and (told('maxmemory') or '0') ~= '0' then
+  evictions = told('evicted_keys') or '0'
+  life = life .. ' without ' .. evictions .. ' keys'
+end
+
+local known_life, version, empty_run_id =
+  unpack(redis.call('HMGET', KEYS[1], 'life', 'version', 'started_empty'))
+if version and version ~= VERSION and math.abs(WALL - wall) < UNUSED then
+  return { '', version, 0, 0 }
+end
 -- The clock goes on: leases of an earlier life, if any were saved, count by it.
 write_clock()
-if life ~= LIFE or version ~= VERSION then
-  EPOCH, FROM = ID, NOW + WAIT
-  redis.call('HSET', KEYS[1], 'id', ID, 'life', LIFE, 'version', VERSION, 'from', FROM,
-    'rules', redis.call('HLEN', KEYS[2]))
+if known_life ~= life or version ~= VERSION then
+  EPOCH, FROM = ID, NOW + (empty_run_id == run_id and WAIT_IF_EMPTY or WAIT)
+  redis.call('HSET', KEYS[1], 'id', ID, 'life', life, 'version', VERSION, 'from', FROM,
+    'evicted', evictions or -1, 'rules', redis.call('HLEN', KEYS[2]))
+  redis.call('HDEL', KEYS[1], 'started_empty')
 end
 if IS_TRUSTED and FROM > NOW then
   FROM = NOW
   redis.call('HSET', KEYS[1], 'from', FROM)
 end
-return { EPOCH, VERSION, math.max(0, math.ceil(FROM - NOW)) }
+return { EPOCH, VERSION, math.max(0, math.ceil(FROM - NOW)), evictions and 1 or 0 }

@@ -131,8 +131,7 @@ local function hear_unused(scope, own, said)
 end
 
 local function has_evicted()
-  return EVICTED >= 0
-    and tonumber(string.match(redis.call('INFO', 'stats'), 'evicted_keys:(%d+)')) ~= EVICTED
+  return evicted ~= '-1' and string.match(redis.call('INFO', 'stats'), 'evicted_keys:(%d+)') ~= evicted
 end
 
 local function pack_reply(scope, status, own)

@@ -1,8 +1,9 @@
 -- Shared by all scripts that know time: what a call begins with, and the epoch with its clock.
--- KEYS[1]: epoch, a hash: id, life, version, from, wall, clock, quiet, rules (how many there are).
--- ARGV[1]: five numbers, packed: lease, the clock's longest step (ms); a random number in [0, 1); how many
---          keys the server had evicted when the epoch was joined (-1: it never evicts); for how long the
---          caller has been silent (ms; infinite: it calls for the first time).
+-- KEYS[1]: epoch, a hash: id, life, version, from, wall, clock, quiet, rules (how many there are), evicted
+--          (how many keys the server had evicted when the epoch was begun; -1: it never evicts), and
+--          before its first epoch started_empty (a run id).
+-- ARGV[1]: four numbers, packed: lease, the clock's longest step (ms); a random number in [0, 1); for how
+--          long the caller has been silent (ms; infinite: it calls for the first time).
 -- Leases and starts are timed by the epoch's clock. It follows the server's wall clock by at most a step
 -- in one call, and does not go back (except by less than an eighth of a step, which is not written
 -- down). Nodes renew more often than that, so a wall clock that is set an hour ahead ends no lease of a
@@ -12,12 +13,12 @@
 -- A call makes anew each function that it comes by, and this costs more than to run most of them. So
 -- what few calls need is made inside a function of its own.
 
-local LEASE, STEP, RANDOM, EVICTED, SILENT = struct.unpack('>ddddd', ARGV[1])
+local LEASE, STEP, RANDOM, SILENT = struct.unpack('>dddd', ARGV[1])
 local time = redis.call('TIME')
 local WALL = time[1] * 1000 + math.floor(time[2] / 1000)
 
-local EPOCH, from, wall, clock, quiet, rules =
-  unpack(redis.call('HMGET', KEYS[1], 'id', 'from', 'wall', 'clock', 'quiet', 'rules'))
+local EPOCH, from, wall, clock, quiet, rules, evicted =
+  unpack(redis.call('HMGET', KEYS[1], 'id', 'from', 'wall', 'clock', 'quiet', 'rules', 'evicted'))
 local FROM = tonumber(from) or 0 -- nothing is granted before
 local ADVANCE = clock and math.max(0, WALL - wall) or 0
 local NOW = clock and clock + math.min(ADVANCE, STEP) or WALL

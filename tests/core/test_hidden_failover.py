@@ -1,0 +1,103 @@
+"""A proxy keeps the nodes' connections, and leads them to another server without notice."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from semaphore_middleware import FairSemaphore
+from semaphore_middleware.core.observer import PermitLost, Reconnected, StoreLost
+from tests.support.command_proxy import CommandProxy, Subscriptions
+from tests.support.nodes import ENDLESS_S, KEYS, Outside, Recorder, eventually, in_asyncio
+from tests.support.servers import RedisServer
+
+LEASE_S = 60.0  # longer than a test: nothing is renewed
+SHORT_LEASE_S = 1.5
+
+
+@pytest.fixture
+def heir() -> Iterator[RedisServer]:
+    server = RedisServer(started_empty=False).start()
+    yield server
+    server.remove()
+
+
+def behind(proxy: CommandProxy, lease: float = LEASE_S) -> tuple[FairSemaphore, Recorder]:
+    seen = Recorder()
+    url = f"unix://{proxy.path}"
+    return FairSemaphore(url, lease=lease, recovery_wait=ENDLESS_S, observers=[seen]), seen
+
+
+async def fail_over(proxy: CommandProxy, master: RedisServer, heir: RedisServer) -> int:
+    """To a replica that has heard of the epoch, but of no account. Returns how many connections
+    were kept.
+    """
+    with master.client() as old, heir.client() as new:
+        new.restore(KEYS.epoch, 0, old.dump(KEYS.epoch))
+    return await proxy.switch(heir.path)
+
+
+@in_asyncio
+async def test_a_hidden_failover_is_seen_before_anything_is_granted(
+    server: RedisServer, heir: RedisServer, tmp_path: Path
+) -> None:
+    async with CommandProxy(tmp_path / "s", server.path) as proxy:
+        (a, by_a), (b, by_b) = behind(proxy), behind(proxy)
+        async with a, b:
+            outside = Outside(heir)
+            held = await a.acquire("s", 1)
+            assert await fail_over(proxy, server, heir) == 4
+            waiting = asyncio.create_task(b.acquire("s", 1))
+
+            async def b_waits() -> bool:
+                return bool(outside.waiting())
+
+            await eventually(b_waits)
+            assert by_b.count(StoreLost) == 1
+            held.release()
+            outside.end_recovery()
+            (await waiting).release()
+        for seen in (by_a, by_b):
+            assert (seen.count(PermitLost), seen.count(Reconnected)) == (0, 0)
+
+
+@in_asyncio
+async def test_a_node_that_asks_for_nothing_registers_what_it_holds_when_it_renews(
+    server: RedisServer, heir: RedisServer, tmp_path: Path
+) -> None:
+    async with CommandProxy(tmp_path / "s", server.path) as proxy:
+        semaphore, seen = behind(proxy, SHORT_LEASE_S)
+        async with semaphore:
+            held = await semaphore.acquire("s", 1)
+            await fail_over(proxy, server, heir)
+
+            async def is_registered() -> bool:
+                return heir.members() == {"s": (1, 0)}
+
+            await eventually(is_registered)
+            assert (seen.count(StoreLost), seen.count(Reconnected)) == (1, 0)
+            assert not held.lost
+            held.release()
+
+
+@pytest.mark.parametrize("subscriptions", Subscriptions)
+@in_asyncio
+async def test_a_node_subscribes_where_a_proxy_has_led_it_to(
+    server: RedisServer, heir: RedisServer, tmp_path: Path, subscriptions: Subscriptions
+) -> None:
+    async with CommandProxy(tmp_path / "s", server.path, subscriptions) as proxy:
+        semaphore, seen = behind(proxy)
+        async with semaphore, semaphore.permit("s", 1):
+            await fail_over(proxy, server, heir)
+            waiting = asyncio.create_task(semaphore.acquire("s", 1))
+
+            async def is_subscribed() -> bool:
+                with heir.client() as client:
+                    return KEYS.channel(semaphore.node) in client.pubsub_channels()
+
+            await eventually(is_subscribed)
+            assert seen.count(StoreLost) == 1
+            waiting.cancel()
