@@ -34,7 +34,7 @@ class FairSemaphore:
             async with semaphore.permit("api.example.com", limit=3):
                 ...
 
-    When all permits of a scope are held, requests wait: within a node first come is first served,
+    When all permits of a scope are held, requests wait: within a node by priority and then by age,
     and the next permit goes to the node that holds the fewest, then to the one served longest ago
     (max-min fairness: D. Bertsekas and R. Gallager, Data Networks, 1987). A permit may serve
     further requests of its node for `turn` seconds (lock cohorting: D. Dice, V. J. Marathe and
@@ -48,7 +48,8 @@ class FairSemaphore:
     on all nodes; `turn` is in seconds, 0 lets a permit serve one request only; `prefix` is the
     first part of every key; `node` is this node's name, to which a few random letters are added,
     other ones each time that it is opened; `backoff`: how long to pause after a refusal without
-    Retry-After (see `Permit.refused`); `url_from` says in errors where the address was set.
+    Retry-After, and when a site counts as down (see `Permit.refused` and `Permit.failed`);
+    `url_from` says in errors where the address was set.
     `observers` (see `core/observer.py`) are opened before the server is reached, are passed each
     event, and are closed last, in reverse order.
 
@@ -233,7 +234,8 @@ class FairSemaphore:
         tells observers what the permit is for. Of this node's requests that wait for the scope, the
         one with the highest `priority` is served first.
 
-        Raises `AcquireTimeoutError`, `ClosedError`, `SettingsError`.
+        Raises `AcquireTimeoutError`, `ClosedError`, `SettingsError`, and `HostDownError` if the
+        site has not responded for `backoff.down_after` (see `Permit.failed`).
         """
         permit = self._opened().request(scope, _limit(limit), owner, priority)
         try:

@@ -15,6 +15,7 @@ from semaphore_middleware.model.feedback import Backoff
 from semaphore_middleware.model.lease import TURN
 from semaphore_middleware.model.limits import Limit, LimitTable, parse_limits
 from semaphore_middleware.model.validation import (
+    check_choice,
     check_integer,
     check_number,
     check_truth,
@@ -31,6 +32,7 @@ from semaphore_middleware.scrapy.scopes import KINDS, Namer
 from semaphore_middleware.scrapy.throttling import concurrency_setting
 
 if TYPE_CHECKING:
+    from scrapy.http import Response
     from scrapy.settings import BaseSettings
 
 Check: TypeAlias = "Callable[[Any, str, BaseSettings], Any]"
@@ -130,6 +132,10 @@ def _scope_kind(given: Any, where: str) -> str | Namer | None:
     return cast("Namer", found) if callable(found) and not iscoroutinefunction(found) else None
 
 
+def _robotstxt_unreachable(value: Any, where: str, _settings: BaseSettings) -> str:
+    return check_choice(value, where, ("disallow", "allow"))
+
+
 def _prefix(value: Any, where: str, _settings: BaseSettings) -> str:
     return check_prefix(value, where)
 
@@ -158,6 +164,18 @@ def _statuses(value: Any, where: str, _settings: BaseSettings) -> frozenset[int]
     except (TypeError, SettingsError):
         allowed = "a list of HTTP statuses, like [429, 503], or []"
         raise not_allowed(value, where, allowed) from None
+
+
+def _judge(value: Any, where: str, _settings: BaseSettings) -> Callable[[Response], object]:
+    allowed = "a function from a response to True, False or seconds, or the path of one"
+    try:
+        function = load_object(value)
+    except Exception as error:
+        raise SettingsError(f"{where} = {value!r}: {error}; allowed is {allowed}") from None
+    if not callable(function) or iscoroutinefunction(function):
+        raise not_allowed(value, where, allowed)
+    judge: Callable[[Response], object] = function
+    return judge
 
 
 def _dict(value: Any, where: str, _settings: BaseSettings) -> Mapping[str, Any]:
@@ -206,10 +224,20 @@ _ROWS = (
     Setting("SEMAPHORE_NODE", HOST_AND_PID, _text, "this node's name, less its letters", EMPTY),
     Setting("SEMAPHORE_OBEY_CRAWL_DELAY", ROBOTSTXT, _truth, "whether robots.txt sets a delay"),
     Setting("SEMAPHORE_MAX_CRAWL_DELAY", 60.0, _seconds(0.0), "the longest of these, in seconds"),
+    Setting("SEMAPHORE_ROBOTSTXT_SHARED", True, _truth, "whether one node fetches it for all"),
+    Setting(
+        "SEMAPHORE_ROBOTSTXT_UNREACHABLE",
+        "disallow",
+        _robotstxt_unreachable,
+        "what one that cannot be read means",
+        EMPTY,
+    ),
     Setting("SEMAPHORE_BACKOFF_CODES", [429, 503], _statuses, "HTTP statuses that refuse"),
     Setting("SEMAPHORE_BACKOFF_START", 1.0, _seconds(0.001), "first pause, in seconds"),
     Setting("SEMAPHORE_BACKOFF_MAX", MAX, _seconds("SEMAPHORE_BACKOFF_START"), "longest pause"),
     Setting("SEMAPHORE_BACKOFF_TIMES", 10, _count, "how often to repeat a refused request"),
+    Setting("SEMAPHORE_BACKOFF_WHEN", None, _optional(_judge), "what refuses, too", EMPTY),
+    Setting("SEMAPHORE_DOWN_AFTER", 60.0, _seconds(0.0), "seconds without response: it is down"),
     Setting("SEMAPHORE_METRICS_PORT", None, _optional(_port), "0: any; None: no metrics", EMPTY),
     Setting("SEMAPHORE_METRICS_HOST", "127.0.0.1", _address, "where that port listens", EMPTY),
 )
@@ -239,9 +267,12 @@ class SemaphoreSettings:
     node: str
     obey_crawl_delay: bool
     max_crawl_delay: float
+    robotstxt_shared: bool
+    robotstxt_unreachable: str
     backoff: Backoff
     backoff_codes: frozenset[int]
     backoff_times: int
+    backoff_when: Callable[[Response], object] | None
     metrics_port: int | None
     metrics_host: str
 
@@ -263,7 +294,7 @@ class SemaphoreSettings:
         ours["limits"] = parse_limits(
             ours["limits"], slots, default, "SEMAPHORE_LIMITS", first_kind
         )
-        ours["backoff"] = Backoff(ours["backoff_start"], ours["backoff_max"])
+        ours["backoff"] = Backoff(ours["backoff_start"], ours["backoff_max"], ours["down_after"])
         return cls(**{field.name: ours[field.name] for field in fields(cls)})
 
 

@@ -65,10 +65,10 @@ class FakeOwner:
     def retry(self, account: Account, wait: float) -> None:  # noqa: ARG002 - there is one
         self.retries.append(wait)
 
-    def permit(self, account: Account, limit: Limit) -> Permit:
+    def permit(self, account: Account, limit: Limit, **options: Any) -> Permit:
         """A permit that is not asked for yet."""
         loop: Any = self.clock
-        return Permit(account.scope, limit, loop, account)
+        return Permit(account.scope, limit, loop, account, **options)
 
     def granted(self) -> list[bool]:
         """For each grant so far, whether it was handed on."""
@@ -94,9 +94,9 @@ class LoneNode:
     def pass_time(self, seconds: float) -> None:
         self.owner.clock.now += seconds
 
-    def ask(self, limit: Limit | None = None) -> Permit:
+    def ask(self, limit: Limit | None = None, **options: Any) -> Permit:
         """A request wants a permit."""
-        permit = self.owner.permit(self.account, limit or self.limit)
+        permit = self.owner.permit(self.account, limit or self.limit, **options)
         self.account.request(permit)
         return permit
 
@@ -120,6 +120,8 @@ class LoneNode:
         wants_feedback: bool = False,
         retry_in: float | None = None,
         backoff: float | None = None,
+        down_for: float | None = None,
+        answered_ago: float | None = None,
     ) -> None:
         """The server's reply; by default it grants all that was asked for."""
         reply = Reply(
@@ -133,6 +135,8 @@ class LoneNode:
             wants_feedback=wants_feedback,
             retry_in=retry_in,
             backoff=backoff,
+            down_for=down_for,
+            answered_ago=answered_ago,
         )
         self.account.on_reply(reply, self.now if sent is None else sent)
 

@@ -15,10 +15,13 @@ from tests.core import test_leases
 from tests.redis import (
     test_adaptive,
     test_clocks,
+    test_down,
     test_epoch,
     test_loops,
     test_model,
+    test_pending_starts,
     test_refusals,
+    test_robotstxt,
     test_rules,
     test_scripts,
     test_spacing,
@@ -80,8 +83,8 @@ SEEN_BY_THE_MODEL: dict[str, Mutant] = {
     ),
     "one more than the limit": (
         "shared/promote",
-        "local free = force.limit - scope.held",
-        "local free = force.limit - scope.held + 1",
+        "force.limit) - scope.held\n",
+        "force.limit) - scope.held + 1\n",
     ),
     "nobody else is granted anything": (
         "shared/promote",
@@ -251,7 +254,7 @@ SEEN_BY_A_TEST: dict[str, tuple[Mutant, Test]] = {
         test_refusals.test_what_a_site_has_taught_keeps_no_limit,
     ),
     "an idle site is forgiven": (
-        ("shared/scope", "if lesson > 0 then", "if false then"),
+        ("shared/scope", "if lesson > 0 or", "if"),
         test_refusals.test_each_incident_without_a_word_of_the_site_doubles_the_pause,
     ),
     "nobody is told of a refusal": (
@@ -451,21 +454,57 @@ SEEN_BY_A_TEST: dict[str, tuple[Mutant, Test]] = {
     "no delay": (
         (
             "shared/promote",
-            "  local is_paced = force.delay > 0 or force.interval > 0\n",
-            "  do return free end local is_paced = false\n",
+            "  if not is_paced(scope) and NOW",
+            "  if true or NOW",
         ),
         test_spacing.test_with_a_delay_one_starts_at_a_time,
     ),
     "starts are not spaced": (
-        ("shared/promote", "    space_next_start(scope, account, permits)\n", ""),
+        ("shared/promote", "    space_next_start(scope, permits)\n", ""),
         test_spacing.test_with_a_delay_one_starts_at_a_time,
     ),
     "all that is due starts at once": (
-        ("shared/promote", "math.floor((NOW - earliest) / interval) + 1), 0", "math.huge), 0"),
+        ("shared/promote", "math.floor((NOW - earliest) / interval) + 1)", "math.huge)"),
         test_spacing.test_after_a_pause_as_many_start_at_once_as_fit_and_never_more_than_the_burst,
     ),
+    "a pending start lets others start": (
+        ("shared/promote", "if free > scope.pending then", "if free > 0 then"),
+        test_pending_starts.test_nothing_starts_between_a_start_and_its_beginning,
+    ),
+    "a pending start is spaced at its grant": (
+        ("shared/promote", "  if account.pending >= 0 then\n", "  if false then\n"),
+        test_pending_starts.test_nothing_starts_between_a_start_and_its_beginning,
+    ),
+    "a pending start that begins is not spaced": (
+        ("sync", "scope.begun + math.max(0, said.started - own.started)", "scope.begun"),
+        test_pending_starts.test_a_beginning_that_is_told_late_counts_from_then,
+    ),
+    "pending starts of a node that is gone are forgotten": (
+        ("shared/promote", "scope.begun + pending_at(account)", "scope.begun"),
+        lambda server, outside: (
+            test_pending_starts.test_a_node_that_is_gone_may_have_begun_what_was_pending(
+                server, outside, end="lease"
+            )
+        ),
+    ),
+    "what is granted later is not pending": (
+        ("sync", "said.pending + math.max(0, own.granted - said.believed)", "said.pending"),
+        test_pending_starts.test_what_is_granted_later_is_pending_too,
+    ),
+    "a pending start that is returned moves an arrival time": (
+        ("sync", "  if own.pending >= 0 then return end\n", ""),
+        test_pending_starts.test_a_start_that_was_never_pending_is_not_taken_back,
+    ),
+    "no pattern of a kind": (
+        ("shared/limit", "has_kind and kind .. ':*' or nil", "nil"),
+        test_rules.test_a_pattern_of_a_kind_fits_its_scopes_and_no_pattern_of_hosts_does,
+    ),
+    "a host's pattern fits scopes of a kind": (
+        ("shared/limit", "not has_kind and #name", "#name"),
+        test_rules.test_a_pattern_of_a_kind_fits_its_scopes_and_no_pattern_of_hosts_does,
+    ),
     "bursts of any size": (
-        ("shared/promote", "return math.min(burst, math.floor(", "return math.max(1, math.floor("),
+        ("shared/promote", "or math.min(burst, math.floor(", "or math.max(1, math.floor("),
         test_spacing.test_after_a_pause_as_many_start_at_once_as_fit_and_never_more_than_the_burst,
     ),
     "no bursts": (
@@ -518,11 +557,11 @@ SEEN_BY_A_TEST: dict[str, tuple[Mutant, Test]] = {
         test_rules.test_a_delay_that_no_operator_changed_is_kept_for_who_does_not_know_it,
     ),
     "a backoff ends when its scope wakes": (
-        ("shared/scope", "start + learned.backoff_end, true", "0, true"),
+        ("shared/scope", "learned.backoff_end > 0 and over or 0, true", "0, true"),
         test_refusals.test_a_pause_outlives_the_idle_scope,
     ),
     "a backoff is forgotten when its scope wakes": (
-        ("shared/scope", "start + learned.backoff_end, true", "start + learned.backoff_end, nil"),
+        ("shared/scope", "> 0 and over or 0, true", "> 0 and over or 0, nil"),
         test_refusals.test_a_pause_outlives_the_idle_scope,
     ),
     "feedback that makes no sense counts": (
@@ -560,7 +599,7 @@ SEEN_BY_A_TEST: dict[str, tuple[Mutant, Test]] = {
         partial(test_clocks.test_nor_does_its_key_expire_in_a_jump, feedback=test_clocks.REFUSED),
     ),
     "a pause is remembered for ever": (
-        ("shared/scope", "if NOW > learned.backoff_end + MEMORY then", "if false then"),
+        ("shared/scope", "if NOW > over + MEMORY then", "if false then"),
         partial(
             test_refusals.test_after_ten_idle_minutes_the_next_pause_is_the_first_again,
             minutes=11,
@@ -646,7 +685,7 @@ SEEN_BY_A_TEST: dict[str, tuple[Mutant, Test]] = {
         test_refusals.test_feedback_that_is_heard_twice_counts_once,
     ),
     "each refusal is an incident": (
-        ("shared/feedback", "if NOW - report.bad_age >= learned.backoff_end then", "do"),
+        ("shared/feedback", "NOW - report.bad_age >= learned.backoff_end", "true"),
         test_refusals.test_many_refusals_of_one_incident_are_one_step,
     ),
     "the last refusal decides": (
@@ -665,6 +704,91 @@ SEEN_BY_A_TEST: dict[str, tuple[Mutant, Test]] = {
         ("shared/feedback", "learned.failures + report.failed", "learned.failures"),
         test_refusals.test_failures_in_a_row_count_as_a_refusal,
     ),
+    # Sites that do not respond, and what a site says though it answers
+    "a site that does not respond is tried by all at once": (
+        ("shared/promote", "is_failing(learned) and 1 or ", ""),
+        test_down.test_a_site_that_does_not_respond_is_tried_by_one_request_at_a_time,
+    ),
+    "no site is down": (
+        ("shared/feedback", "    set_learned('is_down', 1)\n", ""),
+        test_down.test_five_failures_in_a_row_that_took_long_mean_that_it_is_down,
+    ),
+    "a few failures mean that a site is down": (
+        ("shared/feedback", "learned.failures >= DOWN_IN_A_ROW and ", ""),
+        partial(
+            test_down.test_few_failures_or_a_short_time_do_not,
+            failures=3,
+            seconds=test_down.A_WHILE_S,
+        ),
+    ),
+    "some failures mean it at once": (
+        ("shared/feedback", "NOW - learned.failing_since >= report.down_after", "true"),
+        partial(test_down.test_few_failures_or_a_short_time_do_not, failures=4, seconds=30.0),
+    ),
+    "one burst of failures means it": (
+        ("shared/feedback", "if scope.backoff_begun and learned", "if learned"),
+        test_down.test_failures_of_one_burst_do_not_however_many,
+    ),
+    "who waits does not hear that a site is down": (
+        ("shared/feedback", "if node ~= NODE and waiting_at(account) > 0 then", "if false then"),
+        test_down.test_nodes_that_wait_hear_that_a_site_is_down,
+    ),
+    "pauses of a site that is down do not vary": (
+        ("shared/feedback", "scope.backoff_begun * (1 - RANDOM / 2)", "scope.backoff_begun"),
+        test_down.test_a_site_that_is_down_is_tried_again_in_growing_pauses_that_vary,
+    ),
+    "only good answers show that a site is there": (
+        (
+            "shared/feedback",
+            "if report.good + report.errors + report.refused > 0",
+            "if report.good > 0",
+        ),
+        partial(test_down.test_any_response_shows_that_it_is_up_again, outcome=test_down.ERROR),
+    ),
+    "a site that was down stays so": (
+        ("shared/feedback", "    set_learned('is_down', 0)\n", ""),
+        partial(test_down.test_any_response_shows_that_it_is_up_again, outcome=test_down.GOOD),
+    ),
+    "a row of failures goes on after an answer": (
+        ("shared/feedback", "    set_learned('failures', 0)\n", ""),
+        test_refusals.test_an_answer_ends_a_row_of_failures,
+    ),
+    "a resumed site is still down": (
+        ("clear_backoff", "learned.is_down = 0, 0, 0", "learned.is_down = 0, 0, 1"),
+        test_down.test_resuming_a_site_that_is_down_lets_its_requests_begin,
+    ),
+    "an exhausted quota is not heeded": (
+        ("shared/feedback", "elseif asked > 0 then", "elseif false then"),
+        test_down.test_a_site_that_allows_no_more_requests_gets_none_until_then,
+    ),
+    "each answer with an exhausted quota is a new pause": (
+        (
+            "shared/feedback",
+            "hold_back(asked, NOW >= learned.backoff_end)",
+            "hold_back(asked, true)",
+        ),
+        test_down.test_a_site_that_allows_no_more_requests_gets_none_until_then,
+    ),
+    "it is not noted which request was answered well": (
+        ("shared/feedback", "math.max(learned.answered, NOW - report.good_age)", "0"),
+        test_down.test_all_nodes_hear_when_the_youngest_request_began_that_was_answered_well,
+    ),
+    "it is noted of the oldest": (
+        (
+            "shared/feedback",
+            "math.max(learned.answered, NOW - report.good_age)",
+            "NOW - report.good_age",
+        ),
+        test_down.test_all_nodes_hear_when_the_youngest_request_began_that_was_answered_well,
+    ),
+    "after a pause nobody wants to know of answers": (
+        ("sync", "or learned.answered < learned.backoff_end))", "))"),
+        test_down.test_after_a_pause_the_first_good_answer_is_wanted,
+    ),
+    "an idle site forgets when it answered": (
+        ("shared/scope", " or (learned.answered > 0 and NOW < learned.answered + MEMORY)", ""),
+        test_down.test_when_it_last_answered_is_known_for_ten_minutes_though_it_is_idle,
+    ),
     "no answer is thought slow": (
         ("shared/feedback", "learned.base > 0 and mean > learned.base + WELL_ABOVE", "false"),
         test_adaptive.test_it_is_one_value_for_all_nodes_and_outlives_the_idle_scope,
@@ -676,6 +800,59 @@ SEEN_BY_A_TEST: dict[str, tuple[Mutant, Test]] = {
     "it grows where it is not used": (
         ("shared/feedback", "if scope.used >= scope.force.limit then grow() end", "grow()"),
         test_adaptive.test_it_does_not_grow_where_it_is_not_used,
+    ),
+    # robots.txt
+    "every node fetches": (
+        ("ask_robotstxt", "record.fetcher == ASKER or record.fetcher == '' or", "true or"),
+        test_robotstxt.test_one_node_fetches_and_the_others_are_told,
+    ),
+    "who fetches is not to fetch": (
+        ("ask_robotstxt", "record.fetcher == ASKER or record", "record"),
+        test_robotstxt.test_who_fetches_keeps_the_lease_by_asking_again,
+    ),
+    "a dead node fetches for ever": (
+        ("ask_robotstxt", "or lease_left == 0 then", "then"),
+        test_robotstxt.test_of_a_node_that_is_not_heard_of_another_takes_over,
+    ),
+    "nobody is told": (
+        ("put_robotstxt", "ipairs(record.waiters)", "ipairs({})"),
+        test_robotstxt.test_one_node_fetches_and_the_others_are_told,
+    ),
+    "who waits is told twice": (
+        ("ask_robotstxt", "if not is_known then", "if true then"),
+        test_robotstxt.test_one_node_fetches_and_the_others_are_told,
+    ),
+    "whoever comes late replaces what is newer": (
+        ("put_robotstxt", "if record.fetcher ~= ASKER then return 0 end", ""),
+        test_robotstxt.test_of_a_node_that_is_not_heard_of_another_takes_over,
+    ),
+    "what was given up is nobody's": (
+        ("put_robotstxt", "record.fetcher, record.lease_end, record.waiters = '', 0, {}", ""),
+        test_robotstxt.test_a_fetch_that_is_given_up_is_the_next_one_s,
+    ),
+    "a robots.txt is valid for ever": (
+        ("put_robotstxt", "WALL + VALID", "WALL + DAY"),
+        test_robotstxt.test_what_is_no_longer_valid_is_fetched_again_by_one,
+    ),
+    "a clock set back keeps it for longer": (
+        ("shared/robotstxt", "left <= most and math.max(0, left) or 0", "math.max(0, left)"),
+        test_robotstxt.test_a_clock_that_is_set_back_keeps_nothing_for_longer,
+    ),
+    "there may be too much of it": (
+        ("shared/robotstxt", " or bytes > MOST_BYTES", ""),
+        test_robotstxt.test_there_are_not_too_many_and_each_is_gone_in_a_day,
+    ),
+    "it is never removed": (
+        ("shared/robotstxt", "tonumber(ending) <= WALL or", ""),
+        test_robotstxt.test_there_are_not_too_many_and_each_is_gone_in_a_day,
+    ),
+    "it outlives all nodes": (
+        ("shared/robotstxt", "  redis.call('PEXPIRE', RECORDS, DAY)\n", ""),
+        test_robotstxt.test_there_are_not_too_many_and_each_is_gone_in_a_day,
+    ),
+    "its size is counted wrong": (
+        ("shared/robotstxt", " - record.size + #ORIGIN", " + #ORIGIN"),
+        test_robotstxt.test_there_are_not_too_many_and_each_is_gone_in_a_day,
     ),
     "an adaptive limit begins at its most": (
         ("shared/limit", "math.max(1, math.floor(working))", "math.huge"),

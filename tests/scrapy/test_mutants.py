@@ -10,18 +10,22 @@ from functools import partial
 from importlib import import_module
 
 import pytest
-from scrapy.exceptions import CannotResolveHostError, DownloadTimeoutError
+from scrapy.exceptions import DownloadFailedError, DownloadTimeoutError
 
-from semaphore_middleware import Limit
+from semaphore_middleware import Limit, PermitLostError
 from tests.scrapy import (
+    test_asked_pauses,
     test_backpressure,
     test_concurrency,
     test_crawl_delays,
     test_downloader,
+    test_judge,
     test_middleware,
     test_responses,
+    test_robotstxt_rules,
     test_scopes,
     test_settings,
+    test_several_scopes,
     test_sharing,
     test_throttler,
     test_throttling,
@@ -29,7 +33,16 @@ from tests.scrapy import (
 from tests.support.mutants import Mutant, Test, assert_convicted, plant_in_python
 
 AREA = "Scrapy side"
-NOW = test_responses.NOW
+NOW = test_asked_pauses.NOW
+OLDER_FORM: test_asked_pauses.Fields = {
+    "X-RateLimit-Remaining": "0",
+    "X-RateLimit-Reset": str(NOW + 7),
+}
+LONG = "a" * test_asked_pauses.MEGABYTE
+SPEAKS_FOR_ITS_SITE = (
+    test_responses.test_a_refusal_speaks_for_its_site_unless_the_site_s_other_answers_contradict
+)
+ONE_PAGE_S_TROUBLE = partial(SPEAKS_FOR_ITS_SITE, 503, {}, 5, 1, False)
 DOWNLOADER_WANTS = (
     test_downloader.test_it_wants_no_more_than_concurrent_requests_but_for_those_that_wait
 )
@@ -140,7 +153,7 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
     "a transfer's failure is not told": (
         (
             "throttler",
-            "                self.responses.record_failure(permits.site_permit, error)\n",
+            "                self.responses.record_failure(permits.site_permit, request, error)\n",
             "                pass\n",
         ),
         test_throttler.test_a_transfer_that_fails_ends_with_its_permit_given_back,
@@ -169,7 +182,7 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
     "who is sent back is fetched without a permit": (
         (
             "throttler",
-            "            return self._return_to_scheduler(request)\n",
+            "            return self.return_to_scheduler(request)\n",
             "            return None\n",
         ),
         test_throttler.test_when_the_spider_closes_waiting_requests_go_back_to_the_scheduler,
@@ -212,7 +225,7 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
         test_middleware.test_the_permit_goes_back_before_other_middlewares_see_an_exception,
     ),
     "a refused request is not made again": (
-        ("middleware", "self._throttler.retry_request(request) or response", "response"),
+        ("middleware", "self._throttler.retry_request(request, response) or response", "response"),
         test_middleware.test_a_refused_request_is_made_again,
     ),
     "a request that is to go back goes on": (
@@ -256,23 +269,23 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
     ),
     # What responses say
     "a refusal is a usual response": (
-        ("responses", "if response.status in self._backoff_codes:", "if False:"),
+        ("responses", "is_refused = response.status in self._backoff_codes", "is_refused = False"),
         test_responses.test_a_refusal_is_told_with_the_time_that_the_site_asks_for,
     ),
     "Retry-After is not passed on": (
-        ("responses", "permit.refused(retry_after(response))", "permit.refused(0.0)"),
+        ("responses", "permit.refused(judged or pause or 0.0)", "permit.refused(judged or 0.0)"),
         test_responses.test_a_refusal_is_told_with_the_time_that_the_site_asks_for,
     ),
     "it is forgotten which request was refused": (
         ("responses", "            self._refused.add(request)\n", ""),
-        test_responses.test_a_refusal_is_told_with_the_time_that_the_site_asks_for,
+        test_responses.test_a_refused_request_is_made_again_so_often_and_past_the_dupefilter,
     ),
     "errors count as quick responses": (
-        ("responses", "elif response.status < 500:", "elif True:"),
-        test_responses.test_of_a_server_s_error_nothing_is_told,
+        ("responses", "if is_refused or response.status >= 500 else", "if False else"),
+        test_responses.test_of_a_server_s_error_only_is_told_that_it_is_there,
     ),
     "the wait before the transfer counts as latency": (
-        ("responses", "            if latency is None:", "            if True:"),
+        ("responses", "    if latency is None:", "    if True:"),
         test_responses.test_of_a_usual_response_the_latency_is_told,
     ),
     "what is not measured is no latency": (
@@ -280,15 +293,15 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
         test_responses.test_of_a_usual_response_the_latency_is_told,
     ),
     "any failure means that the site is down": (
-        ("responses", "if isinstance(error, NO_RESPONSE):", "if True:"),
+        ("responses", "is_silent = isinstance(error, NO_RESPONSE) and", "is_silent ="),
         partial(
             test_responses.test_only_a_site_that_does_not_respond_is_a_failure,
-            CannotResolveHostError(),
+            DownloadFailedError(),
             [],
         ),
     ),
     "no failure means that the site is down": (
-        ("responses", "if isinstance(error, NO_RESPONSE):", "if False:"),
+        ("responses", "is_silent = isinstance(error, NO_RESPONSE) and", "is_silent = False and"),
         partial(
             test_responses.test_only_a_site_that_does_not_respond_is_a_failure,
             DownloadTimeoutError(),
@@ -296,19 +309,19 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
         ),
     ),
     "a refused request is made again for ever": (
-        ("responses", "if refusals > self._backoff_times:", "if False:"),
+        ("responses", "max_retry_times=self._backoff_times", "max_retry_times=99"),
         test_responses.test_a_refused_request_is_made_again_so_often_and_past_the_dupefilter,
     ),
     "a refused request is made again once too few": (
-        ("responses", "if refusals > self._backoff_times:", "if refusals >= self._backoff_times:"),
+        (
+            "responses",
+            "max_retry_times=self._backoff_times",
+            "max_retry_times=self._backoff_times - 1",
+        ),
         test_responses.test_a_refused_request_is_made_again_so_often_and_past_the_dupefilter,
     ),
     "refusals are not counted": (
-        ("responses", "        retry.meta[REFUSALS_KEY] = refusals\n", ""),
-        test_responses.test_a_refused_request_is_made_again_so_often_and_past_the_dupefilter,
-    ),
-    "a refused request is dropped as a duplicate": (
-        ("responses", "request.replace(dont_filter=True)", "request.replace()"),
+        ("responses", "retry.meta[REFUSALS_KEY] = retry.meta.pop", "retry.meta.pop"),
         test_responses.test_a_refused_request_is_made_again_so_often_and_past_the_dupefilter,
     ),
     "what was given up, Scrapy tries again": (
@@ -328,63 +341,236 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
         test_responses.test_a_request_that_is_not_to_be_retried_is_not,
     ),
     "our dont_retry stays": (
-        ("responses", 'for key in ("dont_retry", REFUSALS_KEY):', "for key in (REFUSALS_KEY,):"),
+        ("responses", 'request.meta.pop("dont_retry", None)', "pass"),
         test_responses.test_what_a_spider_makes_of_a_request_that_was_given_up_starts_afresh,
     ),
     "our count of refusals stays": (
-        ("responses", 'for key in ("dont_retry", REFUSALS_KEY):', 'for key in ("dont_retry",):'),
+        ("responses", "        _forget_refusals(request)\n        if", "        if"),
         test_responses.test_what_a_spider_makes_of_a_request_that_was_given_up_starts_afresh,
     ),
     "a count of refusals outlives a response": (
-        ("throttler", "            request.meta.pop(REFUSALS_KEY, None)\n", ""),
+        ("responses", "            _forget_refusals(request)\n", ""),
         test_throttler.test_a_request_that_was_served_is_not_made_again,
     ),
     "every request is made again": (
-        ("throttler", "if not self.responses.was_refused(request):", "if False:"),
+        ("responses", "if request not in self._refused:", "if False:"),
         test_throttler.test_a_request_that_was_served_is_not_made_again,
     ),
     "RETRY_ENABLED is not heeded": (
-        (
-            "throttler",
-            "self.responses.retry_request(request) if self._retries else None",
-            "self.responses.retry_request(request)",
-        ),
+        ("throttler", "if not self._retries or spider is None:", "if spider is None:"),
         partial(
             test_throttler.test_a_refused_request_is_made_again_if_there_are_to_be_retries,
             retries=False,
         ),
     ),
     "refusals are no stat": (
-        ("throttler", "        self._semaphore.emit(RequestRefused())\n", ""),
+        ("throttler", "            self._semaphore.emit(RequestRefused())\n", "            pass\n"),
         partial(
             test_throttler.test_a_refused_request_is_made_again_if_there_are_to_be_retries,
             retries=True,
         ),
     ),
     "a date of Retry-After goes by our clock": (
-        ("responses", "(time.time() if now is None else now)", "time.time()"),
-        partial(test_responses.test_retry_after, formatdate(NOW + 90, usegmt=True), 90),
+        ("asked_pauses", "return time.time() if date is None else date", "return time.time()"),
+        partial(test_asked_pauses.test_retry_after, formatdate(NOW + 90, usegmt=True), 90),
     ),
     "a date of Retry-After in the past is a time below 0": (
-        ("responses", "max(0.0, date - (", "(date - ("),
-        partial(test_responses.test_retry_after, formatdate(NOW - 90, usegmt=True), 0),
+        ("asked_pauses", "max(0.0, date - _now(response))", "date - _now(response)"),
+        partial(test_asked_pauses.test_retry_after, formatdate(NOW - 90, usegmt=True), 0),
     ),
     "Retry-After must be a date": (
-        ("responses", "if value.isascii() and value.isdigit():", "if False:"),
-        partial(test_responses.test_retry_after, "30", 30),
+        ("asked_pauses", "if text.isascii() and text.isdigit():", "if False:"),
+        partial(test_asked_pauses.test_retry_after, "30", 30),
     ),
     "Retry-After must be seconds": (
-        ("responses", "    date = _timestamp(value)\n", "    date = None\n"),
-        partial(test_responses.test_retry_after, formatdate(NOW + 90, usegmt=True), 90),
+        ("asked_pauses", "    date = _timestamp(text)\n", "    date = None\n"),
+        partial(test_asked_pauses.test_retry_after, formatdate(NOW + 90, usegmt=True), 90),
+    ),
+    "of several Retry-After the first one counts": (
+        ("asked_pauses", "return max((delay for", "return min((delay for"),
+        partial(test_asked_pauses.test_retry_after, ["5", "60", "7"], 60),
+    ),
+    "a quota that is not exhausted holds requests back": (
+        ("asked_pauses", '_integer(limit.get("r")) != 0 or', ""),
+        partial(
+            test_asked_pauses.test_when_a_quota_is_exhausted, {"RateLimit": '"a";r=1;t=5'}, None
+        ),
+    ),
+    "an exhausted quota is not heeded": (
+        ("asked_pauses", '_integer(limit.get("r")) != 0 or', "True or"),
+        partial(test_asked_pauses.test_when_a_quota_is_exhausted, {"RateLimit": '"a";r=0;t=5'}, 5),
+    ),
+    "the older forms are not read": (
+        ("asked_pauses", "*_older_resets(response)", ""),
+        partial(test_asked_pauses.test_when_a_quota_is_exhausted, OLDER_FORM, 7),
+    ),
+    "a Unix time is taken for seconds": (
+        ("asked_pauses", "is_time = reset >= UNIX_TIME_FROM", "is_time = False"),
+        partial(test_asked_pauses.test_when_a_quota_is_exhausted, OLDER_FORM, 7),
+    ),
+    "a field of any length is read": (
+        ("asked_pauses", "if len(field) <= FIELD_BYTES_MAX else", "if True else"),
+        partial(
+            test_asked_pauses.test_when_a_quota_is_exhausted,
+            {"RateLimit": f'"{LONG}";r=0;t=5'},
+            None,
+        ),
+    ),
+    "a page's trouble is its site's": (
+        ("responses", "(is_of_site or not _answers_others(permit, request))", "True"),
+        ONE_PAGE_S_TROUBLE,
+    ),
+    "a page's trouble is forgotten before Scrapy's retry": (
+        ("responses", "if request in self._own_trouble:", "if False:"),
+        ONE_PAGE_S_TROUBLE,
+    ),
+    "answers from before the refusal contradict it": (
+        ("responses", "get_running_loop().time() - age\n", "get_running_loop().time() - 1e9\n"),
+        partial(SPEAKS_FOR_ITS_SITE, 503, {}, 5, 9, True),
+    ),
+    "behind a proxy the site is blamed": (
+        ("responses", ' and not request.meta.get("proxy")', ""),
+        test_responses.test_behind_a_proxy_a_failure_may_be_the_proxy_s,
+    ),
+    "an exhausted quota counts in refusals only": (
+        ("responses", "0.0 if reset is None else pause or 0.0", "0.0"),
+        test_responses.test_a_site_that_allows_no_more_requests_is_heeded_whatever_its_status,
+    ),
+    "the judge is not asked": (
+        ("responses", "if self._judge else None", "if False else None"),
+        partial(
+            test_responses.test_what_the_judge_says_of_a_page_counts_as_a_refusal,
+            True,
+            ("refused", 0),
+        ),
+    ),
+    "the judge sees compressed pages": (
+        (
+            "judge",
+            "self._function(self._decompressed(request, response))",
+            "self._function(response)",
+        ),
+        partial(test_judge.test_it_sees_the_response_as_spiders_do, True, 0),
+    ),
+    "a response that others stop at is no stat": (
+        ("throttler", "            stats.process_response(request, response)", "            pass"),
+        partial(
+            test_throttler.test_a_refused_request_is_made_again_if_there_are_to_be_retries,
+            retries=True,
+        ),
     ),
     # robots.txt
-    "only the first request is judged by robots.txt": (
+    "what cannot be read is allowed": (
+        ("robotstxt", '== "allow"', '!= "allow"'),
+        test_robotstxt_rules.test_what_an_answer_means,
+    ),
+    "a server's error is no robots.txt": (
+        ("robotstxt_download", "if 300 <= status < 500:", "if 300 <= status < 600:"),
+        test_robotstxt_rules.test_what_an_answer_means,
+    ),
+    "what forbids is an error": (
+        ("robotstxt_download", "if 300 <= status < 500:", "if 300 <= status < 404:"),
+        test_robotstxt_rules.test_what_an_answer_means,
+    ),
+    "one redirect too few": (
+        ("robotstxt_download", "MAX_REDIRECTS = 5", "MAX_REDIRECTS = 4"),
+        test_robotstxt_rules.test_what_an_answer_means,
+    ),
+    "one redirect too many": (
+        ("robotstxt_download", "MAX_REDIRECTS = 5", "MAX_REDIRECTS = 6"),
+        test_robotstxt_rules.test_what_an_answer_means,
+    ),
+    "redirects lead to files": (
+        ("robotstxt_download", 'in ("http", "https") else None', 'in ("http", "file") else None'),
+        test_robotstxt_rules.test_what_an_answer_means,
+    ),
+    "a redirect off the site is not followed": (
+        ("robotstxt_download", '"allow_offsite": True,', '"allow_offsite": False,'),
+        test_robotstxt_rules.test_redirects_are_followed_to_other_hosts,
+    ),
+    "Scrapy follows redirects": (
+        ("robotstxt_download", '"dont_redirect": True,', '"dont_redirect": False,'),
+        test_robotstxt_rules.test_redirects_are_followed_to_other_hosts,
+    ),
+    "our own errors are the site's": (
+        ("robotstxt_download", "except SemaphoreError:", "except ZeroDivisionError:"),
+        partial(
+            test_robotstxt_rules.test_our_own_errors_decide_nothing, error=PermitLostError("lost")
+        ),
+    ),
+    "what nobody asked for is an answer": (
+        ("robotstxt_download", "if not any(reading.size for reading in readings):", "if False:"),
+        test_robotstxt_rules.test_what_a_middleware_does_not_ask_for_is_allowed_as_in_scrapy,
+    ),
+    "the end of the crawl is no robots.txt": (
+        ("robotstxt", "except SpiderClosingError as error:", "except ZeroDivisionError as error:"),
+        test_robotstxt_rules.test_the_end_of_the_crawl_decides_nothing,
+    ),
+    "who waits for a cancelled request waits for ever": (
+        ("robotstxt", "                loaded.set_result(None)\n", "                pass\n"),
+        partial(
+            test_robotstxt_rules.test_if_the_request_that_asks_is_cancelled_another_asks,
+        ),
+    ),
+    "a robots.txt is never too old": (
+        ("robotstxt", "self._now() < rules.valid_until:", "True:"),
+        test_robotstxt_rules.test_after_a_day_it_is_asked_for_again,
+    ),
+    "its age counts from its end": (
+        ("robotstxt", "MAX_AGE_S - (self._now() - begun)", "MAX_AGE_S"),
+        test_robotstxt_rules.test_the_age_counts_from_the_request,
+    ),
+    "pauses after what cannot be read do not grow": (
+        ("robotstxt_download", "failures=failures + 1)", "failures=1)"),
+        test_robotstxt_rules.test_an_unreachable_one_is_asked_for_again_after_pauses_that_double,
+    ),
+    "they grow without an end": (
+        ("robotstxt", "* 2**doublings, self._backoff.most)", "* 2**doublings, 1e9)"),
+        test_robotstxt_rules.test_an_unreachable_one_is_asked_for_again_after_pauses_that_double,
+    ),
+    "each time there is a line": (
+        ("robotstxt", "if known is None or not known.failures:", "if True:"),
+        test_robotstxt_rules.test_an_unreachable_one_is_asked_for_again_after_pauses_that_double,
+    ),
+    "a parser that fails is the requests' trouble": (
         (
             "robotstxt",
-            "            await super().robot_parser(request)\n        finally",
-            "            return await super().robot_parser(request)\n        finally",
+            "        except Exception as error:  # what",
+            "        except KeyError as error:  # what",
         ),
-        test_throttler.test_every_request_that_waited_for_robots_txt_gets_its_parser,
+        test_robotstxt_rules.test_a_parser_that_fails_lets_nothing_through,
+    ),
+    "http and https have one robots.txt": (
+        ("robotstxt_download", 'return f"{url.scheme}://', 'return f"http://'),
+        test_robotstxt_rules.test_each_scheme_and_port_has_its_own,
+    ),
+    "passwords are part of a site's name": (
+        ("robotstxt_download", 'url.netloc.rpartition("@")[2]', "url.netloc"),
+        test_robotstxt_rules.test_each_scheme_and_port_has_its_own,
+    ),
+    "robots_parsed is not sent": (
+        ("robotstxt", "signals.robots_parsed, robotparser", "signals.spider_idle, robotparser"),
+        test_robotstxt_rules.test_robots_parsed_is_sent_for_what_a_site_says,
+    ),
+    "every node asks": (
+        ("robotstxt", "if self._shared is None:", "if True:"),
+        test_robotstxt_rules.test_what_one_node_has_read_another_need_not_ask_for,
+    ),
+    "sharing cannot be switched off": (
+        ("throttler", "if settings.robotstxt_shared and", "if"),
+        partial(test_robotstxt_rules.test_two_nodes_that_begin_at_once, is_shared=False),
+    ),
+    "who waits for another node takes room": (
+        (
+            "backpressure",
+            "            self._change(entry, blockers=1)\n        try",
+            "            pass\n        try",
+        ),
+        test_robotstxt_rules.test_whoever_is_blocked_elsewhere_takes_no_room,
+    ),
+    "a delay that is gone is kept": (
+        ("crawl_delays", "self._delays_s.pop(origin, 0.0)", "self._delays_s.get(origin, 0.0)"),
+        test_crawl_delays.test_what_is_read_again_counts_as_new_only_if_it_is_and_is_gone_if_it_is_gone,
     ),
     "the delay of robots.txt is not asked for": (
         ("throttler", "        limit = self._crawl_delays.apply(limit, request)\n", ""),
@@ -445,7 +631,7 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
     "one host's delay holds for all": (
         (
             "crawl_delays",
-            "self._delays_s.get(urlparse_cached(request).netloc)",
+            "self._delays_s.get(origin_of(request))",
             "max(self._delays_s.values())",
         ),
         partial(
@@ -551,11 +737,11 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
         test_concurrency.test_a_place_is_reserved_once_and_used_once,
     ),
     "a free place is not handed over": (
-        ("concurrency", "if request := next(iter(self._line), None):", "if False:"),
+        ("concurrency", "        if self._line:\n", "        if False:\n"),
         test_concurrency.test_free_places_are_reserved_first_come_first_served,
     ),
     "the last in line gets the place": (
-        ("concurrency", "next(iter(self._line), None)", "next(reversed(self._line), None)"),
+        ("concurrency", "request = max(self._line,", "request = max(reversed(self._line),"),
         test_concurrency.test_free_places_are_reserved_first_come_first_served,
     ),
     "a place is kept for who waits for a permit": (
@@ -717,6 +903,95 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
             settings={"SEMAPHORE_NODE": "other"},
         ),
     ),
+    # Several scopes
+    "scopes are taken in the order of the settings": (
+        (
+            "scopes",
+            "sorted(limits.items(), key=lambda scope: order_of(scope[0]))",
+            "limits.items()",
+        ),
+        test_scopes.test_scopes_are_taken_in_one_order_whatever_the_settings_say,
+    ),
+    "every kind has the default limit": (
+        ("scopes", "self._limits.of(name, has_default)", "self._limits.of(name, True)"),
+        test_scopes.test_the_default_limit_is_that_of_the_first_kind,
+    ),
+    "a function's fault ends the crawl": (
+        (
+            "scopes",
+            "        except SettingsError:\n            return ()",
+            "        finally:\n            pass",
+        ),
+        test_scopes.test_a_function_that_raises_fails_the_request,
+    ),
+    "requests of several scopes never begin": (
+        ("throttler", "                    permits.begin()\n", ""),
+        test_throttler.test_a_request_with_all_its_permits_begins,
+    ),
+    "prerequisites wait for their turn": (
+        ("throttler", "0.0 if is_scheduled else PREREQUISITES_FIRST", "0.0"),
+        test_throttler.test_what_comes_past_the_scheduler_comes_first,
+    ),
+    "who waits for another request keeps the place": (
+        (
+            "throttler",
+            "            self.local_concurrency.release()\n            self._suspended",
+            "            self._suspended",
+        ),
+        test_throttler.test_who_waits_for_another_request_lends_it_the_permits,
+    ),
+    "who waits for another request keeps the permits": (
+        (
+            "throttler",
+            "if request in self._permits and request not in self._transfers:",
+            "if False:",
+        ),
+        test_throttler.test_who_waits_for_another_request_lends_it_the_permits,
+    ),
+    "a slot counts for its first scope alone": (
+        (
+            "backpressure",
+            "any(load.is_saturated for load in loads)",
+            "any(load.is_saturated for load in loads[:1])",
+        ),
+        test_backpressure.test_a_slot_is_passed_over_while_any_of_its_scopes_is_full,
+    ),
+    "who has its host's permit still waits for that": (
+        (
+            "backpressure",
+            "                self._move(entry, entry.place + 1)\n",
+            "                pass\n",
+        ),
+        test_backpressure.test_a_slot_is_passed_over_while_any_of_its_scopes_is_full,
+    ),
+    "who begins anew waits where it was": (
+        ("backpressure", "            self._move(entry, 0)\n", "            pass\n"),
+        test_backpressure.test_a_slot_is_passed_over_while_any_of_its_scopes_is_full,
+    ),
+    "scopes that middlewares set do not count": (
+        ("backpressure", "if entry is None or not entry.waiting or [", "if True or ["),
+        test_backpressure.test_a_request_s_scopes_may_change_while_it_is_on_its_way,
+    ),
+    "names of slots are of any length": (
+        (
+            "backpressure",
+            "            if len(longer) <= MAX_SLOT_CHARS:\n",
+            "            if True:\n",
+        ),
+        test_backpressure.test_names_of_slots_are_no_longer_than_those_of_files,
+    ),
+    "places go to whoever came first": (
+        (
+            "concurrency",
+            "max(self._line, key=self._priorities.__getitem__)",
+            "next(iter(self._line))",
+        ),
+        test_concurrency.test_free_places_are_reserved_by_priority,
+    ),
+    "an address is looked up anew": (
+        ("addresses", "_addresses.get(normal_host(hostName))", "None"),
+        test_several_scopes.test_an_address_that_is_known_is_given_alone,
+    ),
     # Scopes
     "a scope comes from download_slot": (
         (
@@ -822,7 +1097,7 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
         partial(test_settings.test_everything_can_be_switched_off, False, False),
     ),
     "the backoff cannot be set": (
-        ("settings", 'Backoff(ours["backoff_start"], ours["backoff_max"])', "Backoff()"),
+        ("settings", 'ours["backoff_start"], ours["backoff_max"], ours["down_after"]', ""),
         test_settings.test_defaults_of_backoff_and_crawl_delay,
     ),
 }
