@@ -154,8 +154,9 @@ async def test_a_delayed_request_waits_once_and_its_site_has_room_meanwhile(
         later, now = page(number=1, delay=0.1), page(number=2)
         asked = asyncio.get_running_loop().time()
         waiting = scrapy.fetch(later)
-        other = await scrapy.begin(now)
-        assert scrapy.permit_of(later) is None
+        other = scrapy.fetch(now)
+        await until(lambda: scrapy.held)
+        assert scrapy.permit_of(now) is not None
         other.cancel()
         await until(lambda: scrapy.permit_of(later))
         assert asyncio.get_running_loop().time() - asked >= 0.1
