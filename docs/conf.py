@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
@@ -23,11 +23,16 @@ extensions = ["myst_parser", "sphinx.ext.autodoc"]
 root_doc = "index"
 exclude_patterns = ["README.md"]  # the list of pages on GitHub; here the side bar has it
 html_theme = "furo"
-html_theme_options = {"source_repository": REPOSITORY, "source_branch": "main"}
+html_theme_options = {
+    "source_repository": REPOSITORY,
+    "source_branch": "main",
+    "source_directory": "docs/",
+}
 html_title = project
 myst_heading_anchors = 3  # as GitHub makes them
 suppress_warnings = ["misc.highlighting_failure"]  # examples leave things out, as "…"
 
+smartquotes = False  # in an example they would be wrong
 default_role = "code"  # docstrings are written for readers of the source: `this` is code
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
@@ -47,6 +52,17 @@ def prepare_page(_: Sphinx, page: str, source: list[str]) -> None:
     source[0] = re.sub(r"\]\(\.\./([^)]+)\)", rf"]({REPOSITORY}/blob/main/\1)", text)
 
 
+def mark_examples(
+    _: Sphinx, _what: str, _name: str, _thing: Any, _how: Any, lines: list[str]
+) -> None:
+    """Docstrings only indent their examples; reStructuredText wants `::` before them."""
+    for n in range(len(lines) - 1, 0, -1):
+        begins = lines[n].startswith("    ") and not lines[n - 1]
+        if begins and not (n > 1 and lines[n - 2].startswith("    ")):
+            lines[n:n] = ["::", ""]
+
+
 def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
+    app.connect("autodoc-process-docstring", mark_examples)
     app.connect("source-read", prepare_page)

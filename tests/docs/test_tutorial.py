@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +22,8 @@ PAGES = 8
 MACHINES = 3
 ADDRESS = "redis://redis.example.internal:6379/0"
 TIMEOUT_S = 60.0
+QUICK_S = 0.05  # for a page
+SLOW_S = 4.0  # so that a crawl lasts until all nodes take part
 
 
 @dataclass
@@ -30,8 +33,8 @@ class Reader:
     directory: Path
     site: ExampleSite
     server: RedisServer
-    printed: dict[str, list[str]] = field(default_factory=dict)
-    """By command: what it printed, on each machine."""
+    ran: list[tuple[str, list[str]]] = field(default_factory=list)
+    """Commands, and what each printed on each machine."""
 
     def follow(self, block: Block) -> None:
         """Write a block's file, or run its commands."""
@@ -56,25 +59,34 @@ class Reader:
             return
         machines = MACHINES if "$(hostname)" in line else 1
         typed = [self._here(line.replace("$(hostname)", f"m{n}")) for n in range(machines)]
-        self.site.judge.hosts.clear()
+        if "crawl" in line:
+            self.site.judge.hosts.clear()
+        self.site.latency = SLOW_S if machines > 1 else QUICK_S
+        logs = [self.directory / f"machine-{n}.log" for n in range(machines)]
+        started = [self._start(command, log) for command, log in zip(typed, logs, strict=True)]
+        if machines > 1:  # each takes part before the others have finished
+            while not all("Spider opened" in log.read_text() for log in logs):
+                time.sleep(0.05)
+                assert all(process.poll() in (None, 0) for process in started), line
+            self.site.latency = QUICK_S
+        statuses = [process.wait(TIMEOUT_S) for process in started]
+        printed = [log.read_text() for log in logs]
+        assert statuses == [0] * machines, printed
+        self.ran.append((line, printed))
+        if "crawl" in line:
+            self._judge()
+
+    def _start(self, command: str, log: Path) -> subprocess.Popen[bytes]:
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-        started = [
-            subprocess.Popen(
+        with log.open("wb") as file:
+            return subprocess.Popen(
                 ["bash", "-euc", command],
                 cwd=self.directory,
                 env={**os.environ, "PATH": path},
                 stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
+                stdout=file,
                 stderr=subprocess.STDOUT,
-                text=True,
             )
-            for command in typed
-        ]
-        printed = [process.communicate(timeout=TIMEOUT_S)[0] for process in started]
-        assert [process.returncode for process in started] == [0] * machines, printed
-        self.printed[line] = printed
-        if "crawl" in line:
-            self._judge()
 
     def _judge(self) -> None:
         assert self.site.judge.missed(HOST) == []
@@ -83,7 +95,7 @@ class Reader:
 
 @pytest.fixture
 def site() -> Iterator[ExampleSite]:
-    with serving(PAGES, 0.05) as site:
+    with serving(PAGES, QUICK_S) as site:
         yield site
 
 
@@ -93,14 +105,14 @@ def test_each_step_of_the_tutorial(tmp_path: Path, site: ExampleSite, server: Re
     for block in blocks():
         if block.page == "docs/tutorial.md":
             reader.follow(block)
-    lines = list(reader.printed)
-    assert len(lines) == 9
+    assert len(reader.ran) == 9
 
-    first, *_, shared = [line for line in lines if "crawl pages" in line]
-    (log,) = reader.printed[first]
-    assert "shares its limits with all nodes at unix://" in log
-    assert "(embedded: only for this user's crawls on this machine)" in log
-    assert all("semaphore/acquired" in log for log in reader.printed[shared])
+    crawls = [printed for line, printed in reader.ran if "crawl pages" in line]
+    assert "shares its limits with all nodes at unix://" in crawls[0][0]
+    assert "(embedded: only for this user's crawls on this machine)" in crawls[0][0]
+    assert f"shares its limits with all nodes at {server.url}." in crawls[1][0]
+    assert [len(printed) for printed in crawls] == [1, 1, MACHINES, MACHINES]
     assert site.judge.twice(HOST) == [], "the nodes share one crawl"
-    assert "0/1" in reader.printed["scrapy semaphore status example.com"][0]
+    (rule,) = [shown for line, (shown, *_) in reader.ran if line.endswith("status example.com")]
+    assert "0/1" in rule
     assert server.members() == {}
