@@ -157,8 +157,9 @@ class Client:
     async def _pass_on_from_client(self) -> None:
         with suppress(OSError):
             async for command in _messages(self._reader):
-                if self._server is not None:
-                    self._server.say(command)
+                while self._server is None:  # noqa: ASYNC110 - `_pass_messages_on` is about to connect
+                    await asyncio.sleep(0.01)
+                self._server.say(command)
         self.close()
 
 
