@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from semaphore_middleware.errors import (
         AcquireTimeoutError,
         ClosedError,
+        HostDownError,
         PermitLostError,
         SemaphoreError,
         ServerRefusedError,
@@ -37,6 +38,7 @@ __all__ = [
     "Backoff",
     "ClosedError",
     "FairSemaphore",
+    "HostDownError",
     "Inspection",
     "Limit",
     "Member",

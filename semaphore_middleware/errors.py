@@ -40,5 +40,12 @@ class PermitLostError(SemaphoreError, ConnectionError):
     """
 
 
+class HostDownError(SemaphoreError):
+    """A site has not responded to any request for a while, so this one was not made.
+
+    Not an `OSError`: Scrapy's retry middleware leaves it alone. To try again at once is in vain.
+    """
+
+
 class ClosedError(SemaphoreError, RuntimeError):
     """The semaphore is not open: it was closed or drained, or never entered. A `RuntimeError`."""

@@ -40,7 +40,8 @@ class SemaphoreMiddleware:
 
     async def process_request(self, request: Request) -> Request | None:
         """Wait for the permit. Returns a request that goes back to the scheduler, if the spider is
-        closing. Raises `AcquireTimeoutError`; `IgnoreRequest` if it went back once already.
+        closing. Raises `AcquireTimeoutError`, `HostDownError`; `IgnoreRequest` if it went back once
+        already.
         """
         return await self._throttler.acquire_for(request)
 
@@ -49,7 +50,7 @@ class SemaphoreMiddleware:
         the site refused the request, return a copy of it to be made later.
         """
         self._throttler.release_for(request)
-        return self._throttler.retry_request(request) or response
+        return self._throttler.retry_request(request, response) or response
 
     def process_exception(self, request: Request, exception: Exception) -> None:  # noqa: ARG002
         """Give the permit back, unless its transfer is still under way."""

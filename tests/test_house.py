@@ -21,6 +21,7 @@ PUBLIC = {
     "Backoff",
     "ClosedError",
     "FairSemaphore",
+    "HostDownError",
     "Inspection",
     "Limit",
     "Member",

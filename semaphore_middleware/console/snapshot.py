@@ -32,6 +32,7 @@ class ScopeRow:
     next_start: float | None
     backoff_left: float | None
     backoff_last: float | None
+    down_for: float | None
     paused: bool
     set_by: str | None
     started: int
@@ -57,6 +58,7 @@ class ScopeRow:
             next_start=seen.next_start or None,
             backoff_left=seen.backoff_left or None,
             backoff_last=seen.backoff_last or None,
+            down_for=seen.down_for,
             paused=seen.paused,
             set_by=seen.set_by,
             started=seen.started,

@@ -16,6 +16,8 @@ from typing import Protocol
 from semaphore_middleware.core.observer import (
     BackoffStarted,
     Event,
+    FailedAtOnce,
+    HostDown,
     PermitGranted,
     PermitLost,
     PermitReleased,
@@ -23,6 +25,7 @@ from semaphore_middleware.core.observer import (
     StatementRefused,
 )
 from semaphore_middleware.core.permit import Permit, Stage
+from semaphore_middleware.errors import HostDownError
 from semaphore_middleware.model.feedback import Feedback, FeedbackSummary
 from semaphore_middleware.model.limits import Limit, strictest
 from semaphore_middleware.redis.protocol import Reply, Statement
@@ -35,6 +38,15 @@ REFUSED_RETRY_S = 1.0  # after a statement that the server could make no sense o
 def common_turn_end(now: float, turn: float) -> float:
     """When the common turn of all accounts ends: at multiples of a turn's length."""
     return (now // turn + 1) * turn
+
+
+def _cause(feedback: FeedbackSummary | None) -> str:
+    """Why a pause has begun, after the site's name."""
+    if feedback is not None and feedback.refused:
+        return "refused a request"
+    if feedback is not None and feedback.failed:
+        return "did not respond"
+    return "asked for a pause"
 
 
 class Owner(Protocol):
@@ -103,6 +115,9 @@ class Account:
         self._available = 1  # until it is heard otherwise
         self._is_counted = False
         self._wants_feedback = False
+        self._is_down = False
+        self.answered_at = -math.inf
+        """When the youngest request began that is known to be answered well, by whatever node."""
         self._spare_until = -math.inf  # so long there may be permits to spare: two turns at most
         self._has_handed_on = False  # since the last common turn
 
@@ -199,10 +214,11 @@ class Account:
                 self._keep(1)
                 return
         self._returned += 1
-        refused = permit.outcome is not None and permit.outcome.refused
-        if refused:
+        outcome = permit.outcome
+        is_urgent = outcome is not None and (outcome.refused or outcome.retry_after > 0)
+        if is_urgent:
             self.stop_turns()
-        self._owner.speak(self, refused or self.is_at_limit or bool(self._waiting))
+        self._owner.speak(self, is_urgent or self.is_at_limit or bool(self._waiting))
 
     def note_unused(self, permit: Permit) -> None:
         """A permit is about to be released before its request has begun. The server can take the
@@ -226,7 +242,10 @@ class Account:
         outcome = permit.outcome
         if outcome is None:
             return False
-        if outcome.latency is None or permit.limit.adaptive or self._wants_feedback:
+        if outcome.latency is not None:
+            self.answered_at = max(self.answered_at, permit.granted_at)
+        is_news = outcome.refused or outcome.failed or outcome.retry_after > 0
+        if is_news or permit.limit.adaptive or self._wants_feedback:
             self._feedback.append((outcome, permit.granted_at))
             return True
         return False
@@ -337,7 +356,10 @@ class Account:
         self._unanswered = [one for one in self._unanswered if one.seq != statement.seq]
         self.deadline = max(self.deadline, sent + self._owner.grace)
         self._note(reply)
+        if reply.answered_ago is not None:
+            self.answered_at = max(self.answered_at, sent - reply.answered_ago)
         self._take(reply.granted, now)
+        self._hear_whether_down(reply)
         self._announce_waiting(statement.seq)
         if reply.retry_in is not None and self._waiting:
             self._owner.retry(self, reply.retry_in)
@@ -373,10 +395,41 @@ class Account:
         if reply.backoff is not None:
             self._owner.emit(BackoffStarted(self.scope, reply.backoff))
             logger.info(
-                "%s refused a request, or did not respond: no node starts one there for %.3g s.",
+                "%s %s: no node starts a request there for %.3g s.",
                 self.scope,
+                _cause(reply.statement.feedback),
                 reply.backoff,
             )
+
+    def _hear_whether_down(self, reply: Reply) -> None:
+        was_down, self._is_down = self._is_down, reply.down_for is not None
+        if reply.down_for is not None:
+            if reply.backoff is not None and not was_down:
+                self._owner.emit(HostDown(self.scope, reply.down_for))
+                logger.warning(
+                    "%s is down: it has not responded for %.0f s. Requests fail at once, but for "
+                    "one at a time that tries it again.",
+                    self.scope,
+                    reply.down_for,
+                )
+            self.on_down(reply.down_for)
+        elif was_down:
+            logger.info("%s is no longer down.", self.scope)
+
+    def on_down(self, seconds: float) -> None:
+        """The site has not responded for so long that it counts as down: fail what waits."""
+        waiting, self._waiting = list(self._waiting), OrderedDict()
+        self._newcomers.clear()
+        for permit in waiting:
+            self._owner.emit(FailedAtOnce(self.scope))
+            permit.refuse(
+                HostDownError(
+                    f"{self.scope} is down: it has not responded for {seconds:.0f} s; one request "
+                    "at a time tries it again"
+                )
+            )
+        if waiting:
+            self._owner.speak(self, True)
 
     def _announce_waiting(self, seq: int) -> None:
         """No permit was free for those that the statement asked for and that still wait."""

@@ -71,12 +71,34 @@ class AcquireTimedOut(Event):
 
 @dataclass(frozen=True, slots=True)
 class BackoffStarted(Event):
-    """A site refused a request, or did not answer: no node starts one there for a while."""
+    """A site asked for a pause, refused a request or did not answer: no node starts one there for
+    a while.
+    """
 
     counter = "backoffs"
 
     scope: str
     seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class HostDown(Event):
+    """A site counts as down since this node's request, which it did not answer either."""
+
+    counter = "hosts_down"
+
+    scope: str
+    seconds: float
+    """For how long it has not responded."""
+
+
+@dataclass(frozen=True, slots=True)
+class FailedAtOnce(Event):
+    """A request was not made, because its site is down."""
+
+    counter = "failed_at_once"
+
+    scope: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -151,12 +151,21 @@ class Permit:
             self._account.note_unused(self)
         self.release()
 
-    def answered(self, latency: float) -> None:
-        """Report a usual response of the site, after `latency` seconds. Call it before `release`.
-
-        An `adaptive` limit learns from it. Do not report errors: they often come sooner than pages.
+    @property
+    def site_answered_at(self) -> float:
+        """On the loop's clock: when the youngest request began of which this node knows that the
+        site answered it well, be it another node's; minus infinity if it knows of none.
         """
-        self.outcome = Feedback(latency)
+        return self._account.answered_at
+
+    def answered(self, latency: float | None, retry_after: float = 0.0) -> None:
+        """Report a response of the site, after `latency` seconds. Call it before `release`.
+
+        An `adaptive` limit learns from it. None: an error, which says only that the site is there
+        (errors often come sooner than pages). For `retry_after` seconds no node gets a permit of
+        this scope, at most the semaphore's `backoff.most`.
+        """
+        self.outcome = Feedback(latency, retry_after=max(0.0, retry_after))
 
     def refused(self, retry_after: float = 0.0) -> None:
         """Report that the site refused the request. Call it before `release`: no node gets a permit
@@ -168,9 +177,11 @@ class Permit:
     def failed(self) -> None:
         """Report that the site did not respond: it refused the connection, or took too long.
 
-        Call it before `release`. Three in a row, on any nodes, count as a refusal.
+        Call it before `release`. Three in a row, on any nodes, count as a refusal, and then one
+        request is tried at a time. After five in a row, and the semaphore's `backoff.down_after`,
+        others fail at once with `HostDownError`.
         """
-        self.outcome = Feedback()
+        self.outcome = Feedback(failed=True)
 
     def until_lost(self) -> AbstractContextManager[None]:
         """Cancel what this task does in the `with` when the permit is lost.

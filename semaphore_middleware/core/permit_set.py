@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack
 
 from semaphore_middleware.core.permit import Permit
+from semaphore_middleware.model.feedback import Feedback
 from semaphore_middleware.model.hosts import site_of
 
 
@@ -45,8 +46,8 @@ class PermitSet:
         """
         usual = self.site_permit.outcome if self.site_permit else None
         for permit in self.permits:
-            if usual is not None and usual.latency is not None:
-                permit.outcome = usual
+            if usual is not None and usual.latency is not None and permit is not self.site_permit:
+                permit.outcome = Feedback(usual.latency)  # a pause is asked for at the site only
             permit.release()
 
     def return_unused(self) -> None:

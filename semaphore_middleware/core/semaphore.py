@@ -48,7 +48,8 @@ class FairSemaphore:
     on all nodes; `turn` is in seconds, 0 lets a permit serve one request only; `prefix` is the
     first part of every key; `node` is this node's name, to which a few random letters are added,
     other ones each time that it is opened; `backoff`: how long to pause after a refusal without
-    Retry-After (see `Permit.refused`); `url_from` says in errors where the address was set.
+    Retry-After, and when a site counts as down (see `Permit.refused` and `Permit.failed`);
+    `url_from` says in errors where the address was set.
     `observers` (see `core/observer.py`) are opened before the server is reached, are passed each
     event, and are closed last, in reverse order.
 
@@ -233,7 +234,8 @@ class FairSemaphore:
         tells observers what the permit is for. Of this node's requests that wait for the scope, the
         one with the highest `priority` is served first.
 
-        Raises `AcquireTimeoutError`, `ClosedError`, `SettingsError`.
+        Raises `AcquireTimeoutError`, `ClosedError`, `SettingsError`, and `HostDownError` if the
+        site has not responded for `backoff.down_after` (see `Permit.failed`).
         """
         permit = self._opened().request(scope, _limit(limit), owner, priority)
         try:

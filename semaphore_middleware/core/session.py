@@ -389,6 +389,8 @@ class Session:
                 account.on_granted(message.term, message.granted)
             elif message.kind == "retry":
                 self.retry(account, message.retry_in)
+            elif message.kind == "down":
+                account.on_down(message.down_for)
             else:
                 account.on_backoff()
 

@@ -16,29 +16,40 @@ class Feedback:
     """How a site answered one request. Times are in seconds."""
 
     latency: float | None = None
-    """Until the site answered; None: it did not answer, or refused the request."""
+    """Until the site answered well; None: it did not."""
     refused: bool = False
-    """Whether it refused the request ("not now"); if not, no latency means no answer."""
+    """Whether it refused the request ("not now")."""
+    failed: bool = False
+    """Whether it did not respond at all. Without all three it responded with an error: it is there,
+    and more is not known."""
     retry_after: float = 0.0
-    """For how long it refused; 0: it did not say."""
+    """For how long it asks for no further request, whatever its answer was; 0: it did not say."""
 
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """How long to pause after a refusal without Retry-After. No node starts a request meanwhile.
+    """How long to pause after a refusal without Retry-After, and when a site counts as down. No
+    node starts a request in a pause.
 
     A pause doubles with each incident and halves with good answers. Raises `SettingsError` unless
-    0.001 <= `start` <= `most` <= 1e9.
+    0.001 <= `start` <= `most` <= 1e9 and 0 <= `down_after` <= 1e9.
     """
 
     start: float = 1.0
     """Seconds of the first pause; each further incident doubles it."""
     most: float = 300.0
     """Seconds of the longest pause, whatever the site says."""
+    down_after: float = 60.0
+    """Seconds without any response, after which requests for a permit fail (`HostDownError`)."""
 
     def __post_init__(self) -> None:
-        if not 0.001 <= self.start <= self.most <= LONGEST_S:
-            raise SettingsError(f"{self}: allowed is 0.001 <= start <= most <= 1e9, in seconds")
+        if not (
+            0.001 <= self.start <= self.most <= LONGEST_S and 0 <= self.down_after <= LONGEST_S
+        ):
+            raise SettingsError(
+                f"{self}: allowed is 0.001 <= start <= most <= 1e9, and 0 <= down_after <= 1e9, in "
+                "seconds"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +57,15 @@ class FeedbackSummary:
     """Feedback on several requests of one scope. Ages are in seconds since their permits' grant."""
 
     good: int = 0
-    """Requests that were answered."""
+    """Requests that were answered well."""
     latency: float = 0.0
     """Mean of the logarithms of their latencies in milliseconds, so that no single page decides."""
     good_age: float = 0.0
     """Age of the oldest of them."""
+    errors: int = 0
+    """Requests that were answered with an error."""
     failed: int = 0
-    """Requests without an answer."""
+    """Requests without a response."""
     refused: int = 0
     """Requests that the site refused."""
     bad_age: float = 0.0
@@ -63,18 +76,17 @@ class FeedbackSummary:
     @classmethod
     def of(cls, items: Iterable[tuple[Feedback, float]]) -> Self:
         """Sum up feedback, each with its request's age."""
-        good: list[tuple[Feedback, float]] = []
-        bad: list[tuple[Feedback, float]] = []
-        for feedback, age in items:
-            (bad if feedback.latency is None else good).append((feedback, age))
+        all_ = list(items)
+        good = [(feedback, age) for feedback, age in all_ if feedback.latency is not None]
+        bad = [(feedback, age) for feedback, age in all_ if feedback.refused or feedback.failed]
         logarithms = [math.log(max(1.0, 1000 * (f.latency or 0.0))) for f, _ in good]
-        refused = [feedback.retry_after for feedback, _ in bad if feedback.refused]
         return cls(
             good=len(good),
             latency=sum(logarithms) / len(good) if good else 0.0,
             good_age=max((age for _, age in good), default=0.0),
-            failed=len(bad) - len(refused),
-            refused=len(refused),
+            errors=len(all_) - len(good) - len(bad),
+            failed=sum(feedback.failed for feedback, _ in bad),
+            refused=sum(feedback.refused for feedback, _ in bad),
             bad_age=min((age for _, age in bad), default=0.0),
-            retry_after=max(refused, default=0.0),
+            retry_after=max((feedback.retry_after for feedback, _ in all_), default=0.0),
         )

@@ -52,7 +52,8 @@ class Inspection:
     next_start: float = 0.0
     """Seconds until delay and rate allow the next start."""
     backoff_left: float = 0.0
-    """Seconds for which nothing starts, because the site refused a request; 0: none."""
+    """Seconds for which nothing starts, because the site refused a request, did not respond, or
+    asked for a pause; 0: none."""
     backoff_last: float = 0.0
     """Seconds of the last pause that the site did not set itself; good answers lower it."""
     paused: bool = False
@@ -61,6 +62,8 @@ class Inspection:
     """Which operator has set a rule on the server; None: the nodes' settings hold."""
     started: int = 0
     """Requests that got a permit since the scope was last idle."""
+    down_for: float | None = None
+    """Seconds for which the site has not responded, if it is down; None: it is not."""
 
     @property
     def held(self) -> int:

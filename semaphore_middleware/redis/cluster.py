@@ -13,6 +13,8 @@ from semaphore_middleware.errors import ServerRefusedError, ServerUnreachableErr
 from semaphore_middleware.redis.connection import Address
 from semaphore_middleware.redis.connector import Connector
 
+NO_HOST_NAME = b"?"  # in place of a name, where nodes are known by names and this one has none
+
 
 class Cluster:
     """The nodes that a URL names, and those that they name. Each time another one is asked first:
@@ -67,5 +69,8 @@ class Cluster:
 
 def _address(node: Any, asked: Address) -> Address:
     """Of a node in the reply. One that does not know its own host is where it was asked."""
-    host, port, *_ = node
+    host, port, _, *more = node
+    if host == NO_HOST_NAME:
+        named = dict(zip(more[0][::2], more[0][1::2], strict=True))
+        host = named.get(b"ip")
     return Address(host.decode() if host else asked.host, port)

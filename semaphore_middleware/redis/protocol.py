@@ -28,7 +28,7 @@ STATUSES: tuple[Status, ...] = ("ok", "lost", "old", "refused")
 # Numbers travel as doubles: packing costs less than text does, on both sides. See `sync.lua`.
 HEAD_NUMBERS = Struct(">4d")
 STATEMENT_NUMBERS = Struct(">16d")
-REPLY_NUMBERS = Struct(">9d")
+REPLY_NUMBERS = Struct(">11d")
 
 
 def milliseconds(seconds: float) -> int:
@@ -98,12 +98,19 @@ class Reply:
     """Time until asking again is worth it, if only time keeps the first in the queue waiting."""
     backoff: float | None
     """How long nothing starts at the site from now on, if this feedback was the cause."""
+    down_for: float | None
+    """For how long the site has not responded, if it counts as down."""
+    answered_ago: float | None
+    """How long ago the youngest request began that is known to be answered well."""
 
     @classmethod
     def read(cls, statement: Statement, reply: bytes) -> Self:
         """From the script's reply for one scope, whose times are in milliseconds."""
-        status, term, granted, available, limit, counted, wants, retry_in, backoff = (
-            REPLY_NUMBERS.unpack(reply)
+        status, term, granted, available, limit, counted, wants, *times = REPLY_NUMBERS.unpack(
+            reply
+        )
+        retry_in, backoff, down_for, answered_ago = (
+            time / 1000 if time >= 0 else None for time in times
         )
         return cls(
             statement,
@@ -114,8 +121,10 @@ class Reply:
             int(limit),
             counted == 1,
             wants == 1,
-            retry_in / 1000 if retry_in >= 0 else None,
-            backoff / 1000 if backoff >= 0 else None,
+            retry_in,
+            backoff,
+            down_for,
+            answered_ago,
         )
 
 
@@ -123,13 +132,15 @@ class Reply:
 class Notification:
     """A message on a node's channel, or on the one for all nodes (without a scope)."""
 
-    kind: Literal["granted", "retry", "backoff", "changed"]
+    kind: Literal["granted", "retry", "backoff", "down", "changed"]
     """`changed`: an operator has changed a rule, which may let waiting requests start."""
     scope: str = ""
     term: int = 0
     granted: int = 0
     retry_in: float = 0.0
     """Seconds until asking again is worth it."""
+    down_for: float = 0.0
+    """Seconds for which the site has not responded."""
 
     @classmethod
     def read(cls, payload: bytes) -> Self | None:
@@ -142,6 +153,9 @@ class Notification:
             if kind == "retry":
                 wait, scope = rest.split(" ", 1)
                 return cls("retry", scope, retry_in=_count(wait) / 1000)
+            if kind == "down":
+                down_for, scope = rest.split(" ", 1)
+                return cls("down", scope, down_for=_count(down_for) / 1000)
             if kind == "backoff":
                 return cls("backoff", rest)
             return cls("changed") if kind == "changed" and not rest else None
@@ -202,16 +216,18 @@ def pack_limit(limit: Limit) -> tuple[float, ...]:
 
 def pack_feedback(feedback: FeedbackSummary, backoff: Backoff) -> bytes:
     """Feedback as the script takes it (see `feedback.lua`)."""
-    return b"%d %.4f %d %d %d %d %d %d %d" % (
+    return b"%d %.4f %d %d %d %d %d %d %d %d %d" % (
         feedback.good,
         feedback.latency,
         1000 * feedback.good_age,
+        feedback.errors,
         feedback.failed,
         feedback.refused,
         1000 * feedback.bad_age,
         milliseconds(min(feedback.retry_after, backoff.most)),
         milliseconds(backoff.start),
         milliseconds(backoff.most),
+        milliseconds(backoff.down_after),
     )
 
 
@@ -220,7 +236,7 @@ def pack_feedback(feedback: FeedbackSummary, backoff: Backoff) -> bytes:
 
 def read_inspection(scope: str, reply: Sequence[Any]) -> Inspection:
     """A scope from the reply of the script `inspect`, whose times are in milliseconds."""
-    limit, limit_max, delay, interval, burst, next_start, left, last, *rest = reply
+    limit, limit_max, delay, interval, burst, next_start, left, last, down_for, *rest = reply
     paused, set_by, started, members = rest
     interval_s = float(interval) / 1000
     # A rule's limit comes from the server's JSON, which rounds 2**53 up.
@@ -238,6 +254,7 @@ def read_inspection(scope: str, reply: Sequence[Any]) -> Inspection:
         bool(paused),
         set_by.decode("utf-8", "replace") or None,
         started,
+        down_for / 1000 if down_for >= 0 else None,
     )
 
 

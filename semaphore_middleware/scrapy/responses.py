@@ -1,44 +1,64 @@
 """From a response to feedback on its permit, and to a retry if the site refused the request.
 
-A refusal is a response with one of the statuses in `SEMAPHORE_BACKOFF_CODES`.
+A refusal is a response with one of the statuses in `SEMAPHORE_BACKOFF_CODES`, or one that the
+user's `SEMAPHORE_BACKOFF_WHEN` takes for one. It speaks for the site if it is a 429 or says for how
+long; else only until the site answers other requests well, and refuses this one again.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
-import math
+import socket
 import time
 from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
-from scrapy.exceptions import DownloadConnectionRefusedError, DownloadTimeoutError
+from scrapy.downloadermiddlewares.retry import get_retry_request
+from scrapy.exceptions import (
+    CannotResolveHostError,
+    DownloadConnectionRefusedError,
+    DownloadTimeoutError,
+)
+from scrapy.utils.response import response_status_message
+from twisted.internet.error import ConnectBindError, ConnectError
 
 from semaphore_middleware.core.observer import Event
 from semaphore_middleware.core.permit import Permit
+from semaphore_middleware.scrapy.asked_pauses import quota_reset, retry_after
 
 if TYPE_CHECKING:
-    from scrapy import Request
+    from scrapy import Request, Spider
     from scrapy.http import Response
+
+    from semaphore_middleware.scrapy.judge import Judge
 
 logger = logging.getLogger(__name__)
 
 NO_RESPONSE = (
     DownloadTimeoutError,
     DownloadConnectionRefusedError,
+    CannotResolveHostError,
+    ConnectError,
     TimeoutError,
     ConnectionRefusedError,
+    socket.gaierror,
 )
 """Errors that say that the site is overloaded or down."""
+NO_ROUTE = {errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN}
+TOO_MANY_REQUESTS = 429
+
 REFUSALS_KEY = "semaphore_refusals"
 """In a request's meta: how often the site has refused it."""
+REFUSED_AT_KEY = "semaphore_refused_at"
+"""In a request's meta: when the site first refused it, as Unix time."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestRefused(Event):
-    """A site refused a request, by the status of its response."""
+    """A site refused a request, by the status of its response or the user's judge."""
 
     counter = "refused"
 
@@ -48,77 +68,115 @@ class ResponseClassifier:
     refused request is made again at most `backoff_times` times.
     """
 
-    def __init__(self, backoff_codes: frozenset[int], backoff_times: int) -> None:
+    def __init__(
+        self, backoff_codes: frozenset[int], backoff_times: int, judge: Judge | None = None
+    ) -> None:
         self._backoff_codes = backoff_codes
         self._backoff_times = backoff_times
+        self._judge = judge
         self._refused: WeakSet[Request] = WeakSet()
+        """By their site."""
+        self._own_trouble: WeakSet[Request] = WeakSet()
+        """Refused, though their site answers others."""
         self._given_up: WeakSet[Request] = WeakSet()
 
-    def record_response(self, permit: Permit, request: Request, response: Response) -> None:
-        """Note on the permit how the site responded."""
-        if response.status in self._backoff_codes:
-            permit.refused(retry_after(response))
+    def record_response(self, permit: Permit, request: Request, response: Response) -> bool:
+        """Note on the permit how the site responded. Returns whether it refused the request."""
+        reset, asked = quota_reset(response), retry_after(response)
+        pause = reset if asked is None else asked
+        judged = self._judge.refusal(request, response) if self._judge else None
+        is_refused = response.status in self._backoff_codes
+        is_of_site = response.status == TOO_MANY_REQUESTS or pause is not None
+        if judged is not None or (
+            is_refused and (is_of_site or not _answers_others(permit, request))
+        ):
+            permit.refused(judged or pause or 0.0)
             self._refused.add(request)
-        elif response.status < 500:  # the time that an error took says nothing of the site's pace
-            latency = request.meta.get("download_latency")
-            if latency is None:  # a handler that does not measure it
-                latency = asyncio.get_running_loop().time() - permit.granted_at
-            permit.answered(latency)
+            return True
+        if is_refused:
+            self._own_trouble.add(request)
+        latency = None if is_refused or response.status >= 500 else _latency(permit, request)
+        permit.answered(latency, 0.0 if reset is None else pause or 0.0)
+        return is_refused
 
-    def record_failure(self, permit: Permit, error: Exception) -> None:
-        """Note on the permit that the site did not respond."""
-        if isinstance(error, NO_RESPONSE):
+    def record_failure(self, permit: Permit, request: Request, error: Exception) -> None:
+        """Note on the permit that the site did not respond. Behind a proxy nobody knows which of
+        the two it was.
+        """
+        is_silent = isinstance(error, NO_RESPONSE) and not isinstance(error, ConnectBindError)
+        has_no_route = isinstance(error, OSError) and error.errno in NO_ROUTE
+        if (is_silent or has_no_route) and not request.meta.get("proxy"):
             permit.failed()
 
-    def was_refused(self, request: Request) -> bool:
-        """True if the site itself refused it. A refusal that comes from a cache does not count."""
-        return request in self._refused
+    def retry_request(self, request: Request, response: Response, spider: Spider) -> Request | None:
+        """A copy of a refused request, to be made later; None if its site has not refused it, or
+        refused it too often. A refusal that comes from a cache does not count.
 
-    def retry_request(self, request: Request) -> Request | None:
-        """A copy of a refused request, to be made later; None if it was refused too often.
-
-        Scrapy's retry middleware does not see these retries, so they do not use up its own: the
+        It is logged and counted as one of Scrapy's retries, but does not use up `RETRY_TIMES`: the
         request is not at fault, we asked too much of the site. A request that was refused too often
         goes to the spider with its last response.
         """
-        refusals = request.meta.get(REFUSALS_KEY, 0) + 1
+        if request in self._own_trouble:
+            logger.debug(
+                "%s was refused again (%s), though its site has answered others well: it is left "
+                "to Scrapy's retry middleware.",
+                request,
+                response_status_message(response.status),
+            )
+            return None
+        if request not in self._refused:
+            _forget_refusals(request)
+            return None
         if request.meta.get("dont_retry"):
             return None
-        if refusals > self._backoff_times:
-            logger.warning("Gave up %s: the site refused it %d times.", request, refusals)
+        counted = request.replace(
+            meta={**request.meta, "retry_times": request.meta.get(REFUSALS_KEY, 0)}
+        )
+        retry = get_retry_request(
+            counted,
+            spider=spider,
+            reason=response_status_message(response.status),
+            max_retry_times=self._backoff_times,
+            priority_adjust=request.meta.get("priority_adjust"),
+            logger=logger,
+            give_up_log_level=request.meta.get("give_up_log_level"),
+        )
+        if retry is None:
             request.meta["dont_retry"] = True  # for Scrapy's retry middleware, until `forget`
             self._given_up.add(request)
             return None
-        retry = request.replace(dont_filter=True)
-        retry.meta[REFUSALS_KEY] = refusals
+        retry.meta[REFUSALS_KEY] = retry.meta.pop("retry_times")
+        retry.meta.setdefault(REFUSED_AT_KEY, time.time())
+        if "retry_times" in request.meta:
+            retry.meta["retry_times"] = request.meta["retry_times"]
         return retry
 
     def forget(self, request: Request) -> None:
-        """Clean up the meta of a request that was given up, when all middlewares have seen its
+        """Clean up the meta of a request that was refused, when all middlewares have seen its
         response: a request that the spider makes from it starts afresh.
         """
+        _forget_refusals(request)
         if request in self._given_up:
             self._given_up.remove(request)
-            for key in ("dont_retry", REFUSALS_KEY):
-                request.meta.pop(key, None)
+            request.meta.pop("dont_retry", None)
 
 
-def retry_after(response: Response) -> float:
-    """Seconds that a response asks for with `Retry-After`; 0 if it has none, or none that can be
-    read. A date is compared with the response's `Date` if there is one, else with our clock.
-    """
-    value = (response.headers.get(b"Retry-After") or b"").decode("latin-1").strip()
-    if value.isascii() and value.isdigit():
-        return float(value) if len(value) < 16 else math.inf
-    date = _timestamp(value)
-    if date is None:
-        return 0.0
-    now = _timestamp((response.headers.get(b"Date") or b"").decode("latin-1"))
-    return max(0.0, date - (time.time() if now is None else now))
+def _answers_others(permit: Permit, request: Request) -> bool:
+    """Whether a request that began after this one was first refused has been answered well."""
+    refused_at = request.meta.get(REFUSED_AT_KEY)
+    if not isinstance(refused_at, float):
+        return False  # for the first time
+    age = max(0.0, time.time() - refused_at)
+    return permit.site_answered_at > asyncio.get_running_loop().time() - age
 
 
-def _timestamp(date: str) -> float | None:
-    try:
-        return parsedate_to_datetime(date).timestamp()
-    except (TypeError, ValueError, OverflowError):
-        return None
+def _latency(permit: Permit, request: Request) -> float:
+    latency = request.meta.get("download_latency")
+    if latency is None:  # a handler that does not measure it
+        return asyncio.get_running_loop().time() - permit.granted_at
+    return float(latency)
+
+
+def _forget_refusals(request: Request) -> None:
+    for key in (REFUSALS_KEY, REFUSED_AT_KEY):
+        request.meta.pop(key, None)

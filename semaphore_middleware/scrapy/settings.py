@@ -30,6 +30,7 @@ from semaphore_middleware.scrapy.engine import end_crawl
 from semaphore_middleware.scrapy.scopes import KINDS, Namer
 
 if TYPE_CHECKING:
+    from scrapy.http import Response
     from scrapy.settings import BaseSettings
 
 Check: TypeAlias = "Callable[[Any, str, BaseSettings], Any]"
@@ -159,6 +160,18 @@ def _statuses(value: Any, where: str, _settings: BaseSettings) -> frozenset[int]
         raise not_allowed(value, where, allowed) from None
 
 
+def _judge(value: Any, where: str, _settings: BaseSettings) -> Callable[[Response], object]:
+    allowed = "a function from a response to True, False or seconds, or the path of one"
+    try:
+        function = load_object(value)
+    except Exception as error:
+        raise SettingsError(f"{where} = {value!r}: {error}; allowed is {allowed}") from None
+    if not callable(function) or iscoroutinefunction(function):
+        raise not_allowed(value, where, allowed)
+    judge: Callable[[Response], object] = function
+    return judge
+
+
 def _dict(value: Any, where: str, _settings: BaseSettings) -> Mapping[str, Any]:
     parsed = value or {}
     if isinstance(parsed, str):  # from the command line
@@ -209,6 +222,8 @@ _ROWS = (
     Setting("SEMAPHORE_BACKOFF_START", 1.0, _seconds(0.001), "first pause, in seconds"),
     Setting("SEMAPHORE_BACKOFF_MAX", MAX, _seconds("SEMAPHORE_BACKOFF_START"), "longest pause"),
     Setting("SEMAPHORE_BACKOFF_TIMES", 10, _count, "how often to repeat a refused request"),
+    Setting("SEMAPHORE_BACKOFF_WHEN", None, _optional(_judge), "what refuses, too", EMPTY),
+    Setting("SEMAPHORE_DOWN_AFTER", 60.0, _seconds(0.0), "seconds without response: it is down"),
     Setting("SEMAPHORE_METRICS_PORT", None, _optional(_port), "0: any; None: no metrics", EMPTY),
     Setting("SEMAPHORE_METRICS_HOST", "127.0.0.1", _address, "where that port listens", EMPTY),
 )
@@ -241,6 +256,7 @@ class SemaphoreSettings:
     backoff: Backoff
     backoff_codes: frozenset[int]
     backoff_times: int
+    backoff_when: Callable[[Response], object] | None
     metrics_port: int | None
     metrics_host: str
 
@@ -259,7 +275,7 @@ class SemaphoreSettings:
         ours["limits"] = parse_limits(
             ours["limits"], slots, default, "SEMAPHORE_LIMITS", first_kind
         )
-        ours["backoff"] = Backoff(ours["backoff_start"], ours["backoff_max"])
+        ours["backoff"] = Backoff(ours["backoff_start"], ours["backoff_max"], ours["down_after"])
         return cls(**{field.name: ours[field.name] for field in fields(cls)})
 
 

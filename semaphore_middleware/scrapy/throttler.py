@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, WeakSet
 
 from scrapy import signals
+from scrapy.downloadermiddlewares.stats import DownloaderStats
 from scrapy.exceptions import CannotResolveHostError, CloseSpider, IgnoreRequest
 
 from semaphore_middleware.core.observer import Observer
@@ -32,7 +33,8 @@ from semaphore_middleware.scrapy.backpressure import Backpressure
 from semaphore_middleware.scrapy.concurrency import LocalConcurrency
 from semaphore_middleware.scrapy.crawl_delays import CrawlDelayFound, CrawlDelays
 from semaphore_middleware.scrapy.engine import Engine, check_reactor, end_crawl
-from semaphore_middleware.scrapy.responses import REFUSALS_KEY, RequestRefused, ResponseClassifier
+from semaphore_middleware.scrapy.judge import Judge
+from semaphore_middleware.scrapy.responses import RequestRefused, ResponseClassifier
 from semaphore_middleware.scrapy.scopes import ScopeFinder, Scopes, drop_scope_of_other_host
 from semaphore_middleware.scrapy.settings import SemaphoreSettings
 from semaphore_middleware.scrapy.sharing import semaphore_for
@@ -84,7 +86,8 @@ class Throttler:
         self.scopes = ScopeFinder(settings.scopes, settings.limits, addresses)
         self.backpressure = Backpressure(self.scopes, on_room=self._engine.wake_soon)
         self.local_concurrency = LocalConcurrency(crawler.settings.getint("CONCURRENT_REQUESTS"))
-        self.responses = ResponseClassifier(settings.backoff_codes, settings.backoff_times)
+        judge = Judge(settings.backoff_when, crawler) if settings.backoff_when else None
+        self.responses = ResponseClassifier(settings.backoff_codes, settings.backoff_times, judge)
         self._crawl_delays = CrawlDelays(crawler.settings, settings.max_crawl_delay)
         observers = self._observers()  # first: it may find a setting that is not allowed
         self._embedded = None
@@ -134,8 +137,9 @@ class Throttler:
         """Wait for a request's permits, if it needs any. Runs in the task of the request's `fetch`.
 
         Returns a request that is to go back to the scheduler, if the spider is closing. Raises
-        `AcquireTimeoutError`; and `IgnoreRequest`, if the request went back and was fetched again,
-        or if its meta, or a function in `SEMAPHORE_SCOPES`, gives what is not allowed.
+        `AcquireTimeoutError`, `HostDownError`; and `IgnoreRequest`, if the request went back and
+        was fetched again, or if its meta, or a function in `SEMAPHORE_SCOPES`, gives what is not
+        allowed.
         """
         scopes = await self._scopes_of(request)
         if not scopes:
@@ -239,7 +243,7 @@ class Throttler:
             return response
         except Exception as error:
             if permits.site_permit is not None:
-                self.responses.record_failure(permits.site_permit, error)
+                self.responses.record_failure(permits.site_permit, request, error)
             raise
         finally:
             self.end_transfer(request)
@@ -251,8 +255,9 @@ class Throttler:
     def record_response(self, request: Request, response: Response) -> None:
         """The site has responded to a request: note on its permit how."""
         permits = self._permits.get(request)
-        if permits is not None and permits.site_permit is not None:
-            self.responses.record_response(permits.site_permit, request, response)
+        permit = permits.site_permit if permits is not None else None
+        if permit and self.responses.record_response(permit, request, response):
+            self._semaphore.emit(RequestRefused())
 
     def end_transfer(self, request: Request) -> None:
         """A request's transfer has ended: give its permit back."""
@@ -273,15 +278,19 @@ class Throttler:
             self.backpressure.released(request)
             self.local_concurrency.release()
 
-    def retry_request(self, request: Request) -> Request | None:
-        """A copy of a refused request, to be made later; None if it was not refused, or if there
-        are to be no retries.
+    def retry_request(self, request: Request, response: Response) -> Request | None:
+        """A copy of a refused request, to be made later; None if its site has not refused it, or if
+        there are to be no retries.
         """
-        if not self.responses.was_refused(request):
-            request.meta.pop(REFUSALS_KEY, None)
+        spider = self._crawler.spider
+        if not self._retries or spider is None:
             return None
-        self._semaphore.emit(RequestRefused())
-        return self.responses.retry_request(request) if self._retries else None
+        retry = self.responses.retry_request(request, response, spider)
+        if retry is not None and (
+            stats := self._crawler.get_downloader_middleware(DownloaderStats)
+        ):
+            stats.process_response(request, response)  # as no further middleware sees it
+        return retry
 
     def _return_to_scheduler(self, request: Request) -> Request:
         """A copy for the scheduler, which keeps it under JOBDIR or in a shared frontier.

@@ -132,9 +132,14 @@ def _reasons(seen: Inspection) -> Iterator[str]:
     """Reasons to wait other than that all permits are held."""
     if seen.paused:
         yield f"{seen.set_by or 'An operator'} has paused the site until it is resumed."
+    if seen.down_for is not None:
+        yield f"The site is down: it has not responded for {seen.down_for:.0f} s."
     if seen.backoff_left:
         left = f"{seen.backoff_left:.0f} s"
-        yield f"The site refused a request, so nothing starts there for another {left}."
+        yield (
+            "The site refused a request, did not respond or asked for a pause, so nothing starts "
+            f"there for another {left}."
+        )
     if seen.delay:
         yield f"Requests start {seen.delay:.3g} s apart."
     if seen.rate:

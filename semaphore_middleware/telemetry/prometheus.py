@@ -32,6 +32,8 @@ from semaphore_middleware.core.observer import (
     AcquireTimedOut,
     BackoffStarted,
     Event,
+    FailedAtOnce,
+    HostDown,
     ObservedSemaphore,
     Observer,
     PermitGranted,
@@ -63,7 +65,9 @@ SHUTDOWN_POLL_S = 0.1  # how often the server looks whether it is to end
 
 COUNTERS: dict[type[Event], tuple[str, str]] = {  # of events: name and meaning
     PermitLost: ("semaphore_permits_lost", "Permits that could not be renewed in time."),
-    BackoffStarted: ("semaphore_backoffs", "Pauses that a refusal of this node's request began."),
+    BackoffStarted: ("semaphore_backoffs", "Pauses that the result of this node's request began."),
+    HostDown: ("semaphore_hosts_down", "Sites that this node was the first to find down."),
+    FailedAtOnce: ("semaphore_failed_at_once", "Requests not made, because their site is down."),
     AcquireTimedOut: ("semaphore_timeouts", "Requests that waited longer than they may."),
     Reconnected: ("semaphore_reconnects", "Connections to the server that were lost."),
     StoreLost: ("semaphore_store_losses", "Times the server was new or had lost its data."),

@@ -120,6 +120,8 @@ class LoneNode:
         wants_feedback: bool = False,
         retry_in: float | None = None,
         backoff: float | None = None,
+        down_for: float | None = None,
+        answered_ago: float | None = None,
     ) -> None:
         """The server's reply; by default it grants all that was asked for."""
         reply = Reply(
@@ -133,6 +135,8 @@ class LoneNode:
             wants_feedback=wants_feedback,
             retry_in=retry_in,
             backoff=backoff,
+            down_for=down_for,
+            answered_ago=answered_ago,
         )
         self.account.on_reply(reply, self.now if sent is None else sent)
 

@@ -414,6 +414,8 @@ class Machine(RuleBasedStateMachine):
             account.on_granted(message.term, message.granted)
         elif message.kind == "backoff":
             account.on_backoff()
+        elif message.kind == "down":
+            account.on_down(message.down_for)
         else:
             told.node.owner.retry(account, message.retry_in)
 

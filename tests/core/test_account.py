@@ -11,6 +11,8 @@ import pytest
 from semaphore_middleware.core.account import REFUSED_RETRY_S
 from semaphore_middleware.core.observer import (
     BackoffStarted,
+    FailedAtOnce,
+    HostDown,
     PermitGranted,
     PermitLost,
     PermitReleased,
@@ -18,7 +20,7 @@ from semaphore_middleware.core.observer import (
     StatementRefused,
 )
 from semaphore_middleware.core.permit import Permit, Stage
-from semaphore_middleware.errors import ClosedError, PermitLostError
+from semaphore_middleware.errors import ClosedError, HostDownError, PermitLostError
 from semaphore_middleware.model.limits import Limit
 from tests.core.lone_node import FULL, GRACE_S, LEASE_S, SPARE, TURN_S, LoneNode
 
@@ -1022,6 +1024,93 @@ def test_a_backoff_that_this_feedback_began_is_an_event() -> None:
     held.release()
     node.talk(granted=1, backoff=4.0)
     assert BackoffStarted("s", 4.0) in node.owner.events
+
+
+def test_an_exhausted_quota_is_reported_at_once_and_nothing_is_handed_on() -> None:
+    node = LoneNode()
+    (held,) = node.hold()
+    waiting = node.ask()
+    held.answered(0.1, retry_after=30.0)
+    node.owner.at_once.clear()
+    held.release()
+    assert waiting.stage is Stage.WAITING
+    assert node.owner.at_once == [True]
+    feedback = node.say().feedback
+    assert feedback is not None
+    assert (feedback.good, feedback.refused, feedback.retry_after) == (1, 0, 30.0)
+
+
+def test_an_error_is_reported_where_the_server_wants_to_know_whether_the_site_is_there() -> None:
+    for wanted in (False, True):
+        node = LoneNode()
+        (held,) = node.hold(available=FULL, wants_feedback=wanted)
+        held.answered(None)
+        held.release()
+        feedback = node.say().feedback
+        assert (feedback is not None) == wanted
+        assert feedback is None or (feedback.good, feedback.errors, feedback.failed) == (0, 1, 0)
+
+
+def test_of_all_nodes_requests_the_youngest_that_was_answered_well_is_known() -> None:
+    node = LoneNode()
+    (held,) = node.hold()
+    assert held.site_answered_at == -math.inf
+    node.talk(answered_ago=5.0)
+    assert held.site_answered_at == node.now - 5.0, "another node's"
+    node.talk(answered_ago=8.0)
+    assert held.site_answered_at == node.now - 5.0
+    node.pass_time(2.0)
+    own = node.ask()
+    node.talk()
+    node.pass_time(3.0)
+    own.answered(0.1)
+    own.release()
+    assert held.site_answered_at == own.granted_at
+
+
+# Hosts that are down ----------------------------------------------------------------------------
+
+
+def test_requests_for_a_site_that_is_down_fail_at_once_but_for_the_one_that_tries_it() -> None:
+    node = LoneNode()
+    tries, waits = node.ask(), node.ask()
+    node.owner.at_once.clear()
+    node.talk(granted=1, down_for=65.0)
+    assert (tries.stage, waits.stage) == (Stage.HELD, Stage.WAITING)
+    assert not tries._granted.exception()
+    error = waits._granted.exception()
+    assert isinstance(error, HostDownError)
+    assert "s is down: it has not responded for 65 s" in str(error)
+    assert node.owner.at_once == [True], "it wants no permit any more"
+    waits.release()
+    assert node.say().asked == 1
+    assert node.owner.count(FailedAtOnce) == 1
+
+
+def test_requests_that_wait_for_a_site_that_goes_down_fail() -> None:
+    node = LoneNode()
+    first = node.ask()
+    node.talk(granted=0, available=FULL)
+    second = node.ask()
+    node.account.on_down(65.0)
+    for permit in (first, second):
+        assert isinstance(permit._granted.exception(), HostDownError)
+        permit.release()
+    assert node.say().asked == 0
+
+
+def test_the_node_that_finds_a_site_down_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    node = LoneNode()
+    for down_for in (60.0, 70.0, None):
+        (tries,) = node.hold(down_for=None if down_for == 60.0 else 60.0)
+        tries.failed()
+        tries.release()
+        node.talk(granted=1, backoff=None if down_for is None else 4.0, down_for=down_for)
+    said = [event for event in node.owner.events if isinstance(event, HostDown)]
+    assert said == [HostDown("s", 60.0)]
+    assert sum("s is down" in message for message in caplog.messages) == 1
+    assert caplog.messages[-1] == "s is no longer down."
 
 
 # Waiting ----------------------------------------------------------------------------------------

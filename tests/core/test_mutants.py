@@ -195,7 +195,7 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
         test_account.test_what_no_request_has_used_in_a_whole_turn_is_returned_at_its_end,
     ),
     "a permit is never returned": (
-        ("account", "        self._returned += 1\n        refused", "        refused"),
+        ("account", "        self._returned += 1\n        outcome", "        outcome"),
         partial(test_account.test_of_a_full_site_what_nobody_here_uses_is_returned_at_once, FULL),
     ),
     "asked may be below granted": (
@@ -550,8 +550,40 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
         test_session.test_a_changed_rule_stops_all_turns_and_is_asked_for,
     ),
     "permits are handed on after a refusal": (
-        ("account", "        if refused:\n            self.stop_turns()\n", ""),
+        ("account", "        if is_urgent:\n            self.stop_turns()\n", ""),
         test_account.test_a_node_whose_request_was_refused_hands_nothing_on_until_the_server_is_heard,
+    ),
+    "an exhausted quota is not reported": (
+        ("account", "outcome.failed or outcome.retry_after > 0", "outcome.failed"),
+        test_account.test_an_exhausted_quota_is_reported_at_once_and_nothing_is_handed_on,
+    ),
+    "an exhausted quota can wait": (
+        ("account", "(outcome.refused or outcome.retry_after > 0)", "outcome.refused"),
+        test_account.test_an_exhausted_quota_is_reported_at_once_and_nothing_is_handed_on,
+    ),
+    "what other nodes' requests were answered is not heard": (
+        ("account", "        if reply.answered_ago is not None:\n", "        if False:\n"),
+        test_account.test_of_all_nodes_requests_the_youngest_that_was_answered_well_is_known,
+    ),
+    "a node does not know of its own good answers": (
+        ("account", "self.answered_at = max(self.answered_at, permit.granted_at)", "pass"),
+        test_account.test_of_all_nodes_requests_the_youngest_that_was_answered_well_is_known,
+    ),
+    "requests of a site that is down wait": (
+        ("account", "            self.on_down(reply.down_for)\n", "            pass\n"),
+        test_account.test_requests_for_a_site_that_is_down_fail_at_once_but_for_the_one_that_tries_it,
+    ),
+    "the server is not told who waits no more": (
+        ("account", "        if waiting:\n            self._owner.speak(self, True)\n", ""),
+        test_account.test_requests_for_a_site_that_is_down_fail_at_once_but_for_the_one_that_tries_it,
+    ),
+    "a site that is down is news each time": (
+        (
+            "account",
+            "if reply.backoff is not None and not was_down:",
+            "if reply.backoff is not None:",
+        ),
+        test_account.test_the_node_that_finds_a_site_down_says_so_once,
     ),
     "permits are kept in hand at a full site": (
         ("account", "            if not self.is_at_limit:\n", "            if True:\n"),

@@ -127,7 +127,9 @@ class FakeServer:
     def _reply(self, said: Statement) -> Reply:
         most = said.asked if self.granted is None else self.granted
         granted = max(said.believed, min(said.asked, most))
-        reply = Reply(said, "ok", said.term, granted, SPARE, 9, False, False, None, None)
+        reply = Reply(
+            said, "ok", said.term, granted, SPARE, 9, False, False, None, None, None, None
+        )
         return replace(reply, **self.changes)
 
     @property

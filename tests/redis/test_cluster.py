@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 
 import pytest
@@ -17,7 +18,7 @@ from semaphore_middleware.core.observer import StoreLost
 from semaphore_middleware.redis.keys import Keys
 from semaphore_middleware.redis.location import Server
 from tests.support.nodes import Recorder, eventually, in_asyncio
-from tests.support.servers import Cluster, ClusterServer, RedisServer, free_port
+from tests.support.servers import Cluster, ClusterServer, RedisServer, free_port, wait_until
 
 SLOT = key_slot(Keys("semaphore").epoch)
 NOBODY = "127.0.0.1:1"
@@ -117,6 +118,98 @@ async def test_a_slot_that_comes_without_its_keys_is_a_loss_of_data(cluster: Clu
         await eventually(registered)
         permit.release()
     cluster.move(SLOT, home)
+
+
+@in_asyncio
+async def test_while_a_slot_s_keys_are_on_their_way_each_call_asks_again_who_owns_it(
+    cluster: Cluster,
+) -> None:
+    """ASK where all keys have gone, TRYAGAIN where some have, MOVED when another master owns it."""
+    here = cluster.owner(SLOT)
+    there = next(node for node in cluster.nodes if node is not here)
+    keys = Keys("semaphore")
+    both = ("HEXISTS", keys.epoch, "a"), ("DEL", keys.epoch, keys.rules)
+    first = await Server(cluster.url, 5.0).connect()
+    await first.execute([("HSET", keys.epoch, "a", 1), ("HSET", keys.rules, "a", "{}")])
+    moving = await Server(cluster.url, 5.0).connect()
+    moved = await Server(cluster.url, 5.0).connect()
+    cluster.begin_to_move(SLOT, there)
+    cluster.carry(SLOT, there, [keys.epoch])
+    with pytest.raises(ServerUnreachableError, match="the slot of our keys is being moved"):
+        await first.call(both[:1])
+    with pytest.raises(ServerUnreachableError, match="the slot of our keys is being moved"):
+        await moving.call(both[1:])
+    cluster.move(SLOT, there)
+    with pytest.raises(ServerUnreachableError, match="the slot of our keys was moved"):
+        await moved.call(both[:1])
+    assert not any(one.is_open for one in (first, moving, moved))
+    last = await Server(cluster.url, 5.0).connect()
+    assert await last.execute(both) == [1, 2]
+    await last.close()
+    cluster.move(SLOT, here)
+
+
+@pytest.mark.parametrize("lost", [SLOT, SLOT - 1], ids=["our slot", "another slot"])
+@in_asyncio
+async def test_a_slot_that_nobody_serves_stops_all_unless_the_cluster_is_told_not_to(
+    lost: int,
+) -> None:
+    node = ClusterServer().start()
+    try:
+        with node.client() as client:
+            client.execute_command("CLUSTER", "ADDSLOTS", *range(16384))
+            wait_until(lambda: b"cluster_state:ok" in client.execute_command("CLUSTER", "INFO"))
+            async with FairSemaphore(f"redis://{address(node)}", recovery_wait=0) as semaphore:
+                async with semaphore.permit("s", 1):
+                    pass
+                connection = await Server(f"redis://{address(node)}", 5.0).connect()
+                client.execute_command("CLUSTER", "DELSLOTS", lost)
+                wait_until(
+                    lambda: b"cluster_state:fail" in client.execute_command("CLUSTER", "INFO")
+                )
+                with pytest.raises(ServerUnreachableError, match="lost the connection to"):
+                    await connection.call([("HLEN", Keys("semaphore").epoch)])
+                assert not connection.is_open
+                waiting = asyncio.create_task(semaphore.acquire("s", 1))
+                await asyncio.sleep(0.1)
+                assert not waiting.done()
+                client.config_set("cluster-require-full-coverage", "no")
+                if lost == SLOT:
+                    await asyncio.sleep(0.1)
+                    assert not waiting.done()
+                    client.execute_command("CLUSTER", "ADDSLOTS", lost)
+                (await waiting).release()
+    finally:
+        node.remove()
+
+
+@in_asyncio
+async def test_nodes_that_are_known_by_their_host_names() -> None:
+    """One that announces none is known by its address."""
+    cluster = Cluster()
+    try:
+        cluster.start()
+        with cluster.nodes[0].client() as client:
+            if client.info("server")["redis_version"] < "7":
+                pytest.skip("this server knows no host names")
+        for number, node in enumerate(cluster.nodes):
+            with node.client() as client:
+                client.config_set("cluster-preferred-endpoint-type", "hostname")
+                if number:
+                    client.config_set("cluster-announce-hostname", "localhost")
+        wait_until(
+            lambda: all(
+                str(cluster.say(one, "SLOTS")).count("b'localhost'") >= 2 for one in cluster.nodes
+            )
+        )
+        found = {
+            (str(connection.address), prefix)
+            for prefix in map(str, range(12))
+            for connection in [await Server(cluster.url, 5.0, prefix=prefix).connect()]
+        }
+        assert {one.partition(":")[0] for one, _ in found} == {"127.0.0.1", "localhost"}
+    finally:
+        cluster.remove()
 
 
 @in_asyncio

@@ -15,6 +15,7 @@ from tests.core import test_leases
 from tests.redis import (
     test_adaptive,
     test_clocks,
+    test_down,
     test_epoch,
     test_loops,
     test_model,
@@ -80,8 +81,8 @@ SEEN_BY_THE_MODEL: dict[str, Mutant] = {
     ),
     "one more than the limit": (
         "shared/promote",
-        "local free = force.limit - scope.held",
-        "local free = force.limit - scope.held + 1",
+        "force.limit) - scope.held\n",
+        "force.limit) - scope.held + 1\n",
     ),
     "nobody else is granted anything": (
         "shared/promote",
@@ -251,7 +252,7 @@ SEEN_BY_A_TEST: dict[str, tuple[Mutant, Test]] = {
         test_refusals.test_what_a_site_has_taught_keeps_no_limit,
     ),
     "an idle site is forgiven": (
-        ("shared/scope", "if lesson > 0 then", "if false then"),
+        ("shared/scope", "if lesson > 0 or", "if"),
         test_refusals.test_each_incident_without_a_word_of_the_site_doubles_the_pause,
     ),
     "nobody is told of a refusal": (
@@ -518,11 +519,11 @@ SEEN_BY_A_TEST: dict[str, tuple[Mutant, Test]] = {
         test_rules.test_a_delay_that_no_operator_changed_is_kept_for_who_does_not_know_it,
     ),
     "a backoff ends when its scope wakes": (
-        ("shared/scope", "start + learned.backoff_end, true", "0, true"),
+        ("shared/scope", "learned.backoff_end > 0 and over or 0, true", "0, true"),
         test_refusals.test_a_pause_outlives_the_idle_scope,
     ),
     "a backoff is forgotten when its scope wakes": (
-        ("shared/scope", "start + learned.backoff_end, true", "start + learned.backoff_end, nil"),
+        ("shared/scope", "> 0 and over or 0, true", "> 0 and over or 0, nil"),
         test_refusals.test_a_pause_outlives_the_idle_scope,
     ),
     "feedback that makes no sense counts": (
@@ -560,7 +561,7 @@ SEEN_BY_A_TEST: dict[str, tuple[Mutant, Test]] = {
         partial(test_clocks.test_nor_does_its_key_expire_in_a_jump, feedback=test_clocks.REFUSED),
     ),
     "a pause is remembered for ever": (
-        ("shared/scope", "if NOW > learned.backoff_end + MEMORY then", "if false then"),
+        ("shared/scope", "if NOW > over + MEMORY then", "if false then"),
         partial(
             test_refusals.test_after_ten_idle_minutes_the_next_pause_is_the_first_again,
             minutes=11,
@@ -646,7 +647,7 @@ SEEN_BY_A_TEST: dict[str, tuple[Mutant, Test]] = {
         test_refusals.test_feedback_that_is_heard_twice_counts_once,
     ),
     "each refusal is an incident": (
-        ("shared/feedback", "if NOW - report.bad_age >= learned.backoff_end then", "do"),
+        ("shared/feedback", "NOW - report.bad_age >= learned.backoff_end", "true"),
         test_refusals.test_many_refusals_of_one_incident_are_one_step,
     ),
     "the last refusal decides": (
@@ -664,6 +665,91 @@ SEEN_BY_A_TEST: dict[str, tuple[Mutant, Test]] = {
     "failures are not counted": (
         ("shared/feedback", "learned.failures + report.failed", "learned.failures"),
         test_refusals.test_failures_in_a_row_count_as_a_refusal,
+    ),
+    # Sites that do not respond, and what a site says though it answers
+    "a site that does not respond is tried by all at once": (
+        ("shared/promote", "is_failing(learned) and 1 or ", ""),
+        test_down.test_a_site_that_does_not_respond_is_tried_by_one_request_at_a_time,
+    ),
+    "no site is down": (
+        ("shared/feedback", "    set_learned('is_down', 1)\n", ""),
+        test_down.test_five_failures_in_a_row_that_took_long_mean_that_it_is_down,
+    ),
+    "a few failures mean that a site is down": (
+        ("shared/feedback", "learned.failures >= DOWN_IN_A_ROW and ", ""),
+        partial(
+            test_down.test_few_failures_or_a_short_time_do_not,
+            failures=3,
+            seconds=test_down.A_WHILE_S,
+        ),
+    ),
+    "some failures mean it at once": (
+        ("shared/feedback", "NOW - learned.failing_since >= report.down_after", "true"),
+        partial(test_down.test_few_failures_or_a_short_time_do_not, failures=4, seconds=30.0),
+    ),
+    "one burst of failures means it": (
+        ("shared/feedback", "if scope.backoff_begun and learned", "if learned"),
+        test_down.test_failures_of_one_burst_do_not_however_many,
+    ),
+    "who waits does not hear that a site is down": (
+        ("shared/feedback", "if node ~= NODE and waiting_at(account) > 0 then", "if false then"),
+        test_down.test_nodes_that_wait_hear_that_a_site_is_down,
+    ),
+    "pauses of a site that is down do not vary": (
+        ("shared/feedback", "scope.backoff_begun * (1 - RANDOM / 2)", "scope.backoff_begun"),
+        test_down.test_a_site_that_is_down_is_tried_again_in_growing_pauses_that_vary,
+    ),
+    "only good answers show that a site is there": (
+        (
+            "shared/feedback",
+            "if report.good + report.errors + report.refused > 0",
+            "if report.good > 0",
+        ),
+        partial(test_down.test_any_response_shows_that_it_is_up_again, outcome=test_down.ERROR),
+    ),
+    "a site that was down stays so": (
+        ("shared/feedback", "    set_learned('is_down', 0)\n", ""),
+        partial(test_down.test_any_response_shows_that_it_is_up_again, outcome=test_down.GOOD),
+    ),
+    "a row of failures goes on after an answer": (
+        ("shared/feedback", "    set_learned('failures', 0)\n", ""),
+        test_refusals.test_an_answer_ends_a_row_of_failures,
+    ),
+    "a resumed site is still down": (
+        ("clear_backoff", "learned.is_down = 0, 0, 0", "learned.is_down = 0, 0, 1"),
+        test_down.test_resuming_a_site_that_is_down_lets_its_requests_begin,
+    ),
+    "an exhausted quota is not heeded": (
+        ("shared/feedback", "elseif asked > 0 then", "elseif false then"),
+        test_down.test_a_site_that_allows_no_more_requests_gets_none_until_then,
+    ),
+    "each answer with an exhausted quota is a new pause": (
+        (
+            "shared/feedback",
+            "hold_back(asked, NOW >= learned.backoff_end)",
+            "hold_back(asked, true)",
+        ),
+        test_down.test_a_site_that_allows_no_more_requests_gets_none_until_then,
+    ),
+    "it is not noted which request was answered well": (
+        ("shared/feedback", "math.max(learned.answered, NOW - report.good_age)", "0"),
+        test_down.test_all_nodes_hear_when_the_youngest_request_began_that_was_answered_well,
+    ),
+    "it is noted of the oldest": (
+        (
+            "shared/feedback",
+            "math.max(learned.answered, NOW - report.good_age)",
+            "NOW - report.good_age",
+        ),
+        test_down.test_all_nodes_hear_when_the_youngest_request_began_that_was_answered_well,
+    ),
+    "after a pause nobody wants to know of answers": (
+        ("sync", "or learned.answered < learned.backoff_end))", "))"),
+        test_down.test_after_a_pause_the_first_good_answer_is_wanted,
+    ),
+    "an idle site forgets when it answered": (
+        ("shared/scope", " or (learned.answered > 0 and NOW < learned.answered + MEMORY)", ""),
+        test_down.test_when_it_last_answered_is_known_for_ten_minutes_though_it_is_idle,
     ),
     "no answer is thought slow": (
         ("shared/feedback", "learned.base > 0 and mean > learned.base + WELL_ABOVE", "false"),

@@ -12,7 +12,7 @@ from tests.support.servers import RedisServer
 
 LIMIT = Limit(4)
 REFUSED = Feedback(refused=True)
-FAILED = Feedback()
+FAILED = Feedback(failed=True)
 GOOD = Feedback(latency=0.1)
 START, MOST = 1.0, 300.0  # seconds: what `Backoff` says by default
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from scrapy import Request
+from scrapy.http import Response
 
 from semaphore_middleware import FairSemaphore, Permit
 from semaphore_middleware.scrapy import throttler
@@ -60,7 +61,9 @@ async def test_refused_requests_are_retried_without_using_retry_times(
     assert [response.status for response in crawl.spider.responses] == [200] * 3
     assert all("semaphore_refusals" not in response.meta for response in crawl.spider.responses)
     assert crawl.stat("semaphore/refused") == 5
-    assert crawl.stat("retry/count") == 0
+    assert crawl.stat("downloader/response_status_count/429") == 5
+    assert crawl.stat("retry/count") == crawl.stat("retry/reason_count/429 Unknown Status") == 5
+    assert crawl.stat("retry/max_reached") == 0
     assert server.members() == {}
 
 
@@ -123,7 +126,9 @@ async def test_backoff_codes_can_be_chosen(server: RedisServer, site: Site) -> N
 
     await crawl.finished()
     assert crawl.stat("semaphore/refused") == 1
-    assert crawl.stat("retry/count") == 1
+    of = "retry/reason_count"
+    assert crawl.stat(f"{of}/503 Service Unavailable") == 1, "by Scrapy"
+    assert crawl.stat(f"{of}/418 I'm a teapot") == 1
 
 
 @asyncio_test
@@ -149,12 +154,68 @@ async def test_download_timeouts_in_a_row_start_a_backoff(server: RedisServer, s
 
 
 @asyncio_test
-async def test_an_unknown_host_starts_no_backoff(server: RedisServer) -> None:
-    nowhere = [Request(f"http://nowhere.invalid/{n}") for n in range(4)]
+async def test_an_unknown_host_starts_a_backoff(server: RedisServer) -> None:
+    nowhere = [Request(f"http://nowhere.invalid/{n}") for n in range(3)]
     crawl = Crawl(server, *nowhere, RETRY_TIMES=0)
 
     await crawl.finished()
-    assert crawl.stat("semaphore/backoffs") == 0
+    assert crawl.stat("semaphore/backoffs") == 1
+
+
+@both
+@asyncio_test
+async def test_a_page_that_always_fails_stops_its_site_once(
+    server: RedisServer, site: Site, by: Mapping[str, Any]
+) -> None:
+    good = [Request(site.url(f"/page/{n}")) for n in range(9)]
+    bad = Request(site.url("/status/503"), priority=1)  # first of all
+    settings: dict[str, Any] = {"RETRY_TIMES": 2, "SEMAPHORE_BACKOFF_TIMES": 9}
+    crawl = Crawl(server, bad, *good, spider=Tolerant, by=by, limit=2, **settings)
+
+    await crawl.finished()
+    assert crawl.stat("semaphore/backoffs") == 1
+    of_page = [visit for visit in site.visits if visit.path == "/status/503"]
+    assert len(of_page) == 1 + 1 + settings["RETRY_TIMES"]
+    assert crawl.stat("downloader/response_status_count/503") == len(of_page)
+    assert crawl.stat("retry/count") == len(of_page) - 1
+    metas = [response.meta.keys() for response in crawl.spider.responses]
+    assert not any({"semaphore_refusals", "semaphore_refused_at"} & meta for meta in metas)
+
+
+@both
+@asyncio_test
+async def test_when_no_request_is_left_none_starts_before_the_reset(
+    server: RedisServer, site: Site, by: Mapping[str, Any]
+) -> None:
+    site.headers_of["/page/0"] = {"RateLimit": '"minute";r=0;t=1'}
+    pages = [Request(site.url(f"/page/{n}"), priority=-n) for n in range(4)]
+    crawl = Crawl(server, *pages, by=by, limit=1, SEMAPHORE_BACKOFF_MAX=10)
+
+    await crawl.finished()
+    assert site.arrivals[0] == "/page/0"
+    assert site.times[1] >= site.times[0] + 1
+    assert [response.status for response in crawl.spider.responses] == [200] * 4
+    assert (crawl.stat("semaphore/refused"), crawl.stat("semaphore/backoffs")) == (0, 1)
+
+
+def is_captcha(response: Response) -> bool:
+    """A user's judge."""
+    return response.url.endswith("/page/captcha") and "A page" in response.text
+
+
+@both
+@asyncio_test
+async def test_a_page_that_the_judge_takes_for_a_refusal_is_retried(
+    server: RedisServer, site: Site, by: Mapping[str, Any]
+) -> None:
+    pages = [Request(site.url(path)) for path in ("/page/captcha", "/page/0", "/large")]
+    when = f"{__name__}.is_captcha"
+    crawl = Crawl(server, *pages, by=by, SEMAPHORE_BACKOFF_WHEN=when, SEMAPHORE_BACKOFF_TIMES=1)
+
+    await crawl.finished()
+    assert site.arrivals.count("/page/captcha") == 2
+    assert len(crawl.spider.responses) == 3
+    assert crawl.stat("semaphore/refused") == 2
 
 
 @asyncio_test
@@ -262,5 +323,5 @@ async def test_a_refusal_holds_for_all_processes(
     pages = sum(crawl.stat("downloader/response_status_count/200") for crawl in crawls)
     assert pages == 15
     assert sum(crawl.stat("semaphore/refused") for crawl in crawls) == len(site.refused_at)
-    assert all(crawl.stat("retry/count") == 0 for crawl in crawls)
+    assert sum(crawl.stat("retry/count") for crawl in crawls) == len(site.refused_at)
     await until(lambda: server.members() == {})

@@ -33,7 +33,8 @@ class FakeThrottler:
     def release_for(self, request: Request) -> None:
         self.calls.append(("release", request))
 
-    def retry_request(self, request: Request) -> Request | None:
+    def retry_request(self, request: Request, response: Response) -> Request | None:
+        assert response is RESPONSE
         self.calls.append(("retry", request))
         return self._again
 

@@ -10,14 +10,16 @@ from functools import partial
 from importlib import import_module
 
 import pytest
-from scrapy.exceptions import CannotResolveHostError, DownloadTimeoutError
+from scrapy.exceptions import DownloadFailedError, DownloadTimeoutError
 
 from semaphore_middleware import Limit
 from tests.scrapy import (
+    test_asked_pauses,
     test_backpressure,
     test_concurrency,
     test_crawl_delays,
     test_downloader,
+    test_judge,
     test_middleware,
     test_responses,
     test_scopes,
@@ -28,7 +30,16 @@ from tests.scrapy import (
 from tests.support.mutants import Mutant, Test, assert_convicted, plant_in_python
 
 AREA = "Scrapy side"
-NOW = test_responses.NOW
+NOW = test_asked_pauses.NOW
+OLDER_FORM: test_asked_pauses.Fields = {
+    "X-RateLimit-Remaining": "0",
+    "X-RateLimit-Reset": str(NOW + 7),
+}
+LONG = "a" * test_asked_pauses.MEGABYTE
+SPEAKS_FOR_ITS_SITE = (
+    test_responses.test_a_refusal_speaks_for_its_site_unless_the_site_s_other_answers_contradict
+)
+ONE_PAGE_S_TROUBLE = partial(SPEAKS_FOR_ITS_SITE, 503, {}, 5, 1, False)
 DOWNLOADER_WANTS = (
     test_downloader.test_it_wants_no_more_than_concurrent_requests_but_for_those_that_wait
 )
@@ -139,7 +150,7 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
     "a transfer's failure is not told": (
         (
             "throttler",
-            "                self.responses.record_failure(permits.site_permit, error)\n",
+            "                self.responses.record_failure(permits.site_permit, request, error)\n",
             "                pass\n",
         ),
         test_throttler.test_a_transfer_that_fails_ends_with_its_permit_given_back,
@@ -211,7 +222,7 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
         test_middleware.test_the_permit_goes_back_before_other_middlewares_see_an_exception,
     ),
     "a refused request is not made again": (
-        ("middleware", "self._throttler.retry_request(request) or response", "response"),
+        ("middleware", "self._throttler.retry_request(request, response) or response", "response"),
         test_middleware.test_a_refused_request_is_made_again,
     ),
     "a request that is to go back goes on": (
@@ -255,23 +266,23 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
     ),
     # What responses say
     "a refusal is a usual response": (
-        ("responses", "if response.status in self._backoff_codes:", "if False:"),
+        ("responses", "is_refused = response.status in self._backoff_codes", "is_refused = False"),
         test_responses.test_a_refusal_is_told_with_the_time_that_the_site_asks_for,
     ),
     "Retry-After is not passed on": (
-        ("responses", "permit.refused(retry_after(response))", "permit.refused(0.0)"),
+        ("responses", "permit.refused(judged or pause or 0.0)", "permit.refused(judged or 0.0)"),
         test_responses.test_a_refusal_is_told_with_the_time_that_the_site_asks_for,
     ),
     "it is forgotten which request was refused": (
         ("responses", "            self._refused.add(request)\n", ""),
-        test_responses.test_a_refusal_is_told_with_the_time_that_the_site_asks_for,
+        test_responses.test_a_refused_request_is_made_again_so_often_and_past_the_dupefilter,
     ),
     "errors count as quick responses": (
-        ("responses", "elif response.status < 500:", "elif True:"),
-        test_responses.test_of_a_server_s_error_nothing_is_told,
+        ("responses", "if is_refused or response.status >= 500 else", "if False else"),
+        test_responses.test_of_a_server_s_error_only_is_told_that_it_is_there,
     ),
     "the wait before the transfer counts as latency": (
-        ("responses", "            if latency is None:", "            if True:"),
+        ("responses", "    if latency is None:", "    if True:"),
         test_responses.test_of_a_usual_response_the_latency_is_told,
     ),
     "what is not measured is no latency": (
@@ -279,15 +290,15 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
         test_responses.test_of_a_usual_response_the_latency_is_told,
     ),
     "any failure means that the site is down": (
-        ("responses", "if isinstance(error, NO_RESPONSE):", "if True:"),
+        ("responses", "is_silent = isinstance(error, NO_RESPONSE) and", "is_silent ="),
         partial(
             test_responses.test_only_a_site_that_does_not_respond_is_a_failure,
-            CannotResolveHostError(),
+            DownloadFailedError(),
             [],
         ),
     ),
     "no failure means that the site is down": (
-        ("responses", "if isinstance(error, NO_RESPONSE):", "if False:"),
+        ("responses", "is_silent = isinstance(error, NO_RESPONSE) and", "is_silent = False and"),
         partial(
             test_responses.test_only_a_site_that_does_not_respond_is_a_failure,
             DownloadTimeoutError(),
@@ -295,19 +306,19 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
         ),
     ),
     "a refused request is made again for ever": (
-        ("responses", "if refusals > self._backoff_times:", "if False:"),
+        ("responses", "max_retry_times=self._backoff_times", "max_retry_times=99"),
         test_responses.test_a_refused_request_is_made_again_so_often_and_past_the_dupefilter,
     ),
     "a refused request is made again once too few": (
-        ("responses", "if refusals > self._backoff_times:", "if refusals >= self._backoff_times:"),
+        (
+            "responses",
+            "max_retry_times=self._backoff_times",
+            "max_retry_times=self._backoff_times - 1",
+        ),
         test_responses.test_a_refused_request_is_made_again_so_often_and_past_the_dupefilter,
     ),
     "refusals are not counted": (
-        ("responses", "        retry.meta[REFUSALS_KEY] = refusals\n", ""),
-        test_responses.test_a_refused_request_is_made_again_so_often_and_past_the_dupefilter,
-    ),
-    "a refused request is dropped as a duplicate": (
-        ("responses", "request.replace(dont_filter=True)", "request.replace()"),
+        ("responses", "retry.meta[REFUSALS_KEY] = retry.meta.pop", "retry.meta.pop"),
         test_responses.test_a_refused_request_is_made_again_so_often_and_past_the_dupefilter,
     ),
     "what was given up, Scrapy tries again": (
@@ -327,54 +338,123 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
         test_responses.test_a_request_that_is_not_to_be_retried_is_not,
     ),
     "our dont_retry stays": (
-        ("responses", 'for key in ("dont_retry", REFUSALS_KEY):', "for key in (REFUSALS_KEY,):"),
+        ("responses", 'request.meta.pop("dont_retry", None)', "pass"),
         test_responses.test_what_a_spider_makes_of_a_request_that_was_given_up_starts_afresh,
     ),
     "our count of refusals stays": (
-        ("responses", 'for key in ("dont_retry", REFUSALS_KEY):', 'for key in ("dont_retry",):'),
+        ("responses", "        _forget_refusals(request)\n        if", "        if"),
         test_responses.test_what_a_spider_makes_of_a_request_that_was_given_up_starts_afresh,
     ),
     "a count of refusals outlives a response": (
-        ("throttler", "            request.meta.pop(REFUSALS_KEY, None)\n", ""),
+        ("responses", "            _forget_refusals(request)\n", ""),
         test_throttler.test_a_request_that_was_served_is_not_made_again,
     ),
     "every request is made again": (
-        ("throttler", "if not self.responses.was_refused(request):", "if False:"),
+        ("responses", "if request not in self._refused:", "if False:"),
         test_throttler.test_a_request_that_was_served_is_not_made_again,
     ),
     "RETRY_ENABLED is not heeded": (
-        (
-            "throttler",
-            "self.responses.retry_request(request) if self._retries else None",
-            "self.responses.retry_request(request)",
-        ),
+        ("throttler", "if not self._retries or spider is None:", "if spider is None:"),
         partial(
             test_throttler.test_a_refused_request_is_made_again_if_there_are_to_be_retries,
             retries=False,
         ),
     ),
     "refusals are no stat": (
-        ("throttler", "        self._semaphore.emit(RequestRefused())\n", ""),
+        ("throttler", "            self._semaphore.emit(RequestRefused())\n", "            pass\n"),
         partial(
             test_throttler.test_a_refused_request_is_made_again_if_there_are_to_be_retries,
             retries=True,
         ),
     ),
     "a date of Retry-After goes by our clock": (
-        ("responses", "(time.time() if now is None else now)", "time.time()"),
-        partial(test_responses.test_retry_after, formatdate(NOW + 90, usegmt=True), 90),
+        ("asked_pauses", "return time.time() if date is None else date", "return time.time()"),
+        partial(test_asked_pauses.test_retry_after, formatdate(NOW + 90, usegmt=True), 90),
     ),
     "a date of Retry-After in the past is a time below 0": (
-        ("responses", "max(0.0, date - (", "(date - ("),
-        partial(test_responses.test_retry_after, formatdate(NOW - 90, usegmt=True), 0),
+        ("asked_pauses", "max(0.0, date - _now(response))", "date - _now(response)"),
+        partial(test_asked_pauses.test_retry_after, formatdate(NOW - 90, usegmt=True), 0),
     ),
     "Retry-After must be a date": (
-        ("responses", "if value.isascii() and value.isdigit():", "if False:"),
-        partial(test_responses.test_retry_after, "30", 30),
+        ("asked_pauses", "if text.isascii() and text.isdigit():", "if False:"),
+        partial(test_asked_pauses.test_retry_after, "30", 30),
     ),
     "Retry-After must be seconds": (
-        ("responses", "    date = _timestamp(value)\n", "    date = None\n"),
-        partial(test_responses.test_retry_after, formatdate(NOW + 90, usegmt=True), 90),
+        ("asked_pauses", "    date = _timestamp(text)\n", "    date = None\n"),
+        partial(test_asked_pauses.test_retry_after, formatdate(NOW + 90, usegmt=True), 90),
+    ),
+    "of several Retry-After the first one counts": (
+        ("asked_pauses", "return max((delay for", "return min((delay for"),
+        partial(test_asked_pauses.test_retry_after, ["5", "60", "7"], 60),
+    ),
+    "a quota that is not exhausted holds requests back": (
+        ("asked_pauses", '_integer(limit.get("r")) != 0 or', ""),
+        partial(
+            test_asked_pauses.test_when_a_quota_is_exhausted, {"RateLimit": '"a";r=1;t=5'}, None
+        ),
+    ),
+    "an exhausted quota is not heeded": (
+        ("asked_pauses", '_integer(limit.get("r")) != 0 or', "True or"),
+        partial(test_asked_pauses.test_when_a_quota_is_exhausted, {"RateLimit": '"a";r=0;t=5'}, 5),
+    ),
+    "the older forms are not read": (
+        ("asked_pauses", "*_older_resets(response)", ""),
+        partial(test_asked_pauses.test_when_a_quota_is_exhausted, OLDER_FORM, 7),
+    ),
+    "a Unix time is taken for seconds": (
+        ("asked_pauses", "is_time = reset >= UNIX_TIME_FROM", "is_time = False"),
+        partial(test_asked_pauses.test_when_a_quota_is_exhausted, OLDER_FORM, 7),
+    ),
+    "a field of any length is read": (
+        ("asked_pauses", "if len(field) <= FIELD_BYTES_MAX else", "if True else"),
+        partial(
+            test_asked_pauses.test_when_a_quota_is_exhausted,
+            {"RateLimit": f'"{LONG}";r=0;t=5'},
+            None,
+        ),
+    ),
+    "a page's trouble is its site's": (
+        ("responses", "(is_of_site or not _answers_others(permit, request))", "True"),
+        ONE_PAGE_S_TROUBLE,
+    ),
+    "a page's trouble is forgotten before Scrapy's retry": (
+        ("responses", "if request in self._own_trouble:", "if False:"),
+        ONE_PAGE_S_TROUBLE,
+    ),
+    "answers from before the refusal contradict it": (
+        ("responses", "get_running_loop().time() - age\n", "get_running_loop().time() - 1e9\n"),
+        partial(SPEAKS_FOR_ITS_SITE, 503, {}, 5, 9, True),
+    ),
+    "behind a proxy the site is blamed": (
+        ("responses", ' and not request.meta.get("proxy")', ""),
+        test_responses.test_behind_a_proxy_a_failure_may_be_the_proxy_s,
+    ),
+    "an exhausted quota counts in refusals only": (
+        ("responses", "0.0 if reset is None else pause or 0.0", "0.0"),
+        test_responses.test_a_site_that_allows_no_more_requests_is_heeded_whatever_its_status,
+    ),
+    "the judge is not asked": (
+        ("responses", "if self._judge else None", "if False else None"),
+        partial(
+            test_responses.test_what_the_judge_says_of_a_page_counts_as_a_refusal,
+            True,
+            ("refused", 0),
+        ),
+    ),
+    "the judge sees compressed pages": (
+        (
+            "judge",
+            "self._function(self._decompressed(request, response))",
+            "self._function(response)",
+        ),
+        partial(test_judge.test_it_sees_the_response_as_spiders_do, True, 0),
+    ),
+    "a response that others stop at is no stat": (
+        ("throttler", "            stats.process_response(request, response)", "            pass"),
+        partial(
+            test_throttler.test_a_refused_request_is_made_again_if_there_are_to_be_retries,
+            retries=True,
+        ),
     ),
     # robots.txt
     "only the first request is judged by robots.txt": (
@@ -779,7 +859,7 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
         partial(test_settings.test_everything_can_be_switched_off, False, False),
     ),
     "the backoff cannot be set": (
-        ("settings", 'Backoff(ours["backoff_start"], ours["backoff_max"])', "Backoff()"),
+        ("settings", 'ours["backoff_start"], ours["backoff_max"], ours["down_after"]', ""),
         test_settings.test_defaults_of_backoff_and_crawl_delay,
     ),
 }

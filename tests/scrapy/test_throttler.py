@@ -12,6 +12,7 @@ import pytest
 from scrapy import Request, signals
 from scrapy.crawler import Crawler
 from scrapy.downloadermiddlewares.robotstxt import RobotsTxtMiddleware as ScrapyRobotsTxtMiddleware
+from scrapy.downloadermiddlewares.stats import DownloaderStats
 from scrapy.exceptions import DownloadTimeoutError, IgnoreRequest
 from scrapy.http import Response
 from scrapy.robotstxt import ProtegoRobotParser
@@ -32,6 +33,7 @@ from semaphore_middleware.scrapy.throttler import Throttler, throttler_of
 from tests.support.crawls import until
 from tests.support.nodes import in_asyncio
 from tests.support.servers import RedisServer
+from tests.support.visits import Visits
 
 Task = asyncio.Task[Any]
 ADD_ON_PARTS = {"DOWNLOADER": "semaphore_middleware.scrapy.downloader.SemaphoreDownloader"}
@@ -44,8 +46,14 @@ class Scrapy:
         ours = {"SEMAPHORE_REDIS_URL": server.url, "CONCURRENT_REQUESTS_PER_DOMAIN": 1}
         none: dict[str, Any] = {"EXTENSIONS_BASE": {}}  # they hear signals, too
         self.crawler: Crawler = get_crawler(settings_dict={**ours, **none, **settings})
+        self.crawler.spider = Visits()
+        self.crawler.spider.crawler = self.crawler
+        assert self.crawler.stats is not None
+        chain = SimpleNamespace(middlewares=[DownloaderStats(self.crawler.stats)])
         self.crawler.engine = SimpleNamespace(  # type: ignore[assignment]
-            running=False, close_spider_async=self._close_spider
+            running=False,
+            close_spider_async=self._close_spider,
+            downloader=SimpleNamespace(middleware=chain),
         )
         self.throttler: Throttler = throttler_of(self.crawler)
         self.fetches: list[Task] = []
@@ -324,7 +332,6 @@ async def test_a_transfer_ends_with_its_permit_given_back(server: RedisServer) -
         assert scrapy.held == 0
         assert permit.outcome is not None
         assert permit.outcome.refused
-        assert scrapy.throttler.responses.was_refused(request)
 
 
 @in_asyncio
@@ -383,18 +390,20 @@ async def test_a_refused_request_is_made_again_if_there_are_to_be_retries(
 ) -> None:
     async with opened(server, RETRY_ENABLED=retries) as scrapy:
         await scrapy.begin(request := page())
-        await scrapy.transfer(request, answering(429, **{"Retry-After": "0"}))
-        assert (scrapy.throttler.retry_request(request) is not None) == retries
+        response = await scrapy.transfer(request, answering(429, **{"Retry-After": "0"}))
+        assert (scrapy.throttler.retry_request(request, response) is not None) == retries
     assert scrapy.crawler.stats is not None
     assert scrapy.crawler.stats.get_value("semaphore/refused") == 1
+    counted = scrapy.crawler.stats.get_value("downloader/response_status_count/429")
+    assert counted == (1 if retries else None), "else further middlewares see it themselves"
 
 
 @in_asyncio
 async def test_a_request_that_was_served_is_not_made_again(server: RedisServer) -> None:
     async with opened(server) as scrapy:
         await scrapy.begin(request := page(semaphore_refusals=2))
-        await scrapy.transfer(request, answering())
-        assert scrapy.throttler.retry_request(request) is None
+        response = await scrapy.transfer(request, answering())
+        assert scrapy.throttler.retry_request(request, response) is None
         assert request.meta.keys() <= {"download_latency"}, "what it yields starts afresh"
 
 
@@ -484,7 +493,8 @@ async def test_the_middleware_alone_learns_of_transfers_from_signals(server: Red
             await scrapy.send(signal, request=request, response=refused, spider=None)
             middleware.process_exception(request, ValueError())
             assert scrapy.held == held
-        assert scrapy.throttler.responses.was_refused(request)
+        assert scrapy.crawler.stats is not None
+    assert scrapy.crawler.stats.get_value("semaphore/refused") == 1
 
 
 @in_asyncio

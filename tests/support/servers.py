@@ -224,17 +224,27 @@ class Cluster:
     def move(self, slot: int, there: RedisServer, *, with_keys: bool = True) -> None:
         """Give a slot to another master."""
         here = self.owner(slot)
-        self.say(there, "SETSLOT", slot, "IMPORTING", self.id_of(here))
-        self.say(here, "SETSLOT", slot, "MIGRATING", self.id_of(there))
+        self.begin_to_move(slot, there)
         while keys := self.say(here, "GETKEYSINSLOT", slot, 100):
-            with here.client() as client:
-                if with_keys:
-                    target = ("127.0.0.1", there.tcp_port, "", 0, 5000)
-                    client.execute_command("MIGRATE", *target, "KEYS", *keys)
-                else:
+            if with_keys:
+                self.carry(slot, there, keys)
+            else:
+                with here.client() as client:
                     client.delete(*keys)
         for node in (there, here):
             self.say(node, "SETSLOT", slot, "NODE", self.id_of(there))
+
+    def begin_to_move(self, slot: int, there: RedisServer) -> None:
+        """From now on the keys of a slot may be carried to another master."""
+        here = self.owner(slot)
+        self.say(there, "SETSLOT", slot, "IMPORTING", self.id_of(here))
+        self.say(here, "SETSLOT", slot, "MIGRATING", self.id_of(there))
+
+    def carry(self, slot: int, there: RedisServer, keys: Sequence[bytes]) -> None:
+        """Carry some keys of a slot that is being moved."""
+        target = ("127.0.0.1", there.tcp_port, "", 0, 5000)
+        with self.owner(slot).client() as client:
+            client.execute_command("MIGRATE", *target, "KEYS", *keys)
 
     def _knows_all(self, node: RedisServer) -> bool:
         lines = self.say(node, "NODES").decode().splitlines()

@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Protocol
+from typing import Any, Protocol
 
 END_OF_HEAD = b"\r\n\r\n"
 
@@ -200,7 +200,7 @@ class Site(JudgingSite):
 
     Each path behaves in its own way:
 
-    /page/...           answers at once
+    /page/...           answers at once, with `headers_of` that path
     /slow/...           answers once the test has called `let_go()`
     /take/0.3/...       answers after so many seconds
     /half/...           sends headers and a part of the body at once, the rest after `let_go()`
@@ -222,6 +222,7 @@ class Site(JudgingSite):
         self.refusals: int | None = 0
         self.refusal_headers: dict[str, str] = {}
         self.refused_at: list[float] = []
+        self.headers_of: dict[str, dict[str, Any]] = {}
         self.robots = "User-agent: *\nDisallow: /forbidden\n"
         self.robots_is_slow = False
         self._may_answer = asyncio.Event()
@@ -276,7 +277,7 @@ class Site(JudgingSite):
                 visit.answer(self._response(visit, kind, rest, query))
 
     def _response(self, visit: Visit, kind: str, rest: str, query: str) -> bytes:
-        page = response(PAGE)
+        page = response(PAGE, **self.headers_of.get(visit.path, {}))
         match kind:
             case "page" | "slow":
                 return page

@@ -91,4 +91,4 @@ async def _of(admin: Admin, name: str) -> list[Inspection]:
 def _is_known(seen: Inspection) -> bool:
     """Whether the scope is in use, remembered, or has a rule."""
     numbers = (seen.limit, seen.next_start, seen.backoff_left, seen.backoff_last)
-    return any((*numbers, seen.paused, seen.set_by, seen.members))
+    return any((*numbers, seen.down_for, seen.paused, seen.set_by, seen.members))

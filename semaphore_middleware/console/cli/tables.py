@@ -94,7 +94,7 @@ def _scopes(rows: Sequence[ScopeRow], width: int) -> list[Text]:
                 _set_time(row.delay),
                 rate_word(row.rate, row.burst),
                 time_or_nothing(row.next_start),
-                _marked(time_or_nothing(row.backoff_left)),
+                _marked(_backoff(row)),
                 _marked("paused" if row.paused else NOTHING),
                 _operator(row.set_by),
             )
@@ -221,6 +221,8 @@ def _why_idle(row: ScopeRow) -> Text | str:
     """The one thing that says most of why nothing starts just now."""
     if row.paused:
         return _marked("paused")
+    if row.down_for is not None:
+        return _marked(f"down {time_of(row.down_for)}")
     if row.backoff_left:
         return _marked(f"backoff {time_of(row.backoff_left)}")
     spaced = [f"every {set_time(row.delay)}"] if row.delay else []
@@ -234,6 +236,12 @@ def _why_idle(row: ScopeRow) -> Text | str:
 def _counts(row: ScopeRow) -> tuple[str, str, str, str]:
     """The cells that both have."""
     return clean(row.scope), held_of(row), str(row.waiting), time_or_nothing(row.longest_wait)
+
+
+def _backoff(row: ScopeRow) -> str:
+    """How long nothing starts; down before it where the site has not responded for long."""
+    backoff = time_or_nothing(row.backoff_left)
+    return backoff if row.down_for is None else f"down, {backoff}" if row.backoff_left else "down"
 
 
 def _set_time(seconds: float | None) -> str:

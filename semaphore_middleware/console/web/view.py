@@ -25,7 +25,12 @@ SORTS: Mapping[str, Callable[[ScopeRow], Any]] = {
     "delay": lambda row: row.delay or 0.0,
     "rate": lambda row: 1 / parse_rate(row.rate, "rate") if row.rate else 0.0,
     "next_start": lambda row: row.next_start or 0.0,
-    "state": lambda row: (row.paused, row.backoff_left or 0.0, row.backoff_last or 0.0),
+    "state": lambda row: (
+        row.paused,
+        row.down_for or 0.0,
+        row.backoff_left or 0.0,
+        row.backoff_last or 0.0,
+    ),
     "set_by": lambda row: row.set_by or "",
 }
 

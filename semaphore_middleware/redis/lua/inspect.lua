@@ -2,8 +2,9 @@
 -- KEYS: epoch, rules; then for each scope: scope, queue. ARGV: see `clock`; no node.
 -- Reply: for each scope: the limit in force (0: idle, and no operator has set one); the most that it may
 --        grow to, if it is adaptive; delay (ms); interval (ms, as text); burst; time until the next
---        start, until the backoff ends, and the last backoff that the site did not set itself (ms); 1 if
---        paused; which operator has set a rule (empty: none); requests started since the scope was idle;
+--        start, until the backoff ends, the last backoff that the site did not set itself, and for how
+--        long it has not responded if it is down (ms, -1: it is not); 1 if paused; which operator has set
+--        a rule (empty: none); requests started since the scope was idle;
 --        the nodes, those that wait first, in the order of the queue. Each node is: name, permits held,
 --        requests waiting, age of the oldest that holds one, of the oldest that waits; lease left (ms).
 
@@ -43,7 +44,7 @@ local function next_start(scope)
   return math.max(scope.next_start, scope.next_at_rate - (force.burst - 1) * force.interval)
 end
 
-local NOTHING = { backoff_end = 0, backoff = 0 }
+local NOTHING = { backoff_end = 0, backoff = 0, is_down = 0 }
 local replies = {}
 for i = 3, #KEYS, 2 do
   local scope = read_scope(KEYS[i], KEYS[i + 1])
@@ -53,7 +54,8 @@ for i = 3, #KEYS, 2 do
   replies[(i - 1) / 2] = {
     force.limit, force.concurrency, math.ceil(force.delay), string.format('%.9g', force.interval),
     force.burst, left(next_start(scope)), left(learned.backoff_end), math.ceil(learned.backoff),
-    force.paused and 1 or 0, force.by or '', scope.started, rows_of(scope),
+    learned.is_down == 1 and age(learned.failing_since) or -1, force.paused and 1 or 0, force.by or '',
+    scope.started, rows_of(scope),
   }
 end
 return replies

@@ -5,11 +5,12 @@
 --       asked, returned, believed, started, unused, pending (-1: requests begin when they are granted),
 --       age of the oldest holder and of the oldest waiter (ms), concurrency, delay (ms), jitter, 1 if
 --       adaptive, interval (ms), burst; and after them feedback as text, if there is any (see `feedback`).
--- Reply: "epoch" if the id is not the present one, and nothing was done; else for each scope nine packed
---        numbers: status (0 ok, 1 lost, 2 old, 3 refused), term, granted, permits that are free (less
+-- Reply: "epoch" if the id is not the present one, and nothing was done; else for each scope eleven
+--        packed numbers: status (0 ok, 1 lost, 2 old, 3 refused), term, granted, permits that are free (less
 --        those waited for), the limit in force, 1 if each start counts, 1 if feedback is wanted for
---        ordinary responses too, when to ask again (ms, -1: no need), the backoff that this call has
---        started (ms, -1: none).
+--        ordinary responses too; when to ask again, the backoff that this call has started, for how
+--        long the site has not responded if it is down, how long ago the youngest request began that
+--        is known to be answered well (ms, -1: none).
 
 local STATEMENT_BYTES = 128
 
@@ -136,12 +137,16 @@ end
 
 local function pack_reply(scope, status, own)
   local force, learned = scope.force, scope.learned
-  local wants_feedback = force.adaptive or (learned and learned.backoff + learned.failures > 0)
+  -- After a backoff also until it is known that the site answers again.
+  local wants_feedback = force.adaptive or (learned and (learned.backoff + learned.failures > 0
+    or learned.answered < learned.backoff_end))
   local is_counted = wants_feedback or force.delay > 0 or force.interval > 0 or force.paused
     or (learned and NOW < learned.backoff_end)
-  return struct.pack('>ddddddddd', status, own and own.term or 0, own and own.granted or 0,
+  local down_for = learned and learned.is_down == 1 and math.max(0, NOW - learned.failing_since) or -1
+  local answered_ago = learned and learned.answered > 0 and math.max(0, NOW - learned.answered) or -1
+  return struct.pack('>ddddddddddd', status, own and own.term or 0, own and own.granted or 0,
     force.limit - scope.held - scope.waiting, force.limit, is_counted and 1 or 0, wants_feedback and 1 or 0,
-    scope.retry_in or -1, scope.backoff_begun or -1)
+    scope.retry_in or -1, scope.backoff_begun or -1, down_for, answered_ago)
 end
 
 if EPOCH ~= ARGV[3] or has_evicted() then return { 'epoch' } end
@@ -176,7 +181,7 @@ for i = 3, #KEYS, 2 do
     replies[(i - 1) / 2] = pack_reply(scope, status, own)
     write_scope(scope)
   else
-    replies[(i - 1) / 2] = struct.pack('>ddddddddd', 3, 0, 0, 0, 0, 0, 0, -1, -1)
+    replies[(i - 1) / 2] = struct.pack('>ddddddddddd', 3, 0, 0, 0, 0, 0, 0, -1, -1, -1, -1)
   end
 end
 return replies

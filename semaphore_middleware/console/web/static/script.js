@@ -129,7 +129,9 @@ function tell(scopes) {
 function changes(last, scope) {
   const found = [];
   if (scope.paused !== last.paused) found.push(scope.paused ? "is paused" : "goes on");
-  if (scope.backoff_left > last.backoff_left) {
+  const isDown = scope.down_for !== null;
+  if (isDown !== (last.down_for !== null)) found.push(isDown ? "is down" : "is no longer down");
+  if (scope.backoff_left > last.backoff_left && !isDown) {
     found.push(`said “not now”: nothing starts for ${seconds(scope.backoff_left)}`);
   }
   const [was, is] = [last, scope].map((one) => limit(one.limit_max, one.unlimited));

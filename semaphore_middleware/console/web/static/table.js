@@ -139,6 +139,7 @@ function update(row, scope) {
 
 function stateOf(scope) {
   if (scope.paused) return ["paused", "paused"];
+  if (scope.down_for !== null) return [`down, ${seconds(scope.down_for)}`, "backoff"];
   if (scope.backoff_left) return [`backoff, ${seconds(scope.backoff_left)}`, "backoff"];
   if (scope.backoff_last) return ["recovering", "backoff"];
   if (!scope.held && !scope.waiting) return ["idle", "idle"];

@@ -1,6 +1,6 @@
--- Part of `sync`: what a site's answers change: its backoff, and the working limit of an adaptive one.
--- Feedback is nine numbers, as below. An incident counts once, however many requests it affects: all
--- that began before the backoff belong to it.
+-- Part of `sync`: what a site's answers change: its backoff, whether it is down, and the working limit of
+-- an adaptive one. Feedback is eleven numbers, as below. An incident counts once, however many requests it
+-- affects: all that began before the backoff belong to it.
 
 local function hear_feedback(scope, text)
   scope.learned = scope.learned or nothing_learned()
@@ -15,11 +15,13 @@ local function hear_feedback(scope, text)
 
   local FEEDBACK = {
     'good', 'latency', 'good_age', -- answers, the mean of their latencies' logarithms, the age of the oldest
-    'failed', 'refused', 'bad_age', -- requests without answer, refused ones, the age of the youngest of both
+    'errors', -- responses that say only that the site is there
+    'failed', 'refused', 'bad_age', -- without response, refused, the age of the youngest of both
     'retry_after', -- the longest pause that the site asked for; 0: it did not say
     'start', 'longest', -- the first pause if it did not say, and the longest of all
+    'down_after', -- how long a site does not respond that is down
   }
-  local IN_A_ROW = 3 -- failures that count as a refusal
+  local DOWN_IN_A_ROW = 5 -- requests without response, at a site that is down
 
   -- An adaptive limit grows by addition and falls by multiplication (Chiu and Jain, 1989). It falls when
   -- the site refuses a request, and when its latency is well above its usual one, as in TCP Vegas (Brakmo
@@ -84,25 +86,55 @@ local function hear_feedback(scope, text)
     end)
   end
 
-  local function begin_backoff(report)
-    local pause = math.min(report.retry_after, report.longest)
-    if NOW - report.bad_age >= learned.backoff_end then
+  local function hold_back(pause, is_new)
+    if is_new then
+      scope.backoff_begun = pause
+      warn_holders()
+    end
+    set_learned('backoff_end', math.max(learned.backoff_end, NOW + pause))
+  end
+
+  local function begin_backoff(report, asked)
+    local pause, is_new = asked, NOW - report.bad_age >= learned.backoff_end
+    if is_new then
       if pause == 0 then
         pause = math.min(report.longest, math.max(report.start, 2 * learned.backoff))
         set_learned('backoff', pause)
       end
-      scope.backoff_begun = pause
-      warn_holders()
       shrink(AFTER_REFUSAL)
     end
-    set_learned('backoff_end', math.max(learned.backoff_end, NOW + pause))
+    hold_back(pause, is_new)
+  end
+
+  -- The last pauses were in vain, too: from now on requests fail at once. The one at a time that tries
+  -- the site again comes after a pause that varies, so that sites which went down together are not
+  -- all tried together.
+  local function note_down()
+    scope.backoff_begun = scope.backoff_begun * (1 - RANDOM / 2)
+    set_learned('backoff_end', NOW + scope.backoff_begun)
+    if learned.is_down == 1 then return end
+    set_learned('is_down', 1)
+    for_each_account(scope, function(node, account)
+      if node ~= NODE and waiting_at(account) > 0 then
+        notify(node, 'down', math.floor(NOW - learned.failing_since), name_of(scope))
+      end
+    end)
+  end
+
+  local function hear_failures(report, asked)
+    if learned.failures == 0 then set_learned('failing_since', NOW) end
+    set_learned('failures', learned.failures + report.failed)
+    if not is_failing(learned) then return end
+    begin_backoff(report, asked)
+    local is_long = NOW - learned.failing_since >= report.down_after
+    if scope.backoff_begun and learned.failures >= DOWN_IN_A_ROW and is_long then note_down() end
   end
 
   -- As many answers as a quarter of the limit halve the pause that the next incident begins with: a site
   -- that answers most requests and refuses the rest must not end up with the longest pause. If the limit
   -- is far from reached, the permits in use and waited for count in its place.
   local function recover(report)
-    set_learned('failures', 0)
+    set_learned('answered', math.max(learned.answered, NOW - report.good_age))
     if learned.backoff > 0 then
       local most = math.min(scope.force.limit, scope.wanted)
       local backoff = learned.backoff * 0.5 ^ (report.good / math.max(1, most / 4))
@@ -116,12 +148,19 @@ local function hear_feedback(scope, text)
     if not report[part] or not (report[part] >= 0 and report[part] < math.huge) then return end
   end
   if scope.force.adaptive and learned.working == 0 then set_learned('working', 1) end
+  if report.good + report.errors + report.refused > 0 then -- it is there
+    set_learned('failures', 0)
+    set_learned('is_down', 0)
+  end
   if report.good > 0 then
     recover(report)
     hear_latency(report)
   end
-  set_learned('failures', learned.failures + report.failed)
-  if report.refused > 0 or (report.failed > 0 and learned.failures >= IN_A_ROW) then
-    begin_backoff(report)
+  local asked = math.min(report.retry_after, report.longest)
+  if report.refused > 0 then
+    begin_backoff(report, asked)
+  elseif asked > 0 then
+    hold_back(asked, NOW >= learned.backoff_end)
   end
+  if report.failed > 0 then hear_failures(report, asked) end
 end

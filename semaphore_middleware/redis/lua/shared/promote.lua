@@ -108,7 +108,7 @@ end
 -- How many permits may be granted now; if only time prevents it, also how long that takes (ms).
 local function grantable(scope)
   local force, learned = scope.force, scope.learned
-  local free = force.limit - scope.held
+  local free = (is_failing(learned) and 1 or force.limit) - scope.held
   if free <= 0 or force.paused then return 0 end
   local earliest = learned and math.max(FROM, learned.backoff_end) or FROM
   if NOW < earliest then return 0, earliest - NOW end

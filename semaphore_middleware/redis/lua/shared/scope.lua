@@ -20,8 +20,9 @@ local function wake(scope)
   scope.next_at_rate = math.max(NOW, start + scope.next_at_rate)
   local learned = scope.learned
   if learned then
-    learned.backoff_end, scope.has_learned = start + learned.backoff_end, true
-    if NOW > learned.backoff_end + MEMORY then scope.learned = nothing_learned() end
+    local over = start + learned.backoff_end
+    learned.backoff_end, scope.has_learned = learned.backoff_end > 0 and over or 0, true
+    if NOW > over + MEMORY then scope.learned = nothing_learned() end
   end
   scope.concurrency, scope.idle_since = 0, 0
 end
@@ -76,7 +77,7 @@ local function write_idle(scope)
   if learned then
     learned.backoff_end = math.max(0, learned.backoff_end - NOW)
     local lesson = learned.backoff_end + learned.backoff + learned.failures + learned.working
-    if lesson > 0 then
+    if lesson > 0 or (learned.answered > 0 and NOW < learned.answered + MEMORY) then
       kept = math.max(kept, learned.backoff_end + (learned.backoff_end > 0 and KEPT or MEMORY))
       redis.call('HSET', scope.key, 'learned', pack_learned(learned))
     end

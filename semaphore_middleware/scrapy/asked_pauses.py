@@ -1,0 +1,118 @@
+"""For how long a site asks for no further request: `Retry-After`, `RateLimit`, and its older forms.
+
+What a site's headers say may be anything: what cannot be read as its specification has it counts as
+not said. No function here raises.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections.abc import Iterator
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING, Any
+
+from http_sf import parse
+
+if TYPE_CHECKING:
+    from scrapy.http import Response
+
+FIELD_BYTES_MAX = 8192  # of one field: a longer one counts as not said
+DATE_CHARS_MAX = 64
+OLDER_PREFIXES = ("RateLimit-", "X-RateLimit-", "X-Rate-Limit-")
+UNIX_TIME_FROM = 1e9
+"""An older form's reset from this number on is a Unix time (of 2001 or later), below it seconds."""
+NUMBER = re.compile(rb"\d{1,15}(\.\d{1,9})?")
+
+
+def retry_after(response: Response) -> float | None:
+    """Seconds that a response asks for with `Retry-After` (RFC 9110, 10.2.3); None if it has none
+    that can be read. A date is compared with the response's `Date` if there is one, else with our
+    clock. Of several the longest counts.
+    """
+    values = response.headers.getlist(b"Retry-After")
+    delays = [_delay(value.decode("latin-1").strip(), response) for value in values]
+    return max((delay for delay in delays if delay is not None), default=None)
+
+
+def quota_reset(response: Response) -> float | None:
+    """Seconds until a response allows another request, where it says that no more are left; None if
+    it does not say so. Of several quotas the one that is exhausted longest counts.
+
+    It is said in `RateLimit` (draft-ietf-httpapi-ratelimit-headers-10), or as `-Remaining` and
+    `-Reset`. A response from a cache says nothing of the quota.
+    """
+    if _number(response, "Age"):
+        return None
+    return max((*_resets(response), *_older_resets(response)), default=None)
+
+
+def _delay(text: str, response: Response) -> float | None:
+    if text.isascii() and text.isdigit():
+        return float(text) if len(text) < 16 else math.inf
+    date = _timestamp(text)
+    return None if date is None else max(0.0, date - _now(response))
+
+
+def _resets(response: Response) -> Iterator[float]:
+    """From `RateLimit`, and `RateLimit-Policy` for what that leaves out."""
+    policies = dict(_items(response, "RateLimit-Policy"))
+    for name, limit in _items(response, "RateLimit"):
+        policy = policies.get(name, {})
+        if _integer(limit.get("r")) != 0 or policy.get("qu") == "concurrent-requests":
+            continue
+        reset = _integer(limit.get("t", policy.get("w")))
+        if reset is not None:
+            yield reset
+
+
+def _items(response: Response, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The items of a field that is a list of named items, with their parameters (RFC 9651)."""
+    field = _field(response, name)
+    try:
+        members: Any = parse(field, tltype="list") if field else []
+    except ValueError:
+        return
+    for value, parameters in members:
+        if not isinstance(value, list):
+            yield str(value), parameters
+
+
+def _older_resets(response: Response) -> Iterator[float]:
+    for prefix in OLDER_PREFIXES:
+        reset = _number(response, f"{prefix}Reset")
+        if reset is not None and _number(response, f"{prefix}Remaining") == 0:
+            is_time = reset >= UNIX_TIME_FROM
+            yield max(0.0, reset - _now(response)) if is_time else reset
+
+
+def _field(response: Response, name: str) -> bytes:
+    """All lines of a field; nothing if it is too long."""
+    field = b", ".join(response.headers.getlist(name))
+    return field if len(field) <= FIELD_BYTES_MAX else b""
+
+
+def _number(response: Response, name: str) -> float | None:
+    field = _field(response, name).strip()
+    return float(field) if NUMBER.fullmatch(field) else None
+
+
+def _integer(value: object) -> int | None:
+    """A parameter that is an integer >= 0."""
+    return value if type(value) is int and value >= 0 else None
+
+
+def _now(response: Response) -> float:
+    """The site's own time, if it says it."""
+    date = _timestamp((response.headers.get(b"Date") or b"").decode("latin-1"))
+    return time.time() if date is None else date
+
+
+def _timestamp(date: str) -> float | None:
+    if len(date) > DATE_CHARS_MAX:
+        return None
+    try:
+        return parsedate_to_datetime(date).timestamp()
+    except (TypeError, ValueError, OverflowError):
+        return None

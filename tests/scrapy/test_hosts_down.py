@@ -1,0 +1,67 @@
+"""Crawls of hosts that do not respond: their requests end soon, and cost the others nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from scrapy import Request
+
+from semaphore_middleware.errors import HostDownError
+from tests.support.crawls import Crawl, asyncio_test
+from tests.support.nodes import Outside
+from tests.support.servers import RedisServer, free_port
+from tests.support.site import Site
+
+QUEUED = 60
+LIMIT = 4
+AT_ONCE: dict[str, Any] = {
+    "SEMAPHORE_DOWN_AFTER": 0,
+    "SEMAPHORE_BACKOFF_START": 0.3,
+    "SEMAPHORE_BACKOFF_MAX": 30,
+}
+
+
+@asyncio_test
+async def test_a_full_queue_of_a_dead_host_ends_and_others_do_not_wait(
+    server: RedisServer, site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    nobody = f"http://127.0.0.1:{free_port()}/"
+    dead = [Request(f"{nobody}{n}", priority=1) for n in range(QUEUED)]
+    alive = [Request(site.url(f"/page/{n}", "localhost")) for n in range(QUEUED)]
+    crawl = Crawl(server, *dead, *alive, limit=LIMIT, RETRY_TIMES=2, **AT_ONCE)
+
+    await crawl.finished()
+    assert len(crawl.spider.responses) == QUEUED, "of the site that is alive"
+    errors = [type(error) for error in crawl.spider.failures]
+    assert len(errors) == QUEUED
+    of_down = errors.count(HostDownError)
+    assert of_down == crawl.stat("semaphore/failed_at_once") > QUEUED / 2
+    assert crawl.stat("semaphore/hosts_down") == 1
+    tried = crawl.stat("downloader/exception_count") - of_down
+    assert tried < 2 * LIMIT + 5, "each pause costs one attempt"
+    retried = "retry/reason_count/semaphore_middleware.errors.HostDownError"
+    assert crawl.stat(retried) == 0
+    said = [message for message in caplog.messages if "is down: it has not responded" in message]
+    assert len(said) == 1
+    assert server.members() == {}
+
+
+@asyncio_test
+async def test_a_host_that_comes_back_is_crawled_again(server: RedisServer, site: Site) -> None:
+    nobody = f"http://127.0.0.1:{free_port()}/"
+    first = Crawl(server, *[Request(f"{nobody}{n}") for n in range(20)], limit=LIMIT, **AT_ONCE)
+    await first.finished()
+    assert first.stat("semaphore/hosts_down") == 1
+    outside = Outside(server)
+    pages = [Request(site.url(f"/page/{n}")) for n in range(6)]
+    outside.edit("127.0.0.1", "learned", backoff_end=60_000)  # the pause lasts
+    in_vain = Crawl(server, pages[0])
+    await in_vain.finished()
+    assert [type(error) for error in in_vain.spider.failures] == [HostDownError]
+    assert site.arrivals == []
+    outside.edit("127.0.0.1", "learned", backoff_end=0)
+    for requests in (pages[:1], pages):
+        crawl = Crawl(server, *requests, limit=LIMIT)
+        await crawl.finished()
+        assert len(crawl.spider.responses) == len(requests)
