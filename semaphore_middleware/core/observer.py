@@ -134,6 +134,19 @@ class ProcessStalled(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class Subscribed(Event):
+    """This node hears its channel from now on; earlier messages may have been missed."""
+
+
+@dataclass(frozen=True, slots=True)
+class RobotsTxtNotified(Event):
+    """Another node has fetched a robots.txt that this one waits for, or has given up."""
+
+    origin: str
+    """Scheme, host and port."""
+
+
+@dataclass(frozen=True, slots=True)
 class UnknownNotification(Event):
     """A message on this node's channel could not be read."""
 

@@ -19,7 +19,9 @@ from semaphore_middleware.core.observer import (
     Event,
     ProcessStalled,
     Reconnected,
+    RobotsTxtNotified,
     RoundTrip,
+    Subscribed,
     UnknownNotification,
 )
 from semaphore_middleware.core.permit import Permit
@@ -365,6 +367,7 @@ class Session:
     def _on_message(self, payload: bytes | None) -> None:
         if payload is None:  # subscribed, maybe anew: earlier notifications were missed
             self._subscribed = True
+            self.emit(Subscribed())
             self._look_if_waiting()
             self._say_all()
             return
@@ -376,6 +379,8 @@ class Session:
                 account.stop_turns()
             self._look_if_waiting()
             self._say_all()
+        elif message.kind == "robotstxt":
+            self.emit(RobotsTxtNotified(message.scope))
         else:
             self._on_notification(message)
 

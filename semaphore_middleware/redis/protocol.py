@@ -132,9 +132,12 @@ class Reply:
 class Notification:
     """A message on a node's channel, or on the one for all nodes (without a scope)."""
 
-    kind: Literal["granted", "retry", "backoff", "down", "changed"]
-    """`changed`: an operator has changed a rule, which may let waiting requests start."""
+    kind: Literal["granted", "retry", "backoff", "down", "changed", "robotstxt"]
+    """`changed`: an operator has changed a rule, which may let waiting requests start. `robotstxt`:
+    a file that this node waits for was fetched, or is to be.
+    """
     scope: str = ""
+    """Of a robots.txt its origin: scheme, host and port."""
     term: int = 0
     granted: int = 0
     retry_in: float = 0.0
@@ -158,6 +161,8 @@ class Notification:
                 return cls("down", scope, down_for=_count(down_for) / 1000)
             if kind == "backoff":
                 return cls("backoff", rest)
+            if kind == "robotstxt":
+                return cls("robotstxt", rest)
             return cls("changed") if kind == "changed" and not rest else None
         except ValueError:
             return None

@@ -16,7 +16,11 @@ async def check_commands(connection: Connection, keys: Keys) -> None:
 
     Raises `ServerRefusedError`, which names what is missing, and `ServerUnreachableError`.
     """
-    names = (*keys.trials, keys.epoch, keys.rules, *keys.of(""))
+    names = (
+        *keys.trials,
+        *(keys.epoch, keys.rules, keys.robotstxt, keys.robotstxt_ends),
+        *keys.of(""),
+    )
     await try_rights(connection, names, keys.channel(""), keys.tag)
     # A node looks at a scope where a request waits for long.
     look = ("inspect", 2, keys.epoch, keys.rules, pack_head(0.0), "")

@@ -23,6 +23,8 @@ SCRIPTS = {  # each with its files, in their order
     "evict": (*SCOPES, "evict"),
     "change_rule": ("change_rule",),
     "clear_backoff": ("shared/learned", "clear_backoff"),
+    "ask_robotstxt": ("shared/robotstxt", "ask_robotstxt"),
+    "put_robotstxt": ("shared/robotstxt", "put_robotstxt"),
 }
 
 

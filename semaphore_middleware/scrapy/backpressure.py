@@ -7,7 +7,8 @@ hand, and holds those before.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import TYPE_CHECKING, cast
@@ -224,6 +225,13 @@ class Backpressure(Observer):
         if entry is not None and not entry.waiting:
             self._give_back(entry)
 
+    def suspend(self, request: Request) -> None:
+        """A request has given its permits back, and waits for them once more."""
+        entry = self._entries.get(request)
+        if entry is not None and not entry.waiting:
+            self._give_back(entry)
+            self._change(entry, waiting=1)
+
     def _give_back(self, entry: Entry) -> None:
         for load in entry.loads[: entry.place]:
             self._change_load(load, held=-1)
@@ -254,6 +262,18 @@ class Backpressure(Observer):
         led_by.followers.remove(follower)
         if led_by.is_blocked:
             self._change(follower, blockers=-1)
+
+    @contextmanager
+    def blocked(self, request: Request) -> Iterator[None]:
+        """A request waits for what another node does, which may wait for a permit."""
+        entry = self._entries.get(request)
+        if entry is not None:
+            self._change(entry, blockers=1)
+        try:
+            yield
+        finally:
+            if entry is not None:
+                self._change(entry, blockers=-1)
 
     def _change(
         self, entry: Entry, waiting: int = 0, told_to_wait: int = 0, blockers: int = 0

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from scrapy.utils.httpobj import urlparse_cached
-
 from semaphore_middleware.core.observer import Event
 from semaphore_middleware.model.limits import Limit, strictest
+from semaphore_middleware.scrapy.robotstxt_download import origin_of
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -38,30 +37,33 @@ class CrawlDelays:
         self._user_agent = settings["ROBOTSTXT_USER_AGENT"]
         self._default_user_agent = settings["USER_AGENT"]
         self._longest_s = longest_s
-        self._delays_s: dict[str, float] = {}  # by host and port
+        self._delays_s: dict[str, float] = {}  # by origin: scheme, host and port
 
     def learn(self, robotparser: RobotParser, request: Request) -> bool:
-        """Remember the delay that the robots.txt of a request's host asks for. False if it asks for
-        none.
+        """Remember the delay that the robots.txt of a request's host asks for now. True if it asks
+        for one that it did not ask for before.
         """
         agent = (
             self._user_agent or request.headers.get(b"User-Agent") or self._default_user_agent or ""
         )
         delay = _delay_in(robotparser, agent)
+        origin = origin_of(request)
+        known = self._delays_s.pop(origin, 0.0)
         if not delay:
             return False
-        host = urlparse_cached(request).netloc
-        self._delays_s[host] = min(delay, self._longest_s)
+        self._delays_s[origin] = min(delay, self._longest_s)
+        if known == self._delays_s[origin]:  # the file was read again
+            return False
         if delay > self._longest_s:
             logger.warning(
                 "The robots.txt of %s asks for a delay of %g s. The delay is %g s: "
                 "SEMAPHORE_MAX_CRAWL_DELAY.",
-                host,
+                origin,
                 delay,
                 self._longest_s,
             )
         else:
-            logger.info("The robots.txt of %s asks for a delay of %g s.", host, delay)
+            logger.info("The robots.txt of %s asks for a delay of %g s.", origin, delay)
         return True
 
     def apply(self, limit: Limit, request: Request) -> Limit:
@@ -69,7 +71,7 @@ class CrawlDelays:
         delay can get by its jitter.
         """
         if self._delays_s:
-            delay = self._delays_s.get(urlparse_cached(request).netloc)
+            delay = self._delays_s.get(origin_of(request))
             if delay and delay > limit.least_gap:
                 return _with_delay(limit, delay)
         return limit
@@ -85,7 +87,10 @@ def _delay_in(robotparser: RobotParser, agent: str | bytes) -> float:
     """The delay that a robots.txt asks for, in seconds; 0 for none. The times of day that a
     Request-rate may name are ignored.
     """
-    delays = [_number(robotparser.crawl_delay(agent))]
+    try:
+        delays = [_number(robotparser.crawl_delay(agent))]
+    except OverflowError:  # of Scrapy's, for the same
+        delays = [math.inf]
     # Scrapy 2.19 has no method for Request-rate. Of the parsers that it wraps, protego's and
     # Python's have one.
     rate_of: Any = getattr(getattr(robotparser, "rp", None), "request_rate", None)
@@ -99,6 +104,8 @@ def _number(value: Any) -> float:
     """A number above 0; 0 for anything else."""
     try:
         number = float(value)
+    except OverflowError:  # an integer that no float can be
+        return math.inf
     except (TypeError, ValueError):
         return 0.0
     return 0.0 if math.isnan(number) else max(0.0, number)

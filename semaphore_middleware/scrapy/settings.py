@@ -15,6 +15,7 @@ from semaphore_middleware.model.feedback import Backoff
 from semaphore_middleware.model.lease import TURN
 from semaphore_middleware.model.limits import Limit, LimitTable, parse_limits
 from semaphore_middleware.model.validation import (
+    check_choice,
     check_integer,
     check_number,
     check_truth,
@@ -130,6 +131,10 @@ def _scope_kind(given: Any, where: str) -> str | Namer | None:
     return cast("Namer", found) if callable(found) and not iscoroutinefunction(found) else None
 
 
+def _robotstxt_unreachable(value: Any, where: str, _settings: BaseSettings) -> str:
+    return check_choice(value, where, ("disallow", "allow"))
+
+
 def _prefix(value: Any, where: str, _settings: BaseSettings) -> str:
     return check_prefix(value, where)
 
@@ -218,6 +223,14 @@ _ROWS = (
     Setting("SEMAPHORE_NODE", HOST_AND_PID, _text, "this node's name, less its letters", EMPTY),
     Setting("SEMAPHORE_OBEY_CRAWL_DELAY", ROBOTSTXT, _truth, "whether robots.txt sets a delay"),
     Setting("SEMAPHORE_MAX_CRAWL_DELAY", 60.0, _seconds(0.0), "the longest of these, in seconds"),
+    Setting("SEMAPHORE_ROBOTSTXT_SHARED", True, _truth, "whether one node fetches it for all"),
+    Setting(
+        "SEMAPHORE_ROBOTSTXT_UNREACHABLE",
+        "disallow",
+        _robotstxt_unreachable,
+        "what one that cannot be read means",
+        EMPTY,
+    ),
     Setting("SEMAPHORE_BACKOFF_CODES", [429, 503], _statuses, "HTTP statuses that refuse"),
     Setting("SEMAPHORE_BACKOFF_START", 1.0, _seconds(0.001), "first pause, in seconds"),
     Setting("SEMAPHORE_BACKOFF_MAX", MAX, _seconds("SEMAPHORE_BACKOFF_START"), "longest pause"),
@@ -253,6 +266,8 @@ class SemaphoreSettings:
     node: str
     obey_crawl_delay: bool
     max_crawl_delay: float
+    robotstxt_shared: bool
+    robotstxt_unreachable: str
     backoff: Backoff
     backoff_codes: frozenset[int]
     backoff_times: int

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import atexit
 import logging
-import math
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
@@ -23,11 +22,14 @@ from scrapy import signals
 from scrapy.downloadermiddlewares.stats import DownloaderStats
 from scrapy.exceptions import CannotResolveHostError, CloseSpider, IgnoreRequest
 
-from semaphore_middleware.core.observer import Observer
+from semaphore_middleware.core.observer import Event, Observer
 from semaphore_middleware.core.permit_set import PermitSet
+from semaphore_middleware.core.robotstxt import SharedRobotsTxt
 from semaphore_middleware.errors import ClosedError, SemaphoreError, SettingsError
 from semaphore_middleware.model.hosts import site_of
 from semaphore_middleware.redis import embedded
+from semaphore_middleware.redis.keys import Keys
+from semaphore_middleware.redis.location import Server
 from semaphore_middleware.scrapy.addresses import Addresses
 from semaphore_middleware.scrapy.backpressure import Backpressure
 from semaphore_middleware.scrapy.concurrency import LocalConcurrency
@@ -55,8 +57,13 @@ STOP_CHECK_INTERVAL_S = 0.5
 """How often a crawl that waits for its server looks whether it was stopped."""
 EXIT_TIMEOUT_S = 3.0
 """How long a process that ends may give its permits back."""
+PREREQUISITES_FIRST = 2.0**40
+"""Added to the priority of requests that others wait for: more than anyone gives to a request."""
 PERMIT_IDLE_TIMEOUT_S = 0.5
 """How long a permit may wait here for a free place: in a busy node one is free sooner."""
+
+ROBOTSTXT_CALL_TIMEOUT_S = 5.0
+"""For a round trip about a robots.txt, which no lease waits for."""
 
 _throttlers: WeakKeyDictionary[Crawler, Throttler] = WeakKeyDictionary()
 
@@ -72,6 +79,10 @@ def throttler_of(crawler: Crawler) -> Throttler:
         except SemaphoreError as error:
             end_crawl(error)
     return _throttlers[crawler]
+
+
+class SpiderClosingError(IgnoreRequest):
+    """A request that waited for a permit is not made, because the spider is closing."""
 
 
 class Throttler:
@@ -94,12 +105,20 @@ class Throttler:
         if settings.url is None:
             self._embedded = embedded.start_or_join(settings.prefix)
         self.url = self._embedded.url if self._embedded else settings.url
+        self.robotstxt: SharedRobotsTxt | None = None
+        """The robots.txt files that all nodes share; None: each node reads its own."""
+        if settings.robotstxt_shared and self.url is not None:
+            server = Server(self.url, ROBOTSTXT_CALL_TIMEOUT_S, settings.url_from, settings.prefix)
+            self.robotstxt = SharedRobotsTxt(server, Keys(settings.prefix), settings.lease)
+            observers.append(self.robotstxt)
         self._semaphore = semaphore_for(settings, self.url, observers)
         self._permits: dict[Request, PermitSet] = {}
         self._transfers: dict[Request, asyncio.Task[Any] | None] = {}
         """Requests on the wire, and the tasks that they run in; None: only signals tell of them."""
         self._unresolved: WeakKeyDictionary[Request, Exception] = WeakKeyDictionary()
         """Requests that no address was found for, where one of their scopes is that."""
+        self._suspended: WeakSet[Request] = WeakSet()
+        """Requests that gave their permits back until their transfers."""
         self._returned: WeakSet[Request] = WeakSet()
         """Copies that went back to the scheduler because the spider is closing."""
         self._opened = asyncio.Event()
@@ -148,7 +167,7 @@ class Throttler:
         try:
             permits = await self._acquire(request, scopes)
         except ClosedError:
-            return self._return_to_scheduler(request)
+            return self.return_to_scheduler(request)
         if request in self._permits:
             permits.release()
             self.local_concurrency.release()
@@ -190,11 +209,11 @@ class Throttler:
                 permits = await self._semaphore.acquire_all(
                     scopes, timeout=timeout, owner=request, priority=priority
                 )
-                if await self._may_begin(request, permits):
+                if await self._may_begin(request, permits, priority):
                     permits.begin()
                     return permits
                 permits.return_unused()
-                await places.wait(request)
+                await places.wait(request, priority=priority)
         except BaseException:
             places.leave(request)
             raise
@@ -204,9 +223,9 @@ class Throttler:
         a rule another request waits for it.
         """
         is_scheduled = self.backpressure.is_scheduled(request)
-        return request.priority if is_scheduled else math.inf
+        return request.priority + (0.0 if is_scheduled else PREREQUISITES_FIRST)
 
-    async def _may_begin(self, request: Request, permit: PermitSet) -> bool:
+    async def _may_begin(self, request: Request, permit: PermitSet, priority: float) -> bool:
         """Wait for a place, if need be. A start that counts is now or not at all: begun later, it
         would be too close to the next one. Nothing begins where the site has refused a request
         since the grant.
@@ -216,7 +235,7 @@ class Throttler:
             if permit.starts_count:
                 return False
             try:
-                await places.wait(request, PERMIT_IDLE_TIMEOUT_S)
+                await places.wait(request, PERMIT_IDLE_TIMEOUT_S, priority)
             except BaseException:
                 permit.return_unused()
                 raise
@@ -230,6 +249,7 @@ class Throttler:
         """Download under the request's permit, if it has one. If the permit is lost, the transfer
         is cancelled, and raises `PermitLostError`.
         """
+        await self._resume(request)
         if error := self._unresolved.pop(request, None):
             download = partial(_fail, error)
         permits = self._permits.get(request)
@@ -258,6 +278,22 @@ class Throttler:
         permit = permits.site_permit if permits is not None else None
         if permit and self.responses.record_response(permit, request, response):
             self._semaphore.emit(RequestRefused())
+
+    def suspend(self, request: Request) -> None:
+        """A request waits for the response to another one, which a middleware fetches: if it has
+        its permits already, give them back until its own transfer. The other one may need them.
+        """
+        if request in self._permits and request not in self._transfers:
+            self._permits.pop(request).return_unused()
+            self.backpressure.suspend(request)
+            self.local_concurrency.release()
+            self._suspended.add(request)
+
+    async def _resume(self, request: Request) -> None:
+        if request in self._suspended:
+            self._suspended.remove(request)
+            if await self.acquire_for(request) is not None:
+                raise IgnoreRequest("the spider is closing")
 
     def end_transfer(self, request: Request) -> None:
         """A request's transfer has ended: give its permit back."""
@@ -292,13 +328,14 @@ class Throttler:
             stats.process_response(request, response)  # as no further middleware sees it
         return retry
 
-    def _return_to_scheduler(self, request: Request) -> Request:
+    def return_to_scheduler(self, request: Request) -> Request:
         """A copy for the scheduler, which keeps it under JOBDIR or in a shared frontier.
 
-        `engine.download_async` fetches the copy at once instead, and so comes here again.
+        `engine.download_async` fetches the copy at once instead, and so comes here again: then this
+        raises `SpiderClosingError`.
         """
         if request in self._returned:
-            raise IgnoreRequest("the spider is closing")
+            raise SpiderClosingError("the spider is closing")
         copy = request.replace(dont_filter=True)
         self._returned.add(copy)
         return copy
@@ -308,6 +345,14 @@ class Throttler:
     def _robots_parsed(self, robotparser: RobotParser, request: Request) -> None:
         if self._crawl_delays.learn(robotparser, request):
             self._semaphore.emit(CrawlDelayFound())
+
+    async def opened(self) -> None:
+        """Wait until the crawl has reached its server, or has given up."""
+        await self._opened.wait()
+
+    def emit(self, event: Event) -> None:
+        """Tell all observers of this node."""
+        self._semaphore.emit(event)
 
     def watch_fetches(self) -> None:
         """Do what is left of the add-on's downloader to do, where that is not in its place."""
@@ -319,7 +364,7 @@ class Throttler:
             atexit.register(self._close_at_exit, asyncio.get_running_loop())
         limits = self.settings.limits
         log_start(self.node, self.url or "", self._embedded is not None, limits)
-        warn_of_mistakes(self._crawler.settings, limits)
+        warn_of_mistakes(self._crawler.settings, limits, self.settings.scopes)
         try:
             await self._open_unless_stopped()
         except SemaphoreError as error:
@@ -345,6 +390,8 @@ class Throttler:
         its downloads: they would hold it up, and be lost under JOBDIR.
         """
         self._semaphore.drain()
+        if self.robotstxt is not None:
+            self.robotstxt.drain()
         self.local_concurrency.fail_all(ClosedError("the spider is closing"))
 
     def _close_at_exit(self, loop: asyncio.AbstractEventLoop) -> None:

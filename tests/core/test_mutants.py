@@ -21,8 +21,10 @@ from tests.core import (
     test_delivery,
     test_forks,
     test_losses,
+    test_robotstxt,
     test_semaphore,
     test_session,
+    test_several_scopes,
 )
 from tests.core.lone_node import FULL, SPARE
 from tests.redis import test_connection, test_epoch, test_rights
@@ -58,6 +60,51 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
         ),
         test_account.test_what_is_returned_unused_serves_no_request_of_the_same_node,
     ),
+    # Requests that begin later
+    "a start counts before its request begins": (
+        (
+            "account",
+            "        if not permit.begins_later:\n            self._note_start()",
+            "        if True:\n            self._note_start()",
+        ),
+        test_account.test_a_start_counts_when_its_request_begins,
+    ),
+    "nobody hears that a request begins": (
+        ("account", "if self._begin_later and self.starts_count:", "if False:"),
+        test_account.test_a_start_counts_when_its_request_begins,
+    ),
+    "a start that never began counts": (
+        ("permit", "if self.begins_later and self.stage is Stage.HELD:", "if self.begins_later:"),
+        test_account.test_a_start_that_never_began_is_not_counted,
+    ),
+    "no start is pending": (
+        ("account", "sum(one.begins_later for one in self._held) if", "0 if"),
+        test_account.test_a_start_counts_when_its_request_begins,
+    ),
+    "priorities do not count": (
+        ("account", "(-permit.priority, next", "(0.0, next"),
+        test_account.test_the_request_with_the_highest_priority_is_served_first,
+    ),
+    "who gave up stays in line": (
+        ("account", "> 2 * len(self._waiting) + LINE_SLACK", "> 10**9"),
+        test_account.test_the_request_with_the_highest_priority_is_served_first,
+    ),
+    "the other permits stay when one does not come": (
+        (
+            "semaphore",
+            "for permit in permits:\n                permit.return_unused()\n            if",
+            "if",
+        ),
+        partial(
+            test_several_scopes.test_nothing_is_left_when_a_later_permit_does_not_come,
+            way="timeout",
+        ),
+    ),
+    "a permit that waits for others is not watched": (
+        ("semaphore", "                if not is_last:\n", "                if False:\n"),
+        test_several_scopes.test_one_that_is_lost_while_it_waits_is_asked_for_again,
+    ),
+    # Starts that count
     "a delay's starts do not count": (
         ("account", "bool(limit.delay or limit.rate", "bool(limit.rate"),
         partial(
@@ -799,6 +846,52 @@ SEEN_BY_THE_MACHINE = (
 """Those that the state machine of `test_delivery` finds by itself, within some hundred examples."""
 
 
+WAITING_IN_VAIN: dict[str, tuple[Mutant, Test]] = {
+    # robots.txt
+    "a fetch that failed stays with its node": (
+        ("robotstxt", "            self._ends.add(end)\n", "            end.cancel()\n"),
+        test_robotstxt.test_if_the_fetch_is_cancelled_another_node_asks,
+    ),
+    "a long fetch is taken over": (
+        ("robotstxt", "                await self._ask(origin)\n", "                pass\n"),
+        test_robotstxt.test_a_node_that_fetches_for_long_keeps_its_lease,
+    ),
+    "a dead node is waited for": (
+        ("robotstxt", "asyncio.timeout(reply.left)", "asyncio.timeout(None)"),
+        test_robotstxt.test_a_dead_node_is_waited_for_no_longer_than_its_lease,
+    ),
+    "the news of a robots.txt is not heard": (
+        ("robotstxt", "                self._news[event.origin].set()\n", "                pass\n"),
+        test_robotstxt.test_one_node_asks_the_site_and_wakes_the_others,
+    ),
+    "lost news of a robots.txt is never made good": (
+        ("session", "            self.emit(Subscribed())\n", ""),
+        test_robotstxt.test_whoever_is_subscribed_anew_asks_again,
+    ),
+    "what came from a cache is for all": (
+        ("robotstxt", "if fetched.for_others else None", ""),
+        test_robotstxt.test_what_comes_from_a_cache_is_not_for_others,
+    ),
+    "without the server the site is asked": (
+        (
+            "robotstxt",
+            "                        self._log_unavailable(error)\n",
+            '                        return RobotsTxtReply("fetch", None, 0.0)\n',
+        ),
+        test_robotstxt.test_while_the_server_is_away_nobody_asks_the_site,
+    ),
+    "who waits for another node's fetch is not sent back": (
+        (
+            "robotstxt",
+            "        for news in self._news.values():\n            news.set()\n        for",
+            "        for",
+        ),
+        test_robotstxt.test_nobody_waits_for_others_past_the_end,
+    ),
+}
+"""Those that a test convicts by waiting too long."""
+
+
 def plant(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
     name, says, instead = mutant
     path = name if "." in name else f"core.{name}"
@@ -820,5 +913,15 @@ def test_a_test_convicts(
     name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mutant, test = MUTANTS[name]
+    plant(mutant, monkeypatch)
+    assert_convicted(AREA, name, test, request)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WAITING_IN_VAIN)
+def test_a_long_wait_convicts(
+    name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mutant, test = WAITING_IN_VAIN[name]
     plant(mutant, monkeypatch)
     assert_convicted(AREA, name, test, request)

@@ -19,7 +19,9 @@ from tests.redis import (
     test_epoch,
     test_loops,
     test_model,
+    test_pending_starts,
     test_refusals,
+    test_robotstxt,
     test_rules,
     test_scripts,
     test_spacing,
@@ -452,21 +454,57 @@ SEEN_BY_A_TEST: dict[str, tuple[Mutant, Test]] = {
     "no delay": (
         (
             "shared/promote",
-            "  local is_paced = force.delay > 0 or force.interval > 0\n",
-            "  do return free end local is_paced = false\n",
+            "  if not is_paced(scope) and NOW",
+            "  if true or NOW",
         ),
         test_spacing.test_with_a_delay_one_starts_at_a_time,
     ),
     "starts are not spaced": (
-        ("shared/promote", "    space_next_start(scope, account, permits)\n", ""),
+        ("shared/promote", "    space_next_start(scope, permits)\n", ""),
         test_spacing.test_with_a_delay_one_starts_at_a_time,
     ),
     "all that is due starts at once": (
-        ("shared/promote", "math.floor((NOW - earliest) / interval) + 1), 0", "math.huge), 0"),
+        ("shared/promote", "math.floor((NOW - earliest) / interval) + 1)", "math.huge)"),
         test_spacing.test_after_a_pause_as_many_start_at_once_as_fit_and_never_more_than_the_burst,
     ),
+    "a pending start lets others start": (
+        ("shared/promote", "if free > scope.pending then", "if free > 0 then"),
+        test_pending_starts.test_nothing_starts_between_a_start_and_its_beginning,
+    ),
+    "a pending start is spaced at its grant": (
+        ("shared/promote", "  if account.pending >= 0 then\n", "  if false then\n"),
+        test_pending_starts.test_nothing_starts_between_a_start_and_its_beginning,
+    ),
+    "a pending start that begins is not spaced": (
+        ("sync", "scope.begun + math.max(0, said.started - own.started)", "scope.begun"),
+        test_pending_starts.test_a_beginning_that_is_told_late_counts_from_then,
+    ),
+    "pending starts of a node that is gone are forgotten": (
+        ("shared/promote", "scope.begun + pending_at(account)", "scope.begun"),
+        lambda server, outside: (
+            test_pending_starts.test_a_node_that_is_gone_may_have_begun_what_was_pending(
+                server, outside, end="lease"
+            )
+        ),
+    ),
+    "what is granted later is not pending": (
+        ("sync", "said.pending + math.max(0, own.granted - said.believed)", "said.pending"),
+        test_pending_starts.test_what_is_granted_later_is_pending_too,
+    ),
+    "a pending start that is returned moves an arrival time": (
+        ("sync", "  if own.pending >= 0 then return end\n", ""),
+        test_pending_starts.test_a_start_that_was_never_pending_is_not_taken_back,
+    ),
+    "no pattern of a kind": (
+        ("shared/limit", "has_kind and kind .. ':*' or nil", "nil"),
+        test_rules.test_a_pattern_of_a_kind_fits_its_scopes_and_no_pattern_of_hosts_does,
+    ),
+    "a host's pattern fits scopes of a kind": (
+        ("shared/limit", "not has_kind and #name", "#name"),
+        test_rules.test_a_pattern_of_a_kind_fits_its_scopes_and_no_pattern_of_hosts_does,
+    ),
     "bursts of any size": (
-        ("shared/promote", "return math.min(burst, math.floor(", "return math.max(1, math.floor("),
+        ("shared/promote", "or math.min(burst, math.floor(", "or math.max(1, math.floor("),
         test_spacing.test_after_a_pause_as_many_start_at_once_as_fit_and_never_more_than_the_burst,
     ),
     "no bursts": (
@@ -762,6 +800,59 @@ SEEN_BY_A_TEST: dict[str, tuple[Mutant, Test]] = {
     "it grows where it is not used": (
         ("shared/feedback", "if scope.used >= scope.force.limit then grow() end", "grow()"),
         test_adaptive.test_it_does_not_grow_where_it_is_not_used,
+    ),
+    # robots.txt
+    "every node fetches": (
+        ("ask_robotstxt", "record.fetcher == ASKER or record.fetcher == '' or", "true or"),
+        test_robotstxt.test_one_node_fetches_and_the_others_are_told,
+    ),
+    "who fetches is not to fetch": (
+        ("ask_robotstxt", "record.fetcher == ASKER or record", "record"),
+        test_robotstxt.test_who_fetches_keeps_the_lease_by_asking_again,
+    ),
+    "a dead node fetches for ever": (
+        ("ask_robotstxt", "or lease_left == 0 then", "then"),
+        test_robotstxt.test_of_a_node_that_is_not_heard_of_another_takes_over,
+    ),
+    "nobody is told": (
+        ("put_robotstxt", "ipairs(record.waiters)", "ipairs({})"),
+        test_robotstxt.test_one_node_fetches_and_the_others_are_told,
+    ),
+    "who waits is told twice": (
+        ("ask_robotstxt", "if not is_known then", "if true then"),
+        test_robotstxt.test_one_node_fetches_and_the_others_are_told,
+    ),
+    "whoever comes late replaces what is newer": (
+        ("put_robotstxt", "if record.fetcher ~= ASKER then return 0 end", ""),
+        test_robotstxt.test_of_a_node_that_is_not_heard_of_another_takes_over,
+    ),
+    "what was given up is nobody's": (
+        ("put_robotstxt", "record.fetcher, record.lease_end, record.waiters = '', 0, {}", ""),
+        test_robotstxt.test_a_fetch_that_is_given_up_is_the_next_one_s,
+    ),
+    "a robots.txt is valid for ever": (
+        ("put_robotstxt", "WALL + VALID", "WALL + DAY"),
+        test_robotstxt.test_what_is_no_longer_valid_is_fetched_again_by_one,
+    ),
+    "a clock set back keeps it for longer": (
+        ("shared/robotstxt", "left <= most and math.max(0, left) or 0", "math.max(0, left)"),
+        test_robotstxt.test_a_clock_that_is_set_back_keeps_nothing_for_longer,
+    ),
+    "there may be too much of it": (
+        ("shared/robotstxt", " or bytes > MOST_BYTES", ""),
+        test_robotstxt.test_there_are_not_too_many_and_each_is_gone_in_a_day,
+    ),
+    "it is never removed": (
+        ("shared/robotstxt", "tonumber(ending) <= WALL or", ""),
+        test_robotstxt.test_there_are_not_too_many_and_each_is_gone_in_a_day,
+    ),
+    "it outlives all nodes": (
+        ("shared/robotstxt", "  redis.call('PEXPIRE', RECORDS, DAY)\n", ""),
+        test_robotstxt.test_there_are_not_too_many_and_each_is_gone_in_a_day,
+    ),
+    "its size is counted wrong": (
+        ("shared/robotstxt", " - record.size + #ORIGIN", " + #ORIGIN"),
+        test_robotstxt.test_there_are_not_too_many_and_each_is_gone_in_a_day,
     ),
     "an adaptive limit begins at its most": (
         ("shared/limit", "math.max(1, math.floor(working))", "math.huge"),

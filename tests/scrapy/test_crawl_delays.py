@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from scrapy import Request
-from scrapy.robotstxt import ProtegoRobotParser
+from scrapy.robotstxt import ProtegoRobotParser, PythonRobotParser
 from scrapy.settings import Settings
 
 from semaphore_middleware import Limit
@@ -34,6 +34,13 @@ def learned(text: str, longest: float = 60, request: Request = PAGE, **settings:
         ("Crawl-delay: 600", 60),
         ("Crawl-delay: soon", 0),
         ("Crawl-delay: -5", 0),
+        ("Crawl-delay: nan", 0),
+        ("Crawl-delay: -inf", 0),
+        ("Crawl-delay: inf", 0),  # protego reads these as none
+        ("Crawl-delay: 1e309", 0),
+        ("Crawl-delay: " + "9" * 400, 0),
+        ("Request-rate: 1/" + "9" * 400, 60),
+        ("Request-rate: inf/nan", 0),
         ("Disallow: /x", 0),
     ],
 )
@@ -48,6 +55,26 @@ def test_the_user_agent_of_robots_txt_counts_before_the_request_s_and_the_defaul
     assert learned(AGENTS, request=from_request) == 3
     assert learned(AGENTS, request=from_request, ROBOTSTXT_USER_AGENT="bot") == 5
     assert learned(AGENTS, ROBOTSTXT_USER_AGENT="mine") == 3
+
+
+def test_a_delay_that_no_float_can_be_is_the_longest() -> None:
+    delays = CrawlDelays(Settings({"USER_AGENT": "bot"}), 60)
+    text = b"User-agent: *\nCrawl-delay: " + b"9" * 400
+    assert delays.learn(PythonRobotParser(text, None), PAGE)
+    assert delays.apply(Limit(2), PAGE).delay == 60
+
+
+def test_what_is_read_again_counts_as_new_only_if_it_is_and_is_gone_if_it_is_gone() -> None:
+    delays = CrawlDelays(Settings({"USER_AGENT": "bot"}), 60)
+
+    def learn(text: bytes) -> bool:
+        return delays.learn(ProtegoRobotParser(b"User-agent: *\n" + text, None), PAGE)
+
+    assert learn(b"Crawl-delay: 5")
+    assert not learn(b"Crawl-delay: 5")
+    assert learn(b"Crawl-delay: 6")
+    assert not learn(b"Disallow: /x")
+    assert delays.apply(Limit(2), PAGE) == Limit(2)
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,7 @@ async def test_permits_go_back_however_requests_end(
     by: Mapping[str, Any],
     loop: tuple[str, ...],
 ) -> None:
+    unreachable = (f"http://127.0.0.1:{free_port()}/", "http://nowhere.invalid/")
     permits_of = {
         # First, as Scrapy 2.19 forgets robots.txt for all but two of those that wait for it.
         site.url("/forbidden"): 0,
@@ -53,15 +54,15 @@ async def test_permits_go_back_however_requests_end(
         site.url("/drop-midway"): 2,
         site.url("/truncated"): 2,
         site.url("/never"): 2,
-        f"http://127.0.0.1:{free_port()}/": 2,
-        "http://nowhere.invalid/": 2,
+        **dict.fromkeys(unreachable, 2),
         "data:,a page": 0,
     }
     robots = 1 + 2 + 2  # of the site; of the two that cannot be reached, with a retry each
-    impatient = {"download_timeout": 0.2}
-    requests = [
-        Request(url, meta=impatient if url.endswith("/never") else None) for url in permits_of
-    ]
+    metas: dict[str, Any] = {site.url("/never"): {"download_timeout": 0.2}}
+    if by is ADD_ON:  # which forbids a site whose robots.txt cannot be read
+        robots = 1
+        metas |= {key: {"dont_obey_robotstxt": True} for key in unreachable}
+    requests = [Request(url, meta=metas.get(url)) for url in permits_of]
 
     async with scrapy(
         tmp_path,

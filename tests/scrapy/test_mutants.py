@@ -12,7 +12,7 @@ from importlib import import_module
 import pytest
 from scrapy.exceptions import DownloadFailedError, DownloadTimeoutError
 
-from semaphore_middleware import Limit
+from semaphore_middleware import Limit, PermitLostError
 from tests.scrapy import (
     test_asked_pauses,
     test_backpressure,
@@ -22,8 +22,10 @@ from tests.scrapy import (
     test_judge,
     test_middleware,
     test_responses,
+    test_robotstxt_rules,
     test_scopes,
     test_settings,
+    test_several_scopes,
     test_sharing,
     test_throttler,
 )
@@ -179,7 +181,7 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
     "who is sent back is fetched without a permit": (
         (
             "throttler",
-            "            return self._return_to_scheduler(request)\n",
+            "            return self.return_to_scheduler(request)\n",
             "            return None\n",
         ),
         test_throttler.test_when_the_spider_closes_waiting_requests_go_back_to_the_scheduler,
@@ -457,13 +459,117 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
         ),
     ),
     # robots.txt
-    "only the first request is judged by robots.txt": (
+    "what cannot be read is allowed": (
+        ("robotstxt", '== "allow"', '!= "allow"'),
+        test_robotstxt_rules.test_what_an_answer_means,
+    ),
+    "a server's error is no robots.txt": (
+        ("robotstxt_download", "if 300 <= status < 500:", "if 300 <= status < 600:"),
+        test_robotstxt_rules.test_what_an_answer_means,
+    ),
+    "what forbids is an error": (
+        ("robotstxt_download", "if 300 <= status < 500:", "if 300 <= status < 404:"),
+        test_robotstxt_rules.test_what_an_answer_means,
+    ),
+    "one redirect too few": (
+        ("robotstxt_download", "MAX_REDIRECTS = 5", "MAX_REDIRECTS = 4"),
+        test_robotstxt_rules.test_what_an_answer_means,
+    ),
+    "one redirect too many": (
+        ("robotstxt_download", "MAX_REDIRECTS = 5", "MAX_REDIRECTS = 6"),
+        test_robotstxt_rules.test_what_an_answer_means,
+    ),
+    "redirects lead to files": (
+        ("robotstxt_download", 'in ("http", "https") else None', 'in ("http", "file") else None'),
+        test_robotstxt_rules.test_what_an_answer_means,
+    ),
+    "a redirect off the site is not followed": (
+        ("robotstxt_download", '"allow_offsite": True,', '"allow_offsite": False,'),
+        test_robotstxt_rules.test_redirects_are_followed_to_other_hosts,
+    ),
+    "Scrapy follows redirects": (
+        ("robotstxt_download", '"dont_redirect": True,', '"dont_redirect": False,'),
+        test_robotstxt_rules.test_redirects_are_followed_to_other_hosts,
+    ),
+    "our own errors are the site's": (
+        ("robotstxt_download", "except SemaphoreError:", "except ZeroDivisionError:"),
+        partial(
+            test_robotstxt_rules.test_our_own_errors_decide_nothing, error=PermitLostError("lost")
+        ),
+    ),
+    "what nobody asked for is an answer": (
+        ("robotstxt_download", "if not any(reading.size for reading in readings):", "if False:"),
+        test_robotstxt_rules.test_what_a_middleware_does_not_ask_for_is_allowed_as_in_scrapy,
+    ),
+    "the end of the crawl is no robots.txt": (
+        ("robotstxt", "except SpiderClosingError as error:", "except ZeroDivisionError as error:"),
+        test_robotstxt_rules.test_the_end_of_the_crawl_decides_nothing,
+    ),
+    "who waits for a cancelled request waits for ever": (
+        ("robotstxt", "                loaded.set_result(None)\n", "                pass\n"),
+        partial(
+            test_robotstxt_rules.test_if_the_request_that_asks_is_cancelled_another_asks,
+        ),
+    ),
+    "a robots.txt is never too old": (
+        ("robotstxt", "self._now() < rules.valid_until:", "True:"),
+        test_robotstxt_rules.test_after_a_day_it_is_asked_for_again,
+    ),
+    "its age counts from its end": (
+        ("robotstxt", "MAX_AGE_S - (self._now() - begun)", "MAX_AGE_S"),
+        test_robotstxt_rules.test_the_age_counts_from_the_request,
+    ),
+    "pauses after what cannot be read do not grow": (
+        ("robotstxt_download", "failures=failures + 1)", "failures=1)"),
+        test_robotstxt_rules.test_an_unreachable_one_is_asked_for_again_after_pauses_that_double,
+    ),
+    "they grow without an end": (
+        ("robotstxt", "* 2**doublings, self._backoff.most)", "* 2**doublings, 1e9)"),
+        test_robotstxt_rules.test_an_unreachable_one_is_asked_for_again_after_pauses_that_double,
+    ),
+    "each time there is a line": (
+        ("robotstxt", "if known is None or not known.failures:", "if True:"),
+        test_robotstxt_rules.test_an_unreachable_one_is_asked_for_again_after_pauses_that_double,
+    ),
+    "a parser that fails is the requests' trouble": (
         (
             "robotstxt",
-            "            await super().robot_parser(request)\n        finally",
-            "            return await super().robot_parser(request)\n        finally",
+            "        except Exception as error:  # what",
+            "        except KeyError as error:  # what",
         ),
-        test_throttler.test_every_request_that_waited_for_robots_txt_gets_its_parser,
+        test_robotstxt_rules.test_a_parser_that_fails_lets_nothing_through,
+    ),
+    "http and https have one robots.txt": (
+        ("robotstxt_download", 'return f"{url.scheme}://', 'return f"http://'),
+        test_robotstxt_rules.test_each_scheme_and_port_has_its_own,
+    ),
+    "passwords are part of a site's name": (
+        ("robotstxt_download", 'url.netloc.rpartition("@")[2]', "url.netloc"),
+        test_robotstxt_rules.test_each_scheme_and_port_has_its_own,
+    ),
+    "robots_parsed is not sent": (
+        ("robotstxt", "signals.robots_parsed, robotparser", "signals.spider_idle, robotparser"),
+        test_robotstxt_rules.test_robots_parsed_is_sent_for_what_a_site_says,
+    ),
+    "every node asks": (
+        ("robotstxt", "if self._shared is None:", "if True:"),
+        test_robotstxt_rules.test_what_one_node_has_read_another_need_not_ask_for,
+    ),
+    "sharing cannot be switched off": (
+        ("throttler", "if settings.robotstxt_shared and", "if"),
+        partial(test_robotstxt_rules.test_two_nodes_that_begin_at_once, is_shared=False),
+    ),
+    "who waits for another node takes room": (
+        (
+            "backpressure",
+            "            self._change(entry, blockers=1)\n        try",
+            "            pass\n        try",
+        ),
+        test_robotstxt_rules.test_whoever_is_blocked_elsewhere_takes_no_room,
+    ),
+    "a delay that is gone is kept": (
+        ("crawl_delays", "self._delays_s.pop(origin, 0.0)", "self._delays_s.get(origin, 0.0)"),
+        test_crawl_delays.test_what_is_read_again_counts_as_new_only_if_it_is_and_is_gone_if_it_is_gone,
     ),
     "the delay of robots.txt is not asked for": (
         ("throttler", "        limit = self._crawl_delays.apply(limit, request)\n", ""),
@@ -524,7 +630,7 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
     "one host's delay holds for all": (
         (
             "crawl_delays",
-            "self._delays_s.get(urlparse_cached(request).netloc)",
+            "self._delays_s.get(origin_of(request))",
             "max(self._delays_s.values())",
         ),
         partial(
@@ -630,11 +736,11 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
         test_concurrency.test_a_place_is_reserved_once_and_used_once,
     ),
     "a free place is not handed over": (
-        ("concurrency", "if request := next(iter(self._line), None):", "if False:"),
+        ("concurrency", "        if self._line:\n", "        if False:\n"),
         test_concurrency.test_free_places_are_reserved_first_come_first_served,
     ),
     "the last in line gets the place": (
-        ("concurrency", "next(iter(self._line), None)", "next(reversed(self._line), None)"),
+        ("concurrency", "request = max(self._line,", "request = max(reversed(self._line),"),
         test_concurrency.test_free_places_are_reserved_first_come_first_served,
     ),
     "a place is kept for who waits for a permit": (
@@ -749,6 +855,95 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
             test_sharing.test_crawls_with_other_settings_are_nodes_of_their_own,
             settings={"SEMAPHORE_NODE": "other"},
         ),
+    ),
+    # Several scopes
+    "scopes are taken in the order of the settings": (
+        (
+            "scopes",
+            "sorted(limits.items(), key=lambda scope: order_of(scope[0]))",
+            "limits.items()",
+        ),
+        test_scopes.test_scopes_are_taken_in_one_order_whatever_the_settings_say,
+    ),
+    "every kind has the default limit": (
+        ("scopes", "self._limits.of(name, has_default)", "self._limits.of(name, True)"),
+        test_scopes.test_the_default_limit_is_that_of_the_first_kind,
+    ),
+    "a function's fault ends the crawl": (
+        (
+            "scopes",
+            "        except SettingsError:\n            return ()",
+            "        finally:\n            pass",
+        ),
+        test_scopes.test_a_function_that_raises_fails_the_request,
+    ),
+    "requests of several scopes never begin": (
+        ("throttler", "                    permits.begin()\n", ""),
+        test_throttler.test_a_request_with_all_its_permits_begins,
+    ),
+    "prerequisites wait for their turn": (
+        ("throttler", "0.0 if is_scheduled else PREREQUISITES_FIRST", "0.0"),
+        test_throttler.test_what_comes_past_the_scheduler_comes_first,
+    ),
+    "who waits for another request keeps the place": (
+        (
+            "throttler",
+            "            self.local_concurrency.release()\n            self._suspended",
+            "            self._suspended",
+        ),
+        test_throttler.test_who_waits_for_another_request_lends_it_the_permits,
+    ),
+    "who waits for another request keeps the permits": (
+        (
+            "throttler",
+            "if request in self._permits and request not in self._transfers:",
+            "if False:",
+        ),
+        test_throttler.test_who_waits_for_another_request_lends_it_the_permits,
+    ),
+    "a slot counts for its first scope alone": (
+        (
+            "backpressure",
+            "any(load.is_saturated for load in loads)",
+            "any(load.is_saturated for load in loads[:1])",
+        ),
+        test_backpressure.test_a_slot_is_passed_over_while_any_of_its_scopes_is_full,
+    ),
+    "who has its host's permit still waits for that": (
+        (
+            "backpressure",
+            "                self._move(entry, entry.place + 1)\n",
+            "                pass\n",
+        ),
+        test_backpressure.test_a_slot_is_passed_over_while_any_of_its_scopes_is_full,
+    ),
+    "who begins anew waits where it was": (
+        ("backpressure", "            self._move(entry, 0)\n", "            pass\n"),
+        test_backpressure.test_a_slot_is_passed_over_while_any_of_its_scopes_is_full,
+    ),
+    "scopes that middlewares set do not count": (
+        ("backpressure", "if entry is None or not entry.waiting or [", "if True or ["),
+        test_backpressure.test_a_request_s_scopes_may_change_while_it_is_on_its_way,
+    ),
+    "names of slots are of any length": (
+        (
+            "backpressure",
+            "            if len(longer) <= MAX_SLOT_CHARS:\n",
+            "            if True:\n",
+        ),
+        test_backpressure.test_names_of_slots_are_no_longer_than_those_of_files,
+    ),
+    "places go to whoever came first": (
+        (
+            "concurrency",
+            "max(self._line, key=self._priorities.__getitem__)",
+            "next(iter(self._line))",
+        ),
+        test_concurrency.test_free_places_are_reserved_by_priority,
+    ),
+    "an address is looked up anew": (
+        ("addresses", "_addresses.get(normal_host(hostName))", "None"),
+        test_several_scopes.test_an_address_that_is_known_is_given_alone,
     ),
     # Scopes
     "a scope comes from download_slot": (

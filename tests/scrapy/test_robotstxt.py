@@ -13,6 +13,7 @@ import pytest
 from scrapy import Request
 
 from tests.support.crawls import ADD_ON, Crawl, asyncio_test, both, scrapy
+from tests.support.scrapy_process import ScrapyProcess
 from tests.support.servers import RedisServer
 from tests.support.site import Site
 
@@ -77,14 +78,38 @@ async def test_three_processes_keep_a_crawl_delay_together(
         ]
         for crawl in crawls:
             assert await crawl.ended() == 0
-    assert site.arrivals.count("/robots.txt") == 3
-    assert_spaced_with_robots(site, since)
+    assert site.arrivals.count("/robots.txt") == (1 if by is ADD_ON else 3)
+    # Until a node has read it, it does not know the delay; all other requests are spaced.
+    assert_spaced(site, DELAY, since)
 
 
-def assert_spaced_with_robots(site: Site, since: float) -> None:
-    """Three nodes fetch robots.txt before they know the delay; all other requests are spaced."""
-    times = sorted(site.times)[3:]
-    assert all(time >= since + n * DELAY - 0.001 for n, time in enumerate(times))
+@pytest.mark.parametrize("is_killed", [False, True])
+@asyncio_test
+async def test_a_robots_txt_is_fetched_by_one_node_and_if_that_dies_by_another(
+    server: RedisServer, site: Site, tmp_path: Path, is_killed: bool
+) -> None:
+    site.robots = "User-agent: *\nDisallow: /page/1"
+    site.robots_is_slow = True
+    settings = {"SEMAPHORE_REDIS_URL": server.url, "SEMAPHORE_LEASE": 1.0, **ADD_ON, **POLITE}
+    async with AsyncExitStack() as stack:
+
+        async def start() -> ScrapyProcess:
+            return await stack.enter_async_context(scrapy(tmp_path, *pages(site, 2), **settings))
+
+        first = await start()
+        await site.until(lambda: site.now == 1)
+        others = [await start(), await start()]
+        for other in others:
+            await other.says("Crawled 0 pages")
+        if is_killed:
+            first.kill()
+            await site.until(lambda: len(site.visits) == 2)
+        site.let_go()
+        for crawl in others if is_killed else [first, *others]:
+            assert await crawl.ended() == 0
+    assert site.arrivals.count("/robots.txt") == (2 if is_killed else 1)
+    assert site.arrivals.count("/page/0") == (2 if is_killed else 3)
+    assert "/page/1" not in site.arrivals
 
 
 @asyncio_test
@@ -127,7 +152,7 @@ async def test_max_crawl_delay_is_used_and_logged_once(
     assert "asks for a delay of 86400 s. The delay is 0.2 s: SEMAPHORE_MAX_CRAWL_DELAY." in said[0]
 
 
-@pytest.mark.parametrize("said", ["-3", "soon", "nan", "0"])
+@pytest.mark.parametrize("said", ["-3", "soon", "nan", "0", "-1e309"])
 @asyncio_test
 async def test_invalid_crawl_delays_are_ignored(server: RedisServer, site: Site, said: str) -> None:
     site.robots = f"User-agent: *\nCrawl-delay: {said}\nRequest-rate: {said}/0s"

@@ -1,0 +1,197 @@
+"""robots.txt files that all nodes share: one node fetches a site's, the others wait for it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+from semaphore_middleware.core.observer import (
+    Event,
+    ObservedSemaphore,
+    Observer,
+    RobotsTxtNotified,
+    Subscribed,
+)
+from semaphore_middleware.errors import ClosedError, ServerRefusedError, ServerUnreachableError
+from semaphore_middleware.model.lease import RENEWAL
+from semaphore_middleware.model.robotstxt import RobotsTxt
+from semaphore_middleware.redis.connection import Connection, retry_delay
+from semaphore_middleware.redis.keys import Keys
+from semaphore_middleware.redis.location import Server
+from semaphore_middleware.redis.robotstxt import RobotsTxtReply, RobotsTxtStore
+from semaphore_middleware.redis.scripts import evaluate
+
+logger = logging.getLogger(__name__)
+
+LOG_INTERVAL_S = 5.0  # between two log lines about a server that does not serve
+SHUTDOWN_TIMEOUT_S = 2.0  # for telling the server which fetches are over
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """A robots.txt, and for how many seconds it is valid from now on."""
+
+    robotstxt: RobotsTxt
+    valid: float
+    for_others: bool = True
+    """False: other nodes are to fetch it themselves."""
+    by_another: bool = False
+    """True if another node has fetched it."""
+
+
+Fetch = Callable[[RobotsTxt | None], Awaitable[Fetched]]
+"""Asks the site, and is told what it answered before, if that is known."""
+
+
+class SharedRobotsTxt(Observer):
+    """Reads robots.txt files from the server, and has one crawl at a time fetch each.
+
+    A fetch is a lease, which its node renews: if that dies, another one fetches. As an observer of
+    the crawl's semaphore it hears when a file that it waits for is there. It has a connection of
+    its own, opened by the first call, so that long files do not hold up permits. `lease` is in
+    seconds.
+    """
+
+    def __init__(self, server: Server, keys: Keys, lease: float) -> None:
+        self._server = server
+        self._store = RobotsTxtStore(keys, lease)
+        self._lease = lease
+        self._connection: Connection | None = None
+        self._lock = asyncio.Lock()
+        self._news: dict[str, asyncio.Event] = {}
+        """By origin: set when it is worth asking the server again."""
+        self._calls: set[asyncio.Timeout] = set()
+        self._ends: set[asyncio.Task[None]] = set()
+        """Fetches that are over, until the server knows."""
+        self._is_draining = False
+        self._logged_at = -LOG_INTERVAL_S
+
+    async def open(self, semaphore: ObservedSemaphore) -> None:
+        """Speak for this semaphore's node."""
+        self._semaphore = semaphore
+
+    def on_event(self, event: Event) -> None:
+        """A file that this node waits for is there, or may have come while nothing was heard."""
+        if isinstance(event, RobotsTxtNotified):
+            if event.origin in self._news:
+                self._news[event.origin].set()
+        elif isinstance(event, Subscribed):
+            for news in self._news.values():
+                news.set()
+
+    def drain(self) -> None:
+        """Let no one wait any more: calls of `get` raise `ClosedError`, unless they fetch."""
+        self._is_draining = True
+        for news in self._news.values():
+            news.set()
+        for timeout in self._calls:
+            timeout.reschedule(asyncio.get_running_loop().time())
+
+    async def close(self) -> None:
+        """Tell the server which fetches are over, and disconnect."""
+        self.drain()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(SHUTDOWN_TIMEOUT_S):
+                await asyncio.gather(*self._ends)
+        if self._connection is not None:
+            await self._connection.close()
+
+    async def get(
+        self, origin: str, fetch: Fetch, while_waiting: Callable[[], AbstractContextManager[None]]
+    ) -> Fetched:
+        """The robots.txt of an origin; `fetch` is called if this node is to ask the site.
+
+        `while_waiting()` is entered while another node does. One call at a time for each origin.
+        Waits while the server cannot be reached. Raises `ClosedError`, and what `fetch` raises:
+        then another node fetches.
+        """
+        news = self._news[origin] = asyncio.Event()
+        try:
+            while True:
+                news.clear()
+                reply = await self._ask(origin)
+                if reply.step == "wait":
+                    with while_waiting(), suppress(TimeoutError):
+                        async with asyncio.timeout(reply.left):
+                            await news.wait()
+                elif reply.step == "valid" and reply.robotstxt is not None:
+                    return Fetched(reply.robotstxt, reply.left, by_another=True)
+                else:
+                    return await self._fetch(origin, fetch, reply.robotstxt)
+        finally:
+            del self._news[origin]
+
+    async def _fetch(self, origin: str, fetch: Fetch, before: RobotsTxt | None) -> Fetched:
+        over = asyncio.Event()
+        renewal = asyncio.create_task(self._renew(origin, over))
+        put = self._store.put(self._semaphore.node, origin, None, 0.0)
+        try:
+            fetched = await fetch(before)
+            if fetched.for_others:
+                put = self._store.put(
+                    self._semaphore.node, origin, fetched.robotstxt, fetched.valid
+                )
+            return fetched
+        finally:
+            over.set()
+            # Not awaited: this may be a cancellation, and what is known here can be used at once.
+            end = asyncio.create_task(self._end(put, renewal))
+            self._ends.add(end)
+            end.add_done_callback(self._ends.discard)
+
+    async def _renew(self, origin: str, over: asyncio.Event) -> None:
+        """Keep the fetch until it is over."""
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(RENEWAL * self._lease):
+                    await over.wait()
+                    return
+            await self._reach(self._store.ask(self._semaphore.node, origin))
+
+    async def _end(self, put: tuple[Any, ...], renewal: asyncio.Task[None]) -> None:
+        """End a fetch on the server. If that fails, others fetch when the lease is over."""
+        await renewal  # a call that comes later would begin the fetch anew
+        await self._reach(put)
+
+    async def _ask(self, origin: str) -> RobotsTxtReply:
+        """Ask the server. Raises `ClosedError`."""
+        timeout = asyncio.timeout(0 if self._is_draining else None)
+        self._calls.add(timeout)
+        try:
+            async with timeout:
+                call = self._store.ask(self._semaphore.node, origin)
+                return self._store.read(await self._reach(call))
+        except TimeoutError:
+            raise ClosedError("the semaphore is closing") from None
+        finally:
+            self._calls.discard(timeout)
+
+    async def _reach(self, call: tuple[Any, ...]) -> Any:
+        """The server's reply to a call, however many attempts it takes."""
+        failures = 0
+        while True:
+            try:
+                return await self._evaluate(call)
+            except (ServerUnreachableError, ServerRefusedError) as error:
+                self._log_unavailable(error)
+                await asyncio.sleep(retry_delay(failures))
+                failures += 1
+
+    async def _evaluate(self, call: tuple[Any, ...]) -> Any:
+        async with self._lock:
+            if self._connection is None or not self._connection.is_open:
+                self._connection = await self._server.connect()
+            (reply,) = await evaluate(self._connection, [call])
+            return reply
+
+    def _log_unavailable(self, error: Exception) -> None:
+        now = asyncio.get_running_loop().time()
+        if now - self._logged_at >= LOG_INTERVAL_S:
+            self._logged_at = now
+            logger.warning(
+                "%s. Requests to sites whose robots.txt this node does not know wait.", error
+            )

@@ -1,0 +1,265 @@
+"""Sharing of robots.txt: one node asks the site, the others wait, and none waits for a dead one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+import pytest
+
+from semaphore_middleware import ClosedError, FairSemaphore
+from semaphore_middleware.core.observer import RobotsTxtNotified
+from semaphore_middleware.core.robotstxt import Fetched, SharedRobotsTxt
+from semaphore_middleware.model.robotstxt import RobotsTxt
+from semaphore_middleware.redis.location import Server
+from tests.support.nodes import ENDLESS_S, KEYS, eventually, in_asyncio
+from tests.support.servers import RedisServer
+
+SITE = "https://example.com"
+DAY_S = 86400.0
+IN_TIME_S = 10.0
+
+
+def fetched(
+    text: bytes = b"Disallow: /x", valid: float = DAY_S, for_others: bool = True
+) -> Fetched:
+    return Fetched(RobotsTxt(text, 200), valid, for_others)
+
+
+async def in_time(reading: asyncio.Task[Fetched]) -> Fetched:
+    """What is read; in these tests nothing but news, or a short lease, ends a wait."""
+    await asyncio.wait([reading], timeout=IN_TIME_S)
+    assert reading.done(), "nobody has woken it"
+    return reading.result()
+
+
+class Node:
+    """A node that reads robots.txt; the test answers for the site."""
+
+    def __init__(self, server: RedisServer, lease: float) -> None:
+        self.shared = SharedRobotsTxt(Server(server.url, 5.0), KEYS, lease)
+        self.semaphore = FairSemaphore(
+            server.url, lease=lease, recovery_wait=0.0, observers=[self.shared]
+        )
+        self.asked: list[RobotsTxt | None] = []
+        """What was known before, for each time that it asks the site."""
+        self.answer: asyncio.Future[Fetched] = asyncio.get_running_loop().create_future()
+        self.waits = 0
+        """How many of its calls wait for another node."""
+
+    def read(self, origin: str = SITE) -> asyncio.Task[Fetched]:
+        return asyncio.create_task(self.shared.get(origin, self._fetch, self._waiting))
+
+    async def _fetch(self, before: RobotsTxt | None) -> Fetched:
+        self.asked.append(before)
+        return await asyncio.shield(self.answer)
+
+    @contextmanager
+    def _waiting(self) -> Iterator[None]:
+        self.waits += 1
+        try:
+            yield
+        finally:
+            self.waits -= 1
+
+    async def fetches(self, times: int = 1) -> None:
+        async def asked() -> bool:
+            return len(self.asked) >= times
+
+        await eventually(asked)
+
+    async def waiting(self) -> None:
+        async def waits() -> bool:
+            return self.waits > 0
+
+        await eventually(waits)
+
+
+@asynccontextmanager
+async def nodes(
+    server: RedisServer, count: int = 2, lease: float = ENDLESS_S
+) -> AsyncIterator[list[Node]]:
+    opened = [Node(server, lease) for _ in range(count)]
+    try:
+        for node in opened:
+            await node.semaphore.open()
+        yield opened
+    finally:
+        for node in opened:
+            await node.semaphore.close()
+
+
+@in_asyncio
+async def test_one_node_asks_the_site_and_wakes_the_others(server: RedisServer) -> None:
+    async with nodes(server, 3) as (a, b, c):
+        first = a.read()
+        await a.fetches()
+        others = [b.read(), c.read()]
+        await b.waiting()
+        await c.waiting()
+        a.answer.set_result(fetched())
+        assert not (await first).by_another
+        for other in others:  # the lease is endless: nothing but the news wakes them
+            known = await in_time(other)
+            assert known.by_another
+            assert known.robotstxt == fetched().robotstxt
+            assert DAY_S - 60 < known.valid <= DAY_S
+        assert (await a.read()).by_another
+        assert (a.asked, b.asked, c.asked) == ([None], [], [])
+
+
+@in_asyncio
+async def test_if_the_fetch_fails_another_node_asks(server: RedisServer) -> None:
+    async with nodes(server) as (a, b):
+        first = a.read()
+        await a.fetches()
+        other = b.read()
+        await b.waiting()
+        a.answer.set_exception(RuntimeError("our own"))
+        with pytest.raises(RuntimeError, match="our own"):
+            await first
+        b.answer.set_result(fetched())
+        assert not (await in_time(other)).by_another
+        assert len(b.asked) == 1
+
+
+@in_asyncio
+async def test_if_the_fetch_is_cancelled_another_node_asks(server: RedisServer) -> None:
+    async with nodes(server) as (a, b):
+        first = a.read()
+        await a.fetches()
+        other = b.read()
+        await b.waiting()
+        first.cancel()
+        b.answer.set_result(fetched())
+        assert not (await in_time(other)).by_another
+
+
+@in_asyncio
+async def test_what_comes_from_a_cache_is_not_for_others(server: RedisServer) -> None:
+    async with nodes(server) as (a, b):
+        a.answer.set_result(fetched(b"old", for_others=False))
+        assert (await a.read()).robotstxt.text == b"old"
+        b.answer.set_result(fetched())
+        assert not (await b.read()).by_another
+
+
+@in_asyncio
+async def test_a_dead_node_is_waited_for_no_longer_than_its_lease(server: RedisServer) -> None:
+    async with nodes(server, lease=0.3) as (a, b):
+        first = a.read()
+        await a.fetches()
+        other = b.read()
+        await b.waiting()
+        a.shared._store = b.shared._store  # from here on nothing more is heard of it
+        b.answer.set_result(fetched())
+        assert not (await in_time(other)).by_another
+        first.cancel()
+
+
+@in_asyncio
+async def test_a_node_that_fetches_for_long_keeps_its_lease(server: RedisServer) -> None:
+    async with nodes(server, lease=0.3) as (a, b):
+        first = a.read()
+        await a.fetches()
+        other = b.read()
+        await b.waiting()
+        await asyncio.sleep(0.9)
+        assert b.asked == []
+        a.answer.set_result(fetched())
+        assert not (await first).by_another
+        assert (await in_time(other)).by_another
+
+
+@in_asyncio
+async def test_a_file_that_is_no_longer_valid_is_asked_for_again(server: RedisServer) -> None:
+    async with nodes(server) as (a, b):
+        a.answer.set_result(fetched(valid=0.02))
+        await a.read()
+        await asyncio.sleep(0.05)
+        b.answer.set_result(fetched(b"new"))
+        assert (await b.read()).robotstxt.text == b"new"
+        assert b.asked == [fetched().robotstxt]
+        assert (await a.read()).robotstxt.text == b"new"
+
+
+@in_asyncio
+async def test_whoever_is_subscribed_anew_asks_again(server: RedisServer) -> None:
+    async with nodes(server) as (a, b):
+        first = a.read()
+        await a.fetches()
+        other = b.read()
+        await b.waiting()
+        hear = b.shared.on_event
+        b.shared.on_event = lambda event: (  # type: ignore[method-assign]  # the news is lost
+            None if isinstance(event, RobotsTxtNotified) else hear(event)
+        )
+        a.answer.set_result(fetched())
+        await first
+        with server.client() as client:
+            client.client_kill_filter(_type="pubsub")
+        assert (await in_time(other)).by_another
+
+
+@in_asyncio
+async def test_while_the_server_is_away_nobody_asks_the_site(
+    server: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with nodes(server, 1) as (a,):
+        server.kill()
+        reading = a.read()
+        a.answer.set_result(fetched())
+
+        async def is_known() -> bool:
+            return bool(caplog.records)
+
+        await eventually(is_known)
+        await asyncio.sleep(0)
+        assert a.asked == []
+        assert "whose robots.txt this node does not know wait" in caplog.text
+        server.restart()
+        assert not (await reading).by_another
+
+
+@in_asyncio
+async def test_what_the_server_does_not_learn_counts_all_the_same(server: RedisServer) -> None:
+    async with nodes(server, 1) as (a,):
+        reading = a.read()
+        await a.fetches()
+        server.kill()
+        a.answer.set_result(fetched())
+        assert (await reading).robotstxt == fetched().robotstxt
+        server.restart()
+
+
+@in_asyncio
+async def test_nobody_waits_for_others_past_the_end(server: RedisServer) -> None:
+    async with nodes(server) as (a, b):
+        first = a.read()
+        await a.fetches()
+        other = b.read()
+        await b.waiting()
+        b.shared.drain()
+        with pytest.raises(ClosedError):
+            await in_time(other)
+        with pytest.raises(ClosedError):
+            await b.read("http://another.example")
+        first.cancel()
+        await asyncio.wait([first])
+        await a.semaphore.close()
+        async with nodes(server, 1) as (c,):  # which is not kept waiting: the lease is endless
+            c.answer.set_result(fetched())
+            assert not (await c.read()).by_another
+
+
+@in_asyncio
+async def test_nobody_waits_for_the_server_past_the_end(server: RedisServer) -> None:
+    async with nodes(server, 1) as (a,):
+        server.freeze()
+        reading = a.read()
+        await asyncio.sleep(0)
+        a.shared.drain()
+        with pytest.raises(ClosedError):
+            await reading
+        server.thaw()
