@@ -35,12 +35,16 @@ test-servers: $(INSTALLED) ## run the tests of the server with Redis 6.2, 7.0, 8
 .PHONY: mutants
 mutants: $(INSTALLED) ## break the code in many ways, and count which tests see it (SEED=7 for other examples)
 	$(PYTEST) -p tests.support.mutant_table $(if $(SEED),--hypothesis-seed=$(SEED)) \
-		tests/redis/test_mutants.py tests/core/test_mutants.py tests/scrapy/test_mutants.py $(ARGS)
+		tests/redis/test_mutants.py tests/redis/test_location_mutants.py tests/core/test_mutants.py tests/scrapy/test_mutants.py $(ARGS)
 
 .PHONY: chaos
 chaos: $(INSTALLED) ## crawl under random faults and judge (SEED=7 ARGS='--budget 5'), then the mutants
 	$(BIN)/python -m tests.chaos.run $(if $(SEED),--seed $(SEED)) $(ARGS)
 	$(BIN)/python -m pytest -m mutants tests/chaos -rP
+
+.PHONY: foreign-tests
+foreign-tests: $(INSTALLED) ## run Scrapy's own tests, plain and with the add-on, and list what differs
+	$(BIN)/python -m tests.foreign.run
 
 .PHONY: compose-test
 compose-test: $(INSTALLED) ## run docker-compose.yml in podman and judge: minutes, root, see docs/docker.md
@@ -70,9 +74,13 @@ format: $(INSTALLED) ## put the code into the project's format
 dist: $(INSTALLED) ## build what is published: the wheel and the sources, into dist/
 	$(BIN)/python -m hatchling build
 
+.PHONY: docs
+docs: $(INSTALLED)-docs ## build the site of the pages in docs/ into build/docs
+	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going docs build/docs
+
 .PHONY: clean
 clean: ## remove the environment and what crawls have left
-	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis dist pages runs
+	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis build dist pages runs
 
 $(INSTALLED): pyproject.toml $(CONSTRAINTS)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

@@ -6,10 +6,12 @@ with a function `measure(quick: bool) -> Report`; `quick` makes it small, to see
 
 NAMES = (
     "overhead",
+    "scopes",
     "use",
     "freesite",
     "contest",
     "handoff",
+    "cluster",
     "server",
     "scale",
     "fair",

@@ -41,7 +41,7 @@ def measure(quick: bool) -> Report:
 async def _measure(server: RedisServer, rounds: int, permits: int) -> Report:
     rows: list[Sequence[Cell]] = []
     goals = []
-    async with SimulatedNode(server, "node") as node:
+    async with SimulatedNode(server.url, "node") as node:
         with server.client() as client:
             for shape in SHAPES:
                 ours, yardstick = Meter(client), Meter(client)

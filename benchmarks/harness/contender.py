@@ -120,11 +120,21 @@ class Ours(Client):
 
 
 @asynccontextmanager
-async def _our_node(place: Place, clients: int, **options: Any) -> AsyncIterator[Sequence[Client]]:
+async def _our_node(
+    place: Place, clients: int, url: str | None = None, **options: Any
+) -> AsyncIterator[Sequence[Client]]:
     """Clients of one node, as in any program that uses this project."""
-    async with FairSemaphore(f"unix://{place.path}", lease=place.lease, **options) as semaphore:
+    url = url or f"unix://{place.path}"
+    async with FairSemaphore(url, lease=place.lease, **options) as semaphore:
         yield [Ours(place, semaphore) for _ in range(clients)]
 
 
 OURS = Contender("ours", _our_node)
+
+
+def ours_at(url: str, name: str) -> Contender:
+    """This project's at another server, which is new."""
+    return Contender(name, partial(_our_node, url=url, recovery_wait=0.0))
+
+
 WITHOUT_TURNS = Contender("ours, turn 0", partial(_our_node, turn=0.0))

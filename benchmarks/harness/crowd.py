@@ -36,7 +36,9 @@ class Crowd:
         self.waiters = max(size.waiters, size.nodes)
         self.server = RedisServer()
         self._random = random.Random(1)
-        self._nodes = [SimulatedNode(self.server, f"node-{number}") for number in range(size.nodes)]
+        self._nodes = [
+            SimulatedNode(self.server.url, f"node-{number}") for number in range(size.nodes)
+        ]
         self._limits = {FULL: Limit(BATCH * size.nodes), AROUND: Limit(1), LEAVING: Limit(1)}
         self._sites = [f"site-{number}.example" for number in range(size.scopes)]
         self._site_limit = Limit(2)  # so that there is room for one more

@@ -13,7 +13,6 @@ from semaphore_middleware.redis.location import Server
 from semaphore_middleware.redis.protocol import Notification, Reply, Statement
 from semaphore_middleware.redis.recovery import Recovery
 from semaphore_middleware.redis.store import Store
-from tests.support.servers import RedisServer
 
 LEASE_S = 600.0  # longer than any benchmark takes: nothing is renewed
 CALL_TIMEOUT_S = 5.0
@@ -51,9 +50,9 @@ class Account:
 class SimulatedNode:
     """Its accounts, and a connection to speak; another one to listen, if it is asked to."""
 
-    def __init__(self, server: RedisServer, name: str) -> None:
+    def __init__(self, url: str, name: str) -> None:
         self.accounts: dict[str, Account] = {}
-        self._server = Server(server.url, CALL_TIMEOUT_S)
+        self._server = Server(url, CALL_TIMEOUT_S)
         recovery = Recovery(KEYS, LEASE_S, LEASE_S, lambda _: None)
         self._store = Store(KEYS, name, LEASE_S, recovery)
         self._terms = 0

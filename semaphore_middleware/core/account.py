@@ -11,6 +11,8 @@ import logging
 import math
 from collections import OrderedDict
 from collections.abc import Collection
+from heapq import heapify, heappop, heappush
+from itertools import count
 from typing import Protocol
 
 from semaphore_middleware.core.observer import (
@@ -32,6 +34,7 @@ from semaphore_middleware.redis.protocol import Reply, Statement
 
 logger = logging.getLogger(__name__)
 
+LINE_SLACK = 16  # permits of requests that gave up, at most, before they are sorted out
 REFUSED_RETRY_S = 1.0  # after a statement that the server could make no sense of
 
 
@@ -89,6 +92,8 @@ class Account:
         """The strictest that requests have named since the account was made."""
         self._owner = owner
         self._waiting: OrderedDict[Permit, None] = OrderedDict()  # in the order of asking
+        self._line: list[tuple[float, int, Permit]] = []  # a heap of them, and of some that gave up
+        self._numbers = count()
         self._held: OrderedDict[Permit, None] = OrderedDict()  # in the order of the grants
         self._in_hand = 0  # permits that no request uses, kept for the next one
         self._always_in_hand = 0  # the least of it since the last common turn
@@ -172,6 +177,7 @@ class Account:
             self._start(permit, turn_end, now, handed_on=True)
             return
         self._waiting[permit] = None
+        heappush(self._line, (-permit.priority, next(self._numbers), permit))
         if self.is_at_limit and self._asked > self._granted:
             # This node is in the queue already: however many of its requests wait there.
             self._tell_to_wait(permit)
@@ -194,6 +200,9 @@ class Account:
         """A request is done with its permit, or no longer wants one."""
         if permit.stage is Stage.WAITING:
             self._waiting.pop(permit, None)
+            if len(self._line) > 2 * len(self._waiting) + LINE_SLACK:
+                self._line = [one for one in self._line if one[2] in self._waiting]
+                heapify(self._line)
             self._wants_fewer()
             return
         self._owner.emit(PermitReleased(permit))
@@ -255,8 +264,12 @@ class Account:
         return not (self.starts_count or self._is_draining) and now < self.deadline
 
     def _next_waiting(self) -> Permit:
-        permit, _ = self._waiting.popitem(last=False)
-        return permit
+        """The one with the highest priority; among equals the one that asked first."""
+        while True:
+            _, _, permit = heappop(self._line)
+            if permit in self._waiting:
+                del self._waiting[permit]
+                return permit
 
     def _start(self, permit: Permit, turn_end: float, now: float, handed_on: bool = False) -> None:
         self._held[permit] = None

@@ -34,7 +34,7 @@ class FairSemaphore:
             async with semaphore.permit("api.example.com", limit=3):
                 ...
 
-    When all permits of a scope are held, requests wait: within a node first come is first served,
+    When all permits of a scope are held, requests wait: within a node by priority and then by age,
     and the next permit goes to the node that holds the fewest, then to the one served longest ago
     (max-min fairness: D. Bertsekas and R. Gallager, Data Networks, 1987). A permit may serve
     further requests of its node for `turn` seconds (lock cohorting: D. Dice, V. J. Marathe and

@@ -25,7 +25,7 @@ class Rule:
     """
 
     name: str
-    """A scope, or a pattern: '*.' and a host, or a kind and ':*'."""
+    """A scope, or a pattern: `*.` and a host, or a kind and `:*`."""
     by: str
     """Who set it last: a user, or a node."""
     concurrency: int | None = None

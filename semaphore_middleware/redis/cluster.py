@@ -13,6 +13,7 @@ from semaphore_middleware.errors import ServerRefusedError, ServerUnreachableErr
 from semaphore_middleware.redis.connection import Address
 from semaphore_middleware.redis.connector import Connector
 
+NOT_A_NODE = ("cluster support disabled", "unknown command")  # the latter says a sentinel
 NO_HOST_NAME = b"?"  # in place of a name, where nodes are known by names and this one has none
 
 
@@ -53,7 +54,7 @@ class Cluster:
             (reply,) = await connection.call([("CLUSTER", "SLOTS")])
         finally:
             await connection.close()
-        if isinstance(reply, ResponseError) and "cluster support disabled" in str(reply):
+        if isinstance(reply, ResponseError) and any(one in str(reply) for one in NOT_A_NODE):
             raise ServerRefusedError(f"{address} is not a node of a cluster")
         connection.check([reply])
         owner: Address | None = None

@@ -74,6 +74,7 @@ class Store:
         Raises `ServerUnreachableError`; every statement can then be sent again without harm.
         """
         calls = list(batches(statements, STATEMENTS_PER_CALL))
+        known_epoch = self.recovery.epoch
         sent = time.monotonic()
         packed = [self._pack(call, sent - self._heard_at) for call in calls]
         if look:
@@ -83,8 +84,9 @@ class Store:
         # (Redis 6.2 gives them to its replicas.)
         results = await evaluate(connection, packed, before_loading=self.recovery.join_epoch)
         self._heard_at = sent
-        is_new = look and self.recovery.on_joined(connection, results.pop(0))
-        if is_new or any(result == [b"epoch"] for result in results):
+        if look:
+            self.recovery.on_joined(connection, results.pop(0))
+        if self.recovery.epoch != known_epoch or any(result == [b"epoch"] for result in results):
             return None
         return [
             Reply.read(statement, reply)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from scrapy.exceptions import CannotResolveHostError
@@ -67,9 +68,14 @@ class Addresses:
             _addresses.move_to_end(host)
             return
         if host not in self._lookups:
-            self._lookups[host] = asyncio.ensure_future(self._look_up(host))
-            self._lookups[host].add_done_callback(lambda _: self._lookups.pop(host, None))
+            self._lookups[host] = lookup = asyncio.ensure_future(self._look_up(host))
+            lookup.add_done_callback(partial(self._looked_up, host))
         await asyncio.shield(self._lookups[host])  # others may wait for it, too
+
+    def _looked_up(self, host: str, lookup: asyncio.Future[None]) -> None:
+        del self._lookups[host]
+        if not lookup.cancelled():
+            lookup.exception()  # retrieved, though nobody may wait for it any more
 
     async def _look_up(self, host: str) -> None:
         receiver = FirstAddress()

@@ -225,6 +225,13 @@ class Backpressure(Observer):
         if entry is not None and not entry.waiting:
             self._give_back(entry)
 
+    def suspend(self, request: Request) -> None:
+        """A request has given its permits back, and waits for them once more."""
+        entry = self._entries.get(request)
+        if entry is not None and not entry.waiting:
+            self._give_back(entry)
+            self._change(entry, waiting=1)
+
     def _give_back(self, entry: Entry) -> None:
         for load in entry.loads[: entry.place]:
             self._change_load(load, held=-1)

@@ -15,10 +15,10 @@ class LocalConcurrency(Observer):
     """Places for requests that hold a permit: at most `limit` of them at once (0: no limit).
 
     Requests that wait for a permit take no place, so more permits may be granted at once than there
-    are places. Requests that lack a place form one line, first come first served. A place that is
-    free is reserved for the first of them until it uses the place or leaves: so it may give its
-    permit to other nodes meanwhile, and ask for another with the place in its hand. If it is told
-    to wait for that permit, the place goes to the next in line.
+    are places. Requests that lack a place form one line, by priority, then first come first served.
+    A place that is free is reserved for the first of them until it uses the place or leaves: so it
+    may give its permit to other nodes meanwhile, and ask for another with the place in its hand. If
+    it is told to wait for that permit, the place goes to the next in line.
     """
 
     def __init__(self, limit: int) -> None:
@@ -26,6 +26,7 @@ class LocalConcurrency(Observer):
         self._taken = 0  # places in use, and reserved ones
         self._reserved: set[Request] = set()
         self._line: dict[Request, asyncio.Future[None]] = {}
+        self._priorities: dict[Request, float] = {}  # of those in line
 
     @property
     def is_short(self) -> bool:
@@ -42,7 +43,9 @@ class LocalConcurrency(Observer):
         self._reserved.add(request)
         return True
 
-    async def wait(self, request: Request, timeout: float | None = None) -> None:
+    async def wait(
+        self, request: Request, timeout: float | None = None, priority: float = 0.0
+    ) -> None:
         """Wait until a place is reserved for the request, or for `timeout` seconds. It stays in
         line until it has a place or leaves, so it can go on waiting later.
         """
@@ -50,6 +53,7 @@ class LocalConcurrency(Observer):
             return
         if request not in self._line:
             self._line[request] = asyncio.get_running_loop().create_future()
+            self._priorities[request] = priority
         place = self._line[request]
         await asyncio.wait([place], timeout=timeout)
         if place.done():
@@ -65,6 +69,7 @@ class LocalConcurrency(Observer):
     def leave(self, request: Request) -> None:
         """A request no longer waits for a place, nor needs the one that is reserved for it."""
         if place := self._line.pop(request, None):
+            del self._priorities[request]
             place.cancel()
         elif self.use(request):
             self.release()
@@ -72,8 +77,10 @@ class LocalConcurrency(Observer):
     def release(self) -> None:
         """A place is free: reserve it for the first in line."""
         self._taken -= 1
-        if request := next(iter(self._line), None):
+        if self._line:
+            request = max(self._line, key=self._priorities.__getitem__)
             place = self._line.pop(request)
+            del self._priorities[request]
             self.reserve(request)
             place.set_result(None)
 
@@ -89,3 +96,4 @@ class LocalConcurrency(Observer):
         for place in self._line.values():
             place.set_exception(error)
         self._line.clear()
+        self._priorities.clear()

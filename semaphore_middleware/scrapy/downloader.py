@@ -61,7 +61,10 @@ class SemaphoreDownloader(Downloader):
         """
         is_scheduled = asyncio.current_task() is None
         outer = None if is_scheduled else _fetching.get()
-        self._throttler.backpressure.enter(request, is_scheduled, outer() if outer else None)
+        needed_by = outer() if outer else None
+        if needed_by is not None:
+            self._throttler.suspend(needed_by)
+        self._throttler.backpressure.enter(request, is_scheduled, needed_by)
         token = _fetching.set(ref(request))
         try:
             return super().fetch(request).addBoth(self._fetched, request)

@@ -60,7 +60,8 @@ class ScopeFinder:
         self._kinds = kinds
         self._limits = limits
         self._addresses = addresses
-        self._domain_of = lru_cache(HOSTS_REMEMBERED)(_registered_domain_finder())
+        if "domain" in kinds:
+            self._domain_of = lru_cache(HOSTS_REMEMBERED)(_registered_domain_finder())
         self._scopes_of_host = lru_cache(HOSTS_REMEMBERED)(self._find_by_host)
         self._needs_only_host = all(kind in ("host", "domain", ALL) for kind in kinds)
 

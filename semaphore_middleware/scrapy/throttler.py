@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import atexit
 import logging
-import math
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
@@ -58,6 +57,8 @@ STOP_CHECK_INTERVAL_S = 0.5
 """How often a crawl that waits for its server looks whether it was stopped."""
 EXIT_TIMEOUT_S = 3.0
 """How long a process that ends may give its permits back."""
+PREREQUISITES_FIRST = 2.0**40
+"""Added to the priority of requests that others wait for: more than anyone gives to a request."""
 PERMIT_IDLE_TIMEOUT_S = 0.5
 """How long a permit may wait here for a free place: in a busy node one is free sooner."""
 
@@ -116,6 +117,8 @@ class Throttler:
         """Requests on the wire, and the tasks that they run in; None: only signals tell of them."""
         self._unresolved: WeakKeyDictionary[Request, Exception] = WeakKeyDictionary()
         """Requests that no address was found for, where one of their scopes is that."""
+        self._suspended: WeakSet[Request] = WeakSet()
+        """Requests that gave their permits back until their transfers."""
         self._returned: WeakSet[Request] = WeakSet()
         """Copies that went back to the scheduler because the spider is closing."""
         self._opened = asyncio.Event()
@@ -206,11 +209,11 @@ class Throttler:
                 permits = await self._semaphore.acquire_all(
                     scopes, timeout=timeout, owner=request, priority=priority
                 )
-                if await self._may_begin(request, permits):
+                if await self._may_begin(request, permits, priority):
                     permits.begin()
                     return permits
                 permits.return_unused()
-                await places.wait(request)
+                await places.wait(request, priority=priority)
         except BaseException:
             places.leave(request)
             raise
@@ -220,9 +223,9 @@ class Throttler:
         a rule another request waits for it.
         """
         is_scheduled = self.backpressure.is_scheduled(request)
-        return request.priority if is_scheduled else math.inf
+        return request.priority + (0.0 if is_scheduled else PREREQUISITES_FIRST)
 
-    async def _may_begin(self, request: Request, permit: PermitSet) -> bool:
+    async def _may_begin(self, request: Request, permit: PermitSet, priority: float) -> bool:
         """Wait for a place, if need be. A start that counts is now or not at all: begun later, it
         would be too close to the next one. Nothing begins where the site has refused a request
         since the grant.
@@ -232,7 +235,7 @@ class Throttler:
             if permit.starts_count:
                 return False
             try:
-                await places.wait(request, PERMIT_IDLE_TIMEOUT_S)
+                await places.wait(request, PERMIT_IDLE_TIMEOUT_S, priority)
             except BaseException:
                 permit.return_unused()
                 raise
@@ -246,6 +249,7 @@ class Throttler:
         """Download under the request's permit, if it has one. If the permit is lost, the transfer
         is cancelled, and raises `PermitLostError`.
         """
+        await self._resume(request)
         if error := self._unresolved.pop(request, None):
             download = partial(_fail, error)
         permits = self._permits.get(request)
@@ -274,6 +278,22 @@ class Throttler:
         permit = permits.site_permit if permits is not None else None
         if permit and self.responses.record_response(permit, request, response):
             self._semaphore.emit(RequestRefused())
+
+    def suspend(self, request: Request) -> None:
+        """A request waits for the response to another one, which a middleware fetches: if it has
+        its permits already, give them back until its own transfer. The other one may need them.
+        """
+        if request in self._permits and request not in self._transfers:
+            self._permits.pop(request).return_unused()
+            self.backpressure.suspend(request)
+            self.local_concurrency.release()
+            self._suspended.add(request)
+
+    async def _resume(self, request: Request) -> None:
+        if request in self._suspended:
+            self._suspended.remove(request)
+            if await self.acquire_for(request) is not None:
+                raise IgnoreRequest("the spider is closing")
 
     def end_transfer(self, request: Request) -> None:
         """A request's transfer has ended: give its permit back."""
@@ -344,7 +364,7 @@ class Throttler:
             atexit.register(self._close_at_exit, asyncio.get_running_loop())
         limits = self.settings.limits
         log_start(self.node, self.url or "", self._embedded is not None, limits)
-        warn_of_mistakes(self._crawler.settings, limits)
+        warn_of_mistakes(self._crawler.settings, limits, self.settings.scopes)
         try:
             await self._open_unless_stopped()
         except SemaphoreError as error:

@@ -52,6 +52,14 @@ def test_server_counts_what_a_permit_takes() -> None:
 
 
 @pytest.mark.slow
+def test_cluster_measures_both() -> None:
+    report = measured("cluster")
+
+    assert [row[0] for row in report.rows] == ["one server", "a cluster of three masters"]
+    assert all(float(str(cell)) > 0 for row in report.rows for cell in row[1:])
+
+
+@pytest.mark.slow
 def test_scale_leaves_no_keys_behind() -> None:
     report = measured("scale")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.cases import adaptive, delay, overhead, refusal, use
+from benchmarks.cases import adaptive, delay, overhead, refusal, scopes, use
 from benchmarks.harness.in_hand import all_at_work, in_hand, mean, most
 from benchmarks.harness.report import Report
 from benchmarks.harness.site import Visit
@@ -36,6 +36,14 @@ def test_overhead_measures_each_crawl(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [row[0] for row in report.rows] == crawls
     assert all(len(row) == len(report.columns) for row in report.rows)
     assert len(report.goals) == 1
+
+
+@pytest.mark.slow
+def test_scopes_measures_one_two_and_three(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(REPOSITORY)
+    found = figures(scopes.measure(quick=True))
+    assert len(found) == len(scopes.CRAWLS)
+    assert all(number > 0 for row in found for number in row)
 
 
 def figures(report: Report) -> list[list[float]]:

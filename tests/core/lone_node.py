@@ -65,10 +65,10 @@ class FakeOwner:
     def retry(self, account: Account, wait: float) -> None:  # noqa: ARG002 - there is one
         self.retries.append(wait)
 
-    def permit(self, account: Account, limit: Limit) -> Permit:
+    def permit(self, account: Account, limit: Limit, **options: Any) -> Permit:
         """A permit that is not asked for yet."""
         loop: Any = self.clock
-        return Permit(account.scope, limit, loop, account)
+        return Permit(account.scope, limit, loop, account, **options)
 
     def granted(self) -> list[bool]:
         """For each grant so far, whether it was handed on."""
@@ -94,9 +94,9 @@ class LoneNode:
     def pass_time(self, seconds: float) -> None:
         self.owner.clock.now += seconds
 
-    def ask(self, limit: Limit | None = None) -> Permit:
+    def ask(self, limit: Limit | None = None, **options: Any) -> Permit:
         """A request wants a permit."""
-        permit = self.owner.permit(self.account, limit or self.limit)
+        permit = self.owner.permit(self.account, limit or self.limit, **options)
         self.account.request(permit)
         return permit
 

@@ -8,7 +8,7 @@ from time import process_time
 
 import pytest
 
-from semaphore_middleware.core.account import REFUSED_RETRY_S
+from semaphore_middleware.core.account import LINE_SLACK, REFUSED_RETRY_S
 from semaphore_middleware.core.observer import (
     BackoffStarted,
     FailedAtOnce,
@@ -63,6 +63,56 @@ def test_the_request_that_asked_first_is_served_first() -> None:
         order += node.account.held
         permit = next(iter(node.account.held), permit)
     assert order == [waiting[0], waiting[1], waiting[3], waiting[4]]
+
+
+def test_the_request_with_the_highest_priority_is_served_first() -> None:
+    node = LoneNode()
+    order: list[Permit] = []
+    (permit,) = node.hold(available=FULL)
+    waiting = [node.ask(priority=priority) for priority in (0, 5, 0, 9, 5, -1)]
+    waiting[3].release()
+    for _ in range(100):
+        node.ask(priority=7).release()
+    while node.account.held:
+        permit.release()
+        order += node.account.held
+        permit = next(iter(node.account.held), permit)
+    assert order == [waiting[place] for place in (1, 4, 0, 2, 5)]
+    assert len(node.account._line) <= LINE_SLACK
+
+
+# Requests that begin later ----------------------------------------------------------------------
+
+
+def test_a_start_counts_when_its_request_begins() -> None:
+    node = LoneNode(Limit(9, delay=1.0))
+    permit = node.ask(begins_later=True)
+    assert node.talk(granted=1).pending == 0
+    said = node.say()
+    assert (said.pending, said.started) == (1, 0)
+    node.owner.at_once.clear()
+    permit.begin()
+    permit.begin()
+    assert node.owner.at_once == [True]
+    said = node.say()
+    assert (said.pending, said.started) == (0, 1)
+
+
+def test_a_start_that_never_began_is_not_counted() -> None:
+    node = LoneNode(Limit(9, delay=1.0))
+    permit = node.ask(begins_later=True)
+    node.talk(granted=1)
+    permit.return_unused()
+    permit.begin()
+    said = node.say()
+    assert (said.pending, said.started, said.returned) == (0, 0, 1)
+
+
+def test_requests_that_begin_at_once_say_nothing_of_pending_starts() -> None:
+    node = LoneNode()
+    (permit,) = node.hold()
+    permit.begin()
+    assert node.say().pending == -1
 
 
 def test_at_a_full_site_a_turn_ends_so_long_after_the_grant() -> None:

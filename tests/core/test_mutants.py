@@ -24,6 +24,7 @@ from tests.core import (
     test_robotstxt,
     test_semaphore,
     test_session,
+    test_several_scopes,
 )
 from tests.core.lone_node import FULL, SPARE
 from tests.redis import test_connection, test_epoch, test_rights
@@ -59,6 +60,51 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
         ),
         test_account.test_what_is_returned_unused_serves_no_request_of_the_same_node,
     ),
+    # Requests that begin later
+    "a start counts before its request begins": (
+        (
+            "account",
+            "        if not permit.begins_later:\n            self._note_start()",
+            "        if True:\n            self._note_start()",
+        ),
+        test_account.test_a_start_counts_when_its_request_begins,
+    ),
+    "nobody hears that a request begins": (
+        ("account", "if self._begin_later and self.starts_count:", "if False:"),
+        test_account.test_a_start_counts_when_its_request_begins,
+    ),
+    "a start that never began counts": (
+        ("permit", "if self.begins_later and self.stage is Stage.HELD:", "if self.begins_later:"),
+        test_account.test_a_start_that_never_began_is_not_counted,
+    ),
+    "no start is pending": (
+        ("account", "sum(one.begins_later for one in self._held) if", "0 if"),
+        test_account.test_a_start_counts_when_its_request_begins,
+    ),
+    "priorities do not count": (
+        ("account", "(-permit.priority, next", "(0.0, next"),
+        test_account.test_the_request_with_the_highest_priority_is_served_first,
+    ),
+    "who gave up stays in line": (
+        ("account", "> 2 * len(self._waiting) + LINE_SLACK", "> 10**9"),
+        test_account.test_the_request_with_the_highest_priority_is_served_first,
+    ),
+    "the other permits stay when one does not come": (
+        (
+            "semaphore",
+            "for permit in permits:\n                permit.return_unused()\n            if",
+            "if",
+        ),
+        partial(
+            test_several_scopes.test_nothing_is_left_when_a_later_permit_does_not_come,
+            way="timeout",
+        ),
+    ),
+    "a permit that waits for others is not watched": (
+        ("semaphore", "                if not is_last:\n", "                if False:\n"),
+        test_several_scopes.test_one_that_is_lost_while_it_waits_is_asked_for_again,
+    ),
+    # Starts that count
     "a delay's starts do not count": (
         ("account", "bool(limit.delay or limit.rate", "bool(limit.rate"),
         partial(

@@ -15,9 +15,11 @@ from semaphore_middleware import (
     ClosedError,
     FairSemaphore,
     Limit,
+    PermitLostError,
     PermitSet,
 )
 from semaphore_middleware.core.observer import AcquireTimedOut
+from semaphore_middleware.core.permit import Stage
 from semaphore_middleware.model.hosts import order_of
 from tests.support.nodes import Outside, Recorder, eventually, in_asyncio
 from tests.support.servers import RedisServer
@@ -120,3 +122,55 @@ async def test_a_start_counts_from_when_the_request_begins(server: RedisServer) 
         blocker.release()
         await asyncio.gather(*requests)
     assert min(later - one for one, later in itertools.pairwise(begins)) >= delay_s - 0.005
+
+
+@in_asyncio
+async def test_one_that_is_lost_while_it_waits_is_asked_for_again(
+    server: RedisServer, outside: Outside
+) -> None:
+    async with nodes(server, 2) as (one, other):
+        blocker = await other.acquire(ALL, 1)
+        waiting = asyncio.ensure_future(one.acquire_all(in_order(HOST, ALL)))
+        await eventually(lambda: outside_has(outside, {HOST: 1, ALL: 1}))
+        await other.admin.evict(one.node)
+        lost = next(permit for permit in one.permits() if permit.scope == HOST)
+        lost._account.lose_all()
+        await eventually(lambda: outside_has(outside, {HOST: 1, ALL: 1}))
+        assert lost.stage is Stage.RELEASED
+        blocker.release()
+        permits = await waiting
+        assert not [permit for permit in permits.permits if permit.lost]
+        permits.release()
+
+
+@in_asyncio
+async def test_the_loss_of_any_ends_what_runs(server: RedisServer) -> None:
+    async with nodes(server, 1) as (one,):
+        for scope in (HOST, DOMAIN, ALL):
+            permits = await begun(one, *in_order(HOST, DOMAIN, ALL))
+            lost = next(permit for permit in permits.permits if permit.scope == scope)
+            with pytest.raises(PermitLostError), permits.until_lost():
+                asyncio.get_running_loop().call_soon(lost.lose, "it is gone")
+                await asyncio.sleep(60)
+            permits.release()
+
+
+@in_asyncio
+async def test_the_site_s_answer_is_noted_on_its_permit_and_its_latency_on_all(
+    server: RedisServer,
+) -> None:
+    async with nodes(server, 1) as (one,):
+        refused = await begun(one, *in_order("my own", HOST, ALL))
+        assert refused.site_permit is refused.permits[1]
+        refused.site_permit.refused()
+        refused.release()
+        assert [permit.outcome is None for permit in refused.permits] == [True, False, True]
+        answered = await begun(one, *in_order(DOMAIN, ALL))
+        assert answered.site_permit is answered.permits[0]
+        answered.site_permit.answered(0.5)
+        answered.release()
+        assert [permit.outcome and permit.outcome.latency for permit in answered.permits] == [
+            0.5,
+            0.5,
+        ]
+        assert (await begun(one, *in_order("proxy:a:1", ALL))).site_permit is None

@@ -30,6 +30,7 @@ LIVE = "scrapy semaphore (watch|serve)$"  # these run until they are interrupted
 RUN_BY = {  # page -> the beginning of its commands, and the test that runs them
     "README.md": (LIVE, "tests/console/cli/test_watch.py"),
     "docs/commands.md": ("scrapy semaphore ", "tests/console/cli/test_docs_commands.py"),
+    "docs/tutorial.md": (".*", "tests/docs/test_tutorial.py"),
     "docs/page.md": (
         "(SEMAPHORE_TOKEN=.* )?scrapy semaphore serve",
         "tests/console/web/test_serve.py",

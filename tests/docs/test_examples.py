@@ -20,7 +20,7 @@ from tests.support.nodes import Loop
 from tests.support.servers import RedisServer
 
 PROGRAM_TIMEOUT_S = 30.0
-KNOWN = {"indented", "console", "python", "yaml", "conf", "haproxy", "redis", "ini"}
+KNOWN = {"text", "indented", "console", "python", "yaml", "conf", "haproxy", "redis", "ini"}
 PYTHON = [block for block in blocks() if block.kind == "python"]
 YAML = [block for block in blocks() if block.kind == "yaml"]
 
@@ -49,6 +49,7 @@ def test_settings_are_allowed(block: Block, monkeypatch: pytest.MonkeyPatch) -> 
     FairSemaphore(read.url, url_from=read.url_from)
     # Nothing is set that is not read.
     heard = {"ADDONS", "REDIS_URL", "CONCURRENT_REQUESTS_PER_DOMAIN", "DOWNLOAD_DELAY"}
+    heard |= {"AUTOTHROTTLE_ENABLED", "SCHEDULER"}
     assert {name for name in given if not name.startswith("SEMAPHORE_")} <= heard
     for host in given.get("SEMAPHORE_LIMITS", {}):
         assert read.limits.of(host.replace("*", "www")) != read.limits.default

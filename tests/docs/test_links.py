@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import semaphore_middleware
 from semaphore_middleware.console.cli.semaphore import VERBS
 from tests.docs.pages import PATHS, anchors, links, name_of, page, prose
 from tests.support.paths import REPOSITORY
@@ -62,8 +63,17 @@ def test_pages_begin_with_a_summary(path: Path) -> None:
 
 def test_index_has_every_page() -> None:
     listed = {link for link in links(page("docs/README.md")) if "/" not in link}
-    assert listed == {path.name for path in (REPOSITORY / "docs").glob("*.md")} - {"README.md"}
+    assert listed == {path.name for path in PATHS if path.parent.name == "docs"} - {"README.md"}
     assert len(page("docs/README.md").splitlines()) <= 30
+
+
+def test_site_has_every_page_and_every_public_name() -> None:
+    index = page("docs/index.md")
+    named = set(re.findall(r"^(?!```|:)(\S+)$", index, re.MULTILINE))
+    pages = {path.stem for path in PATHS if path.parent.name == "docs"} - {"README"}
+    assert named == {*pages, "api"}
+    told = re.findall(r"^\.\. auto\w+:: (\S+)$", page("docs/api.rst"), re.MULTILINE)
+    assert sorted(name for name in told if "." not in name) == list(semaphore_middleware.__all__)
 
 
 def test_pictures_are_used_and_have_an_alternative_text() -> None:

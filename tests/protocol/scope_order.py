@@ -1,9 +1,7 @@
 """The order in which a request takes its scopes: can two requests wait for each other?
 
-Requests take one scope as yet; this is the order for those that will take several.
-
 Two requests on two nodes want the same two scopes, of one permit each. On one node it is a setting
-that names the scope `domain:example`, on the other the request's own meta.
+that names the scope `domain:example.org`, on the other the request's own meta.
 """
 
 from __future__ import annotations
@@ -11,16 +9,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TypeAlias
 
-HOST, DOMAIN = "x.example", "domain:example"
+from semaphore_middleware.model.hosts import order_of
+
+HOST, DOMAIN = "x.example.org", "domain:example.org"
 
 Taken: TypeAlias = tuple[int, int]  # how many of its scopes each request has
 
 
 def orders(*, by_name: bool) -> tuple[tuple[str, str], tuple[str, str]]:
     """In which order either request takes its scopes."""
-    narrow_first = (HOST, DOMAIN)
-    users_own_first = (DOMAIN, HOST)  # a name from meta counts as the user's own
-    return narrow_first, narrow_first if by_name else users_own_first
+    by_settings = (HOST, DOMAIN)
+    users_own_first = (DOMAIN, HOST)  # a name from meta would count as the user's own
+    if by_name:
+        one, other = sorted(by_settings, key=order_of), sorted(users_own_first, key=order_of)
+        return (one[0], one[1]), (other[0], other[1])
+    return by_settings, users_own_first
 
 
 def steps(taken: Taken, *, by_name: bool) -> Iterator[Taken]:

@@ -18,7 +18,14 @@ from semaphore_middleware.core.observer import StoreLost
 from semaphore_middleware.redis.keys import Keys
 from semaphore_middleware.redis.location import Server
 from tests.support.nodes import Recorder, eventually, in_asyncio
-from tests.support.servers import Cluster, ClusterServer, RedisServer, free_port, wait_until
+from tests.support.servers import (
+    Cluster,
+    ClusterServer,
+    RedisServer,
+    SentinelServer,
+    free_port,
+    wait_until,
+)
 
 SLOT = key_slot(Keys("semaphore").epoch)
 NOBODY = "127.0.0.1:1"
@@ -51,6 +58,24 @@ async def test_any_node_tells_who_owns_our_slot(cluster: Cluster) -> None:
         assert await port_of(f"redis+cluster://{address(node)}") == owner
         assert await port_of(f"redis://{address(node)}") == owner
     assert await port_of(f"redis+cluster://{NOBODY},{address(cluster.nodes[2])}") == owner
+
+
+@in_asyncio
+async def test_each_time_another_node_is_asked_also_of_those_that_were_named(
+    cluster: Cluster,
+) -> None:
+    """So one that hangs, or is cut off from the others, costs one attempt at most."""
+    owner = cluster.owner(SLOT)
+    other = next(node for node in cluster.nodes if node is not owner)
+    server = Server(f"redis+cluster://{address(other)}", 0.3)  # less than a node may be silent
+    await (await server.connect()).close()
+    other.freeze()
+    try:
+        connection = await server.connect()
+    finally:
+        other.thaw()
+    assert connection.address.port == owner.tcp_port
+    await connection.close()
 
 
 @in_asyncio
@@ -220,7 +245,7 @@ async def test_a_cluster_that_does_not_serve_our_slot_is_waited_for() -> None:
         with pytest.raises(ServerUnreachableError, match=f"knows no owner of slot {SLOT}"):
             await port_of(url)
         with pytest.raises(ServerRefusedError, match=r"write redis\+cluster://host:port"):
-            await FairSemaphore(node.url).open()
+            await FairSemaphore(node.url).open(wait=False)
         with node.client() as client:
             client.execute_command("CLUSTER", "ADDSLOTS", *range(16384))
         async with FairSemaphore(url, recovery_wait=0) as semaphore, semaphore.permit("s", 1):
@@ -231,12 +256,18 @@ async def test_a_cluster_that_does_not_serve_our_slot_is_waited_for() -> None:
 
 @in_asyncio
 async def test_what_is_not_a_cluster_is_refused() -> None:
-    server = RedisServer(tcp_port=free_port()).start()
+    server, sentinel = RedisServer(tcp_port=free_port()), SentinelServer()
     try:
-        with pytest.raises(ServerRefusedError, match="is not a node of a cluster"):
-            await FairSemaphore(f"redis+cluster://{address(server)}").open()
+        server.start()
+        sentinel.start()
+        for url in (f"redis+cluster://{address(server)}", f"redis+cluster://{address(sentinel)}"):
+            with pytest.raises(ServerRefusedError, match="is not a node of a cluster"):
+                await FairSemaphore(url).open(wait=False)
+        with pytest.raises(ServerUnreachableError, match=f"cannot reach .* at {NOBODY}"):
+            await FairSemaphore(f"{url},{NOBODY}").open(wait=False)  # it may be there soon
     finally:
         server.remove()
+        sentinel.remove()
 
 
 @pytest.mark.parametrize("rest", ["", "a,", "a/service", "a:port", "a?sentinel_password=x"])

@@ -34,7 +34,7 @@ def shown(error: BaseException) -> str:
 
 async def refusal(url: str) -> str:
     with pytest.raises(ServerRefusedError) as refused:
-        await FairSemaphore(url).open()
+        await FairSemaphore(url).open(wait=False)
     assert PASSWORD not in shown(refused.value)
     return str(refused.value)
 
@@ -57,6 +57,7 @@ async def refusal(url: str) -> str:
         f"redis://:{PASSWORD}/@localhost/0",
         f"redis://:{PASSWORD}#@localhost/0",
         f"redis://:{PASSWORD}@[::1/0",
+        "redis://user:6379?@localhost",  # a part of the password would be the port
     ],
 )
 def test_an_address_that_cannot_be_read_is_refused_at_once(url: str) -> None:
@@ -70,6 +71,7 @@ def test_an_address_that_cannot_be_read_is_refused_at_once(url: str) -> None:
     [
         (f"redis://user:{PASSWORD}@example.com/2", "redis://example.com:6379/2"),
         (f"rediss://:{PASSWORD}@example.com:7000", "rediss://example.com:7000/0"),
+        ("redis://[::1]", "redis://[::1]:6379/0"),
         (f"unix://user:{PASSWORD}@/run/redis.sock?db=3", "unix:///run/redis.sock"),
         (f"redis://example.com/0?password={PASSWORD}", "redis://example.com:6379/0"),
     ],
@@ -241,6 +243,17 @@ async def test_opening_may_be_cancelled() -> None:
     with pytest.raises(asyncio.CancelledError):
         await opening
     assert repr(semaphore).endswith(": closed>")
+
+
+@in_asyncio
+async def test_an_address_may_be_of_ipv6() -> None:
+    server = RedisServer("--bind", "::1", tcp_port=free_port()).start()
+    try:
+        url = f"redis://[::1]:{server.tcp_port}"
+        async with FairSemaphore(url, recovery_wait=0) as semaphore, semaphore.permit("s", 1):
+            pass
+    finally:
+        server.remove()
 
 
 @in_asyncio

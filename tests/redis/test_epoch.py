@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 
 import pytest
@@ -11,6 +12,7 @@ from semaphore_middleware import FairSemaphore, ServerRefusedError
 from semaphore_middleware.core.observer import StoreLost
 from semaphore_middleware.errors import ServerUnreachableError
 from semaphore_middleware.redis import protocol, scripts
+from semaphore_middleware.redis.connection import Address
 from semaphore_middleware.redis.location import Server
 from tests.support.nodes import (
     ENDLESS_S,
@@ -337,6 +339,37 @@ async def test_a_statement_in_one_round_trip_with_a_look_is_of_the_life_before(
     assert await a.store.sync(a.connection, [a.statement("t", asked=1)], look=True) is None
     assert a.recovery.epoch != epoch
     assert outside.held("t") == outside.waiting("t") == {}
+
+
+@in_asyncio
+async def test_a_look_finds_another_life_also_where_nothing_is_said_and_no_script_is_known(
+    server: RedisServer, outside: Outside
+) -> None:
+    a = await Caller.join(server, "a", recovery_wait=0)
+    assert await a.store.sync(a.connection, [], look=True) == []
+    for flush in (lambda: None, outside.client.script_flush):
+        outside.client.hset(KEYS.epoch, "life", "another")
+        flush()
+        assert await a.store.sync(a.connection, [], look=True) is None
+
+
+@in_asyncio
+async def test_a_look_asks_whether_the_master_was_replaced(server: RedisServer) -> None:
+    asked = asyncio.Event()
+
+    async def find_master() -> Address:
+        asked.set()
+        return Address("elsewhere")
+
+    a = await Caller.join(server, "a")
+    a.connection.find_master = find_master
+    assert await a.store.sync(a.connection, [a.statement("s", asked=1)]) is not None
+    assert a.connection._search is None
+    assert await a.store.sync(a.connection, [a.statement("s", asked=1)], look=True) is not None
+    assert a.connection._search is not None
+    await a.connection._search
+    assert asked.is_set()
+    assert not a.connection.is_open
 
 
 @in_asyncio

@@ -19,6 +19,7 @@ from tests.redis import (
     test_epoch,
     test_loops,
     test_model,
+    test_pending_starts,
     test_refusals,
     test_robotstxt,
     test_rules,
@@ -453,21 +454,57 @@ SEEN_BY_A_TEST: dict[str, tuple[Mutant, Test]] = {
     "no delay": (
         (
             "shared/promote",
-            "  local is_paced = force.delay > 0 or force.interval > 0\n",
-            "  do return free end local is_paced = false\n",
+            "  if not is_paced(scope) and NOW",
+            "  if true or NOW",
         ),
         test_spacing.test_with_a_delay_one_starts_at_a_time,
     ),
     "starts are not spaced": (
-        ("shared/promote", "    space_next_start(scope, account, permits)\n", ""),
+        ("shared/promote", "    space_next_start(scope, permits)\n", ""),
         test_spacing.test_with_a_delay_one_starts_at_a_time,
     ),
     "all that is due starts at once": (
-        ("shared/promote", "math.floor((NOW - earliest) / interval) + 1), 0", "math.huge), 0"),
+        ("shared/promote", "math.floor((NOW - earliest) / interval) + 1)", "math.huge)"),
         test_spacing.test_after_a_pause_as_many_start_at_once_as_fit_and_never_more_than_the_burst,
     ),
+    "a pending start lets others start": (
+        ("shared/promote", "if free > scope.pending then", "if free > 0 then"),
+        test_pending_starts.test_nothing_starts_between_a_start_and_its_beginning,
+    ),
+    "a pending start is spaced at its grant": (
+        ("shared/promote", "  if account.pending >= 0 then\n", "  if false then\n"),
+        test_pending_starts.test_nothing_starts_between_a_start_and_its_beginning,
+    ),
+    "a pending start that begins is not spaced": (
+        ("sync", "scope.begun + math.max(0, said.started - own.started)", "scope.begun"),
+        test_pending_starts.test_a_beginning_that_is_told_late_counts_from_then,
+    ),
+    "pending starts of a node that is gone are forgotten": (
+        ("shared/promote", "scope.begun + pending_at(account)", "scope.begun"),
+        lambda server, outside: (
+            test_pending_starts.test_a_node_that_is_gone_may_have_begun_what_was_pending(
+                server, outside, end="lease"
+            )
+        ),
+    ),
+    "what is granted later is not pending": (
+        ("sync", "said.pending + math.max(0, own.granted - said.believed)", "said.pending"),
+        test_pending_starts.test_what_is_granted_later_is_pending_too,
+    ),
+    "a pending start that is returned moves an arrival time": (
+        ("sync", "  if own.pending >= 0 then return end\n", ""),
+        test_pending_starts.test_a_start_that_was_never_pending_is_not_taken_back,
+    ),
+    "no pattern of a kind": (
+        ("shared/limit", "has_kind and kind .. ':*' or nil", "nil"),
+        test_rules.test_a_pattern_of_a_kind_fits_its_scopes_and_no_pattern_of_hosts_does,
+    ),
+    "a host's pattern fits scopes of a kind": (
+        ("shared/limit", "not has_kind and #name", "#name"),
+        test_rules.test_a_pattern_of_a_kind_fits_its_scopes_and_no_pattern_of_hosts_does,
+    ),
     "bursts of any size": (
-        ("shared/promote", "return math.min(burst, math.floor(", "return math.max(1, math.floor("),
+        ("shared/promote", "or math.min(burst, math.floor(", "or math.max(1, math.floor("),
         test_spacing.test_after_a_pause_as_many_start_at_once_as_fit_and_never_more_than_the_burst,
     ),
     "no bursts": (

@@ -371,3 +371,21 @@ async def test_a_survey_shows_what_is_in_use_whatever_its_name(server: RedisServ
         seen = await node.admin.survey()
     assert [(one.scope, one.held) for one in seen] == [(name, 1) for name in sorted(names)]
     assert all(isinstance(one, Inspection) for one in seen)
+
+
+@in_asyncio
+async def test_a_pattern_of_a_kind_fits_its_scopes_and_no_pattern_of_hosts_does(
+    server: RedisServer,
+) -> None:
+    a = await Caller.join(server, "a")
+    for pattern, limit in (("domain:*", 2), ("ip:*", 3), ("*.org", 5), ("ip:192.0.2.1", 4)):
+        await a.admin.configure(pattern, limit)
+    for scope, limit in (
+        ("domain:example.org", 2),
+        ("ip:192.0.2.7", 3),
+        ("ip:192.0.2.1", 4),
+        ("example.org", 5),
+        ("proxy:example.org", 9),
+        ("other:example.org", 5),
+    ):
+        assert (await a.take(scope, 9, limit=9)).granted == limit, scope

@@ -117,6 +117,24 @@ async def test_a_master_that_was_replaced_is_left_although_it_answers(
 
 
 @in_asyncio
+async def test_a_look_finds_that_a_master_was_replaced(
+    masters: tuple[RedisServer, RedisServer], sentinels: list[SentinelServer]
+) -> None:
+    for sentinel in sentinels:
+        sentinel.watch(masters[0].tcp_port)
+    connection = await Server(url_of(sentinels), 5.0).connect()
+    connection.look_for_master()
+    assert connection._search is not None
+    await connection._search
+    assert connection.is_open
+    for sentinel in sentinels:
+        sentinel.watch(masters[1].tcp_port)
+    connection.look_for_master()
+    await connection._search
+    assert not connection.is_open
+
+
+@in_asyncio
 async def test_a_master_can_do_without_its_sentinels(
     masters: tuple[RedisServer, RedisServer], sentinels: list[SentinelServer]
 ) -> None:
@@ -156,10 +174,15 @@ async def test_a_service_that_no_sentinel_knows_is_refused(
     masters: tuple[RedisServer, RedisServer], sentinels: list[SentinelServer]
 ) -> None:
     with pytest.raises(ServerRefusedError, match="the sentinels know no service 'mymaster'"):
-        await FairSemaphore(url_of(sentinels)).open()
-    url = f"redis+sentinel://127.0.0.1:{masters[0].tcp_port}/mymaster"
+        await FairSemaphore(url_of(sentinels)).open(wait=False)
+    url = f"redis+sentinel://127.0.0.1:{masters[0].tcp_port}"
     with pytest.raises(ServerRefusedError, match=f":{masters[0].tcp_port} is not a sentinel"):
-        await FairSemaphore(url).open()
+        await FairSemaphore(f"{url}/mymaster").open(wait=False)
+    # The other one may be there soon.
+    with pytest.raises(
+        ServerUnreachableError, match=r"cannot reach the sentinel at 127\.0\.0\.1:1"
+    ):
+        await FairSemaphore(f"{url},127.0.0.1:1/mymaster").open(wait=False)
 
 
 @in_asyncio
@@ -186,8 +209,13 @@ async def test_sentinels_and_masters_have_passwords_of_their_own(
             else:
                 who = "the sentinel at" if own == "3" else "the master of 'mymaster' at"
                 with pytest.raises(ServerRefusedError, match=f"^{who}.*does not accept") as refused:
-                    await FairSemaphore(url).open()
+                    await FairSemaphore(url).open(wait=False)
                 assert PASSWORD not in str(refused.value)
+        with sentinel.client(password=f"{PASSWORD}-2") as client:
+            client.config_set("requirepass", "")
+        url = f"redis+sentinel://u:{PASSWORD}-1@127.0.0.1:{sentinel.tcp_port}/mymaster"
+        with pytest.raises(ServerRefusedError, match=r"^the master of 'mymaster' at .* this user"):
+            await FairSemaphore(url).open(wait=False)  # the sentinel is told no name
     assert PASSWORD not in caplog.text
 
 
@@ -215,6 +243,7 @@ async def test_tls_is_for_sentinels_and_masters(
     ("url", "name"),
     [
         ("redis+sentinel://a/mymaster", "redis+sentinel://a:26379/mymaster/0"),
+        ("redis+sentinel://a/my%20master", "redis+sentinel://a:26379/my master/0"),
         ("redis+sentinel://a:1,b,[::1]:2/x/3", "redis+sentinel://a:1,b:26379,[::1]:2/x/3"),
         (f"rediss+sentinel://u:{PASSWORD}@a,a/m", "rediss+sentinel://a:26379/m/0"),
         (f"redis+sentinel://a/m?sentinel_password={PASSWORD}", "redis+sentinel://a:26379/m/0"),

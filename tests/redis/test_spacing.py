@@ -433,3 +433,24 @@ async def test_a_start_that_did_not_begin_is_gone_once_its_node_was_granted_anot
     reply = await a.return_unused("s", limit=SLOW)
     assert reply.granted == 2
     assert wait_of(reply) >= 50
+
+
+@in_asyncio
+async def test_a_quota_of_a_day_outlives_idle_times_and_all_nodes(
+    server: RedisServer, outside: Outside
+) -> None:
+    quota = Limit(5, rate="4/d", burst=4)  # a further one each six hours
+    a = await Caller.join(server, "a")
+    assert (await a.take("s", 5, limit=quota)).granted == 4
+    await a.give_up("s", limit=quota)
+    await a.give_back("s", 4, limit=quota)
+    await a.connection.close()
+    assert outside.ttl(key("s")) > DAY_MS
+    outside.pass_idle(5 * 3600)
+    b = await Caller.join(server, "b")
+    reply = await b.take("s", 5, limit=quota)
+    assert reply.granted == 0
+    assert 3500 < wait_of(reply) <= 3600
+    await b.give_up("s", 5, limit=quota)
+    outside.pass_idle(2 * 3600)
+    assert (await b.take("s", 5, limit=quota)).granted == 1

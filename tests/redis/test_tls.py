@@ -35,7 +35,7 @@ def paper(tmp_path_factory: pytest.TempPathFactory) -> Paper:
 async def refusal(url: str) -> str:
     """The one line about a server that is not to be waited for."""
     with pytest.raises(ServerRefusedError) as refused:
-        await FairSemaphore(url).open()
+        await FairSemaphore(url).open(wait=False)
     assert "\n" not in str(refused.value)
     return str(refused.value)
 

@@ -14,8 +14,8 @@ from scrapy.http import Response
 from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
 
 from semaphore_middleware import FairSemaphore, Limit, Permit
-from semaphore_middleware.core.observer import PermitWaiting
-from semaphore_middleware.model.limits import LimitTable
+from semaphore_middleware.core.observer import PermitGranted, PermitReleased, PermitWaiting
+from semaphore_middleware.model.limits import LimitTable, parse_limits
 from semaphore_middleware.scrapy import backpressure, throttler
 from semaphore_middleware.scrapy.backpressure import Backpressure
 from semaphore_middleware.scrapy.priority_queue import SemaphorePriorityQueue
@@ -428,6 +428,71 @@ class Rooms:
 
     def _find(self) -> None:
         self.found += 1
+
+
+# Several scopes ---------------------------------------------------------------------------------
+
+SEVERAL = parse_limits({"domain:*": 2, "all": 3}, {}, Limit(1), "SEMAPHORE_LIMITS")
+
+
+def granted(request: Request) -> PermitGranted:
+    permit = Permit.__new__(Permit)
+    permit.owner = request
+    return PermitGranted(permit, None, handed_on=False)
+
+
+def given_back(request: Request) -> PermitReleased:
+    return PermitReleased(granted(request).permit)
+
+
+def test_a_slot_is_passed_over_while_any_of_its_scopes_is_full() -> None:
+    waits = Backpressure(ScopeFinder(["host", "domain", "all"], SEVERAL), on_room=lambda: None)
+    a, b, c, other = (
+        Request(f"http://{host}/") for host in ("a.co.uk", "b.a.co.uk", "c.a.co.uk", "a.com")
+    )
+    slots = [waits.get_slot_key(request) for request in (a, b, c, other)]
+    assert slots[1] == "b.a.co.uk + domain:a.co.uk + all"
+    for request in (a, b):
+        waits.enter(request)
+    assert waits.stats(slots) == [(0, slots[2]), (0, slots[3])]
+    for request in (a, b):
+        waits.on_event(granted(request))  # its host's
+        waits.on_event(told_to_wait(request))
+    assert waits.stats(slots) == [(0, slots[3])], "two wait for the domain"
+    assert waits.exempt_from_concurrency == 2
+    waits.on_event(granted(a))  # its domain's
+    assert waits.stats(slots) == [(2, slots[0]), (2, slots[1]), (2, slots[2]), (1, slots[3])]
+    waits.acquired(a)
+    waits.released(a)
+    waits.on_event(given_back(b))  # it has found no place, and begins anew
+    assert waits.stats(slots) == [(0, slots[0]), (0, slots[2]), (0, slots[3])]
+    for request in (a, b):
+        waits.leave(request)
+    assert waits.stats(slots) == [(0, slot) for slot in slots]
+    assert not waits._loads
+    assert waits.exempt_from_concurrency == 0
+
+
+def test_a_request_s_scopes_may_change_while_it_is_on_its_way() -> None:
+    finder = ScopeFinder(["host", "proxy"], parse_limits({"proxy:*": 1}, {}, Limit(1), "LIMITS"))
+    waits = Backpressure(finder, on_room=lambda: None)
+    request, other = Request("http://a/"), Request("http://b/", meta={"proxy": "http://p:1"})
+    waits.enter(request)
+    request.meta["proxy"] = "http://p:1"  # by a middleware
+    waits.update(request, finder.find(request))
+    waits.on_event(granted(request))
+    assert waits.stats([waits.get_slot_key(other)]) == []
+    waits.leave(request)
+    assert not waits._loads
+
+
+def test_names_of_slots_are_no_longer_than_those_of_files() -> None:
+    finder = ScopeFinder(["host"], LimitTable(Limit(1)))
+    names = [f"{'x' * 80}{n}" for n in range(10)]
+    slot = Backpressure(finder, lambda: None).get_slot_key(
+        Request("http://a/", meta={"semaphore_scope": names})
+    )
+    assert slot == " + ".join(names[:2])
 
 
 def test_a_scope_with_a_limit_s_worth_of_waiting_requests_is_passed_over() -> None:

@@ -95,6 +95,21 @@ async def test_free_places_are_reserved_first_come_first_served() -> None:
 
 
 @in_asyncio
+async def test_free_places_are_reserved_by_priority() -> None:
+    places, low, high, also_high = full(1), request(), request(), request()
+    tasks = [
+        asyncio.create_task(places.wait(one, priority=priority))
+        for one, priority in ((low, 0.0), (high, 5.0), (also_high, 5.0))
+    ]
+    await turns()
+    places.release()
+    assert await done(*tasks) == [False, True, False]
+    places.leave(also_high)
+    places.leave(high)
+    assert await done(tasks[0]) == [True]
+
+
+@in_asyncio
 async def test_who_has_waited_in_vain_keeps_the_place_in_line() -> None:
     places, first, second = full(1), request(), request()
     await places.wait(first, timeout=0.001)

@@ -25,6 +25,7 @@ from tests.scrapy import (
     test_robotstxt_rules,
     test_scopes,
     test_settings,
+    test_several_scopes,
     test_sharing,
     test_throttler,
 )
@@ -735,11 +736,11 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
         test_concurrency.test_a_place_is_reserved_once_and_used_once,
     ),
     "a free place is not handed over": (
-        ("concurrency", "if request := next(iter(self._line), None):", "if False:"),
+        ("concurrency", "        if self._line:\n", "        if False:\n"),
         test_concurrency.test_free_places_are_reserved_first_come_first_served,
     ),
     "the last in line gets the place": (
-        ("concurrency", "next(iter(self._line), None)", "next(reversed(self._line), None)"),
+        ("concurrency", "request = max(self._line,", "request = max(reversed(self._line),"),
         test_concurrency.test_free_places_are_reserved_first_come_first_served,
     ),
     "a place is kept for who waits for a permit": (
@@ -854,6 +855,95 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
             test_sharing.test_crawls_with_other_settings_are_nodes_of_their_own,
             settings={"SEMAPHORE_NODE": "other"},
         ),
+    ),
+    # Several scopes
+    "scopes are taken in the order of the settings": (
+        (
+            "scopes",
+            "sorted(limits.items(), key=lambda scope: order_of(scope[0]))",
+            "limits.items()",
+        ),
+        test_scopes.test_scopes_are_taken_in_one_order_whatever_the_settings_say,
+    ),
+    "every kind has the default limit": (
+        ("scopes", "self._limits.of(name, has_default)", "self._limits.of(name, True)"),
+        test_scopes.test_the_default_limit_is_that_of_the_first_kind,
+    ),
+    "a function's fault ends the crawl": (
+        (
+            "scopes",
+            "        except SettingsError:\n            return ()",
+            "        finally:\n            pass",
+        ),
+        test_scopes.test_a_function_that_raises_fails_the_request,
+    ),
+    "requests of several scopes never begin": (
+        ("throttler", "                    permits.begin()\n", ""),
+        test_throttler.test_a_request_with_all_its_permits_begins,
+    ),
+    "prerequisites wait for their turn": (
+        ("throttler", "0.0 if is_scheduled else PREREQUISITES_FIRST", "0.0"),
+        test_throttler.test_what_comes_past_the_scheduler_comes_first,
+    ),
+    "who waits for another request keeps the place": (
+        (
+            "throttler",
+            "            self.local_concurrency.release()\n            self._suspended",
+            "            self._suspended",
+        ),
+        test_throttler.test_who_waits_for_another_request_lends_it_the_permits,
+    ),
+    "who waits for another request keeps the permits": (
+        (
+            "throttler",
+            "if request in self._permits and request not in self._transfers:",
+            "if False:",
+        ),
+        test_throttler.test_who_waits_for_another_request_lends_it_the_permits,
+    ),
+    "a slot counts for its first scope alone": (
+        (
+            "backpressure",
+            "any(load.is_saturated for load in loads)",
+            "any(load.is_saturated for load in loads[:1])",
+        ),
+        test_backpressure.test_a_slot_is_passed_over_while_any_of_its_scopes_is_full,
+    ),
+    "who has its host's permit still waits for that": (
+        (
+            "backpressure",
+            "                self._move(entry, entry.place + 1)\n",
+            "                pass\n",
+        ),
+        test_backpressure.test_a_slot_is_passed_over_while_any_of_its_scopes_is_full,
+    ),
+    "who begins anew waits where it was": (
+        ("backpressure", "            self._move(entry, 0)\n", "            pass\n"),
+        test_backpressure.test_a_slot_is_passed_over_while_any_of_its_scopes_is_full,
+    ),
+    "scopes that middlewares set do not count": (
+        ("backpressure", "if entry is None or not entry.waiting or [", "if True or ["),
+        test_backpressure.test_a_request_s_scopes_may_change_while_it_is_on_its_way,
+    ),
+    "names of slots are of any length": (
+        (
+            "backpressure",
+            "            if len(longer) <= MAX_SLOT_CHARS:\n",
+            "            if True:\n",
+        ),
+        test_backpressure.test_names_of_slots_are_no_longer_than_those_of_files,
+    ),
+    "places go to whoever came first": (
+        (
+            "concurrency",
+            "max(self._line, key=self._priorities.__getitem__)",
+            "next(iter(self._line))",
+        ),
+        test_concurrency.test_free_places_are_reserved_by_priority,
+    ),
+    "an address is looked up anew": (
+        ("addresses", "_addresses.get(normal_host(hostName))", "None"),
+        test_several_scopes.test_an_address_that_is_known_is_given_alone,
     ),
     # Scopes
     "a scope comes from download_slot": (

@@ -7,9 +7,13 @@ from pathlib import Path
 
 import pytest
 from scrapy import Request
+from scrapy.settings import Settings
 
 import semaphore_middleware
+from semaphore_middleware import Limit
+from semaphore_middleware.model.limits import parse_limits
 from semaphore_middleware.scrapy.settings import SETTINGS
+from semaphore_middleware.scrapy.startup import warn_of_mistakes
 from tests.support.crawls import Crawl, asyncio_test
 from tests.support.servers import RedisServer
 from tests.support.site import Site
@@ -58,3 +62,12 @@ async def test_a_limit_for_a_url_gets_a_warning(
     said = [r.getMessage() for r in caplog.records if "SEMAPHORE_LIMITS" in r.getMessage()]
     assert len(said) == 1
     assert said[0].startswith(f"SEMAPHORE_LIMITS[{name!r}] is not the name of a site: ")
+
+
+def test_a_limit_of_a_kind_that_is_not_listed_gets_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    limits = parse_limits({"ip:*": 2, "all": 3, "a": 1}, {}, Limit(1), "SEMAPHORE_LIMITS")
+    warn_of_mistakes(Settings(), limits, ["host", "all"])
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert said.startswith("SEMAPHORE_LIMITS has limits of the kind 'ip', which SEMAPHORE_SCOPES")

@@ -249,6 +249,57 @@ async def test_a_start_that_counts_is_now_or_not_at_all(server: RedisServer) -> 
         assert granted[0].permits[0].stage is Stage.RELEASED
 
 
+# Several scopes ---------------------------------------------------------------------------------
+
+SEVERAL: dict[str, Any] = {
+    "SEMAPHORE_SCOPES": ["all", "host"],
+    "SEMAPHORE_LIMITS": {"a": {"concurrency": 1, "delay": 0.001}},
+}
+
+
+@in_asyncio
+async def test_a_request_with_all_its_permits_begins(server: RedisServer) -> None:
+    async with opened(server, **SEVERAL) as scrapy:
+        await scrapy.begin(request := page("a"))
+        permits = scrapy.throttler._permits[request].permits
+        assert [permit.scope for permit in permits] == ["a", "all"]
+        assert not any(permit.begins_later for permit in permits)
+
+
+@in_asyncio
+async def test_what_comes_past_the_scheduler_comes_first(server: RedisServer) -> None:
+    async with opened(server, **SEVERAL) as scrapy:
+        await scrapy.begin(page("a"))
+        waiting = [page("a", n).replace(priority=n) for n in range(1, 4)]
+        scrapy.throttler.backpressure.enter(waiting[1], is_scheduled=False)
+        for request in waiting:
+            scrapy.fetch(request)
+        await turns()
+        priorities = {
+            permit.owner: permit.priority for permit in scrapy.throttler._semaphore.permits()
+        }
+        assert sorted(waiting, key=lambda request: -priorities[request]) == [
+            waiting[place] for place in (1, 2, 0)
+        ]
+
+
+@in_asyncio
+async def test_who_waits_for_another_request_lends_it_the_permits(server: RedisServer) -> None:
+    async with opened(server, CONCURRENT_REQUESTS=1, **SEVERAL) as scrapy:
+        await scrapy.begin(request := page("a"))
+        scrapy.throttler.suspend(request)
+        scrapy.throttler.suspend(request)
+        assert scrapy.held == 0
+        places = scrapy.throttler.local_concurrency
+        assert places.reserve(request), "its place is free, too"
+        places.leave(request)
+        await scrapy.begin(needed := page("a", 1))
+        assert await scrapy.transfer(needed, answering()) is not None
+        response = await scrapy.transfer(request, answering())
+        assert response.url == request.url
+        await until(lambda: server.members() == {})
+
+
 @pytest.mark.parametrize("meta", [{"semaphore_scope": 5}, {"semaphore_skip": "False"}])
 @in_asyncio
 async def test_a_meta_that_is_not_allowed_ends_the_request_alone(

@@ -45,15 +45,25 @@ numbers = itertools.count()  # of processes
 P = ParamSpec("P")
 
 
+def within(
+    seconds: float,
+) -> Callable[[Callable[P, Coroutine[Any, Any, None]]], Callable[P, Deferred[None]]]:
+    """Run the test as an asyncio task on the reactor's loop; after so long it has failed."""
+
+    def decorate(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, Deferred[None]]:
+        @functools.wraps(test)
+        def run(*args: P.args, **kwargs: P.kwargs) -> Deferred[None]:
+            task = asyncio.wait_for(test(*args, **kwargs), seconds)
+            return Deferred.fromFuture(asyncio.ensure_future(task))
+
+        return run
+
+    return decorate
+
+
 def asyncio_test(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, Deferred[None]]:
     """Run the test as an asyncio task on the reactor's loop."""
-
-    @functools.wraps(test)
-    def run(*args: P.args, **kwargs: P.kwargs) -> Deferred[None]:
-        task = asyncio.wait_for(test(*args, **kwargs), 2 * TIMEOUT_S)
-        return Deferred.fromFuture(asyncio.ensure_future(task))
-
-    return run
+    return within(2 * TIMEOUT_S)(test)
 
 
 async def until(happened: Callable[[], object]) -> None:

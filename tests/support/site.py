@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, Protocol
@@ -38,6 +39,7 @@ class Visit:
     transport: asyncio.Transport
     work: Work | None = None
     status: int = 0  # as far as it was answered
+    end: float = math.inf  # on the same clock
 
     def header(self, name: str) -> str:
         """Its value, or nothing. Lower case, as the nodes' names are."""
@@ -103,13 +105,13 @@ class JudgingSite:
 
     # The server ---------------------------------------------------------------------------------
 
-    async def listen(self, address: str = "127.0.0.1") -> int:
-        """Be there, on a port that is returned."""
+    async def listen(self, address: str = "127.0.0.1", port: int = 0) -> int:
+        """Be there, on a port that is returned: if it is 0, on any."""
         loop = asyncio.get_running_loop()
-        server = await loop.create_server(lambda: Visitor(self), address, 0, backlog=1000)
+        server = await loop.create_server(lambda: Visitor(self), address, port, backlog=1000)
         self._servers.append(server)
-        port: int = server.sockets[0].getsockname()[1]
-        return port
+        taken: int = server.sockets[0].getsockname()[1]
+        return taken
 
     async def stop(self) -> None:
         for server in self._servers:
@@ -132,8 +134,15 @@ class JudgingSite:
         return visit
 
     def leave(self, visit: Visit) -> None:
+        visit.end = time.monotonic()
         self.hosts[visit.host].in_hand.remove(visit)
         self._changed.set()
+
+
+def most_at_once(visits: Iterable[Visit]) -> int:
+    """How many of these were in hand at once, whatever hosts they were for."""
+    changes = [change for visit in visits for change in ((visit.begin, 1), (visit.end, -1))]
+    return max(itertools.accumulate(change for _, change in sorted(changes)), default=0)
 
 
 class Visitor(asyncio.Protocol):

@@ -95,7 +95,8 @@ local function hear(scope, said)
   elseif said.seq >= own.seq then
     scope.held, scope.waiting = scope.held - held_by(own), scope.waiting - waiting_at(own)
     scope.pending = scope.pending - pending_at(own)
-    if own.pending >= 0 then scope.begun = math.max(0, said.started - own.started) end
+    -- Requests begin that had to wait for permits of other scopes after their grants.
+    if own.pending >= 0 then scope.begun = scope.begun + math.max(0, said.started - own.started) end
     local waited = waiting_at(own) > 0
     own.seq, own.asked = said.seq, said.asked
     own.granted = math.max(own.granted, said.believed)
@@ -164,10 +165,6 @@ for i = 3, #KEYS, 2 do
     agree_on_limit(scope, said)
     apply_limit(scope)
     local own = scope.own
-    -- Requests begin that had to wait for permits of other scopes after their grants.
-    if own and scope.begun and scope.begun > 0 and is_paced(scope) then
-      space_next_start(scope, own, scope.begun)
-    end
     if own and own == before then hear_unused(scope, own, said) end
     -- Feedback counts only with the permits that it is about: a statement heard twice reports once.
     if #text > STATEMENT_BYTES and own and own == before and own.returned > returned then

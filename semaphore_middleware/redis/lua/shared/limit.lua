@@ -2,14 +2,17 @@
 -- ask for, unless an operator has set something else.
 
 -- What operators have set overrides what nodes ask for. KEYS[2]: rules, a hash: name -> JSON object of the
--- parts that are set. A name is a scope, or "*." and a host for each host below it; each part is that of
--- the most exact name which sets it.
+-- parts that are set. A name is a scope, "*." and a host for each host below it, or a kind and ":*" for all
+-- scopes of that kind; each part is that of the most exact name which sets it.
 local function apply_rules(scope)
   local LONGEST_HOST = 253 -- bytes; a longer name is no host, and no pattern fits it
   local MOST_LABELS = 10 -- of the host in a pattern, so that a name of many costs no more lookups
   local UNIT_MS = { s = 1000, m = 60000, h = 3600000, d = 86400000 }
   local name = name_of(scope)
-  local names, rest, parent = { name }, #name <= LONGEST_HOST and name or '', ''
+  local kind = string.match(name, '^(%a+):')
+  local has_kind = kind == 'domain' or kind == 'ip' or kind == 'proxy'
+  local names = { name, has_kind and kind .. ':*' or nil }
+  local rest, parent = not has_kind and #name <= LONGEST_HOST and name or '', ''
   for _ = 1, MOST_LABELS do
     local before, label = string.match(rest, '^(.*)%.(.*)$')
     if not before then break end

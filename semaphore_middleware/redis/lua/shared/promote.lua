@@ -31,7 +31,8 @@ end
 local function close_account(scope, node, account)
   scope.held = scope.held - held_by(account)
   scope.waiting = scope.waiting - waiting_at(account)
-  scope.pending = scope.pending - pending_at(account)
+  -- A node that is gone may have begun them without having said so.
+  scope.pending, scope.begun = scope.pending - pending_at(account), scope.begun + pending_at(account)
   if account.is_queued then redis.call('ZREM', scope.queue, node) end
   if node == NODE then
     scope.own = nil
@@ -96,10 +97,9 @@ local function is_paced(scope)
   return scope.force.delay > 0 or scope.force.interval > 0
 end
 
-local function space_next_start(scope, account, starts)
+local function space_next_start(scope, starts)
   local force = scope.force
   scope.pace = scope.pace + 1
-  account.pace = scope.pace
   local varied = force.delay * (1 + force.jitter * (2 * RANDOM - 1))
   scope.next_start = math.max(scope.next_start, NOW) + math.max(0, varied)
   scope.next_at_rate = math.max(scope.next_at_rate, NOW) + starts * force.interval
@@ -126,7 +126,8 @@ local function grant(scope, account, permits)
   if account.pending >= 0 then
     account.pending, scope.pending = account.pending + permits, scope.pending + permits
   elseif is_paced(scope) then
-    space_next_start(scope, account, permits)
+    space_next_start(scope, permits)
+    account.pace = scope.pace
   end
 end
 
@@ -193,6 +194,7 @@ end
 -- nothing forbids it, grants to the first in the queue and notifies its node.
 local function promote(scope)
   if NOW >= scope.due then close_ended_accounts(scope) end
+  if scope.begun > 0 and is_paced(scope) then space_next_start(scope, scope.begun) end
   local own = scope.own
   local own_waits = own and waiting_at(own) or 0
   local free, wait = grantable(scope)

@@ -35,6 +35,7 @@ local function read_scope(key, queue)
     concurrency = 0, delay = 0, jitter = 0, adaptive = false, interval = 0, burst = 1,
     held = 0, waiting = 0, -- of all accounts
     pending = 0, -- granted starts that have not begun, of all accounts
+    begun = 0, -- of these, those that have begun, or may have, since the last call
     tick = 0, -- counts what decides whose turn it is: grants, and accounts that are opened
     due = math.huge, -- no account is to be closed before this
     next_start = 0, next_at_rate = 0, -- the theoretical arrival times of delay and rate

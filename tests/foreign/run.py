@@ -1,0 +1,126 @@
+"""`make foreign-tests`: Scrapy's tests, plain and with the add-on for every crawler, compared.
+
+They are those of the installed version, from its source distribution. What comes out otherwise
+with the add-on is listed beside what is expected to. Ends with status 1 where the two differ.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import xml.etree.ElementTree as ET
+from collections.abc import Iterable, Mapping
+from importlib import metadata
+from pathlib import Path
+
+from tests.foreign.expected import EXPECTED
+from tests.support.paths import REPOSITORY
+from tests.support.servers import RedisServer
+
+FOLDER = REPOSITORY / ".venv-foreign"
+TIMEOUT_S = 60  # for one test
+# Crawls, engine, downloader, middlewares, robots.txt, media, feeds. Those of parts that no add-on
+# can reach (download handlers, selectors, commands) are left out: they take as long again.
+SUITES = (
+    *("closespider", "core_downloader", "core_scraper", "crawl", "crawler"),
+    *("downloadermiddleware", "downloadermiddleware_httpcache", "downloadermiddleware_retry"),
+    *("downloadermiddleware_robotstxt", "downloaderslotssettings", "engine*", "extension_throttle"),
+    *("feedexport", "feedexport_batch", "pipeline_crawl", "pipeline_media", "pqueues"),
+    *("request_left", "scheduler", "signals", "spider_crawl", "spider_start"),
+    *("spidermiddleware_httperror", "spidermiddleware_output_chain"),
+    "spidermiddleware_process_start",
+)
+EVERYWHERE = """\
+# Python runs this at its start: every crawler of every process gets the add-on.
+import os
+
+from scrapy.settings import default_settings
+
+default_settings.ADDONS = {"semaphore_middleware.addon.SemaphoreAddon": 500}
+default_settings.SEMAPHORE_PREFIX = f"process-{os.getpid()}"  # tests at the same time are apart
+"""
+
+
+def sources() -> Path:
+    """The folder with Scrapy's tests, without its code: the installed one is tested."""
+    version = metadata.version("scrapy")
+    folder = FOLDER / f"scrapy-{version}"
+    if not folder.exists():
+        with tempfile.TemporaryDirectory() as download:
+            pip = (sys.executable, "-m", "pip", "download", "--quiet", "--no-deps")
+            named = ("--no-binary", "scrapy", f"scrapy=={version}")
+            subprocess.run([*pip, "--dest", download, *named], check=True)
+            (archive,) = Path(download).iterdir()
+            with tarfile.open(archive) as files:
+                files.extractall(download, filter="data")
+            (unpacked,) = (path for path in Path(download).iterdir() if path.is_dir())
+            shutil.rmtree(unpacked / "scrapy")
+            FOLDER.mkdir(exist_ok=True)
+            shutil.move(unpacked, folder)
+    return folder
+
+
+def outcomes(
+    folder: Path, tests: Iterable[str], environment: Mapping[str, str], workers: str = "auto"
+) -> dict[str, str]:
+    """Run tests; by class and name: "passed", "failure", "error" or "skipped"."""
+    with tempfile.TemporaryDirectory() as directory:
+        report = Path(directory, "report.xml")
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=short"]
+        command += [f"--timeout={TIMEOUT_S}", f"--numprocesses={workers}", f"--junitxml={report}"]
+        ran = subprocess.run(
+            [*command, *tests], cwd=folder, env={**os.environ, **environment}, check=False
+        )
+        if ran.returncode not in (0, 1):  # 1: some have failed
+            raise SystemExit(f"pytest ended with status {ran.returncode}")
+        return {
+            f"{case.get('classname')}.{case.get('name')}": next(
+                (kind for kind in ("failure", "error", "skipped") if case.find(kind) is not None),
+                "passed",
+            )
+            for case in ET.parse(report).iter("testcase")
+        }
+
+
+def differences(folder: Path) -> tuple[int, dict[str, str]]:
+    """How many tests there are, and which come out otherwise with the add-on, and how."""
+    suites = [
+        f"tests/{path.name}" for suite in SUITES for path in folder.glob(f"tests/test_{suite}.py")
+    ]
+    server = RedisServer().start()
+    try:
+        with tempfile.TemporaryDirectory() as directory:
+            Path(directory, "sitecustomize.py").write_text(EVERYWHERE)
+            add_on = {"REDIS_URL": server.url, "PYTHONPATH": directory}
+            plain = outcomes(folder, suites, {})
+            ours = outcomes(folder, suites, add_on)
+            other = [test for test in plain if ours.get(test) != plain[test]]
+            # What only time was short for comes out right alone.
+            names = " or ".join(test.rpartition(".")[2].partition("[")[0] for test in other)
+            ours |= outcomes(folder, [*suites, "-k", names], add_on, "0") if other else {}
+    finally:
+        server.remove()
+    return len(plain), {
+        test: f"{plain[test]}, {ours.get(test, 'not run')}"
+        for test in other
+        if ours.get(test) != plain[test]
+    }
+
+
+def main() -> None:
+    """Run all, and list what differs."""
+    count, found = differences(sources())
+    print(f"\n{count} tests of Scrapy {metadata.version('scrapy')}: plain, and with the add-on")
+    for test in sorted({*found, *EXPECTED}):
+        print(f"\n{test}\n    {found.get(test, 'the same, though a difference is expected')}")
+        print(f"    {EXPECTED.get(test, 'NOT EXPECTED')}")
+    if set(found) != set(EXPECTED):
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,411 @@
+"""Several limits on one request, as sites see them."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+from scrapy import Request
+from scrapy.crawler import Crawler
+from scrapy.exceptions import CannotResolveHostError
+from scrapy.settings import Settings
+from twisted.internet.address import IPv4Address, IPv6Address
+
+from semaphore_middleware import FairSemaphore, SettingsError
+from semaphore_middleware.scrapy import addresses
+from semaphore_middleware.scrapy.addresses import Addresses
+from tests.support.crawls import ADD_ON, Crawl, asyncio_test, scrapy, until, waiting, within
+from tests.support.names import FIRST, SECOND, LoopbackNames
+from tests.support.servers import RedisServer
+from tests.support.site import Site, Visit, most_at_once
+
+HTTPX = "scrapy.core.downloader.handlers._httpx.HttpxDownloadHandler"
+DOMAIN = "domain:example.org"
+HOSTS = [f"{name}.example.org" for name in "abcd"]
+
+
+@pytest.fixture
+def names() -> Iterator[LoopbackNames]:
+    """Names for this machine, of which nothing is known yet."""
+    from twisted.internet import reactor
+
+    resolver = LoopbackNames(reactor)
+    resolver.install_on_reactor()
+    addresses._addresses.clear()
+    yield resolver
+    addresses._addresses.clear()
+
+
+def pages(site: Site, path: str, hosts: list[str], count: int) -> list[Request]:
+    return [Request(site.url(f"{path}{n}", host)) for n in range(count) for host in hosts]
+
+
+# Over three nodes -------------------------------------------------------------------------------
+
+SIX_HOSTS = [*HOSTS, "e.example.net", "f.example.net"]
+CASES: dict[str, tuple[dict[str, Any], Callable[[Visit], str], int]] = {
+    "host 3, domain 5": ({"domain:*": 5}, lambda _: "domain", 5),
+    "all 4": ({"all": 4}, lambda _: "all", 4),
+    "ip 2": ({"ip:*": 2}, lambda visit: visit.transport.get_extra_info("sockname")[0], 2),
+}
+RESOLVER = ("-s", "TWISTED_DNS_RESOLVER=tests.support.names.LoopbackNames")
+KINDS = [
+    ["host", "domain", "ip", "all"],
+    ["all", "ip", "domain", "host"],
+    ["ip", "host", "all", "domain"],
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+@within(120)
+async def test_limits_of_several_kinds_hold_over_three_nodes(
+    server: RedisServer, site: Site, tmp_path: Path, record_property: Any, case: str
+) -> None:
+    limits, group, limit = CASES[case]
+    every = dict.fromkeys(SIX_HOSTS, 3)
+    hosts = SIX_HOSTS if case == "ip 2" else HOSTS
+    settings = {
+        **ADD_ON,
+        "CONCURRENT_REQUESTS_PER_DOMAIN": 3,
+        "SEMAPHORE_REDIS_URL": server.url,
+        "SEMAPHORE_LIMITS": {**every, "domain:*": 99, "ip:*": 99, "all": 99, **limits},
+    }
+    requests = pages(site, "/take/0.05/", hosts, 8)
+    async with AsyncExitStack() as running:
+        nodes = [
+            await running.enter_async_context(
+                scrapy(tmp_path, *requests, options=RESOLVER, **settings, SEMAPHORE_SCOPES=kinds)
+            )
+            for kinds in KINDS
+        ]
+        for node in nodes:
+            while node.running:  # noqa: ASYNC110 - a process sets no event
+                await asyncio.sleep(0.05)
+            assert node.wait() == 0
+    assert len(site.visits) == 3 * len(requests)
+    groups: defaultdict[str, list[Visit]] = defaultdict(list)
+    for visit in site.visits:
+        groups[group(visit)].append(visit)
+    most = {name: most_at_once(visits) for name, visits in groups.items()}
+    assert max(most.values()) <= limit
+    assert site.most <= 3
+    busy_s = sum(visit.end - visit.begin for visit in site.visits)
+    lasted_s = max(visit.end for visit in site.visits) - min(visit.begin for visit in site.visits)
+    in_use = f"share in use {busy_s / limit / lasted_s:.2f}"
+    record_property("figures", f"most at each {site.most}, together {most}, {in_use}")
+    assert server.members() == {}
+
+
+@pytest.mark.slow
+@within(120)
+async def test_a_rate_with_a_burst_holds_over_three_nodes(
+    server: RedisServer, site: Site, tmp_path: Path, record_property: Any
+) -> None:
+    rate, burst = 10, 4
+    limit = {"concurrency": 50, "rate": f"{rate}/s", "burst": burst}
+    settings = {
+        **ADD_ON,
+        "SEMAPHORE_REDIS_URL": server.url,
+        "SEMAPHORE_SCOPES": ["host", "all"],
+        "SEMAPHORE_LIMITS": {FIRST: limit, "all": 50},
+    }
+    async with AsyncExitStack() as running:
+        nodes = [
+            await running.enter_async_context(
+                scrapy(tmp_path, *pages(site, f"/page/{n}-", [FIRST], 12), **settings)
+            )
+            for n in range(3)
+        ]
+        for node in nodes:
+            while node.running:  # noqa: ASYNC110 - a process sets no event
+                await asyncio.sleep(0.05)
+            assert node.wait() == 0
+    starts = site.times
+    excess = max(
+        last - first + 1 - burst - rate * (starts[last] - starts[first])
+        for first in range(len(starts))
+        for last in range(first, len(starts))
+    )
+    record_property("figures", f"{len(starts)} starts, excess {excess:.2f}")
+    assert len(starts) == 36
+    assert excess <= 1.0, "a start that is held up on its way is closer to the next"
+
+
+# The scheduler ----------------------------------------------------------------------------------
+
+
+@asyncio_test
+async def test_a_full_domain_holds_up_no_other_and_its_hosts_stay_in_the_scheduler(
+    server: RedisServer,
+    site: Site,
+    names: LoopbackNames,  # noqa: ARG001 - it is installed
+) -> None:
+    hosts = [f"w{n}.example.org" for n in range(40)]
+    requests = pages(site, "/page/", hosts, 1) + pages(site, "/page/", ["localhost"], 30)
+    async with FairSemaphore(server.url) as other:
+        held = [await other.acquire(DOMAIN, 2) for _ in range(2)]
+        crawl = Crawl(
+            server,
+            *requests,
+            limit=8,
+            SEMAPHORE_SCOPES=["host", "domain"],
+            SEMAPHORE_LIMITS={DOMAIN: 2},
+            CONCURRENT_REQUESTS=4,
+        )
+        await site.until(lambda: len(site.visits) == 30)
+        await until(lambda: waits_of(server, DOMAIN) >= 2)
+        assert {visit.host for visit in site.visits} == {"localhost"}
+        active = crawl.crawler.engine.downloader.active
+        assert len([one for one in active if "example.org" in one.url]) <= 4
+        assert waits_of(server, DOMAIN) == waiting(server), "and not for their hosts"
+        for permit in held:
+            permit.release()
+        await crawl.finished()
+    assert most_at_once(visit for visit in site.visits if visit.host != "localhost") <= 2
+    assert len(site.visits) == 70
+    assert crawl.stat(f"semaphore/scope/{DOMAIN}/waited") >= 2
+    assert server.members() == {}
+
+
+def waits_of(server: RedisServer, scope: str) -> int:
+    return server.members().get(scope, (0, 0))[1]
+
+
+# Starts -----------------------------------------------------------------------------------------
+
+
+@asyncio_test
+async def test_a_delay_holds_on_the_wire_where_requests_wait_for_something_else(
+    server: RedisServer, site: Site
+) -> None:
+    delay_s = 0.3
+    spaced = {"concurrency": 5, "delay": delay_s, "jitter": 0}
+    async with FairSemaphore(server.url) as other:
+        held = [await other.acquire("all", 2) for _ in range(2)]
+        crawl = Crawl(
+            server,
+            *(Request(site.url(f"/page/{n}")) for n in range(4)),
+            SEMAPHORE_SCOPES=["host", "all"],
+            SEMAPHORE_LIMITS={FIRST: spaced, "all": 2},
+        )
+        await until(lambda: waits_of(server, "all") == 1)
+        await asyncio.sleep(2 * delay_s)  # the host's next start would be due
+        assert waits_of(server, FIRST) >= 1
+        for permit in held:
+            permit.release()
+        await crawl.gave_back(8, site)
+    gaps = [later - one for one, later in itertools.pairwise(site.times)]
+    assert min(gaps) >= 0.8 * delay_s, gaps
+
+
+# Addresses --------------------------------------------------------------------------------------
+
+
+@asyncio_test
+async def test_names_of_one_address_share_its_limit(
+    server: RedisServer,
+    site: Site,
+    names: LoopbackNames,  # noqa: ARG001 - it is installed
+) -> None:
+    await site.listen(SECOND, site.port)
+    hosts = ["a.example.org", "b.example.net", "second.example.org"]
+    crawl = Crawl(server, *pages(site, "/slow/", hosts, 2), SEMAPHORE_SCOPES=["ip"])
+
+    await site.until(lambda: site.now == 2)
+    await until(lambda: waiting(server) == 4)
+    assert server.members() == {f"ip:{FIRST}": (1, 3), f"ip:{SECOND}": (1, 1)}
+    site.let_go()
+    await crawl.finished()
+    assert len(site.visits) == 6
+    of_first = [v for v in site.visits if v.transport.get_extra_info("sockname")[0] == FIRST]
+    assert most_at_once(of_first) == 1
+
+
+@asyncio_test
+async def test_the_address_that_a_permit_is_for_is_connected_to(
+    server: RedisServer, site: Site, names: LoopbackNames
+) -> None:
+    """However often its name is looked up, and though that gives another one each time."""
+    await site.listen(SECOND, site.port)
+    name = "both.example.org"
+    headers = {"Connection": "close"}
+    requests = [Request(site.url(f"/page/{n}", name), headers=headers) for n in range(6)]
+    crawl = Crawl(server, *requests, SEMAPHORE_SCOPES=["ip"])
+
+    await crawl.gave_back(6, site)
+    assert names.lookups[name] == 1
+    assert {visit.transport.get_extra_info("sockname")[0] for visit in site.visits} == {FIRST}
+    assert crawl.stat(f"semaphore/scope/ip:{FIRST}/acquired") == 6
+
+
+@asyncio_test
+async def test_a_name_without_an_address_fails_as_it_does_in_scrapy(
+    server: RedisServer,
+    site: Site,
+    names: LoopbackNames,  # noqa: ARG001 - it is installed
+) -> None:
+    requests = [Request("http://nowhere.invalid/"), Request(site.url("/page/"))]
+    crawl = Crawl(server, *requests, SEMAPHORE_SCOPES=["host", "ip"], SEMAPHORE_LIMITS={"ip:*": 1})
+
+    await crawl.finished()
+    assert site.arrivals == ["/page/"]
+    assert [type(failure) for failure in crawl.spider.failures] == [CannotResolveHostError]
+    assert server.members() == {}
+
+
+@asyncio_test
+async def test_behind_a_proxy_there_is_no_address(server: RedisServer, site: Site) -> None:
+    meta = {"proxy": site.url("")}
+    requests = [Request(f"http://nowhere.invalid/slow/{n}", meta=meta) for n in range(2)]
+    limits = {"ip:*": 1, "proxy:*": 1}
+    crawl = Crawl(
+        server,
+        *requests,
+        limit=8,
+        SEMAPHORE_SCOPES=["host", "ip", "proxy"],
+        SEMAPHORE_LIMITS=limits,
+    )
+    proxy = f"proxy:{FIRST}:{site.port}"
+    await until(lambda: server.members().get(proxy) == (1, 1))
+    assert set(server.members()) == {"nowhere.invalid", proxy}
+    await crawl.crawler.stop_async()
+    await crawl.finished()
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"TWISTED_REACTOR_ENABLED": False}, "needs TWISTED_REACTOR_ENABLED = True"),
+        (
+            {"DOWNLOAD_HANDLERS": {"https": HTTPX}},
+            f"for https; DOWNLOAD_HANDLERS has {HTTPX!r}",
+        ),
+    ],
+)
+def test_handlers_that_look_up_addresses_themselves_are_refused(
+    settings: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(SettingsError, match=r"^SEMAPHORE_SCOPES: 'ip' needs ") as raised:
+        Addresses(Settings(settings))
+    assert said in str(raised.value)
+    Addresses(Settings({"DOWNLOAD_HANDLERS": {"http": None}}))
+
+
+def test_an_address_that_is_known_is_given_alone() -> None:
+    known = addresses.KnownAddresses()
+    known.other = Refuses()
+    addresses._addresses["six.example.org"] = IPv6Address("TCP", "::1", 0)
+    try:
+        receiver = Receives()
+        known.resolveHostName(receiver, "Six.example.org.", 80)
+        assert receiver.heard == [IPv6Address("TCP", "::1", 80)]
+        with pytest.raises(AssertionError, match="IPv4Address"):
+            known.resolveHostName(receiver, "six.example.org", 80, [IPv4Address])
+    finally:
+        addresses._addresses.clear()
+
+
+class Receives:
+    """Receives the addresses of a name."""
+
+    def __init__(self) -> None:
+        self.heard: list[object] = []
+
+    def resolutionBegan(self, _: object) -> None:  # noqa: N802
+        pass
+
+    def addressResolved(self, address: object) -> None:  # noqa: N802
+        self.heard.append(address)
+
+    def resolutionComplete(self) -> None:  # noqa: N802
+        pass
+
+
+class Refuses:
+    """A resolver that nobody is to ask."""
+
+    def resolveHostName(self, *arguments: object) -> None:  # noqa: N802
+        raise AssertionError(arguments)
+
+
+# What a holder waits for ------------------------------------------------------------------------
+
+
+class NeedsAnotherPage:
+    """After the permit was granted, fetches another page of the same site first."""
+
+    def __init__(self, crawler: Crawler) -> None:
+        self._crawler = crawler
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Self:
+        return cls(crawler)
+
+    async def process_request(self, request: Request) -> None:
+        if "first" in request.meta:
+            assert self._crawler.engine is not None
+            await self._crawler.engine.download_async(Request(request.meta["first"]))
+
+
+@asyncio_test
+async def test_what_a_holder_waits_for_does_not_wait_behind_it(
+    server: RedisServer, site: Site
+) -> None:
+    requests = [
+        Request(site.url(f"/page/{n}"), meta={"first": site.url(f"/page/first-{n}")})
+        for n in range(3)
+    ]
+    crawl = Crawl(
+        server,
+        *requests,
+        middlewares={NeedsAnotherPage: 960},
+        SEMAPHORE_SCOPES=["all", "host"],
+        SEMAPHORE_LIMITS={FIRST: 1},
+        CONCURRENT_REQUESTS=1,
+    )
+    await crawl.finished()
+    assert sorted(site.arrivals) == sorted(
+        f"/page/{name}" for n in range(3) for name in (n, f"first-{n}")
+    )
+    assert site.most == 1
+    assert crawl.stat("semaphore/acquired") == crawl.stat("semaphore/released")
+    assert server.members() == {}
+
+
+# Functions --------------------------------------------------------------------------------------
+
+
+def by_path(request: Request) -> Any:
+    if "bad" in request.url:
+        return 5 if "returns" in request.url else 1 / 0
+    return "search" if "search" in request.url else None
+
+
+@asyncio_test
+async def test_a_function_may_name_scopes_and_its_faults_are_those_of_one_request(
+    server: RedisServer, site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    paths = ["bad/raises", "bad/returns", "search/1", "search/2", "1", "2"]
+    crawl = Crawl(
+        server,
+        *(Request(site.url(f"/slow/{path}")) for path in paths),
+        limit=8,
+        SEMAPHORE_SCOPES=["host", f"{__name__}.by_path"],
+        SEMAPHORE_LIMITS={"search": 1},
+    )
+    await site.until(lambda: site.now == 3)
+    await until(lambda: server.members().get("search") == (1, 1))
+    site.let_go()
+    await crawl.finished()
+    assert len(site.visits) == 4
+    said = sorted(str(failure) for failure in crawl.spider.failures)
+    assert "by_path in SEMAPHORE_SCOPES raised ZeroDivisionError" in said[0]
+    assert "by_path in SEMAPHORE_SCOPES = 5: allowed is None, a text" in said[1]
+    assert sorted(r.getMessage() for r in caplog.records if r.levelname == "ERROR") == said
