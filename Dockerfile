@@ -9,7 +9,7 @@ COPY pyproject.toml constraints.txt README.md LICENSE ./
 RUN python -m venv --without-pip /venv \
     && mkdir semaphore_middleware && touch semaphore_middleware/__init__.py \
     && pip --python /venv/bin/python install --no-cache-dir \
-        --constraint constraints.txt '.[commands,frontier,metrics]' \
+        --constraint constraints.txt '.[commands,metrics]' \
     && pip --python /venv/bin/python uninstall --yes scrapy-semaphore
 
 FROM dependencies AS project

@@ -35,7 +35,8 @@ test-servers: $(INSTALLED) ## run the tests of the server with Redis 6.2, 7.0, 8
 .PHONY: mutants
 mutants: $(INSTALLED) ## break the code in many ways, and count which tests see it (SEED=7 for other examples)
 	$(PYTEST) -p tests.support.mutant_table $(if $(SEED),--hypothesis-seed=$(SEED)) \
-		tests/redis/test_mutants.py tests/redis/test_location_mutants.py tests/core/test_mutants.py tests/scrapy/test_mutants.py $(ARGS)
+		tests/redis/test_mutants.py tests/redis/test_location_mutants.py tests/core/test_mutants.py \
+		tests/scrapy/test_mutants.py tests/frontier/test_mutants.py $(ARGS)
 
 .PHONY: chaos
 chaos: $(INSTALLED) ## crawl under random faults and judge (SEED=7 ARGS='--budget 5'), then the mutants
@@ -87,7 +88,7 @@ $(INSTALLED): pyproject.toml $(CONSTRAINTS)
 		{ echo 'Python 3.11 or newer is needed; name one with make PYTHON=...'; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(INSTALL) 'pip>=25.1'  # that of Python 3.11 knows no dependency groups
-	$(INSTALL) --editable '.[commands,embedded,frontier,metrics]' --group dev
+	$(INSTALL) --editable '.[commands,embedded,metrics]' --group dev
 	@touch $@
 
 $(INSTALLED)-%: $(INSTALLED)

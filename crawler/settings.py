@@ -7,6 +7,9 @@ Besides Scrapy's and the add-on's settings, the shared frontier reads:
     CRAWL_MAX_PAGES  pages to fetch at most, all nodes together, 0 for no limit
     CRAWL_LEASE      seconds after which the unfinished requests of a dead node go to others
     CRAWL_PREFIX     first part of every key of the crawl
+    CRAWL_SERIALIZER how requests are stored: "json" or "pickle"
+    CRAWL_RUN        "new": begin a crawl that has ended once more
+    CRAWL_VERSION    version of the spider, the same on all nodes; empty: a hash of its source
 """
 
 import os
@@ -24,6 +27,9 @@ SCHEDULER = "semaphore_middleware.frontier.Scheduler"
 CRAWL_MAX_PAGES = 0
 CRAWL_LEASE = 15.0
 CRAWL_PREFIX = "crawl"
+CRAWL_SERIALIZER = "json"
+CRAWL_RUN = ""
+CRAWL_VERSION = ""
 REDIS_URL = os.environ.get("REDIS_URL", "")
 # Where this node serves its metrics, if set. Containers set it: each has ports of its own.
 SEMAPHORE_METRICS_PORT = os.environ.get("SEMAPHORE_METRICS_PORT")

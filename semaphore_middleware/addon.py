@@ -42,6 +42,14 @@ REPLACED = {
     ),
 }
 """By setting: Scrapy's class, ours, and what is lost with any other."""
+REPLACED_BY_THROTTLER = {
+    "THROTTLER": (
+        "scrapy.throttler.Throttler",
+        "semaphore_middleware.throttler.SemaphoreThrottler",
+        "requests wait twice, and lost permits end no transfer",
+    )
+}
+"""The same for a Scrapy that has this setting (its pull request 6931): in place of both."""
 
 
 class SemaphoreAddon:
@@ -72,7 +80,8 @@ class SemaphoreAddon:
         settings.setdefault_in_component_priority_dict(
             "DOWNLOADER_MIDDLEWARES", SemaphoreMiddleware, MIDDLEWARE_POSITION
         )
-        for name, (scrapys, ours, loss) in REPLACED.items():
+        replaced = REPLACED_BY_THROTTLER if "THROTTLER" in settings else REPLACED
+        for name, (scrapys, ours, loss) in replaced.items():
             if settings[name] == scrapys:
                 settings.set(name, ours, "addon")
             elif settings[name] != ours:

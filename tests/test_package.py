@@ -91,7 +91,7 @@ def test_sources_hold_what_it_takes_to_build_and_test(sources: Path) -> None:
 def test_metadata_names_what_users_need(wheel: Path) -> None:
     told = metadata(wheel)
     extras = set(told.get_all("Provides-Extra", []))
-    assert extras == {"commands", "embedded", "frontier", "metrics"}
+    assert extras == {"commands", "embedded", "metrics"}
     tools = {Requirement(text).name for group in GROUPS.values() for text in group}
     needed = {Requirement(text).name for text in told.get_all("Requires-Dist", [])}
     assert needed

@@ -101,7 +101,7 @@ class Cluster:
             finally:
                 for node in self.nodes:
                     node.kill()  # in case of an error here; otherwise it has ended
-                await self.crawl.end()
+                await self.crawl.drop()
                 await self.crawl.disconnect()
         return None if self.signals else await self._result()
 
@@ -128,8 +128,7 @@ class Cluster:
     async def _hold_open(self) -> bool:
         """Keep the crawl from ending until all nodes have joined and one has begun; then False.
 
-        Without this a small site might be finished, and its crawl forgotten, before the last node
-        has started: that node would crawl it again.
+        Without this a small site might be finished before the last node has started.
         """
         running = sum(node.running for node in self.nodes)
         counts = await self.crawl.counts()

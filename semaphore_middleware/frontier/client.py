@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
+import re
 import socket
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -12,8 +14,8 @@ from enum import Enum
 from secrets import token_hex
 from typing import Any
 
+from semaphore_middleware.frontier import scripts
 from semaphore_middleware.frontier.keys import CrawlKeys, Places, site_of
-from semaphore_middleware.frontier.scripts import script
 from semaphore_middleware.model.hosts import encoded
 from semaphore_middleware.redis.connection import Connection
 from semaphore_middleware.redis.location import Server
@@ -35,7 +37,7 @@ class NewRequest:
 
     place: bytes
     data: bytes
-    fingerprint: str = ""  # queued only if no other had this one; empty: queued in any case
+    fingerprint: bytes = b""  # queued only if no other had this one; empty: queued in any case
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +46,20 @@ class TakenRequest:
 
     place: bytes
     data: bytes
+    tries: int = 0  # how many nodes have died with it, or could not read it
 
     @property
     def site(self) -> str:
         """The site in whose queue it was."""
         return site_of(self.place)
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedRequest:
+    """A request that this node has taken and finished."""
+
+    place: bytes
+    is_page: bool  # it has brought the spider a response
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +69,7 @@ class Demand:
     requests: int = 0  # at most
     per_site: int = 0  # of these, at most
     skipped_sites: frozenset[str] = frozenset()
+    suspect: bool = True  # one of them may be one that nodes have failed with
 
 
 NO_DEMAND = Demand()
@@ -67,9 +79,10 @@ NO_DEMAND = Demand()
 class SyncReply:
     """The server's reply to `CrawlClient.sync`."""
 
-    queued: list[bool]  # for each new request; False: a duplicate, or one page too many
+    queued: list[bool]  # for each new request; False: a duplicate
     taken: list[TakenRequest]
     lease_expired: bool  # before this call: all that the node had taken went back to the queues
+    set_aside: list[bytes]  # requests that were tried too often: their data
 
 
 class NextStep(Enum):
@@ -86,16 +99,27 @@ class IdleReply:
 
     next_step: NextStep
     wait_s: float  # ask again after this time at the latest
+    set_aside: list[bytes]  # requests that were tried too often: their data
 
 
 @dataclass(frozen=True)
 class Counts:
     """The size of a shared crawl."""
 
+    exists: bool
     nodes: int  # that have joined and not left
     sites: int  # with queued requests
-    unfinished: int  # requests that are queued or taken
+    queued: int  # requests that are to be taken
+    taken: int  # requests that nodes have taken and not finished
+    set_aside: int  # requests that three nodes have failed with
     seen: int  # fingerprints
+    pages: int  # that were fetched
+    ended_at: float | None  # Unix time
+
+    @property
+    def unfinished(self) -> int:
+        """Requests that are queued, taken or set aside."""
+        return self.queued + self.taken + self.set_aside
 
 
 class RunOverError(Exception):
@@ -103,7 +127,16 @@ class RunOverError(Exception):
 
 
 class CrawlEndedError(RunOverError):
-    """The crawl has ended without this node: it joined late, or its lease expired."""
+    """The crawl has ended, before this node came or without it."""
+
+
+class OtherCrawlError(Exception):
+    """The crawl of this name has another spider, other arguments, or another version."""
+
+    def __init__(self, identity: dict[str, str]) -> None:
+        super().__init__("the crawl of this name is another one")
+        self.identity = identity
+        """What the nodes of that crawl have in common."""
 
 
 class CrawlLostError(RunOverError):
@@ -118,8 +151,8 @@ class CrawlClient:
 
     A crawl named <name> has these keys on the server, each behind `{<prefix>:<name>}:`
 
-        run       hash    id: random, new for each run of the crawl; the crawl's clock; when the run
-                          has ended; the id of the one before
+        run       hash    id: random, new for each run of the crawl; what its nodes have in common;
+                          pages fetched; the crawl's clock; when the run has ended; the id before
         nodes     zset    node -> until when it counts, ms: all that were heard of
         working   zset    node -> end of its lease, ms
         seen      set     fingerprints of all requests that were ever queued
@@ -127,19 +160,27 @@ class CrawlClient:
         queue     zset    the places of those that are to be taken, in order
         sites     zset    site with queued requests -> turn, the lowest is next
         taken     zset    node, zero byte, place: taken and not finished
+        suspects  zset    places like those in `queue`, of requests that a node has failed with
+        tries     hash    place -> how many nodes have failed with this request
+        aside     set     places of requests that were tried three times, and that nobody gets
 
     A node works from when it joins until it is idle, and again from when it takes a request. While
     it works it has a lease, which each `sync` renews. When the lease expires, by the crawl's clock
     on the server, the node counts as dead: the next call of any node that takes requests or is idle
-    puts what it had taken back into the queues, at the old place. A node that comes back may go on,
-    but cannot finish what others have taken since.
+    puts what it had taken back. A node that comes back may go on, but cannot finish what others
+    have taken since.
 
-    The crawl is done when no node works and nothing is queued. Its keys are then deleted, so that
-    the next run starts anew; that the run has ended is kept for a day. A message on the channel
-    `notifications` tells idle nodes to ask again.
+    A request may be what has killed its node. So what a dead node had taken, and what a node cannot
+    read, becomes a suspect: a node has one of these at a time, so that the next death tells of it
+    alone. A request that three nodes have failed with is set aside.
+
+    The crawl is done when no node works and nothing is queued. All its keys but `run` are then
+    deleted; `run` is kept for 30 days, so that a node that is started late, or again, does not
+    begin the crawl once more. If requests were set aside, they and `seen` are kept, too. A message
+    on the channel `notifications` tells idle nodes to ask again.
 
     A node whose run is over gets `CrawlEndedError`, or `CrawlLostError` if the server has lost its
-    data. Only a node that was suspended for more than a day gets the latter for an ended run.
+    data.
 
     Calls raise `ServerUnreachableError` if the server cannot be reached just now; what was sent may
     have been done, and can be sent again. They raise `ServerRefusedError` where waiting would not
@@ -156,7 +197,7 @@ class CrawlClient:
         prefix: str = DEFAULT_PREFIX,
         url_from: str = "the server's URL",
     ) -> None:
-        """`lease` in seconds; `max_pages`: fingerprints of all nodes together, 0 for no limit.
+        """`lease` in seconds; `max_pages`: of all nodes together, 0 for no limit.
         `url_from` says in errors where the URL was set.
 
         Raises `SettingsError` for a URL that cannot be read.
@@ -204,7 +245,7 @@ class CrawlClient:
         """
         names = (*self.keys.trials, *self.keys.all)
         tag = f"{{{self.keys.tag}}}"
-        await try_rights(await self.connect(), names, self.keys.channel, tag, script)
+        await try_rights(await self.connect(), names, self.keys.channel, tag, scripts.script)
         subscription = await self.server.connect()
         try:
             await subscription.subscribe([self.keys.channel])
@@ -218,71 +259,138 @@ class CrawlClient:
 
     # Calls --------------------------------------------------------------------------------------
 
-    async def join(self) -> int:
-        """Join the crawl's run, or begin one. Returns how many requests are not finished."""
-        self.run, unfinished = await self._call("join", token_hex(8))
-        return int(unfinished)
+    async def join(self, identity: dict[str, str] | None = None, new_run: bool = False) -> int:
+        """Join the crawl's run, or begin the first one; with `new_run` also a further one, if the
+        last one has ended. `identity` is what all nodes have in common; None, from one that takes
+        no requests, goes with any. Returns how many requests are not finished.
+
+        Raises `CrawlEndedError` if the last run has ended, and `OtherCrawlError`.
+        """
+        packed = json.dumps(identity, sort_keys=True) if identity is not None else ""
+        run, rest = await self._call("join", token_hex(8), packed, int(new_run))
+        if run == b"other":
+            raise OtherCrawlError(json.loads(rest))
+        self.run = run
+        return int(rest)
 
     async def sync(
         self,
         new: Sequence[NewRequest] = (),
-        finished: Sequence[bytes] = (),
+        finished: Sequence[FinishedRequest] = (),
         demand: Demand = NO_DEMAND,
         working: bool = False,
+        unreadable: Sequence[bytes] = (),
     ) -> SyncReply:
-        """Queue new requests, forget finished ones (by place), take others: in this order.
+        """Queue new requests, forget finished ones, give back unreadable ones (by place), take
+        others: in this order.
 
         If a part fails, the later parts are not done. The lease begins, or is renewed, if `working`
         or if something is taken. Raises `RunOverError`.
         """
-        queued, taken, lease_expired = await self._call(
+        queued, taken, lease_expired, set_aside = await self._call(
             "sync",
-            *(int(working), self.max_pages, len(new)),
+            *(int(working), len(new)),
             *itertools.chain.from_iterable((one.place, one.data, one.fingerprint) for one in new),
-            *(len(finished), *finished),
-            *(demand.requests, demand.per_site, *map(encoded, demand.skipped_sites)),
+            *_fields(finished),
+            *(len(unreadable), *unreadable),
+            *(demand.requests, demand.per_site, int(demand.suspect)),
+            *map(encoded, demand.skipped_sites),
         )
-        return SyncReply([bool(one) for one in queued], list(_taken(taken)), bool(lease_expired))
+        return SyncReply(
+            [bool(one) for one in queued], list(_taken(taken)), bool(lease_expired), set_aside
+        )
 
     async def renew_lease(self) -> None:
         """Count as working for one lease from now. Raises `RunOverError`."""
         await self.sync(working=True)
 
-    async def idle(self, finished: Sequence[bytes] = ()) -> IdleReply:
+    async def idle(self, finished: Sequence[FinishedRequest] = ()) -> IdleReply:
         """Stop working. If no node works and nothing is queued, this ends the crawl.
 
         Raises `RunOverError`.
         """
-        step, wait_ms = await self._call("idle", *finished)
-        return IdleReply(NextStep(step), wait_ms / 1000)
+        step, wait_ms, set_aside = await self._call("idle", *_fields(finished))
+        return IdleReply(NextStep(step), wait_ms / 1000, set_aside)
 
-    async def leave(self, finished: Sequence[bytes] = ()) -> None:
+    async def leave(self, finished: Sequence[FinishedRequest] = ()) -> None:
         """Leave the crawl; what this node has taken and not finished goes back to the queues."""
         with suppress(RunOverError):
-            await self._call("leave", *finished)
+            await self._call("leave", *_fields(finished))
 
-    async def end(self) -> None:
-        """End the crawl for all nodes, done or not."""
-        with suppress(RunOverError):
-            await self._call("end")
+    # What operators do; no run need have been joined --------------------------------------------
+
+    async def drop(self) -> bool:
+        """End the crawl for all nodes, done or not, and forget it. False if there is none."""
+        (was_there,) = await self._call("drop")
+        return bool(was_there)
+
+    async def retry(self) -> int:
+        """Put requests that were set aside back into the queues; how many these were. A crawl that
+        has ended goes on with them as soon as a node joins.
+        """
+        (count,) = await self._call("retry")
+        return int(count)
 
     async def counts(self) -> Counts:
         """How many nodes, sites and requests there are now."""
         connection = await self.connect()
-        sizes = (("ZCARD", "nodes"), ("ZCARD", "sites"), ("HLEN", "requests"), ("SCARD", "seen"))
+        sizes = (
+            *(("ZCARD", "nodes"), ("ZCARD", "sites"), ("ZCARD", "queue"), ("ZCARD", "suspects")),
+            *(("ZCARD", "taken"), ("SCARD", "aside"), ("SCARD", "seen")),
+        )
         commands = [(command, self.keys.of(part)) for command, part in sizes]
-        return Counts(*await connection.execute(commands))
+        run = ("HMGET", self.keys.of("run"), "id", "pages", "ended")
+        *numbers, (id, pages, ended) = await connection.execute([*commands, run])
+        nodes, sites, queued, suspects, taken, set_aside, seen = numbers
+        return Counts(
+            exists=id is not None,
+            nodes=nodes,
+            sites=sites,
+            queued=queued + suspects,
+            taken=taken,
+            set_aside=set_aside,
+            seen=seen,
+            pages=int(pages or 0),
+            ended_at=float(ended) / 1000 if ended else None,
+        )
 
     async def _call(self, name: str, *arguments: Any) -> Any:
         keys, lease_ms = self.keys, round(self.lease * 1000)
-        head = (keys.channel, encoded(self.node), self.run, lease_ms)
+        head = (keys.channel, encoded(self.node), self.run, lease_ms, self.max_pages)
         call = (name, len(keys.all), *keys.all, *head, *arguments)
-        (reply,) = await evaluate(await self.connect(), [call], script)
+        (reply,) = await evaluate(await self.connect(), [call], scripts.script)
         if len(reply) == 1 and reply[0] in OVER:
             raise OVER[reply[0]]
         return reply
 
 
+async def crawl_names(url: str, prefix: str = DEFAULT_PREFIX) -> list[str]:
+    """The names of all crawls on a server, in order; in a cluster, of those on one of its masters.
+
+    Raises `SettingsError`, `ServerUnreachableError` and `ServerRefusedError`.
+    """
+    connection = await Server(url, CALL_TIMEOUT_S, prefix=prefix).connect()
+    try:
+        found: set[bytes] = set()
+        cursor = b"0"
+        head, tail = b"{%b:" % encoded(prefix), b"}:run"
+        pattern = re.sub(rb"([*?\[\]\\])", rb"\\\1", head) + b"*" + tail
+        while True:
+            command = ("SCAN", cursor, "MATCH", pattern, "COUNT", 1000)
+            ((cursor, keys),) = await connection.execute([command])
+            found.update(key[len(head) : -len(tail)] for key in keys)
+            if cursor == b"0":
+                return sorted(name.decode("utf-8", "surrogatepass") for name in found)
+    finally:
+        await connection.close()
+
+
+def _fields(finished: Sequence[FinishedRequest]) -> Iterable[Any]:
+    yield len(finished)
+    for one in finished:
+        yield from (one.place, int(one.is_page))
+
+
 def _taken(reply: list[bytes]) -> Iterable[TakenRequest]:
-    for place, data in zip(*[iter(reply)] * 2, strict=True):
-        yield TakenRequest(place, data)
+    for place, data, tries in zip(*[iter(reply)] * 3, strict=True):
+        yield TakenRequest(place, data, int(tries))

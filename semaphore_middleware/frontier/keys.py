@@ -8,7 +8,10 @@ from secrets import token_bytes
 
 from semaphore_middleware.model.hosts import encoded
 
-PARTS = ("run", "nodes", "working", "seen", "requests", "queue", "sites", "taken")
+PARTS = (
+    *("run", "nodes", "working", "seen", "requests", "queue", "sites", "taken"),
+    *("suspects", "tries", "aside"),
+)
 """The keys, in the order in which the scripts take them."""
 TRIALS = ("trial:hash", "trial:queue", "trial:set")
 """Keys that exist only while a script tries what it may do."""

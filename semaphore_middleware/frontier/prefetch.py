@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Set
 from typing import Any
+from weakref import WeakSet
 
 from scrapy import Request
 from scrapy.crawler import Crawler
@@ -12,7 +13,7 @@ from scrapy.squeues import FifoMemoryQueue
 from scrapy.utils.httpobj import urlparse_cached
 from scrapy.utils.misc import build_from_crawler, load_object
 
-from semaphore_middleware.frontier.client import Demand, TakenRequest
+from semaphore_middleware.frontier.client import Demand, FinishedRequest, TakenRequest
 
 # Numbers of requests.
 PREFETCH_TARGET = 32  # ready at once, of sites that are not full
@@ -41,7 +42,8 @@ class Prefetch:
         self._is_full: Callable[[str], bool] = getattr(self._queue, "is_full", _never)
         self._ready: dict[Request, TakenRequest] = {}
         self._ready_of_site: Counter[str] = Counter()
-        self._started: dict[bytes, tuple[Request | None, TakenRequest]] = {}  # by place
+        self._started: dict[bytes, tuple[Request, TakenRequest]] = {}  # by place
+        self._pages: WeakSet[Request] = WeakSet()
 
     def _new_queue(self) -> Any:
         queue_class = load_object(self._crawler.settings["SCHEDULER_PRIORITY_QUEUE"])
@@ -62,10 +64,6 @@ class Prefetch:
         self._ready[request] = taken
         self._ready_of_site[taken.site] += 1
 
-    def discard(self, taken: TakenRequest) -> None:
-        """Count a request as finished that was never started."""
-        self._started[taken.place] = None, taken
-
     def start_next(self) -> Request | None:
         """The next request, or None if none is ready but those of full sites."""
         request: Request | None = self._queue.pop()
@@ -78,20 +76,32 @@ class Prefetch:
             del self._ready_of_site[taken.site]
         return request
 
-    def finished(self, in_progress: Set[Request | None]) -> list[bytes]:
-        """The places of the started requests that the engine has no longer in progress."""
+    def respond(self, request: Request) -> None:
+        """Note that a request has brought a response: it is a page."""
+        self._pages.add(request)
+
+    def finished(self, in_progress: Set[Request]) -> list[FinishedRequest]:
+        """The started requests that the engine has no longer in progress."""
         return [
-            place for place, (request, _) in self._started.items() if request not in in_progress
+            FinishedRequest(place, request in self._pages)
+            for place, (request, _) in self._started.items()
+            if request not in in_progress
         ]
 
-    def has_only(self, finished: list[bytes]) -> bool:
+    def has_only(self, finished: list[FinishedRequest]) -> bool:
         """True if no request is ready, and none started but these."""
         return not self._ready and len(finished) == len(self._started)
 
-    def forget(self, finished: list[bytes]) -> None:
+    def forget(self, finished: list[FinishedRequest]) -> None:
         """Forget these requests: the server knows that they are finished."""
-        for place in finished:
-            del self._started[place]
+        for one in finished:
+            del self._started[one.place]
+
+    @property
+    def has_suspect(self) -> bool:
+        """True if a node has failed with one of these requests."""
+        started = (taken for _, taken in self._started.values())
+        return any(taken.tries for taken in (*started, *self._ready.values()))
 
     def forget_ready(self) -> list[TakenRequest]:
         """Forget the ready requests and return them: other nodes may have taken them since."""
@@ -102,8 +112,8 @@ class Prefetch:
         return ready
 
     def forget_all(self) -> list[TakenRequest]:
-        """Forget all requests and return those that can be decoded."""
-        started = [taken for request, taken in self._started.values() if request is not None]
+        """Forget all requests and return them."""
+        started = [taken for _, taken in self._started.values()]
         self._started.clear()
         return started + self.forget_ready()
 
@@ -119,7 +129,8 @@ class Prefetch:
         # Only requests that this node has started can fill a site.
         sites = {taken.site for _, taken in self._started.values()}.union(self._ready_of_site)
         skipped = frozenset(site for site in sites if self.is_skipped(site))
-        return Demand(max(0, PREFETCH_TARGET - self._startable()), SITE_BATCH, skipped)
+        most = max(0, PREFETCH_TARGET - self._startable())
+        return Demand(most, SITE_BATCH, skipped, suspect=not self.has_suspect)
 
     def is_skipped(self, site: str) -> bool:
         """True if no more requests of this site are to be taken now."""

@@ -2,10 +2,10 @@
 
 A scrapy-redis crawl loses the requests that a node has taken when the node dies, and never ends by
 itself. Here the server keeps a request until it is finished: until its callback has returned, the
-requests that it yielded are queued and its items have passed the pipelines, or until it was
-dropped, has failed or was replaced. An idle node waits until another queues requests; when the last
-one finds nothing left, all close (`client.py` has the rules). After a crash a page may be fetched
-twice.
+requests that it yielded are queued, its items have passed the pipelines and the feeds have written
+them to their files; or until it was dropped, has failed or was replaced. An idle node waits until
+another queues requests; when the last one finds nothing left, all close (`client.py` has the
+rules). After a crash a page may be fetched twice.
 
 Each site has a queue of its own on the server, and the sites take turns. A node takes a few
 requests ahead, of sites that are not full (`prefetch.py`), and a background task talks to the
@@ -22,27 +22,32 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from typing import Self
+from typing import Self, cast
 
 from scrapy import Request, Spider, signals
 from scrapy.core.scheduler import BaseScheduler
+from scrapy.core.scheduler import Scheduler as ScrapyScheduler
 from scrapy.crawler import Crawler
 from scrapy.exceptions import DontCloseSpider
 from scrapy.utils.defer import deferred_from_coro
+from scrapy.utils.misc import build_from_crawler
 from twisted.internet.defer import Deferred
 
 from semaphore_middleware.errors import ServerRefusedError, SettingsError
 from semaphore_middleware.frontier.client import (
     DEFAULT_PREFIX,
     CrawlClient,
+    CrawlEndedError,
+    OtherCrawlError,
     node_name,
 )
-from semaphore_middleware.frontier.codec import Codec
+from semaphore_middleware.frontier.codec import SERIALIZERS, Codec
+from semaphore_middleware.frontier.identity import differences, identity_of
 from semaphore_middleware.frontier.prefetch import Prefetch
 from semaphore_middleware.frontier.session import FrontierSession, log_too_late
-from semaphore_middleware.model.validation import check_integer, check_number
+from semaphore_middleware.model.validation import check_choice, check_integer, check_number
 from semaphore_middleware.redis.keys import check_prefix
-from semaphore_middleware.scrapy.engine import Engine, end_crawl
+from semaphore_middleware.scrapy.engine import Engine, belongs_to_a_command, end_crawl
 
 logger = logging.getLogger(__name__)
 
@@ -51,19 +56,31 @@ class Scheduler(BaseScheduler):
     """One node's scheduler for the crawl that it shares. Set it with `SCHEDULER`.
 
     Settings: `REDIS_URL`, `CRAWL` (the crawl's name, default: the spider's), `CRAWL_MAX_PAGES`,
-    `CRAWL_LEASE` (seconds), `CRAWL_PREFIX`.
+    `CRAWL_LEASE` (seconds), `CRAWL_PREFIX`, `CRAWL_SERIALIZER`, `CRAWL_VERSION`, `CRAWL_RUN`
+    (`"new"`: begin a crawl that has ended once more). A node that is stopped before the end of the
+    crawl exits with status 1, so that whatever starts it does so again; one that comes after the
+    end exits at once, with status 0.
     """
 
     def __init__(self, crawler: Crawler) -> None:
         self.crawler = crawler
         self.engine = Engine(crawler)
         self.client = _client(crawler)
+        settings = crawler.settings
+        run = check_choice(settings.get("CRAWL_RUN") or "", "CRAWL_RUN", ("", "new"))
+        self.new_run = run == "new"
+        serializer = settings.get("CRAWL_SERIALIZER") or "json"
+        self.serializer = check_choice(serializer, "CRAWL_SERIALIZER", tuple(SERIALIZERS))
         self.failed = False
         self.restart: asyncio.Task[None] | None = None
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
-        """Called by Scrapy. A wrong setting ends the crawl with one line in the log."""
+        """Called by Scrapy. A wrong setting ends the crawl with one line in the log. In `scrapy
+        fetch` and its like, whose requests are nobody else's, the scheduler is Scrapy's own.
+        """
+        if belongs_to_a_command(crawler):
+            return cast("Self", build_from_crawler(ScrapyScheduler, crawler))
         try:
             return cls(crawler)
         except SettingsError as error:
@@ -73,28 +90,48 @@ class Scheduler(BaseScheduler):
 
     def open(self, spider: Spider) -> Deferred[None]:
         """Wait for the server and join the crawl."""
+        self.spider_logger = spider.logger
+        prefetch = Prefetch(self.crawler)
+        self.crawler.signals.connect(prefetch.respond, signals.response_received)
         self.session = FrontierSession(
             self.client,
-            Codec(spider),
-            Prefetch(self.crawler),
+            Codec(spider, self.serializer),
+            prefetch,
             self.engine,
             self.crawler.stats,
             on_data_loss=self._start_over,
+            on_misfit=self._on_misfit,
         )
+        self.identity = {**identity_of(spider), "CRAWL_SERIALIZER": self.serializer}
         return deferred_from_coro(self._join())
 
     async def _join(self) -> None:
+        self.crawler.signals.connect(self._exit, signals.spider_closed)
         try:
-            joined = await self.session.join(wanted=lambda: self.crawler.crawling)
+            joined = await self.session.join(
+                self.identity, self.new_run, wanted=lambda: self.crawler.crawling
+            )
+        except CrawlEndedError:
+            logger.info(
+                "The crawl %r has ended, so there is nothing to do. To crawl all of it again: "
+                "-s CRAWL_RUN=new, or another name in CRAWL",
+                self.client.name,
+            )
+            self.session.ended = True
+            self.engine.close_when_opened("finished")
+        except OtherCrawlError as error:
+            self._log_misfit(error)
+            self.engine.close_when_opened("another_crawl")
         except ServerRefusedError as error:
             logger.error("The shared crawl: %s", error)
             self.failed = True
             self.engine.close_when_opened("server_refused")
-            return
-        if not joined:
-            self.engine.close_when_opened("shutdown")
-            return
-        self.crawler.signals.connect(self._spider_idle, signals.spider_idle)
+        else:
+            if joined:
+                self.engine.pace_start(self.session.rest)
+                self.crawler.signals.connect(self._spider_idle, signals.spider_idle)
+            else:
+                self.engine.close_when_opened("shutdown")
 
     def close(self, _reason: str) -> Deferred[None]:
         """Leave the crawl; unfinished requests go back to the server."""
@@ -104,19 +141,34 @@ class Scheduler(BaseScheduler):
         if self.restart is not None:
             self.restart.cancel()
         await self.session.stop()
-        if self.failed:
+
+    def _exit(self, reason: str) -> None:
+        """Let the process exit with status 1 if it is to be started again: it was stopped, and the
+        crawl has not ended.
+        """
+        if self.failed or (reason == "shutdown" and not self.session.ended):
             self.engine.end_with_failure()
 
     # Called by the engine -----------------------------------------------------------------------
 
     def enqueue_request(self, request: Request) -> bool:
         """Queue a request. True even for a duplicate: only the server knows, and it is not waited
-        for.
+        for. One that cannot be stored is an error in the spider's log.
         """
         if self.session.ended:
             log_too_late(request)
             return False
-        self.session.enqueue(request)
+        try:
+            self.session.enqueue(request)
+        except Exception as error:  # it comes from the request, which may hold anything
+            self.spider_logger.error(
+                "%s cannot be shared, and is dropped: %s. CRAWL_SERIALIZER is %r; 'pickle' can "
+                "store more",
+                request,
+                error,
+                self.serializer,
+            )
+            return False
         return True
 
     def next_request(self) -> Request | None:
@@ -134,6 +186,28 @@ class Scheduler(BaseScheduler):
         if not self.session.ended:
             self.session.on_idle()
             raise DontCloseSpider
+
+    # A node that does not fit -------------------------------------------------------------------
+
+    def _on_misfit(self, error: Exception) -> None:
+        """End this node: it would do with other requests as with this one."""
+        if not self.failed:
+            self._log_misfit(error)
+            self.engine.close_soon("unreadable_request")
+
+    def _log_misfit(self, error: Exception) -> None:
+        self.failed = True
+        if isinstance(error, OtherCrawlError):
+            logger.error(
+                "The crawl %r is another one: %s. Choose another name in CRAWL; or, where both can "
+                "read each other's requests, set CRAWL_VERSION to that of the crawl",
+                self.client.name,
+                differences(self.identity, error.identity),
+            )
+        else:
+            logger.error(
+                "This node cannot read a request of the crawl, gives it back and ends: %s", error
+            )
 
     # A crawl that the server has lost -----------------------------------------------------------
 

@@ -8,12 +8,14 @@ from importlib import resources
 from semaphore_middleware.redis import scripts
 
 CALL = ("shared/common", "shared/joined")
+NODES_SCRIPTS = ("join", "sync", "idle", "leave")
 SCRIPTS = {  # each with its files, in their order
     "join": ("shared/common", "join"),
     "sync": (*CALL, "sync"),
     "idle": (*CALL, "idle"),
     "leave": (*CALL, "leave"),
-    "end": (*CALL, "end"),
+    "drop": ("shared/common", "drop"),
+    "retry": ("shared/common", "retry"),
 }
 
 

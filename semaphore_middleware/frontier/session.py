@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import islice
 
@@ -29,11 +29,12 @@ from semaphore_middleware.frontier.client import (
     CrawlEndedError,
     CrawlLostError,
     Demand,
+    FinishedRequest,
     NewRequest,
     NextStep,
+    OtherCrawlError,
     RunOverError,
     SyncReply,
-    TakenRequest,
 )
 from semaphore_middleware.frontier.codec import Codec
 from semaphore_middleware.frontier.prefetch import Prefetch
@@ -44,6 +45,7 @@ from semaphore_middleware.scrapy.engine import Engine
 logger = logging.getLogger(__name__)
 
 MAX_NEW_REQUESTS = 500  # in a call: a longer one would hold up the server's other clients
+LONGEST_TURN_S = 0.01  # for which start requests keep the event loop from everything else
 RENEWAL = 0.3  # of a lease: after that it is renewed
 SHUTDOWN_TIMEOUT_S = 1.0
 LOG_INTERVAL_S = 5.0
@@ -60,6 +62,7 @@ class FrontierSession:
         engine: Engine,
         stats: StatsCollector,
         on_data_loss: Callable[[], None],
+        on_misfit: Callable[[Exception], None],
     ) -> None:
         self._client = client
         self._subscription = Subscription(
@@ -70,6 +73,9 @@ class FrontierSession:
         self._engine = engine
         self._stats = stats
         self._on_data_loss = on_data_loss
+        self._on_misfit = on_misfit
+        self._identity: dict[str, str] = {}
+        self._unreadable: list[bytes] = []  # places of requests that go back
         self.ended = False  # the crawl, for all nodes or without this one
         self._unsent: deque[tuple[NewRequest, Request | None]] = deque()  # None: sent again
         self._sent: list[NewRequest] = []  # since the last look at the server
@@ -85,7 +91,10 @@ class FrontierSession:
         self._unavailable = False  # the server
         self._leaving = False
         self._has_work = asyncio.Event()
-        self._renewal_at = 0.0  # by the loop's clock
+        self._has_room = asyncio.Event()  # for more requests to be sent
+        self._rested_at = 0.0  # by the loop's clock
+        self._renewal_at = 0.0  # of the lease, by the loop's clock
+        self._look_at = 0.0  # at the server, by the loop's clock
         self._idle_timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -97,6 +106,18 @@ class FrontierSession:
         place = self._client.new_place(site, -request.priority)
         self._unsent.append((self._codec.encode(place, request), request))
         self._has_work.set()
+
+    async def rest(self) -> None:
+        """Between two start requests: let others have a turn of the event loop now and then, and
+        wait while many requests are still to be sent.
+        """
+        now = asyncio.get_running_loop().time()
+        if now - self._rested_at > LONGEST_TURN_S:
+            await asyncio.sleep(0)
+            self._rested_at = asyncio.get_running_loop().time()
+        while len(self._unsent) > 2 * MAX_NEW_REQUESTS and not self.ended:
+            self._has_room.clear()
+            await self._has_room.wait()
 
     def next_request(self) -> Request | None:
         """The next request, if one is ready. If not, the engine is woken when that may change."""
@@ -135,15 +156,22 @@ class FrontierSession:
 
     # The background task ------------------------------------------------------------------------
 
-    async def join(self, wanted: Callable[[], bool]) -> bool:
+    async def join(
+        self, identity: dict[str, str], new_run: bool, wanted: Callable[[], bool]
+    ) -> bool:
         """Join the crawl, however long it takes to reach the server, and begin to send; False if
-        this is no longer `wanted`. Raises `ServerRefusedError` where waiting would not help.
+        this is no longer `wanted`. `identity` is what all nodes have in common. With `new_run`, a
+        crawl that has ended begins anew.
+
+        Raises `ServerRefusedError` where waiting would not help, `CrawlEndedError` and
+        `OtherCrawlError`.
         """
+        self._identity = identity
         failures, next_log = 0, 0.0
         while wanted():
             try:
                 await self._client.check_rights()
-                unfinished = await self._client.join()
+                unfinished = await self._client.join(identity, new_run)
                 break
             except ServerUnreachableError as error:
                 now = asyncio.get_running_loop().time()
@@ -211,8 +239,8 @@ class FrontierSession:
                 self._server_replied()
 
     async def _send(self) -> None:
-        is_renewal = asyncio.get_running_loop().time() >= self._renewal_at
-        if is_renewal or self._client.life != self._life:
+        is_look_due = asyncio.get_running_loop().time() >= self._look_at
+        if is_look_due or self._client.life != self._life:
             await self._look()
         wants_idle, self._wants_idle = self._wants_idle, False
         finished = self._finished()
@@ -232,7 +260,8 @@ class FrontierSession:
         if not isinstance(error, ServerUnreachableError | ServerRefusedError):
             logger.error("Unexpected error, the call is retried", exc_info=error)
         elif not self._unavailable:
-            logger.warning("The crawl's server is unavailable: %s", error)
+            state = "full (maxmemory)" if "'maxmemory'" in str(error) else "unavailable"
+            logger.warning("The crawl's server is %s: %s", state, error)
         self._unavailable = True
 
     def _server_replied(self) -> None:
@@ -243,32 +272,47 @@ class FrontierSession:
     async def _look(self) -> None:
         """Look whether the server has changed; if so, send again what the new one may lack."""
         await self._client.look()
-        if self._client.life != self._life:
-            self._life = self._client.life
-            again = [(new, None) for new in self._sent_before + self._sent]
-            self._unsent.extendleft(reversed(again))
-            self._has_work.set()
-            await self._subscription.renew()
-        self._sent_before, self._sent = self._sent, []
+        self._look_at = asyncio.get_running_loop().time() + RENEWAL * self._client.lease
+        if self._client.life == self._life:
+            self._sent_before, self._sent = self._sent, []
+            return
+        self._life = self._client.life
+        again = [(new, None) for new in self._sent_before + self._sent]
+        self._sent_before, self._sent = [], []
+        self._unsent.extendleft(reversed(again))
+        self._has_work.set()
+        await self._subscription.renew()
 
     # One call -----------------------------------------------------------------------------------
 
-    def _finished(self) -> list[bytes]:
-        return self._prefetch.finished(self._engine.in_progress)
+    def _finished(self) -> list[FinishedRequest]:
+        """The requests that are done: their items are written, too."""
+        finished = self._prefetch.finished(self._engine.in_progress)
+        if finished:
+            self._engine.flush_feeds()
+        return finished
 
-    async def _sync(self, finished: list[bytes]) -> None:
+    async def _sync(self, finished: list[FinishedRequest]) -> None:
         new = [encoded for encoded, _ in islice(self._unsent, MAX_NEW_REQUESTS)]
         if len(new) < len(self._unsent):
             finished = []
         demand = self._prefetch.demand() if self._wants_more else NO_DEMAND
         now = asyncio.get_running_loop().time()
-        if not (new or finished or demand.requests or now >= self._renewal_at):
+        unreadable = self._unreadable
+        due = now >= self._renewal_at
+        if not (new or finished or unreadable or demand.requests or due):
             return
         self._notified = False
-        reply = await self._client.sync(new, finished, demand, self._working)
+        had_suspect = self._prefetch.has_suspect
+        reply = await self._client.sync(new, finished, demand, self._working, unreadable)
+        self._unreadable = []
         self._renewal_at = now + RENEWAL * self._client.lease
         self._prefetch.forget(finished)
+        if had_suspect and not self._prefetch.has_suspect:
+            self._empty_except = None  # it may have the next one
+        self._log_set_aside(reply.set_aside)
         self._on_queued(reply.queued)
+        self._has_room.set()
         self._on_taken(demand, reply)
         if self._engine_waits and (new or demand.requests):
             self._engine.wake()
@@ -293,25 +337,37 @@ class FrontierSession:
             self._prefetch.forget_ready()
         for taken in reply.taken:
             self._working = True
-            self._add(taken)
+            try:
+                self._prefetch.add(self._codec.decode(taken.data), taken)
+            except Exception as error:
+                self._unreadable.append(taken.place)
+                self._has_work.set()
+                self._on_misfit(error)
         if demand.requests:
             self._wants_more = False
             nothing = not (reply.taken or self._notified)
             self._empty_except = demand.skipped_sites if nothing else None
 
-    def _add(self, taken: TakenRequest) -> None:
-        try:
-            self._prefetch.add(self._codec.decode(taken.data), taken)
-        except Exception:
-            # The spider has changed since: no node could ever finish it.
-            logger.exception("A request cannot be decoded and is dropped")
-            self._prefetch.discard(taken)
+    def _log_set_aside(self, requests: Sequence[bytes]) -> None:
+        for data in requests:
+            try:
+                name = str(self._codec.decode(data))
+            except Exception:
+                name = "a request that cannot be read"
+            self._stats.inc_value("scheduler/set_aside/redis")
+            logger.warning(
+                "Set aside, because three nodes have failed with it: %s. scrapy frontier retry %s "
+                "puts it back",
+                name,
+                self._client.name,
+            )
 
     # Idle, ended, lost --------------------------------------------------------------------------
 
-    async def _idle(self, finished: list[bytes]) -> None:
+    async def _idle(self, finished: list[FinishedRequest]) -> None:
         reply = await self._client.idle(finished)
         self._prefetch.forget(finished)
+        self._log_set_aside(reply.set_aside)
         self._working = False
         if reply.next_step is NextStep.CLOSE:
             self._end()
@@ -332,11 +388,20 @@ class FrontierSession:
                 log_too_late(request)
                 self._engine.send_request_dropped(request)
         self._unsent.clear()
+        self._has_room.set()
         self._prefetch.forget_all()
         self._engine.wake()
 
     async def _rejoin(self) -> None:
-        await self._client.join()
+        try:
+            await self._client.join(self._identity)
+        except CrawlEndedError:  # others have begun it anew, and done it all
+            self._end()
+            return
+        except OtherCrawlError as error:  # they were quicker
+            self._on_misfit(error)
+            self._end()
+            return
         self._working = True
         logger.warning("The crawl's server has lost its data: the crawl starts over")
         for taken in self._prefetch.forget_all():

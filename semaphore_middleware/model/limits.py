@@ -255,13 +255,14 @@ def parse_parts(value: Any, where: str) -> dict[str, Any]:
 
 def parse_limits(
     settings: Mapping[str, Any],
-    slots: Mapping[str, Any],
+    slots: Mapping[str, Mapping[str, Any]],
     default: Limit,
     setting: str,
     first_kind: str = "host",
 ) -> LimitTable:
-    """Build the table from `SEMAPHORE_LIMITS` and `DOWNLOAD_SLOTS`. The default is that of hosts,
-    names and the `first_kind`. Of a limit of another kind, all parts that are left out are open.
+    """Build the table from `SEMAPHORE_LIMITS` and, by their names, from Scrapy's own settings of
+    slots; the later of these wins. The default is that of hosts, names and the `first_kind`. Of a
+    limit of another kind, all parts that are left out are open.
     """
     exact: dict[str, Limit | None] = {}
     patterns: dict[str, Limit | None] = {}
@@ -275,26 +276,27 @@ def parse_limits(
             patterns[name] = limit
         else:
             exact[name] = exact[normal_name(name)] = limit
-    return LimitTable(default, exact, patterns, _parse_slots(slots, default))
+    of_slots: dict[str, Limit | None] = {}
+    for slots_setting, given in slots.items():
+        for name, slot in given.items():
+            limit = _parse_slot(name, slot, f"{slots_setting}[{name!r}]", default)
+            of_slots[name] = of_slots[normal_host(name)] = limit
+    return LimitTable(default, exact, patterns, of_slots)
 
 
-def _parse_slots(slots: Mapping[str, Any], default: Limit) -> dict[str, Limit | None]:
-    """`DOWNLOAD_SLOTS` is Scrapy's: it has no rates, and its other keys and its old name for jitter
-    are no mistakes.
+def _parse_slot(name: Any, slot: Any, where: str, default: Limit) -> Limit | None:
+    """An entry of one of Scrapy's settings: it has no rate, and its other keys and its old name for
+    jitter are no mistakes.
     """
-    parsed = {}
-    for host, slot in slots.items():
-        where = f"DOWNLOAD_SLOTS[{host!r}]"
-        if not isinstance(host, str) or not isinstance(slot, Mapping):
-            allowed = "a host, and a dict like {'concurrency': 2, 'delay': 0.5}"
-            raise not_allowed(slot, where, allowed)
-        jitter = slot.get("jitter", default.jitter)
-        if "jitter" not in slot and "randomize_delay" in slot:
-            jitter = 0.5 if slot["randomize_delay"] else 0.0
-        known = {
-            "concurrency": slot.get("concurrency", default.concurrency),
-            "delay": slot.get("delay", default.delay),
-            "jitter": jitter,
-        }
-        parsed[normal_host(host)] = parse_limit(known, where, default)
-    return parsed
+    if not isinstance(name, str) or not isinstance(slot, Mapping):
+        allowed = "a host, and a dict like {'concurrency': 2, 'delay': 0.5}"
+        raise not_allowed(slot, where, allowed)
+    jitter = slot.get("jitter", default.jitter)
+    if "jitter" not in slot and "randomize_delay" in slot:
+        jitter = 0.5 if slot["randomize_delay"] else 0.0
+    known = {
+        "concurrency": slot.get("concurrency", default.concurrency),
+        "delay": slot.get("delay", default.delay),
+        "jitter": jitter,
+    }
+    return parse_limit(known, where, default)

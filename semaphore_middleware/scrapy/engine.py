@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Set
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Set
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from scrapy import Request, signals
 from scrapy.exceptions import CloseSpider
+from scrapy.extensions.feedexport import FeedExporter
 from scrapy.utils.asyncio import is_asyncio_available
 
 from semaphore_middleware.errors import SettingsError
@@ -93,6 +94,33 @@ class Engine:
         assert slot is not None, "a scheduler is used while its spider is open"
         return slot.inprogress
 
+    def flush_feeds(self) -> None:
+        """Write what the feeds have buffered: what is in their files outlives this process.
+
+        `slots` is not documented, and there is no public way to a feed's file.
+        """
+        exporter = self._crawler.get_extension(FeedExporter)
+        for slot in exporter.slots if exporter is not None else ():
+            if slot.file is not None and not slot.file.closed:
+                slot.file.flush()
+
+    def pace_start(self, rest: Callable[[], Awaitable[None]]) -> None:
+        """Call `rest` after each of the spider's start requests, and go on when it returns.
+
+        Private: `_start`, which the engine reads without a break when its downloader is full.
+        """
+        engine = self._crawler.engine
+        start = engine._start
+        if start is None:
+            return
+
+        async def paced() -> AsyncIterator[Any]:
+            async for item in start:
+                yield item
+                await rest()
+
+        engine._start = paced()
+
     def send_request_dropped(self, request: Request) -> None:
         """Send the signal `request_dropped`, as the engine does for a scheduler that knows at once
         whether a request is a duplicate.
@@ -110,6 +138,11 @@ class Engine:
             raise CloseSpider(reason)
 
         self._crawler.signals.connect(close_spider, signals.spider_opened, weak=False)
+
+    def close_soon(self, reason: str) -> None:
+        """Begin to close the spider."""
+        task = asyncio.ensure_future(self._crawler.engine.close_spider_async(reason=reason))
+        self._closing = task  # asyncio keeps no task that nobody has
 
     async def crawl_start_requests(self) -> None:
         """Crawl the spider's start requests once more.
@@ -159,6 +192,15 @@ def open_local_slots(downloader: Downloader, concurrency: int) -> None:
     downloader.ip_concurrency = 0
     downloader.per_slot_settings = {}
     downloader._delay = 0.0
+
+
+def belongs_to_a_command(crawler: Crawler) -> bool:
+    """True in `scrapy fetch`, `parse`, `check` and `shell`: they make requests of their own.
+
+    The first three replace the spider's `start`; the last drives its engine without `crawl`.
+    """
+    start = getattr(crawler.spidercls, "start", None)
+    return not crawler.crawling or getattr(start, "__module__", "").startswith("scrapy.commands.")
 
 
 def check_reactor(crawler: Crawler) -> None:

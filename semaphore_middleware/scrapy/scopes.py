@@ -16,6 +16,7 @@ from semaphore_middleware.errors import SettingsError
 from semaphore_middleware.model.hosts import ALL, PREFIXED_KINDS, kind_of, normal_host, order_of
 from semaphore_middleware.model.limits import Limit, LimitTable
 from semaphore_middleware.model.validation import not_allowed
+from semaphore_middleware.scrapy import throttling
 
 if TYPE_CHECKING:
     from typing import TypeVar
@@ -81,12 +82,14 @@ class ScopeFinder:
         are allowed, or its meta is not clear about taking no permit.
         """
         meta = request.meta
-        skip, given = meta.get(SKIP_KEY), meta.get(SCOPE_KEY)
+        skip, given, key = meta.get(SKIP_KEY), meta.get(SCOPE_KEY), SCOPE_KEY
         if not isinstance(skip, int | None):  # the text "False" is true
             raise not_allowed(skip, f"{request}: meta[{SKIP_KEY!r}]", "True or False")
+        if given is None:
+            given, key = meta.get(throttling.SCOPES_KEY), throttling.SCOPES_KEY
         if given is not None:
-            names = _check_names(given, f"{request}: meta[{SCOPE_KEY!r}]", least=1)
-        if skip:
+            names = _check_names(given, f"{request}: meta[{key!r}]", least=1)
+        if meta.get(throttling.SKIP_KEY) if skip is None else skip:
             return ()
         if given is not None:
             return self._with_limits((name, self._has_default(name)) for name in names)

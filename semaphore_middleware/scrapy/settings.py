@@ -29,6 +29,7 @@ from semaphore_middleware.redis.environment import (
 from semaphore_middleware.redis.keys import check_prefix
 from semaphore_middleware.scrapy.engine import end_crawl
 from semaphore_middleware.scrapy.scopes import KINDS, Namer
+from semaphore_middleware.scrapy.throttling import concurrency_setting
 
 if TYPE_CHECKING:
     from scrapy.http import Response
@@ -283,7 +284,10 @@ class SemaphoreSettings:
             for name, setting in SETTINGS.items()
         }
         ours["url"], ours["url_from"] = _server(settings)
-        slots = _dict(settings.get("DOWNLOAD_SLOTS"), "DOWNLOAD_SLOTS", settings)
+        slots = {
+            name: _dict(settings.get(name), name, settings)
+            for name in ("DOWNLOAD_SLOTS", "THROTTLING_SCOPES")
+        }
         default = _default_limit(settings)
         first = ours["scopes"][0]
         first_kind = first if isinstance(first, str) else "name"
@@ -312,7 +316,7 @@ def _server(settings: BaseSettings) -> tuple[str | None, str]:
 
 def _default_limit(settings: BaseSettings) -> Limit:
     """What Scrapy's own settings say, which with the add-on holds for all nodes together."""
-    name = "CONCURRENT_REQUESTS_PER_DOMAIN"
+    name = concurrency_setting(settings)
     concurrency = check_integer(settings.get(name), name, least=1, text=True)
     return Limit(concurrency, _number(settings, "DOWNLOAD_DELAY", 0.0), _jitter(settings))
 

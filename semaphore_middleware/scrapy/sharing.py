@@ -33,24 +33,24 @@ class SharedSemaphore(Observer):
     """
 
     def __init__(self, **options: Any) -> None:
-        self._options = options
+        self.semaphore = FairSemaphore(**options, observers=[self])
         self.crawl_of: WeakKeyDictionary[object, CrawlSemaphore] = WeakKeyDictionary()
         """By request."""
-        self._begin_anew()
-
-    def _begin_anew(self) -> None:
-        self.semaphore = FairSemaphore(**self._options, observers=[self])
         self._crawls: list[CrawlSemaphore] = []
         self._opening: asyncio.Future[None] | None = None
+        self._is_closing = False
+
+    def can_be_joined(self) -> bool:
+        """False if its last crawl ends, or if its crawls were broken off with their event loop."""
+        if self._opening is None:
+            return True
+        return not self._is_closing and self._opening.get_loop() is asyncio.get_running_loop()
 
     async def join(self, crawl: CrawlSemaphore) -> None:
         """A crawl begins: open the semaphore, if none has done so. Raises as `FairSemaphore.open`.
 
         Cancelled, it leaves others who wait for the server waiting.
         """
-        loop = asyncio.get_running_loop()
-        if self._opening is not None and self._opening.get_loop() is not loop:
-            self._begin_anew()  # those of another loop were broken off together with it
         if self._opening is None:
             self._opening = asyncio.ensure_future(self.semaphore.open())
         self._crawls.append(crawl)
@@ -61,16 +61,15 @@ class SharedSemaphore(Observer):
             raise
 
     async def leave(self, crawl: CrawlSemaphore) -> None:
-        """A crawl has ended, and has given its permits back."""
+        """A crawl ends, and has given its permits back. The last one hears events to the end."""
+        if self._crawls == [crawl]:
+            self._is_closing = True
+            assert self._opening is not None, "it was opened for the first crawl"
+            self._opening.cancel()
+            await asyncio.gather(self._opening, return_exceptions=True)
+            await self.semaphore.close()
         if crawl in self._crawls:
             self._crawls.remove(crawl)
-            if not self._crawls:
-                semaphore, opening = self.semaphore, self._opening
-                self._begin_anew()
-                assert opening is not None, "it was opened for the first crawl"
-                opening.cancel()
-                await asyncio.gather(opening, return_exceptions=True)
-                await semaphore.close()
 
     def on_event(self, event: Event) -> None:
         permit: Permit | None = getattr(event, "permit", None)
@@ -80,26 +79,7 @@ class SharedSemaphore(Observer):
 
 
 _shared: WeakValueDictionary[tuple[Any, ...], SharedSemaphore] = WeakValueDictionary()
-
-
-def semaphore_for(
-    settings: SemaphoreSettings, url: str | None, observers: Sequence[Observer]
-) -> CrawlSemaphore:
-    """A crawl's part in the semaphore of all crawls of this process with these settings."""
-    options = {
-        "url": url,
-        "node": settings.node,
-        "lease": settings.lease,
-        "turn": settings.turn,
-        "recovery_wait": settings.recovery_wait,
-        "prefix": settings.prefix,
-        "backoff": settings.backoff,
-    }
-    key = (threading.get_ident(), *options.values())  # a semaphore belongs to one event loop
-    shared = _shared.get(key)
-    if shared is None:
-        shared = _shared[key] = SharedSemaphore(**options, url_from=settings.url_from)
-    return CrawlSemaphore(shared, observers)
+"""By thread, as a semaphore belongs to one event loop, and by options."""
 
 
 class CrawlSemaphore:
@@ -108,11 +88,28 @@ class CrawlSemaphore:
     Its methods are those of `FairSemaphore`, for this crawl alone.
     """
 
-    def __init__(self, shared: SharedSemaphore, observers: Sequence[Observer]) -> None:
-        self._shared = shared
+    def __init__(
+        self, settings: SemaphoreSettings, url: str | None, observers: Sequence[Observer]
+    ) -> None:
+        self._options = {
+            "url": url,
+            "node": settings.node,
+            "lease": settings.lease,
+            "turn": settings.turn,
+            "recovery_wait": settings.recovery_wait,
+            "prefix": settings.prefix,
+            "backoff": settings.backoff,
+        }
+        self._key = (threading.get_ident(), *self._options.values())
+        self._url_from = settings.url_from
+        self._shared = _shared.get(self._key) or self._share_new()
         self._observers = observers
         self._open_observers: list[Observer] = []
         self._is_draining = False
+
+    def _share_new(self) -> SharedSemaphore:
+        shared = _shared[self._key] = SharedSemaphore(**self._options, url_from=self._url_from)
+        return shared
 
     @property
     def node(self) -> str:
@@ -126,6 +123,9 @@ class CrawlSemaphore:
 
     async def open(self) -> None:
         """Wait for the server. Raises as `FairSemaphore.open`."""
+        self._shared = _shared.get(self._key) or self._share_new()
+        if not self._shared.can_be_joined():
+            self._shared = self._share_new()
         try:
             for observer in self._observers:
                 self._open_observers.append(observer)

@@ -11,6 +11,7 @@ from semaphore_middleware.model.hosts import ALL, PREFIXED_KINDS, host_within, n
 from semaphore_middleware.model.limits import LimitTable
 from semaphore_middleware.redis.location import Server
 from semaphore_middleware.scrapy.settings import SETTINGS
+from semaphore_middleware.scrapy.throttling import log_both
 
 if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
@@ -46,6 +47,7 @@ def warn_of_mistakes(
             alike = get_close_matches(name, SETTINGS, 1, cutoff=0.8)
             hint = f"; did you mean {alike[0]}?" if alike else ""
             logger.warning("%s: there is no such setting%s", name, hint)
+    log_both(settings, dict(limits.exact))
     for kind in (*PREFIXED_KINDS, ALL):
         if limits.names_kind(kind) and kind not in scopes:
             logger.warning(

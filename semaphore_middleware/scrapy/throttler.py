@@ -39,8 +39,9 @@ from semaphore_middleware.scrapy.judge import Judge
 from semaphore_middleware.scrapy.responses import RequestRefused, ResponseClassifier
 from semaphore_middleware.scrapy.scopes import ScopeFinder, Scopes, drop_scope_of_other_host
 from semaphore_middleware.scrapy.settings import SemaphoreSettings
-from semaphore_middleware.scrapy.sharing import semaphore_for
+from semaphore_middleware.scrapy.sharing import CrawlSemaphore
 from semaphore_middleware.scrapy.startup import log_start, warn_of_mistakes
+from semaphore_middleware.scrapy.throttling import RequestDelays
 from semaphore_middleware.scrapy.versions import check_versions
 from semaphore_middleware.telemetry.long_waits import LongWaits
 from semaphore_middleware.telemetry.stats import SemaphoreStats
@@ -111,7 +112,7 @@ class Throttler:
             server = Server(self.url, ROBOTSTXT_CALL_TIMEOUT_S, settings.url_from, settings.prefix)
             self.robotstxt = SharedRobotsTxt(server, Keys(settings.prefix), settings.lease)
             observers.append(self.robotstxt)
-        self._semaphore = semaphore_for(settings, self.url, observers)
+        self._semaphore = CrawlSemaphore(settings, self.url, observers)
         self._permits: dict[Request, PermitSet] = {}
         self._transfers: dict[Request, asyncio.Task[Any] | None] = {}
         """Requests on the wire, and the tasks that they run in; None: only signals tell of them."""
@@ -121,6 +122,7 @@ class Throttler:
         """Requests that gave their permits back until their transfers."""
         self._returned: WeakSet[Request] = WeakSet()
         """Copies that went back to the scheduler because the spider is closing."""
+        self._delays = RequestDelays()
         self._opened = asyncio.Event()
         self._failed = False
         self._retries = crawler.settings.getbool("RETRY_ENABLED")
@@ -160,6 +162,10 @@ class Throttler:
         was fetched again, or if its meta, or a function in `SEMAPHORE_SCOPES`, gives what is not
         allowed.
         """
+        try:
+            await self._delay(request)
+        except ClosedError:
+            return self.return_to_scheduler(request)
         scopes = await self._scopes_of(request)
         if not scopes:
             return None
@@ -179,6 +185,22 @@ class Throttler:
         task.add_done_callback(lambda _: self.release_for(request))
         return None
 
+    async def _delay(self, request: Request) -> None:
+        """Wait for as long as the request's own meta says. Raises `ClosedError` if the spider
+        closes. Its site has room for others meanwhile.
+        """
+        try:
+            delay = self._delays.delay_of(request)
+        except SettingsError as error:
+            raise _refusal(error) from None
+        if delay:
+            is_scheduled = self.backpressure.is_scheduled(request)
+            self.backpressure.leave(request)
+            try:
+                await self._delays.wait(request, delay)
+            finally:
+                self.backpressure.enter(request, is_scheduled)
+
     async def _scopes_of(self, request: Request) -> Scopes:
         """Scopes and limits of a request, with what robots.txt asks for."""
         try:
@@ -188,8 +210,7 @@ class Throttler:
         try:
             scopes = self.scopes.find(request)
         except SettingsError as error:
-            logger.error("%s", error)
-            raise IgnoreRequest(str(error)) from None  # Scrapy adds no traceback to the log
+            raise _refusal(error) from None
         self.backpressure.update(request, scopes)
         site = site_of([name for name, _ in scopes])
         if site is None:
@@ -389,6 +410,7 @@ class Throttler:
         """Send requests that wait for permits back to the scheduler. A spider that closes waits for
         its downloads: they would hold it up, and be lost under JOBDIR.
         """
+        self._delays.close()
         self._semaphore.drain()
         if self.robotstxt is not None:
             self.robotstxt.drain()
@@ -419,3 +441,9 @@ class Throttler:
 
 async def _fail(error: Exception, _: Request) -> Response:
     raise error
+
+
+def _refusal(error: SettingsError) -> IgnoreRequest:
+    """The error of a request whose meta is not allowed, which is logged as one line."""
+    logger.error("%s", error)
+    return IgnoreRequest(str(error))  # for which Scrapy adds no traceback to the log

@@ -19,8 +19,9 @@ from tests.chaos.machine import Clock
 from tests.chaos.nodes import Node
 from tests.chaos.proxy import Proxy, Way
 from tests.chaos.world import Plan, Setup, StuckError, World
+from tests.support.command_proxy import CommandProxy
 from tests.support.nodes import in_asyncio
-from tests.support.servers import RedisServer
+from tests.support.servers import Cluster, RedisServer
 
 PLAN = Plan("", nodes=2, hosts=1, lease=0.3, patience=5.0)
 Hinder = Callable[[pytest.MonkeyPatch], None]
@@ -169,6 +170,20 @@ def without_an_end(patch: pytest.MonkeyPatch) -> None:
     without(RedisServer, "start")(patch)
 
 
+def without_a_switch(patch: pytest.MonkeyPatch) -> None:
+    """The proxy leads to the same server as before."""
+
+    async def stay(*_: object) -> int:
+        return 0
+
+    patch.setattr(CommandProxy, "switch", stay)
+
+
+def without_min_replicas(patch: pytest.MonkeyPatch) -> None:
+    """A master without replicas goes on."""
+    patch.setattr(master_faults, "min_replicas", list)
+
+
 HINDERED: dict[str, tuple[Hinder, str]] = {
     "connections-dead-while-new-ones-work": (
         without(Proxy, "cut_connections"),
@@ -179,12 +194,16 @@ HINDERED: dict[str, tuple[Hinder, str]] = {
     "failover-to-a-replica": (without_command("REPLICAOF", "NO"), "was promoted"),
     "failover-to-a-replica-that-lags": (without(Proxy, "cut"), "what was before the lag"),
     "flushall": (without_command("FLUSHALL"), "the server has nothing"),
+    "hidden-failover": (without_a_switch, "0 connections were kept"),
     "keys-evicted": (without_command("CONFIG", "SET", "maxmemory"), "0 keys were evicted"),
     "node-cut-off-for-more-than-a-lease": (with_a_leak, "was cut off"),
     "server-back-with-an-old-snapshot": (without_command("SAVE"), "has the snapshot"),
     "server-clock-an-hour-ahead": (without(Clock, "jump"), "+3600 s off"),
     "server-killed-and-back-empty": (without_an_end, "was started anew"),
+    "sentinels-replace-a-killed-master": (without(RedisServer, "kill"), "another master"),
     "server-replaced-by-an-old-empty-one": (without(World, "use"), "the server has nothing"),
+    "slot-moved-with-its-keys": (without(Cluster, "move"), "another master"),
+    "split-brain-with-min-replicas": (without_min_replicas, "was refused by the first"),
 }
 
 

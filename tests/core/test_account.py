@@ -1078,13 +1078,14 @@ def test_a_backoff_that_this_feedback_began_is_an_event() -> None:
 
 def test_an_exhausted_quota_is_reported_at_once_and_nothing_is_handed_on() -> None:
     node = LoneNode()
-    (held,) = node.hold()
-    waiting = node.ask()
+    held, other = node.hold(2)
     held.answered(0.1, retry_after=30.0)
     node.owner.at_once.clear()
     held.release()
-    assert waiting.stage is Stage.WAITING
     assert node.owner.at_once == [True]
+    waiting = node.ask()
+    other.release()
+    assert waiting.stage is Stage.WAITING
     feedback = node.say().feedback
     assert feedback is not None
     assert (feedback.good, feedback.refused, feedback.retry_after) == (1, 0, 30.0)

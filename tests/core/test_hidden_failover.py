@@ -31,6 +31,16 @@ def behind(proxy: CommandProxy, lease: float = LEASE_S) -> tuple[FairSemaphore, 
     return FairSemaphore(url, lease=lease, recovery_wait=ENDLESS_S, observers=[seen]), seen
 
 
+async def subscribed(server: RedisServer, *nodes: FairSemaphore) -> None:
+    """Wait until these nodes hear of their grants there."""
+
+    async def is_so() -> bool:
+        with server.client() as client:
+            return {KEYS.channel(node.node) for node in nodes} <= set(client.pubsub_channels())
+
+    await eventually(is_so)
+
+
 async def fail_over(proxy: CommandProxy, master: RedisServer, heir: RedisServer) -> int:
     """To a replica that has heard of the epoch, but of no account. Returns how many connections
     were kept.
@@ -49,6 +59,7 @@ async def test_a_hidden_failover_is_seen_before_anything_is_granted(
         async with a, b:
             outside = Outside(heir)
             held = await a.acquire("s", 1)
+            await subscribed(server, a, b)
             assert await fail_over(proxy, server, heir) == 4
             waiting = asyncio.create_task(b.acquire("s", 1))
 
@@ -91,13 +102,13 @@ async def test_a_node_subscribes_where_a_proxy_has_led_it_to(
     async with CommandProxy(tmp_path / "s", server.path, subscriptions) as proxy:
         semaphore, seen = behind(proxy)
         async with semaphore, semaphore.permit("s", 1):
+            await subscribed(server, semaphore)
             await fail_over(proxy, server, heir)
             waiting = asyncio.create_task(semaphore.acquire("s", 1))
 
-            async def is_subscribed() -> bool:
-                with heir.client() as client:
-                    return KEYS.channel(semaphore.node) in client.pubsub_channels()
+            async def has_noticed() -> bool:
+                return seen.count(StoreLost) == 1
 
-            await eventually(is_subscribed)
-            assert seen.count(StoreLost) == 1
+            await eventually(has_noticed)
+            await subscribed(heir, semaphore)
             waiting.cancel()

@@ -853,7 +853,11 @@ WAITING_IN_VAIN: dict[str, tuple[Mutant, Test]] = {
         test_robotstxt.test_if_the_fetch_is_cancelled_another_node_asks,
     ),
     "a long fetch is taken over": (
-        ("robotstxt", "                await self._ask(origin)\n", "                pass\n"),
+        (
+            "robotstxt",
+            "            await self._reach(self._store.ask(self._semaphore.node, origin))\n",
+            "            pass\n",
+        ),
         test_robotstxt.test_a_node_that_fetches_for_long_keeps_its_lease,
     ),
     "a dead node is waited for": (
@@ -869,14 +873,14 @@ WAITING_IN_VAIN: dict[str, tuple[Mutant, Test]] = {
         test_robotstxt.test_whoever_is_subscribed_anew_asks_again,
     ),
     "what came from a cache is for all": (
-        ("robotstxt", "if fetched.for_others else None", ""),
+        ("robotstxt", "            if fetched.for_others:\n", "            if True:\n"),
         test_robotstxt.test_what_comes_from_a_cache_is_not_for_others,
     ),
     "without the server the site is asked": (
         (
             "robotstxt",
-            "                        self._log_unavailable(error)\n",
-            '                        return RobotsTxtReply("fetch", None, 0.0)\n',
+            "                self._log_unavailable(error)\n",
+            '                return [b"fetch", b"", 0]\n',
         ),
         test_robotstxt.test_while_the_server_is_away_nobody_asks_the_site,
     ),

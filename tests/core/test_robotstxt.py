@@ -212,7 +212,7 @@ async def test_while_the_server_is_away_nobody_asks_the_site(
         a.answer.set_result(fetched())
 
         async def is_known() -> bool:
-            return bool(caplog.records)
+            return bool(caplog.records or a.asked)
 
         await eventually(is_known)
         await asyncio.sleep(0)

@@ -96,9 +96,8 @@ async def test_nothing_is_left_when_a_later_permit_does_not_come(
             await waiting
         assert timeout is None or str(raised.value).startswith("no permit for 'all' within")
         await eventually(lambda: outside_has(outside, {ALL: 1}))
-        assert [e.permit.scope for e in seen.events if isinstance(e, AcquireTimedOut)] == [
-            ALL
-        ] * bool(timeout)
+        timed_out = [e.permit.scope for e in seen.events if isinstance(e, AcquireTimedOut)]
+        assert timed_out == [ALL] * bool(timeout)
         blocker.release()
 
 

@@ -52,11 +52,28 @@ def test_without_a_url_the_crawl_uses_the_embedded_server(
     assert_each_page_was_asked_for_once(site)
 
 
-def test_a_finished_crawl_can_be_run_again(scrapy: StartScrapy, site: ExampleSite) -> None:
+def test_a_finished_crawl_is_run_again_only_if_one_says_so(
+    scrapy: StartScrapy, site: ExampleSite
+) -> None:
     assert scrapy(*crawl(site)).finishes()
     assert_each_page_was_asked_for_once(site)
     site.judge.hosts.clear()
-    assert scrapy(*crawl(site)).finishes()
+    late = scrapy(*crawl(site))  # as systemd and Kubernetes start one
+    assert late.finishes()
+    assert "has ended, so there is nothing to do" in late.log
+    assert site.judge.hosts == {}
+    assert scrapy(*crawl(site, "-s", "CRAWL_RUN=new")).finishes()
+    assert_each_page_was_asked_for_once(site)
+
+
+def test_a_node_with_other_arguments_does_not_join(
+    scrapy: StartScrapy, client: Redis, site: ExampleSite
+) -> None:
+    (node,) = start_together(scrapy, client, 1, crawl(site), name="shared")
+    other = scrapy(*crawl(site, "-s", "CRAWL=shared", "-a", "deny=/page/7"))
+    assert other.wait() == 1
+    assert "deny is" in other.only_error
+    assert node.finishes()
     assert_each_page_was_asked_for_once(site)
 
 
@@ -75,7 +92,7 @@ def test_an_interrupted_crawl_is_resumed(scrapy: StartScrapy, client: Redis) -> 
         first = scrapy(*crawl(site))
         wait_until(lambda: pages_asked_for(site) > 10)
         first.interrupt()
-        assert first.wait() == 0
+        assert first.wait() == 1  # so that it is started again
         assert site.judge.missed(HOST)
         assert crawl_keys(client)
         assert scrapy(*crawl(site)).finishes()
@@ -88,14 +105,14 @@ def test_the_others_go_on_when_a_node_is_interrupted(scrapy: StartScrapy, client
         leaver, stayer = start_together(scrapy, client, 2, crawl(site), name="leaving")
         wait_until(lambda: pages_asked_for(site) > 10)
         leaver.interrupt()
-        assert leaver.wait() == 0
+        assert leaver.wait() == 1
         assert stayer.finishes()
         assert_each_page_was_asked_for_once(site)
 
 
 def test_max_pages_holds_for_all_nodes_together(scrapy: StartScrapy, client: Redis) -> None:
     with serving(latency=0.02) as site:
-        limited = crawl(site, "-a", "max_pages=25", "-a", "deny=/private/")
+        limited = crawl(site, "-a", "max_pages=25")  # robots.txt forbids one of the first
         nodes = start_together(scrapy, client, 3, limited, name="limited")
         assert [node.finishes() for node in nodes] == [True] * 3
         assert pages_asked_for(site) == 25

@@ -15,6 +15,7 @@ from crawler.example_site import ExampleSite
 from semaphore_middleware.frontier.client import NewRequest
 from semaphore_middleware.frontier.prefetch import SITE_BATCH
 from tests.crawler.conftest import (
+    FAST,
     HOST,
     Scrapy,
     StartScrapy,
@@ -209,18 +210,74 @@ def test_a_page_is_unfinished_until_its_items_have_passed_the_pipelines(
 
 
 @pytest.mark.slow
-def test_an_undecodable_request_does_not_block_the_crawl(
+def test_an_unreadable_request_ends_three_nodes_and_not_the_crawl(
     scrapy: StartScrapy, client: Redis, site: ExampleSite
 ) -> None:
     spoiler = BlockingClient(client, "spoilt", "test")
     spoiler.joins()
     spoiler.pushes(NewRequest(spoiler.new_place("", -1), b"no request"))
     spoiler.leaves()
-    node = scrapy(*crawl(site, "-s", "CRAWL=spoilt"))
-    assert node.finishes()
-    assert node.log.count("A request cannot be decoded and is dropped") == 1
-    assert_each_page_was_asked_for_once(site)
-    assert crawl_keys(client) == []
+    for _ in range(3):
+        node = scrapy(*crawl(site, "-s", "CRAWL=spoilt"))
+        assert node.wait() == 1
+        assert "This node cannot read a request of the crawl, gives it back" in node.only_error
+    assert "three nodes have failed with it: a request that cannot be read" in node.log
+    assert scrapy(*crawl(site, "-s", "CRAWL=spoilt")).finishes()
+    assert site.judge.missed(HOST) == []
+    assert spoiler.size.set_aside == 1
+
+
+POISONED = """
+import os, signal
+from scrapy import Request, Spider
+
+class Poisoned(Spider):
+    name = "poisoned"
+
+    async def start(self):
+        yield Request(self.url)
+
+    def parse(self, response):
+        if response.url.endswith("/page/3"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        for path in response.css("a::attr(href)").getall():
+            yield response.follow(path)
+"""
+
+
+@pytest.mark.slow
+def test_a_page_that_kills_its_nodes_does_so_three_times(
+    scrapy: StartScrapy, site: ExampleSite, tmp_path: Path
+) -> None:
+    (tmp_path / "poisoned.py").write_text(POISONED)
+    command = ("runspider", "poisoned.py", "-a", f"url={site.url}", *FAST, *SHORT_LEASES)
+    for _ in range(3):
+        assert scrapy(*command).wait() == -signal.SIGKILL
+    last = scrapy(*command)
+    assert last.finishes()
+    (line,) = (line for line in last.log.splitlines() if "Set aside" in line)
+    assert f"three nodes have failed with it: <GET {site.url}page/3>. scrapy frontier" in line
+    assert site.judge.record(HOST).pages["/page/3"] == 3
+    beyond = {f"/page/{number}" for number in range(25, 33)}  # only that page links to these
+    assert set(site.judge.missed(HOST)) <= beyond
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_killed_nodes_items_are_written_by_it_or_by_others(
+    scrapy: StartScrapy, tmp_path: Path, seed: int
+) -> None:
+    with serving(pages=60, latency=0.03) as site:
+        short = crawl(site, *SHORT_LEASES)
+        victim = scrapy(*short, "-o", "killed.jsonl")
+        moment = Random(seed).randrange(5, 55)
+        wait_until(lambda: pages_asked_for(site) >= moment)
+        victim.kill()
+        assert scrapy(*short, "-o", "next.jsonl").finishes()
+        paths = set(site.judge.paths)
+        start = site.url.rstrip("/")
+    feeds = [(tmp_path / name).read_text() for name in ("killed.jsonl", "next.jsonl")]
+    urls = set(re.findall(r'"url": "([^"]*)"', "".join(feeds)))
+    assert urls == {start + path for path in paths}
 
 
 @pytest.fixture

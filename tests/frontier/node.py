@@ -36,9 +36,9 @@ def recorded_calls() -> Iterator[list[Call]]:
     sync = CrawlClient.sync
 
     async def recorded(
-        client: CrawlClient, new: Any, finished: Any, demand: Demand, working: bool = False
+        client: CrawlClient, new: Any, finished: Any, demand: Demand, *more: Any
     ) -> SyncReply:
-        reply = await sync(client, new, finished, demand, working)
+        reply = await sync(client, new, finished, demand, *more)
         calls.append(Call(len(new), len(finished), demand))
         return reply
 
@@ -83,8 +83,9 @@ class SitesQueue:
 class FakeEngine:
     """As much of Scrapy's engine as the scheduler uses."""
 
-    def __init__(self) -> None:
+    def __init__(self, start: Any) -> None:
         self.running = True
+        self._start = start
         self.woken = asyncio.Event()
         self._slot = SimpleNamespace(
             inprogress=set(), nextcall=SimpleNamespace(schedule=self.woken.set)
@@ -179,12 +180,15 @@ class DrivenNode:
 
 
 @asynccontextmanager
-async def joined(client: Redis, **settings: Any) -> AsyncIterator[DrivenNode]:
+async def joined(
+    client: Redis, start: AsyncIterator[str] | None = None, **settings: Any
+) -> AsyncIterator[DrivenNode]:
     url = f"unix://{client.connection_pool.connection_kwargs['path']}"
     ours = {"REDIS_URL": url, "CRAWL": "books", "SCHEDULER_PRIORITY_QUEUE": SitesQueue}
     crawler = get_crawler(Spider, {**ours, **settings})
-    engine = FakeEngine()
+    engine = FakeEngine(start)
     crawler.engine = engine  # type: ignore[assignment]
+    crawler.get_extension = lambda _: None  # type: ignore[assignment, method-assign]
     crawler.spider = Spider.from_crawler(crawler, name="books")
     crawler.crawling = True
     scheduler = Scheduler.from_crawler(crawler)

@@ -9,11 +9,11 @@ from redis import Redis
 
 from semaphore_middleware.errors import ServerRefusedError
 from semaphore_middleware.frontier.client import CrawlClient
-from semaphore_middleware.frontier.scripts import SCRIPTS, script
+from semaphore_middleware.frontier.scripts import NODES_SCRIPTS, script
 from tests.redis.test_rights import commands_in, rights_of
 from tests.support.nodes import in_asyncio
 
-ALL = commands_in(*map(script, SCRIPTS))
+ALL = commands_in(*map(script, NODES_SCRIPTS))
 
 
 def user(client: Redis, *changes: str) -> CrawlClient:

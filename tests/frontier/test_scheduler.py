@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -121,6 +123,7 @@ async def test_calls_to_an_unavailable_server_are_spaced(
 
     async with joined(client) as node:
         with monkeypatch.context() as patch:
+            patch.setattr(session, "retry_delay", lambda _: 0.5)
             patch.setattr(node.scheduler.client, "sync", unavailable)
             for url in urls("a", 100):
                 node.enqueue(url)
@@ -165,15 +168,78 @@ async def test_another_nodes_requests_wake_a_node_without_any(client: Redis) -> 
 
 
 @asyncio_test
+async def test_a_busy_node_looks_at_its_server_too(
+    client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = 0
+    look = CrawlClient.look
+
+    async def counted(crawl: CrawlClient) -> None:
+        nonlocal looks
+        looks += 1
+        await look(crawl)
+
+    monkeypatch.setattr(CrawlClient, "look", counted)
+    async with joined(client, CRAWL_LEASE=0.5) as node:
+        numbers = itertools.count()
+        async with asyncio.timeout(10):
+            while looks < 3:
+                node.enqueue(f"http://a/{next(numbers)}")
+                await asyncio.sleep(0.01)
+        assert len(node.scheduler.session._sent) < next(numbers)
+
+
+@asyncio_test
 async def test_what_a_promoted_server_lacks_is_sent_again(client: Redis) -> None:
     async with joined(client, CRAWL_LEASE=0.5) as node:
         node.enqueue("http://a/", "http://b/")
         await node.has_unfinished(2)
         client.delete(*(node.key(part) for part in ("queue", "requests", "seen", "sites", "taken")))
         node.scheduler.session._life = "that of the server before"
+        node.scheduler.session.check_again()
         await node.has_unfinished(2)
         assert {(await node.start()).url for _ in range(2)} == {"http://a/", "http://b/"}
         assert node.dropped == []
+
+
+@asyncio_test
+async def test_start_requests_leave_the_event_loop_to_others(
+    client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "MAX_NEW_REQUESTS", 100)
+    monkeypatch.setattr(session, "LONGEST_TURN_S", 0.0)
+    turns = 0
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def start() -> AsyncIterator[str]:
+        for url in urls("a", 1000):
+            yield url
+
+    async with joined(client, start=start()) as node:
+        counting = asyncio.create_task(count_turns())
+        async for url in node.engine._start:
+            node.enqueue(url)
+            assert len(node.scheduler.session._unsent) <= 2 * 100 + 1
+        counting.cancel()
+        assert turns > 900
+        await node.has_unfinished(1000)
+
+
+@asyncio_test
+async def test_a_server_that_is_full_is_not_said_to_be_away(
+    client: Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with joined(client) as node:
+        client.config_set("maxmemory", 1)
+        node.enqueue("http://a/")
+        await until(lambda: "The crawl's server is full (maxmemory)" in caplog.text)
+        client.config_set("maxmemory", 0)
+        assert await node.start()
 
 
 # Giving back ------------------------------------------------------------------------------------
@@ -204,7 +270,7 @@ async def test_a_node_whose_lease_expired_leaves_its_prefetched_requests_to_othe
         begun = await node.start()
         other = node.other()
         client.zadd(node.key("working"), {node.scheduler.client.node: 1})
-        taken = [*other.takes(Demand(6, 6)), *other.takes(Demand(6, 6)), *other.takes(Demand(6, 6))]
+        taken = [taken for _ in range(6) for taken in other.takes(Demand(6, 6))]
         assert len(taken) == 6
         node.finish(begun)
         node.enqueue("http://a/link")
@@ -237,7 +303,7 @@ async def test_duplicates_are_dropped_unless_dont_filter_is_set(
         page = await node.start()
         await node.finds_nothing()
         assert node.dropped == ["http://a/"]
-        assert "Filtered duplicate request <GET http://a/>" in caplog.text
+        assert "Filtered duplicate request: <GET http://a/>" in caplog.text
         node.enqueue("http://a/", dont_filter=True)
         node.finish(page)
         assert await node.start()
@@ -267,4 +333,3 @@ def test_no_client_of_the_server_blocks() -> None:
     ):
         blocking = {"redis.Redis", "redis.StrictRedis", "redis.client.Redis"}
         assert not blocking.intersection(imports(path)), path
-        assert "scrapy_redis.connection" not in path.read_text("utf-8")

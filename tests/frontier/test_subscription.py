@@ -31,7 +31,7 @@ def test_notified_of_each_sites_first_request(client: Redis) -> None:
         listener.subscribe(one.keys.channel)
         fill(one, a=3)
         one.pushes(*(new_request(one, b"", site=site) for site in "abcb"))  # once, for b and c
-        one.ends()
+        one.drops()
         received: list[bytes] = []
         wait_until(lambda: _receive(listener, received) and received[-1] == b"done")
     assert received == [b"requests", b"requests", b"done"]

@@ -21,7 +21,7 @@ def node(
 def new_request(
     crawl: BlockingClient, data: bytes, score: float = 0, fingerprint: str = "", site: str = "a"
 ) -> NewRequest:
-    return NewRequest(crawl.new_place(site, score), data, fingerprint)
+    return NewRequest(crawl.new_place(site, score), data, fingerprint.encode())
 
 
 def push(crawl: BlockingClient, data: bytes, score: float = 0, fingerprint: str = "") -> bool:

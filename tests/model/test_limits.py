@@ -28,7 +28,7 @@ SETTING = "SEMAPHORE_LIMITS"
 
 
 def limits(settings: dict[Any, Any], slots: dict[Any, Any] | None = None) -> LimitTable:
-    return parse_limits(settings, slots or {}, DEFAULT, SETTING)
+    return parse_limits(settings, {"DOWNLOAD_SLOTS": slots or {}}, DEFAULT, SETTING)
 
 
 # Which limit ------------------------------------------------------------------------------------

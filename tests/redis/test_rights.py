@@ -108,7 +108,7 @@ def commands_in(*scripts: str) -> set[str]:
 def test_a_node_may_do_what_its_scripts_do_and_no_more() -> None:
     scripts = [script(name) for name in ("sync", "begin_epoch", "inspect")]
     assert allowed("node") == FOR_NODES | commands_in(*scripts)
-    shared = commands_in(*(frontier.script(name) for name in frontier.SCRIPTS))
+    shared = commands_in(*(frontier.script(name) for name in frontier.NODES_SCRIPTS))
     assert allowed("frontier") == FOR_NODES - {"evalsha_ro"} | shared
     assert allowed("crawler") == allowed("node") | shared
 

@@ -211,9 +211,10 @@ async def test_sentinels_and_masters_have_passwords_of_their_own(
                 with pytest.raises(ServerRefusedError, match=f"^{who}.*does not accept") as refused:
                     await FairSemaphore(url).open(wait=False)
                 assert PASSWORD not in str(refused.value)
-        with sentinel.client(password=f"{PASSWORD}-2") as client:
-            client.config_set("requirepass", "")
-        url = f"redis+sentinel://u:{PASSWORD}-1@127.0.0.1:{sentinel.tcp_port}/mymaster"
+        open_sentinel = SentinelServer()
+        stack.callback(open_sentinel.remove)
+        open_sentinel.start().watch(server.tcp_port)
+        url = f"redis+sentinel://u:{PASSWORD}-1@127.0.0.1:{open_sentinel.tcp_port}/mymaster"
         with pytest.raises(ServerRefusedError, match=r"^the master of 'mymaster' at .* this user"):
             await FairSemaphore(url).open(wait=False)  # the sentinel is told no name
     assert PASSWORD not in caplog.text

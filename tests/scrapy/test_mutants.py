@@ -28,6 +28,7 @@ from tests.scrapy import (
     test_several_scopes,
     test_sharing,
     test_throttler,
+    test_throttling,
 )
 from tests.support.mutants import Mutant, Test, assert_convicted, plant_in_python
 
@@ -836,13 +837,59 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
         ),
         test_downloader.test_each_transfer_is_run_by_the_throttler,
     ),
+    # Scrapy's own throttling
+    "THROTTLING_SCOPES are not heeded": (
+        ("settings", '("DOWNLOAD_SLOTS", "THROTTLING_SCOPES")', '("DOWNLOAD_SLOTS",)'),
+        test_throttling.test_throttling_scopes_are_limits_of_hosts_and_names,
+    ),
+    "DOWNLOAD_SLOTS win over THROTTLING_SCOPES": (
+        (
+            "settings",
+            '("DOWNLOAD_SLOTS", "THROTTLING_SCOPES")',
+            '("THROTTLING_SCOPES", "DOWNLOAD_SLOTS")',
+        ),
+        test_throttling.test_throttling_scopes_are_limits_of_hosts_and_names,
+    ),
+    "THROTTLING_SCOPE_CONCURRENCY is not heeded": (
+        ("throttling", "    return OLD_CONCURRENCY if is_old else NEW", "    return OLD"),
+        partial(
+            test_throttling.test_default_concurrency_is_that_of_the_setting_of_higher_priority,
+            settings=[(test_throttling.NEW, 3, "project")],
+            concurrency=3,
+        ),
+    ),
+    "throttling_scopes win over semaphore_scope": (
+        ("scopes", "        if given is None:\n            given, key", "        given, key"),
+        partial(
+            test_throttling.test_meta_names_scopes_or_takes_none,
+            *({"throttling_scopes": "api", "semaphore_scope": "ours"}, {"ours"}),
+        ),
+    ),
+    "dont_throttle is not heeded": (
+        ("scopes", "if meta.get(throttling.SKIP_KEY) if skip", "if False if skip"),
+        partial(
+            test_throttling.test_meta_names_scopes_or_takes_none, {"dont_throttle": True}, set()
+        ),
+    ),
+    "a delayed request's site has no room meanwhile": (
+        ("throttler", "await self._delays.wait(request, delay)", "pass"),
+        test_throttling.test_a_delayed_request_waits_once_and_its_site_has_room_meanwhile,
+    ),
+    "a retry is delayed once more": (
+        (
+            "throttling",
+            "            request.meta[DELAYED_KEY] = request",
+            "            _ = request",
+        ),
+        test_throttling.test_a_delayed_request_waits_once_and_its_site_has_room_meanwhile,
+    ),
     # Several crawls in one process
     "a permit's event goes to all crawls": (
         ("sharing", "if permit is not None else None\n", "if False else None\n"),
         test_sharing.test_each_crawl_counts_its_own_permits,
     ),
     "the end of a crawl ends the others' permits": (
-        ("sharing", "            if not self._crawls:\n", "            if True:\n"),
+        ("sharing", "if self._crawls == [crawl]:", "if self._opening is not None:"),
         test_sharing.test_a_crawl_that_ends_leaves_the_other_its_permit,
     ),
     "a crawl that closes refuses the others' requests": (
@@ -958,7 +1005,7 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
         ),
     ),
     "semaphore_skip is not heeded": (
-        ("scopes", "        if skip:\n", "        if False:\n"),
+        ("scopes", "if skip is None else skip:", "if True else skip:"),
         partial(
             test_scopes.test_a_request_s_scope_is_its_host_unless_its_meta_names_one,
             *("http://a.example/", {"semaphore_skip": True}, None),
@@ -1038,11 +1085,7 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
         test_settings.test_jitter_above_1_counts_as_1,
     ),
     "DOWNLOAD_SLOTS are not heeded": (
-        (
-            "settings",
-            'slots = _dict(settings.get("DOWNLOAD_SLOTS"), "DOWNLOAD_SLOTS", settings)',
-            "slots = {}",
-        ),
+        ("settings", '("DOWNLOAD_SLOTS", "THROTTLING_SCOPES")', '("THROTTLING_SCOPES",)'),
         test_settings.test_values_from_the_command_line,
     ),
     "a turn may outlast the renewal": (

@@ -87,6 +87,7 @@ class Client:
         self._reader = reader
         self._to_replay: dict[Any, list[bytes]] = {}
         self._subscription: list[bytes] = []
+        self._is_subscribed = False
         self._server: Server | None = None
         self._between_commands = asyncio.Lock()
 
@@ -130,15 +131,19 @@ class Client:
     async def _at_server(self) -> Server:
         """The connection to the server; a new one has heard what the client has said before."""
         if self._server is None:
-            self._server = await Server.at(self._proxy.target)
+            server = await Server.at(self._proxy.target)
             for command in self._to_replay.values():
-                await self._server.call(command)
+                await server.call(command)
+            if self._is_subscribed and self._proxy.subscriptions is Subscriptions.MOVED:
+                await server.call(self._subscription, len(self._subscription) - 1)
+            self._server = server  # only now: answers are counted until here
         return self._server
 
     async def _pass_messages_on(self) -> None:
         """Pass messages on to the client, and what it says to the server, until it goes."""
         server = await self._at_server()
         server.say(self._subscription)
+        self._is_subscribed = True
         from_client = asyncio.create_task(self._pass_on_from_client())
         try:
             while not self.writer.is_closing():
@@ -149,16 +154,15 @@ class Client:
                     with suppress(OSError):
                         server = await self._at_server()
                     await asyncio.sleep(0.01)
-                if self._proxy.subscriptions is Subscriptions.MOVED:
-                    await server.call(self._subscription, len(self._subscription) - 1)
         finally:
             from_client.cancel()
 
     async def _pass_on_from_client(self) -> None:
         with suppress(OSError):
             async for command in _messages(self._reader):
-                if self._server is not None:
-                    self._server.say(command)
+                while self._server is None:  # noqa: ASYNC110 - `_pass_messages_on` is about to connect
+                    await asyncio.sleep(0.01)
+                self._server.say(command)
         self.close()
 
 

@@ -6,7 +6,7 @@ import asyncio
 import functools
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -16,6 +16,7 @@ from semaphore_middleware.frontier.client import (
     Counts,
     CrawlClient,
     Demand,
+    FinishedRequest,
     IdleReply,
     NewRequest,
     TakenRequest,
@@ -74,9 +75,9 @@ class BlockingClient(CrawlClient):
         self.client = client
         _clients.append(self)
 
-    def joins(self) -> None:
+    def joins(self, new_run: bool = False) -> None:
         """Join, and have nothing to do yet: unlike an idle node, it leaves the crawl open."""
-        result_of(self.join())
+        result_of(self.join(new_run=new_run))
         self.client.zrem(self.keys.of("working"), self.node)
 
     def pushes(self, *requests: NewRequest) -> list[bool]:
@@ -85,20 +86,20 @@ class BlockingClient(CrawlClient):
     def takes(
         self, demand: Demand, *finished: TakenRequest, working: bool = False
     ) -> list[TakenRequest]:
-        places = [one.place for one in finished]
+        places = _pages(finished)
         return result_of(self.sync(finished=places, demand=demand, working=working)).taken
 
     def works(self, *finished: TakenRequest) -> None:
-        result_of(self.sync(finished=[one.place for one in finished], working=True))
+        result_of(self.sync(finished=_pages(finished), working=True))
 
     def idles(self, *finished: TakenRequest) -> IdleReply:
-        return result_of(self.idle([one.place for one in finished]))
+        return result_of(self.idle(_pages(finished)))
 
     def leaves(self, *finished: TakenRequest) -> None:
-        result_of(self.leave([one.place for one in finished]))
+        result_of(self.leave(_pages(finished)))
 
-    def ends(self) -> None:
-        result_of(self.end())
+    def drops(self) -> None:
+        assert result_of(self.drop())
 
     @property
     def size(self) -> Counts:
@@ -113,6 +114,10 @@ class BlockingClient(CrawlClient):
         """How many requests it has taken and not finished."""
         bounds = (f"[{self.node}\0", f"({self.node}\1")
         return self.client.zlexcount(self.keys.of("taken"), *bounds)
+
+
+def _pages(finished: Iterable[TakenRequest]) -> list[FinishedRequest]:
+    return [FinishedRequest(one.place, is_page=True) for one in finished]
 
 
 def crawl_keys(client: redis.Redis) -> list[bytes]:

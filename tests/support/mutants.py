@@ -26,20 +26,20 @@ AREA, NAME, CONVICTED_BY = "area", "mutant", "convicted by"
 """Properties in the report of a mutant's test."""
 
 
-def plant_in_lua(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let this process send the mutant in place of the script."""
+def plant_in_lua(
+    mutant: Mutant, monkeypatch: pytest.MonkeyPatch, module: ModuleType = scripts
+) -> None:
+    """Let this process send the mutant in place of the script; `module` has the scripts."""
     file, says, instead = mutant
-    source = scripts.source_of
+    source: Callable[[str], str] = module.source_of
     if source(file).count(says) != 1:
         pytest.fail("the script has changed: so must its mutant")
 
     def mutated(name: str) -> str:
         return source(name).replace(says, instead) if name == file else source(name)
 
-    monkeypatch.setattr(scripts, "source_of", mutated)
-    for cached in ("script", "sha1_of"):
-        uncached = getattr(scripts, cached).__wrapped__
-        monkeypatch.setattr(scripts, cached, cache(uncached))
+    monkeypatch.setattr(module, "source_of", mutated)
+    monkeypatch.setattr(module, "script", cache(module.script.__wrapped__))
 
 
 def plant_in_python(

@@ -250,8 +250,9 @@ def test_of_many_nodes_those_that_hold_most_are_named() -> None:
         ({"paused": True}, "An operator has paused the site"),
         (
             {"backoff_left": 12.4},
-            "The site refused a request, so nothing starts there for another 12 s.",
+            "did not respond or asked for a pause, so nothing starts there for another 12 s.",
         ),
+        ({"down_for": 90.2}, "The site is down: it has not responded for 90 s."),
         ({"delay": 30.0}, "Requests start 30 s apart."),
         ({"rate": "60/m"}, "Requests start at a rate of at most 60/m."),
         (

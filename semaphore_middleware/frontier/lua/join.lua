@@ -1,16 +1,32 @@
 -- Join the crawl's run, or begin one. The node works from now on.
 -- KEYS: see shared/common.lua.
--- ARGV: the id of a new run.
--- Reply: the id of the run; how many requests are not finished.
-local new_run = next_argument()
-if not run_id or ended then
-  redis.call("HSET", run, "id", new_run)
-  if ended then
-    redis.call("HSET", run, "previous", run_id)
-    redis.call("HDEL", run, "ended")
-    redis.call("PERSIST", run)
+-- ARGV: the id of a new run; what its nodes have in common (JSON), or nothing from one that only looks on; 1
+-- if the run is to begin though the last one has ended.
+-- Reply: the id of the run; how many requests are not finished. Or "ended" alone, or "other" with what the
+-- run's nodes have in common if the caller's is not the same; then nothing is changed.
+local new_run, identity, may_begin_again = next_argument(), next_argument(), next_number() == 1
+
+if ended and not may_begin_again then
+  return { "ended" }
+elseif run_id and not ended then
+  local of_run = redis.call("HGET", run, "identity")
+  if of_run and identity ~= "" and of_run ~= identity then
+    return { "other", of_run }
   end
+end
+if ended then
+  redis.call("HSET", run, "previous", run_id)
+  redis.call("HDEL", run, "ended")
+  redis.call("PERSIST", run)
+  redis.call("UNLINK", seen, requests, aside)
+end
+if ended or not run_id then
   run_id = new_run
+  redis.call("HSET", run, "id", run_id)
+  redis.call("HDEL", run, "identity", "pages")
+end
+if identity ~= "" then
+  redis.call("HSET", run, "identity", identity)
 end
 write_clock()
 renew_presence()

@@ -1,11 +1,9 @@
 -- Leave the crawl. What the node has taken and not finished goes back to the queues.
 -- KEYS: see shared/common.lua.
--- ARGV: the places of finished requests.
+-- ARGV: the finished requests, see `finish_all`.
 -- Reply: nothing.
-while has_arguments() do
-  finish(next_argument())
-end
-stop_working(node)
+finish_all()
+stop_working(node, enqueue)
 notify_idle_nodes()
 redis.call("ZREM", nodes, node)
 redis.call("PUBLISH", channel, "left") -- it may have been the last one that worked

@@ -1,31 +1,21 @@
--- Queue new requests, forget finished ones, take others: in this order. If a part fails, the later
--- ones are not done.
+-- Queue new requests, forget finished ones, give unreadable ones back, take others: in this order. If a part
+-- fails, the later ones are not done.
 -- KEYS: see shared/common.lua.
--- ARGV: 1 if the node works, else its lease begins with the first request that it takes; most
--- fingerprints that the crawl may have, 0 for no limit; number of new requests, and of each its place,
--- data and fingerprint (empty: queued in any case); number of finished requests, and their places; most
--- requests to take; most of these of one site; the sites to skip.
--- Reply: of each new request 1 if it is queued, 0 if its fingerprint is known or one too many; place and
--- data of each request taken; 1 if the node works and had no lease any more, so that what it had taken
--- went back to the queues.
-local works, most_seen = next_number() == 1, next_number()
-
-local function is_new(fingerprint)
-  if fingerprint == "" then
-    return true
-  end
-  if most_seen > 0 and redis.call("SCARD", seen) >= most_seen then
-    return false
-  end
-  return redis.call("SADD", seen, fingerprint) == 1
-end
+-- ARGV: 1 if the node works, else its lease begins with the first request that it takes; number of new
+-- requests, and of each its place, data and fingerprint (empty: queued in any case); the finished requests,
+-- see `finish_all`; number of requests that the node cannot read, and their places; most requests to take;
+-- most of these of one site; 1 if one may be a suspect; the sites to skip.
+-- Reply: of each new request 1 if it is queued, 0 if its fingerprint is known; place, data
+-- and number of failed tries of each request taken; 1 if the node works and had no lease any more, so that
+-- what it had taken went back to the queues; the data of each request that is set aside now.
+local works = next_number() == 1
 
 -- In one step with the fingerprint: a crash between the two would lose the request.
 local function add(place, data, fingerprint)
   if redis.call("HEXISTS", requests, place) == 1 then
     return 1 -- sent again, because our reply was lost
   end
-  if not is_new(fingerprint) then
+  if fingerprint ~= "" and redis.call("SADD", seen, fingerprint) == 0 then
     return 0
   end
   redis.call("HSET", requests, place, data)
@@ -47,21 +37,37 @@ local function next_sites(most, skipped)
   return found
 end
 
-local function take_from(site, most, taken_now)
+local may_suspect = false
+
+local function first_places(from, site, most)
   local first, last = bounds_of(site)
-  local places = redis.call("ZRANGE", queue, first, last, "BYLEX", "LIMIT", 0, most)
-  for _, place in ipairs(places) do
-    redis.call("ZREM", queue, place)
-    redis.call("ZADD", taken, 0, node .. "\0" .. place)
-    table.insert(taken_now, place)
-    table.insert(taken_now, redis.call("HGET", requests, place))
+  return redis.call("ZRANGE", from, first, last, "BYLEX", "LIMIT", 0, most)
+end
+
+local function take_place(from, place, taken_now)
+  redis.call("ZREM", from, place)
+  redis.call("ZADD", taken, 0, node .. "\0" .. place)
+  table.insert(taken_now, place)
+  table.insert(taken_now, redis.call("HGET", requests, place))
+  table.insert(taken_now, tonumber(redis.call("HGET", tries, place) or 0))
+end
+
+local function take_from(site, most, taken_now)
+  local count = 0
+  for _, place in ipairs(first_places(suspects, site, may_suspect and 1 or 0)) do
+    may_suspect, count = false, 1
+    take_place(suspects, place, taken_now)
   end
-  if #redis.call("ZRANGE", queue, first, last, "BYLEX", "LIMIT", 0, 1) > 0 then
+  for _, place in ipairs(first_places(queue, site, most - count)) do
+    count = count + 1
+    take_place(queue, place, taken_now)
+  end
+  if #first_places(queue, site, 1) + #first_places(suspects, site, 1) > 0 then
     redis.call("ZADD", sites, last_turn(), site)
   else
     redis.call("ZREM", sites, site)
   end
-  return #places
+  return count
 end
 
 -- The same number of each site, and of a short queue only this node's share: other nodes need
@@ -70,7 +76,9 @@ local function take(most, most_per_site, skipped)
   local taken_now, in_turn, node_count = {}, next_sites(most, skipped), redis.call("ZCARD", nodes)
   local per_site = math.min(most_per_site, math.ceil(most / #in_turn))
   for _, site in ipairs(in_turn) do
-    local share = math.ceil(redis.call("ZLEXCOUNT", queue, bounds_of(site)) / node_count)
+    local here = redis.call("ZLEXCOUNT", queue, bounds_of(site))
+      + redis.call("ZLEXCOUNT", suspects, bounds_of(site))
+    local share = math.ceil(here / node_count)
     most = most - take_from(site, math.min(per_site, share, most), taken_now)
     if most == 0 then
       break
@@ -84,8 +92,13 @@ for i = 1, next_number() do
   queued[i] = add(next_argument(), next_argument(), next_argument())
 end
 
+finish_all()
+
 for _ = 1, next_number() do
-  finish(next_argument())
+  local place = next_argument()
+  if redis.call("ZREM", taken, node .. "\0" .. place) == 1 then
+    suspect(place)
+  end
 end
 
 local lease_expired = 0
@@ -97,15 +110,19 @@ if works then
 end
 
 local taken_now, most, most_per_site, skipped = {}, next_number(), next_number(), {}
+may_suspect = next_number() == 1
 while has_arguments() do
   table.insert(skipped, next_argument())
 end
 if most > 0 then
   stop_dead_nodes()
+  most = math.min(most, pages_left())
+end
+if most > 0 then
   taken_now = take(most, most_per_site, skipped)
   if #taken_now > 0 then
     renew_lease()
   end
 end
 notify_idle_nodes()
-return { queued, taken_now, lease_expired }
+return { queued, taken_now, lease_expired, set_aside }

@@ -10,6 +10,7 @@ local COMMANDS = {
   { 'HMGET', HASH, 'trial' },
   { 'HEXISTS', HASH, 'trial' },
   { 'HLEN', HASH },
+  { 'HINCRBY', HASH, 'trial', 1 },
   { 'HDEL', HASH, 'trial' },
   { 'EXISTS', HASH },
   { 'PEXPIRE', HASH, 1000 },
@@ -22,7 +23,6 @@ local COMMANDS = {
   { 'ZREMRANGEBYSCORE', QUEUE, 1, 1 },
   { 'ZREM', QUEUE, 'trial' },
   { 'SADD', SET, 'trial' },
-  { 'SCARD', SET },
   { 'UNLINK', HASH, QUEUE, SET },
   { 'PUBLISH', ARGV[1], '' },
 }

@@ -158,6 +158,7 @@ async def test_json_has_the_keys_that_are_documented(server: RedisServer) -> Non
         "next_start": None,
         "backoff_left": None,
         "backoff_last": None,
+        "down_for": None,
         "paused": False,
         "set_by": "alice@desk",
         "started": 2,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from semaphore_middleware.console.cli.history import SAMPLES, History
-from semaphore_middleware.console.cli.tables import screen, sparkline
+from semaphore_middleware.console.cli.tables import screen, show, sparkline
 from semaphore_middleware.console.snapshot import Snapshot
 from semaphore_middleware.console.starts import StartsMeter
 from semaphore_middleware.model.inspection import Inspection, Member
@@ -84,6 +84,18 @@ def test_it_fits_whatever_the_size(width: int, height: int) -> None:
     if width >= 60:
         assert lines[-1] == f"and {3000 - height + 4:,} scopes more; q quits"
         assert lines[0].endswith("3,000 scopes  9,000 held  8,994 waiting  3000.0 starts/s")
+
+
+@pytest.mark.parametrize(("left", "shown"), [(30.0, "down, 30 s"), (0.0, "down")])
+def test_a_host_that_is_down_is_seen(
+    left: float, shown: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    down = seen("a", down_for=90.0, backoff_left=left)
+    watched = Watched()
+    watched.note([down], now=0)
+    assert "down 90 s" in drawn(watched)[2]
+    show(Snapshot.of([down], []), members=False, nodes=False)
+    assert shown in capsys.readouterr().out.splitlines()[1]
 
 
 def test_a_problem_stands_where_the_eye_is() -> None:

@@ -153,6 +153,7 @@ async def test_the_state_is_that_of_the_server(server: RedisServer) -> None:
                     "next_start": None,
                     "backoff_left": None,
                     "backoff_last": None,
+                    "down_for": None,
                     "paused": False,
                     "set_by": None,
                     "started": 3,

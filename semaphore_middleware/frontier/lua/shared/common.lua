@@ -1,15 +1,19 @@
 -- Sent in front of every script of the frontier: names for keys and arguments, and shared functions.
--- KEYS: a crawl's, see `CrawlKeys`: run, nodes, working, seen, requests, queue, sites, taken.
--- ARGV: the crawl's channel; the calling node; the run that it has joined; the length of its lease (ms);
--- then the script's own.
+-- KEYS: a crawl's, see `CrawlClient`: run, nodes, working, seen, requests, queue, sites, taken, suspects,
+-- tries, aside.
+-- ARGV: the crawl's channel; the calling node; the run that it has joined; the length of its lease (ms); how
+-- many pages the crawl may have, 0 for no limit; then the script's own.
 -- A place is a site, a zero byte, and 18 bytes that order the site's requests; no site has a zero byte.
 local run, nodes, working, seen, requests = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local queue, sites, taken = KEYS[6], KEYS[7], KEYS[8]
+local suspects, tries, aside = KEYS[9], KEYS[10], KEYS[11]
 local channel, node, joined_run, lease_ms = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
-local last_argument_read = 4
+local most_pages = tonumber(ARGV[5])
+local last_argument_read = 5
 
-local END_KEPT_MS = 24 * 3600 * 1000
+local END_KEPT_MS = 30 * 24 * 3600 * 1000
 local LONGEST_STEP = 0.32 -- of a lease
+local MOST_TRIES = 3 -- of a request
 
 local run_id, ended, previous_run, wall, clock =
   unpack(redis.call("HMGET", run, "id", "ended", "previous", "wall", "clock"))
@@ -57,12 +61,27 @@ end
 
 local has_new_sites = false
 
-local function enqueue(place)
-  redis.call("ZADD", queue, 0, place)
+local function enqueue(place, in_queue)
+  redis.call("ZADD", in_queue or queue, 0, place)
   local site = site_of(place)
   if not redis.call("ZSCORE", sites, site) then
     redis.call("ZADD", sites, last_turn(), site)
     has_new_sites = true
+  end
+end
+
+-- Data of the requests that this call sets aside.
+local set_aside = {}
+
+-- A node died that had this request, or could not read it, and another one may fare as badly. So it goes to
+-- a queue of its own, of which a node takes one at a time; after some tries nobody gets it any more.
+local function suspect(place)
+  if redis.call("HINCRBY", tries, place, 1) < MOST_TRIES then
+    enqueue(place, suspects)
+  else
+    redis.call("HDEL", tries, place)
+    redis.call("SADD", aside, place)
+    table.insert(set_aside, redis.call("HGET", requests, place))
   end
 end
 
@@ -82,19 +101,41 @@ local function renew_lease()
   redis.call("ZADD", working, now + lease_ms, node)
 end
 
+-- How many requests may be taken: each of those that are may become a page.
+local function pages_left()
+  if most_pages == 0 then
+    return math.huge
+  end
+  return most_pages - (redis.call("HGET", run, "pages") or 0) - redis.call("ZCARD", taken)
+end
+
 -- Does nothing if the node's lease has expired meanwhile: another node may have the request now.
-local function finish(place)
+local function finish(place, is_page)
   if redis.call("ZREM", taken, node .. "\0" .. place) == 1 then
     redis.call("HDEL", requests, place)
+    redis.call("HDEL", tries, place)
+    if is_page then
+      redis.call("HINCRBY", run, "pages", 1)
+    elseif most_pages > 0 then
+      has_new_sites = true -- another request may become the page
+    end
   end
 end
 
--- Ends a node's lease, and puts what it has taken and not finished back to its old place. Together,
--- so that a node that has taken requests always has a lease.
-local function stop_working(name)
+-- Arguments: how many requests are finished, and of each its place and 1 if it was a page, else 0.
+local function finish_all()
+  for _ = 1, next_number() do
+    local place = next_argument()
+    finish(place, next_number() == 1)
+  end
+end
+
+-- Ends a node's lease, and gives back what it has taken and not finished: `give_back` is called with each
+-- place. Together, so that a node that has taken requests always has a lease.
+local function stop_working(name, give_back)
   local first, last = bounds_of(name)
   for _, member in ipairs(redis.call("ZRANGE", taken, first, last, "BYLEX")) do
-    enqueue(string.sub(member, #name + 2))
+    give_back(string.sub(member, #name + 2))
     redis.call("ZREM", taken, member)
   end
   redis.call("ZREM", working, name)
@@ -103,15 +144,21 @@ end
 local function stop_dead_nodes()
   for _, name in ipairs(redis.call("ZRANGE", working, "-inf", now, "BYSCORE")) do
     if name ~= node then
-      stop_working(name)
+      stop_working(name, suspect)
     end
   end
   redis.call("ZREMRANGEBYSCORE", nodes, "-inf", now)
 end
 
+-- What was set aside is kept, and what was seen with it: it may be put back.
 local function end_run()
-  redis.call("UNLINK", nodes, working, seen, requests, queue, sites, taken)
+  redis.call("UNLINK", nodes, working, queue, sites, taken, suspects, tries)
+  if redis.call("EXISTS", aside) == 0 then
+    redis.call("UNLINK", seen, requests)
+  end
   redis.call("HSET", run, "ended", wall_now)
-  redis.call("PEXPIRE", run, END_KEPT_MS)
+  for _, key in ipairs({ run, seen, requests, aside }) do
+    redis.call("PEXPIRE", key, END_KEPT_MS)
+  end
   redis.call("PUBLISH", channel, "done")
 end

@@ -1,0 +1,123 @@
+"""`scrapy frontier`: shows the shared crawls of a server, drops them, puts requests back."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, ClassVar
+
+from scrapy.commands import ScrapyCommand
+from scrapy.exceptions import UsageError
+
+if TYPE_CHECKING:
+    from semaphore_middleware.frontier.client import Counts, CrawlClient
+
+# Scrapy imports this module for each of its own commands, so what this one needs is imported later.
+
+EXIT_STATUSES = (
+    "Exit status: 0 done; 2 a value is not allowed; 3 the server cannot be reached, refuses, or "
+    "has no address; 4 there is no such crawl."
+)
+COLUMNS = ("crawl", "state", "nodes", "sites", "queued", "in hand", "pages", "seen", "set aside")
+
+
+class Command(ScrapyCommand):
+    """The command that Scrapy finds by its entry point."""
+
+    requires_project = False
+    requires_crawler_process = False
+    default_settings: ClassVar[dict[str, object]] = {"LOG_ENABLED": False}
+
+    def syntax(self) -> str:
+        return "status [NAME ...] | drop NAME | retry NAME"
+
+    def short_desc(self) -> str:
+        return "See the crawls that many nodes share, drop one, put requests back"
+
+    def long_desc(self) -> str:
+        return (
+            "status shows the crawls of the server REDIS_URL (in the settings, by -s, or in the "
+            "environment): how many nodes take part, how many sites have queued requests, and how "
+            "many requests are queued, in hand, and set aside because three nodes have failed with "
+            "them. drop ends a crawl for all its nodes and forgets it. retry puts the requests "
+            "that were set aside back into the queues; if the crawl has ended, the next node goes "
+            f"on with it. {EXIT_STATUSES}"
+        )
+
+    def run(self, args: list[str], _opts: argparse.Namespace) -> None:
+        from semaphore_middleware.errors import SemaphoreError, SettingsError
+
+        verb, names = (args or ["status"])[0], args[1:]
+        if verb not in ("status", "drop", "retry") or (verb != "status" and len(names) != 1):
+            raise UsageError
+        try:
+            self.exitcode = asyncio.run(self._run(verb, names))
+        except SettingsError as error:
+            self._fail(str(error), 2)
+        except SemaphoreError as error:
+            self._fail(str(error), 3)
+
+    async def _run(self, verb: str, names: list[str]) -> int:
+        from semaphore_middleware.frontier.client import DEFAULT_PREFIX, CrawlClient, crawl_names
+        from semaphore_middleware.redis.keys import check_prefix
+
+        assert self.settings is not None  # Scrapy has set it
+        url = self.settings.get("REDIS_URL") or os.environ.get("REDIS_URL")
+        if not url:
+            return self._fail(
+                "no server's address is given: REDIS_URL, in the settings or by -s", 3
+            )
+        prefix = check_prefix(self.settings.get("CRAWL_PREFIX", DEFAULT_PREFIX), "CRAWL_PREFIX")
+        if verb == "status" and not names:
+            names = await crawl_names(url, prefix)
+        rows = []
+        for name in names:
+            crawl = CrawlClient(url, name, "frontier", prefix=prefix, url_from="REDIS_URL")
+            try:
+                if not (counts := await crawl.counts()).exists:
+                    return self._fail(f"there is no crawl {name!r}", 4)
+                if verb == "status":
+                    rows.append(_row(name, counts))
+                else:
+                    print(await VERBS[verb](crawl))
+            finally:
+                await crawl.disconnect()
+        if verb == "status":
+            _print_table([COLUMNS, *rows])
+        return 0
+
+    def _fail(self, text: str, status: int) -> int:
+        print(f"scrapy frontier: {text}", file=sys.stderr)
+        self.exitcode = status
+        return status
+
+
+async def _drop(crawl: CrawlClient) -> str:
+    await crawl.drop()
+    return f"{crawl.name} is dropped."
+
+
+async def _retry(crawl: CrawlClient) -> str:
+    return f"{crawl.name}: {await crawl.retry()} requests are queued again."
+
+
+VERBS: dict[str, Callable[[CrawlClient], Awaitable[str]]] = {"drop": _drop, "retry": _retry}
+
+
+def _row(name: str, counts: Counts) -> tuple[str, ...]:
+    state = "running" if counts.nodes else "stopped"
+    numbers = (
+        *(counts.nodes, counts.sites, counts.queued, counts.taken),
+        *(counts.pages, counts.seen, counts.set_aside),
+    )
+    return (name, "ended" if counts.ended_at else state, *map(str, numbers))
+
+
+def _print_table(rows: list[tuple[str, ...]]) -> None:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        first, *others = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        print("  ".join((first, *others)).rstrip())

@@ -1,0 +1,21 @@
+-- End the crawl for all nodes, done or not, and forget all of it. While nodes are there, that it has ended is
+-- kept for an hour: else they would begin it again.
+-- KEYS: see shared/common.lua.
+-- ARGV: none of its own.
+-- Reply: 1 if there was such a crawl, else 0.
+local LAST_CALLS_MS = 3600 * 1000
+
+if not run_id then
+  return { 0 }
+end
+redis.call("ZREMRANGEBYSCORE", nodes, "-inf", now)
+redis.call("ZREM", nodes, node)
+local has_nodes = redis.call("EXISTS", nodes) == 1
+redis.call("UNLINK", aside)
+end_run()
+if has_nodes then
+  redis.call("PEXPIRE", run, LAST_CALLS_MS)
+else
+  redis.call("UNLINK", run)
+end
+return { 1 }

@@ -1,0 +1,212 @@
+"""Cases that the tests of Scrapy's own throttling have (its pull request 6931), with real crawls.
+
+They run with whatever Scrapy is installed: with the add-on's downloader, or with its throttler.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Self
+
+import pytest
+from scrapy import Request, signals
+from scrapy.crawler import Crawler
+from scrapy.http import Response
+from scrapy.http.request import NO_CALLBACK
+from scrapy.utils.test import get_crawler
+
+from tests.scrapy.test_throttler import Scrapy, page
+from tests.support.crawls import Crawl, asyncio_test, until, waiting
+from tests.support.nodes import in_asyncio
+from tests.support.servers import RedisServer
+from tests.support.site import Site
+from tests.support.visits import Visits
+
+OURS = "semaphore_middleware.throttler.SemaphoreThrottler"
+
+
+@asyncio_test
+async def test_robots_txt_does_not_wait_for_the_page_that_waits_for_it(
+    server: RedisServer, site: Site
+) -> None:
+    requests = [Request(site.url(f"/page/{n}")) for n in range(3)]
+    crawl = Crawl(server, *requests, limit=1, ROBOTSTXT_OBEY=True, CONCURRENT_REQUESTS=1)
+
+    await crawl.gave_back(4, site)
+    assert site.arrivals[0] == "/robots.txt"
+    assert len(site.arrivals) == 4
+
+
+class TokenMiddleware:
+    """Has each response wait for one and the same further page of the site."""
+
+    def __init__(self, crawler: Crawler) -> None:
+        self._crawler = crawler
+        self._token: asyncio.Future[Any] | None = None
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Self:
+        return cls(crawler)
+
+    async def process_response(self, request: Request, response: Response) -> Response:
+        url = response.urljoin("/page/token")
+        if request.url != url:
+            if self._token is None:
+                token = Request(url, callback=NO_CALLBACK)
+                self._token = asyncio.ensure_future(self._crawler.engine.download_async(token))
+            await self._token
+        return response
+
+
+@pytest.mark.parametrize("place", [100, 1000], ids=["before the semaphore", "behind it"])
+@asyncio_test
+async def test_what_a_response_waits_for_does_not_wait_for_it(
+    server: RedisServer, site: Site, place: int
+) -> None:
+    requests = [Request(site.url("/slow/1")), *(Request(site.url(f"/page/{n}")) for n in "ab")]
+    crawl = Crawl(server, *requests, limit=1, middlewares={TokenMiddleware: place})
+
+    await site.until(lambda: site.now == 1)
+    await until(lambda: waiting(server))
+    site.let_go()
+    await crawl.gave_back(4, site)
+    assert "/page/token" in site.arrivals
+
+
+class Files(Visits):
+    """Scrapes one item with many files from each page."""
+
+    async def parse(self, response: Response) -> Any:
+        yield {"file_urls": [response.urljoin(f"/take/0.05/{n}") for n in range(8)]}
+
+
+@asyncio_test
+async def test_a_flood_of_files_stays_within_the_limit(
+    server: RedisServer, site: Site, tmp_path: Path
+) -> None:
+    media: dict[str, Any] = {
+        "ITEM_PIPELINES": {"scrapy.pipelines.files.FilesPipeline": 1},
+        "FILES_STORE": str(tmp_path),
+    }
+    crawl = Crawl(server, Request(site.url("/page/")), spider=Files, limit=2, **media)
+
+    await crawl.gave_back(9, site)
+    assert site.most == 2
+    assert crawl.stat("file_count") == 8
+
+
+# The throttler ----------------------------------------------------------------------------------
+
+PROTOCOL = {
+    "get_scopes": ["request"],
+    "get_applied_scopes": ["request"],
+    "acquire": ["request", "unscheduled"],
+    "release": ["request"],
+    "download_handler_blocked": ["request"],
+    "get_scopes_key": ["request"],
+    "get_scope_load": ["scope_id"],
+    "get_scope_manager": ["scope_id"],
+}
+"""Scrapy's `ThrottlerProtocol` as of 5 August 2026 (0929c9cf2)."""
+
+
+def methods_of(protocol: type) -> dict[str, list[str]]:
+    return {
+        name: list(inspect.signature(method).parameters)[1:]
+        for name, method in inspect.getmembers(protocol, inspect.isfunction)
+        if not name.startswith("_")
+    }
+
+
+def test_it_has_the_methods_of_the_protocol() -> None:
+    from semaphore_middleware.throttler import SemaphoreThrottler
+
+    ours = methods_of(SemaphoreThrottler)
+    assert {name: ours.get(name) for name in PROTOCOL} == PROTOCOL
+    assert inspect.iscoroutinefunction(SemaphoreThrottler.acquire)
+
+
+def test_the_protocol_is_still_the_same() -> None:
+    throttler = pytest.importorskip("scrapy.throttler", reason="this Scrapy has no throttler")
+    assert methods_of(throttler.ThrottlerProtocol) == PROTOCOL
+
+
+def throttler_for(scrapy: Scrapy) -> Any:
+    """Its throttler, with as much of a downloader as it needs."""
+    from semaphore_middleware.throttler import SemaphoreThrottler
+
+    scrapy.crawler.engine.downloader = SimpleNamespace(  # type: ignore[assignment]
+        total_concurrency=16, handlers=None, fetch=None
+    )
+    return SemaphoreThrottler.from_crawler(scrapy.crawler)
+
+
+@in_asyncio
+async def test_requests_that_only_wait_take_up_no_concurrency(server: RedisServer) -> None:
+    scrapy = Scrapy(server)
+    throttler = throttler_for(scrapy)
+    await scrapy.send(signals.spider_opened)
+    requests = [page(number=n) for n in range(3)]
+    for request in requests:
+        await throttler.acquire(request)
+    await scrapy.begin(requests[0])
+    fetches = [scrapy.fetch(request) for request in requests[1:]]
+    await until(lambda: waiting(server) == 2)
+    robots = page(number=4)
+    await throttler.acquire(robots, unscheduled=True)
+    assert scrapy.crawler.engine.downloader.total_concurrency == 16 + 3
+    assert throttler.get_scope_load("a") == 4
+    assert throttler.get_scope_load("b") == 0
+    for fetch in fetches:
+        fetch.cancel()
+    await asyncio.gather(*fetches, return_exceptions=True)
+    for request in (*requests, robots):
+        throttler.release(request)
+    assert scrapy.crawler.engine.downloader.total_concurrency == 16
+    assert scrapy.held == 0
+    await scrapy.send(signals.spider_closed)
+
+
+@in_asyncio
+async def test_it_shows_scopes_and_limits(
+    server: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    scrapy = Scrapy(
+        server,
+        SEMAPHORE_SCOPES=["host", "all"],
+        SEMAPHORE_LIMITS={"a": {"concurrency": 3, "delay": 2}, "all": 9, "free": None},
+    )
+    throttler = throttler_for(scrapy)
+    request = page("a")
+    assert throttler.get_scopes(request) == throttler.get_applied_scopes(request) == ["a", "all"]
+    assert throttler.get_scopes_key(request) == '["a", "all"]'
+    assert throttler.get_scopes_key(page("free", throttling_scopes="x")) == "x"
+    assert not throttler.download_handler_blocked(request)
+    manager = throttler.get_scope_manager("a")
+    assert (manager.get_concurrency(), manager.get_base_delay()) == (3, 2)
+    manager.set_base_delay(7)
+    throttler.get_scope_manager("all").set_concurrency(7)
+    assert (manager.get_concurrency(), manager.get_base_delay()) == (3, 2)
+    [warning] = caplog.messages
+    assert "scrapy semaphore limit" in warning
+
+
+@pytest.mark.parametrize("chosen", [None, OURS, "another.Throttler"])
+def test_the_add_on_sets_it_where_scrapy_has_the_setting(
+    server: RedisServer, caplog: pytest.LogCaptureFixture, chosen: str | None
+) -> None:
+    from semaphore_middleware.addon import SemaphoreAddon
+
+    crawler = get_crawler(settings_dict={"SEMAPHORE_REDIS_URL": server.url})
+    settings = crawler.settings.copy()
+    settings.frozen = False
+    settings.set("THROTTLER", chosen or "scrapy.throttler.Throttler", "default")
+    before = {name: settings[name] for name in ("DOWNLOADER", "SCHEDULER_PRIORITY_QUEUE")}
+    SemaphoreAddon.from_crawler(crawler).update_settings(settings)
+    assert settings["THROTTLER"] == (chosen or OURS)
+    assert {name: settings[name] for name in before} == before
+    warned = any("THROTTLER is" in line for line in caplog.messages)
+    assert warned is (chosen == "another.Throttler")
