@@ -132,7 +132,7 @@ class Permit:
 
     def begin(self) -> None:
         """Say that its request begins, where that was to be after the grant."""
-        if self.begins_later and self.stage is Stage.HELD:
+        if self.begins_later:
             self._account.begin(self)
         self.begins_later = False
 

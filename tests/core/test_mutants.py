@@ -74,7 +74,7 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
         test_account.test_a_start_counts_when_its_request_begins,
     ),
     "a start that never began counts": (
-        ("permit", "if self.begins_later and self.stage is Stage.HELD:", "if self.begins_later:"),
+        ("account", "if permit in self._held:\n            self._note_start()", "self._note_start()"),
         test_account.test_a_start_that_never_began_is_not_counted,
     ),
     "no start is pending": (
@@ -664,7 +664,7 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
         test_account.test_at_the_end_of_a_turn_the_node_asks_whether_there_is_still_some_to_spare,
     ),
     "last come, first served": (
-        ("account", "self._waiting.popitem(last=False)", "self._waiting.popitem()"),
+        ("account", "next(self._numbers), permit)", "-next(self._numbers), permit)"),
         test_account.test_the_request_that_asked_first_is_served_first,
     ),
     "permits in hand serve without a word from the server": (
