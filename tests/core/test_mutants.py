@@ -74,7 +74,11 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
         test_account.test_a_start_counts_when_its_request_begins,
     ),
     "a start that never began counts": (
-        ("account", "if permit in self._held:\n            self._note_start()", "self._note_start()"),
+        (
+            "account",
+            "if permit in self._held:\n            self._note_start()",
+            "self._note_start()",
+        ),
         test_account.test_a_start_that_never_began_is_not_counted,
     ),
     "no start is pending": (

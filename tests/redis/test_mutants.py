@@ -553,7 +553,11 @@ SEEN_BY_A_TEST: dict[str, tuple[Mutant, Test]] = {
         test_spacing.test_the_first_rate_brings_its_own_burst,
     ),
     "who asks for no delay does not wait for the last one": (
-        ("shared/promote", "if not is_paced(scope) and NOW >= scope.next_start and", "if not is_paced(scope) or"),
+        (
+            "shared/promote",
+            "if not is_paced(scope) and NOW >= scope.next_start and",
+            "if not is_paced(scope) or",
+        ),
         test_rules.test_a_delay_that_no_operator_changed_is_kept_for_who_does_not_know_it,
     ),
     "a backoff ends when its scope wakes": (
