@@ -1128,9 +1128,10 @@ def test_requests_for_a_site_that_is_down_fail_at_once_but_for_the_one_that_trie
     node.owner.at_once.clear()
     node.talk(granted=1, down_for=65.0)
     assert (tries.stage, waits.stage) == (Stage.HELD, Stage.WAITING)
-    assert not tries._granted.exception(0)
+    assert tries._granted.done()
+    assert not tries._granted.exception()
     assert waits._granted.done()
-    error = waits._granted.exception(0)
+    error = waits._granted.exception()
     assert isinstance(error, HostDownError)
     assert "s is down: it has not responded for 65 s" in str(error)
     assert node.owner.at_once == [True], "it wants no permit any more"
@@ -1146,7 +1147,8 @@ def test_requests_that_wait_for_a_site_that_goes_down_fail() -> None:
     second = node.ask()
     node.account.on_down(65.0)
     for permit in (first, second):
-        assert isinstance(permit._granted.exception(0), HostDownError)
+        assert permit._granted.done()
+        assert isinstance(permit._granted.exception(), HostDownError)
         permit.release()
     assert node.say().asked == 0
 
