@@ -93,7 +93,7 @@ INNOCENT: dict[str, list[Event]] = {
     "every page arrived, one twice": [known("/1"), arrived("/1"), arrived("/1")],
     "in time": [
         at(5, "recovered", seconds=2.0, promise=2.7),
-        at(6, "exited", seconds=1, promise=2),
+        at(6, "exited", seconds=1, promise=2, count=1),
     ],
     "nothing left": [at(9, "left", id="semaphore", count=0)],
     "clean end": [*visit(1, 2), at(3, "closed")],
@@ -197,8 +197,8 @@ GUILTY: dict[str, tuple[tuple[str, ...], list[Event]]] = {
     ),
     "never back to full use": (("problem",), [at(9, "problem", "", "problem: waited 60 s")]),
     "late back to full use": (("recovered after",), [at(99, "recovered", seconds=60, promise=2.7)]),
-    "a late exit": (("exited after",), [at(99, "exited", seconds=10, promise=2)]),
-    "an exit with an error": (("exited with status 1",), [at(9, "exited", count=1)]),
+    "a late exit": (("exited after",), [at(99, "exited", seconds=10, promise=2, count=1)]),
+    "an exit as if all were done": (("exited with status 0",), [at(9, "exited", count=0)]),
     "keys that nobody came for": (("2 keys left",), [at(9, "left", id="semaphore", count=2)]),
     "a node that hides that it was blocked": (
         ("does not say that it was blocked",),
@@ -232,7 +232,7 @@ def test_the_figures_of_the_table_are_counted() -> None:
         [known("/1"), known("/2"), arrived("/1"), arrived("/1")],
         at(7, "recovered", seconds=1.0, promise=2.0),
         at(8, "recovered", seconds=3.0, promise=4.0),
-        at(8, "exited", seconds=0.5, promise=2.0),
+        at(8, "exited", seconds=0.5, promise=2.0, count=1),
     )
     assert (found.requests, found.most, found.most_held, found.excess) == (3, 2, 2, 1)
     assert (found.lost, found.twice) == (["example.com/2"], 1)
