@@ -438,7 +438,7 @@ async def test_feedback_that_makes_no_sense_changes_nothing(
 ) -> None:
     """But what its statement gives back is free."""
     a = await Caller.join(server, "a")
-    feedback = (b"x", b"1 2 3", b"nan " * 9, b"inf " * 9, b"-1 " * 9, b"9" * 5000, b" ")
+    feedback = (b"x", b"1 2 3", b"nan " * 11, b"inf " * 11, b"-1 " * 11, b"9" * 5000, b" ")
     await a.take("s", len(feedback) + 1, limit=99)
     for returned, text in enumerate(feedback, 1):
         said = numbers_of(a.statement("s", 99, returned=returned))
