@@ -912,7 +912,7 @@ def test_the_machine_convicts(
     name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant(MUTANTS[name][0], monkeypatch)
-    test = partial(test_delivery.run_accounts, examples=250, phases=[Phase.generate])
+    test = partial(test_delivery.run_accounts, examples=1000, phases=[Phase.generate])
     assert_convicted(AREA, name, test, request)
 
 
