@@ -275,8 +275,9 @@ async def test_behind_a_proxy_there_is_no_address(server: RedisServer, site: Sit
     proxy = f"proxy:{FIRST}:{site.port}"
     await until(lambda: server.members().get(proxy) == (1, 1))
     assert set(server.members()) == {"nowhere.invalid", proxy}
-    await crawl.crawler.stop_async()
+    site.let_go()
     await crawl.finished()
+    assert site.most == 1
 
 
 @pytest.mark.parametrize(

@@ -125,6 +125,8 @@ class JudgingSite:
     def arrive(self, head: bytes, transport: asyncio.Transport) -> Visit:
         visit = Visit(next(self._numbers), "", "", head, time.monotonic(), self, transport)
         visit.path = head.split(b" ", 2)[1].decode("latin-1")
+        if visit.path.startswith("http://"):  # as proxies are asked
+            visit.path = "/" + visit.path.split("/", 3)[3]
         visit.host = visit.header("Host").partition(":")[0]
         host = self.hosts[visit.host]
         host.in_hand.add(visit)
