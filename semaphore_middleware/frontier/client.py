@@ -8,7 +8,7 @@ import os
 import re
 import socket
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from enum import Enum
 from secrets import token_hex
@@ -365,24 +365,30 @@ class CrawlClient:
 
 
 async def crawl_names(url: str, prefix: str = DEFAULT_PREFIX) -> list[str]:
-    """The names of all crawls on a server, in order; in a cluster, of those on one of its masters.
+    """The names of all crawls on a server, or on all masters of a cluster, in order.
 
     Raises `SettingsError`, `ServerUnreachableError` and `ServerRefusedError`.
     """
-    connection = await Server(url, CALL_TIMEOUT_S, prefix=prefix).connect()
-    try:
-        found: set[bytes] = set()
-        cursor = b"0"
-        head, tail = b"{%b:" % encoded(prefix), b"}:run"
-        pattern = re.sub(rb"([*?\[\]\\])", rb"\\\1", head) + b"*" + tail
-        while True:
-            command = ("SCAN", cursor, "MATCH", pattern, "COUNT", 1000)
-            ((cursor, keys),) = await connection.execute([command])
+    head, tail = b"{%b:" % encoded(prefix), b"}:run"
+    found: set[bytes] = set()
+    async with aclosing(Server(url, CALL_TIMEOUT_S, prefix=prefix).each_master()) as masters:
+        async for connection in masters:
+            keys = await _keys_between(connection, head, tail)
             found.update(key[len(head) : -len(tail)] for key in keys)
-            if cursor == b"0":
-                return sorted(name.decode("utf-8", "surrogatepass") for name in found)
-    finally:
-        await connection.close()
+    return sorted(name.decode("utf-8", "surrogatepass") for name in found)
+
+
+async def _keys_between(connection: Connection, head: bytes, tail: bytes) -> set[bytes]:
+    """The keys of a server that begin and end like this."""
+    pattern = re.sub(rb"([*?\[\]\\])", rb"\\\1", head) + b"*" + tail
+    found: set[bytes] = set()
+    cursor = b"0"
+    while True:
+        command = ("SCAN", cursor, "MATCH", pattern, "COUNT", 1000)
+        ((cursor, keys),) = await connection.execute([command])
+        found.update(keys)
+        if cursor == b"0":
+            return found
 
 
 def _fields(finished: Sequence[FinishedRequest]) -> Iterable[Any]:
