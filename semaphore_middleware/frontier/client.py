@@ -182,6 +182,8 @@ class CrawlClient:
     A node whose run is over gets `CrawlEndedError`, or `CrawlLostError` if the server has lost its
     data.
 
+    A server at its `maxmemory` refuses nodes that join, and new requests; all else goes on there.
+
     Calls raise `ServerUnreachableError` if the server cannot be reached just now; what was sent may
     have been done, and can be sent again. They raise `ServerRefusedError` where waiting would not
     help.
@@ -267,7 +269,7 @@ class CrawlClient:
         Raises `CrawlEndedError` if the last run has ended, and `OtherCrawlError`.
         """
         packed = json.dumps(identity, sort_keys=True) if identity is not None else ""
-        run, rest = await self._call("join", token_hex(8), packed, int(new_run))
+        run, rest = await self._call("join", token_hex(8), packed, int(new_run), though_full=False)
         if run == b"other":
             raise OtherCrawlError(json.loads(rest))
         self.run = run
@@ -295,6 +297,7 @@ class CrawlClient:
             *(len(unreadable), *unreadable),
             *(demand.requests, demand.per_site, int(demand.suspect)),
             *map(encoded, demand.skipped_sites),
+            though_full=not new,
         )
         return SyncReply(
             [bool(one) for one in queued], list(_taken(taken)), bool(lease_expired), set_aside
@@ -354,11 +357,13 @@ class CrawlClient:
             ended_at=float(ended) / 1000 if ended else None,
         )
 
-    async def _call(self, name: str, *arguments: Any) -> Any:
+    async def _call(self, name: str, *arguments: Any, though_full: bool = True) -> Any:
         keys, lease_ms = self.keys, round(self.lease * 1000)
         head = (keys.channel, encoded(self.node), self.run, lease_ms, self.max_pages)
         call = (name, len(keys.all), *keys.all, *head, *arguments)
-        (reply,) = await evaluate(await self.connect(), [call], scripts.script)
+        (reply,) = await evaluate(
+            await self.connect(), [call], scripts.script, though_full=though_full
+        )
         if len(reply) == 1 and reply[0] in OVER:
             raise OVER[reply[0]]
         return reply
