@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
+from scrapy.settings import SETTINGS_PRIORITIES
 from scrapy.utils.misc import load_object
 
 from semaphore_middleware.errors import SettingsError
@@ -213,7 +214,7 @@ MAX = Derived("`300.0`", lambda s: max(300.0, _value_of("SEMAPHORE_BACKOFF_START
 
 _ROWS = (
     Setting("SEMAPHORE_ENABLED", True, _truth, "whether to do anything at all"),
-    Setting("SEMAPHORE_REDIS_URL", None, _optional(_text), "the server; see `_server`", EMPTY),
+    Setting("SEMAPHORE_REDIS_URL", None, _optional(_text), "the server; see `server_of`", EMPTY),
     Setting("SEMAPHORE_LIMITS", {}, _dict, "hosts' limits, where not the default"),
     Setting("SEMAPHORE_SCOPES", ["host"], _scopes, "what a request needs permits of", EMPTY),
     Setting("SEMAPHORE_LEASE", 15.0, _seconds(0.1), "seconds that a permit outlives its node"),
@@ -283,7 +284,7 @@ class SemaphoreSettings:
             name.removeprefix("SEMAPHORE_").lower(): setting.read(settings)
             for name, setting in SETTINGS.items()
         }
-        ours["url"], ours["url_from"] = _server(settings)
+        ours["url"], ours["url_from"] = server_of(settings)
         slots = {
             name: _dict(settings.get(name), name, settings)
             for name in ("DOWNLOAD_SLOTS", "THROTTLING_SCOPES")
@@ -306,12 +307,16 @@ def is_enabled(settings: BaseSettings) -> bool:
         end_crawl(error)
 
 
-def _server(settings: BaseSettings) -> tuple[str | None, str]:
-    """The server's URL, and where it was set: in the settings, else in the environment."""
+def server_of(settings: BaseSettings) -> tuple[str | None, str]:
+    """The server's URL, and where it was set: in the settings, else in the environment. What the
+    add-on has copied from there was set there.
+    """
+    in_environment = url_from_environment()
     for name in URL_NAMES:
-        if settings.get(name):
-            return str(settings.get(name)), name
-    return url_from_environment()
+        url, priority = settings.get(name), settings.getpriority(name)
+        if url and (url != in_environment[0] or priority != SETTINGS_PRIORITIES["addon"]):
+            return str(url), name
+    return in_environment
 
 
 def _default_limit(settings: BaseSettings) -> Limit:
