@@ -124,9 +124,11 @@ def _apply_spider_attributes(crawler: Crawler) -> None:
     """
     spider = crawler.spider or crawler.spidercls
     for attribute, name in SPIDER_ATTRIBUTES.items():
-        priority = crawler.settings.getpriority(name) or 0
-        if hasattr(spider, attribute) and priority < SETTINGS_PRIORITIES["spider"]:
-            crawler.settings.set(name, getattr(spider, attribute), "spider")
+        if hasattr(spider, attribute):
+            # At a spider's own priority, Scrapy would take it for a setting that wins.
+            crawler.settings.set(
+                name, getattr(spider, attribute), SETTINGS_PRIORITIES["spider"] - 1
+            )
 
 
 def _override(settings: BaseSettings, name: str, value: Any) -> None:

@@ -253,23 +253,23 @@ class Throttler:
         is_scheduled = self.backpressure.is_scheduled(request)
         return request.priority + (0.0 if is_scheduled else PREREQUISITES_FIRST)
 
-    async def _may_begin(self, request: Request, permit: PermitSet, priority: float) -> bool:
+    async def _may_begin(self, request: Request, permits: PermitSet, priority: float) -> bool:
         """Wait for a place, if need be. A start that counts is now or not at all: begun later, it
         would be too close to the next one. Nothing begins where the site has refused a request
         since the grant.
         """
         places = self.local_concurrency
         if not places.reserve(request):
-            if permit.starts_count:
+            if permits.starts_count:
                 return False
             try:
                 await places.wait(request, PERMIT_IDLE_TIMEOUT_S, priority)
             except BaseException:
-                permit.return_unused()
+                permits.return_unused()
                 raise
-            if permit.starts_count:  # an operator has set a delay meanwhile
+            if permits.starts_count:  # an operator has set a delay meanwhile
                 return False
-        return not permit.withdrawn and places.use(request)
+        return not permits.withdrawn and places.use(request)
 
     async def transfer(
         self, request: Request, download: Callable[[Request], Awaitable[Response]]

@@ -21,7 +21,9 @@ class Polite(Visits):
     max_concurrent_requests = 1
 
 
-@pytest.mark.filterwarnings("ignore::scrapy.exceptions.ScrapyDeprecationWarning")
+@pytest.mark.filterwarnings(
+    "ignore::scrapy.exceptions.ScrapyDeprecationWarning", "error:.*being ignored"
+)
 @asyncio_test
 async def test_spider_attributes_hold_for_all_nodes(server: RedisServer, site: Site) -> None:
     requests = [Request(site.url(f"/page/{n}")) for n in range(4)]
