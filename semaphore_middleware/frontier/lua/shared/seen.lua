@@ -60,4 +60,3 @@ local function see(fingerprint)
   end
   return true
 end
-
