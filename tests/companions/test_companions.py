@@ -28,7 +28,7 @@ GALLERY = "<!doctype html>\n<title>A page</title>\n" + "".join(
 )
 HANDLER = "browsing.DownloadHandler"
 PLAYWRIGHT: dict[str, Any] = {
-    "DOWNLOAD_HANDLERS": {"http": HANDLER, "https": HANDLER},
+    "DOWNLOAD_HANDLERS": {"http": HANDLER},
     "PLAYWRIGHT_LAUNCH_OPTIONS": {"executable_path": CHROMIUM, "args": ["--no-sandbox"]},
 }
 
