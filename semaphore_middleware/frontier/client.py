@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import os
@@ -155,7 +156,8 @@ class CrawlClient:
                           pages fetched; the crawl's clock; when the run has ended; the id before
         nodes     zset    node -> until when it counts, ms: all that were heard of
         working   zset    node -> end of its lease, ms
-        seen      set     fingerprints of all requests that were ever queued
+        seen      hash    fingerprints of all requests that were ever queued, shortened to 8
+                          bytes: bucket -> some of them; count -> how many there are
         requests  hash    place -> request: all that are not finished
         queue     zset    the places of those that are to be taken, in order
         sites     zset    site with queued requests -> turn, the lowest is next
@@ -290,7 +292,7 @@ class CrawlClient:
         queued, taken, lease_expired, set_aside = await self._call(
             "sync",
             *(int(working), len(new)),
-            *itertools.chain.from_iterable((one.place, one.data, one.fingerprint) for one in new),
+            *itertools.chain.from_iterable(map(self._new_fields, new)),
             *_fields(finished),
             *(len(unreadable), *unreadable),
             *(demand.requests, demand.per_site, int(demand.suspect)),
@@ -336,12 +338,15 @@ class CrawlClient:
         connection = await self.connect()
         sizes = (
             *(("ZCARD", "nodes"), ("ZCARD", "sites"), ("ZCARD", "queue"), ("ZCARD", "suspects")),
-            *(("ZCARD", "taken"), ("SCARD", "aside"), ("SCARD", "seen")),
+            *(("ZCARD", "taken"), ("SCARD", "aside")),
         )
         commands = [(command, self.keys.of(part)) for command, part in sizes]
-        run = ("HMGET", self.keys.of("run"), "id", "pages", "ended")
-        *numbers, (id, pages, ended) = await connection.execute([*commands, run])
-        nodes, sites, queued, suspects, taken, set_aside, seen = numbers
+        hashes = (
+            ("HGET", self.keys.of("seen"), "count"),
+            ("HMGET", self.keys.of("run"), "id", "pages", "ended"),
+        )
+        *numbers, seen, (id, pages, ended) = await connection.execute([*commands, *hashes])
+        nodes, sites, queued, suspects, taken, set_aside = numbers
         return Counts(
             exists=id is not None,
             nodes=nodes,
@@ -349,10 +354,14 @@ class CrawlClient:
             queued=queued + suspects,
             taken=taken,
             set_aside=set_aside,
-            seen=seen,
+            seen=int(seen or 0),
             pages=int(pages or 0),
             ended_at=float(ended) / 1000 if ended else None,
         )
+
+    def _new_fields(self, new: NewRequest) -> tuple[bytes, bytes, bytes]:
+        fingerprint = new.fingerprint and short_fingerprint(new.fingerprint, self.run)
+        return new.place, new.data, fingerprint
 
     async def _call(self, name: str, *arguments: Any) -> Any:
         keys, lease_ms = self.keys, round(self.lease * 1000)
@@ -383,6 +392,13 @@ async def crawl_names(url: str, prefix: str = DEFAULT_PREFIX) -> list[str]:
                 return sorted(name.decode("utf-8", "surrogatepass") for name in found)
     finally:
         await connection.close()
+
+
+def short_fingerprint(fingerprint: bytes, run: bytes) -> bytes:
+    """Eight bytes for a fingerprint of any length, as the server keeps them. A run has its own, so
+    that no site can know which of its URLs would get the same.
+    """
+    return hashlib.blake2b(fingerprint, digest_size=8, key=run).digest()
 
 
 def _fields(finished: Sequence[FinishedRequest]) -> Iterable[Any]:

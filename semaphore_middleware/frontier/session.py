@@ -157,17 +157,22 @@ class FrontierSession:
     # The background task ------------------------------------------------------------------------
 
     async def join(
-        self, identity: dict[str, str], new_run: bool, wanted: Callable[[], bool]
+        self,
+        identity: dict[str, str],
+        new_run: bool,
+        wanted: Callable[[], bool],
+        timeout: float | None = None,
     ) -> bool:
-        """Join the crawl, however long it takes to reach the server, and begin to send; False if
-        this is no longer `wanted`. `identity` is what all nodes have in common. With `new_run`, a
-        crawl that has ended begins anew.
+        """Join the crawl and begin to send; False if this is no longer `wanted`. `identity` is what
+        all nodes have in common. With `new_run`, a crawl that has ended begins anew. The server is
+        waited for as long as it takes, or for `timeout` seconds.
 
-        Raises `ServerRefusedError` where waiting would not help, `CrawlEndedError` and
-        `OtherCrawlError`.
+        Raises `ServerUnreachableError` after that time, `ServerRefusedError` where waiting would
+        not help, `CrawlEndedError` and `OtherCrawlError`.
         """
         self._identity = identity
         failures, next_log = 0, 0.0
+        began = asyncio.get_running_loop().time()
         while wanted():
             try:
                 await self._client.check_rights()
@@ -175,6 +180,10 @@ class FrontierSession:
                 break
             except ServerUnreachableError as error:
                 now = asyncio.get_running_loop().time()
+                if timeout is not None and now - began > timeout:
+                    raise ServerUnreachableError(
+                        f"{error} (for longer than SEMAPHORE_START_TIMEOUT, {timeout:g} s)"
+                    ) from None
                 if now >= next_log:
                     logger.warning("Waiting for the crawl's server: %s", error)
                     next_log = now + LOG_INTERVAL_S

@@ -220,6 +220,7 @@ _ROWS = (
     Setting("SEMAPHORE_LEASE", 15.0, _seconds(0.1), "seconds that a permit outlives its node"),
     Setting("SEMAPHORE_TURN", SHORT_TURN, _turn, "seconds for which a node hands a permit on"),
     Setting("SEMAPHORE_ACQUIRE_TIMEOUT", None, _optional(_seconds(0.001)), "most seconds to wait"),
+    Setting("SEMAPHORE_START_TIMEOUT", None, _optional(_seconds(0.001)), "most, for the server"),
     Setting("SEMAPHORE_RECOVERY_WAIT", LEASE, _seconds(0.0), "seconds without grants after a loss"),
     Setting("SEMAPHORE_PREFIX", "semaphore", _prefix, "first part of every key and channel"),
     Setting("SEMAPHORE_NODE", HOST_AND_PID, _text, "this node's name, less its letters", EMPTY),
@@ -263,6 +264,7 @@ class SemaphoreSettings:
     lease: float
     turn: float
     acquire_timeout: float | None
+    start_timeout: float | None
     recovery_wait: float
     prefix: str
     node: str

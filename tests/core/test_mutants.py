@@ -410,7 +410,7 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
     ),
     "to look needs the right to write": (
         ("admin", "read_only=True", "read_only=False"),
-        test_rights.test_a_viewer_may_look_and_change_nothing,
+        test_rights.needs_no_right_to_write,
     ),
     "trust tells nobody": (
         (

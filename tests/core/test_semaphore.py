@@ -99,7 +99,7 @@ async def test_a_node_s_requests_follow_each_other_within_a_turn_without_a_call(
         assert [grant.handed_on for grant in grants] == [False] + 99 * [True]
         with server.client() as client:
             calls = client.info("commandstats")["cmdstat_evalsha"]["calls"]
-        assert calls < 10, "an epoch, a permit, and how many wait"
+        assert calls < 50, "an epoch, a permit, and now and then how many wait"
     assert server.members() == {}
 
 

@@ -178,6 +178,18 @@ def test_a_server_that_comes_late_is_waited_for(scrapy: StartScrapy, site: Examp
         server.remove()
 
 
+def test_a_server_that_does_not_come_is_given_up_after_the_start_timeout(
+    scrapy: StartScrapy, site: ExampleSite
+) -> None:
+    url = f"redis://127.0.0.1:{free_port()}/0"
+    node = scrapy(*crawl(site, "-s", "SEMAPHORE_START_TIMEOUT=0.1"), url=url)
+    assert node.wait() == 1
+    assert len(node.errors) == 2  # one line each, of the crawl and of the semaphore
+    assert all("longer than SEMAPHORE_START_TIMEOUT, 0.1 s" in line for line in node.errors)
+    assert "Traceback" not in node.log
+    assert site.judge.hosts == {}
+
+
 def test_a_node_that_waits_for_its_server_can_be_interrupted(
     scrapy: StartScrapy, site: ExampleSite
 ) -> None:

@@ -7,13 +7,15 @@ from functools import partial
 import pytest
 
 from semaphore_middleware.frontier import scripts
-from tests.frontier import test_client
+from tests.frontier import test_client, test_seen
 from tests.support.mutants import Mutant, Test, assert_convicted, plant_in_lua
 
 pytestmark = pytest.mark.slow
 
 AREA = "the frontier's scripts"
-COMMON = "shared/common"
+COMMON, SEEN = "shared/common", "shared/seen"
+
+chosen = test_seen.chosen  # a fixture
 
 MUTANTS: dict[str, tuple[Mutant, Test]] = {
     "a request that is sent again is queued again": (
@@ -51,6 +53,18 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
     "a node gets several suspects at once": (
         ("sync", "may_suspect and 1 or 0", "most"),
         test_client.test_of_a_dead_nodes_requests_each_node_gets_one_at_a_time,
+    ),
+    "a bucket that is split keeps what belongs in the new one": (
+        (SEEN, "old, table.concat(stay), new", "new"),
+        test_seen.test_the_server_replies_as_a_set_would_whatever_is_split,
+    ),
+    "the middle of two fingerprints counts as a third one": (
+        (SEEN, "until not at or at % LENGTH == 1", "until true"),
+        test_seen.test_the_middle_of_two_is_no_third,
+    ),
+    "buckets are not split": (
+        (SEEN, "seen_count % PER_BUCKET == 0", "false"),
+        test_seen.test_buckets_may_be_empty,
     ),
     "what a leaving node has taken is lost": (
         ("leave", "stop_working(node, enqueue)\n", ""),

@@ -121,6 +121,10 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
         ("throttler", "scopes, timeout=timeout, owner", "scopes, timeout=None, owner"),
         test_throttler.test_a_request_waits_no_longer_than_it_may,
     ),
+    "a crawl waits for its server for ever": (
+        ("throttler", "time.monotonic() - self._made_at > timeout", "False"),
+        test_throttler.test_a_crawl_waits_for_its_server_no_longer_than_it_may,
+    ),
     # Transfers
     "a lost permit's transfer goes on": (
         ("throttler", "            with permits.until_lost():\n", "            if True:\n"),
