@@ -10,6 +10,8 @@ import pytest
 from tests.redis import test_cluster, test_connection, test_epoch, test_sentinels, test_tls
 from tests.support.mutants import Mutant, Test, assert_convicted, plant_in_python
 
+pytestmark = pytest.mark.slow
+
 AREA = "Ways to the server"
 
 # Fixtures of the tests that convict.
