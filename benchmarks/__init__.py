@@ -13,6 +13,7 @@ NAMES = (
     "handoff",
     "cluster",
     "server",
+    "growth",
     "scale",
     "fair",
     "delay",
