@@ -99,7 +99,7 @@ def normal_name(name: str) -> str:
 
 def host_within(name: str) -> str | None:
     """The host in a URL, or in a host with a port, which users take for the name of a scope."""
-    url = re.match(r"https?://(?:[^\s/@]*@)?([^\s/:?#\[]+)", name, re.IGNORECASE)
+    url = re.match(r"https?://(?:[^\s/@]*@)?(\[[^\s/]+\]|[^\s/:?#\[]+)", name, re.IGNORECASE)
     url = url or re.fullmatch(r"(localhost|[^\s/:]+\.[^\s/:]+):\d+", name, re.IGNORECASE)
     return normal_host(url[1]) if url else None
 

@@ -58,7 +58,8 @@ def _find(name: str, nodes: Sequence[NodeRow]) -> NodeRow:
     found = exact or [row for row in nodes if name and row.node.startswith(name)]
     if not found:
         raise CommandError(
-            f"no node whose name begins with {clean(name)!r} holds or waits for anything",
+            f"no node whose name begins with {clean(name)!r} holds or waits for anything; "
+            "'status --nodes' shows those that do",
             Status.UNKNOWN,
         )
     if len(found) > 1:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from semaphore_middleware.console.cli.connect import Status, admin_of
 from semaphore_middleware.console.cli.pause import print_rule
+from semaphore_middleware.console.urls import refuse_url
 from semaphore_middleware.model.limits import ALLOWED_RATE, BURST_MAX, parse_rate
 from semaphore_middleware.model.rules import NO_RATE
 from semaphore_middleware.model.validation import check_integer, check_number
@@ -71,6 +72,7 @@ def _rate(text: str) -> str | None:
 
 async def _run(settings: BaseSettings, scope: str, limit: dict[str, Any]) -> int:
     async with admin_of(settings) as admin:
+        await refuse_url(admin, scope)
         await admin.configure(scope, limit)
         await print_rule(admin, scope)
     return Status.DONE

@@ -10,6 +10,7 @@ from semaphore_middleware.console.cli.connect import Status, admin_of
 from semaphore_middleware.console.cli.formatting import clean, held_of, limit_word, set_time
 from semaphore_middleware.console.cli.status import look_at
 from semaphore_middleware.console.snapshot import RuleRow, ScopeRow
+from semaphore_middleware.console.urls import refuse_url
 from semaphore_middleware.core.admin import Admin
 from semaphore_middleware.model.hosts import host_within, is_pattern, normal_name, parse_name
 from semaphore_middleware.model.inspection import Inspection
@@ -31,6 +32,7 @@ def run(settings: BaseSettings, options: argparse.Namespace) -> int:
 async def _run(settings: BaseSettings, verb: str, scope: str) -> int:
     async with admin_of(settings) as admin:
         if verb == "pause":
+            await refuse_url(admin, scope)
             await admin.pause(scope)
         else:
             parse_name(scope, f"the limit of {scope!r}")  # a bad name is not an unknown one

@@ -16,6 +16,7 @@ from semaphore_middleware.console.cli.connect import (
 )
 from semaphore_middleware.console.cli.formatting import clean
 from semaphore_middleware.console.snapshot import Snapshot, as_json
+from semaphore_middleware.console.urls import refuse_url
 from semaphore_middleware.core.admin import Admin
 from semaphore_middleware.model.hosts import normal_name
 from semaphore_middleware.model.inspection import Inspection
@@ -63,7 +64,7 @@ async def _run(settings: BaseSettings, names: Sequence[str]) -> Snapshot:
 async def look_at(admin: Admin, names: Sequence[str]) -> Snapshot:
     """The scopes of these names, and the rules that operators have set for them.
 
-    Raises `CommandError` for a name of which nothing is known.
+    Raises `CommandError` for a name of which nothing is known, and `SettingsError` for a URL.
     """
     rules = await admin.rules()
     seen: dict[str, Inspection] = {}
@@ -71,6 +72,7 @@ async def look_at(admin: Admin, names: Sequence[str]) -> Snapshot:
         pattern = Rule(normal_name(name), by="")
         found = await (_below(admin, pattern) if pattern.is_pattern else _of(admin, name))
         if not found and pattern.name not in [rule.name for rule in rules]:
+            await refuse_url(admin, name)
             raise CommandError(f"nothing is known of {clean(name)!r}", Status.UNKNOWN)
         seen.update((one.scope, one) for one in found)
     asked = {*names, *seen}

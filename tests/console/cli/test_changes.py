@@ -69,12 +69,37 @@ async def test_a_site_that_nobody_uses_yet_can_be_paused_and_is_said_to_be_idle(
     assert outside.in_use() == set()
 
 
+@pytest.mark.parametrize(
+    ("arguments", "host"),
+    [
+        (("limit", "http://Shop.example.org/", "2"), "shop.example.org"),
+        *(((verb, "https://[::1]:8000/cart"), "::1") for verb in ("pause", "reset", "status")),
+    ],
+)
 @in_asyncio
-async def test_a_url_is_said_to_be_no_sites_name(server: RedisServer) -> None:
-    ran = await semaphore(server, "pause", "https://Shop.example.org/cart")
+async def test_a_url_is_refused_with_the_host_to_write(
+    server: RedisServer, outside: Outside, arguments: tuple[str, ...], host: str
+) -> None:
+    ran = await semaphore(server, *arguments)
+    said = f"{arguments[1]!r} is a URL, and a site goes by its host: write {host!r}"
+    assert ran == (2, "", f"scrapy semaphore: {said}\n")
+    assert outside.in_use() == set()
 
+
+@in_asyncio
+async def test_a_scope_in_use_may_be_named_like_a_url(server: RedisServer) -> None:
+    name = "https://api.example.org/search"
+    async with FairSemaphore(server.url) as node:
+        await node.acquire(name, 1)
+        ran = await semaphore(server, "pause", name)
+        assert ran == (0, f"{name}: paused; 1/1 held, 0 waiting\n", "")
+
+
+@in_asyncio
+async def test_a_host_with_a_port_is_said_to_be_no_sites_name(server: RedisServer) -> None:
+    ran = await semaphore(server, "pause", "shop.example.org:8080")
     hint = "not in use just now (a site goes by its host alone: shop.example.org)"
-    assert ran == (0, f"https://shop.example.org/cart: paused; {hint}\n", "")
+    assert ran == (0, f"shop.example.org:8080: paused; {hint}\n", "")
 
 
 @in_asyncio

@@ -156,7 +156,8 @@ async def test_a_name_s_beginning_is_enough_if_only_one_node_has_it(
     nobody = await semaphore(server, "evict", "four", "--yes")
     assert nobody.status == 4
     assert nobody.err == (
-        "scrapy semaphore: no node whose name begins with 'four' holds or waits for anything\n"
+        "scrapy semaphore: no node whose name begins with 'four' holds or waits for anything; "
+        "'status --nodes' shows those that do\n"
     )
     assert (await semaphore(server, "evict", "", "--yes")).status == 4
     assert outside.dump() == before
