@@ -14,7 +14,7 @@ from scrapy import Request
 
 from tests.docs.pages import blocks
 from tests.support.browser import CHROMIUM, WHY_NOT
-from tests.support.crawls import ADD_ON, asyncio_test, scrapy
+from tests.support.crawls import ADD_ON, asyncio_test, holding, scrapy, until
 from tests.support.paths import REPOSITORY
 from tests.support.scrapy_process import ScrapyProcess
 from tests.support.servers import RedisServer
@@ -26,11 +26,13 @@ PICTURES = 6  # of a page: as many as Chromium asks a host for at once
 GALLERY = "<!doctype html>\n<title>A page</title>\n" + "".join(
     f'<img src="/take/0.05/{number}.png">' for number in range(PICTURES)
 )
-HANDLER = "scrapy_playwright.handler.ScrapyPlaywrightDownloadHandler"
+HANDLER = "browsing.DownloadHandler"
 PLAYWRIGHT: dict[str, Any] = {
-    "DOWNLOAD_HANDLERS": {"http": HANDLER, "https": HANDLER},
+    "DOWNLOAD_HANDLERS": {"http": HANDLER},
     "PLAYWRIGHT_LAUNCH_OPTIONS": {"executable_path": CHROMIUM, "args": ["--no-sandbox"]},
 }
+
+in_a_browser = pytest.mark.skipif(CHROMIUM is None, reason=WHY_NOT)
 
 
 class Gallery(Site):
@@ -53,7 +55,21 @@ async def gallery() -> AsyncIterator[Gallery]:
         await site.stop()
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason=WHY_NOT)
+@asynccontextmanager
+async def browsing(
+    directory: Path, server: RedisServer, site: Site, *paths: str, **settings: Any
+) -> AsyncIterator[ScrapyProcess]:
+    """Crawl with a browser, with a limit of 1 and the module of docs/compatibility.md."""
+    pytest.importorskip("scrapy_playwright")
+    (snippet,) = [block.text for block in blocks() if "class DownloadHandler" in block.text]
+    (directory / "browsing.py").write_text(snippet)
+    pages = [Request(site.url(path), meta={"playwright": True}) for path in paths]
+    settings |= {"CONCURRENT_REQUESTS_PER_DOMAIN": 1, "SEMAPHORE_REDIS_URL": server.url}
+    async with scrapy(directory, *pages, **ADD_ON, **PLAYWRIGHT, **settings) as crawl:
+        yield crawl
+
+
+@in_a_browser
 @pytest.mark.parametrize(
     ("function", "visits"),
     [("one_at_a_time", 2 * (1 + PICTURES + 1)), ("only_the_page", 2)],
@@ -62,25 +78,31 @@ async def gallery() -> AsyncIterator[Gallery]:
 async def test_a_browser_s_own_requests_stay_within_the_permit_of_their_page(
     server: RedisServer, tmp_path: Path, function: str, visits: int
 ) -> None:
-    pytest.importorskip("scrapy_playwright")
-    (snippet,) = [block.text for block in blocks() if f"def {function}(" in block.text]
-    (tmp_path / "browsing.py").write_text(snippet)
-    async with gallery() as site:
-        pages = [Request(site.url(f"/gallery/{n}"), meta={"playwright": True}) for n in range(2)]
-        async with scrapy(
-            tmp_path,
-            *pages,
-            **ADD_ON,
-            **PLAYWRIGHT,
-            CONCURRENT_REQUESTS_PER_DOMAIN=1,
-            PLAYWRIGHT_ABORT_REQUEST=f"browsing.{function}",
-            SEMAPHORE_REDIS_URL=server.url,
-        ) as crawl:
-            assert await crawl.ended() == 0, crawl.log
-        assert crawl.errors == []
-        assert crawl.stat("semaphore/acquired") == crawl.stat("semaphore/released") == 2
-        assert (site.most, len(site.visits)) == (1, visits)
+    pages = ("/gallery/1", "/gallery/2")
+    named = f"browsing.{function}"
+    async with (
+        gallery() as site,
+        browsing(tmp_path, server, site, *pages, PLAYWRIGHT_ABORT_REQUEST=named) as crawl,
+    ):
+        assert await crawl.ended() == 0, crawl.log
+    assert crawl.errors == []
+    assert crawl.stat("semaphore/acquired") == crawl.stat("semaphore/released") == 2
+    assert (site.most, len(site.visits)) == (1, visits)
     assert server.members() == {}
+
+
+@in_a_browser
+@asyncio_test
+async def test_a_page_whose_permit_is_lost_is_closed(
+    server: RedisServer, site: Site, tmp_path: Path
+) -> None:
+    async with browsing(tmp_path, server, site, "/slow/", SEMAPHORE_LEASE=1.0) as crawl:
+        await site.until(lambda: site.now == 1)
+        await until(lambda: holding(server))
+        server.kill()
+        await site.until(lambda: site.now == 0)
+        assert crawl.running, "it is not its end that has closed the browser"
+        assert "Lost a permit" in crawl.log
 
 
 SPIDER_OF_SCRAPY_REDIS = """\
