@@ -6,7 +6,6 @@ import hashlib
 import itertools
 import json
 import os
-import re
 import socket
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import aclosing, suppress
@@ -387,22 +386,9 @@ async def crawl_names(url: str, prefix: str = DEFAULT_PREFIX) -> list[str]:
     found: set[bytes] = set()
     async with aclosing(Server(url, CALL_TIMEOUT_S, prefix=prefix).each_master()) as masters:
         async for connection in masters:
-            keys = await _keys_between(connection, head, tail)
+            keys = await connection.scan(head, tail)
             found.update(key[len(head) : -len(tail)] for key in keys)
     return sorted(name.decode("utf-8", "surrogatepass") for name in found)
-
-
-async def _keys_between(connection: Connection, head: bytes, tail: bytes) -> set[bytes]:
-    """The keys of a server that begin and end like this."""
-    pattern = re.sub(rb"([*?\[\]\\])", rb"\\\1", head) + b"*" + tail
-    found: set[bytes] = set()
-    cursor = b"0"
-    while True:
-        command = ("SCAN", cursor, "MATCH", pattern, "COUNT", 1000)
-        ((cursor, keys),) = await connection.execute([command])
-        found.update(keys)
-        if cursor == b"0":
-            return found
 
 
 def short_fingerprint(fingerprint: bytes, run: bytes) -> bytes:
