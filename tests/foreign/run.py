@@ -1,7 +1,7 @@
 """`make foreign-tests`: Scrapy's tests, plain and with the add-on for every crawler, compared.
 
 They are those of the installed version, from its source distribution. What comes out otherwise
-with the add-on is listed beside what is expected to. Ends with status 1 if any of it is not expected.
+with the add-on is listed beside what is expected to. Ends with status 1 if anything else is, too.
 
 With arguments only some of them run: `make foreign-tests ARGS='crawl engine*'`.
 """
