@@ -6,10 +6,9 @@ import hashlib
 import itertools
 import json
 import os
-import re
 import socket
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from enum import Enum
 from secrets import token_hex
@@ -184,6 +183,8 @@ class CrawlClient:
     A node whose run is over gets `CrawlEndedError`, or `CrawlLostError` if the server has lost its
     data.
 
+    A server at its `maxmemory` refuses nodes that join, and new requests; all else goes on there.
+
     Calls raise `ServerUnreachableError` if the server cannot be reached just now; what was sent may
     have been done, and can be sent again. They raise `ServerRefusedError` where waiting would not
     help.
@@ -269,7 +270,7 @@ class CrawlClient:
         Raises `CrawlEndedError` if the last run has ended, and `OtherCrawlError`.
         """
         packed = json.dumps(identity, sort_keys=True) if identity is not None else ""
-        run, rest = await self._call("join", token_hex(8), packed, int(new_run))
+        run, rest = await self._call("join", token_hex(8), packed, int(new_run), though_full=False)
         if run == b"other":
             raise OtherCrawlError(json.loads(rest))
         self.run = run
@@ -297,6 +298,7 @@ class CrawlClient:
             *(len(unreadable), *unreadable),
             *(demand.requests, demand.per_site, int(demand.suspect)),
             *map(encoded, demand.skipped_sites),
+            though_full=not new,
         )
         return SyncReply(
             [bool(one) for one in queued], list(_taken(taken)), bool(lease_expired), set_aside
@@ -363,35 +365,30 @@ class CrawlClient:
         fingerprint = new.fingerprint and short_fingerprint(new.fingerprint, self.run)
         return new.place, new.data, fingerprint
 
-    async def _call(self, name: str, *arguments: Any) -> Any:
+    async def _call(self, name: str, *arguments: Any, though_full: bool = True) -> Any:
         keys, lease_ms = self.keys, round(self.lease * 1000)
         head = (keys.channel, encoded(self.node), self.run, lease_ms, self.max_pages)
         call = (name, len(keys.all), *keys.all, *head, *arguments)
-        (reply,) = await evaluate(await self.connect(), [call], scripts.script)
+        (reply,) = await evaluate(
+            await self.connect(), [call], scripts.script, though_full=though_full
+        )
         if len(reply) == 1 and reply[0] in OVER:
             raise OVER[reply[0]]
         return reply
 
 
 async def crawl_names(url: str, prefix: str = DEFAULT_PREFIX) -> list[str]:
-    """The names of all crawls on a server, in order; in a cluster, of those on one of its masters.
+    """The names of all crawls on a server, or on all masters of a cluster, in order.
 
     Raises `SettingsError`, `ServerUnreachableError` and `ServerRefusedError`.
     """
-    connection = await Server(url, CALL_TIMEOUT_S, prefix=prefix).connect()
-    try:
-        found: set[bytes] = set()
-        cursor = b"0"
-        head, tail = b"{%b:" % encoded(prefix), b"}:run"
-        pattern = re.sub(rb"([*?\[\]\\])", rb"\\\1", head) + b"*" + tail
-        while True:
-            command = ("SCAN", cursor, "MATCH", pattern, "COUNT", 1000)
-            ((cursor, keys),) = await connection.execute([command])
+    head, tail = b"{%b:" % encoded(prefix), b"}:run"
+    found: set[bytes] = set()
+    async with aclosing(Server(url, CALL_TIMEOUT_S, prefix=prefix).each_master()) as masters:
+        async for connection in masters:
+            keys = await connection.scan(head, tail)
             found.update(key[len(head) : -len(tail)] for key in keys)
-            if cursor == b"0":
-                return sorted(name.decode("utf-8", "surrogatepass") for name in found)
-    finally:
-        await connection.close()
+    return sorted(name.decode("utf-8", "surrogatepass") for name in found)
 
 
 def short_fingerprint(fingerprint: bytes, run: bytes) -> bytes:

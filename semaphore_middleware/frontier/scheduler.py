@@ -96,9 +96,10 @@ class Scheduler(BaseScheduler):
 
     def open(self, spider: Spider) -> Deferred[None]:
         """Wait for the server and join the crawl."""
+        self.engine.fail_when_cut_short(lambda: self.session.ended)
         self.spider_logger = spider.logger
         prefetch = Prefetch(self.crawler)
-        self.crawler.signals.connect(prefetch.respond, signals.response_received)
+        self.engine.after_fetch(prefetch.on_fetched)
         self.session = FrontierSession(
             self.client,
             Codec(spider, self.serializer),
@@ -108,7 +109,10 @@ class Scheduler(BaseScheduler):
             on_data_loss=self._start_over,
             on_misfit=self._on_misfit,
         )
-        self.identity = {**identity_of(spider), "CRAWL_SERIALIZER": self.serializer}
+        self.identity = {
+            **identity_of(spider, self.engine.spider_arguments()),
+            "CRAWL_SERIALIZER": self.serializer,
+        }
         return deferred_from_coro(self._join())
 
     async def _join(self) -> None:
@@ -133,7 +137,6 @@ class Scheduler(BaseScheduler):
             self.engine.close_when_opened("another_crawl")
         except (ServerRefusedError, ServerUnreachableError) as error:
             logger.error("The shared crawl: %s", error)
-            self.failed = True
             self.engine.close_when_opened("server_error")
         else:
             if joined:
@@ -151,11 +154,11 @@ class Scheduler(BaseScheduler):
             self.restart.cancel()
         await self.session.stop()
 
-    def _exit(self, reason: str) -> None:
-        """Let the process exit with status 1 if it is to be started again: it was stopped, and the
-        crawl has not ended.
+    def _exit(self) -> None:
+        """Let the process exit with status 1 if the crawl has not ended, as far as this node knows:
+        it is to be started again.
         """
-        if self.failed or (reason == "shutdown" and not self.session.ended):
+        if self.failed or not self.session.ended:
             self.engine.end_with_failure()
 
     # Called by the engine -----------------------------------------------------------------------
