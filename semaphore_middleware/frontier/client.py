@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import re
 import socket
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -15,6 +14,7 @@ from secrets import token_hex
 from typing import Any
 
 from semaphore_middleware.frontier import scripts
+from semaphore_middleware.frontier.counts import Counts, commands_for
 from semaphore_middleware.frontier.keys import CrawlKeys, Places, site_of
 from semaphore_middleware.model.hosts import encoded
 from semaphore_middleware.redis.connection import Connection
@@ -100,26 +100,6 @@ class IdleReply:
     next_step: NextStep
     wait_s: float  # ask again after this time at the latest
     set_aside: list[bytes]  # requests that were tried too often: their data
-
-
-@dataclass(frozen=True)
-class Counts:
-    """The size of a shared crawl."""
-
-    exists: bool
-    nodes: int  # that have joined and not left
-    sites: int  # with queued requests
-    queued: int  # requests that are to be taken
-    taken: int  # requests that nodes have taken and not finished
-    set_aside: int  # requests that three nodes have failed with
-    seen: int  # fingerprints
-    pages: int  # that were fetched
-    ended_at: float | None  # Unix time
-
-    @property
-    def unfinished(self) -> int:
-        """Requests that are queued, taken or set aside."""
-        return self.queued + self.taken + self.set_aside
 
 
 class RunOverError(Exception):
@@ -334,25 +314,7 @@ class CrawlClient:
     async def counts(self) -> Counts:
         """How many nodes, sites and requests there are now."""
         connection = await self.connect()
-        sizes = (
-            *(("ZCARD", "nodes"), ("ZCARD", "sites"), ("ZCARD", "queue"), ("ZCARD", "suspects")),
-            *(("ZCARD", "taken"), ("SCARD", "aside"), ("SCARD", "seen")),
-        )
-        commands = [(command, self.keys.of(part)) for command, part in sizes]
-        run = ("HMGET", self.keys.of("run"), "id", "pages", "ended")
-        *numbers, (id, pages, ended) = await connection.execute([*commands, run])
-        nodes, sites, queued, suspects, taken, set_aside, seen = numbers
-        return Counts(
-            exists=id is not None,
-            nodes=nodes,
-            sites=sites,
-            queued=queued + suspects,
-            taken=taken,
-            set_aside=set_aside,
-            seen=seen,
-            pages=int(pages or 0),
-            ended_at=float(ended) / 1000 if ended else None,
-        )
+        return Counts.of(await connection.execute(commands_for(self.keys)))
 
     async def _call(self, name: str, *arguments: Any) -> Any:
         keys, lease_ms = self.keys, round(self.lease * 1000)
@@ -362,27 +324,6 @@ class CrawlClient:
         if len(reply) == 1 and reply[0] in OVER:
             raise OVER[reply[0]]
         return reply
-
-
-async def crawl_names(url: str, prefix: str = DEFAULT_PREFIX) -> list[str]:
-    """The names of all crawls on a server, in order; in a cluster, of those on one of its masters.
-
-    Raises `SettingsError`, `ServerUnreachableError` and `ServerRefusedError`.
-    """
-    connection = await Server(url, CALL_TIMEOUT_S, prefix=prefix).connect()
-    try:
-        found: set[bytes] = set()
-        cursor = b"0"
-        head, tail = b"{%b:" % encoded(prefix), b"}:run"
-        pattern = re.sub(rb"([*?\[\]\\])", rb"\\\1", head) + b"*" + tail
-        while True:
-            command = ("SCAN", cursor, "MATCH", pattern, "COUNT", 1000)
-            ((cursor, keys),) = await connection.execute([command])
-            found.update(key[len(head) : -len(tail)] for key in keys)
-            if cursor == b"0":
-                return sorted(name.decode("utf-8", "surrogatepass") for name in found)
-    finally:
-        await connection.close()
 
 
 def _fields(finished: Sequence[FinishedRequest]) -> Iterable[Any]:

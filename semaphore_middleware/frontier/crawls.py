@@ -1,0 +1,113 @@
+"""All shared crawls of a server, as operators see and change them."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import re
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+
+from semaphore_middleware.frontier.client import CALL_TIMEOUT_S, DEFAULT_PREFIX, CrawlClient
+from semaphore_middleware.frontier.counts import Counts, commands_for
+from semaphore_middleware.frontier.keys import CrawlKeys
+from semaphore_middleware.model.hosts import encoded
+from semaphore_middleware.redis.connection import Connection
+from semaphore_middleware.redis.keys import check_prefix
+from semaphore_middleware.redis.location import Server
+
+CRAWLS_PER_CALL = 100  # that are counted in one round trip
+KEYS_PER_SCAN = 1000
+
+
+class Crawls:
+    """The shared crawls of one server, in a cluster those on one of its masters.
+
+    `url_from` says in errors where the URL was set. It has one connection, which is opened when
+    first used; after an error the next call connects anew.
+
+    Raises `SettingsError` for a URL or a prefix that is not allowed. Each method also raises
+    `ServerUnreachableError` and `ServerRefusedError`.
+    """
+
+    def __init__(
+        self, url: str, prefix: str = DEFAULT_PREFIX, url_from: str = "the server's URL"
+    ) -> None:
+        self._url = url
+        self._url_from = url_from
+        self._prefix = check_prefix(prefix, "CRAWL_PREFIX")
+        self._server = Server(url, CALL_TIMEOUT_S, url_from, prefix)
+        self._connection: Connection | None = None
+        self._lock = asyncio.Lock()  # one survey at a time over the connection
+
+    @property
+    def server(self) -> str:
+        """The server's address, without a password."""
+        return str(self._server)
+
+    async def close(self) -> None:
+        """Close the connection."""
+        if self._connection is not None:
+            await self._connection.close()
+
+    async def survey(self) -> dict[str, Counts]:
+        """All crawls, by name. Changes nothing on the server, but looks at all of its keys."""
+        async with self._lock:
+            if self._connection is None or not self._connection.is_open:
+                self._connection = await self._server.connect()
+            names = await self._names(self._connection)
+            found: dict[str, Counts] = {}
+            for first in range(0, len(names), CRAWLS_PER_CALL):
+                some = names[first : first + CRAWLS_PER_CALL]
+                found.update(await self._counts_of(self._connection, some))
+            return {name: counts for name, counts in found.items() if counts.exists}
+
+    async def counts(self, name: str) -> Counts | None:
+        """One crawl; None: there is none of this name."""
+        async with self._client(name) as crawl:
+            counts = await crawl.counts()
+            return counts if counts.exists else None
+
+    async def drop(self, name: str) -> bool:
+        """End a crawl for all its nodes, done or not, and forget it. False if there is none."""
+        async with self._client(name) as crawl:
+            return await crawl.drop()
+
+    async def retry(self, name: str) -> int | None:
+        """Put requests that were set aside back into the queues; how many these were. A crawl that
+        has ended goes on with them as soon as a node joins. None: there is no crawl of this name.
+        """
+        async with self._client(name) as crawl:
+            return await crawl.retry() if (await crawl.counts()).exists else None
+
+    @asynccontextmanager
+    async def _client(self, name: str) -> AsyncIterator[CrawlClient]:
+        """For one crawl: in a cluster it may be on another master than the rest."""
+        crawl = CrawlClient(
+            self._url, name, "frontier", prefix=self._prefix, url_from=self._url_from
+        )
+        try:
+            yield crawl
+        finally:
+            await crawl.disconnect()
+
+    async def _counts_of(
+        self, connection: Connection, names: Sequence[str]
+    ) -> Iterator[tuple[str, Counts]]:
+        calls = [commands_for(CrawlKeys(self._prefix, name)) for name in names]
+        replies = await connection.execute(list(itertools.chain(*calls)))
+        each = zip(*[iter(replies)] * len(calls[0]), strict=True)
+        return zip(names, map(Counts.of, each), strict=True)
+
+    async def _names(self, connection: Connection) -> list[str]:
+        """The names of all crawls, in order."""
+        found: set[bytes] = set()
+        cursor = b"0"
+        head, tail = b"{%b:" % encoded(self._prefix), b"}:run"
+        pattern = re.sub(rb"([*?\[\]\\])", rb"\\\1", head) + b"*" + tail
+        while True:
+            command = ("SCAN", cursor, "MATCH", pattern, "COUNT", KEYS_PER_SCAN)
+            ((cursor, keys),) = await connection.execute([command])
+            found.update(key[len(head) : -len(tail)] for key in keys)
+            if cursor == b"0":
+                return sorted(name.decode("utf-8", "surrogatepass") for name in found)
