@@ -25,7 +25,7 @@ test: $(INSTALLED) ## run the tests; SEMAPHORE_TEST_SERVER=/path/to/redis-server
 	$(PYTEST) -m 'not slow and not mutants and not compose' $(ARGS)
 
 .PHONY: test-all
-test-all: $(INSTALLED) ## run the slow tests too: crawls under faults, mutants, benchmarks, a browser
+test-all: $(INSTALLED)-companions ## run the slow tests too: crawls under faults, mutants, benchmarks, a browser
 	$(PYTEST) $(ARGS)
 
 .PHONY: test-servers
@@ -45,7 +45,7 @@ chaos: $(INSTALLED) ## crawl under random faults and judge (SEED=7 ARGS='--budge
 
 .PHONY: foreign-tests
 foreign-tests: $(INSTALLED) ## run Scrapy's own tests, plain and with the add-on, and list what differs
-	$(BIN)/python -m tests.foreign.run
+	$(BIN)/python -m tests.foreign.run $(ARGS)
 
 .PHONY: compose-test
 compose-test: $(INSTALLED) ## run docker-compose.yml in podman and judge: minutes, root, see docs/docker.md

@@ -12,6 +12,7 @@ NAMES = (
     "contest",
     "handoff",
     "cluster",
+    "frontier",
     "server",
     "scale",
     "fair",

@@ -11,7 +11,8 @@ from scrapy.exceptions import NotConfigured
 from scrapy.settings import SETTINGS_PRIORITIES
 from scrapy.utils.misc import load_object
 
-from semaphore_middleware.scrapy.settings import is_enabled
+from semaphore_middleware.errors import SettingsError
+from semaphore_middleware.scrapy.settings import SETTINGS, is_enabled, server_of
 
 # What needs redis-py is imported where it is used: by then a crawl begins that is not without the
 # semaphore.
@@ -73,6 +74,15 @@ class SemaphoreAddon:
         _apply_spider_attributes(crawler)
         return cls(throttler_of(crawler))
 
+    @classmethod
+    def update_pre_crawler_settings(cls, settings: BaseSettings) -> None:
+        """Name the server that is known already: a spider that uses it, too, such as one of
+        scrapy-redis, is made before its crawler's add-ons are.
+        """
+        with suppress(SettingsError):  # which `from_crawler` raises, in one line
+            if SETTINGS["SEMAPHORE_ENABLED"].read(settings):
+                _name_server(settings, server_of(settings)[0])
+
     def update_settings(self, settings: BaseSettings) -> None:
         """Put our components in their places. What the user has set stays as it is."""
         from semaphore_middleware.middleware import SemaphoreMiddleware
@@ -99,9 +109,19 @@ class SemaphoreAddon:
             )
         _replace_robotstxt_middleware(settings)
         # For components that use the same server and node name, such as a shared frontier.
-        if not settings.get("REDIS_URL"):
-            _override(settings, "REDIS_URL", self._throttler.url)
+        _name_server(settings, self._throttler.url)
         _override(settings, "SEMAPHORE_NODE", self._throttler.node)
+
+
+def _name_server(settings: BaseSettings, url: str | None) -> None:
+    """Set `REDIS_URL`, unless the project says in scrapy-redis's words where its queue is."""
+    by_addons = SETTINGS_PRIORITIES["addon"]
+    is_named = any(
+        settings.get(name) and (settings.getpriority(name) or 0) > by_addons
+        for name in ("REDIS_URL", "REDIS_HOST", "REDIS_PORT")
+    )
+    if url is not None and not is_named:
+        _override(settings, "REDIS_URL", url)
 
 
 def _replace_robotstxt_middleware(settings: BaseSettings) -> None:
@@ -124,9 +144,11 @@ def _apply_spider_attributes(crawler: Crawler) -> None:
     """
     spider = crawler.spider or crawler.spidercls
     for attribute, name in SPIDER_ATTRIBUTES.items():
-        priority = crawler.settings.getpriority(name) or 0
-        if hasattr(spider, attribute) and priority < SETTINGS_PRIORITIES["spider"]:
-            crawler.settings.set(name, getattr(spider, attribute), "spider")
+        if hasattr(spider, attribute):
+            # At a spider's own priority, Scrapy would take it for a setting that wins.
+            crawler.settings.set(
+                name, getattr(spider, attribute), SETTINGS_PRIORITIES["spider"] - 1
+            )
 
 
 def _override(settings: BaseSettings, name: str, value: Any) -> None:

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +40,17 @@ class NodeResult:
     def stat(self, name: str) -> float:
         """The stat `semaphore/<name>`, 0 if it is not there."""
         return float(self.stats.get(f"semaphore/{name}", 0))
+
+    def counts(self, group: str) -> Counter[str]:
+        """The stats `<group>/<name>`, by name."""
+        prefix = f"{group}/"
+        return Counter(
+            {
+                stat.removeprefix(prefix): count
+                for stat, count in self.stats.items()
+                if stat.startswith(prefix)
+            }
+        )
 
 
 class NodeProcess:

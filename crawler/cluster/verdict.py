@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.table import Table
 
 from crawler.cluster.process import NodeResult
 from crawler.example_site import Judge
+
+REFUSALS = ("429", "503")
+NO_FAILURES = ("IgnoreRequest", "PermitLostError")
+"""Exceptions that say nothing of the site: what robots.txt forbids, and what is made again."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +58,41 @@ class CrawlResult:
         return sum(node.pages for node in self.nodes)
 
     @property
+    def refusals(self) -> Mapping[str, int]:
+        """Responses by which the site refused a request, by status."""
+        return {status: n for status, n in self._errors.items() if status in REFUSALS}
+
+    @property
+    def other_errors(self) -> Mapping[str, int]:
+        """All other responses with an error, by status."""
+        return {status: n for status, n in self._errors.items() if status not in REFUSALS}
+
+    @property
+    def _errors(self) -> Counter[str]:
+        """Responses by status, from 400 on, also where the request was made again. A robots.txt
+        that is not there is no error.
+        """
+        found: Counter[str] = Counter()
+        for node in self.nodes:
+            found += node.counts("downloader/response_status_count")
+            found -= node.counts("robotstxt/response_status_count")
+        return Counter({status: n for status, n in found.items() if status >= "400"})
+
+    @property
+    def failures(self) -> Mapping[str, int]:
+        """Requests without a response, by the name of the exception."""
+        found: Counter[str] = Counter()
+        for node in self.nodes:
+            for path, n in node.counts("downloader/exception_type_count").items():
+                found[path.rpartition(".")[2]] += n
+        return {name: n for name, n in found.items() if name not in NO_FAILURES}
+
+    @property
+    def forbidden(self) -> int:
+        """Requests that the site's robots.txt forbids, or forbade as it could not be read."""
+        return sum(int(node.stats.get("robotstxt/forbidden", 0)) for node in self.nodes)
+
+    @property
     def mean_wait(self) -> float | None:
         """Seconds that a request has waited for its permit; None without permits."""
         permits = sum(node.stat("acquired") for node in self.nodes)
@@ -73,10 +113,12 @@ class CrawlResult:
 def problems(result: CrawlResult) -> list[str]:
     """Everything that is not as promised, one line each."""
     found = [f"{node.name} failed: {node.error}" for node in result.nodes if node.error]
-    if not result.pages:
-        found.append("no pages were fetched")
     site = result.site
-    if site is not None:
+    if site is None:
+        found += _problems_of_another_site(result)
+    else:
+        if not result.pages:
+            found.append("no pages were fetched")
         if site.most > result.limit:
             found.append(f"limit {result.limit} was exceeded: {site.most} requests at once")
         if site.missed:
@@ -90,6 +132,26 @@ def problems(result: CrawlResult) -> list[str]:
     return found
 
 
+def _problems_of_another_site(result: CrawlResult) -> list[str]:
+    """What only the nodes can tell, as the site is not ours."""
+    found = []
+    if result.refusals:
+        found.append(f"the site refused requests: {_listed(result.refusals)}")
+    if result.other_errors:
+        found.append(f"the site answered with errors: {_listed(result.other_errors)}")
+    if result.failures:
+        found.append(f"the site did not respond: {_listed(result.failures)}")
+    if not result.pages:
+        why = f": robots.txt forbids them ({result.forbidden})" if result.forbidden else ""
+        found.insert(0, "no pages were fetched" + ("" if found else why))
+    return found
+
+
+def _listed(counts: Mapping[str, int]) -> str:
+    times = {name: "once" if n == 1 else f"{n} times" for name, n in counts.items()}
+    return ", ".join(f"{name} ({times[name]})" for name in sorted(times))
+
+
 def table(result: CrawlResult) -> Table:
     """What was measured, beside what was expected."""
     shown = Table(title=f"{result.url}, {len(result.nodes)} nodes", title_justify="left")
@@ -101,8 +163,8 @@ def table(result: CrawlResult) -> Table:
     shown.add_row("pages of all nodes", str(result.pages), end_section=True)
     if result.site is not None:
         _add_site(shown, result, result.site)
-    elif result.seconds:
-        shown.add_row("pages a second", f"{result.pages / result.seconds:.1f}")
+    else:
+        _add_another_site(shown, result)
     if result.mean_wait is not None:
         shown.add_row("mean wait for a permit", f"{result.mean_wait:.2f} s")
         shown.add_row("longest wait for a permit", f"{result.longest_wait:.2f} s")
@@ -120,6 +182,18 @@ def _add_site(shown: Table, result: CrawlResult, site: SiteResult) -> None:
         possible = result.limit / result.latency
         rate = site.requests / site.seconds
         shown.add_row("pages a second", f"{rate:.1f}", f"at most {possible:.1f}", end_section=True)
+
+
+def _add_another_site(shown: Table, result: CrawlResult) -> None:
+    rows = {
+        f"requests refused ({', '.join(REFUSALS)})": result.refusals,
+        "responses with other errors": result.other_errors,
+        "requests without a response": result.failures,
+    }
+    for name, counts in rows.items():
+        shown.add_row(name, _judged(sum(counts.values()), 0), "0")
+    if result.seconds:
+        shown.add_row("pages a second", f"{result.pages / result.seconds:.1f}", end_section=True)
 
 
 def _judged(value: int, most: int) -> str:

@@ -32,7 +32,8 @@ class Command(ScrapyCommand):
             "Crawl the bundled example site, or another one, with several nodes on this machine, "
             "and report whether they kept to the site's limit. The exit status is 1 if the limit "
             "was exceeded, a page was missed or fetched twice, a permit was not given back, or a "
-            "node failed. Settings given with -s apply to the nodes."
+            "node failed; with --url also if the site refused a request (429, 503), answered one "
+            "with another error, or did not respond. Settings given with -s apply to the nodes."
         )
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:

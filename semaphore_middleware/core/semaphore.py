@@ -6,7 +6,7 @@ import asyncio
 import os
 import secrets
 from collections.abc import AsyncIterator, Collection, Sequence
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, suppress
 from functools import lru_cache
 from typing import Self
 
@@ -248,10 +248,7 @@ class FairSemaphore:
             if permit.stage is Stage.HELD:  # granted in the moment in which the time was up
                 return permit
             permit.release()
-            self.emit(AcquireTimedOut(permit))
-            raise AcquireTimeoutError(
-                f"no permit for {scope!r} within {timeout:g} s (limit {permit.limit.concurrency})"
-            ) from None
+            raise self._timed_out(permit, timeout) from None
         except BaseException:
             permit.release()
             raise
@@ -270,32 +267,18 @@ class FairSemaphore:
         them: by `order_of` in `model/hosts.py`. A permit is held while its request waits for the
         next one; if it is lost meanwhile, all are asked for again. The caller must call `begin()`
         when the request begins: under a delay or a rate the start counts from then on. `timeout`,
-        in seconds, is for all of them together; otherwise as `acquire`.
-
-        Raises `AcquireTimeoutError`, `ClosedError`, `SettingsError`.
+        in seconds, is for all of them together; otherwise as `acquire`, and raises what that does.
         """
         permits: list[Permit] = []
         try:
             async with asyncio.timeout(timeout):
                 while True:
-                    try:
+                    permits.clear()
+                    with suppress(PermitLostError):
                         await self._take(permits, wanted, owner, priority)
                         return PermitSet(permits)
-                    except PermitLostError:
-                        for permit in permits:
-                            permit.return_unused()
-                        permits.clear()
-        except BaseException as error:
-            for permit in permits:
-                permit.return_unused()
-            if not isinstance(error, TimeoutError):
-                raise
-            waited = permits[-1]
-            self.emit(AcquireTimedOut(waited))
-            raise AcquireTimeoutError(
-                f"no permit for {waited.scope!r} within {timeout:g} s (limit "
-                f"{waited.limit.concurrency})"
-            ) from None
+        except TimeoutError:
+            raise self._timed_out(permits[-1], timeout) from None
 
     async def _take(
         self,
@@ -304,19 +287,32 @@ class FairSemaphore:
         owner: object,
         priority: float,
     ) -> None:
-        """Add a permit of each scope to `permits`. Raises `PermitLostError` if one of them is lost
-        while the request waits for another.
+        """Add a permit of each scope to `permits`, and give all back if that fails.
+
+        Raises `PermitLostError` if one of them is lost while the request waits for another.
         """
-        with ExitStack() as watched:
-            for place, (scope, limit) in enumerate(wanted, start=1):
-                is_last = place == len(wanted)
-                permit = self._opened().request(
-                    scope, _limit(limit), owner, priority, begins_later=not is_last
-                )
-                permits.append(permit)
-                await permit.granted()
-                if not is_last:
-                    watched.enter_context(permit.until_lost())
+        try:
+            with ExitStack() as watched:
+                for place, (scope, limit) in enumerate(wanted, start=1):
+                    is_last = place == len(wanted)
+                    permit = self._opened().request(
+                        scope, _limit(limit), owner, priority, begins_later=not is_last
+                    )
+                    permits.append(permit)
+                    await permit.granted()
+                    if not is_last:
+                        watched.enter_context(permit.until_lost())
+        except BaseException:
+            for permit in permits:
+                permit.return_unused()
+            raise
+
+    def _timed_out(self, permit: Permit, timeout: float | None) -> AcquireTimeoutError:
+        self.emit(AcquireTimedOut(permit))
+        return AcquireTimeoutError(
+            f"no permit for {permit.scope!r} within {timeout:g} s "
+            f"(limit {permit.limit.concurrency})"
+        )
 
     @property
     def admin(self) -> Admin:

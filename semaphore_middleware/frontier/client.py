@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import os
@@ -135,7 +136,8 @@ class CrawlClient:
                           pages fetched; the crawl's clock; when the run has ended; the id before
         nodes     zset    node -> until when it counts, ms: all that were heard of
         working   zset    node -> end of its lease, ms
-        seen      set     fingerprints of all requests that were ever queued
+        seen      hash    fingerprints of all requests that were ever queued, shortened to 8
+                          bytes: bucket -> some of them; count -> how many there are
         requests  hash    place -> request: all that are not finished
         queue     zset    the places of those that are to be taken, in order
         sites     zset    site with queued requests -> turn, the lowest is next
@@ -161,6 +163,8 @@ class CrawlClient:
 
     A node whose run is over gets `CrawlEndedError`, or `CrawlLostError` if the server has lost its
     data.
+
+    A server at its `maxmemory` refuses nodes that join, and new requests; all else goes on there.
 
     Calls raise `ServerUnreachableError` if the server cannot be reached just now; what was sent may
     have been done, and can be sent again. They raise `ServerRefusedError` where waiting would not
@@ -247,7 +251,7 @@ class CrawlClient:
         Raises `CrawlEndedError` if the last run has ended, and `OtherCrawlError`.
         """
         packed = json.dumps(identity, sort_keys=True) if identity is not None else ""
-        run, rest = await self._call("join", token_hex(8), packed, int(new_run))
+        run, rest = await self._call("join", token_hex(8), packed, int(new_run), though_full=False)
         if run == b"other":
             raise OtherCrawlError(json.loads(rest))
         self.run = run
@@ -270,11 +274,12 @@ class CrawlClient:
         queued, taken, lease_expired, set_aside = await self._call(
             "sync",
             *(int(working), len(new)),
-            *itertools.chain.from_iterable((one.place, one.data, one.fingerprint) for one in new),
+            *itertools.chain.from_iterable(map(self._new_fields, new)),
             *_fields(finished),
             *(len(unreadable), *unreadable),
             *(demand.requests, demand.per_site, int(demand.suspect)),
             *map(encoded, demand.skipped_sites),
+            though_full=not new,
         )
         return SyncReply(
             [bool(one) for one in queued], list(_taken(taken)), bool(lease_expired), set_aside
@@ -316,14 +321,27 @@ class CrawlClient:
         connection = await self.connect()
         return Counts.of(await connection.execute(commands_for(self.keys)))
 
-    async def _call(self, name: str, *arguments: Any) -> Any:
+    def _new_fields(self, new: NewRequest) -> tuple[bytes, bytes, bytes]:
+        fingerprint = new.fingerprint and short_fingerprint(new.fingerprint, self.run)
+        return new.place, new.data, fingerprint
+
+    async def _call(self, name: str, *arguments: Any, though_full: bool = True) -> Any:
         keys, lease_ms = self.keys, round(self.lease * 1000)
         head = (keys.channel, encoded(self.node), self.run, lease_ms, self.max_pages)
         call = (name, len(keys.all), *keys.all, *head, *arguments)
-        (reply,) = await evaluate(await self.connect(), [call], scripts.script)
+        (reply,) = await evaluate(
+            await self.connect(), [call], scripts.script, though_full=though_full
+        )
         if len(reply) == 1 and reply[0] in OVER:
             raise OVER[reply[0]]
         return reply
+
+
+def short_fingerprint(fingerprint: bytes, run: bytes) -> bytes:
+    """Eight bytes for a fingerprint of any length, as the server keeps them. A run has its own, so
+    that no site can know which of its URLs would get the same.
+    """
+    return hashlib.blake2b(fingerprint, digest_size=8, key=run).digest()
 
 
 def _fields(finished: Sequence[FinishedRequest]) -> Iterable[Any]:

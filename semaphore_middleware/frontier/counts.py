@@ -10,7 +10,7 @@ from semaphore_middleware.frontier.keys import CrawlKeys
 
 SIZES = (
     *(("ZCARD", "nodes"), ("ZCARD", "sites"), ("ZCARD", "queue"), ("ZCARD", "suspects")),
-    *(("ZCARD", "taken"), ("SCARD", "aside"), ("SCARD", "seen")),
+    *(("ZCARD", "taken"), ("SCARD", "aside")),
 )
 """Commands, and the keys that they are for."""
 STATES = ("running", "stopped", "ended")
@@ -33,8 +33,8 @@ class Counts:
     @classmethod
     def of(cls, replies: Sequence[Any]) -> Self:
         """From the replies to `commands_for`."""
-        *numbers, (id, pages, ended) = replies
-        nodes, sites, queued, suspects, taken, set_aside, seen = numbers
+        *numbers, seen, (id, pages, ended) = replies
+        nodes, sites, queued, suspects, taken, set_aside = numbers
         return cls(
             exists=id is not None,
             nodes=nodes,
@@ -42,7 +42,7 @@ class Counts:
             queued=queued + suspects,
             taken=taken,
             set_aside=set_aside,
-            seen=seen,
+            seen=int(seen or 0),
             pages=int(pages or 0),
             ended_at=float(ended) / 1000 if ended else None,
         )
@@ -64,4 +64,5 @@ class Counts:
 def commands_for(keys: CrawlKeys) -> list[tuple[Any, ...]]:
     """Commands that change nothing, for `Counts.of`."""
     sizes = [(command, keys.of(part)) for command, part in SIZES]
-    return [*sizes, ("HMGET", keys.of("run"), "id", "pages", "ended")]
+    run = ("HMGET", keys.of("run"), "id", "pages", "ended")
+    return [*sizes, ("HGET", keys.of("seen"), "count"), run]

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import re
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 
 from semaphore_middleware.frontier.client import CALL_TIMEOUT_S, DEFAULT_PREFIX, CrawlClient
 from semaphore_middleware.frontier.counts import Counts, commands_for
@@ -21,10 +20,9 @@ KEYS_PER_SCAN = 1000
 
 
 class Crawls:
-    """The shared crawls of one server, in a cluster those on one of its masters.
+    """The shared crawls of one server, or of all masters of a cluster.
 
-    `url_from` says in errors where the URL was set. It has one connection, which is opened when
-    first used; after an error the next call connects anew.
+    `url_from` says in errors where the URL was set. Each call opens connections of its own.
 
     Raises `SettingsError` for a URL or a prefix that is not allowed. Each method also raises
     `ServerUnreachableError` and `ServerRefusedError`.
@@ -37,30 +35,22 @@ class Crawls:
         self._url_from = url_from
         self._prefix = check_prefix(prefix, "CRAWL_PREFIX")
         self._server = Server(url, CALL_TIMEOUT_S, url_from, prefix)
-        self._connection: Connection | None = None
-        self._lock = asyncio.Lock()  # one survey at a time over the connection
 
     @property
     def server(self) -> str:
         """The server's address, without a password."""
         return str(self._server)
 
-    async def close(self) -> None:
-        """Close the connection."""
-        if self._connection is not None:
-            await self._connection.close()
-
     async def survey(self) -> dict[str, Counts]:
         """All crawls, by name. Changes nothing on the server, but looks at all of its keys."""
-        async with self._lock:
-            if self._connection is None or not self._connection.is_open:
-                self._connection = await self._server.connect()
-            names = await self._names(self._connection)
-            found: dict[str, Counts] = {}
-            for first in range(0, len(names), CRAWLS_PER_CALL):
-                some = names[first : first + CRAWLS_PER_CALL]
-                found.update(await self._counts_of(self._connection, some))
-            return {name: counts for name, counts in found.items() if counts.exists}
+        found: dict[str, Counts] = {}
+        async with aclosing(self._server.each_master()) as masters:
+            async for connection in masters:
+                names = await self._names(connection)
+                for first in range(0, len(names), CRAWLS_PER_CALL):
+                    some = names[first : first + CRAWLS_PER_CALL]
+                    found.update(await self._counts_of(connection, some))
+        return {name: found[name] for name in sorted(found) if found[name].exists}
 
     async def counts(self, name: str) -> Counts | None:
         """One crawl; None: there is none of this name."""
@@ -82,7 +72,6 @@ class Crawls:
 
     @asynccontextmanager
     async def _client(self, name: str) -> AsyncIterator[CrawlClient]:
-        """For one crawl: in a cluster it may be on another master than the rest."""
         crawl = CrawlClient(
             self._url, name, "frontier", prefix=self._prefix, url_from=self._url_from
         )
@@ -100,7 +89,7 @@ class Crawls:
         return zip(names, map(Counts.of, each), strict=True)
 
     async def _names(self, connection: Connection) -> list[str]:
-        """The names of all crawls, in order."""
+        """The names of the crawls that have their keys there."""
         found: set[bytes] = set()
         cursor = b"0"
         head, tail = b"{%b:" % encoded(self._prefix), b"}:run"
@@ -110,4 +99,4 @@ class Crawls:
             ((cursor, keys),) = await connection.execute([command])
             found.update(key[len(head) : -len(tail)] for key in keys)
             if cursor == b"0":
-                return sorted(name.decode("utf-8", "surrogatepass") for name in found)
+                return [name.decode("utf-8", "surrogatepass") for name in found]

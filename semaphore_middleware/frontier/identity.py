@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import inspect
 import json
-import re
 import sys
+from collections.abc import Mapping
+from contextlib import suppress
 from hashlib import sha256
 from typing import Any
 
 from scrapy import Spider
 
 LONGEST_VALUE = 200  # characters; of a longer value, a hash stands for it
-NOT_ARGUMENTS = ("name", "crawler", "settings")
 
 
-def identity_of(spider: Spider) -> dict[str, str]:
-    """What must be the same on all nodes of a crawl: texts, by their names."""
-    cls = type(spider)
-    version = spider.settings.get("CRAWL_VERSION") or _source_hash(cls)
-    return {"spider": spider.name, "CRAWL_VERSION": str(version), **_arguments(spider)}
+def identity_of(spider: Spider, arguments: Mapping[str, Any]) -> dict[str, str]:
+    """What must be the same on all nodes of a crawl: texts, by their names. `arguments` are those
+    that the user gave the spider, not what it has made of them: that may be a start time.
+    """
+    version = spider.settings.get("CRAWL_VERSION") or _source_hash(type(spider))
+    return {"spider": spider.name, "CRAWL_VERSION": str(version), **_texts(arguments)}
 
 
 def differences(own: dict[str, str], other: dict[str, str]) -> str:
@@ -31,27 +32,16 @@ def differences(own: dict[str, str], other: dict[str, str]) -> str:
     )
 
 
-def _arguments(spider: Spider) -> dict[str, str]:
-    """The spider's own attributes that are texts, numbers or lists of these: its arguments, and
-    what it has made of them. Those whose names begin with `_` do not count.
+def _texts(arguments: Mapping[str, Any]) -> dict[str, str]:
+    """The arguments that JSON can store: a program may give any other object, too. Those whose
+    names begin with `_` do not count: Scrapyd gives each job a `_job` of its own.
     """
-    values = {name: _plain(value) for name, value in vars(spider).items()}
-    return {
-        name: _short(json.dumps(value))
-        for name, value in sorted(values.items())
-        if value is not None and not name.startswith("_") and name not in NOT_ARGUMENTS
-    }
-
-
-def _plain(value: Any) -> Any:
-    """The value, if it is one that an argument may become; else None."""
-    if isinstance(value, re.Pattern):
-        return value.pattern if isinstance(value.pattern, str) else None
-    if isinstance(value, list | tuple | set | frozenset):
-        is_plain = all(isinstance(item, str | int) for item in value)
-        ordered = sorted(value, key=str) if isinstance(value, set | frozenset) else list(value)
-        return ordered if is_plain else None
-    return value if isinstance(value, str | int) else None
+    texts = {}
+    for name, value in sorted(arguments.items()):
+        if not name.startswith("_"):
+            with suppress(TypeError, ValueError):
+                texts[name] = _short(json.dumps(value, sort_keys=True))
+    return texts
 
 
 def _short(text: str) -> str:

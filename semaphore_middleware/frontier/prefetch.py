@@ -9,6 +9,7 @@ from weakref import WeakSet
 
 from scrapy import Request
 from scrapy.crawler import Crawler
+from scrapy.http import Response
 from scrapy.squeues import FifoMemoryQueue
 from scrapy.utils.httpobj import urlparse_cached
 from scrapy.utils.misc import build_from_crawler, load_object
@@ -19,6 +20,7 @@ from semaphore_middleware.frontier.client import Demand, FinishedRequest, TakenR
 PREFETCH_TARGET = 32  # ready at once, of sites that are not full
 SITE_BATCH = 8  # taken of one site in one call, at most
 SITE_ENOUGH = SITE_BATCH // 2  # ready of one site: no more of it are taken
+MAX_READY = 1000  # in all
 
 
 class Prefetch:
@@ -30,9 +32,10 @@ class Prefetch:
     requests of full sites are taken: here they could only wait, on the server any node can take
     them.
 
-    The number of ready requests does not grow with the crawl: `PREFETCH_TARGET` of sites that are
-    not full, and of each full site what was taken before it was full, which is less than
-    `SITE_BATCH + SITE_ENOUGH`.
+    There are `PREFETCH_TARGET` ready requests of sites that are not full, and of each full site
+    those that were taken before that was known, which are less than `SITE_BATCH + SITE_ENOUGH`:
+    before it was full, or before any request of it was here, if it shares a scope with others that
+    is full (its domain, its address). In all there are at most `MAX_READY`.
     """
 
     def __init__(self, crawler: Crawler) -> None:
@@ -76,9 +79,13 @@ class Prefetch:
             del self._ready_of_site[taken.site]
         return request
 
-    def respond(self, request: Request) -> None:
-        """Note that a request has brought a response: it is a page."""
-        self._pages.add(request)
+    def on_fetched(self, result: Any, request: Request) -> Any:
+        """Note that a request has brought a response: it is a page. The signal `response_received`
+        does not tell: it names the response's request, which a middleware may have replaced.
+        """
+        if isinstance(result, Response):
+            self._pages.add(request)
+        return result
 
     def finished(self, in_progress: Set[Request]) -> list[FinishedRequest]:
         """The started requests that the engine has no longer in progress."""
@@ -129,7 +136,7 @@ class Prefetch:
         # Only requests that this node has started can fill a site.
         sites = {taken.site for _, taken in self._started.values()}.union(self._ready_of_site)
         skipped = frozenset(site for site in sites if self.is_skipped(site))
-        most = max(0, PREFETCH_TARGET - self._startable())
+        most = max(0, min(PREFETCH_TARGET - self._startable(), MAX_READY - self.ready))
         return Demand(most, SITE_BATCH, skipped, suspect=not self.has_suspect)
 
     def is_skipped(self, site: str) -> bool:

@@ -33,7 +33,7 @@ from scrapy.utils.defer import deferred_from_coro
 from scrapy.utils.misc import build_from_crawler
 from twisted.internet.defer import Deferred
 
-from semaphore_middleware.errors import ServerRefusedError, SettingsError
+from semaphore_middleware.errors import ServerRefusedError, ServerUnreachableError, SettingsError
 from semaphore_middleware.frontier.client import (
     DEFAULT_PREFIX,
     CrawlClient,
@@ -57,9 +57,10 @@ class Scheduler(BaseScheduler):
 
     Settings: `REDIS_URL`, `CRAWL` (the crawl's name, default: the spider's), `CRAWL_MAX_PAGES`,
     `CRAWL_LEASE` (seconds), `CRAWL_PREFIX`, `CRAWL_SERIALIZER`, `CRAWL_VERSION`, `CRAWL_RUN`
-    (`"new"`: begin a crawl that has ended once more). A node that is stopped before the end of the
-    crawl exits with status 1, so that whatever starts it does so again; one that comes after the
-    end exits at once, with status 0.
+    (`"new"`: begin a crawl that has ended once more), `SEMAPHORE_START_TIMEOUT` (seconds to wait
+    for the server at the start). A node that is stopped before the end of the crawl exits with
+    status 1, so that whatever starts it does so again; one that comes after the end exits at once,
+    with status 0.
     """
 
     def __init__(self, crawler: Crawler) -> None:
@@ -71,6 +72,11 @@ class Scheduler(BaseScheduler):
         self.new_run = run == "new"
         serializer = settings.get("CRAWL_SERIALIZER") or "json"
         self.serializer = check_choice(serializer, "CRAWL_SERIALIZER", tuple(SERIALIZERS))
+        self.start_timeout = settings.get("SEMAPHORE_START_TIMEOUT")
+        if self.start_timeout is not None:
+            self.start_timeout = check_number(
+                self.start_timeout, "SEMAPHORE_START_TIMEOUT", least=0.001, text=True
+            )
         self.failed = False
         self.restart: asyncio.Task[None] | None = None
 
@@ -90,9 +96,10 @@ class Scheduler(BaseScheduler):
 
     def open(self, spider: Spider) -> Deferred[None]:
         """Wait for the server and join the crawl."""
+        self.engine.fail_when_cut_short(lambda: self.session.ended)
         self.spider_logger = spider.logger
         prefetch = Prefetch(self.crawler)
-        self.crawler.signals.connect(prefetch.respond, signals.response_received)
+        self.engine.after_fetch(prefetch.on_fetched)
         self.session = FrontierSession(
             self.client,
             Codec(spider, self.serializer),
@@ -102,14 +109,20 @@ class Scheduler(BaseScheduler):
             on_data_loss=self._start_over,
             on_misfit=self._on_misfit,
         )
-        self.identity = {**identity_of(spider), "CRAWL_SERIALIZER": self.serializer}
+        self.identity = {
+            **identity_of(spider, self.engine.spider_arguments()),
+            "CRAWL_SERIALIZER": self.serializer,
+        }
         return deferred_from_coro(self._join())
 
     async def _join(self) -> None:
         self.crawler.signals.connect(self._exit, signals.spider_closed)
         try:
             joined = await self.session.join(
-                self.identity, self.new_run, wanted=lambda: self.crawler.crawling
+                self.identity,
+                self.new_run,
+                wanted=lambda: self.crawler.crawling,
+                timeout=self.start_timeout,
             )
         except CrawlEndedError:
             logger.info(
@@ -122,10 +135,9 @@ class Scheduler(BaseScheduler):
         except OtherCrawlError as error:
             self._log_misfit(error)
             self.engine.close_when_opened("another_crawl")
-        except ServerRefusedError as error:
+        except (ServerRefusedError, ServerUnreachableError) as error:
             logger.error("The shared crawl: %s", error)
-            self.failed = True
-            self.engine.close_when_opened("server_refused")
+            self.engine.close_when_opened("server_error")
         else:
             if joined:
                 self.engine.pace_start(self.session.rest)
@@ -142,11 +154,11 @@ class Scheduler(BaseScheduler):
             self.restart.cancel()
         await self.session.stop()
 
-    def _exit(self, reason: str) -> None:
-        """Let the process exit with status 1 if it is to be started again: it was stopped, and the
-        crawl has not ended.
+    def _exit(self) -> None:
+        """Let the process exit with status 1 if the crawl has not ended, as far as this node knows:
+        it is to be started again.
         """
-        if self.failed or (reason == "shutdown" and not self.session.ended):
+        if self.failed or not self.session.ended:
             self.engine.end_with_failure()
 
     # Called by the engine -----------------------------------------------------------------------

@@ -11,7 +11,7 @@ CALL = ("shared/common", "shared/joined")
 NODES_SCRIPTS = ("join", "sync", "idle", "leave")
 SCRIPTS = {  # each with its files, in their order
     "join": ("shared/common", "join"),
-    "sync": (*CALL, "sync"),
+    "sync": (*CALL, "shared/seen", "sync"),
     "idle": (*CALL, "idle"),
     "leave": (*CALL, "leave"),
     "drop": ("shared/common", "drop"),

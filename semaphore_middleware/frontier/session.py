@@ -39,7 +39,7 @@ from semaphore_middleware.frontier.client import (
 from semaphore_middleware.frontier.codec import Codec
 from semaphore_middleware.frontier.prefetch import Prefetch
 from semaphore_middleware.frontier.subscription import Subscription
-from semaphore_middleware.redis.connection import retry_delay
+from semaphore_middleware.redis.connection import is_full, retry_delay
 from semaphore_middleware.scrapy.engine import Engine
 
 logger = logging.getLogger(__name__)
@@ -157,17 +157,22 @@ class FrontierSession:
     # The background task ------------------------------------------------------------------------
 
     async def join(
-        self, identity: dict[str, str], new_run: bool, wanted: Callable[[], bool]
+        self,
+        identity: dict[str, str],
+        new_run: bool,
+        wanted: Callable[[], bool],
+        timeout: float | None = None,
     ) -> bool:
-        """Join the crawl, however long it takes to reach the server, and begin to send; False if
-        this is no longer `wanted`. `identity` is what all nodes have in common. With `new_run`, a
-        crawl that has ended begins anew.
+        """Join the crawl and begin to send; False if this is no longer `wanted`. `identity` is what
+        all nodes have in common. With `new_run`, a crawl that has ended begins anew. The server is
+        waited for as long as it takes, or for `timeout` seconds.
 
-        Raises `ServerRefusedError` where waiting would not help, `CrawlEndedError` and
-        `OtherCrawlError`.
+        Raises `ServerUnreachableError` after that time, `ServerRefusedError` where waiting would
+        not help, `CrawlEndedError` and `OtherCrawlError`.
         """
         self._identity = identity
         failures, next_log = 0, 0.0
+        began = asyncio.get_running_loop().time()
         while wanted():
             try:
                 await self._client.check_rights()
@@ -175,8 +180,13 @@ class FrontierSession:
                 break
             except ServerUnreachableError as error:
                 now = asyncio.get_running_loop().time()
+                if timeout is not None and now - began > timeout:
+                    raise ServerUnreachableError(
+                        f"{error} (for longer than SEMAPHORE_START_TIMEOUT, {timeout:g} s)"
+                    ) from None
                 if now >= next_log:
-                    logger.warning("Waiting for the crawl's server: %s", error)
+                    full = ", which is full (maxmemory)" if is_full(error) else ""
+                    logger.warning("Waiting for the crawl's server%s: %s", full, error)
                     next_log = now + LOG_INTERVAL_S
                 await asyncio.sleep(retry_delay(failures))
                 failures += 1
@@ -260,7 +270,7 @@ class FrontierSession:
         if not isinstance(error, ServerUnreachableError | ServerRefusedError):
             logger.error("Unexpected error, the call is retried", exc_info=error)
         elif not self._unavailable:
-            state = "full (maxmemory)" if "'maxmemory'" in str(error) else "unavailable"
+            state = "full (maxmemory)" if is_full(error) else "unavailable"
             logger.warning("The crawl's server is %s: %s", state, error)
         self._unavailable = True
 
@@ -304,20 +314,32 @@ class FrontierSession:
             return
         self._notified = False
         had_suspect = self._prefetch.has_suspect
-        reply = await self._client.sync(new, finished, demand, self._working, unreadable)
+        try:
+            reply = await self._client.sync(new, finished, demand, self._working, unreadable)
+        except ServerUnreachableError as error:
+            if new and is_full(error):
+                await self._renew_lease()
+            raise
         self._unreadable = []
         self._renewal_at = now + RENEWAL * self._client.lease
         self._prefetch.forget(finished)
-        if had_suspect and not self._prefetch.has_suspect:
-            self._empty_except = None  # it may have the next one
         self._log_set_aside(reply.set_aside)
         self._on_queued(reply.queued)
         self._has_room.set()
         self._on_taken(demand, reply)
+        if had_suspect and not self._prefetch.has_suspect:
+            self.check_again()  # it may have the next one
         if self._engine_waits and (new or demand.requests):
             self._engine.wake()
         if self._unsent:
             self._has_work.set()
+
+    async def _renew_lease(self) -> None:
+        """All that a full server does for a node whose new requests it refuses."""
+        now = asyncio.get_running_loop().time()
+        reply = await self._client.sync(working=self._working)
+        self._renewal_at = now + RENEWAL * self._client.lease
+        self._on_taken(NO_DEMAND, reply)
 
     def _on_queued(self, queued: list[bool]) -> None:
         for is_queued in queued:

@@ -34,6 +34,15 @@ class Cluster:
 
         Raises `ServerUnreachableError`, or `ServerRefusedError` where waiting would not help.
         """
+        owner, _ = await self._find()
+        return owner
+
+    async def find_masters(self) -> list[Address]:
+        """Where all masters with slots are. Raises the same errors."""
+        _, masters = await self._find()
+        return masters
+
+    async def _find(self) -> tuple[Address, list[Address]]:
         problem: Exception | None = None
         for _ in range(len(self._nodes)):
             address = self._nodes[0]
@@ -47,7 +56,8 @@ class Cluster:
         assert problem is not None
         raise problem
 
-    async def _ask(self, address: Address) -> Address:
+    async def _ask(self, address: Address) -> tuple[Address, list[Address]]:
+        """The owner of our slot, and all masters."""
         name = f"the cluster's node at {address}"
         connection = await self._connector.connect(address, name)
         try:
@@ -58,14 +68,16 @@ class Cluster:
             raise ServerRefusedError(f"{address} is not a node of a cluster")
         connection.check([reply])
         owner: Address | None = None
+        masters = []
         for first, last, *nodes in reply:
             found = [_address(node, address) for node in nodes]
+            masters.append(found[0])
             self._nodes.extend(node for node in found if node not in self._nodes)
             if first <= self._slot <= last:
                 owner = found[0]
         if owner is None:
             raise ServerUnreachableError(f"{name} knows no owner of slot {self._slot}")
-        return owner
+        return owner, list(dict.fromkeys(masters))
 
 
 def _address(node: Any, asked: Address) -> Address:

@@ -322,6 +322,11 @@ def is_denial(text: str) -> bool:
     return "ACL failure in script" in text or "The user executing the script" in text
 
 
+def is_full(error: object) -> bool:
+    """Whether this says that a command was refused because the server is at its `maxmemory`."""
+    return isinstance(error, Exception) and "'maxmemory'" in str(error)
+
+
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
     """The error, and all that it comes from."""
     while error is not None:

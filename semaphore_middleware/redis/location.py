@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote, urlsplit, urlunsplit
@@ -118,7 +118,27 @@ class Server:
                 if address.path:  # the others are elsewhere
                     raise
                 self._is_cluster = True
-        address = await self._cluster.find_master()
+        return await self._connect_to_node(await self._cluster.find_master())
+
+    async def each_master(self) -> AsyncGenerator[Connection]:
+        """A new connection to each server that may have keys of ours, whatever their slot: in a
+        cluster to all masters. Each is closed before the next one. Raises as `connect` does.
+        """
+        connection = await self.connect()
+        others: list[Address] = []
+        if self._is_cluster:
+            masters = await self._cluster.find_masters()
+            others = [address for address in masters if address != connection.address]
+        while True:
+            try:
+                yield connection
+            finally:
+                await connection.close()
+            if not others:
+                return
+            connection = await self._connect_to_node(others.pop())
+
+    async def _connect_to_node(self, address: Address) -> Connection:
         return await self._connect_to(address, f"{self._name} at {address}", was_found=True)
 
     async def _connect_to(

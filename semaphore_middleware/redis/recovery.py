@@ -57,7 +57,7 @@ class Recovery:
         Returns whether it is another one than this node knew. Raises `ServerUnreachableError`, and
         `ServerRefusedError` where nodes of another version use the server.
         """
-        (reply,) = await evaluate(connection, [self.call_to_join()])
+        (reply,) = await evaluate(connection, [self.call_to_join()], though_full=True)
         return self.on_joined(connection, reply)
 
     def call_to_join(self) -> tuple[Any, ...]:

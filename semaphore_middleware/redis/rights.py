@@ -42,7 +42,7 @@ async def try_rights(
     needed = f"all keys and channels begin with {tag!r}"
     try:
         call = ("try_rights", len(names), *names, channel)
-        (denied,) = await evaluate(connection, [call], source_for)
+        (denied,) = await evaluate(connection, [call], source_for, though_full=True)
     except ServerRefusedError as error:
         raise ServerRefusedError(f"{error}; {needed}") from None
     if denied:

@@ -10,11 +10,14 @@ from typing import Any
 
 from redis.exceptions import NoScriptError
 
-from semaphore_middleware.redis.connection import Connection
+from semaphore_middleware.redis.connection import Connection, is_full
 
 SCOPES = tuple(
     f"shared/{part}" for part in ("clock", "accounts", "learned", "scope", "limit", "promote")
 )
+# A full server refuses a script's first write, unless that one can only free memory; those that
+# follow it are done. The first key of our scripts is a hash.
+THOUGH_FULL = "redis.call('HDEL', KEYS[1], '')\n"
 SCRIPTS = {  # each with its files, in their order
     "try_rights": ("try_rights", "shared/try_rights"),
     "begin_epoch": ("shared/clock", "begin_epoch"),
@@ -35,11 +38,14 @@ async def evaluate(
     *,
     read_only: bool = False,
     before_loading: Callable[[Connection], Awaitable[object]] | None = None,
+    though_full: bool = False,
 ) -> list[Any]:
     """Run scripts in one round trip. A call is a script's name, how many keys, the keys and the
     arguments. Loads the scripts that the server does not have. `source_for` gives a script's source
     by its name; without it, the scripts are the semaphore's. With `read_only` it needs no right to
     write, where the server can do that. `before_loading` may first look whether it is another one.
+    With `though_full` a server at its `maxmemory` runs them all the same: for calls that leave no
+    more there than they find, or little, and can be sent twice.
 
     Raises `ServerUnreachableError`, or `ServerRefusedError` where a right is missing.
     """
@@ -55,6 +61,14 @@ async def evaluate(
         await connection.execute([("SCRIPT", "LOAD", source_for(name)) for name in names])
         # All from the first one on: their order counts, and each can be sent twice.
         replies[missing[0] :] = await connection.call(commands[missing[0] :])
+    if though_full and any(map(is_full, replies)):
+        sources = source_for
+        return await evaluate(
+            connection,
+            calls,
+            lambda name: THOUGH_FULL + sources(name),
+            before_loading=before_loading,
+        )
     return connection.check(replies)
 
 

@@ -82,7 +82,9 @@ class Store:
             packed.insert(0, self.recovery.call_to_join())
         # A server that lacks the scripts may be another one, to which a proxy leads without notice.
         # (Redis 6.2 gives them to its replicas.)
-        results = await evaluate(connection, packed, before_loading=self.recovery.join_epoch)
+        results = await evaluate(
+            connection, packed, before_loading=self.recovery.join_epoch, though_full=True
+        )
         self._heard_at = sent
         if look:
             self.recovery.on_joined(connection, results.pop(0))

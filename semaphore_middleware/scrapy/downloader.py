@@ -26,7 +26,6 @@ _fetching: ContextVar[ReferenceType[Request] | None] = ContextVar("_fetching", d
 opened there keep the context.
 """
 
-
 NO_CONCURRENCY_LIMIT = 1000
 """Connections that are kept to a host where CONCURRENT_REQUESTS sets no limit."""
 

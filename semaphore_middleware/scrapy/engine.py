@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Set
 from contextlib import contextmanager
+from traceback import walk_stack
+from types import FrameType, GeneratorType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from scrapy import Request, signals
 from scrapy.exceptions import CloseSpider
 from scrapy.extensions.feedexport import FeedExporter
 from scrapy.utils.asyncio import is_asyncio_available
+from scrapy.utils.reactor import is_reactor_installed
+from twisted.internet.defer import Deferred
 
 from semaphore_middleware.errors import SettingsError
 
@@ -24,6 +29,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+CRAWL = ("Crawler.crawl_async", "Crawler.crawl")
 ASYNCIO_REACTOR = "twisted.internet.asyncioreactor.AsyncioSelectorReactor"
 
 
@@ -48,6 +54,24 @@ class Engine:
         permit has begun its transfer.
         """
         asyncio.get_running_loop().call_soon(self.wake)
+
+    def spider_arguments(self) -> dict[str, Any]:
+        """The arguments that the user gave the spider; positional ones by their numbers. For a
+        scheduler's `open`.
+
+        Only the local variables of `Crawler.crawl_async`, which awaits the caller, or those of
+        `Crawler.crawl`, a generator that is suspended meanwhile, keep them.
+        """
+        frames: list[FrameType | None] = [frame for frame, _ in walk_stack(None)]
+        holders = gc.get_referrers(self._crawler)
+        frames += [one.gi_frame for one in holders if isinstance(one, GeneratorType)]
+        for frame in frames:
+            if frame is not None and frame.f_code.co_qualname in CRAWL:
+                local = frame.f_locals
+                if local["self"] is self._crawler:
+                    given = enumerate(local["args"], 1)
+                    return {**{f"{number}": value for number, value in given}, **local["kwargs"]}
+        return {}
 
     def before_close(self, callback: Callable[[], None]) -> None:
         """Call `callback` when the spider begins to close, before the engine waits for downloads.
@@ -128,6 +152,28 @@ class Engine:
         self._crawler.signals.send_catch_log(
             signals.request_dropped, request=request, spider=self._crawler.spider
         )
+
+    def fail_when_cut_short(self, has_ended: Callable[[], bool]) -> None:
+        """Let the process exit with status 1 if it is stopped before its crawl `has_ended`, also
+        where it does not wait for its spider. For a scheduler's `open`.
+
+        Scrapy ends the process at once, with status 0, if it is stopped while the spider is being
+        opened, and if it is stopped twice. Its commands look at the crawl's task when that is done.
+        """
+        crawl = asyncio.current_task()
+        if crawl is None or not is_reactor_installed():
+            return
+        from twisted.internet import reactor
+
+        def cut_short() -> Deferred[object] | None:
+            if crawl.done() or has_ended():
+                return None
+            self.end_with_failure()
+            crawl.cancel()
+            return Deferred.fromFuture(asyncio.ensure_future(asyncio.wait({crawl})))
+
+        events: Any = reactor
+        events.addSystemEventTrigger("before", "shutdown", cut_short)
 
     def close_when_opened(self, reason: str) -> None:
         """Close the spider as soon as it is open. A `CloseSpider` raised before, in a scheduler's

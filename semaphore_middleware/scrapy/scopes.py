@@ -65,6 +65,7 @@ class ScopeFinder:
             self._domain_of = lru_cache(HOSTS_REMEMBERED)(_registered_domain_finder())
         self._scopes_of_host = lru_cache(HOSTS_REMEMBERED)(self._find_by_host)
         self._needs_only_host = all(kind in ("host", "domain", ALL) for kind in kinds)
+        self._limits_addresses = "ip" in kinds and limits.names_kind("ip")
 
     def scopes_of(self, request: Request) -> Scopes:
         """The scopes of a request; none where `find` raises: this is also called where an error
@@ -115,7 +116,7 @@ class ScopeFinder:
         """
         host = normal_host(urlparse_cached(request).hostname or "")
         names = [name for name, _ in self.scopes_of(request) if kind_of(name) != "ip"]
-        if self._has_address(request) and self._limits.names_kind("ip"):
+        if self._limits_addresses and self._has_address(request):
             names.append(f"ip:{host}")
         return tuple(names) or (host,)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
+from scrapy.settings import SETTINGS_PRIORITIES
 from scrapy.utils.misc import load_object
 
 from semaphore_middleware.errors import SettingsError
@@ -213,12 +214,13 @@ MAX = Derived("`300.0`", lambda s: max(300.0, _value_of("SEMAPHORE_BACKOFF_START
 
 _ROWS = (
     Setting("SEMAPHORE_ENABLED", True, _truth, "whether to do anything at all"),
-    Setting("SEMAPHORE_REDIS_URL", None, _optional(_text), "the server; see `_server`", EMPTY),
+    Setting("SEMAPHORE_REDIS_URL", None, _optional(_text), "the server; see `server_of`", EMPTY),
     Setting("SEMAPHORE_LIMITS", {}, _dict, "hosts' limits, where not the default"),
     Setting("SEMAPHORE_SCOPES", ["host"], _scopes, "what a request needs permits of", EMPTY),
     Setting("SEMAPHORE_LEASE", 15.0, _seconds(0.1), "seconds that a permit outlives its node"),
     Setting("SEMAPHORE_TURN", SHORT_TURN, _turn, "seconds for which a node hands a permit on"),
     Setting("SEMAPHORE_ACQUIRE_TIMEOUT", None, _optional(_seconds(0.001)), "most seconds to wait"),
+    Setting("SEMAPHORE_START_TIMEOUT", None, _optional(_seconds(0.001)), "most, for the server"),
     Setting("SEMAPHORE_RECOVERY_WAIT", LEASE, _seconds(0.0), "seconds without grants after a loss"),
     Setting("SEMAPHORE_PREFIX", "semaphore", _prefix, "first part of every key and channel"),
     Setting("SEMAPHORE_NODE", HOST_AND_PID, _text, "this node's name, less its letters", EMPTY),
@@ -262,6 +264,7 @@ class SemaphoreSettings:
     lease: float
     turn: float
     acquire_timeout: float | None
+    start_timeout: float | None
     recovery_wait: float
     prefix: str
     node: str
@@ -283,7 +286,7 @@ class SemaphoreSettings:
             name.removeprefix("SEMAPHORE_").lower(): setting.read(settings)
             for name, setting in SETTINGS.items()
         }
-        ours["url"], ours["url_from"] = _server(settings)
+        ours["url"], ours["url_from"] = server_of(settings)
         slots = {
             name: _dict(settings.get(name), name, settings)
             for name in ("DOWNLOAD_SLOTS", "THROTTLING_SCOPES")
@@ -306,12 +309,16 @@ def is_enabled(settings: BaseSettings) -> bool:
         end_crawl(error)
 
 
-def _server(settings: BaseSettings) -> tuple[str | None, str]:
-    """The server's URL, and where it was set: in the settings, else in the environment."""
+def server_of(settings: BaseSettings) -> tuple[str | None, str]:
+    """The server's URL, and where it was set: in the settings, else in the environment. What the
+    add-on has copied from there was set there.
+    """
+    in_environment = url_from_environment()
     for name in URL_NAMES:
-        if settings.get(name):
-            return str(settings.get(name)), name
-    return url_from_environment()
+        url, priority = settings.get(name), settings.getpriority(name)
+        if url and (url != in_environment[0] or priority != SETTINGS_PRIORITIES["addon"]):
+            return str(url), name
+    return in_environment
 
 
 def _default_limit(settings: BaseSettings) -> Limit:

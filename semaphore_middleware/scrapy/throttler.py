@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
@@ -25,7 +26,12 @@ from scrapy.exceptions import CannotResolveHostError, CloseSpider, IgnoreRequest
 from semaphore_middleware.core.observer import Event, Observer
 from semaphore_middleware.core.permit_set import PermitSet
 from semaphore_middleware.core.robotstxt import SharedRobotsTxt
-from semaphore_middleware.errors import ClosedError, SemaphoreError, SettingsError
+from semaphore_middleware.errors import (
+    ClosedError,
+    SemaphoreError,
+    ServerUnreachableError,
+    SettingsError,
+)
 from semaphore_middleware.model.hosts import site_of
 from semaphore_middleware.redis import embedded
 from semaphore_middleware.redis.keys import Keys
@@ -93,6 +99,7 @@ class Throttler:
         check_reactor(crawler)
         self.settings = settings = SemaphoreSettings.read(crawler.settings)
         self._crawler = crawler
+        self._made_at = time.monotonic()
         self._engine = Engine(crawler)
         addresses = Addresses(crawler.settings) if "ip" in settings.scopes else None
         self.scopes = ScopeFinder(settings.scopes, settings.limits, addresses)
@@ -246,23 +253,23 @@ class Throttler:
         is_scheduled = self.backpressure.is_scheduled(request)
         return request.priority + (0.0 if is_scheduled else PREREQUISITES_FIRST)
 
-    async def _may_begin(self, request: Request, permit: PermitSet, priority: float) -> bool:
+    async def _may_begin(self, request: Request, permits: PermitSet, priority: float) -> bool:
         """Wait for a place, if need be. A start that counts is now or not at all: begun later, it
         would be too close to the next one. Nothing begins where the site has refused a request
         since the grant.
         """
         places = self.local_concurrency
         if not places.reserve(request):
-            if permit.starts_count:
+            if permits.starts_count:
                 return False
             try:
                 await places.wait(request, PERMIT_IDLE_TIMEOUT_S, priority)
             except BaseException:
-                permit.return_unused()
+                permits.return_unused()
                 raise
-            if permit.starts_count:  # an operator has set a delay meanwhile
+            if permits.starts_count:  # an operator has set a delay meanwhile
                 return False
-        return not permit.withdrawn and places.use(request)
+        return not permits.withdrawn and places.use(request)
 
     async def transfer(
         self, request: Request, download: Callable[[Request], Awaitable[Response]]
@@ -384,10 +391,10 @@ class Throttler:
         if not self._crawler.crawling:  # `scrapy shell`, whose process just ends
             atexit.register(self._close_at_exit, asyncio.get_running_loop())
         limits = self.settings.limits
-        log_start(self.node, self.url or "", self._embedded is not None, limits)
         warn_of_mistakes(self._crawler.settings, limits, self.settings.scopes)
         try:
             await self._open_unless_stopped()
+            log_start(self.node, self.url or "", self._embedded is not None, limits)
         except SemaphoreError as error:
             logger.error("%s", error)
             self._failed = True
@@ -396,14 +403,26 @@ class Throttler:
             self._opened.set()
 
     async def _open_unless_stopped(self) -> None:
-        """Wait for the server. A crawl that is stopped now sends no signal, so look regularly."""
+        """Wait for the server. A crawl that is stopped now sends no signal, so look regularly.
+
+        Raises `ServerUnreachableError` after `SEMAPHORE_START_TIMEOUT`, which counts from the
+        beginning: a shared frontier has waited before.
+        """
         crawling = self._crawler.crawling  # not in `scrapy shell`
+        timeout = self.settings.start_timeout
         opening = asyncio.ensure_future(self._semaphore.open())
         while not opening.done():
             if crawling and not self._crawler.crawling:
                 opening.cancel()
                 raise CloseSpider("shutdown")
             await asyncio.wait({opening}, timeout=STOP_CHECK_INTERVAL_S)
+            is_late = timeout is not None and time.monotonic() - self._made_at > timeout
+            if is_late and not opening.done():
+                opening.cancel()
+                server = Server(self.url or "", 1)  # shows no password
+                raise ServerUnreachableError(
+                    f"cannot use {server} (for longer than SEMAPHORE_START_TIMEOUT, {timeout:g} s)"
+                )
         await opening
 
     def _drain(self) -> None:

@@ -96,8 +96,8 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
     "the other permits stay when one does not come": (
         (
             "semaphore",
-            "for permit in permits:\n                permit.return_unused()\n            if",
-            "if",
+            "for permit in permits:\n                permit.return_unused()\n            raise",
+            "raise",
         ),
         partial(
             test_several_scopes.test_nothing_is_left_when_a_later_permit_does_not_come,
@@ -410,7 +410,7 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
     ),
     "to look needs the right to write": (
         ("admin", "read_only=True", "read_only=False"),
-        test_rights.test_a_viewer_may_look_and_change_nothing,
+        test_rights.needs_no_right_to_write,
     ),
     "trust tells nobody": (
         (
@@ -762,8 +762,8 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
     "no release if the request times out": (
         (
             "semaphore",
-            "            permit.release()\n            self.emit(AcquireTimedOut",
-            "            self.emit(AcquireTimedOut",
+            "            permit.release()\n            raise self._timed_out",
+            "            raise self._timed_out",
         ),
         test_semaphore.test_who_waits_too_long_gets_an_error_and_leaves_the_queue,
     ),

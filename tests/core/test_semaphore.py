@@ -46,6 +46,24 @@ async def race(server: RedisServer, nodes: int, tasks: int, limit: int) -> int:
     return most
 
 
+@in_asyncio
+async def test_a_full_server_goes_on_granting(server: RedisServer) -> None:
+    async def is_waiting() -> bool:
+        return server.members() == {"s": (1, 1)}
+
+    async with FairSemaphore(server.url) as one, FairSemaphore(server.url) as two:
+        held = await one.acquire("s", 1)
+        with server.client() as client:
+            client.config_set("maxmemory", 1)
+        waiting = asyncio.ensure_future(two.acquire("s", 1))
+        await eventually(is_waiting)
+        held.release()
+        (await waiting).release()
+        async with FairSemaphore(server.url) as three, three.permit("s", 1):
+            pass
+    assert server.members() == {}
+
+
 # Holding and waiting ----------------------------------------------------------------------------
 
 
@@ -99,7 +117,7 @@ async def test_a_node_s_requests_follow_each_other_within_a_turn_without_a_call(
         assert [grant.handed_on for grant in grants] == [False] + 99 * [True]
         with server.client() as client:
             calls = client.info("commandstats")["cmdstat_evalsha"]["calls"]
-        assert calls < 10, "an epoch, a permit, and how many wait"
+        assert calls < 50, "an epoch, a permit, and now and then how many wait"
     assert server.members() == {}
 
 

@@ -6,9 +6,11 @@ import argparse
 import asyncio
 import io
 import re
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from redis import Redis
@@ -21,6 +23,7 @@ from crawler.cluster.verdict import CrawlResult, SiteResult, problems, table
 from crawler.commands.cluster import Command
 from tests.crawler.conftest import StartScrapy, serving
 from tests.support.frontier import crawl_keys, wait_until
+from tests.support.servers import free_port
 
 SITE = SiteResult(most=4, requests=304, seconds=8.0, missed=0, twice=0, forbidden=0)
 NODE = NodeResult(
@@ -35,6 +38,13 @@ NODE = NodeResult(
     },
 )
 GOOD = CrawlResult("http://a/", limit=4, latency=0.1, nodes=[NODE], permits_left=0, site=SITE)
+STATUS = "downloader/response_status_count"
+FAILURE = "downloader/exception_type_count"
+
+
+def elsewhere(stats: Mapping[str, Any]) -> CrawlResult:
+    """A crawl of another site than the example site: one node has these stats, too."""
+    return replace(GOOD, site=None, nodes=[replace(NODE, stats={**NODE.stats, **stats})])
 
 
 def shown(result: CrawlResult) -> str:
@@ -55,6 +65,15 @@ def test_a_good_run_has_no_problems() -> None:
         (replace(GOOD, site=replace(SITE, twice=1)), "pages fetched twice: 1"),
         (replace(GOOD, site=replace(SITE, forbidden=1)), "forbidden by robots.txt: 1"),
         (replace(GOOD, nodes=[replace(NODE, stats={})]), "no pages were fetched"),
+        (elsewhere({f"{STATUS}/503": 7}), "the site refused requests: 503 (7 times)"),
+        (
+            elsewhere({f"{STATUS}/404": 2, f"{STATUS}/500": 1}),
+            "the site answered with errors: 404 (2 times), 500 (once)",
+        ),
+        (
+            elsewhere({f"{FAILURE}/twisted.internet.error.ConnectionRefusedError": 3}),
+            "the site did not respond: ConnectionRefusedError (3 times)",
+        ),
         (replace(GOOD, permits_left=3), "permits left on the server: 3"),
         (replace(GOOD, nodes=[replace(NODE, error="its last words")]), "node-1 failed: its last"),
     ],
@@ -64,6 +83,27 @@ def test_each_broken_promise_is_a_problem(bad: CrawlResult, message: str) -> Non
     assert message in problem
 
 
+def test_of_another_site_what_says_nothing_of_it_is_no_problem() -> None:
+    stats = {
+        f"{STATUS}/200": 300,
+        f"{STATUS}/404": 1,  # it has no robots.txt
+        "robotstxt/response_status_count/404": 1,
+        f"{FAILURE}/scrapy.exceptions.IgnoreRequest": 2,
+        f"{FAILURE}/semaphore_middleware.errors.PermitLostError": 2,
+    }
+    assert problems(elsewhere(stats)) == []
+
+
+def test_of_a_site_that_gave_nothing_the_reason_is_told() -> None:
+    silent = {f"{FAILURE}/twisted.internet.error.TimeoutError": 3, "item_scraped_count": 0}
+    assert problems(elsewhere(silent)) == [
+        "no pages were fetched",
+        "the site did not respond: TimeoutError (3 times)",
+    ]
+    forbidding = {"robotstxt/forbidden": 1, "item_scraped_count": 0}
+    assert problems(elsewhere(forbidding)) == ["no pages were fetched: robots.txt forbids them (1)"]
+
+
 def test_the_table_shows_measured_and_expected() -> None:
     text = shown(GOOD)
     for row in ("300", "at most 4", "38.0", "at most 40.0", "2.00 s", "5.50 s"):
@@ -71,8 +111,9 @@ def test_the_table_shows_measured_and_expected() -> None:
 
 
 def test_the_table_for_another_site_shows_only_what_nodes_know() -> None:
-    text = shown(replace(GOOD, site=None))
+    text = shown(elsewhere({f"{STATUS}/429": 5, f"{STATUS}/503": 6}))
     assert "30.0" in text  # pages a second
+    assert re.search(r"requests refused \(429, 503\)\W+11\W+0\W", text)
     assert "at most" not in text
     assert "missed" not in text
 
@@ -121,6 +162,14 @@ def test_another_site_can_be_crawled(scrapy: StartScrapy) -> None:
         assert run.wait() == 0
         assert site.judge.record("127.0.0.1").pages.total() == 10
     assert "missed" not in run.log
+
+
+@pytest.mark.slow
+def test_a_site_that_is_down_fails_with_the_reason(scrapy: StartScrapy) -> None:
+    run = scrapy("cluster", "--nodes", "2", "--url", f"http://127.0.0.1:{free_port()}/")
+    assert run.wait() == 1
+    assert "✗ no pages were fetched" in run.log
+    assert "✗ the site did not respond: " in run.log
 
 
 def test_an_interrupted_run_stops_its_nodes(scrapy: StartScrapy, client: Redis) -> None:

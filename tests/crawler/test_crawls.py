@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 
 import pytest
@@ -100,6 +101,29 @@ def test_an_interrupted_crawl_is_resumed(scrapy: StartScrapy, client: Redis) -> 
     assert crawl_keys(client) == []
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["SIGTERM", "SIGINT twice", "CLOSESPIDER_PAGECOUNT"])
+def test_a_node_that_ends_before_its_crawl_exits_with_status_1(
+    scrapy: StartScrapy, client: Redis, how: str
+) -> None:
+    with serving(latency=0.05) as site:
+        options = ("-s", "CLOSESPIDER_PAGECOUNT=5") if how.startswith("CLOSE") else ()
+        node = scrapy(*crawl(site, *options))
+        if how == "SIGTERM":
+            wait_until(lambda: pages_asked_for(site) > 5)
+            node.send(signal.SIGTERM)
+        if how == "SIGINT twice":
+            wait_until(lambda: pages_asked_for(site) > 1)
+            site.latency = 30.0
+            wait_until(lambda: pages_asked_for(site) > 5)
+            node.interrupt()
+            wait_until(lambda: "shutting down gracefully" in node.log)
+            node.interrupt()
+        assert node.wait() == 1
+        assert site.judge.missed(HOST)
+    assert crawl_keys(client)
+
+
 def test_the_others_go_on_when_a_node_is_interrupted(scrapy: StartScrapy, client: Redis) -> None:
     with serving(latency=0.05) as site:
         leaver, stayer = start_together(scrapy, client, 2, crawl(site), name="leaving")
@@ -178,13 +202,25 @@ def test_a_server_that_comes_late_is_waited_for(scrapy: StartScrapy, site: Examp
         server.remove()
 
 
+def test_a_server_that_does_not_come_is_given_up_after_the_start_timeout(
+    scrapy: StartScrapy, site: ExampleSite
+) -> None:
+    url = f"redis://127.0.0.1:{free_port()}/0"
+    node = scrapy(*crawl(site, "-s", "SEMAPHORE_START_TIMEOUT=0.1"), url=url)
+    assert node.wait() == 1
+    assert len(node.errors) == 2  # one line each, of the crawl and of the semaphore
+    assert all("longer than SEMAPHORE_START_TIMEOUT, 0.1 s" in line for line in node.errors)
+    assert "Traceback" not in node.log
+    assert site.judge.hosts == {}
+
+
 def test_a_node_that_waits_for_its_server_can_be_interrupted(
     scrapy: StartScrapy, site: ExampleSite
 ) -> None:
     node = scrapy(*crawl(site), url=f"redis://127.0.0.1:{free_port()}/0")
     wait_until(lambda: "Waiting for the crawl's server" in node.log)
     node.interrupt()
-    assert node.wait() == 0
+    assert node.wait() == 1  # nobody knows what is left
     assert "Traceback" not in node.log
 
 

@@ -25,6 +25,7 @@ from tests.crawler.conftest import (
     serving,
     start_together,
 )
+from tests.crawler.kills import crawl_and_kill
 from tests.support.frontier import BlockingClient, crawl_keys, wait_until
 from tests.support.servers import RedisServer
 
@@ -278,6 +279,14 @@ def test_a_killed_nodes_items_are_written_by_it_or_by_others(
     feeds = [(tmp_path / name).read_text() for name in ("killed.jsonl", "next.jsonl")]
     urls = set(re.findall(r'"url": "([^"]*)"', "".join(feeds)))
     assert urls == {start + path for path in paths}
+
+
+@pytest.mark.slow
+def test_nothing_is_lost_when_nodes_are_killed_at_random_moments(
+    server: RedisServer, tmp_path: Path
+) -> None:
+    losses = crawl_and_kill(server, tmp_path, kills=5, random=Random(0))
+    assert (losses.kills, losses.pages_lost, losses.items_lost) == (5, 0, 0)
 
 
 @pytest.fixture

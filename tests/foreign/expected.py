@@ -2,20 +2,10 @@
 
 from __future__ import annotations
 
-ATTRIBUTE = (
-    "the add-on has read the deprecated attribute already, so Scrapy's warning says in other words "
-    "that it is deprecated"
-)
-
 EXPECTED = {
     "tests.test_crawl.TestCrawl.test_retry_503": (
         "a 503 is a refusal: the add-on lets the site rest and retries, not RETRY_TIMES times"
     ),
-    "tests.test_crawler.TestCrawler.test_deprecated_spider_attr[download_delay-DOWNLOAD_DELAY]": (
-        ATTRIBUTE
-    ),
-    "tests.test_crawler.TestCrawler.test_deprecated_spider_attr"
-    "[max_concurrent_requests-CONCURRENT_REQUESTS_PER_DOMAIN]": ATTRIBUTE,
     "tests.test_downloaderslotssettings.test_delay": (
         "meta's download_slot chooses no semaphore: the delay of the host holds"
     ),

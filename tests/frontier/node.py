@@ -13,7 +13,9 @@ import pytest
 from redis import Redis
 from scrapy import Request, Spider, signals
 from scrapy.exceptions import DontCloseSpider
+from scrapy.http import Response
 from scrapy.utils.test import get_crawler
+from twisted.internet.defer import succeed
 
 from semaphore_middleware.frontier.client import CrawlClient, Demand, SyncReply
 from semaphore_middleware.frontier.scheduler import Scheduler
@@ -90,6 +92,8 @@ class FakeEngine:
         self._slot = SimpleNamespace(
             inprogress=set(), nextcall=SimpleNamespace(schedule=self.woken.set)
         )
+        self.downloader = SimpleNamespace(fetch=lambda _: succeed(self.response))
+        self.response: Response | Request = Response("http://a/")
 
 
 class DrivenNode:
@@ -100,6 +104,9 @@ class DrivenNode:
         self.engine = engine
         self.scheduler = scheduler
         self.dropped: list[str] = []
+        self.feed = SimpleNamespace(file=None)
+        exporter: Any = SimpleNamespace(slots=[self.feed])
+        scheduler.crawler.get_extension = lambda _: exporter  # type: ignore[assignment, method-assign]
         scheduler.crawler.signals.connect(self._on_drop, signals.request_dropped)
 
     def _on_drop(self, request: Request) -> None:
@@ -130,6 +137,10 @@ class DrivenNode:
         async with asyncio.timeout(10):
             await self.engine.woken.wait()
 
+    def fetch(self, request: Request, response: Response | Request) -> None:
+        self.engine.response = response
+        self.engine.downloader.fetch(request)
+
     def finish(self, *requests: Request) -> None:
         self.engine._slot.inprogress.difference_update(requests)
 
@@ -151,7 +162,23 @@ class DrivenNode:
             else:
                 return
 
+    # What Scrapy's commands see ----------------------------------------------------------------
+
+    def closes(self, reason: str) -> None:
+        self.scheduler.crawler.signals.send_catch_log(signals.spider_closed, reason=reason)
+
+    @property
+    def fails(self) -> bool:
+        """Whether the process is to exit with status 1."""
+        return self.scheduler.crawler.spider is None
+
     # On the server -----------------------------------------------------------------------------
+
+    @property
+    def lease_end(self) -> float:
+        score = self.client.zscore(self.key("working"), self.scheduler.client.node)
+        assert score is not None
+        return score
 
     def key(self, part: str) -> bytes:
         return self.scheduler.client.keys.of(part)
@@ -181,14 +208,15 @@ class DrivenNode:
 
 @asynccontextmanager
 async def joined(
-    client: Redis, start: AsyncIterator[str] | None = None, **settings: Any
+    client: Redis,
+    start: AsyncIterator[str] | None = None,
+    **settings: Any,
 ) -> AsyncIterator[DrivenNode]:
     url = f"unix://{client.connection_pool.connection_kwargs['path']}"
     ours = {"REDIS_URL": url, "CRAWL": "books", "SCHEDULER_PRIORITY_QUEUE": SitesQueue}
     crawler = get_crawler(Spider, {**ours, **settings})
     engine = FakeEngine(start)
     crawler.engine = engine  # type: ignore[assignment]
-    crawler.get_extension = lambda _: None  # type: ignore[assignment, method-assign]
     crawler.spider = Spider.from_crawler(crawler, name="books")
     crawler.crawling = True
     scheduler = Scheduler.from_crawler(crawler)

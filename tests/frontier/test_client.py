@@ -125,6 +125,23 @@ def test_nothing_is_finished_or_taken_if_queueing_fails(client: Redis) -> None:
     assert one.taken == 1
 
 
+def test_a_full_server_takes_no_new_requests_and_does_all_else(client: Redis) -> None:
+    one, two = node(client, "one"), node(client, "two")
+    for page in (b"a", b"b", b"c"):
+        push(one, page)
+    taken = pop(one)
+    client.config_set("maxmemory", 1)
+    with pytest.raises(ServerUnreachableError, match="maxmemory"):
+        push(one, b"d")
+    one.works(taken)
+    assert one.size.unfinished == 2
+    two.works(pop(two))
+    assert one.idles(pop(one)).next_step is NextStep.WAIT
+    two.leaves()
+    assert one.idles().next_step is NextStep.CLOSE
+    assert crawl_keys(client) == []
+
+
 # Finished, dead, idle ----------------------------------------------------------------------------
 
 

@@ -1,19 +1,31 @@
-"""The tests of the shared crawl are quick to notice a mistake in its scripts."""
+"""The tests of the shared crawl are quick to notice a mistake in its scripts and in its Python."""
 
 from __future__ import annotations
 
 from functools import partial
+from importlib import import_module
 
 import pytest
 
 from semaphore_middleware.frontier import scripts
-from tests.frontier import test_client
-from tests.support.mutants import Mutant, Test, assert_convicted, plant_in_lua
+from tests.frontier import test_client, test_identity, test_prefetch, test_scheduler, test_seen
+from tests.support.crawls import asyncio_test
+from tests.support.mutants import (
+    Mutant,
+    Test,
+    assert_convicted,
+    assert_convicted_on_the_loop,
+    plant_in_lua,
+    plant_in_python,
+)
 
 pytestmark = pytest.mark.slow
 
 AREA = "the frontier's scripts"
-COMMON = "shared/common"
+PYTHON = "the frontier's Python"
+COMMON, SEEN = "shared/common", "shared/seen"
+
+chosen = test_seen.chosen  # a fixture
 
 MUTANTS: dict[str, tuple[Mutant, Test]] = {
     "a request that is sent again is queued again": (
@@ -52,6 +64,18 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
         ("sync", "may_suspect and 1 or 0", "most"),
         test_client.test_of_a_dead_nodes_requests_each_node_gets_one_at_a_time,
     ),
+    "a bucket that is split keeps what belongs in the new one": (
+        (SEEN, "old, table.concat(stay), new", "new"),
+        test_seen.test_the_server_replies_as_a_set_would_whatever_is_split,
+    ),
+    "the middle of two fingerprints counts as a third one": (
+        (SEEN, "until not at or at % LENGTH == 1", "until true"),
+        test_seen.test_the_middle_of_two_is_no_third,
+    ),
+    "buckets are not split": (
+        (SEEN, "seen_count % PER_BUCKET == 0", "false"),
+        test_seen.test_buckets_may_be_empty,
+    ),
     "what a leaving node has taken is lost": (
         ("leave", "stop_working(node, enqueue)\n", ""),
         test_client.test_what_a_leaving_node_has_not_finished_stays_for_the_next,
@@ -66,3 +90,118 @@ def test_a_test_convicts(
     mutant, test = MUTANTS[name]
     plant_in_lua(mutant, monkeypatch, scripts)
     assert_convicted(AREA, name, test, request)
+
+
+ON_THE_LOOP: dict[str, tuple[Mutant, Test]] = {
+    "feeds are not flushed before requests are finished": (
+        ("frontier.session", "            self._engine.flush_feeds()\n", "            pass\n"),
+        test_scheduler.test_a_request_is_finished_after_its_items_are_in_the_feeds_files,
+    ),
+    "a flush writes nothing": (
+        ("scrapy.engine", "                slot.file.flush()\n", "                pass\n"),
+        test_scheduler.test_a_request_is_finished_after_its_items_are_in_the_feeds_files,
+    ),
+    "a request is finished before its items are written": (
+        ("frontier.prefetch", "            if request not in in_progress\n", ""),
+        test_scheduler.test_a_request_is_unfinished_while_the_engine_has_it_in_progress,
+    ),
+    "a request is finished before its links are queued": (
+        (
+            "frontier.session",
+            "        if len(new) < len(self._unsent):\n            finished = []\n",
+            "",
+        ),
+        test_scheduler.test_a_request_is_finished_after_its_links_are_queued,
+    ),
+    "start requests do not wait for the server": (
+        ("frontier.session", "while len(self._unsent) > 2 * MAX_NEW_REQUESTS", "while False"),
+        test_scheduler.test_start_requests_wait_for_the_server,
+    ),
+    "start requests block the event loop": (
+        ("frontier.session", "            await asyncio.sleep(0)\n", "            pass\n"),
+        test_scheduler.test_start_requests_leave_the_event_loop_to_others,
+    ),
+    "start requests are not paced": (
+        ("scrapy.engine", "                await rest()\n", "                pass\n"),
+        test_scheduler.test_start_requests_leave_the_event_loop_to_others,
+    ),
+    "a node takes several requests that others have died with": (
+        ("frontier.prefetch", "suspect=not self.has_suspect", "suspect=True"),
+        test_scheduler.test_a_node_has_one_request_at_a_time_that_others_have_died_with,
+    ),
+    "requests of full sites are taken without end": (
+        ("frontier.prefetch", ", MAX_READY - self.ready))", ", 10**9))"),
+        test_prefetch.test_requests_of_sites_that_all_are_full_are_not_taken_without_end,
+    ),
+    "a lease is not renewed": (
+        ("frontier.session", "due = now >= self._renewal_at", "due = False"),
+        test_scheduler.test_a_node_that_works_renews_its_lease,
+    ),
+    "a lease is not renewed at a full server": (
+        (
+            "frontier.session",
+            "                await self._renew_lease()\n",
+            "                pass\n",
+        ),
+        test_scheduler.test_a_server_that_is_full_is_not_said_to_be_away,
+    ),
+    "a node that ends before its crawl exits with status 0": (
+        ("frontier.scheduler", "if self.failed or not self.session.ended:", "if self.failed:"),
+        partial(test_scheduler.test_a_node_that_closes_before_the_end_fails, reason="shutdown"),
+    ),
+    "a node that comes after the end exits with status 1": (
+        ("frontier.scheduler", "            self.session.ended = True\n", "            pass\n"),
+        test_scheduler.test_a_node_fails_neither_at_the_end_nor_after_it,
+    ),
+    "a page counts by its response's request": (
+        (
+            "frontier.prefetch",
+            "            self._pages.add(request)\n",
+            "            self._pages.add(result.request)\n",
+        ),
+        test_scheduler.test_a_page_counts_whatever_request_its_response_names,
+    ),
+    "a redirect's first half is a page": (
+        ("frontier.prefetch", "        if isinstance(result, Response):\n", "        if True:\n"),
+        test_scheduler.test_a_page_counts_whatever_request_its_response_names,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ON_THE_LOOP)
+@asyncio_test
+async def test_a_test_on_the_loop_convicts(
+    name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (module, says, instead), test = ON_THE_LOOP[name]
+    plant_in_python(import_module(f"semaphore_middleware.{module}"), says, instead, monkeypatch)
+    await assert_convicted_on_the_loop(PYTHON, name, test, request)
+
+
+IN_PYTHON: dict[str, tuple[Mutant, Test]] = {
+    "what a spider makes of its arguments counts": (
+        ("frontier.identity", "**_texts(arguments)", "**_texts(vars(spider))"),
+        test_identity.test_the_same_spider_and_arguments_are_the_same_crawl,
+    ),
+    "arguments do not count": (
+        ("frontier.identity", ", **_texts(arguments)", ""),
+        partial(test_identity.test_another_argument_is_another_crawl, value="4"),
+    ),
+    "a full server stops a crawl": (
+        ("redis.scripts", "    if though_full and any(", "    if False and any("),
+        test_client.test_a_full_server_takes_no_new_requests_and_does_all_else,
+    ),
+    "a full server takes new requests": (
+        ("frontier.client", "though_full=not new", "though_full=True"),
+        test_client.test_a_full_server_takes_no_new_requests_and_does_all_else,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", IN_PYTHON)
+def test_a_test_convicts_python(
+    name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (module, says, instead), test = IN_PYTHON[name]
+    plant_in_python(import_module(f"semaphore_middleware.{module}"), says, instead, monkeypatch)
+    assert_convicted(PYTHON, name, test, request)

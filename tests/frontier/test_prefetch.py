@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
+import pytest
 from redis import Redis
 
+from semaphore_middleware.frontier import prefetch
 from semaphore_middleware.frontier.prefetch import PREFETCH_TARGET, SITE_BATCH, SITE_ENOUGH
 from tests.frontier.node import Call, SitesQueue, joined, urls
-from tests.support.crawls import asyncio_test
+from tests.support.crawls import asyncio_test, until
 
 
 @asyncio_test
@@ -65,6 +67,19 @@ async def test_a_full_site_s_requests_stay_on_the_server(client: Redis) -> None:
         assert node.start_now() is None
         assert node.ready < SITE_BATCH
         assert node.scheduler.has_pending_requests()
+
+
+@asyncio_test
+async def test_requests_of_sites_that_all_are_full_are_not_taken_without_end(
+    client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prefetch, "MAX_READY", 60)
+    sites = [f"site-{number}" for number in range(20)]
+    async with joined(client) as node:
+        node.enqueue(*(url for site in sites for url in urls(site, 8)))
+        SitesQueue.full.update(sites)
+        await until(lambda: node.start_now() or node.ready >= 60)
+        assert node.ready == 60
 
 
 @asyncio_test

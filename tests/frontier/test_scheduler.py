@@ -6,22 +6,44 @@ import asyncio
 import itertools
 import logging
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from redis import Redis
 from scrapy import Request
 from scrapy.exceptions import DontCloseSpider
+from scrapy.http import Response
 
 from semaphore_middleware.errors import ServerUnreachableError
 from semaphore_middleware.frontier import session
 from semaphore_middleware.frontier.client import CrawlClient, Demand
 from tests.frontier.node import Call, joined, urls
+from tests.frontier.verbs import die
 from tests.support.crawls import asyncio_test, until
 from tests.support.frontier import crawl_keys
 from tests.support.paths import PACKAGE, REPOSITORY
 from tests.support.servers import RedisServer
 from tests.test_house import imports
+
+
+def count_looks(monkeypatch: pytest.MonkeyPatch) -> list[None]:
+    """An entry for each time that nodes look whether their server still is the master."""
+    looks: list[None] = []
+    look = CrawlClient.look
+
+    async def counted(crawl: CrawlClient) -> None:
+        looks.append(None)
+        await look(crawl)
+
+    monkeypatch.setattr(CrawlClient, "look", counted)
+    return looks
+
+
+async def start_urls(count: int) -> AsyncIterator[str]:
+    for url in urls("a", count):
+        yield url
+
 
 # Finished, and only then ----------------------------------------------------------------------
 
@@ -61,6 +83,76 @@ async def test_a_request_is_finished_after_its_links_are_queued(
         node.finish(page)
         await until(lambda: sum(call.finished for call in calls))
         assert [(call.new, call.finished) for call in calls] == [(2, 0), (2, 0), (1, 1)]
+
+
+@asyncio_test
+async def test_a_page_counts_whatever_request_its_response_names(client: Redis) -> None:
+    async with joined(client) as node:
+        node.enqueue("http://a/page", "http://a/moved", "http://a/failed")
+        page, moved, failed = [await node.start() for _ in range(3)]
+        other = page.replace(headers={"X": "1"})
+        node.fetch(page, Response(page.url, request=other))
+        node.fetch(moved, other)
+        node.finish(page, moved, failed)
+        assert node.start_now() is None
+        await node.has_unfinished(0)
+        assert client.hget(node.key("run"), "pages") == b"1"
+
+
+@asyncio_test
+async def test_a_request_is_finished_after_its_items_are_in_the_feeds_files(
+    client: Redis, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    written = []
+    sync = CrawlClient.sync
+
+    async def look(crawl: CrawlClient, new: Any, finished: Any, *more: Any) -> Any:
+        if finished:
+            written.append((tmp_path / "feed").read_text())
+        return await sync(crawl, new, finished, *more)
+
+    monkeypatch.setattr(CrawlClient, "sync", look)
+    async with joined(client) as node:
+        with (tmp_path / "feed").open("w") as node.feed.file:
+            node.enqueue("http://a/")
+            page = await node.start()
+            node.feed.file.write("item")
+            node.finish(page)
+            assert node.start_now() is None
+            await node.has_unfinished(0)
+    assert written == ["item"]
+
+
+@asyncio_test
+async def test_a_node_has_one_request_at_a_time_that_others_have_died_with(client: Redis) -> None:
+    async with joined(client) as node:
+        node.enqueue(*urls("a", 3))
+        await node.has_unfinished(3)
+        dead = node.other()
+        while dead.takes(Demand(8, 8)):
+            pass
+        die(dead)
+        for left in (3, 2, 1):
+            suspect = await node.start()
+            await node.finds_nothing()
+            assert (node.taken, node.unfinished) == (1, left)
+            node.finish(suspect)
+        await node.idles()
+
+
+@asyncio_test
+async def test_a_node_that_works_renews_its_lease(
+    client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = count_looks(monkeypatch)
+    async with joined(client, CRAWL_LEASE=0.5) as node:
+        node.enqueue("http://a/")
+        page = await node.start()
+        await node.finds_nothing()
+        lease_end, begin = node.lease_end, len(looks)
+        await until(lambda: len(looks) > begin + 3)  # as often as it renews its lease
+        assert node.lease_end > lease_end
+        node.finish(page)
 
 
 @asyncio_test
@@ -171,19 +263,11 @@ async def test_another_nodes_requests_wake_a_node_without_any(client: Redis) -> 
 async def test_a_busy_node_looks_at_its_server_too(
     client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looks = 0
-    look = CrawlClient.look
-
-    async def counted(crawl: CrawlClient) -> None:
-        nonlocal looks
-        looks += 1
-        await look(crawl)
-
-    monkeypatch.setattr(CrawlClient, "look", counted)
+    looks = count_looks(monkeypatch)
     async with joined(client, CRAWL_LEASE=0.5) as node:
         numbers = itertools.count()
         async with asyncio.timeout(10):
-            while looks < 3:
+            while len(looks) < 3:
                 node.enqueue(f"http://a/{next(numbers)}")
                 await asyncio.sleep(0.01)
         assert len(node.scheduler.session._sent) < next(numbers)
@@ -206,7 +290,6 @@ async def test_what_a_promoted_server_lacks_is_sent_again(client: Redis) -> None
 async def test_start_requests_leave_the_event_loop_to_others(
     client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session, "MAX_NEW_REQUESTS", 100)
     monkeypatch.setattr(session, "LONGEST_TURN_S", 0.0)
     turns = 0
 
@@ -216,30 +299,88 @@ async def test_start_requests_leave_the_event_loop_to_others(
             turns += 1
             await asyncio.sleep(0)
 
-    async def start() -> AsyncIterator[str]:
-        for url in urls("a", 1000):
-            yield url
-
-    async with joined(client, start=start()) as node:
+    async with joined(client, start=start_urls(500)) as node:
         counting = asyncio.create_task(count_turns())
         async for url in node.engine._start:
             node.enqueue(url)
-            assert len(node.scheduler.session._unsent) <= 2 * 100 + 1
         counting.cancel()
-        assert turns > 900
-        await node.has_unfinished(1000)
+        assert turns > 450
+        await node.has_unfinished(500)
+
+
+@asyncio_test
+async def test_start_requests_wait_for_the_server(
+    client: Redis, server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "MAX_NEW_REQUESTS", 20)
+    async with joined(client, start=start_urls(200)) as node:
+
+        async def read() -> None:
+            async for url in node.engine._start:
+                node.enqueue(url)
+                await asyncio.sleep(0)
+
+        server.freeze()
+        try:
+            reading = asyncio.create_task(read())
+            for _ in range(500):
+                await asyncio.sleep(0)
+            assert len(node.scheduler.session._unsent) == 2 * 20 + 1
+        finally:
+            server.thaw()
+        await reading
+        await node.has_unfinished(200)
 
 
 @asyncio_test
 async def test_a_server_that_is_full_is_not_said_to_be_away(
-    client: Redis, caplog: pytest.LogCaptureFixture
+    client: Redis, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with joined(client) as node:
+    looks = count_looks(monkeypatch)
+    async with joined(client, CRAWL_LEASE=0.5) as node:
         client.config_set("maxmemory", 1)
         node.enqueue("http://a/")
         await until(lambda: "The crawl's server is full (maxmemory)" in caplog.text)
+        lease_end, begin = node.lease_end, len(looks)
+        await until(lambda: len(looks) > begin + 3)
+        assert node.lease_end > lease_end
         client.config_set("maxmemory", 0)
         assert await node.start()
+
+
+@asyncio_test
+async def test_who_joins_at_a_full_server_is_told_so(
+    client: Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    client.config_set("maxmemory", 1)
+    node = joined(client)
+    joining = asyncio.ensure_future(node.__aenter__())
+    await until(lambda: "Waiting for the crawl's server, which is full" in caplog.text)
+    client.config_set("maxmemory", 0)
+    await joining
+    await node.__aexit__(None, None, None)
+
+
+# The exit status --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("reason", ["shutdown", "closespider_timeout"])
+@asyncio_test
+async def test_a_node_that_closes_before_the_end_fails(client: Redis, reason: str) -> None:
+    async with joined(client) as node:
+        node.closes(reason)
+        assert node.fails
+
+
+@asyncio_test
+async def test_a_node_fails_neither_at_the_end_nor_after_it(client: Redis) -> None:
+    async with joined(client) as node:
+        await node.idles()
+        node.closes("finished")
+        assert not node.fails
+    async with joined(client) as node:
+        node.closes("finished")
+        assert not node.fails
 
 
 # Giving back ------------------------------------------------------------------------------------
@@ -308,7 +449,7 @@ async def test_duplicates_are_dropped_unless_dont_filter_is_set(
         node.finish(page)
         assert await node.start()
         await node.has_unfinished(1)
-        assert client.scard(node.key("seen")) == 1
+        assert client.hget(node.key("seen"), "count") == b"1"
         assert node.scheduler.crawler.stats.get_value("scheduler/enqueued/redis") == 2
         assert node.scheduler.crawler.stats.get_value("scheduler/dequeued/redis") == 2
 

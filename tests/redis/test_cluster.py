@@ -15,6 +15,8 @@ from semaphore_middleware import (
     SettingsError,
 )
 from semaphore_middleware.core.observer import StoreLost
+from semaphore_middleware.frontier.client import CrawlClient
+from semaphore_middleware.frontier.crawls import Crawls
 from semaphore_middleware.redis.keys import Keys
 from semaphore_middleware.redis.location import Server
 from tests.support.nodes import Recorder, eventually, in_asyncio
@@ -82,6 +84,22 @@ async def test_each_time_another_node_is_asked_also_of_those_that_were_named(
 async def test_a_prefix_is_a_slot(cluster: Cluster) -> None:
     ports = {await port_of(cluster.url, prefix=f"group-{number}") for number in range(20)}
     assert ports == {node.tcp_port for node in cluster.nodes}
+
+
+@in_asyncio
+async def test_shared_crawls_of_all_masters_are_listed(cluster: Cluster) -> None:
+    names = [f"crawl-{number}" for number in range(9)]
+    crawls = [CrawlClient(cluster.url, name, "node") for name in names]
+    assert {(await crawl.connect()).address.port for crawl in crawls} == {
+        node.tcp_port for node in cluster.masters
+    }
+    for crawl in crawls:
+        await crawl.join()
+    for url in (cluster.url, f"redis://{address(cluster.nodes[0])}"):
+        assert list(await Crawls(url).survey()) == names
+    for crawl in crawls:
+        await crawl.drop()
+        await crawl.disconnect()
 
 
 @in_asyncio

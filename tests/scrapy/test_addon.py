@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from scrapy import Request
+from scrapy.crawler import Crawler
+from scrapy.settings import Settings
 
+from semaphore_middleware.addon import SemaphoreAddon
+from semaphore_middleware.scrapy.settings import server_of
 from tests.support.crawls import ADD_ON, Crawl, asyncio_test, scrapy
 from tests.support.servers import RedisServer
 from tests.support.site import Site
@@ -21,7 +25,9 @@ class Polite(Visits):
     max_concurrent_requests = 1
 
 
-@pytest.mark.filterwarnings("ignore::scrapy.exceptions.ScrapyDeprecationWarning")
+@pytest.mark.filterwarnings(
+    "ignore::scrapy.exceptions.ScrapyDeprecationWarning", "error:.*being ignored"
+)
 @asyncio_test
 async def test_spider_attributes_hold_for_all_nodes(server: RedisServer, site: Site) -> None:
     requests = [Request(site.url(f"/page/{n}")) for n in range(4)]
@@ -115,6 +121,71 @@ async def test_settings_name_the_server_and_this_node(server: RedisServer, site:
     await crawl.finished()
     assert crawl.crawler.settings["REDIS_URL"] == server.url
     assert crawl.crawler.settings["SEMAPHORE_NODE"].startswith("here-")
+
+
+class Asks(Visits):
+    """Asks for the server when it is made, as scrapy-redis's spiders do."""
+
+    told: str | None
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler, *args: Any, **kwargs: Any) -> Self:
+        spider = super().from_crawler(crawler, *args, **kwargs)
+        spider.told = crawler.settings.get("REDIS_URL")
+        return spider
+
+
+@asyncio_test
+async def test_spiders_are_told_the_server_of_the_environment(
+    server: RedisServer, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REDIS_URL", server.url)
+    crawl = Crawl(server, Request(site.url("/page/")), spider=Asks, SEMAPHORE_REDIS_URL=None)
+
+    await crawl.gave_back(1, site)
+    assert isinstance(crawl.spider, Asks)
+    assert crawl.spider.told == server.url
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({}, "redis://environment"),
+        ({"REDIS_URL": ""}, "redis://environment"),
+        ({"REDIS_URL": "redis://project"}, "redis://project"),
+        ({"SEMAPHORE_REDIS_URL": "redis://ours"}, "redis://ours"),
+        ({"REDIS_HOST": "project"}, None),
+        ({"REDIS_PORT": 6380}, None),
+        ({"SEMAPHORE_ENABLED": False}, None),
+        ({"SEMAPHORE_ENABLED": "perhaps"}, None),
+    ],
+)
+def test_the_server_is_named_where_the_project_names_none(
+    given: dict[str, Any], named: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REDIS_URL", "redis://environment")
+    settings = Settings(given)
+    SemaphoreAddon.update_pre_crawler_settings(settings)
+    assert settings.get("REDIS_URL") == named
+
+
+def test_errors_say_that_the_server_was_set_in_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("REDIS_URL", "redis://environment")
+    settings = Settings()
+    SemaphoreAddon.update_pre_crawler_settings(settings)
+    assert server_of(settings) == ("redis://environment", "REDIS_URL in the environment")
+
+
+@asyncio_test
+async def test_a_server_of_scrapy_redis_stays_that_of_the_queue(
+    server: RedisServer, site: Site
+) -> None:
+    crawl = Crawl(server, Request(site.url("/page/")), REDIS_HOST="queue.example")
+
+    await crawl.gave_back(1, site)
+    assert crawl.crawler.settings.get("REDIS_URL") is None
 
 
 @pytest.mark.parametrize(

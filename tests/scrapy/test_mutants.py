@@ -121,6 +121,10 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
         ("throttler", "scopes, timeout=timeout, owner", "scopes, timeout=None, owner"),
         test_throttler.test_a_request_waits_no_longer_than_it_may,
     ),
+    "a crawl waits for its server for ever": (
+        ("throttler", "time.monotonic() - self._made_at > timeout", "False"),
+        test_throttler.test_a_crawl_waits_for_its_server_no_longer_than_it_may,
+    ),
     # Transfers
     "a lost permit's transfer goes on": (
         ("throttler", "            with permits.until_lost():\n", "            if True:\n"),
@@ -767,7 +771,7 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
     "who is cancelled without a place keeps the permit": (
         (
             "throttler",
-            "            except BaseException:\n                permit.return_unused()\n",
+            "            except BaseException:\n                permits.return_unused()\n",
             "            except BaseException:\n",
         ),
         test_throttler.test_a_request_that_is_cancelled_without_a_place_leaves_nothing_behind,
@@ -781,11 +785,11 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
         test_throttler.test_a_request_that_is_cancelled_without_a_place_leaves_nothing_behind,
     ),
     "requests begin under permits from before a refusal": (
-        ("throttler", "return not permit.withdrawn and places.use", "return places.use"),
+        ("throttler", "return not permits.withdrawn and places.use", "return places.use"),
         test_throttler.test_nothing_begins_under_a_permit_granted_before_a_refusal,
     ),
     "starts that count wait for a place": (
-        ("throttler", "            if permit.starts_count:\n", "            if False:\n"),
+        ("throttler", "            if permits.starts_count:\n", "            if False:\n"),
         test_throttler.test_a_start_that_counts_is_now_or_not_at_all,
     ),
     # The downloader

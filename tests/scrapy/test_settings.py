@@ -146,6 +146,7 @@ def test_values_from_the_command_line() -> None:
             "number >= 0 and <= 4.5 (0.3 of SEMAPHORE_LEASE)",
         ),
         ("SEMAPHORE_ACQUIRE_TIMEOUT", [-1, "x", False, float("inf")], "number >= 0"),
+        ("SEMAPHORE_START_TIMEOUT", [0, -1, "x", False, float("inf")], "number >= 0.001"),
         ("SEMAPHORE_RECOVERY_WAIT", [-1, "x", True, float("nan")], "number >= 0"),
         (
             "SEMAPHORE_SCOPES",

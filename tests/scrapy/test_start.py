@@ -24,6 +24,7 @@ from tests.support.tls import tls_in_front_of
 
 Options = tuple[str, ...]
 
+SHARED = "shares its limits with all nodes"
 SELECT_REACTOR = "twisted.internet.selectreactor.SelectReactor"
 
 
@@ -91,6 +92,7 @@ async def test_library_that_is_too_old_ends_a_crawl_with_one_line(
         ("SEMAPHORE_TURN", 5),
         ("SEMAPHORE_RECOVERY_WAIT", -1),
         ("SEMAPHORE_ACQUIRE_TIMEOUT", -1),
+        ("SEMAPHORE_START_TIMEOUT", 0),
         ("SEMAPHORE_PREFIX", "a{b}"),
         ("SEMAPHORE_REDIS_URL", "localhost:6379"),
         ("SEMAPHORE_REDIS_URL", "redis://localhost:port/0"),
@@ -218,13 +220,32 @@ async def test_a_crawl_waits_for_its_server(
     async with scrapy(tmp_path, Request(site.url("/page/")), **waits) as crawl:
         await crawl.says(f"cannot reach {url}")
         assert site.arrivals == []
+        assert SHARED not in crawl.log
         server.start()
         await crawl.says(f"Reached {url}")
         assert await crawl.ended() == 0
 
+    assert SHARED in crawl.log
+
     assert "Traceback" not in crawl.log
     assert site.arrivals == ["/page/"]
     assert server.members() == {}
+
+
+@both
+@asyncio_test
+async def test_a_crawl_gives_up_its_server_after_the_start_timeout(
+    site: Site, tmp_path: Path, by: Mapping[str, Any]
+) -> None:
+    nowhere: dict[str, Any] = {
+        "SEMAPHORE_REDIS_URL": "unix:///nowhere",
+        "SEMAPHORE_START_TIMEOUT": 0.1,
+    }
+    async with scrapy(tmp_path, Request(site.url("/page/")), **by, **nowhere) as crawl:
+        line = await refusal(crawl, site)
+
+    assert "cannot use unix:///nowhere (for longer than SEMAPHORE_START_TIMEOUT, 0.1 s)" in line
+    assert SHARED not in crawl.log
 
 
 @both

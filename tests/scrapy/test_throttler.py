@@ -12,7 +12,7 @@ import pytest
 from scrapy import Request, signals
 from scrapy.crawler import Crawler
 from scrapy.downloadermiddlewares.stats import DownloaderStats
-from scrapy.exceptions import DownloadTimeoutError, IgnoreRequest
+from scrapy.exceptions import CloseSpider, DownloadTimeoutError, IgnoreRequest
 from scrapy.http import Response
 from scrapy.robotstxt import ProtegoRobotParser
 from scrapy.utils.test import get_crawler
@@ -27,6 +27,7 @@ from semaphore_middleware import (
 )
 from semaphore_middleware.core.permit import Stage
 from semaphore_middleware.middleware import SemaphoreMiddleware
+from semaphore_middleware.scrapy import throttler
 from semaphore_middleware.scrapy.throttler import Throttler, throttler_of
 from tests.support.crawls import until
 from tests.support.nodes import in_asyncio
@@ -333,6 +334,22 @@ async def test_a_request_waits_no_longer_than_it_may(
     async with opened(server, SEMAPHORE_ACQUIRE_TIMEOUT=0.01) as scrapy:
         with pytest.raises(AcquireTimeoutError):
             await scrapy.throttler.acquire_for(page())
+
+
+@in_asyncio
+async def test_a_crawl_waits_for_its_server_no_longer_than_it_may(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(throttler, "STOP_CHECK_INTERVAL_S", 0.01)
+    nowhere = {"SEMAPHORE_REDIS_URL": "unix:///nowhere", "SEMAPHORE_START_TIMEOUT": 0.01}
+    scrapy = Scrapy(server, **nowhere)
+    send = scrapy.crawler.signals.send_catch_log_async
+    opening = asyncio.ensure_future(send(signals.spider_opened, dont_log=CloseSpider))
+    await asyncio.wait({opening}, timeout=5)
+    assert opening.done()
+    assert [result.reason for _, result in await opening] == ["semaphore_error"]
+    await scrapy.send(signals.spider_closed)
+    assert scrapy.crawler.spider is None  # by which Scrapy's commands exit with status 1
 
 
 @in_asyncio

@@ -12,6 +12,7 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 import pytest
+from scrapy.utils.defer import maybe_deferred_to_future
 
 from semaphore_middleware.errors import SemaphoreError
 from semaphore_middleware.redis import scripts
@@ -85,8 +86,24 @@ def _functions(own: Any, other: Any) -> Iterator[tuple[FunctionType, FunctionTyp
 
 def assert_convicted(area: str, name: str, test: Test, request: pytest.FixtureRequest) -> None:
     """Run a test, with the fixtures that it wants, and see it fail. Not for tests on the reactor's
-    loop: this one is on it already.
+    loop: see `assert_convicted_on_the_loop`.
     """
+    values = _prepare(area, name, test, request)
+    with pytest.raises(CONVICTIONS):
+        test(**values)
+
+
+async def assert_convicted_on_the_loop(
+    area: str, name: str, test: Test, request: pytest.FixtureRequest
+) -> None:
+    """The same for a test on the reactor's loop, from another one there."""
+    values = _prepare(area, name, test, request)
+    with pytest.raises(CONVICTIONS):
+        await maybe_deferred_to_future(test(**values))  # type: ignore[arg-type]
+
+
+def _prepare(area: str, name: str, test: Test, request: pytest.FixtureRequest) -> dict[str, Any]:
+    """Report a mutant. Returns the fixtures that its test wants."""
     properties = request.node.user_properties
     inner = test.func if isinstance(test, partial) else test
     properties += [
@@ -99,6 +116,4 @@ def assert_convicted(area: str, name: str, test: Test, request: pytest.FixtureRe
         for parameter in inspect.signature(test).parameters.values()
         if parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD
     ]
-    values = {fixture: request.getfixturevalue(fixture) for fixture in wanted}
-    with pytest.raises(CONVICTIONS):
-        test(**values)
+    return {fixture: request.getfixturevalue(fixture) for fixture in wanted}

@@ -50,8 +50,7 @@ class Served:
 async def serving(server: RedisServer, token: str | None = TOKEN) -> AsyncIterator[Served]:
     """A page, with an admin of its own, on a loopback port of its own."""
     async with Admin(server.url, name="page") as admin:
-        crawls = Crawls(server.url)
-        runner = make_runner(admin, crawls, Auth("127.0.0.1", token))
+        runner = make_runner(admin, Crawls(server.url), Auth("127.0.0.1", token))
         await runner.setup()
         try:
             await TCPSite(runner, "127.0.0.1", 0).start()
@@ -60,7 +59,6 @@ async def serving(server: RedisServer, token: str | None = TOKEN) -> AsyncIterat
                 yield Served(url, admin, client)
         finally:
             await runner.cleanup()
-            await crawls.close()
 
 
 @asynccontextmanager

@@ -87,7 +87,6 @@ async def _serve(settings: BaseSettings, auth: Auth, host: str, port: int) -> No
             await end.wait()
         finally:
             await runner.cleanup()
-            await crawls.close()
 
 
 def _crawls_of(settings: BaseSettings) -> Crawls:

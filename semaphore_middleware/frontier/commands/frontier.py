@@ -71,12 +71,9 @@ class Command(ScrapyCommand):
                 "no server's address is given: REDIS_URL, in the settings or by -s", 3
             )
         crawls = Crawls(url, self.settings.get("CRAWL_PREFIX", DEFAULT_PREFIX), "REDIS_URL")
-        try:
-            if verb == "status":
-                return await self._status(crawls, names)
-            return await self._change(crawls, verb, names[0])
-        finally:
-            await crawls.close()
+        if verb == "status":
+            return await self._status(crawls, names)
+        return await self._change(crawls, verb, names[0])
 
     async def _status(self, crawls: Crawls, names: list[str]) -> int:
         found = {} if names else await crawls.survey()

@@ -2,9 +2,9 @@
 -- fails, the later ones are not done.
 -- KEYS: see shared/common.lua.
 -- ARGV: 1 if the node works, else its lease begins with the first request that it takes; number of new
--- requests, and of each its place, data and fingerprint (empty: queued in any case); the finished requests,
--- see `finish_all`; number of requests that the node cannot read, and their places; most requests to take;
--- most of these of one site; 1 if one may be a suspect; the sites to skip.
+-- requests, and of each its place, data and fingerprint (8 bytes, or none: queued in any case); the
+-- finished requests, see `finish_all`; number of requests that the node cannot read, and their places; most
+-- requests to take; most of these of one site; 1 if one may be a suspect; the sites to skip.
 -- Reply: of each new request 1 if it is queued, 0 if its fingerprint is known; place, data
 -- and number of failed tries of each request taken; 1 if the node works and had no lease any more, so that
 -- what it had taken went back to the queues; the data of each request that is set aside now.
@@ -15,7 +15,7 @@ local function add(place, data, fingerprint)
   if redis.call("HEXISTS", requests, place) == 1 then
     return 1 -- sent again, because our reply was lost
   end
-  if fingerprint ~= "" and redis.call("SADD", seen, fingerprint) == 0 then
+  if fingerprint ~= "" and not see(fingerprint) then
     return 0
   end
   redis.call("HSET", requests, place, data)

@@ -21,4 +21,3 @@ local COMMANDS = {
   { 'ZREM', QUEUE, 'trial' },
   { 'PUBLISH', ARGV[1], '' },
 }
-

@@ -10,7 +10,6 @@ local function read_account(text)
     account.unused, account.lease_end, account.served, account.pace, account.held_since,
     account.waiting_since, account.pending =
     cmsgpack.unpack(text)
-  account.pending = account.pending or -1 -- written by an older version
   account.is_queued = account.asked > account.granted
   return account
 end

@@ -52,7 +52,7 @@ local function write_record(record)
   local packed =
     cmsgpack.pack(record.fetcher, record.lease_end, record.waiters, record.valid_until, record.data)
   local bytes = (redis.call('HGET', RECORDS, 'bytes') or 0) - record.size + #ORIGIN + #packed
-  redis.call('HSET', RECORDS, ORIGIN, packed, 'bytes', bytes)
+  redis.call('HSET', RECORDS, ORIGIN, packed)
   redis.call('ZADD', ENDS, WALL + DAY, ORIGIN)
   redis.call('HSET', RECORDS, 'bytes', remove_old(bytes))
   redis.call('PEXPIRE', RECORDS, DAY)

@@ -53,7 +53,6 @@ local function read_scope(key, queue)
       scope.waiting, scope.tick, scope.due, scope.next_start, scope.next_at_rate, scope.pace,
       scope.started, scope.told, scope.is_ruled, scope.expires, scope.idle_since, scope.pending =
       cmsgpack.unpack(state)
-    scope.pending = scope.pending or 0 -- written by an older version
     if scope.idle_since > 0 then wake(scope) end
   end
   return scope

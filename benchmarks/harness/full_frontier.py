@@ -1,0 +1,123 @@
+"""A shared crawl of any size on a server, and one node's exchanges with it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from random import Random
+
+import redis
+from scrapy import Request
+
+from benchmarks.harness.meter import Meter
+from semaphore_middleware.frontier import scripts
+from semaphore_middleware.frontier.client import (
+    CrawlClient,
+    Demand,
+    FinishedRequest,
+    NewRequest,
+    TakenRequest,
+)
+from semaphore_middleware.frontier.codec import SERIALIZERS
+from semaphore_middleware.frontier.prefetch import PREFETCH_TARGET, SITE_BATCH
+from tests.support.servers import RedisServer
+
+MOST_MEMORY = "4gb"  # then the server is full, rather than the machine
+SITES = 1000
+QUEUED_A_CALL = 500
+SEEN_A_CALL = 10_000
+CALLS_AT_ONCE = 10  # in a pipeline
+FIRST_PAGE = Demand(PREFETCH_TARGET, SITE_BATCH)
+
+SEE_ALL = (
+    scripts.source_of("shared/common")
+    + scripts.source_of("shared/seen")
+    + "local all = next_argument()\n"
+    + "for at = 1, #all, LENGTH do see(string.sub(all, at, at + LENGTH - 1)) end"
+)
+"""Marks all fingerprints in its argument as seen, as `sync` does it."""
+
+
+class FullFrontier:
+    """A crawl with so many URLs seen, some of them queued, and the node that measures."""
+
+    def __init__(self, server: RedisServer, client: redis.Redis) -> None:
+        self._client = client
+        self._crawl = CrawlClient(server.url, "range", "node", lease=3600)
+        self._dumps, _ = SERIALIZERS["json"]
+        self._random = Random(1)
+        self._pages = 0
+        self._in_hand: list[TakenRequest] = []
+
+    async def begin(self) -> None:
+        await self._crawl.join({})
+
+    async def end(self) -> None:
+        await self._crawl.disconnect()
+
+    async def grow(self, seen: int, queued: int) -> None:
+        """Queue requests and mark fingerprints as seen until there are so many."""
+        counts = await self._crawl.counts()
+        for _ in range(counts.queued, queued, QUEUED_A_CALL):
+            await self._crawl.sync(self._new(QUEUED_A_CALL))
+        see_all = self._client.register_script(SEE_ALL)
+        left = seen - (await self._crawl.counts()).seen
+        while left > 0:
+            with self._client.pipeline(transaction=False) as pipeline:
+                for _ in range(CALLS_AT_ONCE):
+                    some = max(0, min(SEEN_A_CALL, left))
+                    arguments = ("", "", "", 1, 0, self._random.randbytes(8 * some))
+                    see_all(self._crawl.keys.all, arguments, pipeline)
+                    left -= some
+                pipeline.execute()
+
+    async def exchange(self, times: int) -> tuple[list[float], float]:
+        """Queue as many requests as are finished and taken, in one call; seconds of each call, and
+        microseconds of the server's for one.
+        """
+        seconds = []
+        meter = Meter(self._client)
+        with meter.running(times):
+            for _ in range(times):
+                new = self._new(PREFETCH_TARGET)
+                finished = [FinishedRequest(one.place, is_page=True) for one in self._in_hand]
+                begin = time.perf_counter()
+                reply = await self._crawl.sync(new, finished, FIRST_PAGE, working=True)
+                seconds.append(time.perf_counter() - begin)
+                assert all(reply.queued)
+                assert len(reply.taken) == PREFETCH_TARGET
+                self._in_hand = reply.taken
+        return seconds, meter.microseconds[0]
+
+    def bytes_of(self, *parts: str) -> int:
+        """Memory that some of the crawl's keys take."""
+        keys = [self._crawl.keys.of(part) for part in parts]
+        return sum(self._client.memory_usage(key, samples=0) or 0 for key in keys)
+
+    async def counts(self) -> tuple[int, int]:
+        """Fingerprints seen, and requests that are not finished."""
+        counts = await self._crawl.counts()
+        return counts.seen, counts.unfinished
+
+    def _new(self, number: int) -> list[NewRequest]:
+        requests = []
+        for page in range(self._pages, self._pages + number):
+            site = f"www.site-{page % SITES}.example"
+            request = Request(f"https://{site}/articles/2026/11/{page:09}.html")
+            place = self._crawl.new_place(site, 0)
+            data = self._dumps(request.to_dict())
+            requests.append(NewRequest(place, data, b"fingerprint-%d" % page))
+        self._pages += number
+        return requests
+
+
+@contextmanager
+def big_server() -> Iterator[tuple[RedisServer, redis.Redis]]:
+    """A server that may grow, but not for ever."""
+    server = RedisServer("--maxmemory", MOST_MEMORY).start()
+    try:
+        with server.client() as client:
+            yield server, client
+    finally:
+        server.remove()

@@ -1,0 +1,62 @@
+-- Sent in front of `sync`, behind joined.lua: which fingerprints the crawl has seen, in some 10 bytes each.
+-- `seen` is a hash. Its field `count` is the number of fingerprints; each other field is a bucket, named by a
+-- number, and its value the fingerprints in it, one behind the other. There is a bucket for each
+-- `PER_BUCKET` fingerprints. Where a fingerprint belongs follows from the number of buckets. A further one
+-- takes about half of an earlier one's (linear hashing: Litwin, 1980), so that no call ever moves many.
+local LENGTH, PER_BUCKET = 8, 32
+
+local seen_count
+
+-- The largest power of two that is not above this number.
+local function power_below(number)
+  local _, exponent = math.frexp(number)
+  return math.ldexp(1, exponent - 1)
+end
+
+local function bucket_of(fingerprint, buckets)
+  local power = power_below(buckets)
+  local bucket = struct.unpack(">I4", fingerprint) % (2 * power)
+  if bucket < buckets then
+    return bucket
+  end
+  return bucket - power
+end
+
+local function fingerprints_in(bucket)
+  return redis.call("HGET", seen, bucket) or ""
+end
+
+-- At a multiple of a fingerprint's length only: elsewhere it is the end of one and the beginning of another.
+local function has(fingerprints, fingerprint)
+  local at = 0
+  repeat
+    at = string.find(fingerprints, fingerprint, at + 1, true)
+  until not at or at % LENGTH == 1
+  return at ~= nil
+end
+
+local function add_bucket(new)
+  local old, stay, move = new - power_below(new), {}, {}
+  for fingerprint in string.gmatch(fingerprints_in(old), string.rep(".", LENGTH)) do
+    table.insert(bucket_of(fingerprint, new + 1) == new and move or stay, fingerprint)
+  end
+  redis.call("HSET", seen, old, table.concat(stay), new, table.concat(move))
+end
+
+-- True if it was not seen before. The first write of a call is in joined.lua, and a server that is full
+-- refuses that one or none: so a count never lacks its bucket.
+local function see(fingerprint)
+  seen_count = seen_count or tonumber(redis.call("HGET", seen, "count") or 0)
+  local buckets = math.floor(seen_count / PER_BUCKET) + 1
+  local bucket = bucket_of(fingerprint, buckets)
+  local fingerprints = fingerprints_in(bucket)
+  if has(fingerprints, fingerprint) then
+    return false
+  end
+  seen_count = seen_count + 1
+  redis.call("HSET", seen, bucket, fingerprints .. fingerprint, "count", seen_count)
+  if seen_count % PER_BUCKET == 0 then
+    add_bucket(buckets)
+  end
+  return true
+end

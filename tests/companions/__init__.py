@@ -1,0 +1,1 @@
+"""Packages that are used beside this one, each in a real crawl."""
