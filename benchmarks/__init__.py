@@ -14,6 +14,7 @@ NAMES = (
     "cluster",
     "frontier",
     "server",
+    "growth",
     "scale",
     "fair",
     "delay",

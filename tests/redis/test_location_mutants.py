@@ -17,6 +17,8 @@ from tests.redis import (
 )
 from tests.support.mutants import Mutant, Test, assert_convicted, plant_in_python
 
+pytestmark = pytest.mark.slow
+
 AREA = "Ways to the server"
 
 # Fixtures of the tests that convict.
