@@ -142,6 +142,22 @@ def test_page_has_a_mistake_for_each_checked_setting() -> None:
     assert set(SETTINGS) - shown == {f"SEMAPHORE_{name}" for name in taking_anything}
 
 
+# Figures ----------------------------------------------------------------------------------------
+
+
+def test_readme_has_figures_of_the_benchmarks_page() -> None:
+    shown = page("README.md").partition("\n## What it costs\n")[2].partition("\n## ")[0]
+    figures = {
+        figure
+        for row in rows(shown)
+        for cell in row[1:]
+        for figure in re.findall(r"\d[\d.,]*", cell)
+    }
+    measured = set(re.findall(r"\d[\d.,]*\d", page("docs/benchmarks.md")))
+    assert len(figures) > 5
+    assert figures <= measured
+
+
 # Stats ------------------------------------------------------------------------------------------
 
 
