@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Awaitable, Callable
+from typing import Generic, TypeVar
 
 from semaphore_middleware.console.snapshot import Snapshot
 from semaphore_middleware.console.starts import StartsMeter
@@ -16,22 +18,39 @@ logger = logging.getLogger(__name__)
 MAX_SHARE = 0.2  # of the time that surveys may take, however many scopes there are
 LATE_AFTER_S = 2.0  # a survey that takes longer is late: whoever looks is shown the last one
 LATE_FACTOR = 3.0  # and it is not late, as long as it takes less than this times the last one
+T = TypeVar("T")
 
 
-class Poller:
+def snapshots(admin: Admin) -> Callable[[], Awaitable[Snapshot]]:
+    """Surveys of the semaphores, each with the starts a second since those before it."""
+    meter = StartsMeter()
+
+    async def survey() -> Snapshot:
+        seen = await admin.survey()
+        rules = await admin.rules()
+        return Snapshot.of(seen, rules, meter.note(seen, time.monotonic()))
+
+    return survey
+
+
+class Poller(Generic[T]):
     """Surveys the server when somebody looks, and shares each survey among all who look.
 
     A survey begins at the earliest `interval` seconds after the end of the last one, and later
-    where surveys take long: all of them take at most `MAX_SHARE` of the time.
+    where surveys take long: all of them take at most `MAX_SHARE` of the time. If it `logs`, the log
+    says when they begin to fail, and when they no longer do.
     """
 
-    def __init__(self, admin: Admin, interval: float) -> None:
-        self._admin = admin
+    def __init__(
+        self, survey: Callable[[], Awaitable[T]], interval: float, logs: bool = True
+    ) -> None:
+        self._take_survey = survey
         self._interval = interval
-        self._meter = StartsMeter()
+        self._logs = logs
         self._survey: asyncio.Task[None] | None = None
         self._began = self._took = self._next = 0.0
-        self.snapshot: Snapshot | None = None
+        self._began_at = self._failing_since = 0.0  # Unix time
+        self.snapshot: T | None = None
         """The newest; None: there was none yet."""
         self.error: Exception | None = None
         """Why the last survey failed; None: it did not."""
@@ -44,7 +63,14 @@ class Poller:
         taken = time.monotonic() - self._began
         return taken if taken >= self._usual else 0.0
 
-    async def look(self) -> Snapshot | None:
+    @property
+    def away_since(self) -> float | None:
+        """The Unix time since when no survey comes to an end; None: they do."""
+        if self.error is not None:
+            return self._failing_since
+        return self._began_at if self.late_by else None
+
+    async def look(self) -> T | None:
         """The newest snapshot, after a survey if one is due and does not take too long."""
         if time.monotonic() >= self._next:
             self._begin()
@@ -72,22 +98,18 @@ class Poller:
 
     def _begin(self) -> asyncio.Task[None]:
         if self._survey is None:
-            self._began = time.monotonic()
+            self._began, self._began_at = time.monotonic(), time.time()
             self._survey = asyncio.create_task(self._take())
         return self._survey
 
     async def _take(self) -> None:
         try:
-            seen = await self._admin.survey()
-            rules = await self._admin.rules()
-            starts_per_second = self._meter.note(seen, time.monotonic())
-            self.snapshot = Snapshot.of(seen, rules, starts_per_second)
+            self.snapshot = await self._take_survey()
+            if self.error is not None and self._logs:
+                logger.info("The server answers again.")
             self.error = None
-        except SemaphoreError as error:
-            self.error = error
         except Exception as error:
-            logger.exception("A survey failed for a reason that should not happen; trying again.")
-            self.error = error
+            self._note(error)
         finally:
             now = time.monotonic()
             took = now - self._began
@@ -96,3 +118,14 @@ class Poller:
             self._next = now + max(self._interval, pause)
             self._took = min(took, self._usual)
             self._survey = None
+
+    def _note(self, error: Exception) -> None:
+        """The survey has failed. The log need say so only once."""
+        if self.error is None:
+            self._failing_since = self._began_at
+        if not isinstance(error, SemaphoreError):
+            if type(error) is not type(self.error):
+                logger.error("A survey failed for a reason that should not happen.", exc_info=error)
+        elif self.error is None and self._logs:
+            logger.warning("%s; trying again.", error)
+        self.error = error

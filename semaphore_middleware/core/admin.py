@@ -75,9 +75,10 @@ class Admin:
             )
         self.name = name or user_at_host()
         """Who is said to have set a rule."""
-        self._lease = check_number(lease, "lease", least=0.001)
+        self.lease = check_number(lease, "lease", least=0.001)
+        """Seconds for which a node's permits are its own without a renewal."""
         self._keys = Keys(check_prefix(prefix, "prefix"))
-        self._server = Server(url, min(5.0, self._lease / 6), url_from, prefix)
+        self._server = Server(url, min(5.0, self.lease / 6), url_from, prefix)
         self._lock = asyncio.Lock()  # one call at a time over the connection
         self._connection: Connection | None = None
         self._running: set[asyncio.Timeout] = set()
@@ -233,7 +234,7 @@ class Admin:
         keys = [self._keys.epoch, self._keys.rules]
         for scope in scopes:
             keys += self._keys.of(scope)
-        return (script, len(keys), *keys, pack_head(self._lease, random.random()), node)
+        return (script, len(keys), *keys, pack_head(self.lease, random.random()), node)
 
     async def _inspect(self, connection: Connection, scopes: Sequence[str]) -> list[Inspection]:
         seen: list[Inspection] = []
@@ -296,7 +297,7 @@ class Admin:
 
     async def _trust(self, connection: Connection) -> None:
         """End the recovery wait, and tell all nodes, so that those that wait ask again."""
-        head = pack_head(self._lease)
+        head = pack_head(self.lease)
         call = pack_begin(self._keys, head, wait=0, wait_if_empty=0, is_trusted=True)
         (reply,) = await evaluate(connection, [call])
         Begun.read(reply, connection.server_name)

@@ -8,13 +8,14 @@ import json
 import os
 import socket
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from secrets import token_hex
 from typing import Any
 
 from semaphore_middleware.frontier import scripts
+from semaphore_middleware.frontier.counts import Counts, commands_for
 from semaphore_middleware.frontier.keys import CrawlKeys, Places, site_of
 from semaphore_middleware.model.hosts import encoded
 from semaphore_middleware.redis.connection import Connection
@@ -100,26 +101,6 @@ class IdleReply:
     next_step: NextStep
     wait_s: float  # ask again after this time at the latest
     set_aside: list[bytes]  # requests that were tried too often: their data
-
-
-@dataclass(frozen=True)
-class Counts:
-    """The size of a shared crawl."""
-
-    exists: bool
-    nodes: int  # that have joined and not left
-    sites: int  # with queued requests
-    queued: int  # requests that are to be taken
-    taken: int  # requests that nodes have taken and not finished
-    set_aside: int  # requests that three nodes have failed with
-    seen: int  # fingerprints
-    pages: int  # that were fetched
-    ended_at: float | None  # Unix time
-
-    @property
-    def unfinished(self) -> int:
-        """Requests that are queued, taken or set aside."""
-        return self.queued + self.taken + self.set_aside
 
 
 class RunOverError(Exception):
@@ -338,28 +319,7 @@ class CrawlClient:
     async def counts(self) -> Counts:
         """How many nodes, sites and requests there are now."""
         connection = await self.connect()
-        sizes = (
-            *(("ZCARD", "nodes"), ("ZCARD", "sites"), ("ZCARD", "queue"), ("ZCARD", "suspects")),
-            *(("ZCARD", "taken"), ("SCARD", "aside")),
-        )
-        commands = [(command, self.keys.of(part)) for command, part in sizes]
-        hashes = (
-            ("HGET", self.keys.of("seen"), "count"),
-            ("HMGET", self.keys.of("run"), "id", "pages", "ended"),
-        )
-        *numbers, seen, (id, pages, ended) = await connection.execute([*commands, *hashes])
-        nodes, sites, queued, suspects, taken, set_aside = numbers
-        return Counts(
-            exists=id is not None,
-            nodes=nodes,
-            sites=sites,
-            queued=queued + suspects,
-            taken=taken,
-            set_aside=set_aside,
-            seen=int(seen or 0),
-            pages=int(pages or 0),
-            ended_at=float(ended) / 1000 if ended else None,
-        )
+        return Counts.of(await connection.execute(commands_for(self.keys)))
 
     def _new_fields(self, new: NewRequest) -> tuple[bytes, bytes, bytes]:
         fingerprint = new.fingerprint and short_fingerprint(new.fingerprint, self.run)
@@ -375,20 +335,6 @@ class CrawlClient:
         if len(reply) == 1 and reply[0] in OVER:
             raise OVER[reply[0]]
         return reply
-
-
-async def crawl_names(url: str, prefix: str = DEFAULT_PREFIX) -> list[str]:
-    """The names of all crawls on a server, or on all masters of a cluster, in order.
-
-    Raises `SettingsError`, `ServerUnreachableError` and `ServerRefusedError`.
-    """
-    head, tail = b"{%b:" % encoded(prefix), b"}:run"
-    found: set[bytes] = set()
-    async with aclosing(Server(url, CALL_TIMEOUT_S, prefix=prefix).each_master()) as masters:
-        async for connection in masters:
-            keys = await connection.scan(head, tail)
-            found.update(key[len(head) : -len(tail)] for key in keys)
-    return sorted(name.decode("utf-8", "surrogatepass") for name in found)
 
 
 def short_fingerprint(fingerprint: bytes, run: bytes) -> bytes:

@@ -15,7 +15,8 @@ from semaphore_middleware import (
     SettingsError,
 )
 from semaphore_middleware.core.observer import StoreLost
-from semaphore_middleware.frontier.client import CrawlClient, crawl_names
+from semaphore_middleware.frontier.client import CrawlClient
+from semaphore_middleware.frontier.crawls import Crawls
 from semaphore_middleware.redis.keys import Keys
 from semaphore_middleware.redis.location import Server
 from tests.support.nodes import Recorder, eventually, in_asyncio
@@ -94,8 +95,8 @@ async def test_shared_crawls_of_all_masters_are_listed(cluster: Cluster) -> None
     }
     for crawl in crawls:
         await crawl.join()
-    assert await crawl_names(cluster.url) == names
-    assert await crawl_names(f"redis://{address(cluster.nodes[0])}") == names
+    for url in (cluster.url, f"redis://{address(cluster.nodes[0])}"):
+        assert list(await Crawls(url).survey()) == names
     for crawl in crawls:
         await crawl.drop()
         await crawl.disconnect()

@@ -141,6 +141,10 @@ class Browser:
 
     # What a person does -------------------------------------------------------------------------
 
+    async def run_first(self, script: str) -> None:
+        """On each page that is opened from now on, before its own scripts."""
+        await self.do("Page.addScriptToEvaluateOnNewDocument", source=script)
+
     async def open(self, url: str) -> None:
         self._loaded.clear()
         await self.do("Page.navigate", url=url)

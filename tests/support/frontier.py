@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 import redis
 
 from semaphore_middleware.frontier.client import (
-    Counts,
     CrawlClient,
     Demand,
     FinishedRequest,
@@ -21,6 +20,7 @@ from semaphore_middleware.frontier.client import (
     NewRequest,
     TakenRequest,
 )
+from semaphore_middleware.frontier.counts import Counts
 from tests.support.servers import RedisServer
 
 TIMEOUT_S = 60.0  # after that a test has failed; it never shows that one has passed
@@ -114,6 +114,18 @@ class BlockingClient(CrawlClient):
         """How many requests it has taken and not finished."""
         bounds = (f"[{self.node}\0", f"({self.node}\1")
         return self.client.zlexcount(self.keys.of("taken"), *bounds)
+
+
+async def set_one_aside(server: RedisServer, name: str) -> None:
+    """A crawl that has ended, but for one request that three nodes have failed with."""
+    crawl = CrawlClient(server.url, name, "node")
+    await crawl.join()
+    await crawl.sync([NewRequest(crawl.new_place("www.example.org", 0), b"data", b"fingerprint")])
+    for _ in range(3):
+        (taken,) = (await crawl.sync(demand=Demand(requests=1, per_site=1))).taken
+        await crawl.sync(unreadable=[taken.place])
+    await crawl.idle()
+    await crawl.disconnect()
 
 
 def _pages(finished: Iterable[TakenRequest]) -> list[FinishedRequest]:

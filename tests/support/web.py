@@ -15,6 +15,7 @@ from semaphore_middleware import FairSemaphore, Permit
 from semaphore_middleware.console.web.auth import Auth
 from semaphore_middleware.console.web.server import make_runner
 from semaphore_middleware.core.admin import Admin
+from semaphore_middleware.frontier.crawls import Crawls
 from tests.support.browser import Browser, Chromium, browsing
 from tests.support.nodes import eventually
 from tests.support.servers import RedisServer
@@ -38,18 +39,18 @@ class Served:
             told: dict[str, Any] = await answer.json()
             return told
 
-    async def act(self, token: str = TOKEN, **action: Any) -> tuple[int, str]:
-        """Ask for a change: the status, and the error if there was one."""
+    async def act(self, token: str = TOKEN, **action: Any) -> tuple[int, dict[str, Any]]:
+        """Ask for a change: the status, and what is told."""
         headers = {"Authorization": f"Bearer {token}"}
         async with self.client.post(f"{self.url}actions", json=action, headers=headers) as answer:
-            return answer.status, (await answer.json())["error"] if answer.status >= 400 else ""
+            return answer.status, {} if answer.status == 204 else await answer.json()
 
 
 @asynccontextmanager
 async def serving(server: RedisServer, token: str | None = TOKEN) -> AsyncIterator[Served]:
     """A page, with an admin of its own, on a loopback port of its own."""
     async with Admin(server.url, name="page") as admin:
-        runner = make_runner(admin, Auth("127.0.0.1", token))
+        runner = make_runner(admin, Crawls(server.url), Auth("127.0.0.1", token))
         await runner.setup()
         try:
             await TCPSite(runner, "127.0.0.1", 0).start()

@@ -43,14 +43,7 @@ def admin_of(settings: BaseSettings) -> Admin:
     Starts no embedded server. Raises `SettingsError`, and `CommandError` if there is no server.
     """
     ours = SemaphoreSettings.read(settings)
-    url, url_from = ours.url or embedded.find(), ours.url_from
-    if url is None:
-        names = " or ".join(URL_NAMES)
-        raise CommandError(
-            f"no server's address is given ({names}, in the settings, by -s, or in the "
-            "environment), and no embedded server runs",
-            Status.NO_SERVER,
-        )
+    url, url_from = server_of(settings)
     return Admin(
         url,
         name=settings.get("SEMAPHORE_NODE"),
@@ -58,6 +51,19 @@ def admin_of(settings: BaseSettings) -> Admin:
         prefix=ours.prefix,
         url_from=url_from,
     )
+
+
+def server_of(settings: BaseSettings) -> tuple[str, str]:
+    """The URL of the server, and where it was set. Raises as `admin_of` does."""
+    ours = SemaphoreSettings.read(settings)
+    if (url := ours.url or embedded.find()) is None:
+        names = " or ".join(URL_NAMES)
+        raise CommandError(
+            f"no server's address is given ({names}, in the settings, by -s, or in the "
+            "environment), and no embedded server runs",
+            Status.NO_SERVER,
+        )
+    return url, ours.url_from
 
 
 def confirmed(question: str) -> bool:

@@ -14,6 +14,7 @@ from semaphore_middleware.console.cli.connect import (
     Status,
     admin_of,
     check_installed,
+    server_of,
 )
 from semaphore_middleware.model.validation import check_integer
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
 
     from semaphore_middleware.console.web.auth import Auth
+    from semaphore_middleware.frontier.crawls import Crawls
 
 DEFAULT_PORT = 8379
 TOKEN = "SEMAPHORE_TOKEN"  # in the environment
@@ -41,7 +43,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--token",
-        help="whoever knows it may change limits from the page; without one nobody may. On a "
+        help="whoever knows it may make changes from the page; without one nobody may. On a "
         f"machine with other users set {TOKEN} in the environment instead: they can see command "
         "lines",
     )
@@ -73,9 +75,10 @@ async def _serve(settings: BaseSettings, auth: Auth, host: str, port: int) -> No
     end = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, end.set)
+    crawls = _crawls_of(settings)
     async with admin_of(settings) as admin:
         await admin.rules()  # a server that is not there is an error now, and shown later
-        runner = make_runner(admin, auth)
+        runner = make_runner(admin, crawls, auth)
         try:
             name = f"[{host}]" if ":" in host else host
             print(
@@ -84,6 +87,21 @@ async def _serve(settings: BaseSettings, auth: Auth, host: str, port: int) -> No
             await end.wait()
         finally:
             await runner.cleanup()
+
+
+def _crawls_of(settings: BaseSettings) -> Crawls:
+    """The shared crawls of `scrapy frontier`; without REDIS_URL, the add-on gives them the
+    semaphore's server.
+
+    Raises `SettingsError`, and `CommandError` if there is no server.
+    """
+    from semaphore_middleware.frontier.client import DEFAULT_PREFIX
+    from semaphore_middleware.frontier.crawls import Crawls
+
+    url, url_from = settings.get("REDIS_URL") or os.environ.get("REDIS_URL"), "REDIS_URL"
+    if not url:
+        url, url_from = server_of(settings)
+    return Crawls(url, settings.get("CRAWL_PREFIX", DEFAULT_PREFIX), url_from)
 
 
 async def _listen(runner: AppRunner, host: str, port: int) -> int:

@@ -20,8 +20,8 @@ from semaphore_middleware.console.cli.connect import (
     check_installed,
 )
 from semaphore_middleware.console.cli.formatting import time_of
-from semaphore_middleware.console.poller import Poller
-from semaphore_middleware.console.snapshot import EMPTY
+from semaphore_middleware.console.poller import Poller, snapshots
+from semaphore_middleware.console.snapshot import EMPTY, Snapshot
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -56,7 +56,7 @@ async def _run(settings: BaseSettings) -> None:
 
     async with admin_of(settings) as admin:
         await admin.rules()  # a server that is not there is an error now, and shown later
-        poller = Poller(admin, INTERVAL_S)
+        poller = Poller(snapshots(admin), INTERVAL_S)
         try:
             await Watch(poller, admin.server, Output()).run()
         finally:
@@ -66,7 +66,7 @@ async def _run(settings: BaseSettings) -> None:
 class Watch:
     """The screen and the keyboard, until the user quits. `server` is its address, to be shown."""
 
-    def __init__(self, poller: Poller, server: str, console: Console) -> None:
+    def __init__(self, poller: Poller[Snapshot], server: str, console: Console) -> None:
         from rich.live import Live
 
         from semaphore_middleware.console.cli.history import History

@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable
+from typing import Any
 
+from semaphore_middleware.console.urls import refuse_url
 from semaphore_middleware.core.admin import Admin
 from semaphore_middleware.errors import SettingsError
+from semaphore_middleware.frontier.crawls import Crawls
 
-ACTIONS = ("limit", "pause", "resume", "reset")
+OF_SCOPES = ("limit", "pause", "resume", "reset")
+OF_CRAWLS = ("drop", "retry")
+ACTIONS = (*OF_SCOPES, "evict", *OF_CRAWLS)
+
+Action = Callable[[], Awaitable[dict[str, int] | None]]
+"""Makes a change; returns what there is to tell of it, if anything."""
 
 
-def read_action(admin: Admin, body: bytes) -> Callable[[], Awaitable[None]]:
-    """The change that a request's body asks for; calling it makes the change.
+def read_action(admin: Admin, crawls: Crawls, body: bytes) -> Action:
+    """The change that a request's body asks for.
 
-    Raises `SettingsError`; a limit that is not allowed raises it when the change is made.
+    Raises `SettingsError`; a limit that is not allowed, a URL in place of a host, and a crawl that
+    there is not raise it when the change is made.
     """
     try:
         request = json.loads(body)
@@ -35,7 +44,41 @@ def read_action(admin: Admin, body: bytes) -> Callable[[], Awaitable[None]]:
             name.encode()
         except UnicodeEncodeError:
             raise SettingsError(f"the limit of {name!r}: not a text that can be sent") from None
-    if action == "limit":
-        return lambda: admin.configure(name, request["limit"])
-    change = {"pause": admin.pause, "resume": admin.resume, "reset": admin.reset}[action]
-    return lambda: change(name)
+    if action in OF_SCOPES:
+        return _of_scope(admin, action, name, request.get("limit"))
+    if not isinstance(name, str) or not name:
+        raise SettingsError(f"name = {name!r}: allowed is the name of a node or a crawl")
+    if action == "evict":
+        return _evict(admin, name)
+    return _of_crawl(crawls, action, name)
+
+
+def _of_scope(admin: Admin, action: str, name: Any, limit: Any) -> Action:
+    async def change() -> None:
+        await refuse_url(admin, name)
+        if action == "limit":
+            await admin.configure(name, limit)
+        else:
+            await {"pause": admin.pause, "resume": admin.resume, "reset": admin.reset}[action](name)
+
+    return change
+
+
+def _evict(admin: Admin, node: str) -> Action:
+    async def evict() -> dict[str, int]:
+        permits, requests = await admin.evict(node)
+        return {"permits": permits, "requests": requests}
+
+    return evict
+
+
+def _of_crawl(crawls: Crawls, action: str, name: str) -> Action:
+    async def change() -> dict[str, int] | None:
+        if action == "drop":
+            if await crawls.drop(name):
+                return None
+        elif (count := await crawls.retry(name)) is not None:
+            return {"requests": count}
+        raise SettingsError(f"there is no crawl {name!r}")
+
+    return change

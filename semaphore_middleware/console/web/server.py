@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from hashlib import sha1
@@ -12,13 +13,15 @@ from aiohttp import web
 from aiohttp.http import HttpProcessingError
 from aiohttp.typedefs import Handler
 
-from semaphore_middleware.console.poller import Poller
-from semaphore_middleware.console.snapshot import EMPTY
+from semaphore_middleware.console.poller import Poller, snapshots
+from semaphore_middleware.console.snapshot import EMPTY, Snapshot
 from semaphore_middleware.console.web.actions import read_action
 from semaphore_middleware.console.web.auth import Auth
-from semaphore_middleware.console.web.view import View, show
+from semaphore_middleware.console.web.view import View, show, show_crawls
 from semaphore_middleware.core.admin import Admin
 from semaphore_middleware.errors import SemaphoreError, ServerUnreachableError, SettingsError
+from semaphore_middleware.frontier.counts import Counts
+from semaphore_middleware.frontier.crawls import Crawls
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +35,8 @@ FILES = {
     "script.js": SCRIPT,
     "table.js": SCRIPT,
     "actions.js": SCRIPT,
+    "confirm.js": SCRIPT,
+    "lists.js": SCRIPT,
     "draw.js": SCRIPT,
     "icon.svg": "image/svg+xml",
 }
@@ -50,9 +55,11 @@ HEADERS = {
 }
 
 
-def make_runner(admin: Admin, auth: Auth) -> web.AppRunner:
-    """The page's server, not listening yet. `admin` looks at the Redis server, and changes it."""
-    page = Page(admin, auth)
+def make_runner(admin: Admin, crawls: Crawls, auth: Auth) -> web.AppRunner:
+    """The page's server, not listening yet. `admin` and `crawls` look at the Redis server, and
+    change it; it closes neither.
+    """
+    page = Page(admin, crawls, auth)
     app = web.Application(middlewares=[page.answer], client_max_size=MAX_BODY)
     app.add_routes([web.get(f"/{name}", page.file) for name in FILES])
     app.add_routes([web.get("/", page.file), web.get("/state.json", page.state)])
@@ -73,16 +80,21 @@ def make_runner(admin: Admin, auth: Auth) -> web.AppRunner:
 class Page:
     """What the page's server answers."""
 
-    def __init__(self, admin: Admin, auth: Auth) -> None:
+    def __init__(self, admin: Admin, crawls: Crawls, auth: Auth) -> None:
         self._admin = admin
+        self._crawls = crawls
         self._auth = auth
-        self._poller = Poller(admin, INTERVAL_S)
+        self._poller = Poller(snapshots(admin), INTERVAL_S)
+        # Of one server the log need not say twice that it is away.
+        has_own_server = crawls.server != admin.server
+        self._crawls_poller = Poller(crawls.survey, INTERVAL_S, logs=has_own_server)
         directory = resources.files("semaphore_middleware.console.web").joinpath("static")
         self._files = {name: directory.joinpath(name).read_bytes() for name in FILES}
 
     async def stop(self, _: web.Application) -> None:
-        """End the survey that is under way."""
+        """End the surveys that are under way."""
         await self._poller.stop()
+        await self._crawls_poller.stop()
 
     @web.middleware
     async def answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -129,12 +141,17 @@ class Page:
             view = View.read(request.query)
         except SettingsError as error:
             return _error(400, str(error))
-        snapshot = await self._poller.look()
+        snapshot, crawls = await asyncio.gather(self._poller.look(), self._crawls_poller.look())
         body = {
             "server": self._admin.server,
-            "problem": self._problem(),
+            "problem": _problem(self._poller),
+            "problem_since": self._poller.away_since,
             "can_change": self._auth.allows_changes,
+            "lease": self._admin.lease,
             **show(snapshot or EMPTY, view),
+            **show_crawls(crawls or {}),
+            "crawls_problem": _problem(self._crawls_poller),
+            "crawls_problem_since": self._crawls_poller.away_since,
         }
         return web.json_response(body, dumps=_dumps)
 
@@ -150,12 +167,12 @@ class Page:
         if request.content_type != "application/json":
             return _error(415, "the body must be application/json")
         try:
-            await read_action(self._admin, body)()
+            told = await read_action(self._admin, self._crawls, body)()
         except SettingsError as error:
             return _error(400, str(error))
         except SemaphoreError as error:
             return _error(503, f"the Redis server does not serve: {error}")
-        return web.Response(status=204)
+        return web.Response(status=204) if told is None else web.json_response(told, dumps=_dumps)
 
     def _forbidden(self, request: web.Request) -> web.Response | None:
         headers = request.headers
@@ -164,16 +181,17 @@ class Page:
         )
         return None if may else _error(403, "this is not the token that the command was given")
 
-    def _problem(self) -> str | None:
-        """Why what is shown is not new; None: it is."""
-        error = self._poller.error
-        if isinstance(error, ServerUnreachableError):
-            return f"The Redis server does not answer: {error}."
-        if error is not None:
-            return f"The Redis server does not serve: {error}."
-        if self._poller.snapshot is None or self._poller.late_by:
-            return "The Redis server does not answer."
-        return None
+
+def _problem(poller: Poller[Snapshot] | Poller[dict[str, Counts]]) -> str | None:
+    """Why what is shown is not new; None: it is."""
+    error = poller.error
+    if isinstance(error, ServerUnreachableError):
+        return f"The Redis server does not answer: {error}."
+    if error is not None:
+        return f"The Redis server does not serve: {error}."
+    if poller.snapshot is None or poller.late_by:
+        return "The Redis server does not answer."
+    return None
 
 
 def _is_our_fault(record: logging.LogRecord) -> bool:

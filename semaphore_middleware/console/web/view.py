@@ -13,9 +13,10 @@ from typing import Any, Self
 
 from semaphore_middleware.console.snapshot import ScopeRow, Snapshot, as_json
 from semaphore_middleware.errors import SettingsError
+from semaphore_middleware.frontier.counts import STATES, Counts
 from semaphore_middleware.model.limits import parse_rate
 
-MAX_ROWS = 200  # scopes, and rules; nobody reads a longer table
+MAX_ROWS = 200  # scopes, nodes, rules, and crawls; nobody reads a longer table
 MAX_NODES = 100  # of the scope that is opened
 
 SORTS: Mapping[str, Callable[[ScopeRow], Any]] = {
@@ -73,8 +74,28 @@ def show(snapshot: Snapshot, view: View) -> dict[str, Any]:
         "matching": len(rows),
         "scopes": [_without_nodes(row) for row in rows[:MAX_ROWS]],
         "opened": opened and _with_some_nodes(opened),
+        "nodes": as_json(snapshot.nodes[:MAX_ROWS]),
+        "more_nodes": max(0, len(snapshot.nodes) - MAX_ROWS),
         "rules": as_json(snapshot.rules[:MAX_ROWS]),
         "more_rules": max(0, len(snapshot.rules) - MAX_ROWS),
+    }
+
+
+def show_crawls(crawls: Mapping[str, Counts]) -> dict[str, Any]:
+    """The shared crawls: those that run first, then by name."""
+    order = sorted(crawls, key=lambda name: (STATES.index(crawls[name].state), name))
+    return {
+        "crawls": [_crawl(name, crawls[name]) for name in order[:MAX_ROWS]],
+        "more_crawls": max(0, len(order) - MAX_ROWS),
+    }
+
+
+def _crawl(name: str, counts: Counts) -> dict[str, Any]:
+    numbers = ("nodes", "sites", "queued", "taken", "pages", "seen", "set_aside", "ended_at")
+    return {
+        "name": name,
+        "state": counts.state,
+        **{number: getattr(counts, number) for number in numbers},
     }
 
 

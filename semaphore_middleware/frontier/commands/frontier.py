@@ -6,14 +6,14 @@ import argparse
 import asyncio
 import os
 import sys
-from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, ClassVar
 
 from scrapy.commands import ScrapyCommand
 from scrapy.exceptions import UsageError
 
 if TYPE_CHECKING:
-    from semaphore_middleware.frontier.client import Counts, CrawlClient
+    from semaphore_middleware.frontier.counts import Counts
+    from semaphore_middleware.frontier.crawls import Crawls
 
 # Scrapy imports this module for each of its own commands, so what this one needs is imported later.
 
@@ -61,8 +61,8 @@ class Command(ScrapyCommand):
             self._fail(str(error), 3)
 
     async def _run(self, verb: str, names: list[str]) -> int:
-        from semaphore_middleware.frontier.client import DEFAULT_PREFIX, CrawlClient, crawl_names
-        from semaphore_middleware.redis.keys import check_prefix
+        from semaphore_middleware.frontier.client import DEFAULT_PREFIX
+        from semaphore_middleware.frontier.crawls import Crawls
 
         assert self.settings is not None  # Scrapy has set it
         url = self.settings.get("REDIS_URL") or os.environ.get("REDIS_URL")
@@ -70,24 +70,33 @@ class Command(ScrapyCommand):
             return self._fail(
                 "no server's address is given: REDIS_URL, in the settings or by -s", 3
             )
-        prefix = check_prefix(self.settings.get("CRAWL_PREFIX", DEFAULT_PREFIX), "CRAWL_PREFIX")
-        if verb == "status" and not names:
-            names = await crawl_names(url, prefix)
-        rows = []
-        for name in names:
-            crawl = CrawlClient(url, name, "frontier", prefix=prefix, url_from="REDIS_URL")
-            try:
-                if not (counts := await crawl.counts()).exists:
-                    return self._fail(f"there is no crawl {name!r}", 4)
-                if verb == "status":
-                    rows.append(_row(name, counts))
-                else:
-                    print(await VERBS[verb](crawl))
-            finally:
-                await crawl.disconnect()
+        crawls = Crawls(url, self.settings.get("CRAWL_PREFIX", DEFAULT_PREFIX), "REDIS_URL")
         if verb == "status":
-            _print_table([COLUMNS, *rows])
+            return await self._status(crawls, names)
+        return await self._change(crawls, verb, names[0])
+
+    async def _status(self, crawls: Crawls, names: list[str]) -> int:
+        found = {} if names else await crawls.survey()
+        for name in names:
+            if (counts := await crawls.counts(name)) is None:
+                return self._no_crawl(name)
+            found[name] = counts
+        _print_table([COLUMNS, *(_row(name, counts) for name, counts in found.items())])
         return 0
+
+    async def _change(self, crawls: Crawls, verb: str, name: str) -> int:
+        if verb == "drop":
+            if not await crawls.drop(name):
+                return self._no_crawl(name)
+            print(f"{name} is dropped.")
+        else:
+            if (count := await crawls.retry(name)) is None:
+                return self._no_crawl(name)
+            print(f"{name}: {count} requests are queued again.")
+        return 0
+
+    def _no_crawl(self, name: str) -> int:
+        return self._fail(f"there is no crawl {name!r}", 4)
 
     def _fail(self, text: str, status: int) -> int:
         print(f"scrapy frontier: {text}", file=sys.stderr)
@@ -95,25 +104,12 @@ class Command(ScrapyCommand):
         return status
 
 
-async def _drop(crawl: CrawlClient) -> str:
-    await crawl.drop()
-    return f"{crawl.name} is dropped."
-
-
-async def _retry(crawl: CrawlClient) -> str:
-    return f"{crawl.name}: {await crawl.retry()} requests are queued again."
-
-
-VERBS: dict[str, Callable[[CrawlClient], Awaitable[str]]] = {"drop": _drop, "retry": _retry}
-
-
 def _row(name: str, counts: Counts) -> tuple[str, ...]:
-    state = "running" if counts.nodes else "stopped"
     numbers = (
         *(counts.nodes, counts.sites, counts.queued, counts.taken),
         *(counts.pages, counts.seen, counts.set_aside),
     )
-    return (name, "ended" if counts.ended_at else state, *map(str, numbers))
+    return (name, counts.state, *map(str, numbers))
 
 
 def _print_table(rows: list[tuple[str, ...]]) -> None:

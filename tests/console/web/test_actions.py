@@ -8,7 +8,8 @@ import pytest
 
 from semaphore_middleware import FairSemaphore
 from semaphore_middleware.console.web.server import MAX_BODY
-from tests.support.nodes import in_asyncio
+from tests.support.frontier import set_one_aside
+from tests.support.nodes import Caller, in_asyncio
 from tests.support.servers import RedisServer
 from tests.support.web import TOKEN, serving
 
@@ -20,26 +21,48 @@ BEARER = {"Authorization": f"Bearer {TOKEN}"}
 async def test_with_the_token_limits_are_set_and_taken_back(server: RedisServer) -> None:
     async with FairSemaphore(server.url) as node, serving(server) as page:
         await node.acquire(HOST, 2)
-        assert await page.act(action="limit", name=HOST, limit=5) == (204, "")
+        assert await page.act(action="limit", name=HOST, limit=5) == (204, {})
         seen = await node.admin.inspect(HOST)
         assert (seen.limit, seen.set_by) == (5, page.admin.name)
-        assert await page.act(action="limit", name="*.org", limit={"delay": 1.5}) == (204, "")
+        assert await page.act(action="limit", name="*.org", limit={"delay": 1.5}) == (204, {})
         assert (await node.admin.inspect(HOST)).delay == 1.5
         rate = {"rate": "90/m", "burst": 3}
-        assert await page.act(action="limit", name=HOST, limit=rate) == (204, "")
+        assert await page.act(action="limit", name=HOST, limit=rate) == (204, {})
         seen = await node.admin.inspect(HOST)
         assert (seen.limit, seen.rate, seen.burst) == (5, "90/m", 3)
-        assert await page.act(action="limit", name=HOST, limit={"rate": None}) == (204, "")
+        assert await page.act(action="limit", name=HOST, limit={"rate": None}) == (204, {})
         assert (await node.admin.inspect(HOST)).rate is None
-        assert await page.act(action="pause", name=HOST) == (204, "")
+        assert await page.act(action="pause", name=HOST) == (204, {})
         assert (await node.admin.inspect(HOST)).paused
-        assert await page.act(action="resume", name=HOST) == (204, "")
+        assert await page.act(action="resume", name=HOST) == (204, {})
         assert not (await node.admin.inspect(HOST)).paused
-        assert await page.act(action="limit", name=HOST, limit=None) == (204, "")
+        assert await page.act(action="limit", name=HOST, limit=None) == (204, {})
         assert (await node.admin.inspect(HOST)).limit == 2**53
         for name in (HOST, "*.org"):
-            assert await page.act(action="reset", name=name) == (204, "")
+            assert await page.act(action="reset", name=name) == (204, {})
         assert await node.admin.rules() == []
+
+
+@in_asyncio
+async def test_a_node_is_evicted_and_what_it_held_is_told(server: RedisServer) -> None:
+    async with serving(server) as page:
+        dead = await Caller.join(server, "dead")
+        assert (await dead.take(HOST, 3, limit=2)).granted == 2
+        assert await page.act(action="evict", name="dea") == (200, {"permits": 0, "requests": 0})
+        assert await page.act(action="evict", name="dead") == (200, {"permits": 2, "requests": 1})
+        assert await page.admin.survey() == []
+
+
+@in_asyncio
+async def test_a_shared_crawl_is_retried_and_dropped(server: RedisServer) -> None:
+    async with serving(server) as page:
+        await set_one_aside(server, "books")
+        (crawl,) = (await page.state())["crawls"]
+        assert (crawl["name"], crawl["state"], crawl["set_aside"]) == ("books", "ended", 1)
+        assert await page.act(action="retry", name="books") == (200, {"requests": 1})
+        assert await page.act(action="retry", name="books") == (200, {"requests": 0})
+        assert await page.act(action="drop", name="books") == (204, {})
+        assert (await page.act(action="drop", name="books"))[0] == 400
 
 
 @in_asyncio
@@ -109,7 +132,13 @@ async def test_the_page_s_own_origin_may_change(server: RedisServer) -> None:
         ({"action": "pause", "name": 7}, "the host is empty"),
         ({"action": "pause"}, "the host is empty"),
         ({"action": "pause", "name": "\ud800"}, "not a text that can be sent"),
-        ({"action": "evict", "name": HOST}, "action = 'evict': allowed is one of limit, pause, "),
+        ({"action": "pause", "name": "http://a.example/x"}, "by its host: write 'a.example'"),
+        ({"action": "limit", "name": "http://a.example", "limit": 2}, "write 'a.example'"),
+        ({"action": "trust", "name": HOST}, "action = 'trust': allowed is one of limit, pause, "),
+        ({"action": "evict"}, "name = '': allowed is the name of a node or a crawl"),
+        ({"action": "drop", "name": 7}, "name = 7: allowed is the name of a node or a crawl"),
+        ({"action": "drop", "name": "books"}, "there is no crawl 'books'"),
+        ({"action": "retry", "name": "books"}, "there is no crawl 'books'"),
         (
             {"action": ["pause"], "name": HOST},
             "action = ['pause']: allowed is one of limit, pause, ",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import time
 from typing import Any
 
 import pytest
@@ -121,6 +122,8 @@ async def test_the_state_is_that_of_the_server(server: RedisServer) -> None:
         times = [told["totals"].pop("longest_wait"), told["scopes"][0].pop("longest_wait")]
         opened = told.pop("opened")
         (node,) = opened["nodes"]
+        (row,) = told.pop("nodes")
+        assert row == {**node, "scopes": 1}
         assert times[0] == times[1] == node["longest_wait"]
         assert 0 <= node["oldest"] < 60
         assert 0 < node["lease_left"] <= 15
@@ -128,7 +131,9 @@ async def test_the_state_is_that_of_the_server(server: RedisServer) -> None:
         assert told == {
             "server": server.url,
             "problem": None,
+            "problem_since": None,
             "can_change": True,
+            "lease": 15.0,
             "totals": {
                 "scopes": 1,
                 "nodes": 1,
@@ -159,8 +164,13 @@ async def test_the_state_is_that_of_the_server(server: RedisServer) -> None:
                     "started": 3,
                 }
             ],
+            "more_nodes": 0,
             "rules": [],
             "more_rules": 0,
+            "crawls": [],
+            "more_crawls": 0,
+            "crawls_problem": None,
+            "crawls_problem_since": None,
         }
         for task in waiting:
             task.cancel()
@@ -211,6 +221,7 @@ async def test_all_browsers_share_one_survey_a_second_and_none_is_made_for_nobod
 async def test_a_server_that_is_away_is_said_and_the_last_state_is_shown_until_it_is_back(
     server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    begin = time.time()
     monkeypatch.setattr(poller, "LATE_AFTER_S", 0.2)
     monkeypatch.setattr(poller, "LATE_FACTOR", 0.0)
     monkeypatch.setattr(web, "INTERVAL_S", 0.0)
@@ -222,6 +233,9 @@ async def test_a_server_that_is_away_is_said_and_the_last_state_is_shown_until_i
         try:
             told = await page.state()
             assert told["problem"] == "The Redis server does not answer."
+            since = told["problem_since"]
+            assert begin <= since <= time.time()
+            assert (await page.state())["problem_since"] == since
             assert [row["scope"] for row in told["scopes"]] == [HOST]
         finally:
             server.thaw()
@@ -230,6 +244,28 @@ async def test_a_server_that_is_away_is_said_and_the_last_state_is_shown_until_i
             return (await page.state())["problem"] is None
 
         await eventually(back)
+
+
+@in_asyncio
+async def test_the_log_has_one_line_when_the_server_goes_and_one_when_it_is_back(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(web, "INTERVAL_S", 0.0)
+    monkeypatch.setattr(poller, "MAX_SHARE", 1.0)
+    caplog.set_level(logging.INFO, "semaphore_middleware.console")
+    async with serving(server) as page:
+        await page.state()
+        server.kill()
+        told = [await page.state() for _ in range(5)]
+        assert {one["problem_since"] is None for one in told} == {False}
+        assert len({one["problem_since"] for one in told}) == 1
+        server.start()
+        assert (await page.state())["problem"] is None
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == 2, lines
+    assert server.url in lines[0]
+    assert lines[0].endswith("; trying again.")
+    assert lines[1] == "The server answers again."
 
 
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "10.0.0.1:8379"])

@@ -12,10 +12,13 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from semaphore_middleware.frontier.client import CrawlClient
 from tests.support.cli import semaphore
+from tests.support.frontier import result_of
 from tests.support.nodes import TIMEOUT_S, in_asyncio
 from tests.support.paths import REPOSITORY
 from tests.support.scrapy_process import start_scrapy
@@ -67,9 +70,9 @@ def started(
         serving.kill()
 
 
-def state(address: str) -> dict[str, object]:
+def state(address: str) -> dict[str, Any]:
     with urllib.request.urlopen(f"{address}state.json", timeout=TIMEOUT_S) as answer:
-        told: dict[str, object] = json.load(answer)
+        told: dict[str, Any] = json.load(answer)
         return told
 
 
@@ -94,7 +97,25 @@ def test_it_ends_though_the_server_is_away_and_somebody_looks(
         problem = str(state(serving.address)["problem"])
         assert problem.startswith("The Redis server does not answer: ")
         assert server.url in problem
-        assert serving.ends_at(signal.SIGINT)[:2] == (0, "")
+        status, output, errors = serving.ends_at(signal.SIGINT)
+        assert (status, output) == (0, "")
+        assert errors.endswith("; trying again.\n")
+        assert errors.count("\n") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["REDIS_URL", "SEMAPHORE_REDIS_URL"])
+def test_shared_crawls_are_those_of_the_project_s_settings(
+    server: RedisServer, tmp_path: Path, name: str
+) -> None:
+    joined = CrawlClient(server.url, "books", "node", prefix="mine")
+    result_of(joined.join())
+    try:
+        options = ("-s", f"{name}={server.url}", "-s", "CRAWL_PREFIX=mine")
+        with started(server, tmp_path, *options) as serving:
+            assert [crawl["name"] for crawl in state(serving.address)["crawls"]] == ["books"]
+    finally:
+        result_of(joined.disconnect())
 
 
 def test_the_token_may_come_from_the_environment_or_the_command_line(

@@ -8,7 +8,8 @@ import pytest
 
 from semaphore_middleware import Inspection, Member, Rule, SettingsError
 from semaphore_middleware.console.snapshot import Snapshot, scope_id
-from semaphore_middleware.console.web.view import MAX_NODES, MAX_ROWS, View, show
+from semaphore_middleware.console.web.view import MAX_NODES, MAX_ROWS, View, show, show_crawls
+from semaphore_middleware.frontier.counts import Counts
 
 
 def scope(name: str, held: int = 0, waiting: int = 0, **more: Any) -> Inspection:
@@ -100,6 +101,27 @@ def test_a_row_has_all_that_there_is_to_see() -> None:
             ],
             "more_nodes": 0,
         },
+        "nodes": [
+            {
+                "node": "n",
+                "held": 1,
+                "waiting": 2,
+                "scopes": 1,
+                "oldest": 1.0,
+                "longest_wait": 7.25,
+                "lease_left": 9.0,
+            },
+            {
+                "node": "other",
+                "held": 1,
+                "waiting": 0,
+                "scopes": 1,
+                "oldest": 0.0,
+                "longest_wait": None,
+                "lease_left": 8.5,
+            },
+        ],
+        "more_nodes": 0,
         "rules": [
             {
                 "name": "*.example.org",
@@ -170,9 +192,36 @@ def test_a_rate_sorts_by_how_often_something_may_start() -> None:
 
 def test_of_many_nodes_the_first_are_told_and_the_rest_counted() -> None:
     nodes = tuple(Member(f"n{i}", 1, 1, 1.0, 1.0, 9.0) for i in range(250))
-    told = shown(Inspection("s", 4, nodes, 4), open=scope_id("s"))["opened"]
-    assert [node["node"] for node in told["nodes"]] == [f"n{i}" for i in range(MAX_NODES)]
-    assert (told["more_nodes"], told["held"]) == (150, 250)
+    told = shown(Inspection("s", 4, nodes, 4), open=scope_id("s"))
+    opened = told["opened"]
+    assert [node["node"] for node in opened["nodes"]] == [f"n{i}" for i in range(MAX_NODES)]
+    assert (opened["more_nodes"], opened["held"]) == (150, 250)
+    assert (len(told["nodes"]), told["more_nodes"]) == (MAX_ROWS, 50)
+
+
+def test_crawls_that_run_stand_first_and_of_many_the_rest_is_counted() -> None:
+    def crawl(nodes: int, ended_at: float | None = None) -> Counts:
+        return Counts(True, nodes, 7, 40, 9, 1, 500, 450, ended_at)
+
+    crawls = {"d": crawl(0, 5.0), "c": crawl(0), "b": crawl(2), "a": crawl(0, 6.0)}
+    told = show_crawls(crawls)
+    assert [(row["name"], row["state"]) for row in told["crawls"]] == [
+        *(("b", "running"), ("c", "stopped"), ("a", "ended"), ("d", "ended"))
+    ]
+    assert told["crawls"][0] == {
+        "name": "b",
+        "state": "running",
+        "nodes": 2,
+        "sites": 7,
+        "queued": 40,
+        "taken": 9,
+        "pages": 450,
+        "seen": 500,
+        "set_aside": 1,
+        "ended_at": None,
+    }
+    told = show_crawls({f"{i:03}": crawl(1) for i in range(MAX_ROWS + 3)})
+    assert (len(told["crawls"]), told["more_crawls"]) == (MAX_ROWS, 3)
 
 
 def test_a_scope_that_is_opened_is_told_though_the_filter_hides_it() -> None:

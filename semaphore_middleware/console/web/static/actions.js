@@ -1,4 +1,4 @@
-// Changes of limits: only with the token, which stays in this tab.
+// Changes: only with the token, which stays in this tab.
 
 const KEY = "semaphore-token";
 const unlock = document.querySelector("#unlock");
@@ -28,7 +28,7 @@ export function changeForm(nameOf, title) {
   const act = async (what, said) => {
     answer.classList.remove("wrong");
     answer.textContent = "…";
-    const error = await send("actions", { name: nameOf(), ...what });
+    const { error } = await send("actions", { name: nameOf(), ...what });
     answer.classList.toggle("wrong", Boolean(error));
     answer.textContent = error || said;
     if (!error) done();
@@ -57,18 +57,18 @@ export function changeForm(nameOf, title) {
   return form;
 }
 
-function isUnlocked() {
+export function isUnlocked() {
   return allowed && token !== null;
 }
 
 function write() {
   unlock.hidden = !allowed;
   unlock.textContent = isUnlocked() ? "Lock" : "Unlock…";
-  for (const part of document.querySelectorAll("#any, form.change")) part.hidden = !isUnlocked();
+  for (const part of document.querySelectorAll("#any, form.change, .locked")) part.hidden = !isUnlocked();
 }
 
-/** Null if it was done, else what went wrong. */
-async function send(path, action) {
+/** What the server tells of what it has done; or the `error`, if it was not done. */
+export async function send(path, action) {
   let answer;
   try {
     answer = await fetch(path, {
@@ -77,12 +77,12 @@ async function send(path, action) {
       body: JSON.stringify(action),
     });
   } catch {
-    return "Connection lost: whether it was done is not known.";
+    return { error: "Connection lost: whether it was done is not known." };
   }
-  if (answer.ok) return null;
+  const told = answer.status === 204 ? {} : await answer.json().catch(() => ({ error: `status ${answer.status}` }));
+  if (answer.ok) return { told };
   if (answer.status === 403) forget();
-  const { error } = await answer.json().catch(() => ({ error: `status ${answer.status}` }));
-  return `Refused: ${error}.`;
+  return { error: `Refused: ${told.error}.` };
 }
 
 function forget() {
@@ -110,7 +110,7 @@ dialog.addEventListener("submit", async (event) => {
   if (!/^[!-~]+$/.test(token)) {
     error = "Refused: this is not the token that the command was given.";
   } else {
-    error = await send("token", {});
+    ({ error } = await send("token", {}));
   }
   if (error) {
     forget();

@@ -18,6 +18,18 @@ export function seconds(value) {
   return `${Math.round(value)} s`;
 }
 
+/** 1 permit, 2 permits. */
+export function count(value, what) {
+  return `${number(value)} ${what}${value === 1 ? "" : "s"}`;
+}
+
+/** A moment of today as 12:34:56, another one with its day. */
+export function moment(date) {
+  const time = date.toLocaleTimeString("en-GB");
+  const day = date.toLocaleDateString("en-GB", { dateStyle: "medium" });
+  return date.toDateString() === new Date().toDateString() ? time : `${day}, ${time}`;
+}
+
 export function number(value) {
   return value === null ? dash : value.toLocaleString("en", { maximumFractionDigits: 1 });
 }

@@ -1,10 +1,14 @@
 // Asks the server for the state once a second, while somebody looks, and shows it.
 
-import { dash, element, limit, nameOf, number, rate, seconds, starts, withoutLetters, write } from "./draw.js";
+import {
+  dash, element, limit, moment, nameOf, number, rate, seconds, starts, withoutLetters, write,
+} from "./draw.js";
 import { allow, onDone } from "./actions.js";
+import { onChange, showCrawls, showNodes } from "./lists.js";
 import { isHeld, letGo, onOpen, openedId, show } from "./table.js";
 
 const EVERY = 1000; // ms between two looks
+const RAREST = 30000; // ms, while this page's server is away: the browser's console notes each try
 const PATIENCE = 8000; // ms that an answer may take: the server itself waits for Redis for 2 s
 const MOST_NEWS = 3; // scopes that one announcement names
 
@@ -14,7 +18,8 @@ const names = {}; // of the columns
 let timer = 0;
 let looking = null; // the look that is under way
 let before = new Map(); // scopes as they were last, for the news
-let lost = false;
+let failed = 0; // looks in a row
+let lost = ""; // since when the page's server does not answer
 let seen = dash; // when the state was as it is shown
 
 async function look() {
@@ -30,30 +35,35 @@ async function look() {
     if (mine === looking) display(state);
   } catch (error) {
     if (mine !== looking) return; // another look has taken this one's place
-    problem(`Connection lost: the server of this page does not answer. Trying again. What is shown was the state at ${seen}.`);
-    lost = true;
+    failed += 1;
+    lost ||= moment(new Date());
+    problem(`Connection lost: since ${lost} the server of this page does not answer. It is tried again by itself. What is shown was the state at ${seen}.`);
   } finally {
     clearTimeout(patience);
     if (mine === looking) {
       looking = null;
-      if (!document.hidden) timer = setTimeout(look, EVERY);
+      if (!document.hidden) timer = setTimeout(look, Math.min(EVERY * 2 ** failed, RAREST));
     }
   }
 }
 
 function display(state) {
   if (state.problem) {
-    problem(`${state.problem} No permit is granted until it does. What is shown was the state at ${seen}.`);
+    const since = moment(new Date(1000 * state.problem_since));
+    problem(`Away since ${since}. ${state.problem} No permit is granted until it does. What is shown was the state at ${seen}.`);
   } else {
     problem("");
-    seen = new Date().toLocaleTimeString("en-GB");
+    seen = moment(new Date());
   }
   if (lost) news(["Connected again."]);
-  lost = false;
+  lost = "";
+  failed = 0;
   allow(state.can_change);
   write($("#server"), state.server);
   showTotals(state.totals);
   show(state.scopes, state.opened);
+  showNodes(state);
+  showCrawls(state);
   showRules(state.rules, state.more_rules);
   write($("#caption"), caption(state));
   tell(state.scopes);
@@ -186,7 +196,17 @@ document.addEventListener("visibilitychange", () => {
   if (!document.hidden) look();
 });
 
+window.addEventListener("online", look);
+
+// Each column and figure has its help as a title, too: it is written once, in the page's legend.
+for (const root of [document, ...[...document.querySelectorAll("template")].map((one) => one.content)]) {
+  for (const part of root.querySelectorAll("[data-help]")) {
+    part.title = document.querySelector(`#help-${part.dataset.help}`).textContent;
+  }
+}
+
 onOpen(look);
 onDone(look);
+onChange(look);
 showSort();
 look();

@@ -1,0 +1,93 @@
+"""All shared crawls of a server, as operators see and change them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import aclosing, asynccontextmanager
+
+from semaphore_middleware.frontier.client import CALL_TIMEOUT_S, DEFAULT_PREFIX, CrawlClient
+from semaphore_middleware.frontier.counts import Counts, commands_for
+from semaphore_middleware.frontier.keys import CrawlKeys
+from semaphore_middleware.model.hosts import encoded
+from semaphore_middleware.redis.connection import Connection
+from semaphore_middleware.redis.keys import check_prefix
+from semaphore_middleware.redis.location import Server
+
+CRAWLS_PER_CALL = 100  # that are counted in one round trip
+
+
+class Crawls:
+    """The shared crawls of one server, or of all masters of a cluster.
+
+    `url_from` says in errors where the URL was set. Each call opens connections of its own.
+
+    Raises `SettingsError` for a URL or a prefix that is not allowed. Each method also raises
+    `ServerUnreachableError` and `ServerRefusedError`.
+    """
+
+    def __init__(
+        self, url: str, prefix: str = DEFAULT_PREFIX, url_from: str = "the server's URL"
+    ) -> None:
+        self._url = url
+        self._url_from = url_from
+        self._prefix = check_prefix(prefix, "CRAWL_PREFIX")
+        self._server = Server(url, CALL_TIMEOUT_S, url_from, prefix)
+
+    @property
+    def server(self) -> str:
+        """The server's address, without a password."""
+        return str(self._server)
+
+    async def survey(self) -> dict[str, Counts]:
+        """All crawls, by name. Changes nothing on the server, but looks at all of its keys."""
+        found: dict[str, Counts] = {}
+        async with aclosing(self._server.each_master()) as masters:
+            async for connection in masters:
+                names = await self._names(connection)
+                for first in range(0, len(names), CRAWLS_PER_CALL):
+                    some = names[first : first + CRAWLS_PER_CALL]
+                    found.update(await self._counts_of(connection, some))
+        return {name: found[name] for name in sorted(found) if found[name].exists}
+
+    async def counts(self, name: str) -> Counts | None:
+        """One crawl; None: there is none of this name."""
+        async with self._client(name) as crawl:
+            counts = await crawl.counts()
+            return counts if counts.exists else None
+
+    async def drop(self, name: str) -> bool:
+        """End a crawl for all its nodes, done or not, and forget it. False if there is none."""
+        async with self._client(name) as crawl:
+            return await crawl.drop()
+
+    async def retry(self, name: str) -> int | None:
+        """Put requests that were set aside back into the queues; how many these were. A crawl that
+        has ended goes on with them as soon as a node joins. None: there is no crawl of this name.
+        """
+        async with self._client(name) as crawl:
+            return await crawl.retry() if (await crawl.counts()).exists else None
+
+    @asynccontextmanager
+    async def _client(self, name: str) -> AsyncIterator[CrawlClient]:
+        crawl = CrawlClient(
+            self._url, name, "frontier", prefix=self._prefix, url_from=self._url_from
+        )
+        try:
+            yield crawl
+        finally:
+            await crawl.disconnect()
+
+    async def _counts_of(
+        self, connection: Connection, names: Sequence[str]
+    ) -> Iterator[tuple[str, Counts]]:
+        calls = [commands_for(CrawlKeys(self._prefix, name)) for name in names]
+        replies = await connection.execute(list(itertools.chain(*calls)))
+        each = zip(*[iter(replies)] * len(calls[0]), strict=True)
+        return zip(names, map(Counts.of, each), strict=True)
+
+    async def _names(self, connection: Connection) -> list[str]:
+        """The names of the crawls that have their keys there."""
+        head, tail = b"{%b:" % encoded(self._prefix), b"}:run"
+        keys = await connection.scan(head, tail)
+        return [key[len(head) : -len(tail)].decode("utf-8", "surrogatepass") for key in keys]
