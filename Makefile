@@ -52,7 +52,7 @@ compose-test: $(INSTALLED) ## run docker-compose.yml in podman and judge: minute
 	$(BIN)/python -m pytest -m compose tests/compose -rP $(ARGS)
 
 .PHONY: bench
-bench: $(INSTALLED)-bench ## measure what README quotes; make bench-use measures one (ARGS='--json FILE')
+bench: $(INSTALLED)-bench ## measure the figures of docs/benchmarks.md; make bench-use measures one (ARGS='--json FILE')
 	$(BIN)/python -m benchmarks $(ARGS)
 
 bench-%: $(INSTALLED)-bench

@@ -1,4 +1,4 @@
-"""Every figure that README quotes, each measured against a yardstick in the same run.
+"""Every figure of docs/benchmarks.md, each measured against a yardstick in the same run.
 
 `python -m benchmarks` runs them all, one after the other; names pick some. A benchmark is a module
 with a function `measure(quick: bool) -> Report`; `quick` makes it small, to see that it works.
@@ -14,6 +14,7 @@ NAMES = (
     "cluster",
     "frontier",
     "server",
+    "growth",
     "scale",
     "fair",
     "delay",

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 INK, FAINT, RED, EXCESS = "#333333", "#d0d0d0", "#c1121f", "#e5646f"
 COLORS = "#0072b2", "#8a8a8a", "#e69f00"  # told apart by everyone
+GOAL: Any = {"color": RED, "va": "bottom"}
 STYLE: Any = {
     "svg.hashsalt": "scrapy-semaphore",  # the same file from the same figures
     "font.family": "DejaVu Sans",
@@ -98,6 +99,33 @@ def _strips(axes: Axes, color: str, of_nodes: Sequence[Sequence[float]]) -> None
     axes.set_xlim(-0.6, len(of_nodes) - 0.4)
     axes.grid(axis="y", color=FAINT, linewidth=0.5)
     axes.set_axisbelow(True)
+
+
+def draw_scale(
+    file: Path, growth: Mapping[str, Sequence[tuple[int, float, float]]], goal: float
+) -> None:
+    """What grows, one beside the other: the server's share of a core, and hand-offs in seconds."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    with rc_context(STYLE):
+        figure = Figure(figsize=(7, 4))
+        shares, handoffs = figure.subplots(2, len(growth), sharex="col", sharey="row")
+        for upper, lower, (name, points) in zip(shares, handoffs, growth.items(), strict=True):
+            counts, share, seconds = zip(*points, strict=True)
+            upper.plot(counts, share, marker="o", color=COLORS[0], clip_on=False)
+            upper.axhline(goal, color=RED, linewidth=1)
+            lower.plot(counts, [1e3 * one for one in seconds], marker="o", color=COLORS[0])
+            lower.set_xscale("log")
+            lower.set_xticks(counts, [f"{count:,}" for count in counts])
+            lower.minorticks_off()
+            lower.set_xlabel(name)
+        shares[0].text(0.02, goal, "goal", transform=shares[0].get_yaxis_transform(), **GOAL)
+        shares[0].set_ylabel("share of a core")
+        shares[0].set_ylim(bottom=0)
+        handoffs[0].set_ylabel("hand-off p99, ms")
+        handoffs[0].set_ylim(bottom=0)
+        _save(figure, file)
 
 
 def _save(figure: Figure, file: Path) -> None:

@@ -33,7 +33,6 @@ from semaphore_middleware.redis.scripts import evaluate
 
 CALL_TIMEOUT_S = 30.0  # for what takes milliseconds; with 50,000 sites in use, some seconds
 SCOPES_PER_CALL = 200  # that are inspected in one round trip
-KEYS_PER_SCAN = 1000
 T = TypeVar("T")
 
 
@@ -252,14 +251,7 @@ class Admin:
 
     async def _scopes(self, connection: Connection) -> set[str]:
         """The scopes that have a key."""
-        names: set[str] = set()
-        cursor = b"0"
-        while True:
-            scan = ("SCAN", cursor, "MATCH", self._keys.scopes, "COUNT", KEYS_PER_SCAN)
-            ((cursor, found),) = await connection.execute([scan])
-            names.update(map(self._keys.scope_of, found))
-            if cursor == b"0":
-                return names
+        return set(map(self._keys.scope_of, await connection.scan(self._keys.scopes)))
 
     async def _rules(self, connection: Connection) -> list[Rule]:
         (reply,) = await connection.execute([("HGETALL", self._keys.rules)])

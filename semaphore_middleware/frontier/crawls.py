@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 
@@ -16,7 +15,6 @@ from semaphore_middleware.redis.keys import check_prefix
 from semaphore_middleware.redis.location import Server
 
 CRAWLS_PER_CALL = 100  # that are counted in one round trip
-KEYS_PER_SCAN = 1000
 
 
 class Crawls:
@@ -90,13 +88,6 @@ class Crawls:
 
     async def _names(self, connection: Connection) -> list[str]:
         """The names of the crawls that have their keys there."""
-        found: set[bytes] = set()
-        cursor = b"0"
         head, tail = b"{%b:" % encoded(self._prefix), b"}:run"
-        pattern = re.sub(rb"([*?\[\]\\])", rb"\\\1", head) + b"*" + tail
-        while True:
-            command = ("SCAN", cursor, "MATCH", pattern, "COUNT", KEYS_PER_SCAN)
-            ((cursor, keys),) = await connection.execute([command])
-            found.update(key[len(head) : -len(tail)] for key in keys)
-            if cursor == b"0":
-                return [name.decode("utf-8", "surrogatepass") for name in found]
+        keys = await connection.scan(head, tail)
+        return [key[len(head) : -len(tail)].decode("utf-8", "surrogatepass") for key in keys]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 import os
+import re
 import ssl
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -38,6 +39,7 @@ from semaphore_middleware.redis import tls
 
 OLDEST_VERSION = (6, 2)
 READ_ONLY_SCRIPTS_SINCE = (7, 0)
+KEYS_PER_SCAN = 1000
 # Another server has the data, or will have it soon. While a slot is moved, calls that name keys
 # that do not exist are redirected nowhere, and the scripts name such keys: so they can but wait.
 ELSEWHERE = (ReadOnlyError, BusyLoadingError, AskError, TryAgainError, ClusterDownError)
@@ -209,6 +211,20 @@ class Connection:
     async def execute(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Like `call`, but raises `ServerUnreachableError` if the server refuses a command."""
         return self.check(await self.call(commands))
+
+    async def scan(self, start: bytes, end: bytes = b"") -> set[bytes]:
+        """The names of all keys that begin and end like this. Looks at each key of the server.
+        Raises as `execute` does.
+        """
+        pattern = re.sub(rb"([*?\[\]\\])", rb"\\\1", start) + b"*" + end
+        found: set[bytes] = set()
+        cursor = b"0"
+        while True:
+            command = ("SCAN", cursor, "MATCH", pattern, "COUNT", KEYS_PER_SCAN)
+            ((cursor, keys),) = await self.execute([command])
+            found.update(keys)
+            if cursor == b"0":
+                return found
 
     def check(self, replies: list[Any]) -> list[Any]:
         """The replies, if none is an error.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from semaphore_middleware.model.hosts import encoded
@@ -26,7 +25,8 @@ class Keys:
         """The channel on which all nodes are notified that an operator has changed a rule."""
         self.trials = self._tag + b":trial:hash", self._tag + b":trial:queue"
         """Keys that exist only while a script tries what it may do."""
-        self._scope = self._tag + b":scope:"
+        self.scopes = self._tag + b":scope:"
+        """What the keys of all scopes begin with."""
         self._queue = self._tag + b":queue:"
 
     def of(self, scope: str) -> tuple[bytes, bytes]:
@@ -34,7 +34,7 @@ class Keys:
         the queue of the nodes that wait.
         """
         name = encoded(scope)
-        return self._scope + name, self._queue + name
+        return self.scopes + name, self._queue + name
 
     def channel(self, node: str) -> bytes:
         """The channel on which a node is notified of what other nodes' calls have caused."""
@@ -45,14 +45,9 @@ class Keys:
         """What all keys and channels begin with, for people."""
         return self._tag.decode("utf-8", "surrogatepass")
 
-    @property
-    def scopes(self) -> bytes:
-        """The glob-style pattern of all scopes' keys."""
-        return re.sub(rb"([*?\[\]\\])", rb"\\\1", self._scope) + b"*"
-
     def scope_of(self, key: bytes) -> str:
         """The scope that has this key."""
-        return key.removeprefix(self._scope).decode("utf-8", "surrogatepass")
+        return key.removeprefix(self.scopes).decode("utf-8", "surrogatepass")
 
 
 def check_prefix(prefix: Any, where: str) -> str:

@@ -16,8 +16,13 @@ SCOPES = tuple(
     f"shared/{part}" for part in ("clock", "accounts", "learned", "scope", "limit", "promote")
 )
 # A full server refuses a script's first write, unless that one can only free memory; those that
-# follow it are done. The first key of our scripts is a hash.
-THOUGH_FULL = "redis.call('HDEL', KEYS[1], '')\n"
+# follow it are done. The first key of our scripts is a hash. One that evicts keys when it is full would
+# evict what was written.
+THOUGH_FULL = """\
+if string.find(redis.call('INFO', 'memory'), 'maxmemory_policy:noeviction', 1, true) then
+  redis.call('HDEL', KEYS[1], '')
+end
+"""
 SCRIPTS = {  # each with its files, in their order
     "try_rights": ("try_rights", "shared/try_rights"),
     "begin_epoch": ("shared/clock", "begin_epoch"),
@@ -44,8 +49,8 @@ async def evaluate(
     arguments. Loads the scripts that the server does not have. `source_for` gives a script's source
     by its name; without it, the scripts are the semaphore's. With `read_only` it needs no right to
     write, where the server can do that. `before_loading` may first look whether it is another one.
-    With `though_full` a server at its `maxmemory` runs them all the same: for calls that leave no
-    more there than they find, or little, and can be sent twice.
+    With `though_full` a server at its `maxmemory` that evicts nothing runs them all the same: for
+    calls that leave no more there than they find, or little, and can be sent twice.
 
     Raises `ServerUnreachableError`, or `ServerRefusedError` where a right is missing.
     """

@@ -16,6 +16,7 @@ from rich.console import Console
 from benchmarks import rivals
 from benchmarks.cases import contest as contest_case
 from benchmarks.cases import fair
+from benchmarks.harness import large_crawl
 from benchmarks.harness.contender import Client, Contender, Place
 from benchmarks.harness.contest import Result, Visit, contest, in_python
 from benchmarks.harness.meter import Reading
@@ -60,12 +61,21 @@ def test_cluster_measures_both() -> None:
 
 
 @pytest.mark.slow
-def test_scale_leaves_no_keys_behind() -> None:
-    report = measured("scale")
+def test_growth_leaves_no_keys_behind() -> None:
+    report = measured("growth")
 
     found = {str(row[0]): [cell for cell in row[1:] if cell is not None] for row in report.rows}
     assert found["keys left"] == [0, 0, 0, 0]
     assert all(int(str(cell)) > 0 for cell in found["bytes of a site in use"])
+
+
+@pytest.mark.slow
+def test_scale_finds_nothing_over_a_limit_and_permits_that_are_handed_off() -> None:
+    report = measured("scale")
+
+    assert [row[:2] for row in report.rows] == [(1_000, 10), (10_000, 10), (10_000, 3)]
+    assert [row[3] for row in report.rows] == [0, 0, 0]
+    assert all(float(str(cell)) > 0 for row in report.rows for cell in (*row[2:3], *row[4:]))
 
 
 @pytest.mark.slow
@@ -177,6 +187,26 @@ def test_fair_sees_a_window_in_which_one_node_has_it_all() -> None:
     assert seen.least_jain == 0.5
     assert seen.small_share == 0.5
     assert round(seen.in_use, 3) == 0.5
+
+
+def test_scale_sees_what_is_over_a_limit_and_how_long_hand_offs_take() -> None:
+    visits = [
+        large_crawl.Visit(-2, node=1, begin=1.0, end=2.0),
+        large_crawl.Visit(-2, node=2, begin=2.5, end=3.0),
+        large_crawl.Visit(-2, node=2, begin=4.0, end=5.0),  # its own again: no hand-off
+        large_crawl.Visit(-1, node=1, begin=1.0, end=3.0),
+        large_crawl.Visit(-1, node=2, begin=2.0, end=4.0),
+        *[large_crawl.Visit(7, node, begin=1.0, end=2.0) for node in range(15)],
+    ]
+
+    def seen(visits: Sequence[large_crawl.Visit]) -> large_crawl.Result:
+        return large_crawl.Result(visits, 2.0, 9.0, 0, 0.0, Reading(0, 0))
+
+    assert seen(visits).over == 1
+    assert seen(visits[:3]).over == seen(visits[5:]).over == 0
+    assert seen([*visits[5:], visits[-1]]).over == 1
+    assert seen(visits[:3]).handoffs == [0.5]
+    assert seen(visits).permits == 3
 
 
 def test_the_judge_sees_who_overtakes_by_more_than_the_margin() -> None:

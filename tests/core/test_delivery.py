@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from tests.core.state_machine import Machine, Playground
-from tests.support.machines import run_machine
+from tests.support.machines import EXAMPLES, run_machine
 from tests.support.servers import RedisServer
 
 
@@ -14,5 +16,8 @@ def run_accounts(server: RedisServer, **options: Any) -> None:
     run_machine(Machine, Playground, server, steps=50, **options)
 
 
-def test_the_limit_holds_however_often_and_late_each_message_comes(server: RedisServer) -> None:
-    run_accounts(server)
+@pytest.mark.parametrize("examples", EXAMPLES)
+def test_the_limit_holds_however_often_and_late_each_message_comes(
+    server: RedisServer, examples: int
+) -> None:
+    run_accounts(server, examples=examples)

@@ -30,6 +30,8 @@ from tests.core.lone_node import FULL, SPARE
 from tests.redis import test_connection, test_epoch, test_rights
 from tests.support.mutants import Mutant, Test, assert_convicted, plant_in_python
 
+pytestmark = pytest.mark.slow
+
 AREA = "Python core"
 
 guarded = test_rights.guarded  # a fixture
@@ -906,7 +908,6 @@ def plant(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
     plant_in_python(import_module(f"semaphore_middleware.{path}"), says, instead, monkeypatch)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", SEEN_BY_THE_MACHINE)
 def test_the_machine_convicts(
     name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
@@ -925,7 +926,6 @@ def test_a_test_convicts(
     assert_convicted(AREA, name, test, request)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", WAITING_IN_VAIN)
 def test_a_long_wait_convicts(
     name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch

@@ -67,6 +67,10 @@ def test_index_has_every_page() -> None:
     assert len(page("docs/README.md").splitlines()) <= 30
 
 
+def test_readme_is_short() -> None:
+    assert 100 <= len(page("README.md").splitlines()) <= 150
+
+
 def test_site_has_every_page_and_every_public_name() -> None:
     index = page("docs/index.md")
     named = set(re.findall(r"^(?!```|:)(\S+)$", index, re.MULTILINE))

@@ -26,6 +26,7 @@ from tests.support.paths import PACKAGE
 SOURCE = "\n".join(path.read_text("utf-8") for path in sorted(PACKAGE.rglob("*.py")))
 PAGE = page("docs/settings.md")
 STATS = page("docs/stats.md")
+SHARED_CRAWL = page("docs/shared-crawl.md")
 
 
 def ours(text: str) -> set[str]:
@@ -93,6 +94,7 @@ def test_page_has_the_defaults_that_are_numbers_and_depend_on_another_setting(
 def test_readme_has_the_same_defaults() -> None:
     there = {row[0]: row[1] for row in rows(PAGE) if len(row) == 4}
     here = {row[0]: row[1] for row in rows(page("README.md")) if row[0].startswith("`SEMAPHORE_")}
+    assert set(here) < {f"`{name}`" for name in SETTINGS}  # the others are on the page alone
     derived = [name for name, row in SETTINGS.items() if isinstance(row.default, Derived)]
     in_words = [f"`{name}`" for name in (*derived, "SEMAPHORE_REDIS_URL")]
     assert len(here) > 5
@@ -101,12 +103,12 @@ def test_readme_has_the_same_defaults() -> None:
 
 
 def test_page_has_the_arguments_of_the_spider() -> None:
-    part = PAGE.partition("\n## The project `crawler/`\n")[2].partition("\n## ")[0]
+    part = SHARED_CRAWL.partition("\n## The example project\n")[2]
     assert tuple(re.findall(r"^\| `([a-z_]+)` ", part, re.MULTILINE)) == KNOWN
 
 
 def test_page_has_the_defaults_of_the_crawler() -> None:
-    told = {code(row[0]): row[1] for row in rows(PAGE) if row[0].startswith("`CRAWL")}
+    told = {code(row[0]): row[1] for row in rows(SHARED_CRAWL) if row[0].startswith("`CRAWL")}
     assert told.pop("CRAWL") == "from the spider's arguments"
     for name, cell in told.items():
         assert ast.literal_eval(code(cell)) == getattr(crawler.settings, name)

@@ -337,6 +337,7 @@ async def test_a_server_that_is_full_is_not_said_to_be_away(
     client: Redis, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks = count_looks(monkeypatch)
+    monkeypatch.setattr(session, "retry_delay", lambda _: 0.01)
     async with joined(client, CRAWL_LEASE=0.5) as node:
         client.config_set("maxmemory", 1)
         node.enqueue("http://a/")

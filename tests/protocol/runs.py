@@ -135,18 +135,21 @@ WITHOUT = (
         SHORT,
         Rules(terms=False, new_term_in_new_epoch=False),
         TOO_MANY,
+        slow=True,
     ),
     Run(
         "5: a new term at the deadline, though nothing is held",
         SHORT,
         Rules(new_term_at_deadline_of_an_empty_account=False),
         TOO_MANY,
+        slow=True,
     ),
     Run(
         "5: a new term after an account was empty",
         SHORT,
         Rules(new_term_after_an_empty_account=False),
         TOO_MANY,
+        slow=True,
     ),
     Run(
         "6: lower terms are refused",
@@ -209,7 +212,13 @@ WITHOUT = (
         drain_every=40,
         slow=True,
     ),
-    Run("13: old terms are not heard", SHORT, Rules(old_terms_are_not_heard=False), TOO_MANY),
+    Run(
+        "13: old terms are not heard",
+        SHORT,
+        Rules(old_terms_are_not_heard=False),
+        TOO_MANY,
+        slow=True,
+    ),
     Run(
         "13: granted only grows",
         SHORT,
@@ -234,6 +243,7 @@ WITHOUT = (
         CALM,
         Rules(deadline_from="hearing the reply"),
         TOO_MANY,
+        slow=True,
     ),
     Run(
         "17: deadlines come before messages",

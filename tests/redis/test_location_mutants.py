@@ -7,8 +7,17 @@ from importlib import import_module
 
 import pytest
 
-from tests.redis import test_cluster, test_connection, test_epoch, test_sentinels, test_tls
+from tests.redis import (
+    test_cluster,
+    test_connection,
+    test_epoch,
+    test_scripts,
+    test_sentinels,
+    test_tls,
+)
 from tests.support.mutants import Mutant, Test, assert_convicted, plant_in_python
+
+pytestmark = pytest.mark.slow
 
 AREA = "Ways to the server"
 
@@ -183,6 +192,10 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
     "a sentinel is taken for a server": (
         ("connection", 'if mode == "sentinel":', "if False:"),
         partial(test_connection.test_a_sentinel_is_refused, database=""),
+    ),
+    "a full server grants nothing": (
+        ("store", ", though_full=True", ""),
+        test_scripts.test_a_full_server_grants_and_takes_back,
     ),
     "TLS on one side only is waited for": (
         ("connector", "if address not in self._reached and", "if False and"),

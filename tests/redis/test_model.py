@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.support.machines import run_machine
+import pytest
+
+from tests.support.machines import EXAMPLES, run_machine
 from tests.support.servers import RedisServer
 from tests.support.state_machine import Machine, Playground
 
@@ -14,5 +16,6 @@ def run_model(server: RedisServer, **options: Any) -> None:
     run_machine(Machine, Playground, server, steps=40, **options)
 
 
-def test_the_scripts_do_what_the_model_does(server: RedisServer) -> None:
-    run_model(server)
+@pytest.mark.parametrize("examples", EXAMPLES)
+def test_the_scripts_do_what_the_model_does(server: RedisServer, examples: int) -> None:
+    run_model(server, examples=examples)

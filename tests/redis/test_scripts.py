@@ -107,6 +107,18 @@ async def test_what_is_given_back_and_what_is_asked_for_go_in_one_statement(
 
 
 @in_asyncio
+async def test_a_full_server_grants_and_takes_back(server: RedisServer, outside: Outside) -> None:
+    a, b = await Caller.join(server, "a"), await Caller.join(server, "b")
+    await a.take("s")
+    outside.client.config_set("maxmemory", 1)
+    await b.take("s")
+    await a.give_back("s")
+    assert outside.held() == {"b": 1}
+    await b.give_back("s")
+    assert outside.held() == {}
+
+
+@in_asyncio
 async def test_giving_back_twice_frees_one_permit(server: RedisServer, outside: Outside) -> None:
     a, b = await Caller.join(server, "a"), await Caller.join(server, "b")
     await a.take("s", 2, limit=2)

@@ -32,6 +32,8 @@ from tests.scrapy import (
 )
 from tests.support.mutants import Mutant, Test, assert_convicted, plant_in_python
 
+pytestmark = pytest.mark.slow
+
 AREA = "Scrapy side"
 NOW = test_asked_pauses.NOW
 OLDER_FORM: test_asked_pauses.Fields = {

@@ -86,17 +86,16 @@ class Terminal:
         fcntl.ioctl(self._ours, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
 
     async def start(self, server: RedisServer | str, *arguments: str) -> Self:
-        theirs = self._theirs
-        self._process = await asyncio.create_subprocess_exec(
-            *command(*arguments),
-            cwd=NOWHERE,
-            env=_environment(server),
-            stdin=theirs,
-            stdout=theirs,
-            stderr=theirs,
-            start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # so that Ctrl-C reaches it
-        )
+        with open(self._theirs, "r+b", buffering=0, closefd=False) as theirs:  # noqa: ASYNC230
+            self._process = start_scrapy(
+                *("semaphore", *arguments),
+                cwd=NOWHERE,
+                env=_environment(server),
+                stdin=theirs,
+                stdout=theirs,
+                stderr=theirs,
+                in_terminal=True,
+            )
         asyncio.get_running_loop().add_reader(self._ours, self._read)
         return self
 
@@ -118,7 +117,7 @@ class Terminal:
             before = len(self._drawn)
             self.press(keys)
             await asyncio.wait([ended], timeout=1)
-            has_heard = len(self._drawn) > before + len("^C\r\n")  # more than the terminal's echo
+            has_heard = len(self._drawn) >= before + len("^C\r\n")  # more than the terminal's echo
         return await ended
 
     @property
@@ -169,15 +168,14 @@ class Terminal:
     async def ended(self) -> int:
         """Its exit status. The terminal is then as it was before."""
         async with asyncio.timeout(TIMEOUT_S):
-            status = await self._process.wait()
+            status = await self._process.ended()
         self._read()
         assert termios.tcgetattr(self._theirs) == self.modes
         return status
 
     async def close(self) -> None:
-        if self._process.returncode is None:
-            self._process.kill()
-            await self._process.wait()
+        self._process.kill()
+        await self._process.ended()
         asyncio.get_running_loop().remove_reader(self._ours)
         os.close(self._ours)
         os.close(self._theirs)

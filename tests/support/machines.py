@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
+import pytest
 from hypothesis import HealthCheck, core, settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 from tests.support.servers import RedisServer
+
+EXAMPLES = [20, pytest.param(100, marks=pytest.mark.slow)]
+"""Of a machine's test: those of each run, and the slow ones."""
 
 
 class Playground(Protocol):
@@ -22,7 +26,7 @@ def run_machine(
     playground: Callable[[RedisServer], Playground],
     server: RedisServer,
     steps: int,
-    examples: int = 100,
+    examples: int,
     **options: Any,
 ) -> None:
     """Run a machine on a playground of its own, `steps` steps an example. `options` are settings.

@@ -8,6 +8,8 @@ an environment and an exit status of its own.
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import gc
 import json
 import os
 import pkgutil
@@ -19,6 +21,7 @@ import socket
 import struct
 import subprocess
 import sys
+import termios
 import warnings
 from ast import literal_eval
 from collections.abc import Mapping, Sequence
@@ -81,12 +84,15 @@ def start_scrapy(
     stdin: IO[bytes] | None = None,
     stdout: IO[bytes],
     stderr: IO[bytes],
+    in_terminal: bool = False,
 ) -> Process:
-    """Run `python -m scrapy` with these arguments; without `stdin` it has nothing to read."""
+    """Run `python -m scrapy` with these arguments; without `stdin` it has nothing to read. If it is
+    `in_terminal`, the three are one, from which Ctrl-C reaches it.
+    """
     ours, theirs = socket.socketpair()
     with theirs, Path(os.devnull).open("rb") as nothing:
         files = [(stdin or nothing).fileno(), stdout.fileno(), stderr.fileno(), theirs.fileno()]
-        job = json.dumps([arguments, os.fspath(cwd), dict(env)]).encode()
+        job = json.dumps([arguments, os.fspath(cwd), dict(env), in_terminal]).encode()
         socket.send_fds(_server(), [job], files)
     return Process(ours)
 
@@ -181,6 +187,8 @@ def _preload() -> None:
                         import_module(module.name)
     import_module("semaphore_middleware.console.cli.semaphore")
     assert "twisted.internet.reactor" not in sys.modules, "each process chooses its own"
+    gc.collect()
+    gc.freeze()  # else each process copies all of it, when it collects garbage and when it ends
 
 
 def _serve(control: socket.socket) -> Sequence[str]:
@@ -212,7 +220,13 @@ def _become(job: bytes, files: Sequence[int]) -> Sequence[str]:
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
-    arguments, directory, environment = json.loads(job)
+    arguments, directory, environment, in_terminal = json.loads(job)
+    if in_terminal:
+        os.setsid()
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+        # Those that are there were made for files.
+        sys.stdin, sys.stdout = os.fdopen(0, closefd=False), os.fdopen(1, "w", closefd=False)
+        sys.stderr = os.fdopen(2, "w", errors="backslashreplace", closefd=False)
     os.chdir(directory)
     os.environ.clear()
     os.environ.update(environment)

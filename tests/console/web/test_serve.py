@@ -17,38 +17,57 @@ from typing import Any
 import pytest
 
 from semaphore_middleware.frontier.client import CrawlClient
+from tests.support.cli import semaphore
 from tests.support.frontier import result_of
-from tests.support.nodes import TIMEOUT_S
+from tests.support.nodes import TIMEOUT_S, in_asyncio
 from tests.support.paths import REPOSITORY
-from tests.support.servers import RedisServer, free_port
+from tests.support.scrapy_process import start_scrapy
+from tests.support.servers import RedisServer, free_port, wait_until
 
 
-def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "scrapy", "semaphore", "serve", *arguments]
+class Serving:
+    """The command, which has told its address."""
+
+    def __init__(self, server: RedisServer, directory: Path, *arguments: str, **env: str) -> None:
+        self._output, self._errors = directory / "output", directory / "errors"
+        with self._output.open("wb") as output, self._errors.open("wb") as errors:
+            self._process = start_scrapy(
+                *("semaphore", "serve", "-s", f"SEMAPHORE_REDIS_URL={server.url}"),
+                *("--port", "0", *arguments),
+                cwd=directory,
+                env={**os.environ, **env},
+                stdout=output,
+                stderr=errors,
+            )
+        ended = self._process.poll
+        wait_until(lambda: self._output.read_text().endswith("\n") or ended() is not None)
+        line = self._output.read_text()
+        address = re.fullmatch(r"(http://127\.0\.0\.1:\d+/) \(Ctrl-C ends it\)\n", line)
+        assert address, (line, self._errors.read_text())
+        self.address = address[1]
+        self._told = line
+
+    def ends_at(self, number: int) -> tuple[int, str, str]:
+        """Its exit status, and what it has written since it told its address."""
+        self._process.send_signal(number)
+        status = self._process.wait(TIMEOUT_S)
+        more = self._output.read_text().removeprefix(self._told)
+        return status, more, self._errors.read_text()
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait(TIMEOUT_S)
 
 
 @contextmanager
 def started(
     server: RedisServer, directory: Path, *arguments: str, **environment: str
-) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """The command, and the address that it prints."""
-    process = subprocess.Popen(
-        command("-s", f"SEMAPHORE_REDIS_URL={server.url}", "--port", "0", *arguments),
-        cwd=directory,
-        env={**os.environ, **environment},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+) -> Iterator[Serving]:
+    serving = Serving(server, directory, *arguments, **environment)
     try:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        address = re.fullmatch(r"(http://127\.0\.0\.1:\d+/) \(Ctrl-C ends it\)\n", line)
-        assert address, (line, process.communicate(timeout=TIMEOUT_S))
-        yield process, address[1]
+        yield serving
     finally:
-        process.kill()
-        process.communicate()
+        serving.kill()
 
 
 def state(address: str) -> dict[str, Any]:
@@ -61,45 +80,50 @@ def state(address: str) -> dict[str, Any]:
 def test_it_prints_its_address_serves_and_ends_cleanly(
     server: RedisServer, tmp_path: Path, how: signal.Signals
 ) -> None:
-    with started(server, tmp_path) as (process, address):
-        told = state(address)
+    with started(server, tmp_path) as serving:
+        told = state(serving.address)
         assert (told["server"], told["can_change"]) == (server.url, False)
-        with urllib.request.urlopen(address, timeout=TIMEOUT_S) as answer:
+        with urllib.request.urlopen(serving.address, timeout=TIMEOUT_S) as answer:
             assert b"<title>Semaphore</title>" in answer.read()
-        process.send_signal(how)
-        output, errors = process.communicate(timeout=TIMEOUT_S)
-        assert (process.returncode, output, errors) == (0, "", "")
+        assert serving.ends_at(how) == (0, "", "")
     assert server.members() == {}
 
 
 def test_it_ends_though_the_server_is_away_and_somebody_looks(
     server: RedisServer, tmp_path: Path
 ) -> None:
-    with started(server, tmp_path) as (process, address):
+    with started(server, tmp_path) as serving:
         server.kill()
-        problem = str(state(address)["problem"])
+        problem = str(state(serving.address)["problem"])
         assert problem.startswith("The Redis server does not answer: ")
         assert server.url in problem
-        process.send_signal(signal.SIGINT)
-        output, errors = process.communicate(timeout=TIMEOUT_S)
-        assert (process.returncode, output) == (0, "")
+        status, output, errors = serving.ends_at(signal.SIGINT)
+        assert (status, output) == (0, "")
         assert errors.endswith("; trying again.\n")
         assert errors.count("\n") == 1
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["REDIS_URL", "SEMAPHORE_REDIS_URL"])
 def test_shared_crawls_are_those_of_the_project_s_settings(
-    server: RedisServer, tmp_path: Path, name: str
+    server: RedisServer, tmp_path: Path
 ) -> None:
-    joined = CrawlClient(server.url, "books", "node", prefix="mine")
-    result_of(joined.join())
+    prefix = ("-s", "CRAWL_PREFIX=mine")
+    other = RedisServer().start()
+    clients = [
+        CrawlClient(one.url, name, "node", prefix="mine")
+        for one, name in ((server, "books"), (other, "music"))
+    ]
     try:
-        options = ("-s", f"{name}={server.url}", "-s", "CRAWL_PREFIX=mine")
-        with started(server, tmp_path, *options) as (_, address):
-            assert [crawl["name"] for crawl in state(address)["crawls"]] == ["books"]
+        for client in clients:
+            result_of(client.join())
+        with started(server, tmp_path, *prefix) as serving:
+            assert [crawl["name"] for crawl in state(serving.address)["crawls"]] == ["books"]
+        with started(server, tmp_path, *prefix, REDIS_URL=other.url) as serving:
+            assert [crawl["name"] for crawl in state(serving.address)["crawls"]] == ["music"]
     finally:
-        result_of(joined.disconnect())
+        for client in clients:
+            result_of(client.disconnect())
+        other.remove()
 
 
 def test_the_token_may_come_from_the_environment_or_the_command_line(
@@ -109,10 +133,12 @@ def test_the_token_may_come_from_the_environment_or_the_command_line(
         ((), {"SEMAPHORE_TOKEN": "secret"}, "secret"),
         (("--token", "other"), {"SEMAPHORE_TOKEN": "secret"}, "other"),
     ):
-        with started(server, tmp_path, *arguments, **environment) as (_, address):
-            assert state(address)["can_change"]
+        with started(server, tmp_path, *arguments, **environment) as serving:
+            assert state(serving.address)["can_change"]
             asked = urllib.request.Request(
-                f"{address}token", method="POST", headers={"Authorization": f"Bearer {token}"}
+                f"{serving.address}token",
+                method="POST",
+                headers={"Authorization": f"Bearer {token}"},
             )
             with urllib.request.urlopen(asked, timeout=TIMEOUT_S) as answer:
                 assert answer.status == 204
@@ -127,34 +153,22 @@ def test_the_token_may_come_from_the_environment_or_the_command_line(
         (["--host", "203.0.113.1", "--port", "0"], 2, "cannot listen on 203.0.113.1, port 0: "),
     ],
 )
-def test_a_bad_value_is_one_clear_line(
-    server: RedisServer, tmp_path: Path, arguments: list[str], status: int, said: str
+@in_asyncio
+async def test_a_bad_value_is_one_clear_line(
+    server: RedisServer, arguments: list[str], status: int, said: str
 ) -> None:
-    run = subprocess.run(
-        command("-s", f"SEMAPHORE_REDIS_URL={server.url}", *arguments),
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
-    assert (run.returncode, run.stdout) == (status, "")
-    assert run.stderr.startswith(f"scrapy semaphore: {said}")
-    assert run.stderr.count("\n") == 1
+    ran = await semaphore(server, "serve", *arguments)
+    assert (ran.status, ran.out) == (status, "")
+    assert ran.err.startswith(f"scrapy semaphore: {said}")
+    assert ran.err.count("\n") == 1
 
 
-def test_a_server_that_cannot_be_reached_is_one_clear_line(tmp_path: Path) -> None:
-    run = subprocess.run(
-        command("-s", f"SEMAPHORE_REDIS_URL=redis://127.0.0.1:{free_port()}"),
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
-    assert (run.returncode, run.stdout) == (3, "")
-    assert run.stderr.startswith("scrapy semaphore: cannot reach redis://127.0.0.1:")
-    assert run.stderr.count("\n") == 1
+@in_asyncio
+async def test_a_server_that_cannot_be_reached_is_one_clear_line() -> None:
+    ran = await semaphore(f"redis://127.0.0.1:{free_port()}", "serve")
+    assert (ran.status, ran.out) == (3, "")
+    assert ran.err.startswith("scrapy semaphore: cannot reach redis://127.0.0.1:")
+    assert ran.err.count("\n") == 1
 
 
 @pytest.mark.slow
