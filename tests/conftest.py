@@ -6,10 +6,12 @@ import asyncio
 import tempfile
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import ExitStack
+from functools import cache
 from typing import Any
 
 import pytest
 import pytest_twisted
+import redis.utils
 from twisted.internet.defer import Deferred
 
 from tests.support.environment import clean_environment
@@ -27,6 +29,8 @@ def pytest_configure(config: pytest.Config) -> None:
     environment.enter_context(clean_environment())
     config.add_cleanup(environment.close)
     config.pluginmanager.register(LeftOut(config))
+    # redis-py reads the package's metadata for each connection: a third of what a server costs.
+    redis.utils.get_lib_version = cache(redis.utils.get_lib_version)
 
 
 @pytest.fixture(autouse=True)

@@ -225,9 +225,14 @@ class FrontierSession:
     async def _leave(self) -> None:
         self._wants_more = False
         with suppress(RunOverError):
-            while self._unsent:
-                await self._sync(self._finished())
-        await self._client.leave(self._finished())
+            try:
+                while self._unsent:
+                    await self._sync(self._finished())
+            except ServerUnreachableError as error:
+                if not is_full(error):
+                    raise
+        # What has led to requests that the server refuses is not finished: others are to do it.
+        await self._client.leave([] if self._unsent else self._finished())
 
     async def _run(self) -> None:
         failures = 0

@@ -16,8 +16,8 @@ SCOPES = tuple(
     f"shared/{part}" for part in ("clock", "accounts", "learned", "scope", "limit", "promote")
 )
 # A full server refuses a script's first write, unless that one can only free memory; those that
-# follow it are done. The first key of our scripts is a hash. One that evicts keys when it is full would
-# evict what was written.
+# follow it are done. The first key of our scripts is a hash. One that evicts keys when it is full
+# would evict what was written.
 THOUGH_FULL = """\
 if string.find(redis.call('INFO', 'memory'), 'maxmemory_policy:noeviction', 1, true) then
   redis.call('HDEL', KEYS[1], '')

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from semaphore_middleware.redis.embedded import find_program
 from semaphore_middleware.redis.keys import Keys
@@ -93,6 +95,7 @@ def test_a_missing_password_is_told() -> None:
     assert "REDIS_PASSWORD_FILE=/no/such/file: no password there; is the server up?" in told
 
 
+ONCE = Retry(NoBackoff(), 0)  # a password that is refused once is refused
 NEW = "The volumes are new"  # told before the server starts
 CLI = """#!{python}
 import socket, sys
@@ -148,7 +151,7 @@ def test_the_server_s_password_is_in_no_command_line(tmp_path: Path) -> None:
     with started(tmp_path) as server:
         password = (tmp_path / "redis").read_text()
         with pytest.raises(redis.AuthenticationError):
-            redis.Redis(unix_socket_path=str(tmp_path / "socket")).ping()
+            redis.Redis(unix_socket_path=str(tmp_path / "socket"), retry=ONCE).ping()
         with client_of(tmp_path) as client:
             assert client.config_get("save") == {"save": ""}
         seen = (tmp_path / "seen").read_text() + Path(f"/proc/{server.pid}/cmdline").read_text()

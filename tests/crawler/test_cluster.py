@@ -172,6 +172,7 @@ def test_a_site_that_is_down_fails_with_the_reason(scrapy: StartScrapy) -> None:
     assert "✗ the site did not respond: " in run.log
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_stops_its_nodes(scrapy: StartScrapy, client: Redis) -> None:
     run = scrapy("cluster", "--nodes", "2", "--latency", "200")
     wait_until(lambda: re.search("[1-4]/4 permits held", run.log))

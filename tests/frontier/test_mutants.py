@@ -145,6 +145,10 @@ ON_THE_LOOP: dict[str, tuple[Mutant, Test]] = {
         ),
         test_scheduler.test_a_server_that_is_full_is_not_said_to_be_away,
     ),
+    "a node that leaves a full server has finished what it has not": (
+        ("frontier.session", "leave([] if self._unsent else", "leave([] if False else"),
+        test_scheduler.test_a_node_that_leaves_a_full_server_gives_back_what_has_led_to_new_requests,
+    ),
     "a node that ends before its crawl exits with status 0": (
         ("frontier.scheduler", "if self.failed or not self.session.ended:", "if self.failed:"),
         partial(test_scheduler.test_a_node_that_closes_before_the_end_fails, reason="shutdown"),

@@ -362,6 +362,22 @@ async def test_who_joins_at_a_full_server_is_told_so(
     await node.__aexit__(None, None, None)
 
 
+@asyncio_test
+async def test_a_node_that_leaves_a_full_server_gives_back_what_has_led_to_new_requests(
+    client: Redis,
+) -> None:
+    async with joined(client) as node:
+        other = node.other()
+        node.enqueue("http://a/")
+        page = await node.start()
+        client.config_set("maxmemory", 1)
+        node.enqueue("http://a/link")
+        node.finish(page)
+    taken = other.takes(Demand(8, 8))
+    decode = node.scheduler.session._codec.decode
+    assert [(decode(one.data).url, one.tries) for one in taken] == [("http://a/", 0)]
+
+
 # The exit status --------------------------------------------------------------------------------
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from scrapy import Request
 
-from tests.support.crawls import ADD_ON, Crawl, asyncio_test, both, scrapy
+from tests.support.crawls import ADD_ON, ALONE, Crawl, asyncio_test, scrapy
 from tests.support.scrapy_process import ScrapyProcess
 from tests.support.servers import RedisServer
 from tests.support.site import Site
@@ -61,7 +61,11 @@ async def test_crawl_delay_and_request_rate_are_kept(
     assert crawl.stat("semaphore/crawl_delays") == 1
 
 
-@both
+@pytest.mark.parametrize(
+    "by",
+    [ADD_ON, pytest.param(ALONE, marks=pytest.mark.slow)],
+    ids=["add-on", "middleware alone"],
+)
 @asyncio_test
 async def test_three_processes_keep_a_crawl_delay_together(
     server: RedisServer, site: Site, tmp_path: Path, by: Mapping[str, Any]

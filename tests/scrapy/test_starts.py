@@ -49,7 +49,11 @@ async def test_a_busy_node_gets_its_starts_as_far_apart_as_the_delay(
         {"concurrency": 4, "rate": "2/s"},
     ],
 )
-@pytest.mark.parametrize("is_operators", [False, True], ids=["settings", "operator"])
+@pytest.mark.parametrize(
+    "is_operators",
+    [False, pytest.param(True, marks=pytest.mark.slow)],
+    ids=["settings", "operator"],
+)
 @asyncio_test
 async def test_a_start_that_found_no_place_does_not_come_close_to_the_next(
     server: RedisServer, site: Site, limit: dict[str, Any], is_operators: bool

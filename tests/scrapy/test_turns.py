@@ -20,7 +20,7 @@ def requests(site: Site, who: str) -> list[Request]:
     return slow + [Request(site.url(f"/page/{n}?{who}")) for n in range(PAGES)]
 
 
-@pytest.mark.parametrize("turn", [0, 0.1])
+@pytest.mark.parametrize("turn", [pytest.param(0, marks=pytest.mark.slow), 0.1])
 @asyncio_test
 async def test_two_processes_share_a_full_site(
     server: RedisServer, site: Site, tmp_path: Path, turn: float

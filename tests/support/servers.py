@@ -94,6 +94,9 @@ class RedisServer:
         )
         while True:
             assert self._process.poll() is None, (self.directory / "log").read_text()
+            if not self.path.exists():
+                time.sleep(0.002)
+                continue
             try:
                 with self.client() as client:
                     client.ping()
