@@ -6,15 +6,21 @@ import re
 from pathlib import Path
 
 import pytest
+from scrapy.downloadermiddlewares import retry as scrapy_retry
 
 import semaphore_middleware
 from semaphore_middleware.console.cli.semaphore import VERBS
-from tests.docs.pages import PATHS, anchors, links, name_of, page, prose
-from tests.support.paths import REPOSITORY
+from tests.docs.pages import PATHS, anchors, links, name_of, page, prose, rows
+from tests.support.paths import PACKAGE, REPOSITORY
 
 FILES = re.compile(r"(?<![\w/.@-])\w[\w./*-]*\.(?:py|lua|md|svg|json|toml|cfg|sh)\b")
 PLACES = ("semaphore_middleware", "crawler", "tests", "benchmarks", "docs", "docker")
 NOT_FILES = {"cancel.json"}  # a URL of Scrapyd
+LOG_PARTS = ("No permit is granted", "The log says")
+MESSAGES = "\n".join(
+    path.read_text("utf-8")
+    for path in (*sorted(PACKAGE.rglob("*.py")), Path(str(scrapy_retry.__file__)))
+)
 pages = pytest.mark.parametrize("path", PATHS, ids=name_of)
 
 
@@ -50,6 +56,27 @@ def test_named_make_targets_and_commands_exist(path: Path) -> None:
             assert words[1] in targets or (words[1].startswith("bench-")), words
         if words[:2] == ["scrapy", "semaphore"] and len(words) > 2:
             assert words[2] in VERBS, words
+
+
+def lines_of_the_log() -> list[str]:
+    """What docs/troubleshooting.md quotes of the log."""
+    text = page("docs/troubleshooting.md")
+    parts = [text.partition(f"\n## {title}\n")[2].partition("\n## ")[0] for title in LOG_PARTS]
+    return [
+        line
+        for row in rows("\n".join(parts))
+        for line in re.findall(r"`([^`]+)`", row[0])
+        if " " in line
+    ]
+
+
+@pytest.mark.parametrize("line", lines_of_the_log())
+def test_lines_of_the_log_are_logged(line: str) -> None:
+    logged = " ".join(re.sub(r'"\s*\n\s*f?"', "", MESSAGES).split())
+    said = [part.strip(" :") for part in re.split(r"…|\b\d+\b|[:;(]", line)]
+    assert any(len(part) > 8 for part in said), line
+    for part in said:
+        assert part in logged, part
 
 
 @pages

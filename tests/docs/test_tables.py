@@ -109,7 +109,7 @@ def test_page_has_the_arguments_of_the_spider() -> None:
 
 def test_page_has_the_defaults_of_the_crawler() -> None:
     told = {code(row[0]): row[1] for row in rows(SHARED_CRAWL) if row[0].startswith("`CRAWL")}
-    assert told.pop("CRAWL") == "from the spider's arguments"
+    assert told.pop("CRAWL") == "the spider's name"
     for name, cell in told.items():
         assert ast.literal_eval(code(cell)) == getattr(crawler.settings, name)
     assert {*told, "CRAWL"} == set(
@@ -140,6 +140,22 @@ def test_page_has_a_mistake_for_each_checked_setting() -> None:
     taking_anything = {"NODE", "METRICS_HOST"}
     shown = {written.partition(" = ")[0] for written, _ in mistakes()}
     assert set(SETTINGS) - shown == {f"SEMAPHORE_{name}" for name in taking_anything}
+
+
+# Figures ----------------------------------------------------------------------------------------
+
+
+def test_readme_has_figures_of_the_benchmarks_page() -> None:
+    shown = page("README.md").partition("\n## What it costs\n")[2].partition("\n## ")[0]
+    figures = {
+        figure
+        for row in rows(shown)
+        for cell in row[1:]
+        for figure in re.findall(r"\d[\d.,]*", cell)
+    }
+    measured = set(re.findall(r"\d[\d.,]*\d", page("docs/benchmarks.md")))
+    assert len(figures) > 5
+    assert figures <= measured
 
 
 # Stats ------------------------------------------------------------------------------------------
