@@ -104,18 +104,26 @@ def test_it_ends_though_the_server_is_away_and_somebody_looks(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["REDIS_URL", "SEMAPHORE_REDIS_URL"])
 def test_shared_crawls_are_those_of_the_project_s_settings(
-    server: RedisServer, tmp_path: Path, name: str
+    server: RedisServer, tmp_path: Path
 ) -> None:
-    joined = CrawlClient(server.url, "books", "node", prefix="mine")
-    result_of(joined.join())
+    prefix = ("-s", "CRAWL_PREFIX=mine")
+    other = RedisServer().start()
+    clients = [
+        CrawlClient(one.url, name, "node", prefix="mine")
+        for one, name in ((server, "books"), (other, "music"))
+    ]
     try:
-        options = ("-s", f"{name}={server.url}", "-s", "CRAWL_PREFIX=mine")
-        with started(server, tmp_path, *options) as serving:
+        for client in clients:
+            result_of(client.join())
+        with started(server, tmp_path, *prefix) as serving:
             assert [crawl["name"] for crawl in state(serving.address)["crawls"]] == ["books"]
+        with started(server, tmp_path, *prefix, REDIS_URL=other.url) as serving:
+            assert [crawl["name"] for crawl in state(serving.address)["crawls"]] == ["music"]
     finally:
-        result_of(joined.disconnect())
+        for client in clients:
+            result_of(client.disconnect())
+        other.remove()
 
 
 def test_the_token_may_come_from_the_environment_or_the_command_line(
