@@ -109,7 +109,7 @@ def test_page_has_the_arguments_of_the_spider() -> None:
 
 def test_page_has_the_defaults_of_the_crawler() -> None:
     told = {code(row[0]): row[1] for row in rows(SHARED_CRAWL) if row[0].startswith("`CRAWL")}
-    assert told.pop("CRAWL") == "from the spider's arguments"
+    assert told.pop("CRAWL") == "the spider's name"
     for name, cell in told.items():
         assert ast.literal_eval(code(cell)) == getattr(crawler.settings, name)
     assert {*told, "CRAWL"} == set(
