@@ -18,6 +18,7 @@ from signal import SIGKILL
 from typing import Any
 
 from benchmarks.harness.crawls import QUIET
+from benchmarks.harness.shared_spider import RECORD
 from benchmarks.harness.site import site
 from tests.chaos.proxy import Proxy
 from tests.support.servers import RedisServer
@@ -55,10 +56,9 @@ class SharedCrawl:
     def start_node(self) -> subprocess.Popen[bytes]:
         number = len(self._nodes)
         plan = {
-            "settings": self._settings,
+            "settings": {**self._settings, RECORD: str(self._directory / f"{number}.pages")},
             "address": self._address,
             "pages": self._of.pages,
-            "record": str(self._directory / f"{number}.pages"),
         }
         with (self._directory / f"{number}.log").open("wb") as log:
             node = subprocess.Popen(
@@ -94,7 +94,7 @@ class SharedCrawl:
 
     def wait_for_the_end(self) -> None:
         """Until all nodes have ended by themselves."""
-        self._wait_until(lambda: all(node.poll() is not None for node in self._nodes))
+        self._wait_until(lambda: self._all_are(0, -SIGKILL), 0)
 
     def stop(self) -> None:
         """Kill the nodes that there are."""
@@ -102,13 +102,16 @@ class SharedCrawl:
             node.kill()
             node.wait()
 
-    def _wait_until(self, happened: Callable[[], bool]) -> None:
+    def _wait_until(self, happened: Callable[[], bool], *allowed: int) -> None:
+        """Raises `RuntimeError` if a node ends with another status, and was not killed."""
         end = time.monotonic() + TIMEOUT_S
         while not happened():
-            failed = any(node.poll() not in (None, 0, -SIGKILL) for node in self._nodes)
-            if failed or time.monotonic() > end:
+            if not self._all_are(None, -SIGKILL, *allowed) or time.monotonic() > end:
                 raise RuntimeError(f"a crawl failed:\n{self._logs()}")
             time.sleep(0.05)
+
+    def _all_are(self, *statuses: int | None) -> bool:
+        return all(node.poll() in statuses for node in self._nodes)
 
     def _records(self) -> list[Path]:
         return list(self._directory.glob("*.pages"))

@@ -16,12 +16,14 @@ from rich.console import Console
 from benchmarks import rivals
 from benchmarks.cases import contest as contest_case
 from benchmarks.cases import fair
+from benchmarks.cases.frontier import MOST_BYTES_SEEN
 from benchmarks.harness import large_crawl
 from benchmarks.harness.contender import Client, Contender, Place
 from benchmarks.harness.contest import Result, Visit, contest, in_python
 from benchmarks.harness.meter import Reading
 from benchmarks.harness.race import MARGIN, Judge
 from benchmarks.harness.report import Report
+from benchmarks.rivals import scrapy_redis
 from tests.support.nodes import in_asyncio
 from tests.support.servers import RedisServer
 
@@ -126,6 +128,19 @@ def test_contest_counts_permits_and_finds_nobody_above_the_limit() -> None:
     assert all(rate is None or float(str(rate)) > 0 for rate in rates.values())
     most = {row[4] for row in report.rows if row[4] is not None}
     assert most <= set(range(1, contest_case.LIMIT + 1))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not scrapy_redis.is_installed(), reason="it is in the group 'bench' only")
+def test_frontier_loses_no_page_and_keeps_few_bytes_of_one() -> None:
+    report = measured("frontier")
+
+    found = {str(row[0]): row[1:] for row in report.rows}
+    assert found["pages lost of 600, a node killed"][0] == "0"
+    assert all(float(str(cell)) > 0 for cell in found["server time a page, us"])
+    of_seen = [float(str(row[1])) for row in report.rows if "bytes a URL seen" in str(row[0])]
+    assert len(of_seen) == 3
+    assert all(8 <= each < MOST_BYTES_SEEN for each in of_seen)
 
 
 # The judge --------------------------------------------------------------------------------------
