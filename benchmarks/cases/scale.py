@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -104,24 +102,24 @@ def measure(quick: bool) -> Report:
         points, at_rest = asyncio.run(_measure(server, size))
     finally:
         server.remove()
+    if not quick:
+        _draw(size, points)
+    return _report(size, points, at_rest)
+
+
+def _draw(size: Size, points: Sequence[Point]) -> None:
     by_sites = [point for point in points if point.nodes == size.middle]
     by_nodes = sorted(
         (point for point in points if point.sites == size.sites[-1]), key=lambda p: p.nodes
     )
-    with _directory(quick) as directory:
-        file = directory / "scale.svg"
-        draw_scale(
-            file,
-            {
-                "sites in use": [
-                    (point.sites, point.share, point.handoff_p99) for point in by_sites
-                ],
-                "nodes": [(point.nodes, point.share, point.handoff_p99) for point in by_nodes],
-            },
-            SHARE_GOAL,
-        )
-        drawn = f"{file.name} ({file.stat().st_size // 1000} kB)"
-    return _report(size, points, at_rest, drawn + (", and thrown away" if quick else ""))
+    draw_scale(
+        PICTURES / "scale.svg",
+        {
+            "sites in use": [(point.sites, point.share, point.handoff_p99) for point in by_sites],
+            "nodes": [(point.nodes, point.share, point.handoff_p99) for point in by_nodes],
+        },
+        SHARE_GOAL,
+    )
 
 
 async def _measure(server: RedisServer, size: Size) -> tuple[list[Point], AtRest]:
@@ -160,17 +158,7 @@ def _used_memory(server: RedisServer) -> int:
         return int(client.info("memory")["used_memory"])
 
 
-@contextmanager
-def _directory(quick: bool) -> Iterator[Path]:
-    """Where to draw; a quick picture is not worth keeping."""
-    if not quick:
-        yield PICTURES
-        return
-    with tempfile.TemporaryDirectory() as directory:
-        yield Path(directory)
-
-
-def _report(size: Size, points: Sequence[Point], at_rest: AtRest, drawn: str) -> Report:
+def _report(size: Size, points: Sequence[Point], at_rest: AtRest) -> Report:
     largest = next(p for p in points if (p.sites, p.nodes) == (size.sites[-1], size.middle))
     of_it = f"{largest.sites:,} sites, {largest.nodes} nodes"
     rate = largest.result.permits / size.seconds
@@ -195,6 +183,5 @@ def _report(size: Size, points: Sequence[Point], at_rest: AtRest, drawn: str) ->
             "They are batched as a session does it, and write down what they held, and when.",
             f"{size.seconds:g} s for each row.",
             f"To renew a site takes {at_rest.renewal:.3g} us of server time, with 100 in a call.",
-            f"Drawn: {drawn}.",
         ],
     )

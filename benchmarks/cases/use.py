@@ -15,7 +15,7 @@ SERVICES = 20, 100, 500  # milliseconds
 
 
 def measure(quick: bool) -> Report:
-    rounds, seconds = (1, 0.5) if quick else (3, 3.0)
+    rounds, seconds = (1, 2.0) if quick else (3, 3.0)
     rows: list[list[Cell]] = []
     goals: list[Goal] = []
     for service in SERVICES[:1] if quick else SERVICES:

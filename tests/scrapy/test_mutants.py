@@ -1067,7 +1067,7 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
         test_settings.test_places_of_the_server_s_url,
     ),
     "the environment comes before the settings": (
-        ("settings", "        if settings.get(name):\n", "        if False:\n"),
+        ("settings", "        if url and (url != in_", "        if False and (url != in_"),
         test_settings.test_places_of_the_server_s_url,
     ),
     "an empty text is a value": (
