@@ -84,10 +84,9 @@ class Scrapy:
         return await asyncio.ensure_future(self.throttler.transfer(request, download))
 
     async def begin(self, request: Request) -> Task:
-        """Fetch a request until it has its permit."""
+        """Fetch a request until it has its permits."""
         fetch = self.fetch(request)
-        await until(lambda: fetch.done() or self.permit_of(request) is not None)
-        await turns()
+        await until(lambda: fetch.done() or request in self.throttler._permits)
         return fetch
 
     def permit_of(self, request: Request) -> Permit | None:
