@@ -3,7 +3,9 @@ scripts that they start."""
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -130,6 +132,7 @@ def started(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
         env={"PATH": f"{folder}:/usr/bin:/bin"},
         stdout=subprocess.DEVNULL,
         stderr=(folder / "told").open("wb"),
+        start_new_session=True,
     )
     try:
         while not (folder / "socket").exists():
@@ -137,7 +140,7 @@ def started(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
             time.sleep(0.005)
         yield server
     finally:
-        server.kill()
+        os.killpg(server.pid, signal.SIGKILL)  # what says that it is new may still ask it
         server.wait()
 
 
