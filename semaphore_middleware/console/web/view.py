@@ -91,12 +91,7 @@ def show_crawls(crawls: Mapping[str, Counts]) -> dict[str, Any]:
 
 
 def _crawl(name: str, counts: Counts) -> dict[str, Any]:
-    numbers = ("nodes", "sites", "queued", "taken", "pages", "seen", "set_aside", "ended_at")
-    return {
-        "name": name,
-        "state": counts.state,
-        **{number: getattr(counts, number) for number in numbers},
-    }
+    return {"name": name, "state": counts.state, **as_json(counts, leave_out=("exists",))}
 
 
 def _without_nodes(row: ScopeRow) -> dict[str, Any]:
