@@ -32,6 +32,11 @@ def node_name(settings: Mapping[str, Any]) -> str:
     return settings.get("SEMAPHORE_NODE") or f"{socket.gethostname()}-{os.getpid()}"
 
 
+def server_url(settings: Mapping[str, Any]) -> str | None:
+    """The URL of the crawl's server, in `REDIS_URL` of the settings, else of the environment."""
+    return settings.get("REDIS_URL") or os.environ.get("REDIS_URL")
+
+
 @dataclass(frozen=True, slots=True)
 class NewRequest:
     """An encoded request to be queued. Sent twice with the same place, it is queued once."""

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from typing import Self, cast
 
 from scrapy import Request, Spider, signals
@@ -40,6 +39,7 @@ from semaphore_middleware.frontier.client import (
     CrawlEndedError,
     OtherCrawlError,
     node_name,
+    server_url,
 )
 from semaphore_middleware.frontier.codec import SERIALIZERS, Codec
 from semaphore_middleware.frontier.identity import differences, identity_of
@@ -238,7 +238,7 @@ class Scheduler(BaseScheduler):
 def _client(crawler: Crawler) -> CrawlClient:
     """A client with the settings of a crawl. Raises `SettingsError`."""
     settings = crawler.settings
-    url = settings.get("REDIS_URL") or os.environ.get("REDIS_URL")
+    url = server_url(settings)
     if not url:
         raise SettingsError("REDIS_URL is not set: the nodes of a crawl share a Redis server")
     return CrawlClient(

@@ -43,7 +43,7 @@ def admin_of(settings: BaseSettings) -> Admin:
     Starts no embedded server. Raises `SettingsError`, and `CommandError` if there is no server.
     """
     ours = SemaphoreSettings.read(settings)
-    url, url_from = server_of(settings)
+    url, url_from = address_of(ours)
     return Admin(
         url,
         name=settings.get("SEMAPHORE_NODE"),
@@ -53,9 +53,8 @@ def admin_of(settings: BaseSettings) -> Admin:
     )
 
 
-def server_of(settings: BaseSettings) -> tuple[str, str]:
-    """The URL of the server, and where it was set. Raises as `admin_of` does."""
-    ours = SemaphoreSettings.read(settings)
+def address_of(ours: SemaphoreSettings) -> tuple[str, str]:
+    """The URL of the server, and where it was set. Raises `CommandError` if there is none."""
     if (url := ours.url or embedded.find()) is None:
         names = " or ".join(URL_NAMES)
         raise CommandError(

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 from semaphore_middleware.console.cli.connect import (
     CommandError,
     Status,
+    address_of,
     admin_of,
     check_installed,
-    server_of,
 )
 from semaphore_middleware.model.validation import check_integer
+from semaphore_middleware.scrapy.settings import SemaphoreSettings
 
 if TYPE_CHECKING:
     from aiohttp.web import AppRunner
@@ -95,12 +96,12 @@ def _crawls_of(settings: BaseSettings) -> Crawls:
 
     Raises `SettingsError`, and `CommandError` if there is no server.
     """
-    from semaphore_middleware.frontier.client import DEFAULT_PREFIX
+    from semaphore_middleware.frontier.client import DEFAULT_PREFIX, server_url
     from semaphore_middleware.frontier.crawls import Crawls
 
-    url, url_from = settings.get("REDIS_URL") or os.environ.get("REDIS_URL"), "REDIS_URL"
+    url, url_from = server_url(settings), "REDIS_URL"
     if not url:
-        url, url_from = server_of(settings)
+        url, url_from = address_of(SemaphoreSettings.read(settings))
     return Crawls(url, settings.get("CRAWL_PREFIX", DEFAULT_PREFIX), url_from)
 
 

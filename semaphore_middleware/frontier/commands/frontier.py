@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import sys
 from typing import TYPE_CHECKING, ClassVar
 
@@ -61,11 +60,11 @@ class Command(ScrapyCommand):
             self._fail(str(error), 3)
 
     async def _run(self, verb: str, names: list[str]) -> int:
-        from semaphore_middleware.frontier.client import DEFAULT_PREFIX
+        from semaphore_middleware.frontier.client import DEFAULT_PREFIX, server_url
         from semaphore_middleware.frontier.crawls import Crawls
 
         assert self.settings is not None  # Scrapy has set it
-        url = self.settings.get("REDIS_URL") or os.environ.get("REDIS_URL")
+        url = server_url(self.settings)
         if not url:
             return self._fail(
                 "no server's address is given: REDIS_URL, in the settings or by -s", 3
