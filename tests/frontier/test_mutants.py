@@ -29,11 +29,11 @@ chosen = test_seen.chosen  # a fixture
 
 MUTANTS: dict[str, tuple[Mutant, Test]] = {
     "a request that is sent again is queued again": (
-        ("sync", 'redis.call("HEXISTS", requests, place) == 1', "false"),
+        ("sync", "redis.call('HEXISTS', requests, place) == 1", "false"),
         partial(test_client.test_a_request_sent_twice_is_queued_once, fingerprint=""),
     ),
     "a node finishes what others have taken since": (
-        (COMMON, 'if redis.call("ZREM", taken, node .. "\\0" .. place) == 1 then', "if true then"),
+        (COMMON, "if redis.call('ZREM', taken, node .. '\\0' .. place) == 1 then", "if true then"),
         test_client.test_a_node_whose_lease_expired_cannot_finish_requests_of_others,
     ),
     "leases go by the wall clock": (

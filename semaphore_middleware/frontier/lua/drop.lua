@@ -8,14 +8,14 @@ local LAST_CALLS_MS = 3600 * 1000
 if not run_id then
   return { 0 }
 end
-redis.call("ZREMRANGEBYSCORE", nodes, "-inf", now)
-redis.call("ZREM", nodes, node)
-local has_nodes = redis.call("EXISTS", nodes) == 1
-redis.call("UNLINK", aside)
+redis.call('ZREMRANGEBYSCORE', nodes, '-inf', now)
+redis.call('ZREM', nodes, node)
+local has_nodes = redis.call('EXISTS', nodes) == 1
+redis.call('UNLINK', aside)
 end_run()
 if has_nodes then
-  redis.call("PEXPIRE", run, LAST_CALLS_MS)
+  redis.call('PEXPIRE', run, LAST_CALLS_MS)
 else
-  redis.call("UNLINK", run)
+  redis.call('UNLINK', run)
 end
 return { 1 }

@@ -9,12 +9,12 @@ finish_all()
 stop_working(node, enqueue)
 stop_dead_nodes()
 notify_idle_nodes()
-if redis.call("EXISTS", sites) == 1 and pages_left() > 0 then
-  return { "more", 0, set_aside }
+if redis.call('EXISTS', sites) == 1 and pages_left() > 0 then
+  return { 'more', 0, set_aside }
 end
-local first_lease_end = redis.call("ZRANGE", working, 0, 0, "WITHSCORES")[2]
+local first_lease_end = redis.call('ZRANGE', working, 0, 0, 'WITHSCORES')[2]
 if first_lease_end then
-  return { "wait", math.ceil(first_lease_end - now), set_aside }
+  return { 'wait', math.ceil(first_lease_end - now), set_aside }
 end
 end_run()
-return { "done", 0, set_aside }
+return { 'done', 0, set_aside }

@@ -7,28 +7,28 @@
 local new_run, identity, may_begin_again = next_argument(), next_argument(), next_number() == 1
 
 if ended and not may_begin_again then
-  return { "ended" }
+  return { 'ended' }
 elseif run_id and not ended then
-  local of_run = redis.call("HGET", run, "identity")
-  if of_run and identity ~= "" and of_run ~= identity then
-    return { "other", of_run }
+  local of_run = redis.call('HGET', run, 'identity')
+  if of_run and identity ~= '' and of_run ~= identity then
+    return { 'other', of_run }
   end
 end
 if ended then
-  redis.call("HSET", run, "previous", run_id)
-  redis.call("HDEL", run, "ended")
-  redis.call("PERSIST", run)
-  redis.call("UNLINK", seen, requests, aside)
+  redis.call('HSET', run, 'previous', run_id)
+  redis.call('HDEL', run, 'ended')
+  redis.call('PERSIST', run)
+  redis.call('UNLINK', seen, requests, aside)
 end
 if ended or not run_id then
   run_id = new_run
-  redis.call("HSET", run, "id", run_id)
-  redis.call("HDEL", run, "identity", "pages")
+  redis.call('HSET', run, 'id', run_id)
+  redis.call('HDEL', run, 'identity', 'pages')
 end
-if identity ~= "" then
-  redis.call("HSET", run, "identity", identity)
+if identity ~= '' then
+  redis.call('HSET', run, 'identity', identity)
 end
 write_clock()
 renew_presence()
 renew_lease()
-return { run_id, redis.call("HLEN", requests) }
+return { run_id, redis.call('HLEN', requests) }

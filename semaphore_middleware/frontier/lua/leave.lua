@@ -5,6 +5,6 @@
 finish_all()
 stop_working(node, enqueue)
 notify_idle_nodes()
-redis.call("ZREM", nodes, node)
-redis.call("PUBLISH", channel, "left") -- it may have been the last one that worked
+redis.call('ZREM', nodes, node)
+redis.call('PUBLISH', channel, 'left') -- it may have been the last one that worked
 return {}

@@ -12,13 +12,13 @@ local works = next_number() == 1
 
 -- In one step with the fingerprint: a crash between the two would lose the request.
 local function add(place, data, fingerprint)
-  if redis.call("HEXISTS", requests, place) == 1 then
+  if redis.call('HEXISTS', requests, place) == 1 then
     return 1 -- sent again, because our reply was lost
   end
-  if fingerprint ~= "" and not see(fingerprint) then
+  if fingerprint ~= '' and not see(fingerprint) then
     return 0
   end
-  redis.call("HSET", requests, place, data)
+  redis.call('HSET', requests, place, data)
   enqueue(place)
   return 1
 end
@@ -29,7 +29,7 @@ local function next_sites(most, skipped)
   for _, site in ipairs(skipped) do
     skip[site] = true
   end
-  for _, site in ipairs(redis.call("ZRANGE", sites, 0, most + #skipped - 1)) do
+  for _, site in ipairs(redis.call('ZRANGE', sites, 0, most + #skipped - 1)) do
     if not skip[site] and #found < most then
       table.insert(found, site)
     end
@@ -41,15 +41,15 @@ local may_suspect = false
 
 local function first_places(from, site, most)
   local first, last = bounds_of(site)
-  return redis.call("ZRANGE", from, first, last, "BYLEX", "LIMIT", 0, most)
+  return redis.call('ZRANGE', from, first, last, 'BYLEX', 'LIMIT', 0, most)
 end
 
 local function take_place(from, place, taken_now)
-  redis.call("ZREM", from, place)
-  redis.call("ZADD", taken, 0, node .. "\0" .. place)
+  redis.call('ZREM', from, place)
+  redis.call('ZADD', taken, 0, node .. '\0' .. place)
   table.insert(taken_now, place)
-  table.insert(taken_now, redis.call("HGET", requests, place))
-  table.insert(taken_now, tonumber(redis.call("HGET", tries, place) or 0))
+  table.insert(taken_now, redis.call('HGET', requests, place))
+  table.insert(taken_now, tonumber(redis.call('HGET', tries, place) or 0))
 end
 
 local function take_from(site, most, taken_now)
@@ -63,9 +63,9 @@ local function take_from(site, most, taken_now)
     take_place(queue, place, taken_now)
   end
   if #first_places(queue, site, 1) + #first_places(suspects, site, 1) > 0 then
-    redis.call("ZADD", sites, last_turn(), site)
+    redis.call('ZADD', sites, last_turn(), site)
   else
-    redis.call("ZREM", sites, site)
+    redis.call('ZREM', sites, site)
   end
   return count
 end
@@ -73,11 +73,11 @@ end
 -- The same number of each site, and of a short queue only this node's share: other nodes need
 -- requests, too.
 local function take(most, most_per_site, skipped)
-  local taken_now, in_turn, node_count = {}, next_sites(most, skipped), redis.call("ZCARD", nodes)
+  local taken_now, in_turn, node_count = {}, next_sites(most, skipped), redis.call('ZCARD', nodes)
   local per_site = math.min(most_per_site, math.ceil(most / #in_turn))
   for _, site in ipairs(in_turn) do
-    local here = redis.call("ZLEXCOUNT", queue, bounds_of(site))
-      + redis.call("ZLEXCOUNT", suspects, bounds_of(site))
+    local here = redis.call('ZLEXCOUNT', queue, bounds_of(site))
+      + redis.call('ZLEXCOUNT', suspects, bounds_of(site))
     local share = math.ceil(here / node_count)
     most = most - take_from(site, math.min(per_site, share, most), taken_now)
     if most == 0 then
@@ -96,14 +96,14 @@ finish_all()
 
 for _ = 1, next_number() do
   local place = next_argument()
-  if redis.call("ZREM", taken, node .. "\0" .. place) == 1 then
+  if redis.call('ZREM', taken, node .. '\0' .. place) == 1 then
     suspect(place)
   end
 end
 
 local lease_expired = 0
 if works then
-  if not redis.call("ZSCORE", working, node) then
+  if not redis.call('ZSCORE', working, node) then
     lease_expired = 1
   end
   renew_lease()

@@ -16,11 +16,11 @@ local LONGEST_STEP = 0.32 -- of a lease
 local MOST_TRIES = 3 -- of a request
 
 local run_id, ended, previous_run, wall, clock =
-  unpack(redis.call("HMGET", run, "id", "ended", "previous", "wall", "clock"))
+  unpack(redis.call('HMGET', run, 'id', 'ended', 'previous', 'wall', 'clock'))
 
 -- Leases are timed by the crawl's own clock. It follows the server's wall clock, by a part of a lease at
 -- most in one call, and does not go back: so a wall clock that is set ends no lease of a living node.
-local time = redis.call("TIME")
+local time = redis.call('TIME')
 local wall_now = time[1] * 1000 + math.floor(time[2] / 1000)
 local now = wall_now
 if clock then
@@ -28,7 +28,7 @@ if clock then
 end
 
 local function write_clock()
-  redis.call("HSET", run, "wall", wall_now, "clock", now)
+  redis.call('HSET', run, 'wall', wall_now, 'clock', now)
 end
 
 local function has_arguments()
@@ -50,22 +50,22 @@ end
 
 -- The bounds of all members of a sorted set that begin with this name and a zero byte.
 local function bounds_of(name)
-  return "[" .. name .. "\0", "(" .. name .. "\1"
+  return '[' .. name .. '\0', '(' .. name .. '\1'
 end
 
 -- A turn after all other sites'.
 local function last_turn()
-  local last = redis.call("ZRANGE", sites, -1, -1, "WITHSCORES")[2]
+  local last = redis.call('ZRANGE', sites, -1, -1, 'WITHSCORES')[2]
   return (last or 0) + 1
 end
 
 local has_new_sites = false
 
 local function enqueue(place, in_queue)
-  redis.call("ZADD", in_queue or queue, 0, place)
+  redis.call('ZADD', in_queue or queue, 0, place)
   local site = site_of(place)
-  if not redis.call("ZSCORE", sites, site) then
-    redis.call("ZADD", sites, last_turn(), site)
+  if not redis.call('ZSCORE', sites, site) then
+    redis.call('ZADD', sites, last_turn(), site)
     has_new_sites = true
   end
 end
@@ -76,29 +76,29 @@ local set_aside = {}
 -- A node died that had this request, or could not read it, and another one may fare as badly. So it goes to
 -- a queue of its own, of which a node takes one at a time; after some tries nobody gets it any more.
 local function suspect(place)
-  if redis.call("HINCRBY", tries, place, 1) < MOST_TRIES then
+  if redis.call('HINCRBY', tries, place, 1) < MOST_TRIES then
     enqueue(place, suspects)
   else
-    redis.call("HDEL", tries, place)
-    redis.call("SADD", aside, place)
-    table.insert(set_aside, redis.call("HGET", requests, place))
+    redis.call('HDEL', tries, place)
+    redis.call('SADD', aside, place)
+    table.insert(set_aside, redis.call('HGET', requests, place))
   end
 end
 
 -- Once for a site's first request: idle nodes that are told of it then ask for requests.
 local function notify_idle_nodes()
-  if has_new_sites and redis.call("EXISTS", sites) == 1 then
-    redis.call("PUBLISH", channel, "requests")
+  if has_new_sites and redis.call('EXISTS', sites) == 1 then
+    redis.call('PUBLISH', channel, 'requests')
   end
 end
 
 -- The node is there until its lease ends, whether it works or not.
 local function renew_presence()
-  redis.call("ZADD", nodes, now + lease_ms, node)
+  redis.call('ZADD', nodes, now + lease_ms, node)
 end
 
 local function renew_lease()
-  redis.call("ZADD", working, now + lease_ms, node)
+  redis.call('ZADD', working, now + lease_ms, node)
 end
 
 -- How many requests may be taken: each of those that are may become a page.
@@ -106,16 +106,16 @@ local function pages_left()
   if most_pages == 0 then
     return math.huge
   end
-  return most_pages - (redis.call("HGET", run, "pages") or 0) - redis.call("ZCARD", taken)
+  return most_pages - (redis.call('HGET', run, 'pages') or 0) - redis.call('ZCARD', taken)
 end
 
 -- Does nothing if the node's lease has expired meanwhile: another node may have the request now.
 local function finish(place, is_page)
-  if redis.call("ZREM", taken, node .. "\0" .. place) == 1 then
-    redis.call("HDEL", requests, place)
-    redis.call("HDEL", tries, place)
+  if redis.call('ZREM', taken, node .. '\0' .. place) == 1 then
+    redis.call('HDEL', requests, place)
+    redis.call('HDEL', tries, place)
     if is_page then
-      redis.call("HINCRBY", run, "pages", 1)
+      redis.call('HINCRBY', run, 'pages', 1)
     elseif most_pages > 0 then
       has_new_sites = true -- another request may become the page
     end
@@ -134,31 +134,31 @@ end
 -- place. Together, so that a node that has taken requests always has a lease.
 local function stop_working(name, give_back)
   local first, last = bounds_of(name)
-  for _, member in ipairs(redis.call("ZRANGE", taken, first, last, "BYLEX")) do
+  for _, member in ipairs(redis.call('ZRANGE', taken, first, last, 'BYLEX')) do
     give_back(string.sub(member, #name + 2))
-    redis.call("ZREM", taken, member)
+    redis.call('ZREM', taken, member)
   end
-  redis.call("ZREM", working, name)
+  redis.call('ZREM', working, name)
 end
 
 local function stop_dead_nodes()
-  for _, name in ipairs(redis.call("ZRANGE", working, "-inf", now, "BYSCORE")) do
+  for _, name in ipairs(redis.call('ZRANGE', working, '-inf', now, 'BYSCORE')) do
     if name ~= node then
       stop_working(name, suspect)
     end
   end
-  redis.call("ZREMRANGEBYSCORE", nodes, "-inf", now)
+  redis.call('ZREMRANGEBYSCORE', nodes, '-inf', now)
 end
 
 -- What was set aside is kept, and what was seen with it: it may be put back.
 local function end_run()
-  redis.call("UNLINK", nodes, working, queue, sites, taken, suspects, tries)
-  if redis.call("EXISTS", aside) == 0 then
-    redis.call("UNLINK", seen, requests)
+  redis.call('UNLINK', nodes, working, queue, sites, taken, suspects, tries)
+  if redis.call('EXISTS', aside) == 0 then
+    redis.call('UNLINK', seen, requests)
   end
-  redis.call("HSET", run, "ended", wall_now)
+  redis.call('HSET', run, 'ended', wall_now)
   for _, key in ipairs({ run, seen, requests, aside }) do
-    redis.call("PEXPIRE", key, END_KEPT_MS)
+    redis.call('PEXPIRE', key, END_KEPT_MS)
   end
-  redis.call("PUBLISH", channel, "done")
+  redis.call('PUBLISH', channel, 'done')
 end

@@ -15,7 +15,7 @@ end
 
 local function bucket_of(fingerprint, buckets)
   local power = power_below(buckets)
-  local bucket = struct.unpack(">I4", fingerprint) % (2 * power)
+  local bucket = struct.unpack('>I4', fingerprint) % (2 * power)
   if bucket < buckets then
     return bucket
   end
@@ -23,7 +23,7 @@ local function bucket_of(fingerprint, buckets)
 end
 
 local function fingerprints_in(bucket)
-  return redis.call("HGET", seen, bucket) or ""
+  return redis.call('HGET', seen, bucket) or ''
 end
 
 -- At a multiple of a fingerprint's length only: elsewhere it is the end of one and the beginning of another.
@@ -37,16 +37,16 @@ end
 
 local function add_bucket(new)
   local old, stay, move = new - power_below(new), {}, {}
-  for fingerprint in string.gmatch(fingerprints_in(old), string.rep(".", LENGTH)) do
+  for fingerprint in string.gmatch(fingerprints_in(old), string.rep('.', LENGTH)) do
     table.insert(bucket_of(fingerprint, new + 1) == new and move or stay, fingerprint)
   end
-  redis.call("HSET", seen, old, table.concat(stay), new, table.concat(move))
+  redis.call('HSET', seen, old, table.concat(stay), new, table.concat(move))
 end
 
 -- True if it was not seen before. The first write of a call is in joined.lua, and a server that is full
 -- refuses that one or none: so a count never lacks its bucket.
 local function see(fingerprint)
-  seen_count = seen_count or tonumber(redis.call("HGET", seen, "count") or 0)
+  seen_count = seen_count or tonumber(redis.call('HGET', seen, 'count') or 0)
   local buckets = math.floor(seen_count / PER_BUCKET) + 1
   local bucket = bucket_of(fingerprint, buckets)
   local fingerprints = fingerprints_in(bucket)
@@ -54,7 +54,7 @@ local function see(fingerprint)
     return false
   end
   seen_count = seen_count + 1
-  redis.call("HSET", seen, bucket, fingerprints .. fingerprint, "count", seen_count)
+  redis.call('HSET', seen, bucket, fingerprints .. fingerprint, 'count', seen_count)
   if seen_count % PER_BUCKET == 0 then
     add_bucket(buckets)
   end
