@@ -27,8 +27,8 @@ def snapshots(admin: Admin) -> Callable[[], Awaitable[Snapshot]]:
 
     async def survey() -> Snapshot:
         seen = await admin.survey()
-        rules = await admin.rules()
-        return Snapshot.of(seen, rules, meter.note(seen, time.monotonic()))
+        starts = meter.note(seen, time.monotonic())
+        return Snapshot.of(seen, await admin.rules(), starts, await admin.recovery_left())
 
     return survey
 

@@ -140,6 +140,7 @@ class Totals:
     waiting: int
     longest_wait: float | None
     starts_per_second: float | None
+    recovery_left: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,8 +161,11 @@ class Snapshot:
         seen: Iterable[Inspection],
         rules: Iterable[Rule],
         starts_per_second: Mapping[str, float] | None = None,
+        recovery_left: float = 0.0,
     ) -> Self:
-        """`starts_per_second` is by scope; None: not known yet."""
+        """`starts_per_second` is by scope; None: not known yet. `recovery_left`: seconds for which
+        the server grants nothing.
+        """
         starts = starts_per_second
         scopes = [ScopeRow.of(one, None if starts is None else starts[one.scope]) for one in seen]
         nodes = _nodes(scopes)
@@ -174,6 +178,7 @@ class Snapshot:
                 (row.longest_wait or 0.0 for row in scopes if row.waiting), default=None
             ),
             starts_per_second=None if starts is None else round(sum(starts.values()), 2),
+            recovery_left=recovery_left or None,
         )
         return cls(
             totals,

@@ -89,6 +89,11 @@ class Admin:
         """The server's address, without a password."""
         return str(self._server)
 
+    @property
+    def prefix(self) -> str:
+        """What all keys begin with."""
+        return self._keys.prefix
+
     async def __aenter__(self) -> Self:
         return self
 
@@ -121,6 +126,15 @@ class Admin:
         Raises `ServerUnreachableError`, `ServerRefusedError`.
         """
         return await self._do(self._survey)
+
+    async def recovery_left(self) -> float:
+        """Seconds for which the server grants nothing, as it may have lost its data; 0: it grants.
+
+        Raises `ServerUnreachableError`, `ServerRefusedError`.
+        """
+        call = self._pack("inspect", ())
+        (reply,) = await self._do(lambda connection: evaluate(connection, [call], read_only=True))
+        return float(reply[0] / 1000)
 
     async def rules(self) -> list[Rule]:
         """What operators have set with `configure`, `pause` and `resume`, by name.
@@ -241,7 +255,7 @@ class Admin:
         for some in batches(scopes, SCOPES_PER_CALL):
             call = self._pack("inspect", some)
             (replies,) = await evaluate(connection, [call], read_only=True)
-            seen += [read_inspection(*pair) for pair in zip(some, replies, strict=True)]
+            seen += [read_inspection(*pair) for pair in zip(some, replies[1:], strict=True)]
         return seen
 
     async def _survey(self, connection: Connection) -> list[Inspection]:

@@ -12,6 +12,7 @@ class Keys:
     """The names of all keys that begin with `{prefix}`, and so are in one hash slot."""
 
     def __init__(self, prefix: str) -> None:
+        self.prefix = prefix
         self._tag = b"{%b}" % encoded(prefix)
         self.epoch = self._tag + b":epoch"
         """The life of the server, its clock, the protocol's version."""
@@ -43,7 +44,7 @@ class Keys:
     @property
     def tag(self) -> str:
         """What all keys and channels begin with, for people."""
-        return self._tag.decode("utf-8", "surrogatepass")
+        return f"{{{self.prefix}}}"
 
     def scope_of(self, key: bytes) -> str:
         """The scope that has this key."""
@@ -56,5 +57,5 @@ def check_prefix(prefix: Any, where: str) -> str:
     Raises `SettingsError`.
     """
     if not isinstance(prefix, str) or not prefix or "{" in prefix or "}" in prefix:
-        raise not_allowed(prefix, where, "a text without '{' and '}'")
+        raise not_allowed(prefix, where, "a text, not empty, without '{' and '}'")
     return prefix

@@ -84,9 +84,10 @@ class Recovery:
         if is_new and begun.left > 0:
             self._on_loss(begun.left)
             logger.warning(
-                "%s is new, or may have lost its data. No permit is granted for %.1f s, until "
-                "all that were granted before are given back or have expired.",
+                "%s is new, or may have lost its data (prefix %r). No permit is granted for "
+                "%.1f s, until all that were granted before are given back or have expired.",
                 connection.server_name,
+                self._keys.prefix,
                 begun.left,
             )
         self._note_wait(begun.left, connection)

@@ -153,7 +153,7 @@ def test_values_from_the_command_line() -> None:
             ["hosts", "HOST", 1, [1], ["host", "registered_domain"], {}, ["host", ""], "math.tau"],
             "a list of any of 'host', 'domain', 'ip', 'proxy', 'all', and of functions",
         ),
-        ("SEMAPHORE_PREFIX", ["", 1, "a{1}", "}"], "text without '{' and '}'"),
+        ("SEMAPHORE_PREFIX", ["", 1, "a{1}", "}"], "text, not empty, without '{' and '}'"),
         ("SEMAPHORE_BACKOFF_CODES", ["x", [99], [600], [None], 7.5], "list of HTTP statuses"),
         ("SEMAPHORE_BACKOFF_START", [0, -1, "x", True, float("inf")], "number >= 0.001"),
         ("SEMAPHORE_BACKOFF_MAX", [0.5, -1, "x", float("nan")], "number >= 1"),

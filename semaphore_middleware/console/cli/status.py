@@ -44,21 +44,24 @@ def run(settings: BaseSettings, options: argparse.Namespace) -> int:
     """Print what the server knows, as tables or as JSON."""
     if not options.json:
         check_installed("rich", " (status --json does not)")
-    snapshot = asyncio.run(_run(settings, options.scopes))
+    admin = admin_of(settings)
+    snapshot = asyncio.run(_run(admin, options.scopes))
     if options.json:
         print(json.dumps(as_json(snapshot), indent=2))
     else:
         from semaphore_middleware.console.cli.tables import show
 
-        show(snapshot, members=bool(options.scopes), nodes=options.nodes)
+        where = f"{admin.server}, prefix {admin.prefix!r}"
+        show(snapshot, where, members=bool(options.scopes), nodes=options.nodes)
     return Status.DONE
 
 
-async def _run(settings: BaseSettings, names: Sequence[str]) -> Snapshot:
-    async with admin_of(settings) as admin:
+async def _run(admin: Admin, names: Sequence[str]) -> Snapshot:
+    async with admin:
         if names:
             return await look_at(admin, names)
-        return Snapshot.of(await admin.survey(), await admin.rules())
+        seen, rules = await admin.survey(), await admin.rules()
+        return Snapshot.of(seen, rules, recovery_left=await admin.recovery_left())
 
 
 async def look_at(admin: Admin, names: Sequence[str]) -> Snapshot:
@@ -77,7 +80,7 @@ async def look_at(admin: Admin, names: Sequence[str]) -> Snapshot:
         seen.update((one.scope, one) for one in found)
     asked = {*names, *seen}
     fitting = [rule for rule in rules if any(rule.fits(name) for name in asked)]
-    return Snapshot.of(seen.values(), fitting)
+    return Snapshot.of(seen.values(), fitting, recovery_left=await admin.recovery_left())
 
 
 async def _below(admin: Admin, pattern: Rule) -> list[Inspection]:

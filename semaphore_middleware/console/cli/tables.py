@@ -28,9 +28,15 @@ NODE_TIMES = ("oldest", "longest", "lease left")
 WIDE = 100  # columns from which on there is room for longer sparklines
 
 
-def show(snapshot: Snapshot, members: bool, nodes: bool) -> None:
-    """Print the scopes, the nodes of each or of all together, and what is set for patterns."""
+def show(snapshot: Snapshot, where: str, members: bool, nodes: bool) -> None:
+    """Print the scopes, the nodes of each or of all together, and what is set for patterns.
+
+    `where` is the server and the prefix, for when there is nothing.
+    """
     out = Output()
+    if wait := recovery_wait(snapshot.totals):
+        out.print(Text(wait, "yellow"))
+        out.print(Text())
     tables = [_scopes(snapshot.scopes, out.width)]
     if nodes:
         tables.append(_nodes(snapshot.nodes, out.width))
@@ -38,7 +44,7 @@ def show(snapshot: Snapshot, members: bool, nodes: bool) -> None:
         tables += [_nodes_of(row, out.width) for row in snapshot.scopes]
     tables.append(_patterns([rule for rule in snapshot.rules if rule.is_pattern], out.width))
     lines = [line for lines in tables if lines for line in (*lines, Text())][:-1]
-    for line in lines or [Text("No scope is in use.")]:
+    for line in lines or [Text(f"No scope is in use at {clean(where)}.")]:
         out.print(line)
 
 
@@ -62,6 +68,14 @@ def screen(
     for line in lines:
         line.truncate(width)
     return Text("\n", no_wrap=True, overflow="crop", end="").join(lines)
+
+
+def recovery_wait(totals: Totals) -> str:
+    """What to say while the server grants nothing; empty if it grants."""
+    if not totals.recovery_left:
+        return ""
+    left = time_of(totals.recovery_left)
+    return f"No permit is granted for another {left}: the server is new, or may have lost its data."
 
 
 def sparkline(values: Sequence[float], most: float, length: int) -> str:

@@ -104,13 +104,14 @@ class Watch:
             self._changed.set()
 
     async def _draw(self) -> None:
-        from semaphore_middleware.console.cli.tables import screen
+        from semaphore_middleware.console.cli.tables import recovery_wait, screen
 
         while True:
             width, height = self._console.size
             totals = (self._poller.snapshot or EMPTY).totals
             tracks = self._history.tracks
-            shown = screen(tracks, totals, self._server, width, height, self._problem())
+            problem = self._problem() or recovery_wait(totals)
+            shown = screen(tracks, totals, self._server, width, height, problem)
             self._live.update(shown, refresh=True)
             with suppress(TimeoutError):
                 async with asyncio.timeout(REDRAW_S):

@@ -1,6 +1,7 @@
 -- Reads scopes and changes nothing.
 -- KEYS: epoch, rules; then for each scope: scope, queue. ARGV: see `clock`; no node.
--- Reply: for each scope: the limit in force (0: idle, and no operator has set one); the most that it may
+-- Reply: how long nothing is granted from now on, as the server may have lost its data (ms);
+--        then for each scope: the limit in force (0: idle, and no operator has set one); the most that it may
 --        grow to, if it is adaptive; delay (ms); interval (ms, as text); burst; time until the next
 --        start, until the backoff ends, the last backoff that the site did not set itself, and for how
 --        long it has not responded if it is down (ms, -1: it is not); 1 if paused; which operator has set
@@ -45,13 +46,13 @@ local function next_start(scope)
 end
 
 local NOTHING = { backoff_end = 0, backoff = 0, is_down = 0 }
-local replies = {}
+local replies = { left(FROM) }
 for i = 3, #KEYS, 2 do
   local scope = read_scope(KEYS[i], KEYS[i + 1])
   apply_limit(scope)
   local force = scope.force
   local learned = scope.learned or NOTHING
-  replies[(i - 1) / 2] = {
+  replies[(i + 1) / 2] = {
     force.limit, force.concurrency, math.ceil(force.delay), string.format('%.9g', force.interval),
     force.burst, left(next_start(scope)), left(learned.backoff_end), math.ceil(learned.backoff),
     learned.is_down == 1 and age(learned.failing_since) or -1, force.paused and 1 or 0, force.by or '',

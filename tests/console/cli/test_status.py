@@ -122,11 +122,28 @@ async def test_what_a_site_has_asked_for_and_when_it_starts_next_is_shown(
 
 @in_asyncio
 async def test_an_empty_server_is_said_to_be_one(server: RedisServer) -> None:
-    assert await semaphore(server, "status") == (0, "No scope is in use.\n", "")
+    nothing = f"No scope is in use at {server.url}, prefix 'semaphore'.\n"
+    assert await semaphore(server, "status") == (0, nothing, "")
     ran = await semaphore(server, "status", "--json")
     shown = json.loads(ran.out)
     assert set(shown["totals"].values()) == {0, None}
     assert [shown[rows] for rows in ("scopes", "nodes", "rules")] == [[], [], []]
+
+
+@in_asyncio
+async def test_a_server_that_may_have_lost_its_data_is_said_to_grant_nothing(
+    server: RedisServer, outside: Outside
+) -> None:
+    outside.client.flushall()
+    async with FairSemaphore(server.url, recovery_wait=OLD):
+        ran = await semaphore(server, "status")
+        assert ran.lines[0] == (
+            "No permit is granted for another 3 h: the server is new, or may have lost its data."
+        )
+        ran = await semaphore(server, "status", "--json")
+        assert OLD - 60 < json.loads(ran.out)["totals"]["recovery_left"] <= OLD
+        assert (await semaphore(server, "trust", "--yes")).status == 0
+        assert (await semaphore(server, "status")).lines[0].startswith("No scope is in use")
 
 
 @in_asyncio
@@ -140,7 +157,7 @@ async def test_json_has_the_keys_that_are_documented(server: RedisServer) -> Non
     (scope,) = shown["scopes"]
     assert OLD <= shown["totals"].pop("longest_wait") < OLD + ENDLESS_S
     counts = {"scopes": 1, "nodes": 3, "held": 2, "waiting": 3}
-    assert shown["totals"] == {**counts, "starts_per_second": None}
+    assert shown["totals"] == {**counts, "starts_per_second": None, "recovery_left": None}
     nodes = scope.pop("nodes")
     assert OLD <= scope.pop("longest_wait") < OLD + ENDLESS_S
     assert scope == {
@@ -259,4 +276,4 @@ async def test_it_reads_the_settings_of_the_project(server: RedisServer, tmp_pat
 async def test_another_prefix_is_another_world(server: RedisServer) -> None:
     await three_nodes(server)
     ran = await semaphore(server, "status", "-s", "SEMAPHORE_PREFIX=other")
-    assert ran == (0, "No scope is in use.\n", "")
+    assert ran == (0, f"No scope is in use at {server.url}, prefix 'other'.\n", "")

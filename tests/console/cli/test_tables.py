@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from semaphore_middleware.console.cli.history import SAMPLES, History
-from semaphore_middleware.console.cli.tables import screen, show, sparkline
+from semaphore_middleware.console.cli.tables import recovery_wait, screen, show, sparkline
 from semaphore_middleware.console.snapshot import Snapshot
 from semaphore_middleware.console.starts import StartsMeter
 from semaphore_middleware.model.inspection import Inspection, Member
@@ -13,6 +13,7 @@ from tests.support.paths import REPOSITORY
 
 PAGE = (REPOSITORY / "docs" / "commands.md").read_text("utf-8")
 SERVER = "redis://redis.internal:6379/0"
+WAIT = "No permit is granted for another 9.2 s: the server is new, or may have lost its data."
 
 
 def seen(
@@ -94,8 +95,16 @@ def test_a_host_that_is_down_is_seen(
     watched = Watched()
     watched.note([down], now=0)
     assert "down 90 s" in drawn(watched)[2]
-    show(Snapshot.of([down], []), members=False, nodes=False)
+    show(Snapshot.of([down], []), SERVER, members=False, nodes=False)
     assert shown in capsys.readouterr().out.splitlines()[1]
+
+
+def test_a_wait_of_the_server_stands_before_all_else(capsys: pytest.CaptureFixture[str]) -> None:
+    snapshot = Snapshot.of([seen("a")], [], recovery_left=9.2)
+    assert recovery_wait(snapshot.totals) == WAIT
+    show(snapshot, SERVER, members=False, nodes=False)
+    assert capsys.readouterr().out.splitlines()[:2] == [WAIT, ""]
+    assert recovery_wait(Snapshot.of([], []).totals) == ""
 
 
 def test_a_problem_stands_where_the_eye_is() -> None:

@@ -140,6 +140,7 @@ async def test_the_state_is_that_of_the_server(server: RedisServer) -> None:
                 "held": 3,
                 "waiting": 2,
                 "starts_per_second": None,
+                "recovery_left": None,
             },
             "matching": 1,
             "scopes": [

@@ -49,6 +49,21 @@ async def tab_to(browser: Browser, text: str) -> None:
 
 
 @in_asyncio
+async def test_a_server_that_grants_nothing_yet_is_said_to_do_so(
+    server: RedisServer, outside: Outside, chromium: Chromium
+) -> None:
+    outside.client.flushall()
+    said = "No permit is granted for another 3 h: the Redis server is new, or may have lost its data."
+    async with (
+        FairSemaphore(server.url, recovery_wait=10800),
+        looking(server, chromium) as (browser, page),
+    ):
+        await browser.until("document.querySelector('#recovery').textContent", said)
+        await page.admin.trust()
+        await browser.until("document.querySelector('#recovery').hidden", True)
+
+
+@in_asyncio
 async def test_the_table_shows_what_is_held_and_follows_it_by_itself(
     server: RedisServer, chromium: Chromium
 ) -> None:

@@ -67,7 +67,7 @@ def test_a_row_has_all_that_there_is_to_see() -> None:
         "set_by": "boss",
         "started": 17,
     }
-    snapshot = Snapshot.of([one], [rule], {"www.example.org": 3.5})
+    snapshot = Snapshot.of([one], [rule], {"www.example.org": 3.5}, 9.0)
     assert show(snapshot, View(open=opened)) == {
         "totals": {
             "scopes": 1,
@@ -76,6 +76,7 @@ def test_a_row_has_all_that_there_is_to_see() -> None:
             "waiting": 2,
             "longest_wait": 7.25,
             "starts_per_second": 3.5,
+            "recovery_left": 9.0,
         },
         "matching": 1,
         "scopes": [row],

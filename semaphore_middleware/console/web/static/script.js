@@ -61,6 +61,7 @@ function display(state) {
   allow(state.can_change);
   write($("#server"), state.server);
   showTotals(state.totals);
+  showRecovery(state.problem ? null : state.totals.recovery_left);
   show(state.scopes, state.opened);
   showNodes(state);
   showCrawls(state);
@@ -81,6 +82,12 @@ function showTotals(totals) {
     if (name === "longest_wait") write(cell, seconds(value));
     else write(cell, name === "starts_per_second" ? starts(value) : number(value));
   }
+}
+
+/** No alert: its seconds change with each look. */
+function showRecovery(left) {
+  $("#recovery").hidden = left === null;
+  write($("#recovery"), left === null ? "" : `No permit is granted for another ${seconds(left)}: the Redis server is new, or may have lost its data.`);
 }
 
 function caption({ matching, scopes, totals }) {
