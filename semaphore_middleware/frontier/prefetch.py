@@ -152,12 +152,12 @@ class Prefetch:
         """True if it is time to take more."""
         return 2 * self._startable() < PREFETCH_TARGET
 
-    def demand(self) -> Demand:
-        """How many requests to take now, and of which sites none."""
+    def demand(self, most: int) -> Demand:
+        """How many requests to take now, at most so many, and of which sites none."""
         # Only requests that this node has started can fill a site.
         sites = {taken.site for _, taken in self._started.values()}.union(self._ready_of_site)
         skipped = frozenset(site for site in sites if self.is_skipped(site))
-        most = max(0, min(PREFETCH_TARGET - self._startable(), MAX_READY - self.ready))
+        most = max(0, min(most, PREFETCH_TARGET - self._startable(), MAX_READY - self.ready))
         return Demand(most, SITE_BATCH, skipped, suspect=not self.has_suspect)
 
     def is_skipped(self, site: str) -> bool:

@@ -8,6 +8,9 @@ when every request that its callback has yielded is on the server.
 A server that was promoted may lack the last calls, all from one call on. Then it has the requests
 that were finished in these still as taken by their nodes, and they go back to the queues when their
 nodes are idle. Start requests come from no other request, so what was queued of late is sent again.
+
+What was not answered in time is sent again with half as many requests, and asks for half as many.
+Each call that is answered lets the next have one more.
 """
 
 from __future__ import annotations
@@ -39,12 +42,14 @@ from semaphore_middleware.frontier.client import (
 from semaphore_middleware.frontier.codec import Codec
 from semaphore_middleware.frontier.prefetch import Prefetch
 from semaphore_middleware.frontier.subscription import Subscription
-from semaphore_middleware.redis.connection import is_full, retry_delay
+from semaphore_middleware.redis.connection import CallTimeoutError, is_full, retry_delay
 from semaphore_middleware.scrapy.engine import Engine
 
 logger = logging.getLogger(__name__)
 
-MAX_NEW_REQUESTS = 500  # in a call: a longer one would hold up the server's other clients
+# In a call: a longer one would hold up the server's other clients.
+MAX_NEW_REQUESTS = 500
+MAX_NEW_BYTES = 1_000_000  # but for one request that is larger
 LONGEST_TURN_S = 0.01  # for which start requests keep the event loop from everything else
 RENEWAL = 0.3  # of a lease: after that it is renewed
 SHUTDOWN_TIMEOUT_S = 1.0
@@ -78,6 +83,7 @@ class FrontierSession:
         self._unreadable: list[bytes] = []  # places of requests that go back
         self.ended = False  # the crawl, for all nodes or without this one
         self._unsent: deque[tuple[NewRequest, Request | None]] = deque()  # None: sent again
+        self._most_requests = MAX_NEW_REQUESTS  # in a call, each way: fewer after a time-out
         self._sent: list[NewRequest] = []  # since the last look at the server
         self._sent_before: list[NewRequest] = []  # that look, and since the one before it
         self._life = ""  # the server's, when it was last looked at
@@ -310,10 +316,10 @@ class FrontierSession:
         return finished
 
     async def _sync(self, finished: list[FinishedRequest]) -> None:
-        new = [encoded for encoded, _ in islice(self._unsent, MAX_NEW_REQUESTS)]
+        new = self._next_new()
         if len(new) < len(self._unsent):
             finished = []
-        demand = self._prefetch.demand() if self._wants_more else NO_DEMAND
+        demand = self._prefetch.demand(self._most_requests) if self._wants_more else NO_DEMAND
         now = asyncio.get_running_loop().time()
         unreadable = self._unreadable
         due = now >= self._renewal_at
@@ -323,10 +329,14 @@ class FrontierSession:
         had_suspect = self._prefetch.has_suspect
         try:
             reply = await self._client.sync(new, finished, demand, self._working, unreadable)
+        except CallTimeoutError:
+            self._most_requests = max(1, max(len(new), demand.requests) // 2)
+            raise
         except ServerUnreachableError as error:
             if new and is_full(error):
                 await self._renew_lease()
             raise
+        self._most_requests = min(MAX_NEW_REQUESTS, self._most_requests + 1)
         self._unreadable = []
         self._renewal_at = now + RENEWAL * self._client.lease
         self._prefetch.forget(finished)
@@ -340,6 +350,16 @@ class FrontierSession:
             self._engine.wake()
         if self._unsent:
             self._has_work.set()
+
+    def _next_new(self) -> list[NewRequest]:
+        new: list[NewRequest] = []
+        room = MAX_NEW_BYTES
+        for encoded, _ in islice(self._unsent, self._most_requests):
+            room -= len(encoded.data)
+            if new and room < 0:
+                break
+            new.append(encoded)
+        return new
 
     async def _renew_lease(self) -> None:
         """All that a full server does for a node whose new requests it refuses."""

@@ -113,6 +113,26 @@ ON_THE_LOOP: dict[str, tuple[Mutant, Test]] = {
         ),
         test_scheduler.test_a_request_is_finished_after_its_links_are_queued,
     ),
+    "a call has any number of bytes": (
+        ("frontier.session", "if new and room < 0:", "if False:"),
+        test_scheduler.test_a_call_has_at_most_so_many_bytes_or_one_request,
+    ),
+    "what is not answered in time is sent again as it is": (
+        (
+            "frontier.session",
+            "            self._most_requests = max(1, max(len(new), demand.requests) // 2)\n",
+            "            pass\n",
+        ),
+        test_scheduler.test_what_is_not_answered_in_time_is_halved_until_it_is,
+    ),
+    "calls stay as small as they once had to be": (
+        ("frontier.session", "self._most_requests + 1)", "self._most_requests)"),
+        test_scheduler.test_what_is_not_answered_in_time_is_halved_until_it_is,
+    ),
+    "a node asks for as much as was not answered in time": (
+        ("frontier.prefetch", "min(most, PREFETCH_TARGET", "min(PREFETCH_TARGET"),
+        test_scheduler.test_what_is_not_answered_in_time_is_halved_until_it_is,
+    ),
     "start requests do not wait for the server": (
         ("frontier.session", "while len(self._unsent) > 2 * MAX_NEW_REQUESTS", "while False"),
         test_scheduler.test_start_requests_wait_for_the_server,

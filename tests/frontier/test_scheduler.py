@@ -18,6 +18,7 @@ from scrapy.http import Response
 from semaphore_middleware.errors import ServerUnreachableError
 from semaphore_middleware.frontier import session
 from semaphore_middleware.frontier.client import CrawlClient, Demand
+from semaphore_middleware.redis.connection import CallTimeoutError
 from tests.frontier.node import Call, failed, joined, urls
 from tests.frontier.verbs import die
 from tests.support.crawls import asyncio_test, until
@@ -185,6 +186,45 @@ async def test_the_requests_of_one_callback_are_sent_in_one_call(
         node.enqueue(*urls("a", 300))
         await node.start()
         assert [call.new for call in calls] == [300]
+
+
+@asyncio_test
+async def test_a_call_has_at_most_so_many_bytes_or_one_request(
+    client: Redis, calls: list[Call], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with joined(client) as node:
+        encoded = node.scheduler.session._codec.encode(b"", Request("http://a/0"))
+        monkeypatch.setattr(session, "MAX_NEW_BYTES", 2 * len(encoded.data))
+        node.enqueue(*urls("a", 5))
+        node.enqueue("http://a/large", body=b"x" * session.MAX_NEW_BYTES)
+        await until(lambda: sum(call.new for call in calls) == 6)
+        assert [call.new for call in calls] == [2, 2, 1, 1]
+
+
+@asyncio_test
+async def test_what_is_not_answered_in_time_is_halved_until_it_is(
+    client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "retry_delay", lambda _: 0.0)
+    sync, sizes = CrawlClient.sync, []
+
+    async def slow(crawl: CrawlClient, new: Any, finished: Any, demand: Demand, *more: Any) -> Any:
+        sizes.append((len(new), demand.requests))
+        if max(sizes[-1]) > 2:
+            raise CallTimeoutError
+        return await sync(crawl, new, finished, demand, *more)
+
+    monkeypatch.setattr(CrawlClient, "sync", slow)
+    async with joined(client) as node:
+        node.enqueue(*urls("a", 10))
+        await until(lambda: len(sizes) > 5)
+        assert sizes[:5] == [(10, 0), (5, 0), (2, 0), (3, 0), (1, 0)]
+        await node.has_unfinished(10)
+        sizes.clear()
+        node.start_now()
+        await until(lambda: sizes)
+        assert 0 < sizes[0][1] < 10
+        assert len({(await node.start()).url for _ in range(9)}) == 9
 
 
 @asyncio_test
