@@ -151,9 +151,12 @@ def _port(value: Any, where: str, _settings: BaseSettings) -> int:
 
 
 def _address(value: Any, where: str, _settings: BaseSettings) -> str:
-    if not isinstance(value, str):
-        raise not_allowed(value, where, "an address to listen on, like '127.0.0.1' or '0.0.0.0'")
-    return value
+    try:
+        value.encode("idna")  # as it is looked up
+    except (AttributeError, UnicodeError):
+        allowed = "an address to listen on, like '127.0.0.1' or '0.0.0.0'"
+        raise not_allowed(value, where, allowed) from None
+    return str(value)
 
 
 def _statuses(value: Any, where: str, _settings: BaseSettings) -> frozenset[int]:

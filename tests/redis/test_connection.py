@@ -57,6 +57,8 @@ async def refusal(url: str) -> str:
         f"redis://:{PASSWORD}/@localhost/0",
         f"redis://:{PASSWORD}#@localhost/0",
         f"redis://:{PASSWORD}@[::1/0",
+        f"redis://:{PASSWORD}@redis..example:6379/0",
+        f"redis+sentinel://:{PASSWORD}@{'a' * 70}/service",
         "redis://user:6379?@localhost",  # a part of the password would be the port
     ],
 )
