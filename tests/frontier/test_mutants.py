@@ -64,6 +64,10 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
         ("sync", "may_suspect and 1 or 0", "most"),
         test_client.test_of_a_dead_nodes_requests_each_node_gets_one_at_a_time,
     ),
+    "nodes that died long ago keep a dropped crawl from beginning again": (
+        ("drop", "math.max(0, wall_now - (wall or 0))", "0"),
+        test_client.test_nodes_that_died_long_ago_neither_count_nor_outlive_a_drop,
+    ),
     "a bucket that is split keeps what belongs in the new one": (
         (SEEN, "old, table.concat(stay), new", "new"),
         test_seen.test_the_server_replies_as_a_set_would_whatever_is_split,
@@ -190,6 +194,10 @@ IN_PYTHON: dict[str, tuple[Mutant, Test]] = {
     "arguments do not count": (
         ("frontier.identity", ", **_texts(arguments)", ""),
         partial(test_identity.test_another_argument_is_another_crawl, value="4"),
+    ),
+    "nodes that died long ago count": (
+        ("frontier.counts", "> clock + silent_ms", "> clock"),
+        test_client.test_nodes_that_died_long_ago_neither_count_nor_outlive_a_drop,
     ),
     "a full server stops a crawl": (
         ("redis.scripts", "    if though_full and any(", "    if False and any("),
