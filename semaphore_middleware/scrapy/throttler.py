@@ -357,7 +357,7 @@ class Throttler:
         return retry
 
     def return_to_scheduler(self, request: Request) -> Request:
-        """A copy for the scheduler, which keeps it under JOBDIR or in a shared frontier.
+        """A copy for the scheduler, which keeps it under JOBDIR. A shared frontier has the request.
 
         `engine.download_async` fetches the copy at once instead, and so comes here again: then this
         raises `SpiderClosingError`.
