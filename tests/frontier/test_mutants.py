@@ -206,6 +206,10 @@ IN_PYTHON: dict[str, tuple[Mutant, Test]] = {
         ("frontier.identity", ", **_texts(arguments)", ""),
         partial(test_identity.test_another_argument_is_another_crawl, value="4"),
     ),
+    "an argument hides what has the same name": (
+        ("frontier.identity", 'texts[f"argument {name}"]', "texts[name]"),
+        partial(test_identity.test_an_argument_hides_nothing_else_whatever_its_name, name="spider"),
+    ),
     "nodes that died long ago count": (
         ("frontier.counts", "> clock + silent_ms", "> clock"),
         test_client.test_nodes_that_died_long_ago_neither_count_nor_outlive_a_drop,
