@@ -137,8 +137,28 @@ ON_THE_LOOP: dict[str, tuple[Mutant, Test]] = {
         test_scheduler.test_start_requests_leave_the_event_loop_to_others,
     ),
     "start requests are not paced": (
-        ("scrapy.engine", "                await rest()\n", "                pass\n"),
+        (
+            "scrapy.engine",
+            "                yield item\n                await rest()\n",
+            "                yield item\n",
+        ),
         test_scheduler.test_start_requests_leave_the_event_loop_to_others,
+    ),
+    "start requests of a crawl that starts over do not wait for the server": (
+        (
+            "scrapy.engine",
+            "crawl(request)\n                await rest()\n",
+            "crawl(request)\n                await asyncio.sleep(0)\n",
+        ),
+        test_scheduler.test_start_requests_of_a_crawl_that_starts_over_wait_for_the_server,
+    ),
+    "a crawl that starts over and is lost again does not start over": (
+        ("frontier.scheduler", "self.restart.cancel()", "return"),
+        test_scheduler.test_a_loss_while_the_crawl_starts_over_loses_no_start_request,
+    ),
+    "a crawl that is lost again goes on before it has started over": (
+        ("frontier.scheduler", "if self.restart is asyncio.current_task():", "if True:"),
+        test_scheduler.test_a_loss_while_the_crawl_starts_over_loses_no_start_request,
     ),
     "a node takes several requests that others have died with": (
         ("frontier.prefetch", "suspect=not self.has_suspect", "suspect=True"),
