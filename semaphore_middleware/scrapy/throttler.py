@@ -92,6 +92,12 @@ class SpiderClosingError(IgnoreRequest):
     """A request that waited for a permit is not made, because the spider is closing."""
 
 
+class NotAllowedError(SemaphoreError, IgnoreRequest):
+    """A request is not made, because its meta, or a function in `SEMAPHORE_SCOPES`, gives what is
+    not allowed.
+    """
+
+
 class Throttler:
     """Gets permits for a crawler's requests, and gives them back."""
 
@@ -165,9 +171,8 @@ class Throttler:
         """Wait for a request's permits, if it needs any. Runs in the task of the request's `fetch`.
 
         Returns a request that is to go back to the scheduler, if the spider is closing. Raises
-        `AcquireTimeoutError`, `HostDownError`; and `IgnoreRequest`, if the request went back and
-        was fetched again, or if its meta, or a function in `SEMAPHORE_SCOPES`, gives what is not
-        allowed.
+        `AcquireTimeoutError`, `HostDownError`, `NotAllowedError`; and `SpiderClosingError`, if the
+        request went back and was fetched again.
         """
         try:
             await self._delay(request)
@@ -462,7 +467,7 @@ async def _fail(error: Exception, _: Request) -> Response:
     raise error
 
 
-def _refusal(error: SettingsError) -> IgnoreRequest:
+def _refusal(error: SettingsError) -> NotAllowedError:
     """The error of a request whose meta is not allowed, which is logged as one line."""
     logger.error("%s", error)
-    return IgnoreRequest(str(error))  # for which Scrapy adds no traceback to the log
+    return NotAllowedError(str(error))  # for which Scrapy adds no traceback to the log

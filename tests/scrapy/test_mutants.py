@@ -512,6 +512,17 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
         ("robotstxt", "except SpiderClosingError as error:", "except ZeroDivisionError as error:"),
         test_robotstxt_rules.test_the_end_of_the_crawl_decides_nothing,
     ),
+    "a function in SEMAPHORE_SCOPES that fails opens the site": (
+        ("robotstxt", "except NotAllowedError:", "except ZeroDivisionError:"),
+        partial(test_robotstxt_rules.test_a_request_that_is_not_allowed_decides_nothing, before=[]),
+    ),
+    "a function in SEMAPHORE_SCOPES that fails is the site's error": (
+        ("robotstxt_download", "except SemaphoreError:", "except ZeroDivisionError:"),
+        partial(
+            test_robotstxt_rules.test_a_request_that_is_not_allowed_decides_nothing,
+            before=[test_robotstxt_rules.moved("/rules")],
+        ),
+    ),
     "who waits for a cancelled request waits for ever": (
         ("robotstxt", "                loaded.set_result(None)\n", "                pass\n"),
         partial(
