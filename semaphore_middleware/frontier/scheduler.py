@@ -224,15 +224,17 @@ class Scheduler(BaseScheduler):
     # A crawl that the server has lost -----------------------------------------------------------
 
     def _start_over(self) -> None:
-        if self.restart is None:
-            self.restart = asyncio.create_task(self._enqueue_start_requests())
+        if self.restart is not None:
+            self.restart.cancel()  # what it has queued is lost again
+        self.restart = asyncio.create_task(self._enqueue_start_requests())
 
     async def _enqueue_start_requests(self) -> None:
         try:
-            await self.engine.crawl_start_requests()
+            await self.engine.crawl_start_requests(self.session.rest)
         finally:
-            self.restart = None
-            self.engine.wake()
+            if self.restart is asyncio.current_task():
+                self.restart = None
+                self.engine.wake()
 
 
 def _client(crawler: Crawler) -> CrawlClient:

@@ -190,8 +190,8 @@ class Engine:
         task = asyncio.ensure_future(self._crawler.engine.close_spider_async(reason=reason))
         self._closing = task  # asyncio keeps no task that nobody has
 
-    async def crawl_start_requests(self) -> None:
-        """Crawl the spider's start requests once more.
+    async def crawl_start_requests(self, rest: Callable[[], Awaitable[None]]) -> None:
+        """Crawl the spider's start requests once more, with a `rest` after each.
 
         `scraper.spidermw` is not documented. The engine itself asks for start requests only once.
         """
@@ -201,7 +201,7 @@ class Engine:
         async for request in start:
             if isinstance(request, Request):
                 engine.crawl(request)
-                await asyncio.sleep(0)
+                await rest()
 
 
 def pass_over_saturated_scopes(

@@ -426,7 +426,8 @@ class Throttler:
                 opening.cancel()
                 server = Server(self.url or "", 1)  # shows no password
                 raise ServerUnreachableError(
-                    f"cannot use {server} (for longer than SEMAPHORE_START_TIMEOUT, {timeout:g} s)"
+                    f"cannot use {server} (for longer than SEMAPHORE_START_TIMEOUT, "
+                    f"{timeout:g} s): a warning before says why"
                 )
         await opening
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -85,6 +85,8 @@ class SitesQueue:
 class FakeEngine:
     """As much of Scrapy's engine as the scheduler uses."""
 
+    crawl: Callable[[Request], object]
+
     def __init__(self, start: Any) -> None:
         self.running = True
         self._start = start
@@ -94,6 +96,11 @@ class FakeEngine:
         )
         self.downloader = SimpleNamespace(fetch=lambda _: succeed(self.response))
         self.response: Response | Request = Response("http://a/")
+        self.start_again: Callable[[], AsyncIterator[Request]]
+        self.scraper = SimpleNamespace(spidermw=self)
+
+    async def process_start(self) -> AsyncIterator[Request]:
+        return self.start_again()
 
 
 class DrivenNode:
@@ -103,6 +110,7 @@ class DrivenNode:
         self.client = client
         self.engine = engine
         self.scheduler = scheduler
+        engine.crawl = scheduler.enqueue_request
         self.dropped: list[str] = []
         self.feed = SimpleNamespace(file=None)
         exporter: Any = SimpleNamespace(slots=[self.feed])

@@ -64,6 +64,10 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
         ("sync", "may_suspect and 1 or 0", "most"),
         test_client.test_of_a_dead_nodes_requests_each_node_gets_one_at_a_time,
     ),
+    "nodes that died long ago keep a dropped crawl from beginning again": (
+        ("drop", "math.max(0, wall_now - (wall or 0))", "0"),
+        test_client.test_nodes_that_died_long_ago_neither_count_nor_outlive_a_drop,
+    ),
     "a bucket that is split keeps what belongs in the new one": (
         (SEEN, "old, table.concat(stay), new", "new"),
         test_seen.test_the_server_replies_as_a_set_would_whatever_is_split,
@@ -122,8 +126,28 @@ ON_THE_LOOP: dict[str, tuple[Mutant, Test]] = {
         test_scheduler.test_start_requests_leave_the_event_loop_to_others,
     ),
     "start requests are not paced": (
-        ("scrapy.engine", "                await rest()\n", "                pass\n"),
+        (
+            "scrapy.engine",
+            "                yield item\n                await rest()\n",
+            "                yield item\n",
+        ),
         test_scheduler.test_start_requests_leave_the_event_loop_to_others,
+    ),
+    "start requests of a crawl that starts over do not wait for the server": (
+        (
+            "scrapy.engine",
+            "crawl(request)\n                await rest()\n",
+            "crawl(request)\n                await asyncio.sleep(0)\n",
+        ),
+        test_scheduler.test_start_requests_of_a_crawl_that_starts_over_wait_for_the_server,
+    ),
+    "a crawl that starts over and is lost again does not start over": (
+        ("frontier.scheduler", "self.restart.cancel()", "return"),
+        test_scheduler.test_a_loss_while_the_crawl_starts_over_loses_no_start_request,
+    ),
+    "a crawl that is lost again goes on before it has started over": (
+        ("frontier.scheduler", "if self.restart is asyncio.current_task():", "if True:"),
+        test_scheduler.test_a_loss_while_the_crawl_starts_over_loses_no_start_request,
     ),
     "a node takes several requests that others have died with": (
         ("frontier.prefetch", "suspect=not self.has_suspect", "suspect=True"),
@@ -190,6 +214,10 @@ IN_PYTHON: dict[str, tuple[Mutant, Test]] = {
     "arguments do not count": (
         ("frontier.identity", ", **_texts(arguments)", ""),
         partial(test_identity.test_another_argument_is_another_crawl, value="4"),
+    ),
+    "nodes that died long ago count": (
+        ("frontier.counts", "> clock + silent_ms", "> clock"),
+        test_client.test_nodes_that_died_long_ago_neither_count_nor_outlive_a_drop,
     ),
     "a full server stops a crawl": (
         ("redis.scripts", "    if though_full and any(", "    if False and any("),

@@ -378,6 +378,67 @@ async def test_a_node_that_leaves_a_full_server_gives_back_what_has_led_to_new_r
     assert [(decode(one.data).url, one.tries) for one in taken] == [("http://a/", 0)]
 
 
+# A crawl that the server has lost ---------------------------------------------------------------
+
+
+@asyncio_test
+async def test_a_loss_while_the_crawl_starts_over_loses_no_start_request(
+    client: Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with joined(client) as node:
+        goes_on = asyncio.Event()
+
+        async def start() -> AsyncIterator[Request]:
+            yield Request("http://a/first")
+            await goes_on.wait()
+            yield Request("http://a/last")
+
+        node.engine.start_again = start
+        client.flushall()
+        node.enqueue("http://a/link")
+        await node.has_unfinished(2)
+        before = node.scheduler.restart
+        client.flushall()
+        node.enqueue("http://a/other-link")
+        await until(lambda: caplog.text.count("starts over") == 2)
+        restart = node.scheduler.restart
+        assert before and restart and before is not restart
+        await asyncio.wait({before})
+        assert node.scheduler.restart is restart
+        goes_on.set()
+        await restart
+        await node.has_unfinished(3)
+        assert node.scheduler.restart is None
+
+
+@asyncio_test
+async def test_start_requests_of_a_crawl_that_starts_over_wait_for_the_server(
+    client: Redis, server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "MAX_NEW_REQUESTS", 20)
+    async with joined(client) as node:
+        begins = asyncio.Event()
+
+        async def start() -> AsyncIterator[Request]:
+            await begins.wait()
+            async for url in start_urls(200):
+                yield Request(url)
+
+        node.engine.start_again = start
+        client.flushall()
+        node.enqueue("http://a/link")
+        await node.has_unfinished(1)
+        server.freeze()
+        try:
+            begins.set()
+            for _ in range(500):
+                await asyncio.sleep(0)
+            assert len(node.scheduler.session._unsent) == 2 * 20 + 1
+        finally:
+            server.thaw()
+        await node.has_unfinished(201)
+
+
 # The exit status --------------------------------------------------------------------------------
 
 

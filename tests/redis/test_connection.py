@@ -131,6 +131,17 @@ async def test_a_wrong_password_is_a_refusal(locked: RedisServer) -> None:
 
 
 @in_asyncio
+async def test_a_server_that_knows_no_passwords_shows_none() -> None:
+    """Its error names the arguments of the command that it does not know."""
+    server = RedisServer("--rename-command", "AUTH", "", tcp_port=free_port()).start()
+    try:
+        said = await refusal(f"redis://user:{PASSWORD}@127.0.0.1:{server.tcp_port}")
+    finally:
+        server.remove()
+    assert said.endswith("refuses: unknown command 'AUTH'")
+
+
+@in_asyncio
 async def test_a_user_without_permission_is_refused(server: RedisServer) -> None:
     server.client().execute_command(  # type: ignore[no-untyped-call]
         "ACL", "SETUSER", "guest", "on", f">{PASSWORD}", "+client", "+select"

@@ -137,8 +137,8 @@ def test_values_from_the_command_line() -> None:
     [
         (
             "SEMAPHORE_LEASE",
-            [0, 0.05, -1, "soon", True, float("nan"), float("inf"), []],
-            "number >= 0.1",
+            [0, 0.05, -1, "soon", True, float("nan"), float("inf"), [], 86401],
+            "number >= 0.1 and <= 86400",
         ),
         (
             "SEMAPHORE_TURN",

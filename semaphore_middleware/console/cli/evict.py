@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `evict`."""
     parser.description = (
-        "Give back now what a node holds that is known to be dead, and drop its requests that "
-        "wait; by itself that happens when its leases are over. If the node is alive after all, it "
+        "Give back at once what a dead node holds, and drop its waiting requests; by itself that "
+        "happens when its leases are over. If the node is alive after all, it "
         "loses its permits at its next renewal, ends their requests, and asks anew; until then a "
         "site may see more requests than its limit."
     )
