@@ -168,7 +168,8 @@ class Throttler:
     # A request ----------------------------------------------------------------------------------
 
     async def acquire_for(self, request: Request) -> Request | None:
-        """Wait for a request's permits, if it needs any. Runs in the task of the request's `fetch`.
+        """Wait for a request's permits, if it needs any, and for a place in this node's
+        CONCURRENT_REQUESTS. Runs in the task of the request's `fetch`.
 
         Returns a request that is to go back to the scheduler, if the spider is closing. Raises
         `AcquireTimeoutError`, `HostDownError`, `NotAllowedError`; and `SpiderClosingError`, if the
@@ -179,9 +180,8 @@ class Throttler:
         except ClosedError:
             return self.return_to_scheduler(request)
         scopes = await self._scopes_of(request)
-        if not scopes:
-            return None
-        await self._opened.wait()
+        if scopes:
+            await self._opened.wait()
         try:
             permits = await self._acquire(request, scopes)
         except ClosedError:
@@ -232,16 +232,18 @@ class Throttler:
         return (*scopes[:site], (name, limit), *scopes[site + 1 :])
 
     async def _acquire(self, request: Request, scopes: Scopes) -> PermitSet:
-        """Permits, and a place in this node's CONCURRENT_REQUESTS. Permits for which there is no
-        place go to other nodes, and the request asks again when it has one.
+        """Permits, if it needs any, and a place in this node's CONCURRENT_REQUESTS. Permits for
+        which there is no place go to other nodes, and the request asks again when it has one.
         """
         places, timeout = self.local_concurrency, self.settings.acquire_timeout
         priority = self._priority_of(request)
         try:
             while True:
-                permits = await self._semaphore.acquire_all(
-                    scopes, timeout=timeout, owner=request, priority=priority
-                )
+                permits = PermitSet(())
+                if scopes:
+                    permits = await self._semaphore.acquire_all(
+                        scopes, timeout=timeout, owner=request, priority=priority
+                    )
                 if await self._may_begin(request, permits, priority):
                     permits.begin()
                     return permits
@@ -279,8 +281,8 @@ class Throttler:
     async def transfer(
         self, request: Request, download: Callable[[Request], Awaitable[Response]]
     ) -> Response:
-        """Download under the request's permit, if it has one. If the permit is lost, the transfer
-        is cancelled, and raises `PermitLostError`.
+        """Download under the request's permits, if it has any. If one is lost, the transfer is
+        cancelled, and raises `PermitLostError`.
         """
         await self._resume(request)
         if error := self._unresolved.pop(request, None):

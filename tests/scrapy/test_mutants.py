@@ -805,6 +805,14 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
         ("throttler", "            if permits.starts_count:\n", "            if False:\n"),
         test_throttler.test_a_start_that_counts_is_now_or_not_at_all,
     ),
+    "what needs no permit needs no place": (
+        (
+            "throttler",
+            "        if scopes:\n            await self._opened.wait()\n",
+            "        if not scopes:\n            return None\n        await self._opened.wait()\n",
+        ),
+        test_throttler.test_what_needs_no_permit_needs_a_place,
+    ),
     # The downloader
     "who waits counts in CONCURRENT_REQUESTS": (
         (
