@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from semaphore_middleware.console.cli.connect import CommandError, Status, admin_of, confirmed
-from semaphore_middleware.console.cli.formatting import clean, count, time_of
+from semaphore_middleware.console.cli.formatting import count, time_of
 from semaphore_middleware.console.snapshot import NodeRow, Snapshot
+from semaphore_middleware.model.hosts import clean
 from semaphore_middleware.scrapy.settings import SemaphoreSettings
 
 if TYPE_CHECKING:
