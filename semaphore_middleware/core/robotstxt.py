@@ -89,7 +89,7 @@ class SharedRobotsTxt(Observer):
         for news in self._news.values():
             news.set()
         for timeout in self._calls:
-            timeout.reschedule(asyncio.get_running_loop().time())
+            timeout.reschedule(_now())
 
     async def close(self) -> None:
         """Tell the server which fetches are over, and disconnect."""
@@ -128,18 +128,16 @@ class SharedRobotsTxt(Observer):
     async def _fetch(self, origin: str, fetch: Fetch, before: RobotsTxt | None) -> Fetched:
         over = asyncio.Event()
         renewal = asyncio.create_task(self._renew(origin, over))
-        put = self._store.put(self._semaphore.node, origin, None, 0.0)
+        robotstxt, valid_until = None, 0.0
         try:
             fetched = await fetch(before)
             if fetched.for_others:
-                put = self._store.put(
-                    self._semaphore.node, origin, fetched.robotstxt, fetched.valid
-                )
+                robotstxt, valid_until = fetched.robotstxt, _now() + fetched.valid
             return fetched
         finally:
             over.set()
             # Not awaited: this may be a cancellation, and what is known here can be used at once.
-            end = asyncio.create_task(self._end(put, renewal))
+            end = asyncio.create_task(self._end(origin, robotstxt, valid_until, renewal))
             self._ends.add(end)
             end.add_done_callback(self._ends.discard)
 
@@ -150,12 +148,20 @@ class SharedRobotsTxt(Observer):
                 async with asyncio.timeout(RENEWAL * self._lease):
                     await over.wait()
                     return
-            await self._reach(self._store.ask(self._semaphore.node, origin))
+            await self._reach(lambda: self._store.ask(self._semaphore.node, origin))
 
-    async def _end(self, put: tuple[Any, ...], renewal: asyncio.Task[None]) -> None:
+    async def _end(
+        self,
+        origin: str,
+        robotstxt: RobotsTxt | None,
+        valid_until: float,
+        renewal: asyncio.Task[None],
+    ) -> None:
         """End a fetch on the server. If that fails, others fetch when the lease is over."""
         await renewal  # a call that comes later would begin the fetch anew
-        await self._reach(put)
+        node = self._semaphore.node
+        # A server that is away for an hour has what was fetched before for an hour less.
+        await self._reach(lambda: self._store.put(node, origin, robotstxt, valid_until - _now()))
 
     async def _ask(self, origin: str) -> RobotsTxtReply:
         """Ask the server. Raises `ClosedError`."""
@@ -163,19 +169,19 @@ class SharedRobotsTxt(Observer):
         self._calls.add(timeout)
         try:
             async with timeout:
-                call = self._store.ask(self._semaphore.node, origin)
-                return self._store.read(await self._reach(call))
+                node = self._semaphore.node
+                return self._store.read(await self._reach(lambda: self._store.ask(node, origin)))
         except TimeoutError:
             raise ClosedError("the semaphore is closing") from None
         finally:
             self._calls.discard(timeout)
 
-    async def _reach(self, call: tuple[Any, ...]) -> Any:
-        """The server's reply to a call, however many attempts it takes."""
+    async def _reach(self, call: Callable[[], tuple[Any, ...]]) -> Any:
+        """The server's reply to a call, however many attempts it takes. Each is packed anew."""
         failures = 0
         while True:
             try:
-                return await self._evaluate(call)
+                return await self._evaluate(call())
             except (ServerUnreachableError, ServerRefusedError) as error:
                 self._log_unavailable(error)
                 await asyncio.sleep(retry_delay(failures))
@@ -189,9 +195,13 @@ class SharedRobotsTxt(Observer):
             return reply
 
     def _log_unavailable(self, error: Exception) -> None:
-        now = asyncio.get_running_loop().time()
+        now = _now()
         if now - self._logged_at >= LOG_INTERVAL_S:
             self._logged_at = now
             logger.warning(
                 "%s. Requests to sites whose robots.txt this node does not know wait.", error
             )
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

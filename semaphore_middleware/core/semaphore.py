@@ -17,6 +17,7 @@ from semaphore_middleware.core.permit_set import PermitSet
 from semaphore_middleware.core.session import Session
 from semaphore_middleware.errors import AcquireTimeoutError, ClosedError, PermitLostError
 from semaphore_middleware.model.feedback import Backoff
+from semaphore_middleware.model.lease import LONGEST_LEASE_S
 from semaphore_middleware.model.limits import Limit, check_concurrency
 from semaphore_middleware.model.validation import check_number
 from semaphore_middleware.redis import embedded
@@ -72,7 +73,7 @@ class FairSemaphore:
         url_from: str = "the server's URL",
         observers: Sequence[Observer] = (),
     ) -> None:
-        lease = check_number(lease, "lease", least=0.001)
+        lease = check_number(lease, "lease", least=0.001, most=LONGEST_LEASE_S)
         if recovery_wait is not None:
             recovery_wait = check_number(recovery_wait, "recovery_wait")
         if url is None:

@@ -145,7 +145,8 @@ class CrawlClient:
                           bytes: bucket -> some of them; count -> how many there are
         requests  hash    place -> request: all that are not finished
         queue     zset    the places of those that are to be taken, in order
-        sites     zset    site with queued requests -> turn, the lowest is next
+        sites     zset    site with queued requests -> turn, the lowest is next; below 0 if all of
+                          them are suspects
         taken     zset    node, zero byte, place: taken and not finished
         suspects  zset    places like those in `queue`, of requests that a node has failed with
         tries     hash    place -> how many nodes have failed with this request

@@ -9,7 +9,7 @@ from typing import Any, Self
 from semaphore_middleware.frontier.keys import CrawlKeys
 
 SIZES = (
-    *(("ZCARD", "nodes"), ("ZCARD", "sites"), ("ZCARD", "queue"), ("ZCARD", "suspects")),
+    *(("ZCARD", "sites"), ("ZCARD", "queue"), ("ZCARD", "suspects")),
     *(("ZCARD", "taken"), ("SCARD", "aside")),
 )
 """Commands, and the keys that they are for."""
@@ -21,7 +21,7 @@ class Counts:
     """The size of a shared crawl."""
 
     exists: bool
-    nodes: int  # that have joined and not left
+    nodes: int  # that have joined and not left, and whose leases have not ended
     sites: int  # with queued requests
     queued: int  # requests that are to be taken
     taken: int  # requests that nodes have taken and not finished
@@ -33,11 +33,11 @@ class Counts:
     @classmethod
     def of(cls, replies: Sequence[Any]) -> Self:
         """From the replies to `commands_for`."""
-        *numbers, seen, (id, pages, ended) = replies
-        nodes, sites, queued, suspects, taken, set_aside = numbers
+        time, nodes, *numbers, seen, (id, pages, ended, wall, clock) = replies
+        sites, queued, suspects, taken, set_aside = numbers
         return cls(
             exists=id is not None,
-            nodes=nodes,
+            nodes=_living(nodes, time, float(wall or 0), float(clock or 0)),
             sites=sites,
             queued=queued + suspects,
             taken=taken,
@@ -63,6 +63,16 @@ class Counts:
 
 def commands_for(keys: CrawlKeys) -> list[tuple[Any, ...]]:
     """Commands that change nothing, for `Counts.of`."""
+    nodes = ("ZRANGE", keys.of("nodes"), 0, -1, "WITHSCORES")
     sizes = [(command, keys.of(part)) for command, part in SIZES]
-    run = ("HMGET", keys.of("run"), "id", "pages", "ended")
-    return [*sizes, ("HGET", keys.of("seen"), "count"), run]
+    run = ("HMGET", keys.of("run"), "id", "pages", "ended", "wall", "clock")
+    return [("TIME",), nodes, *sizes, ("HGET", keys.of("seen"), "count"), run]
+
+
+def _living(nodes: Sequence[bytes], time: Sequence[bytes], wall: float, clock: float) -> int:
+    """How many nodes have a lease. Leases go by the crawl's clock, which stands still while nobody
+    calls: of this silence the server's wall clock tells, as in drop.lua.
+    """
+    seconds, microseconds = map(int, time)
+    silent_ms = max(0.0, 1000 * seconds + microseconds // 1000 - wall)
+    return sum(float(lease_end) > clock + silent_ms for lease_end in nodes[1::2])

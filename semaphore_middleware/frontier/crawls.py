@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing, asynccontextmanager, suppress
 
 from semaphore_middleware.frontier.client import CALL_TIMEOUT_S, DEFAULT_PREFIX, CrawlClient
 from semaphore_middleware.frontier.counts import Counts, commands_for
@@ -38,6 +38,11 @@ class Crawls:
     def server(self) -> str:
         """The server's address, without a password."""
         return str(self._server)
+
+    @property
+    def prefix(self) -> str:
+        """What the names of all keys begin with, behind a brace."""
+        return self._prefix
 
     async def survey(self) -> dict[str, Counts]:
         """All crawls, by name. Changes nothing on the server, but looks at all of its keys."""
@@ -78,16 +83,29 @@ class Crawls:
         finally:
             await crawl.disconnect()
 
-    async def _counts_of(
-        self, connection: Connection, names: Sequence[str]
-    ) -> Iterator[tuple[str, Counts]]:
+    async def _counts_of(self, connection: Connection, names: Sequence[str]) -> dict[str, Counts]:
+        """Without those of which some key is of another type, or has no number where a crawl has
+        one: they are not ours.
+        """
         calls = [commands_for(CrawlKeys(self._prefix, name)) for name in names]
-        replies = await connection.execute(list(itertools.chain(*calls)))
-        each = zip(*[iter(replies)] * len(calls[0]), strict=True)
-        return zip(names, map(Counts.of, each), strict=True)
+        replies = iter(await connection.call(list(itertools.chain(*calls))))
+        found = {}
+        for name, call in zip(names, calls, strict=True):
+            of_crawl = list(itertools.islice(replies, len(call)))
+            if not any(map(_is_of_another_type, of_crawl)):
+                with suppress(ValueError):
+                    found[name] = Counts.of(connection.check(of_crawl))
+        return found
 
     async def _names(self, connection: Connection) -> list[str]:
         """The names of the crawls that have their keys there."""
         head, tail = b"{%b:" % encoded(self._prefix), b"}:run"
-        keys = await connection.scan(head, tail)
-        return [key[len(head) : -len(tail)].decode("utf-8", "surrogatepass") for key in keys]
+        names = []
+        for key in await connection.scan(head, tail):
+            with suppress(UnicodeDecodeError):  # not ours
+                names.append(key[len(head) : -len(tail)].decode("utf-8", "surrogatepass"))
+        return names
+
+
+def _is_of_another_type(reply: object) -> bool:
+    return isinstance(reply, Exception) and str(reply).startswith("WRONGTYPE")

@@ -34,13 +34,14 @@ def differences(own: dict[str, str], other: dict[str, str]) -> str:
 
 def _texts(arguments: Mapping[str, Any]) -> dict[str, str]:
     """The arguments that JSON can store: a program may give any other object, too. Those whose
-    names begin with `_` do not count: Scrapyd gives each job a `_job` of its own.
+    names begin with `_` do not count: Scrapyd gives each job a `_job` of its own. One may have any
+    name, also `spider` and that of a setting.
     """
     texts = {}
     for name, value in sorted(arguments.items()):
         if not name.startswith("_"):
             with suppress(TypeError, ValueError):
-                texts[name] = _short(json.dumps(value, sort_keys=True))
+                texts[f"argument {name}"] = _short(json.dumps(value, sort_keys=True))
     return texts
 
 

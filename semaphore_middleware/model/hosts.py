@@ -1,4 +1,6 @@
-"""Names: the normal form of hosts, the kinds of scopes, and what the name of a limit may be."""
+"""Names: the normal form of hosts, the kinds of scopes, what the name of a limit may be, and how a
+name is sent and shown.
+"""
 
 from __future__ import annotations
 
@@ -146,3 +148,10 @@ def is_address(host: str) -> bool:
 def encoded(name: str) -> bytes:
     """A name as it is sent to the server."""
     return name.encode("utf-8", "surrogatepass")
+
+
+def clean(name: str) -> str:
+    """A name, in which what would control a terminal is written out: anybody may choose one."""
+    if name.isprintable():
+        return name
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)

@@ -13,3 +13,5 @@ RENEWAL = 0.3
 STEP = 0.32
 GRACE = 0.65
 TURN = 0.3
+
+LONGEST_LEASE_S = 86400.0  # the server keeps what nobody renews for half a day at least

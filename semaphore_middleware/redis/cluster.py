@@ -18,14 +18,15 @@ NO_HOST_NAME = b"?"  # in place of a name, where nodes are known by names and th
 
 
 class Cluster:
-    """The nodes that a URL names, and those that they name. Each time another one is asked first:
-    one that is cut off may name an owner of the slot that was replaced.
+    """The nodes that a URL names, and those that the last answer named. Each time another one is
+    asked first: one that is cut off may name an owner of the slot that was replaced.
 
     `key` is any of our keys.
     """
 
     def __init__(self, addresses: Iterable[Address], key: bytes, connector: Connector) -> None:
-        self._nodes = deque(addresses)
+        self._named = tuple(addresses)
+        self._nodes = deque(self._named)
         self._slot = key_slot(key)
         self._connector = connector
 
@@ -68,15 +69,18 @@ class Cluster:
             raise ServerRefusedError(f"{address} is not a node of a cluster")
         connection.check([reply])
         owner: Address | None = None
-        masters = []
+        masters, present = [], []
         for first, last, *nodes in reply:
             found = [_address(node, address) for node in nodes]
             masters.append(found[0])
-            self._nodes.extend(node for node in found if node not in self._nodes)
+            present += found
             if first <= self._slot <= last:
                 owner = found[0]
         if owner is None:
             raise ServerUnreachableError(f"{name} knows no owner of slot {self._slot}")
+        # Those that have gone are not asked any more: each would cost a call's time.
+        kept = [node for node in self._nodes if node in self._named or node in present]
+        self._nodes = deque(dict.fromkeys([*kept, *present]))
         return owner, list(dict.fromkeys(masters))
 
 

@@ -306,7 +306,9 @@ class Connection:
         if isinstance(error, AskError | TryAgainError):
             moved = "was" if isinstance(error, MovedError) else "is being"
             return f"the slot of our keys {moved} moved"
-        return str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
+        # A command that a server does not know is shown with its arguments: AUTH's are secret.
+        text = str(error).partition(", with args beginning with")[0]
+        return text.splitlines()[0].rstrip(".") if text else type(error).__name__
 
     def _explain(self, error: Exception) -> Exception:
         """Our own error for one of redis-py's: will it pass by itself, or not?"""

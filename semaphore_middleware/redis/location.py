@@ -238,6 +238,8 @@ def _read(url: str) -> _Parts:
         addresses = [Address(path=options.pop("path"))]
     else:
         addresses = [Address(host, port)]
+    for address in addresses:
+        address.host.encode("idna")  # as it is looked up: else each attempt to connect would fail
     return _Parts(scheme, kind, addresses, service, database, options, connection_class)
 
 
@@ -267,6 +269,6 @@ def _checked(parts: _Parts, where: str) -> dict[str, Any]:
 
 def _unreadable(where: str) -> SettingsError:
     return SettingsError(
-        f"{where}: the address cannot be read; check its port, its database number, its "
+        f"{where}: the address cannot be read; check its host, its port, its database number, its "
         "options, and that special characters in the password are percent-encoded"
     )

@@ -114,7 +114,8 @@ class Recovery:
             return  # the server says it again over the next connection
         left = self._over_at - asyncio.get_running_loop().time()
         if left > TIMER_LAG_S:
-            logger.info("No permit is granted for another %.0f s.", left)
+            if left >= 0.5:  # else it would be for another 0 s
+                logger.info("No permit is granted for another %.0f s.", left)
             self._note_wait(left, self._connection)
         else:
             self._over_at = None

@@ -10,6 +10,7 @@ import math
 import re
 import time
 from collections.abc import Iterator
+from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 
@@ -113,6 +114,8 @@ def _timestamp(date: str) -> float | None:
     if len(date) > DATE_CHARS_MAX:
         return None
     try:
-        return parsedate_to_datetime(date).timestamp()
+        moment = parsedate_to_datetime(date)
+        # All of HTTP's dates are in UTC (RFC 9110, 5.6.7): one of its forms does not say so.
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
     except (TypeError, ValueError, OverflowError):
         return None

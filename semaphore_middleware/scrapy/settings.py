@@ -13,9 +13,10 @@ from scrapy.utils.misc import load_object
 
 from semaphore_middleware.errors import SettingsError
 from semaphore_middleware.model.feedback import Backoff
-from semaphore_middleware.model.lease import TURN
+from semaphore_middleware.model.lease import LONGEST_LEASE_S, TURN
 from semaphore_middleware.model.limits import Limit, LimitTable, parse_limits
 from semaphore_middleware.model.validation import (
+    LONGEST_S,
     check_choice,
     check_integer,
     check_number,
@@ -89,12 +90,12 @@ def _count(value: Any, where: str, _settings: BaseSettings) -> int:
     return check_integer(value, where, least=0, text=True)
 
 
-def _seconds(least: float | str) -> Check:
+def _seconds(least: float | str, most: float = LONGEST_S) -> Check:
     """A number of seconds, not below `least`, which is a number or the name of another setting."""
 
     def check(value: Any, where: str, settings: BaseSettings) -> float:
         bound = _value_of(least, settings) if isinstance(least, str) else least
-        return check_number(value, where, least=bound, text=True)
+        return check_number(value, where, least=bound, most=most, text=True)
 
     return check
 
@@ -151,9 +152,12 @@ def _port(value: Any, where: str, _settings: BaseSettings) -> int:
 
 
 def _address(value: Any, where: str, _settings: BaseSettings) -> str:
-    if not isinstance(value, str):
-        raise not_allowed(value, where, "an address to listen on, like '127.0.0.1' or '0.0.0.0'")
-    return value
+    try:
+        value.encode("idna")  # as it is looked up
+    except (AttributeError, UnicodeError):
+        allowed = "an address to listen on, like '127.0.0.1' or '0.0.0.0'"
+        raise not_allowed(value, where, allowed) from None
+    return str(value)
 
 
 def _statuses(value: Any, where: str, _settings: BaseSettings) -> frozenset[int]:
@@ -217,7 +221,12 @@ _ROWS = (
     Setting("SEMAPHORE_REDIS_URL", None, _optional(_text), "the server; see `server_of`", EMPTY),
     Setting("SEMAPHORE_LIMITS", {}, _dict, "hosts' limits, where not the default"),
     Setting("SEMAPHORE_SCOPES", ["host"], _scopes, "what a request needs permits of", EMPTY),
-    Setting("SEMAPHORE_LEASE", 15.0, _seconds(0.1), "seconds that a permit outlives its node"),
+    Setting(
+        "SEMAPHORE_LEASE",
+        15.0,
+        _seconds(0.1, LONGEST_LEASE_S),
+        "seconds that a permit outlives its node",
+    ),
     Setting("SEMAPHORE_TURN", SHORT_TURN, _turn, "seconds for which a node hands a permit on"),
     Setting("SEMAPHORE_ACQUIRE_TIMEOUT", None, _optional(_seconds(0.001)), "most seconds to wait"),
     Setting("SEMAPHORE_START_TIMEOUT", None, _optional(_seconds(0.001)), "most, for the server"),

@@ -83,8 +83,11 @@ class Node:
 
     @property
     def errors(self) -> list[str]:
-        """What a user would be alarmed by."""
-        return re.findall(r"^.*\] (?:ERROR|CRITICAL): .*$", self.log, re.MULTILINE)
+        """What a user would be alarmed by, but for what Scrapy logs when it was interrupted twice:
+        it takes the spider away from callbacks that still run.
+        """
+        log = self.log.partition("forcing unclean shutdown")[0]
+        return re.findall(r"^.*\] (?:ERROR|CRITICAL): .*$", log, re.MULTILINE)
 
     def send(self, number: signal.Signals) -> None:
         if self.runs:

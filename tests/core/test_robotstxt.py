@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from typing import Any
 
 import pytest
 
-from semaphore_middleware import ClosedError, FairSemaphore
+from semaphore_middleware import ClosedError, FairSemaphore, ServerUnreachableError
 from semaphore_middleware.core.observer import RobotsTxtNotified
 from semaphore_middleware.core.robotstxt import Fetched, SharedRobotsTxt
 from semaphore_middleware.model.robotstxt import RobotsTxt
@@ -231,6 +232,24 @@ async def test_what_the_server_does_not_learn_counts_all_the_same(server: RedisS
         a.answer.set_result(fetched())
         assert (await reading).robotstxt == fetched().robotstxt
         server.restart()
+
+
+@in_asyncio
+async def test_what_the_server_learns_late_is_valid_for_no_longer(server: RedisServer) -> None:
+    async with nodes(server) as (a, b):
+        reading = a.read()
+        await a.fetches()
+        with pytest.MonkeyPatch.context() as away:
+
+            async def fail(_: tuple[Any, ...]) -> None:
+                raise ServerUnreachableError("away")
+
+            away.setattr(a.shared, "_evaluate", fail)
+            a.answer.set_result(fetched(valid=0.2))
+            await reading
+            await asyncio.sleep(0.3)
+        b.answer.set_result(fetched(b"new"))
+        assert (await in_time(b.read())).robotstxt.text == b"new"
 
 
 @in_asyncio

@@ -364,6 +364,7 @@ async def test_what_is_no_limit_is_refused(server: RedisServer, limit: Any) -> N
         {"lease": -1},
         {"lease": float("nan")},
         {"lease": float("inf")},
+        {"lease": 86401},
         {"recovery_wait": -1},
         {"recovery_wait": float("inf")},
         {"turn": -1},

@@ -133,7 +133,9 @@ def test_mistakes_cause_these_errors(written: str, error: str) -> None:
         is_enabled(settings)
         read = SemaphoreSettings.read(settings)
         FairSemaphore(read.url, url_from=read.url_from)
-    assert str(refused.value) == error
+    begins, shortened, _ = error.partition("…")
+    said = str(refused.value)
+    assert said.startswith(begins) if shortened else said == error
 
 
 def test_page_has_a_mistake_for_each_checked_setting() -> None:

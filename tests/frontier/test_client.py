@@ -19,6 +19,8 @@ from semaphore_middleware.frontier.client import (
 from tests.frontier.verbs import ONE, die, fill, new_request, node, pop, push, take
 from tests.support.frontier import BlockingClient, crawl_keys, result_of, wait_until
 
+AN_HOUR_MS = 3_600_000
+
 # Queueing and taking ----------------------------------------------------------------------------
 
 
@@ -187,6 +189,18 @@ def test_a_crawl_without_nodes_is_dropped_without_a_trace(client: Redis) -> None
     one.drops()
     assert client.dbsize() == 1  # what says that the server started empty
     assert not result_of(one.drop())
+
+
+def test_nodes_that_died_long_ago_neither_count_nor_outlive_a_drop(client: Redis) -> None:
+    dead, operator = node(client, "dead"), BlockingClient(client, "books", "operator")
+    push(dead, b"page", fingerprint="a")
+    pop(dead)
+    assert operator.size.state == "running"
+    client.hincrbyfloat(dead.keys.of("run"), "wall", -AN_HOUR_MS)  # nobody has called since
+    assert (operator.size.state, operator.size.nodes) == ("stopped", 0)
+    operator.drops()
+    assert not operator.size.exists
+    assert push(node(client, "new"), b"page", fingerprint="a")
 
 
 def test_what_was_set_aside_can_be_put_back_also_after_the_end(client: Redis) -> None:
@@ -387,8 +401,7 @@ def test_no_lease_ends_when_the_servers_clock_is_set_ahead(client: Redis) -> Non
     one, two = node(client, "one"), node(client, "two")
     push(one, b"page")
     pop(one)
-    an_hour_ms = 3_600_000
-    client.hincrbyfloat(one.keys.of("run"), "wall", -an_hour_ms)
+    client.hincrbyfloat(one.keys.of("run"), "wall", -AN_HOUR_MS)
     assert 0.0 < two.idles().wait_s <= 60.0
     assert one.taken == 1
 
@@ -397,7 +410,7 @@ def test_a_lease_ends_though_the_servers_clock_was_set_back(client: Redis) -> No
     dead, living = node(client, "dead", lease=0.05), node(client, "living")
     push(living, b"page")
     pop(dead)
-    client.hincrbyfloat(dead.keys.of("run"), "wall", 3_600_000)
+    client.hincrbyfloat(dead.keys.of("run"), "wall", AN_HOUR_MS)
     wait_until(lambda: living.idles().next_step is NextStep.TAKE_MORE)
 
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+from argparse import Namespace
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from redis import Redis
+from scrapy.settings import Settings
 
 from semaphore_middleware.frontier.client import NextStep
+from semaphore_middleware.frontier.commands.frontier import Command
 from tests.crawler.conftest import serving
 from tests.frontier.verbs import node, pop, push
 from tests.support.frontier import crawl_keys, result_of
@@ -55,6 +59,62 @@ def test_status_drop_and_retry(server: RedisServer, client: Redis, tmp_path: Pat
     assert typed(server, tmp_path, "frontier", "drop", "books") == (0, ["books is dropped."])
     status, shown = typed(server, tmp_path, "frontier", "status", "nothing")
     assert (status, shown) == (4, ["scrapy frontier: there is no crawl 'nothing'"])
+
+
+def ran(server: RedisServer, *words: str) -> int:
+    """The exit status of `scrapy frontier ...`, in a thread: this one has a loop that runs."""
+    command = Command()
+    command.settings = Settings({"REDIS_URL": server.url})
+    with ThreadPoolExecutor() as threads:
+        threads.submit(command.run, list(words), Namespace()).result()
+    return command.exitcode
+
+
+def test_names_do_not_control_the_terminal(
+    server: RedisServer, client: Redis, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name, shown = "a\x1b[2J\n\udcff", r"a\x1b[2J\n\udcff"
+    node(client, "one", crawl=name)
+    for words in (["status"], ["status", name], ["retry", name], ["drop", name]):
+        assert ran(server, *words) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in said] == [
+        "crawl",
+        shown,
+        "crawl",
+        shown,
+        f"{shown}:",
+        shown,
+    ]
+    assert ran(server, "drop", f"{name}s") == 4
+    assert capsys.readouterr().err == f"scrapy frontier: there is no crawl '{shown}s'\n"
+
+
+def test_a_server_without_crawls_is_named(
+    server: RedisServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ran(server, "status") == 0
+    assert capsys.readouterr().out == (
+        f"There is no shared crawl at {server.url}, prefix 'crawl'.\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ["bogus"],
+            "argument <verb>: invalid choice: 'bogus' (choose from 'status', 'drop', 'retry')",
+        ),
+        (["drop"], "the following arguments are required: NAME"),
+        (["retry", "a", "b", "c"], "unrecognized arguments: b c"),
+    ],
+)
+def test_a_mistake_is_named_in_one_line(
+    server: RedisServer, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ran(server, *words) == 2
+    assert capsys.readouterr() == ("", f"scrapy frontier: {said}; see scrapy frontier -h\n")
 
 
 @pytest.mark.parametrize(

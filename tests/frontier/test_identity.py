@@ -40,6 +40,22 @@ def test_another_argument_is_another_crawl(value: Any) -> None:
     assert identity(shelf="3") != identity(shelf=value) != identity()
 
 
+class Music(Books):
+    name = "music"
+
+
+@pytest.mark.parametrize("name", ["spider", "CRAWL_VERSION"])
+def test_an_argument_hides_nothing_else_whatever_its_name(name: str) -> None:
+    given: dict[str, Any] = {name: "x"}
+    one, other = identity(version="1", **given), identity(Music, version="2", **given)
+    assert differences(one, other) == (
+        "spider is books, that of the crawl is music; CRAWL_VERSION is 1, that of the crawl is 2"
+    )
+    assert differences(one, identity(version="1")) == (
+        f'argument {name} is "x", that of the crawl is not set'
+    )
+
+
 def test_what_is_no_argument_does_not_count() -> None:
     assert identity(_job="1", client=object()) == identity(_job="2")
 

@@ -8,7 +8,14 @@ from importlib import import_module
 import pytest
 
 from semaphore_middleware.frontier import scripts
-from tests.frontier import test_client, test_identity, test_prefetch, test_scheduler, test_seen
+from tests.frontier import (
+    test_client,
+    test_identity,
+    test_prefetch,
+    test_scheduler,
+    test_seen,
+    test_turns,
+)
 from tests.support.crawls import asyncio_test
 from tests.support.mutants import (
     Mutant,
@@ -63,6 +70,14 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
     "a node gets several suspects at once": (
         ("sync", "may_suspect and 1 or 0", "most"),
         test_client.test_of_a_dead_nodes_requests_each_node_gets_one_at_a_time,
+    ),
+    "nodes that died long ago keep a dropped crawl from beginning again": (
+        ("drop", "math.max(0, wall_now - (wall or 0))", "0"),
+        test_client.test_nodes_that_died_long_ago_neither_count_nor_outlive_a_drop,
+    ),
+    "suspects of many sites keep a node from other requests": (
+        (COMMON, "sites, last_turn_of_suspects(), site", "sites, last_turn(), site"),
+        test_turns.test_suspects_of_many_sites_keep_no_node_from_other_requests,
     ),
     "a bucket that is split keeps what belongs in the new one": (
         (SEEN, "old, table.concat(stay), new", "new"),
@@ -254,6 +269,14 @@ IN_PYTHON: dict[str, tuple[Mutant, Test]] = {
     "arguments do not count": (
         ("frontier.identity", ", **_texts(arguments)", ""),
         partial(test_identity.test_another_argument_is_another_crawl, value="4"),
+    ),
+    "an argument hides what has the same name": (
+        ("frontier.identity", 'texts[f"argument {name}"]', "texts[name]"),
+        partial(test_identity.test_an_argument_hides_nothing_else_whatever_its_name, name="spider"),
+    ),
+    "nodes that died long ago count": (
+        ("frontier.counts", "> clock + silent_ms", "> clock"),
+        test_client.test_nodes_that_died_long_ago_neither_count_nor_outlive_a_drop,
     ),
     "a full server stops a crawl": (
         ("redis.scripts", "    if though_full and any(", "    if False and any("),

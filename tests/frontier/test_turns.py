@@ -6,7 +6,7 @@ import pytest
 from redis import Redis
 
 from semaphore_middleware.frontier.client import Demand, NextStep, TakenRequest
-from tests.frontier.verbs import fill, new_request, node, pop
+from tests.frontier.verbs import die, fill, new_request, node, pop, take
 from tests.support.frontier import crawl_keys, wait_until
 
 
@@ -42,6 +42,34 @@ def test_a_skipped_site_keeps_its_turn(client: Redis) -> None:
     assert sites(one.takes(Demand(2, 1, frozenset("ac")))) == "b"
     assert sites(one.takes(Demand(3, 1, frozenset("xyz")))) == "acb"
     assert one.takes(Demand(8, 8, frozenset("abc"))) == []
+
+
+def test_suspects_of_many_sites_keep_no_node_from_other_requests(client: Redis) -> None:
+    dead = node(client, "dead")
+    dead.pushes(*(new_request(dead, b"", site=f"dead-{number}") for number in range(40)))
+    assert len(dead.takes(Demand(40, 1))) == 40
+    die(dead)
+    living = node(client, "living")
+    assert [suspect.tries for suspect in living.takes(Demand(32, 8))] == [1]
+    living.pushes(*(new_request(living, b"", site=f"new-{number}") for number in range(40)))
+    others = living.takes(Demand(31, 8, suspect=False))
+    assert [other.tries for other in others] == [0] * 31
+
+
+def test_sites_that_have_nothing_but_suspects_take_turns(client: Redis) -> None:
+    dead = node(client, "dead")
+    fill(dead, a=2, b=2)
+    assert len(dead.takes(Demand(4, 2))) == 4
+    die(dead)
+    one = node(client, "one")
+    fill(one, c=2)
+    assert sites([pop(one), pop(one)]) == "ab"
+    assert sites(one.takes(Demand(1, 1, frozenset("a")))) == "b"
+    fill(one, a=1)
+    assert sites(one.takes(Demand(3, 1, suspect=False))) == "ca"
+    assert sites([pop(one), pop(one)]) == "ac"
+    assert take(one) is None
+    assert one.size.sites == 0
 
 
 def test_of_a_short_queue_a_node_takes_only_its_share(client: Redis) -> None:

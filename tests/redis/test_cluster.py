@@ -17,6 +17,7 @@ from semaphore_middleware import (
 from semaphore_middleware.core.observer import StoreLost
 from semaphore_middleware.frontier.client import CrawlClient
 from semaphore_middleware.frontier.crawls import Crawls
+from semaphore_middleware.redis.connection import Address
 from semaphore_middleware.redis.keys import Keys
 from semaphore_middleware.redis.location import Server
 from tests.support.nodes import Recorder, eventually, in_asyncio
@@ -78,6 +79,17 @@ async def test_each_time_another_node_is_asked_also_of_those_that_were_named(
         other.thaw()
     assert connection.address.port == owner.tcp_port
     await connection.close()
+
+
+@in_asyncio
+async def test_a_node_that_has_gone_is_not_asked_any_more(cluster: Cluster) -> None:
+    """Each would cost the time of a call, and pods get new addresses again and again."""
+    known = Server(f"redis+cluster://{NOBODY},{address(cluster.nodes[0])}", 5.0)._cluster
+    gone = Address("127.0.0.1", 2)
+    known._nodes.append(gone)  # as an answer named it
+    await known.find_master()
+    named = {Address("127.0.0.1", 1)}  # may come back
+    assert set(known._nodes) == named | {Address("127.0.0.1", n.tcp_port) for n in cluster.nodes}
 
 
 @in_asyncio

@@ -57,6 +57,8 @@ async def refusal(url: str) -> str:
         f"redis://:{PASSWORD}/@localhost/0",
         f"redis://:{PASSWORD}#@localhost/0",
         f"redis://:{PASSWORD}@[::1/0",
+        f"redis://:{PASSWORD}@redis..example:6379/0",
+        f"redis+sentinel://:{PASSWORD}@{'a' * 70}/service",
         "redis://user:6379?@localhost",  # a part of the password would be the port
     ],
 )
@@ -126,6 +128,17 @@ async def test_a_wrong_password_is_a_refusal(locked: RedisServer) -> None:
     right = FairSemaphore(f"redis://:{PASSWORD}@127.0.0.1:{locked.tcp_port}", recovery_wait=0)
     async with right, right.permit("s", 1):
         assert PASSWORD not in repr(right)
+
+
+@in_asyncio
+async def test_a_server_that_knows_no_passwords_shows_none() -> None:
+    """Its error names the arguments of the command that it does not know."""
+    server = RedisServer("--rename-command", "AUTH", "", tcp_port=free_port()).start()
+    try:
+        said = await refusal(f"redis://user:{PASSWORD}@127.0.0.1:{server.tcp_port}")
+    finally:
+        server.remove()
+    assert said.endswith("refuses: unknown command 'AUTH'")
 
 
 @in_asyncio

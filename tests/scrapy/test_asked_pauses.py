@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from email.utils import formatdate
 
 import pytest
@@ -56,6 +57,22 @@ def response(fields: Fields, date: str | None = DATE) -> Response:
 )
 def test_retry_after(value: str | list[str], seconds: float | None) -> None:
     assert retry_after(response({"Retry-After": value})) == seconds
+
+
+@pytest.mark.parametrize("zone", ["Asia/Tokyo", "America/New_York"])
+@pytest.mark.parametrize("form", ["%A, %d-%b-%y %H:%M:%S GMT", "%a %b %d %H:%M:%S %Y"])
+def test_each_form_of_a_date_is_in_utc(
+    form: str, zone: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RFC 9110, 5.6.7: the last one is that of C's asctime."""
+    moment = time.strftime(form, time.gmtime(NOW + 90))
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    try:
+        assert retry_after(response({"Retry-After": moment})) == 90
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 def test_retry_after_date_without_a_date_header() -> None:

@@ -137,8 +137,8 @@ def test_values_from_the_command_line() -> None:
     [
         (
             "SEMAPHORE_LEASE",
-            [0, 0.05, -1, "soon", True, float("nan"), float("inf"), []],
-            "number >= 0.1",
+            [0, 0.05, -1, "soon", True, float("nan"), float("inf"), [], 86401],
+            "number >= 0.1 and <= 86400",
         ),
         (
             "SEMAPHORE_TURN",
@@ -163,6 +163,7 @@ def test_values_from_the_command_line() -> None:
         ("CONCURRENT_REQUESTS_PER_DOMAIN", [0, -1, 1.5, "1.5", "x", None], "integer >= 1"),
         ("DOWNLOAD_DELAY", [-1, "x", float("inf"), True], "number >= 0"),
         ("DOWNLOAD_DELAY_JITTER", [-1, "x"], "number >= 0"),
+        ("SEMAPHORE_METRICS_HOST", [1, "a..example"], "an address to listen on"),
         ("SEMAPHORE_LIMITS", ["x", "[1]", "2", [1], 7], "dict of hosts to limits"),
     ],
 )

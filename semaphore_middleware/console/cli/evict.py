@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from semaphore_middleware.console.cli.connect import CommandError, Status, admin_of, confirmed
-from semaphore_middleware.console.cli.formatting import clean, count, time_of
+from semaphore_middleware.console.cli.formatting import count, time_of
 from semaphore_middleware.console.snapshot import NodeRow, Snapshot
+from semaphore_middleware.model.hosts import clean
 from semaphore_middleware.scrapy.settings import SemaphoreSettings
 
 if TYPE_CHECKING:
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `evict`."""
     parser.description = (
-        "Give back now what a node holds that is known to be dead, and drop its requests that "
-        "wait; by itself that happens when its leases are over. If the node is alive after all, it "
+        "Give back at once what a dead node holds, and drop its waiting requests; by itself that "
+        "happens when its leases are over. If the node is alive after all, it "
         "loses its permits at its next renewal, ends their requests, and asks anew; until then a "
         "site may see more requests than its limit."
     )

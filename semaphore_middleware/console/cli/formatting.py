@@ -1,4 +1,4 @@
-"""Times, names and limits for terminals: short, and free of control characters."""
+"""Times, names and limits for terminals, in short."""
 
 from __future__ import annotations
 
@@ -32,13 +32,6 @@ def set_time(seconds: float) -> str:
 def time_or_nothing(seconds: float | None) -> str:
     """As `time_of`, and - for None and 0."""
     return time_of(seconds) if seconds else NOTHING
-
-
-def clean(name: str) -> str:
-    """A name, in which what would control a terminal is written out: anybody may choose one."""
-    if name.isprintable():
-        return name
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)
 
 
 def without_letters(node: str) -> str:

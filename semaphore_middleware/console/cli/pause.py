@@ -7,12 +7,12 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from semaphore_middleware.console.cli.connect import Status, admin_of
-from semaphore_middleware.console.cli.formatting import clean, held_of, limit_word, set_time
+from semaphore_middleware.console.cli.formatting import held_of, limit_word, set_time
 from semaphore_middleware.console.cli.status import look_at
 from semaphore_middleware.console.snapshot import RuleRow, ScopeRow
 from semaphore_middleware.console.urls import refuse_url
 from semaphore_middleware.core.admin import Admin
-from semaphore_middleware.model.hosts import host_within, is_pattern, normal_name, parse_name
+from semaphore_middleware.model.hosts import clean, host_within, is_pattern, normal_name, parse_name
 from semaphore_middleware.model.inspection import Inspection
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from scrapy.exceptions import UsageError
 VERBS = {  # verb -> its module, and its help
     "status": ("status", "show who holds permits, who waits, and which limits hold"),
     "watch": ("watch", "show the same live, the sites where most requests wait first"),
-    "serve": ("serve", "show the same in a browser"),
+    "serve": ("serve", "show live, in a browser, who holds permits and who waits"),
     "limit": ("limit", "set a site's limit, for all nodes, at once"),
     "pause": ("pause", "let no request start at a site, until 'resume'"),
     "resume": ("pause", "go on after 'pause', or at once with a site that said \"not now\""),

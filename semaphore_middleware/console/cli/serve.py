@@ -112,8 +112,9 @@ async def _listen(runner: AppRunner, host: str, port: int) -> int:
     await runner.setup()
     try:
         await TCPSite(runner, host, port).start()
-    except OSError as error:
-        reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
+    except (OSError, UnicodeError) as error:  # the latter where no name of a host can look so
+        number = getattr(error, "errno", None) or 0
+        reason = os.strerror(number) if number > 0 else getattr(error, "strerror", error)
         text = f"cannot listen on {host}, port {port}: {reason}"
         raise CommandError(text, Status.WRONG) from None
     listening: int = runner.addresses[0][1]

@@ -14,11 +14,10 @@ from semaphore_middleware.console.cli.connect import (
     admin_of,
     check_installed,
 )
-from semaphore_middleware.console.cli.formatting import clean
 from semaphore_middleware.console.snapshot import Snapshot, as_json
 from semaphore_middleware.console.urls import refuse_url
 from semaphore_middleware.core.admin import Admin
-from semaphore_middleware.model.hosts import normal_name
+from semaphore_middleware.model.hosts import clean, normal_name
 from semaphore_middleware.model.inspection import Inspection
 from semaphore_middleware.model.rules import Rule
 

@@ -8,7 +8,6 @@ from rich.text import Text
 
 from semaphore_middleware.console.cli.formatting import (
     NOTHING,
-    clean,
     count,
     held_of,
     limit_word,
@@ -21,6 +20,7 @@ from semaphore_middleware.console.cli.formatting import (
 from semaphore_middleware.console.cli.history import SAMPLES, Track
 from semaphore_middleware.console.cli.output import Column, Output, Row, shortened, table
 from semaphore_middleware.console.snapshot import NodeRow, RuleRow, ScopeRow, Snapshot, Totals
+from semaphore_middleware.model.hosts import clean
 from semaphore_middleware.model.inspection import Member
 
 BARS = " ▁▂▃▄▅▆▇█"

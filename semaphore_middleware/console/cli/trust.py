@@ -24,9 +24,9 @@ QUESTIONS = (
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `trust`."""
     parser.description = (
-        "Let a server that is new, or has lost its data, grant permits at once. It would wait "
-        "until all permits must be over that it may have granted before. Use it only if none of "
-        "them can still be held: else a site may see more requests than its limit."
+        "Let a server that is new, or has lost its data, grant permits at once. Otherwise it "
+        "first waits until every permit that it may have granted earlier has expired. Use it only "
+        "if none of them can still be held: else a site may see more requests than its limit."
     )
     parser.add_argument("--yes", action="store_true", help="do not ask")
 

@@ -22,8 +22,8 @@ Action = Callable[[], Awaitable[dict[str, int] | None]]
 def read_action(admin: Admin, crawls: Crawls, body: bytes) -> Action:
     """The change that a request's body asks for.
 
-    Raises `SettingsError`; a limit that is not allowed, a URL in place of a host, and a crawl that
-    there is not raise it when the change is made.
+    Raises `SettingsError`; a limit that is not allowed, a URL in place of a host, and a node or a
+    crawl that there is not raise it when the change is made.
     """
     try:
         request = json.loads(body)
@@ -67,6 +67,8 @@ def _of_scope(admin: Admin, action: str, name: Any, limit: Any) -> Action:
 def _evict(admin: Admin, node: str) -> Action:
     async def evict() -> dict[str, int]:
         permits, requests = await admin.evict(node)
+        if not permits and not requests:
+            raise SettingsError(f"no node {node!r} holds a permit or waits")
         return {"permits": permits, "requests": requests}
 
     return evict

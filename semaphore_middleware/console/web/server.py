@@ -183,7 +183,7 @@ class Page:
 
 
 def _problem(poller: Poller[Snapshot] | Poller[dict[str, Counts]]) -> str | None:
-    """Why what is shown is not new; None: it is."""
+    """Why the figures are old; None: they are current."""
     error = poller.error
     if isinstance(error, ServerUnreachableError):
         return f"The Redis server does not answer: {error}."

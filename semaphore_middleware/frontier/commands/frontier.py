@@ -8,18 +8,20 @@ import sys
 from typing import TYPE_CHECKING, ClassVar
 
 from scrapy.commands import ScrapyCommand
-from scrapy.exceptions import UsageError
+
+from semaphore_middleware.model.hosts import clean
 
 if TYPE_CHECKING:
     from semaphore_middleware.frontier.counts import Counts
     from semaphore_middleware.frontier.crawls import Crawls
 
-# Scrapy imports this module for each of its own commands, so what this one needs is imported later.
+# Scrapy imports this module for each of its own commands, so what takes long is imported later.
 
 EXIT_STATUSES = (
     "Exit status: 0 done; 2 a value is not allowed; 3 the server cannot be reached, refuses, or "
     "has no address; 4 there is no such crawl."
 )
+VERBS = ("status", "drop", "retry")
 COLUMNS = ("crawl", "state", "nodes", "sites", "queued", "in hand", "pages", "seen", "set aside")
 
 
@@ -50,8 +52,9 @@ class Command(ScrapyCommand):
         from semaphore_middleware.errors import SemaphoreError, SettingsError
 
         verb, names = (args or ["status"])[0], args[1:]
-        if verb not in ("status", "drop", "retry") or (verb != "status" and len(names) != 1):
-            raise UsageError
+        if mistake := _mistake(verb, names):
+            self._fail(f"{mistake}; see scrapy frontier -h", 2)
+            return
         try:
             self.exitcode = asyncio.run(self._run(verb, names))
         except SettingsError as error:
@@ -80,6 +83,10 @@ class Command(ScrapyCommand):
             if (counts := await crawls.counts(name)) is None:
                 return self._no_crawl(name)
             found[name] = counts
+        if not found:
+            where = f"{crawls.server}, prefix {crawls.prefix!r}"
+            print(f"There is no shared crawl at {clean(where)}.")
+            return 0
         _print_table([COLUMNS, *(_row(name, counts) for name, counts in found.items())])
         return 0
 
@@ -87,11 +94,11 @@ class Command(ScrapyCommand):
         if verb == "drop":
             if not await crawls.drop(name):
                 return self._no_crawl(name)
-            print(f"{name} is dropped.")
+            print(f"{clean(name)} is dropped.")
         else:
             if (count := await crawls.retry(name)) is None:
                 return self._no_crawl(name)
-            print(f"{name}: {count} requests are queued again.")
+            print(f"{clean(name)}: {count} requests are queued again.")
         return 0
 
     def _no_crawl(self, name: str) -> int:
@@ -103,12 +110,24 @@ class Command(ScrapyCommand):
         return status
 
 
+def _mistake(verb: str, names: list[str]) -> str | None:
+    """What is wrong with the arguments, as argparse says it."""
+    if verb not in VERBS:
+        choices = ", ".join(map(repr, VERBS))
+        return f"argument <verb>: invalid choice: {verb!r} (choose from {choices})"
+    if verb == "status" or len(names) == 1:
+        return None
+    if not names:
+        return "the following arguments are required: NAME"
+    return f"unrecognized arguments: {clean(' '.join(names[1:]))}"
+
+
 def _row(name: str, counts: Counts) -> tuple[str, ...]:
     numbers = (
         *(counts.nodes, counts.sites, counts.queued, counts.taken),
         *(counts.pages, counts.seen, counts.set_aside),
     )
-    return (name, counts.state, *map(str, numbers))
+    return (clean(name), counts.state, *map(str, numbers))
 
 
 def _print_table(rows: list[tuple[str, ...]]) -> None:

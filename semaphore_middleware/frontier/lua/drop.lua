@@ -8,7 +8,9 @@ local LAST_CALLS_MS = 3600 * 1000
 if not run_id then
   return { 0 }
 end
-redis.call('ZREMRANGEBYSCORE', nodes, '-inf', now)
+-- The crawl's clock stands still while nobody calls: of this silence the wall clock tells, as in counts.py.
+local silent_ms = math.max(0, wall_now - (wall or 0))
+redis.call('ZREMRANGEBYSCORE', nodes, '-inf', (clock or 0) + silent_ms)
 redis.call('ZREM', nodes, node)
 local has_nodes = redis.call('EXISTS', nodes) == 1
 redis.call('UNLINK', aside)

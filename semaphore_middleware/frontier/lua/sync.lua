@@ -23,21 +23,30 @@ local function add(place, data, fingerprint)
   return 1
 end
 
--- The sites whose turn is next, at most `most`, without those to skip.
+local may_suspect = false
+
+-- The sites whose turn is next, at most `most`, without those to skip; and in front of them one that has
+-- nothing but suspects, if one of these may be taken.
 local function next_sites(most, skipped)
   local skip, found = {}, {}
   for _, site in ipairs(skipped) do
     skip[site] = true
   end
-  for _, site in ipairs(redis.call('ZRANGE', sites, 0, most + #skipped - 1)) do
-    if not skip[site] and #found < most then
-      table.insert(found, site)
+  local function find(lowest, highest, count)
+    local enough = #found + count
+    local candidates = redis.call('ZRANGE', sites, lowest, highest, 'BYSCORE', 'LIMIT', 0, count + #skipped)
+    for _, site in ipairs(candidates) do
+      if not skip[site] and #found < enough then
+        table.insert(found, site)
+      end
     end
   end
+  if may_suspect then
+    find('-inf', '(0', 1)
+  end
+  find(0, 'inf', most)
   return found
 end
-
-local may_suspect = false
 
 local function first_places(from, site, most)
   local first, last = bounds_of(site)
@@ -62,8 +71,10 @@ local function take_from(site, most, taken_now)
     count = count + 1
     take_place(queue, place, taken_now)
   end
-  if #first_places(queue, site, 1) + #first_places(suspects, site, 1) > 0 then
+  if #first_places(queue, site, 1) > 0 then
     redis.call('ZADD', sites, last_turn(), site)
+  elseif #first_places(suspects, site, 1) > 0 then
+    redis.call('ZADD', sites, last_turn_of_suspects(), site)
   else
     redis.call('ZREM', sites, site)
   end

@@ -6,7 +6,6 @@ import pytest
 from rich.cells import cell_len
 
 from semaphore_middleware.console.cli.formatting import (
-    clean,
     count,
     held_of,
     rate_word,
@@ -34,11 +33,6 @@ def test_times_are_short(seconds: float, shown: str) -> None:
 
 def test_what_was_set_is_shown_as_it_was_set() -> None:
     assert [set_time(s) for s in (0.25, 1.0, 90.0, 0.001)] == ["0.25 s", "1 s", "90 s", "0.001 s"]
-
-
-def test_names_are_cleaned_of_what_terminals_obey() -> None:
-    assert clean("bücher.example") == "bücher.example"
-    assert clean("a\x1b[2J\u202eb\ud800") == r"a\x1b[2J\u202eb\ud800"
 
 
 def test_the_random_letters_of_a_name_can_be_left_out() -> None:

@@ -48,7 +48,8 @@ async def test_a_node_is_evicted_and_what_it_held_is_told(server: RedisServer) -
     async with serving(server) as page:
         dead = await Caller.join(server, "dead")
         assert (await dead.take(HOST, 3, limit=2)).granted == 2
-        assert await page.act(action="evict", name="dea") == (200, {"permits": 0, "requests": 0})
+        status, told = await page.act(action="evict", name="dea")
+        assert (status, told["error"]) == (400, "no node 'dea' holds a permit or waits")
         assert await page.act(action="evict", name="dead") == (200, {"permits": 2, "requests": 1})
         assert await page.admin.survey() == []
 

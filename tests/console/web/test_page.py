@@ -7,7 +7,7 @@ import pytest
 from semaphore_middleware import FairSemaphore
 from tests.support import accessibility as access
 from tests.support.browser import CHROMIUM, WHY_NOT, Browser, Chromium
-from tests.support.nodes import in_asyncio
+from tests.support.nodes import Outside, in_asyncio
 from tests.support.servers import RedisServer
 from tests.support.web import fill, looking
 
@@ -53,7 +53,9 @@ async def test_a_server_that_grants_nothing_yet_is_said_to_do_so(
     server: RedisServer, outside: Outside, chromium: Chromium
 ) -> None:
     outside.client.flushall()
-    said = "No permit is granted for another 3 h: the Redis server is new, or may have lost its data."
+    said = (
+        "No permit is granted for another 3 h: the Redis server is new, or may have lost its data."
+    )
     async with (
         FairSemaphore(server.url, recovery_wait=10800),
         looking(server, chromium) as (browser, page),

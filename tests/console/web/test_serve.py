@@ -151,6 +151,7 @@ def test_the_token_may_come_from_the_environment_or_the_command_line(
         (["--port", "65536"], 2, "--port 65536: allowed is an integer from 0 to 65535"),
         (["--token", ""], 2, "the token: allowed are letters, digits and signs, and no spaces"),
         (["--host", "203.0.113.1", "--port", "0"], 2, "cannot listen on 203.0.113.1, port 0: "),
+        (["--host", "a..example", "--port", "0"], 2, "cannot listen on a..example, port 0: "),
     ],
 )
 @in_asyncio

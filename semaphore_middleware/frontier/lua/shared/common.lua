@@ -14,6 +14,7 @@ local last_argument_read = 5
 local END_KEPT_MS = 30 * 24 * 3600 * 1000
 local LONGEST_STEP = 0.32 -- of a lease
 local MOST_TRIES = 3 -- of a request
+local FIRST_TURN_OF_SUSPECTS = -2 ^ 53
 
 local run_id, ended, previous_run, wall, clock =
   unpack(redis.call('HMGET', run, 'id', 'ended', 'previous', 'wall', 'clock'))
@@ -56,16 +57,32 @@ end
 -- A turn after all other sites'.
 local function last_turn()
   local last = redis.call('ZRANGE', sites, -1, -1, 'WITHSCORES')[2]
-  return (last or 0) + 1
+  return math.max(0, last or 0) + 1
+end
+
+-- Sites that have nothing but suspects take turns of their own, below 0: not each call may take one of these.
+local function last_turn_of_suspects()
+  local last = redis.call('ZRANGE', sites, '(0', '-inf', 'BYSCORE', 'REV', 'LIMIT', 0, 1, 'WITHSCORES')[2]
+  return (last or FIRST_TURN_OF_SUSPECTS) + 1
 end
 
 local has_new_sites = false
 
-local function enqueue(place, in_queue)
-  redis.call('ZADD', in_queue or queue, 0, place)
+local function enqueue(place)
+  redis.call('ZADD', queue, 0, place)
+  local site = site_of(place)
+  local turn = redis.call('ZSCORE', sites, site)
+  if not turn or tonumber(turn) < 0 then
+    redis.call('ZADD', sites, last_turn(), site)
+    has_new_sites = true
+  end
+end
+
+local function enqueue_suspect(place)
+  redis.call('ZADD', suspects, 0, place)
   local site = site_of(place)
   if not redis.call('ZSCORE', sites, site) then
-    redis.call('ZADD', sites, last_turn(), site)
+    redis.call('ZADD', sites, last_turn_of_suspects(), site)
     has_new_sites = true
   end
 end
@@ -77,7 +94,7 @@ local set_aside = {}
 -- a queue of its own, of which a node takes one at a time; after some tries nobody gets it any more.
 local function suspect(place)
   if redis.call('HINCRBY', tries, place, 1) < MOST_TRIES then
-    enqueue(place, suspects)
+    enqueue_suspect(place)
   else
     redis.call('HDEL', tries, place)
     redis.call('SADD', aside, place)
