@@ -436,7 +436,7 @@ class Account:
         waiting, self._waiting = list(self._waiting), OrderedDict()
         self._newcomers.clear()
         for permit in waiting:
-            self._owner.emit(FailedAtOnce(self.scope))
+            self._owner.emit(FailedAtOnce(permit))
             permit.refuse(
                 HostDownError(
                     f"{self.scope} is down: it has not responded for {seconds:.0f} s; one request "

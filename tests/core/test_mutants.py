@@ -657,6 +657,10 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
         ("account", "        if waiting:\n            self._owner.speak(self, True)\n", ""),
         test_account.test_requests_for_a_site_that_is_down_fail_at_once_but_for_the_one_that_tries_it,
     ),
+    "whose request fails at once is not said": (
+        ("account", "FailedAtOnce(permit)", "FailedAtOnce(self.scope)"),
+        test_account.test_requests_for_a_site_that_is_down_fail_at_once_but_for_the_one_that_tries_it,
+    ),
     "a site that is down is news each time": (
         (
             "account",

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from scrapy import Request
 
+from semaphore_middleware import HostDownError
 from semaphore_middleware.core.observer import Event, Observer, PermitGranted
 from tests.scrapy.test_throttler import Scrapy, opened, page, turns
 from tests.support.crawls import Crawl, asyncio_test, until, waiting
@@ -94,6 +95,21 @@ async def test_each_crawl_counts_its_own_permits(server: RedisServer) -> None:
 
     counts = [scrapy.crawler.stats.get_value("semaphore/acquired") for scrapy in (one, other)]
     assert counts == [2, 1]
+
+
+@in_asyncio
+async def test_each_crawl_counts_its_own_requests_that_fail_at_once(server: RedisServer) -> None:
+    async with opened(server) as one, opened(server) as other:
+        await one.begin(page("a", 1))
+        waits = one.fetch(page("a", 2))
+        channel = "{semaphore}:node:" + one.throttler.node
+        with server.client() as client:
+            await until(lambda: client.publish(channel, "down 60000 a") == 1)
+        with pytest.raises(HostDownError):
+            await waits
+
+    counts = [scrapy.crawler.stats.get_value("semaphore/failed_at_once") for scrapy in (one, other)]
+    assert counts == [1, None]
 
 
 @in_asyncio
