@@ -921,6 +921,10 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
         ("sharing", "if crawl_of.get(permit.owner) is self]", "]"),
         test_sharing.test_a_crawl_that_closes_leaves_the_others_requests_waiting,
     ),
+    "a crawl that closes refuses only what waits already": (
+        ("sharing", "        asyncio.get_running_loop().call_soon(self._refuse_waiting)\n", ""),
+        test_sharing.test_a_request_that_was_just_granted_a_permit_waits_for_no_other_when_its_crawl_closes,
+    ),
     "crawls share whatever their node is to be called": (
         ("sharing", '        "node": settings.node,\n', '        "node": "one",\n'),
         partial(
