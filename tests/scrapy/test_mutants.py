@@ -1017,6 +1017,14 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
         ("addresses", "_addresses.get(normal_host(hostName))", "None"),
         test_several_scopes.test_an_address_that_is_known_is_given_alone,
     ),
+    "the address of a request is forgotten": (
+        ("addresses", "        self._kept_for[request] = address\n", ""),
+        test_several_scopes.test_a_host_has_one_address_as_long_as_a_request_has_it,
+    ),
+    "an address is never forgotten": (
+        ("addresses", "        while len(_latest) > HOSTS_MAX:\n", "        while False:\n"),
+        test_several_scopes.test_a_host_has_one_address_as_long_as_a_request_has_it,
+    ),
     # Scopes
     "a scope comes from download_slot": (
         (
