@@ -533,6 +533,18 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
         ("robotstxt", "self._now() < rules.valid_until:", "True:"),
         test_robotstxt_rules.test_after_a_day_it_is_asked_for_again,
     ),
+    "the rules of all sites are kept": (
+        ("robotstxt", "            if len(self._rules) > RULES_MAX:\n", "            if False:\n"),
+        test_robotstxt_rules.test_the_rules_that_were_used_longest_ago_are_forgotten,
+    ),
+    "the rules that are in use are forgotten": (
+        (
+            "robotstxt",
+            "            self._rules.move_to_end(origin)\n            return",
+            "            return",
+        ),
+        test_robotstxt_rules.test_the_rules_that_were_used_longest_ago_are_forgotten,
+    ),
     "its age counts from its end": (
         ("robotstxt", "MAX_AGE_S - (self._now() - begun)", "MAX_AGE_S"),
         test_robotstxt_rules.test_the_age_counts_from_the_request,
