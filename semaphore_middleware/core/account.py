@@ -234,7 +234,7 @@ class Account:
         start back if it has granted nothing since.
         """
         permit.turn_end = 0.0
-        if not permit.begins_later:  # else it was not counted yet
+        if not self._begin_later:  # else it is not counted yet, or has moved the next start
             self._started = max(0, self._started - 1)
         if permit.grant_number == self._granted:
             self._unused += 1

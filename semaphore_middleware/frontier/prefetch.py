@@ -47,6 +47,8 @@ class Prefetch:
         self._ready_of_site: Counter[str] = Counter()
         self._started: dict[bytes, tuple[Request, TakenRequest]] = {}  # by place
         self._pages: WeakSet[Request] = WeakSet()
+        self._given_up: WeakSet[Request] = WeakSet()
+        self._is_closing = False  # the spider
 
     def _new_queue(self) -> Any:
         queue_class = load_object(self._crawler.settings["SCHEDULER_PRIORITY_QUEUE"])
@@ -82,17 +84,36 @@ class Prefetch:
     def on_fetched(self, result: Any, request: Request) -> Any:
         """Note that a request has brought a response: it is a page. The signal `response_received`
         does not tell: it names the response's request, which a middleware may have replaced.
+
+        A request that brings none once the spider closes may have been ended by that alone. It is
+        given up: it stays unfinished, and goes to another node as it is stored, without what
+        middlewares have put into it. Returned to the engine, it comes to the scheduler once more,
+        where `was_given_up` tells that it is on the server already.
         """
         if isinstance(result, Response):
             self._pages.add(request)
+        elif self._is_closing and self._has_started(request):
+            self._given_up.add(request)
+            return request
         return result
 
+    def on_closing(self) -> None:
+        """Note that the spider begins to close."""
+        self._is_closing = True
+
+    def was_given_up(self, request: Request) -> bool:
+        """True if a request is left to other nodes, because the spider closes."""
+        return request in self._given_up
+
+    def _has_started(self, request: Request) -> bool:
+        return any(request is started for started, _ in self._started.values())
+
     def finished(self, in_progress: Set[Request]) -> list[FinishedRequest]:
-        """The started requests that the engine has no longer in progress."""
+        """The started requests that the engine has no longer in progress, none given up."""
         return [
             FinishedRequest(place, request in self._pages)
             for place, (request, _) in self._started.items()
-            if request not in in_progress
+            if not (request in in_progress or request in self._given_up)
         ]
 
     def has_only(self, finished: list[FinishedRequest]) -> bool:

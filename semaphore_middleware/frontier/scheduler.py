@@ -100,6 +100,7 @@ class Scheduler(BaseScheduler):
         self.spider_logger = spider.logger
         prefetch = Prefetch(self.crawler)
         self.engine.after_fetch(prefetch.on_fetched)
+        self.engine.before_close(prefetch.on_closing)
         self.session = FrontierSession(
             self.client,
             Codec(spider, self.serializer),

@@ -102,6 +102,8 @@ class FrontierSession:
 
     def enqueue(self, request: Request) -> None:
         """Queue a request on the server, soon."""
+        if self._prefetch.was_given_up(request):
+            return  # it is there
         site = self._prefetch.site_of(request)
         place = self._client.new_place(site, -request.priority)
         self._unsent.append((self._codec.encode(place, request), request))

@@ -1,4 +1,4 @@
-"""This node's own `CONCURRENT_REQUESTS`, for requests that hold a permit."""
+"""This node's own `CONCURRENT_REQUESTS`, for requests that have all permits that they need."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
 
 class LocalConcurrency(Observer):
-    """Places for requests that hold a permit: at most `limit` of them at once (0: no limit).
+    """Places for requests that have the permits that they need, be it none: at most `limit` of them
+    at once (0: no limit).
 
     Requests that wait for a permit take no place, so more permits may be granted at once than there
     are places. Requests that lack a place form one line, by priority, then first come first served.

@@ -18,7 +18,7 @@ from semaphore_middleware.core.robotstxt import Fetched
 from semaphore_middleware.errors import ClosedError
 from semaphore_middleware.model.robotstxt import RobotsTxt
 from semaphore_middleware.scrapy.robotstxt_download import RobotsTxtDownloader, origin_of, text_of
-from semaphore_middleware.scrapy.throttler import SpiderClosingError, throttler_of
+from semaphore_middleware.scrapy.throttler import NotAllowedError, SpiderClosingError, throttler_of
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -155,6 +155,8 @@ class RobotsTxtMiddleware(ScrapyRobotsTxtMiddleware):
                 fetched = await self._shared.get(origin, fetch, while_waiting)
         except SpiderClosingError as error:
             raise ClosedError(str(error)) from None
+        except NotAllowedError:  # our own: nobody asked, and not because a middleware chose so
+            raise
         except IgnoreRequest:  # a middleware of the user's let nobody ask: as in Scrapy
             return Rules(None, self._now() + MAX_AGE_S)
         if fetched.by_another:

@@ -92,6 +92,12 @@ class SpiderClosingError(IgnoreRequest):
     """A request that waited for a permit is not made, because the spider is closing."""
 
 
+class NotAllowedError(SemaphoreError, IgnoreRequest):
+    """A request is not made, because its meta, or a function in `SEMAPHORE_SCOPES`, gives what is
+    not allowed.
+    """
+
+
 class Throttler:
     """Gets permits for a crawler's requests, and gives them back."""
 
@@ -162,21 +168,20 @@ class Throttler:
     # A request ----------------------------------------------------------------------------------
 
     async def acquire_for(self, request: Request) -> Request | None:
-        """Wait for a request's permits, if it needs any. Runs in the task of the request's `fetch`.
+        """Wait for a request's permits, if it needs any, and for a place in this node's
+        CONCURRENT_REQUESTS. Runs in the task of the request's `fetch`.
 
         Returns a request that is to go back to the scheduler, if the spider is closing. Raises
-        `AcquireTimeoutError`, `HostDownError`; and `IgnoreRequest`, if the request went back and
-        was fetched again, or if its meta, or a function in `SEMAPHORE_SCOPES`, gives what is not
-        allowed.
+        `AcquireTimeoutError`, `HostDownError`, `NotAllowedError`; and `SpiderClosingError`, if the
+        request went back and was fetched again.
         """
         try:
             await self._delay(request)
         except ClosedError:
             return self.return_to_scheduler(request)
         scopes = await self._scopes_of(request)
-        if not scopes:
-            return None
-        await self._opened.wait()
+        if scopes:
+            await self._opened.wait()
         try:
             permits = await self._acquire(request, scopes)
         except ClosedError:
@@ -227,16 +232,18 @@ class Throttler:
         return (*scopes[:site], (name, limit), *scopes[site + 1 :])
 
     async def _acquire(self, request: Request, scopes: Scopes) -> PermitSet:
-        """Permits, and a place in this node's CONCURRENT_REQUESTS. Permits for which there is no
-        place go to other nodes, and the request asks again when it has one.
+        """Permits, if it needs any, and a place in this node's CONCURRENT_REQUESTS. Permits for
+        which there is no place go to other nodes, and the request asks again when it has one.
         """
         places, timeout = self.local_concurrency, self.settings.acquire_timeout
         priority = self._priority_of(request)
         try:
             while True:
-                permits = await self._semaphore.acquire_all(
-                    scopes, timeout=timeout, owner=request, priority=priority
-                )
+                permits = PermitSet(())
+                if scopes:
+                    permits = await self._semaphore.acquire_all(
+                        scopes, timeout=timeout, owner=request, priority=priority
+                    )
                 if await self._may_begin(request, permits, priority):
                     permits.begin()
                     return permits
@@ -274,8 +281,8 @@ class Throttler:
     async def transfer(
         self, request: Request, download: Callable[[Request], Awaitable[Response]]
     ) -> Response:
-        """Download under the request's permit, if it has one. If the permit is lost, the transfer
-        is cancelled, and raises `PermitLostError`.
+        """Download under the request's permits, if it has any. If one is lost, the transfer is
+        cancelled, and raises `PermitLostError`.
         """
         await self._resume(request)
         if error := self._unresolved.pop(request, None):
@@ -357,7 +364,7 @@ class Throttler:
         return retry
 
     def return_to_scheduler(self, request: Request) -> Request:
-        """A copy for the scheduler, which keeps it under JOBDIR or in a shared frontier.
+        """A copy for the scheduler, which keeps it under JOBDIR. A shared frontier has the request.
 
         `engine.download_async` fetches the copy at once instead, and so comes here again: then this
         raises `SpiderClosingError`.
@@ -463,7 +470,7 @@ async def _fail(error: Exception, _: Request) -> Response:
     raise error
 
 
-def _refusal(error: SettingsError) -> IgnoreRequest:
+def _refusal(error: SettingsError) -> NotAllowedError:
     """The error of a request whose meta is not allowed, which is logged as one line."""
     logger.error("%s", error)
-    return IgnoreRequest(str(error))  # for which Scrapy adds no traceback to the log
+    return NotAllowedError(str(error))  # for which Scrapy adds no traceback to the log

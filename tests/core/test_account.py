@@ -108,6 +108,22 @@ def test_a_start_that_never_began_is_not_counted() -> None:
     assert (said.pending, said.started, said.returned) == (0, 0, 1)
 
 
+@pytest.mark.parametrize("begins_later", [False, True])
+def test_where_requests_begin_later_no_start_that_counts_is_taken_back(begins_later: bool) -> None:
+    """Or the next one would not count: the server has counted as many before."""
+    node = LoneNode(Limit(9, delay=1.0))
+    waits = node.ask(begins_later=True)
+    node.talk()
+    begun = node.ask(begins_later=begins_later)
+    node.talk()
+    begun.begin()
+    assert node.say().started == 1
+    begun.return_unused()
+    assert node.say().started == 1
+    waits.begin()
+    assert node.say().started == 2
+
+
 def test_requests_that_begin_at_once_say_nothing_of_pending_starts() -> None:
     node = LoneNode()
     (permit,) = node.hold()

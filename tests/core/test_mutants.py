@@ -57,8 +57,8 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
     "unused permits are handed on": (
         (
             "account",
-            "        permit.turn_end = 0.0\n        if not permit.begins_later",
-            "        if not permit.begins_later",
+            "        permit.turn_end = 0.0\n        if not self._begin_later",
+            "        if not self._begin_later",
         ),
         test_account.test_what_is_returned_unused_serves_no_request_of_the_same_node,
     ),
@@ -82,6 +82,13 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
             "self._note_start()",
         ),
         test_account.test_a_start_that_never_began_is_not_counted,
+    ),
+    "a start that counts is taken back": (
+        ("account", "if not self._begin_later:  # else", "if not permit.begins_later:  # else"),
+        partial(
+            test_account.test_where_requests_begin_later_no_start_that_counts_is_taken_back,
+            begins_later=False,
+        ),
     ),
     "no start is pending": (
         ("account", "sum(one.begins_later for one in self._held) if", "0 if"),

@@ -210,6 +210,58 @@ def test_a_page_is_unfinished_until_its_items_have_passed_the_pipelines(
     assert crawl_keys(client) == []
 
 
+STOPPED = """
+from scrapy import Request, Spider
+
+class Stamp:
+    def process_request(self, request):
+        request.meta["begun"] = object()
+
+class Token:
+    def __init__(self, crawler):
+        self.crawler = crawler
+
+    @classmethod
+    def from_crawler(cls, crawler):
+        return cls(crawler)
+
+    async def process_request(self, request):
+        if not request.url.endswith("/token"):
+            await self.crawler.engine.download_async(Request(request.url + "/token"))
+
+class Stopped(Spider):
+    name = "stopped"
+
+    async def start(self):
+        yield Request(self.url)
+        for number in range(1, 20):
+            yield Request(f"{self.url}page/{number}")
+
+    def parse(self, response):
+        pass
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("middleware", ["Stamp: 100", "Token: 980"])
+def test_a_stop_loses_no_page_whatever_middlewares_do_with_its_request(
+    scrapy: StartScrapy, client: Redis, tmp_path: Path, middleware: str
+) -> None:
+    settings = f"    custom_settings = {{'DOWNLOADER_MIDDLEWARES': {{{middleware}}}}}\n"
+    (tmp_path / "stopped.py").write_text(STOPPED + settings)
+    with serving(pages=20, latency=0.2) as site:
+        options = ("-s", "CONCURRENT_REQUESTS_PER_DOMAIN=2", "-s", "ROBOTSTXT_OBEY=0")
+        command = ("runspider", "stopped.py", "-a", f"url={site.url}", *options)
+        stopped = scrapy(*command)
+        wait_until(lambda: pages_asked_for(site) > 4)
+        stopped.interrupt()
+        assert stopped.wait() == 1
+        assert site.judge.missed(HOST)
+        assert scrapy(*command).finishes()
+        assert site.judge.missed(HOST) == []
+    assert crawl_keys(client) == []
+
+
 @pytest.mark.slow
 def test_an_unreadable_request_ends_three_nodes_and_not_the_crawl(
     scrapy: StartScrapy, client: Redis, site: ExampleSite

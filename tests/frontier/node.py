@@ -16,6 +16,7 @@ from scrapy.exceptions import DontCloseSpider
 from scrapy.http import Response
 from scrapy.utils.test import get_crawler
 from twisted.internet.defer import succeed
+from twisted.python.failure import Failure
 
 from semaphore_middleware.frontier.client import CrawlClient, Demand, SyncReply
 from semaphore_middleware.frontier.scheduler import Scheduler
@@ -51,6 +52,10 @@ def recorded_calls() -> Iterator[list[Call]]:
 
 def urls(site: str, count: int) -> list[str]:
     return [f"http://{site}/{number}" for number in range(count)]
+
+
+def failed(error: Exception) -> Failure:
+    return Failure(error)  # type: ignore[no-untyped-call]
 
 
 class SitesQueue:
@@ -95,9 +100,12 @@ class FakeEngine:
             inprogress=set(), nextcall=SimpleNamespace(schedule=self.woken.set)
         )
         self.downloader = SimpleNamespace(fetch=lambda _: succeed(self.response))
-        self.response: Response | Request = Response("http://a/")
+        self.response: Response | Request | Failure = Response("http://a/")
         self.start_again: Callable[[], AsyncIterator[Request]]
         self.scraper = SimpleNamespace(spidermw=self)
+
+    async def close_spider_async(self) -> None:
+        pass
 
     async def process_start(self) -> AsyncIterator[Request]:
         return self.start_again()
@@ -145,9 +153,9 @@ class DrivenNode:
         async with asyncio.timeout(10):
             await self.engine.woken.wait()
 
-    def fetch(self, request: Request, response: Response | Request) -> None:
+    def fetch(self, request: Request, response: Response | Request | Failure) -> object:
         self.engine.response = response
-        self.engine.downloader.fetch(request)
+        return self.engine.downloader.fetch(request).result
 
     def finish(self, *requests: Request) -> None:
         self.engine._slot.inprogress.difference_update(requests)

@@ -117,7 +117,7 @@ ON_THE_LOOP: dict[str, tuple[Mutant, Test]] = {
         test_scheduler.test_a_request_is_finished_after_its_items_are_in_the_feeds_files,
     ),
     "a request is finished before its items are written": (
-        ("frontier.prefetch", "            if request not in in_progress\n", ""),
+        ("frontier.prefetch", "request in in_progress or ", ""),
         test_scheduler.test_a_request_is_unfinished_while_the_engine_has_it_in_progress,
     ),
     "a request is finished before its links are queued": (
@@ -191,6 +191,30 @@ ON_THE_LOOP: dict[str, tuple[Mutant, Test]] = {
     "a node that comes after the end exits with status 1": (
         ("frontier.scheduler", "            self.session.ended = True\n", "            pass\n"),
         test_scheduler.test_a_node_fails_neither_at_the_end_nor_after_it,
+    ),
+    "a request without a response is finished though the spider closes": (
+        (
+            "frontier.prefetch",
+            "request in in_progress or request in self._given_up",
+            "request in in_progress",
+        ),
+        test_scheduler.test_what_has_no_response_when_the_spider_closes_goes_back_as_it_is_stored,
+    ),
+    "nobody hears that the spider closes": (
+        ("frontier.scheduler", "        self.engine.before_close(prefetch.on_closing)\n", ""),
+        test_scheduler.test_what_has_no_response_when_the_spider_closes_goes_back_as_it_is_stored,
+    ),
+    "what is given up is queued, too": (
+        ("frontier.session", "            return  # it is there\n", "            pass\n"),
+        test_scheduler.test_what_has_no_response_when_the_spider_closes_goes_back_as_it_is_stored,
+    ),
+    "what came past the scheduler is given up": (
+        (
+            "frontier.prefetch",
+            "self._is_closing and self._has_started(request)",
+            "self._is_closing",
+        ),
+        test_scheduler.test_what_comes_from_no_scheduler_ends_as_it_does_though_the_spider_closes,
     ),
     "a page counts by its response's request": (
         (

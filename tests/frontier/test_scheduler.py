@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from redis import Redis
 from scrapy import Request
-from scrapy.exceptions import DontCloseSpider
+from scrapy.exceptions import DontCloseSpider, IgnoreRequest
 from scrapy.http import Response
 
 from semaphore_middleware.errors import ServerUnreachableError
 from semaphore_middleware.frontier import session
 from semaphore_middleware.frontier.client import CrawlClient, Demand
-from tests.frontier.node import Call, joined, urls
+from tests.frontier.node import Call, failed, joined, urls
 from tests.frontier.verbs import die
 from tests.support.crawls import asyncio_test, until
 from tests.support.frontier import crawl_keys
@@ -402,7 +402,9 @@ async def test_a_loss_while_the_crawl_starts_over_loses_no_start_request(
         node.enqueue("http://a/other-link")
         await until(lambda: caplog.text.count("starts over") == 2)
         restart = node.scheduler.restart
-        assert before and restart and before is not restart
+        assert before
+        assert restart
+        assert before is not restart
         await asyncio.wait({before})
         assert node.scheduler.restart is restart
         goes_on.set()
@@ -496,6 +498,38 @@ async def test_a_node_whose_lease_expired_leaves_its_prefetched_requests_to_othe
         await until(lambda: node.unfinished == 7)
         assert (await node.start()).url == "http://a/link"
         other.idles(*taken)
+
+
+@asyncio_test
+async def test_what_has_no_response_when_the_spider_closes_goes_back_as_it_is_stored(
+    client: Redis,
+) -> None:
+    async with joined(client) as node:
+        node.enqueue("http://a/page", "http://a/waiting", "http://a/failing", dont_filter=True)
+        page, waiting, failing = [await node.start() for _ in range(3)]
+        waiting.meta["put there by a middleware"] = object()
+        await node.engine.close_spider_async()
+        node.fetch(page, Response(page.url))
+        results = [
+            node.fetch(waiting, waiting.copy()),
+            node.fetch(failing, failed(IgnoreRequest("the spider is closing"))),
+        ]
+        assert results == [waiting, failing]
+        assert [node.engine.crawl(request) for request in (waiting, failing)] == [True, True]
+        node.finish(page, waiting, failing)
+    taken = node.other().takes(Demand(8, 8))
+    decode = node.scheduler.session._codec.decode
+    assert [decode(one.data).url for one in taken] == ["http://a/waiting", "http://a/failing"]
+
+
+@asyncio_test
+async def test_what_comes_from_no_scheduler_ends_as_it_does_though_the_spider_closes(
+    client: Redis,
+) -> None:
+    async with joined(client) as node:
+        await node.engine.close_spider_async()
+        copy = Request("http://a/robots.txt")
+        assert node.fetch(Request("http://a/robots.txt"), copy) is copy
 
 
 @asyncio_test

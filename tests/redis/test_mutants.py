@@ -479,6 +479,14 @@ SEEN_BY_A_TEST: dict[str, tuple[Mutant, Test]] = {
         ("sync", "scope.begun + math.max(0, said.started - own.started)", "scope.begun"),
         test_pending_starts.test_a_beginning_that_is_told_late_counts_from_then,
     ),
+    "a start that was taken back before is taken for the next": (
+        (
+            "sync",
+            "said.pending < 0 and math.max(own.started, said.started) or said.started",
+            "math.max(own.started, said.started)",
+        ),
+        test_pending_starts.test_a_start_that_was_taken_back_before_is_not_taken_for_the_next,
+    ),
     "pending starts of a node that is gone are forgotten": (
         ("shared/promote", "scope.begun + pending_at(account)", "scope.begun"),
         lambda server, outside: (

@@ -122,3 +122,21 @@ async def test_a_start_that_was_never_pending_is_not_taken_back(server: RedisSer
     reply = await a.say("s", SLOW, pending=0)
     assert reply.granted == 1
     assert 59 < (reply.retry_in or 0) <= 60
+
+
+@in_asyncio
+async def test_a_start_that_was_taken_back_before_is_not_taken_for_the_next(
+    server: RedisServer, outside: Outside
+) -> None:
+    """A start that was said is taken back, then requests of the node are to begin later."""
+    a = await Caller.join(server, "a")
+    await a.take("s", 2, limit=SLOW)
+    await a.say("s", SLOW, started=1)
+    a.book("s").returned = 1
+    await a.say("s", SLOW, pending=0, started=0)
+    outside.start_is_due()
+    assert (await a.say("s", SLOW, pending=0, started=0)).granted == 2
+    a.book("s").asked += 1
+    reply = await a.say("s", SLOW, pending=0, started=1)
+    assert reply.granted == 2
+    assert 59 < (reply.retry_in or 0) <= 60

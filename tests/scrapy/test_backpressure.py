@@ -219,6 +219,24 @@ async def test_a_request_counts_as_work_until_it_is_told_to_wait(
     assert site.hosts[FULL].most == 4
 
 
+@asyncio_test
+async def test_requests_without_permits_count_as_work(server: RedisServer, site: Site) -> None:
+    """Otherwise those that waited for permits would all start beside them."""
+    async with FairSemaphore(server.url) as other:
+        held = [await other.acquire(FULL, 2) for _ in range(2)]
+        full = [page.replace(priority=1) for page in pages(site, "/slow/", FULL, 2)]
+        settings = {"CONCURRENT_REQUESTS": 2, "SEMAPHORE_LIMITS": {FREE: None}}
+        crawl = Crawl(server, *full, *pages(site, "/slow/", FREE, 4), limit=2, **settings)
+        await site.until(lambda: site.hosts[FREE].now == 2)
+        places = throttler.throttler_of(crawl.crawler).local_concurrency
+        for permit in held:
+            permit.release()
+        await until(lambda: places.is_short or site.now > 2)
+        assert site.now == 2
+    site.let_go()
+    await crawl.gave_back(2, site)
+
+
 # Behind other requests ---------------------------------------------------------------------------
 
 

@@ -512,6 +512,17 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
         ("robotstxt", "except SpiderClosingError as error:", "except ZeroDivisionError as error:"),
         test_robotstxt_rules.test_the_end_of_the_crawl_decides_nothing,
     ),
+    "a function in SEMAPHORE_SCOPES that fails opens the site": (
+        ("robotstxt", "except NotAllowedError:", "except ZeroDivisionError:"),
+        partial(test_robotstxt_rules.test_a_request_that_is_not_allowed_decides_nothing, before=[]),
+    ),
+    "a function in SEMAPHORE_SCOPES that fails is the site's error": (
+        ("robotstxt_download", "except SemaphoreError:", "except ZeroDivisionError:"),
+        partial(
+            test_robotstxt_rules.test_a_request_that_is_not_allowed_decides_nothing,
+            before=[test_robotstxt_rules.moved("/rules")],
+        ),
+    ),
     "who waits for a cancelled request waits for ever": (
         ("robotstxt", "                loaded.set_result(None)\n", "                pass\n"),
         partial(
@@ -793,6 +804,14 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
     "starts that count wait for a place": (
         ("throttler", "            if permits.starts_count:\n", "            if False:\n"),
         test_throttler.test_a_start_that_counts_is_now_or_not_at_all,
+    ),
+    "what needs no permit needs no place": (
+        (
+            "throttler",
+            "        if scopes:\n            await self._opened.wait()\n",
+            "        if not scopes:\n            return None\n        await self._opened.wait()\n",
+        ),
+        test_throttler.test_what_needs_no_permit_needs_a_place,
     ),
     # The downloader
     "who waits counts in CONCURRENT_REQUESTS": (

@@ -17,7 +17,7 @@ from semaphore_middleware import AcquireTimeoutError, PermitLostError
 from semaphore_middleware.scrapy import robotstxt
 from semaphore_middleware.scrapy.robotstxt import RobotsTxtMiddleware
 from semaphore_middleware.scrapy.robotstxt_download import origin_of
-from semaphore_middleware.scrapy.throttler import SpiderClosingError
+from semaphore_middleware.scrapy.throttler import NotAllowedError, SpiderClosingError
 from tests.scrapy.test_throttler import Scrapy, page, turns
 from tests.support.crawls import until
 from tests.support.nodes import in_asyncio
@@ -50,6 +50,7 @@ class Crawl(Scrapy):
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if isinstance(answer, Exception):
             raise answer
+        self.middleware._downloader._limit_size(answer.body, request)
         return answer.replace(url=request.url)
 
     async def lets_through(self, request: Request) -> bool:
@@ -212,6 +213,19 @@ async def test_our_own_errors_decide_nothing(server: RedisServer, error: Excepti
                 await read
         assert len(crawl.asked) == 1
         assert not await crawl.lets_through(page())
+
+
+@pytest.mark.parametrize("before", [[], [moved("/rules")]])
+@in_asyncio
+async def test_a_request_that_is_not_allowed_decides_nothing(
+    server: RedisServer, before: list[Answer]
+) -> None:
+    error = NotAllowedError("by_section in SEMAPHORE_SCOPES raised KeyError('section')")
+    async with opened(server, *before, error, answer()) as crawl:
+        checks = asyncio.gather(crawl.middleware.process_request(page()), return_exceptions=True)
+        assert [type(result) for result in await checks] == [NotAllowedError]
+        assert not await crawl.lets_through(page())
+        assert crawl.stat("forbidden") == 1
 
 
 @in_asyncio

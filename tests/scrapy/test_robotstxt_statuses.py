@@ -13,6 +13,7 @@ from twisted.python.failure import Failure
 
 from semaphore_middleware import FairSemaphore
 from semaphore_middleware.errors import AcquireTimeoutError
+from semaphore_middleware.scrapy.throttler import NotAllowedError
 from tests.conftest import in_the_loop
 from tests.support.crawls import Crawl, asyncio_test
 from tests.support.servers import RedisServer
@@ -194,6 +195,28 @@ async def test_a_robots_txt_that_waits_too_long_for_our_permit_opens_no_site(
     assert site.arrivals == []
     assert crawl.stat("robotstxt/forbidden") == 0
     assert [type(failure) for failure in crawl.spider.failures] == [AcquireTimeoutError]
+
+
+def by_section(request: Request) -> str:
+    return f"section {request.meta['section']}"
+
+
+@asyncio_test
+async def test_a_function_that_fails_for_a_robots_txt_opens_no_site(
+    server: RedisServer, site: Site
+) -> None:
+    site.robots = FORBIDDING
+    scopes = ["host", f"{__name__}.by_section"]
+    pages = (Request(site.url(f"/page/{n}"), meta={"section": "news"}) for n in range(2))
+    crawl = Crawl(server, *pages, SEMAPHORE_SCOPES=scopes, **POLITE)
+    await crawl.finished()
+    assert site.arrivals == []
+    assert [type(failure) for failure in crawl.spider.failures] == [NotAllowedError] * 2
+    for failure in crawl.spider.failures:
+        assert str(failure) == (
+            f"<GET {site.url('/robots.txt')}>: by_section in SEMAPHORE_SCOPES raised "
+            "KeyError('section')"
+        )
 
 
 @asyncio_test

@@ -431,6 +431,23 @@ async def test_what_needs_no_permit_is_downloaded_without_one(server: RedisServe
         assert scrapy.held == 0
 
 
+@in_asyncio
+async def test_what_needs_no_permit_needs_a_place(server: RedisServer) -> None:
+    async with opened(server, CONCURRENT_REQUESTS=1) as scrapy:
+        places, other = scrapy.throttler.local_concurrency, page("b")
+        first, second = (page("a", number, semaphore_skip=True) for number in range(2))
+        assert await scrapy.throttler.acquire_for(first) is None
+        assert not places.reserve(other), "the first one has the only place"
+        scrapy.fetch(second)
+        await turns()
+        assert places.is_short
+        assert (await scrapy.transfer(first, answering())).status == 200
+        assert not places.is_short
+        await turns()
+        scrapy.throttler.release_for(second)
+        assert places.reserve(other)
+
+
 # Refusals ---------------------------------------------------------------------------------------
 
 

@@ -115,7 +115,8 @@ local function hear(scope, said)
   scope.due = math.min(scope.due, own.lease_end)
   own.held_since, own.waiting_since = NOW - said.held_age, NOW - said.wait_age
   scope.started = scope.started + math.max(0, said.started - own.started)
-  own.started = math.max(own.started, said.started)
+  -- Where requests begin later, the node takes back no start any more: each one counts from here on.
+  own.started = said.pending < 0 and math.max(own.started, said.started) or said.started
   return 0
 end
 
