@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -225,7 +226,7 @@ async def test_requests_without_permits_count_as_work(server: RedisServer, site:
     async with FairSemaphore(server.url) as other:
         held = [await other.acquire(FULL, 2) for _ in range(2)]
         full = [page.replace(priority=1) for page in pages(site, "/slow/", FULL, 2)]
-        settings = {"CONCURRENT_REQUESTS": 2, "SEMAPHORE_LIMITS": {FREE: None}}
+        settings: Any = {"CONCURRENT_REQUESTS": 2, "SEMAPHORE_LIMITS": {FREE: None}}
         crawl = Crawl(server, *full, *pages(site, "/slow/", FREE, 4), limit=2, **settings)
         await site.until(lambda: site.hosts[FREE].now == 2)
         places = throttler.throttler_of(crawl.crawler).local_concurrency
