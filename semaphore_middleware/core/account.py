@@ -108,6 +108,7 @@ class Account:
         self._returned = 0
         self._started = 0
         self._unused = 0
+        self._heard_unused = 0  # as many of them as the server is known to have heard of
         self.deadline = math.inf
         """When the lease may be over; infinite while nothing was said under this term."""
         # To be said, and said but not answered:
@@ -368,6 +369,7 @@ class Account:
             return
         self._unanswered = [one for one in self._unanswered if one.seq != statement.seq]
         self.deadline = max(self.deadline, sent + self._owner.grace)
+        self._heard_unused = max(self._heard_unused, statement.unused)
         self._note(reply)
         if reply.answered_ago is not None:
             self.answered_at = max(self.answered_at, sent - reply.answered_ago)
@@ -434,7 +436,7 @@ class Account:
         waiting, self._waiting = list(self._waiting), OrderedDict()
         self._newcomers.clear()
         for permit in waiting:
-            self._owner.emit(FailedAtOnce(self.scope))
+            self._owner.emit(FailedAtOnce(permit))
             permit.refuse(
                 HostDownError(
                     f"{self.scope} is down: it has not responded for {seconds:.0f} s; one request "
@@ -477,6 +479,7 @@ class Account:
         if new <= 0:
             return  # heard already
         self._granted = granted
+        self._unused = self._heard_unused  # others would be taken for this grant's
         turn_end = self._turn_end(now)
         for _ in range(min(new, len(self._waiting))):
             self._start(self._next_waiting(), turn_end, now)
@@ -528,6 +531,7 @@ class Account:
         """Nothing of the old term counts in the new one."""
         self._term = self._owner.new_term(above)
         self._seq = self._asked = self._granted = self._returned = self._started = self._unused = 0
+        self._heard_unused = 0
         self._in_hand = self._always_in_hand = 0
         self._feedback.clear()
         self._unanswered.clear()

@@ -98,7 +98,8 @@ class FailedAtOnce(Event):
 
     counter = "failed_at_once"
 
-    scope: str
+    permit: Permit
+    """The one that it waited for."""
 
 
 @dataclass(frozen=True, slots=True)

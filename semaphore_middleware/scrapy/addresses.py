@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from scrapy.exceptions import CannotResolveHostError
 from scrapy.resolver import HostResolution
@@ -19,10 +20,14 @@ from semaphore_middleware.errors import SettingsError
 from semaphore_middleware.model.hosts import is_address, normal_host
 
 if TYPE_CHECKING:
+    from scrapy import Request
     from scrapy.settings import BaseSettings
 
 HOSTS_MAX = 10_000
-"""Hosts whose addresses are kept, as many as Scrapy's own cache has by default."""
+"""Hosts whose addresses are kept though no request has them, as many as Scrapy's own cache has by
+default.
+"""
+Address = IPv4Address | IPv6Address
 HANDLERS = ("HTTP11DownloadHandler", "H2DownloadHandler")
 """Scrapy's download handlers that connect by the reactor's resolver, and so to these addresses."""
 
@@ -30,9 +35,10 @@ HANDLERS = ("HTTP11DownloadHandler", "H2DownloadHandler")
 class Addresses:
     """Which address each host has, for all crawls of this process.
 
-    A host has the first address that its look-up gave, for as long as the process runs: as with
-    Scrapy's own cache, connections that are kept open lead to the same one. Raises `SettingsError`
-    where a download handler looks up addresses by itself.
+    A host has the first address that its look-up gave, for as long as there are requests of it, and
+    until there were requests of `HOSTS_MAX` other hosts after them: as with Scrapy's own cache,
+    connections that are kept open lead to the same one. Raises `SettingsError` where a download
+    handler looks up addresses by itself.
     """
 
     def __init__(self, settings: BaseSettings) -> None:
@@ -50,7 +56,8 @@ class Addresses:
                     "itself"
                 )
         self._timeout_s = settings.getfloat("DNS_TIMEOUT")
-        self._lookups: dict[str, asyncio.Future[None]] = {}
+        self._lookups: dict[str, asyncio.Future[Address]] = {}
+        self._kept_for: WeakKeyDictionary[Request, Address] = WeakKeyDictionary()
 
     def of(self, host: str) -> str | None:
         """The address of a host, in its usual spelling; None if it was not looked up yet."""
@@ -59,25 +66,31 @@ class Addresses:
         address = _addresses.get(host)
         return normal_host(address.host) if address is not None else None
 
-    async def resolve(self, host: str) -> None:
-        """Look up a host, unless its address is known. Raises `CannotResolveHostError`."""
+    async def resolve(self, host: str, request: Request) -> None:
+        """Look up a request's host, unless its address is known: that is kept as long as the
+        request lives. Raises `CannotResolveHostError`.
+        """
         if is_address(host):
             return
         _install()
-        if host in _addresses:
-            _addresses.move_to_end(host)
-            return
-        if host not in self._lookups:
-            self._lookups[host] = lookup = asyncio.ensure_future(self._look_up(host))
-            lookup.add_done_callback(partial(self._looked_up, host))
-        await asyncio.shield(self._lookups[host])  # others may wait for it, too
+        address = _addresses.get(host)
+        if address is None:
+            if host not in self._lookups:
+                self._lookups[host] = lookup = asyncio.ensure_future(self._look_up(host))
+                lookup.add_done_callback(partial(self._looked_up, host))
+            address = await asyncio.shield(self._lookups[host])  # others may wait for it, too
+        self._kept_for[request] = address
+        _latest[host] = address
+        _latest.move_to_end(host)
+        while len(_latest) > HOSTS_MAX:
+            _latest.popitem(last=False)
 
-    def _looked_up(self, host: str, lookup: asyncio.Future[None]) -> None:
+    def _looked_up(self, host: str, lookup: asyncio.Future[Address]) -> None:
         del self._lookups[host]
         if not lookup.cancelled():
             lookup.exception()  # retrieved, though nobody may wait for it any more
 
-    async def _look_up(self, host: str) -> None:
+    async def _look_up(self, host: str) -> Address:
         receiver = FirstAddress()
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -87,9 +100,8 @@ class Addresses:
             address = None
         if address is None:
             raise CannotResolveHostError(f"no address found for {host!r}")
-        while len(_addresses) >= HOSTS_MAX:
-            _addresses.popitem(last=False)
         _addresses[host] = address
+        return address
 
 
 def _is_scrapys(handler: Any) -> bool:
@@ -107,14 +119,12 @@ class FirstAddress:
     """Waits for the first address of a host; `found` is None if there is none."""
 
     def __init__(self) -> None:
-        self.found: asyncio.Future[IPv4Address | IPv6Address | None] = (
-            asyncio.get_running_loop().create_future()
-        )
+        self.found: asyncio.Future[Address | None] = asyncio.get_running_loop().create_future()
 
     def resolutionBegan(self, resolutionInProgress: object) -> None:  # noqa: N802, N803
         pass
 
-    def addressResolved(self, address: IPv4Address | IPv6Address) -> None:  # noqa: N802
+    def addressResolved(self, address: Address) -> None:  # noqa: N802
         if not self.found.done():
             self.found.set_result(address)
 
@@ -152,7 +162,9 @@ class KnownAddresses:
         return resolution
 
 
-_addresses: OrderedDict[str, IPv4Address | IPv6Address] = OrderedDict()
+_addresses: WeakValueDictionary[str, Address] = WeakValueDictionary()
+"""By host; those that a request has, and the latest."""
+_latest: OrderedDict[str, Address] = OrderedDict()
 _resolver = KnownAddresses()
 
 

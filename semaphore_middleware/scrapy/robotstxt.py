@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import OrderedDict
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -29,6 +30,8 @@ logger = logging.getLogger(__name__)
 
 MAX_AGE_S = 24 * 60 * 60.0
 """After that the file is asked for again: RFC 9309 (2.4)."""
+RULES_MAX = 10_000
+"""Sites whose rules are kept in memory: some 10 kB each."""
 FORBID_ALL = b"User-agent: *\nDisallow: /\n"
 
 
@@ -81,7 +84,8 @@ class RobotsTxtMiddleware(ScrapyRobotsTxtMiddleware):
         self._shared = throttler.robotstxt
         self._downloader = RobotsTxtDownloader(crawler, self.DOWNLOAD_PRIORITY)
         self._parser_class: type[RobotParser] = load_object(crawler.settings["ROBOTSTXT_PARSER"])
-        self._rules: dict[str, Rules] = {}  # by origin
+        self._rules: OrderedDict[str, Rules] = OrderedDict()
+        """By origin; those that were used last stand last."""
         self._loading: dict[str, Loading] = {}  # by origin
 
     async def process_request(  # type: ignore[override]  # Scrapy's returns nothing
@@ -108,6 +112,7 @@ class RobotsTxtMiddleware(ScrapyRobotsTxtMiddleware):
         origin = origin_of(request)
         rules = self._rules.get(origin)
         if rules is not None and self._now() < rules.valid_until:
+            self._rules.move_to_end(origin)
             return rules.parser
         rules = None
         while rules is None:
@@ -124,6 +129,9 @@ class RobotsTxtMiddleware(ScrapyRobotsTxtMiddleware):
         self._loading[origin] = Loading(request, loaded)
         try:
             rules = self._rules[origin] = await self._load(origin, request)
+            self._rules.move_to_end(origin)
+            if len(self._rules) > RULES_MAX:
+                self._rules.popitem(last=False)
             loaded.set_result(rules)
             return rules
         except Exception as error:

@@ -108,7 +108,8 @@ class ScopeFinder:
         Raises Scrapy's `CannotResolveHostError`.
         """
         if self._addresses is not None and self._has_address(request):
-            await self._addresses.resolve(normal_host(urlparse_cached(request).hostname or ""))
+            host = normal_host(urlparse_cached(request).hostname or "")
+            await self._addresses.resolve(host, request)
 
     def slot_names(self, request: Request) -> tuple[str, ...]:
         """Names for the queue: the scopes that are known before the request is fetched, on all

@@ -160,6 +160,11 @@ class CrawlSemaphore:
     def drain(self) -> None:
         """Refuse this crawl's requests that wait, and those to come, with `ClosedError`."""
         self._is_draining = True
+        self._refuse_waiting()
+        # A request that was just granted one permit asks for its next one before that is called.
+        asyncio.get_running_loop().call_soon(self._refuse_waiting)
+
+    def _refuse_waiting(self) -> None:
         for permit in self.permits():
             if permit.stage is Stage.WAITING:
                 permit.refuse(ClosedError("the spider is closing"))

@@ -604,6 +604,30 @@ def test_a_permit_is_unused_only_while_it_is_of_the_latest_grant() -> None:
     assert (node.say().returned, node.say().unused) == (1, 0)
 
 
+def test_what_is_returned_unused_is_not_said_of_a_later_grant() -> None:
+    """The server would take it for that grant's start, which is used."""
+    node = LoneNode(Limit(9, delay=1.0))
+    (first,) = node.hold(is_counted=True)
+    node.ask()
+    call = node.say()
+    first.return_unused()
+    node.account.on_granted(call.term, 2)
+    later = node.say()
+    assert (later.believed, later.returned, later.unused) == (2, 1, 0)
+
+
+def test_what_is_known_to_be_unused_is_said_again_with_a_later_grant() -> None:
+    node = LoneNode(Limit(9, delay=1.0))
+    first, second = node.hold(2, is_counted=True)
+    first.return_unused()
+    node.talk(is_counted=True)
+    (third,) = node.hold(is_counted=True)
+    assert node.say().unused == 1
+    second.return_unused()
+    third.return_unused()
+    assert node.say().unused == 2
+
+
 def test_what_is_returned_unused_serves_no_request_of_the_same_node() -> None:
     node = LoneNode()
     (permit,) = node.hold(1)
@@ -617,8 +641,11 @@ def test_in_a_new_term_nothing_is_unused_yet() -> None:
     node = LoneNode(Limit(9, delay=1.0))
     first, second = node.hold(2, is_counted=True)
     first.return_unused()
+    node.talk(is_counted=True)
     node.account.on_new_epoch()
     assert (node.say().unused, node.say().started) == (0, 0)
+    node.hold(is_counted=True)
+    assert node.say().unused == 0
     second.return_unused()
     assert node.say().started == 0
 
@@ -1153,7 +1180,8 @@ def test_requests_for_a_site_that_is_down_fail_at_once_but_for_the_one_that_trie
     assert node.owner.at_once == [True], "it wants no permit any more"
     waits.release()
     assert node.say().asked == 1
-    assert node.owner.count(FailedAtOnce) == 1
+    failed = [one.permit for one in node.owner.events if isinstance(one, FailedAtOnce)]
+    assert failed == [waits]
 
 
 def test_requests_that_wait_for_a_site_that_goes_down_fail() -> None:

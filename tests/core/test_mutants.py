@@ -54,6 +54,26 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
         ("account", "        if permit.grant_number == self._granted:\n", "        if True:\n"),
         test_account.test_a_permit_is_unused_only_while_it_is_of_the_latest_grant,
     ),
+    "unused permits are said to be of a later grant": (
+        ("account", "        self._unused = self._heard_unused  # others", "        # others"),
+        test_account.test_what_is_returned_unused_is_not_said_of_a_later_grant,
+    ),
+    "what is known to be unused is forgotten": (
+        (
+            "account",
+            "        self._heard_unused = max(self._heard_unused, statement.unused)\n",
+            "",
+        ),
+        test_account.test_what_is_known_to_be_unused_is_said_again_with_a_later_grant,
+    ),
+    "what was known to be unused in the old term counts in the new one": (
+        (
+            "account",
+            "        self._heard_unused = 0\n        self._in_hand",
+            "        self._in_hand",
+        ),
+        test_account.test_in_a_new_term_nothing_is_unused_yet,
+    ),
     "unused permits are handed on": (
         (
             "account",
@@ -635,6 +655,10 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
     ),
     "the server is not told who waits no more": (
         ("account", "        if waiting:\n            self._owner.speak(self, True)\n", ""),
+        test_account.test_requests_for_a_site_that_is_down_fail_at_once_but_for_the_one_that_tries_it,
+    ),
+    "whose request fails at once is not said": (
+        ("account", "FailedAtOnce(permit)", "FailedAtOnce(self.scope)"),
         test_account.test_requests_for_a_site_that_is_down_fail_at_once_but_for_the_one_that_tries_it,
     ),
     "a site that is down is news each time": (

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -226,8 +225,8 @@ async def test_requests_without_permits_count_as_work(server: RedisServer, site:
     async with FairSemaphore(server.url) as other:
         held = [await other.acquire(FULL, 2) for _ in range(2)]
         full = [page.replace(priority=1) for page in pages(site, "/slow/", FULL, 2)]
-        settings: Any = {"CONCURRENT_REQUESTS": 2, "SEMAPHORE_LIMITS": {FREE: None}}
-        crawl = Crawl(server, *full, *pages(site, "/slow/", FREE, 4), limit=2, **settings)
+        requests, limits = [*full, *pages(site, "/slow/", FREE, 4)], {FREE: None}
+        crawl = Crawl(server, *requests, limit=2, CONCURRENT_REQUESTS=2, SEMAPHORE_LIMITS=limits)
         await site.until(lambda: site.hosts[FREE].now == 2)
         places = throttler.throttler_of(crawl.crawler).local_concurrency
         for permit in held:

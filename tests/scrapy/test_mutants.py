@@ -533,6 +533,18 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
         ("robotstxt", "self._now() < rules.valid_until:", "True:"),
         test_robotstxt_rules.test_after_a_day_it_is_asked_for_again,
     ),
+    "the rules of all sites are kept": (
+        ("robotstxt", "            if len(self._rules) > RULES_MAX:\n", "            if False:\n"),
+        test_robotstxt_rules.test_the_rules_that_were_used_longest_ago_are_forgotten,
+    ),
+    "the rules that are in use are forgotten": (
+        (
+            "robotstxt",
+            "            self._rules.move_to_end(origin)\n            return",
+            "            return",
+        ),
+        test_robotstxt_rules.test_the_rules_that_were_used_longest_ago_are_forgotten,
+    ),
     "its age counts from its end": (
         ("robotstxt", "MAX_AGE_S - (self._now() - begun)", "MAX_AGE_S"),
         test_robotstxt_rules.test_the_age_counts_from_the_request,
@@ -921,6 +933,10 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
         ("sharing", "if crawl_of.get(permit.owner) is self]", "]"),
         test_sharing.test_a_crawl_that_closes_leaves_the_others_requests_waiting,
     ),
+    "a crawl that closes refuses only what waits already": (
+        ("sharing", "        asyncio.get_running_loop().call_soon(self._refuse_waiting)\n", ""),
+        test_sharing.test_a_request_that_was_just_granted_a_permit_waits_for_no_other_when_its_crawl_closes,
+    ),
     "crawls share whatever their node is to be called": (
         ("sharing", '        "node": settings.node,\n', '        "node": "one",\n'),
         partial(
@@ -1016,6 +1032,14 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
     "an address is looked up anew": (
         ("addresses", "_addresses.get(normal_host(hostName))", "None"),
         test_several_scopes.test_an_address_that_is_known_is_given_alone,
+    ),
+    "the address of a request is forgotten": (
+        ("addresses", "        self._kept_for[request] = address\n", ""),
+        test_several_scopes.test_a_host_has_one_address_as_long_as_a_request_has_it,
+    ),
+    "an address is never forgotten": (
+        ("addresses", "        while len(_latest) > HOSTS_MAX:\n", "        while False:\n"),
+        test_several_scopes.test_a_host_has_one_address_as_long_as_a_request_has_it,
     ),
     # Scopes
     "a scope comes from download_slot": (

@@ -282,6 +282,19 @@ async def test_after_a_day_it_is_asked_for_again(
 
 
 @in_asyncio
+async def test_the_rules_that_were_used_longest_ago_are_forgotten(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(robotstxt, "RULES_MAX", 2)
+    async with opened(server, answer()) as crawl:
+        for host in "abacab":
+            assert not await crawl.lets_through(page(host))
+            assert len(crawl.middleware._rules) <= 2
+        asked = [request.url for request in crawl.asked]
+        assert asked == [f"http://{host}/robots.txt" for host in "abcb"]
+
+
+@in_asyncio
 async def test_the_age_counts_from_the_request(
     server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Self
 
@@ -22,6 +22,7 @@ from semaphore_middleware.scrapy import addresses
 from semaphore_middleware.scrapy.addresses import Addresses
 from tests.support.crawls import ADD_ON, Crawl, asyncio_test, scrapy, until, waiting, within
 from tests.support.names import FIRST, SECOND, LoopbackNames
+from tests.support.nodes import in_asyncio
 from tests.support.servers import RedisServer
 from tests.support.site import Site, Visit, most_at_once
 
@@ -32,14 +33,25 @@ HOSTS = [f"{name}.example.org" for name in "abcd"]
 
 @pytest.fixture
 def names() -> Iterator[LoopbackNames]:
+    with loopback_names() as resolver:
+        yield resolver
+
+
+@contextmanager
+def loopback_names() -> Iterator[LoopbackNames]:
     """Names for this machine, of which nothing is known yet."""
     from twisted.internet import reactor
 
     resolver = LoopbackNames(reactor)
     resolver.install_on_reactor()
-    addresses._addresses.clear()
+    forget_addresses()
     yield resolver
+    forget_addresses()
+
+
+def forget_addresses() -> None:
     addresses._addresses.clear()
+    addresses._latest.clear()
 
 
 def pages(site: Site, path: str, hosts: list[str], count: int) -> list[Request]:
@@ -302,7 +314,8 @@ def test_handlers_that_look_up_addresses_themselves_are_refused(
 def test_an_address_that_is_known_is_given_alone() -> None:
     known = addresses.KnownAddresses()
     known.other = Refuses()
-    addresses._addresses["six.example.org"] = IPv6Address("TCP", "::1", 0)
+    address = addresses._addresses["six.example.org"] = IPv6Address("TCP", "::1", 0)
+    assert address is not None, "somebody has it"
     try:
         receiver = Receives()
         known.resolveHostName(receiver, "Six.example.org.", 80)
@@ -310,7 +323,31 @@ def test_an_address_that_is_known_is_given_alone() -> None:
         with pytest.raises(AssertionError, match="IPv4Address"):
             known.resolveHostName(receiver, "six.example.org", 80, [IPv4Address])
     finally:
-        addresses._addresses.clear()
+        forget_addresses()
+
+
+@in_asyncio
+async def test_a_host_has_one_address_as_long_as_a_request_has_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However many other hosts come after it, and not for ever."""
+    monkeypatch.setattr(addresses, "HOSTS_MAX", 2)
+    known, host, requests = Addresses(Settings()), "both.example.org", [Request("http://a/")]
+    with loopback_names() as names:
+        await known.resolve(host, requests[0])
+        for name in HOSTS:
+            await known.resolve(name, Request("http://b/"))
+        assert known.of(host) == FIRST
+        receiver = Receives()
+        addresses._resolver.resolveHostName(receiver, host, 80)
+        assert receiver.heard == [IPv4Address("TCP", FIRST, 80)]
+        await known.resolve(host, Request("http://a/"))
+        assert names.lookups[host] == 1
+        requests.clear()
+        for name in HOSTS:
+            await known.resolve(name, Request("http://b/"))
+        assert known.of(host) is None
+        assert len(addresses._addresses) == 2
 
 
 class Receives:

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from scrapy import Request
 
+from semaphore_middleware import HostDownError
+from semaphore_middleware.core.observer import Event, Observer, PermitGranted
 from tests.scrapy.test_throttler import Scrapy, opened, page, turns
 from tests.support.crawls import Crawl, asyncio_test, until, waiting
 from tests.support.nodes import in_asyncio
@@ -96,6 +98,21 @@ async def test_each_crawl_counts_its_own_permits(server: RedisServer) -> None:
 
 
 @in_asyncio
+async def test_each_crawl_counts_its_own_requests_that_fail_at_once(server: RedisServer) -> None:
+    async with opened(server) as one, opened(server) as other:
+        await one.begin(page("a", 1))
+        waits = one.fetch(page("a", 2))
+        channel = "{semaphore}:node:" + one.throttler.node
+        with server.client() as client:
+            await until(lambda: client.publish(channel, "down 60000 a") == 1)
+        with pytest.raises(HostDownError):
+            await waits
+
+    counts = [scrapy.crawler.stats.get_value("semaphore/failed_at_once") for scrapy in (one, other)]
+    assert counts == [1, None]
+
+
+@in_asyncio
 async def test_a_crawl_that_ends_leaves_the_other_its_permit(server: RedisServer) -> None:
     async with opened(server) as going_on:
         async with opened(server) as ends:
@@ -121,6 +138,30 @@ async def test_a_crawl_that_closes_leaves_the_others_requests_waiting(server: Re
         assert not waiting.done()
         first.cancel()
         await until(lambda: going_on.permit_of(stays) is not None)
+
+
+@in_asyncio
+async def test_a_request_that_was_just_granted_a_permit_waits_for_no_other_when_its_crawl_closes(
+    server: RedisServer,
+) -> None:
+    two_scopes = {"SEMAPHORE_SCOPES": ["host", "all"], "SEMAPHORE_LIMITS": {"all": 1}}
+    async with opened(server, **two_scopes) as going_on, opened(server, **two_scopes) as closing:
+        await going_on.begin(page("a"))
+        granted = asyncio.Event()
+
+        class CloseAtGrant(Observer):
+            def on_event(self, event: Event) -> None:
+                if isinstance(event, PermitGranted):
+                    closing.throttler._drain()
+                    granted.set()
+
+        closing.throttler._semaphore._open_observers.append(CloseAtGrant())
+        request = page("b")
+        returned = closing.fetch(request)
+        await granted.wait()
+        await turns()
+        assert returned.done()
+        assert returned.result().url == request.url, "it goes back to the scheduler"
 
 
 @pytest.mark.parametrize(
