@@ -234,7 +234,7 @@ class FrontierSession:
         self._wants_more = False
         with suppress(RunOverError):
             try:
-                while self._unsent:
+                while self._unsent or self._unreadable:
                     await self._sync(self._finished())
             except ServerUnreachableError as error:
                 if not is_full(error):

@@ -523,6 +523,20 @@ async def test_unfinished_requests_go_back_to_their_old_place(client: Redis) -> 
 
 
 @asyncio_test
+async def test_what_a_node_could_not_read_is_said_when_it_leaves(client: Redis) -> None:
+    """Else it would not count as a try: more than three nodes would end for one request."""
+    async with joined(client) as node:
+        node.enqueue("http://a/1")
+        await node.start()
+        (place,) = client.hkeys(node.key("requests"))
+        session = node.scheduler.session
+        assert session._task
+        session._task.cancel()  # the end comes before it can say so
+        session._unreadable.append(place)
+    assert client.hgetall(node.key("tries")) == {place: b"1"}
+
+
+@asyncio_test
 async def test_a_node_whose_lease_expired_leaves_its_prefetched_requests_to_others(
     client: Redis,
 ) -> None:
