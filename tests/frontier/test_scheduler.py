@@ -531,6 +531,7 @@ async def test_what_a_node_could_not_read_is_said_when_it_leaves(client: Redis) 
         (place,) = client.hkeys(node.key("requests"))
         session = node.scheduler.session
         assert session._task
+        assert isinstance(place, bytes)
         session._task.cancel()  # the end comes before it can say so
         session._unreadable.append(place)
     assert client.hgetall(node.key("tries")) == {place: b"1"}
