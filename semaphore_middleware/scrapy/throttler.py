@@ -88,7 +88,7 @@ def throttler_of(crawler: Crawler) -> Throttler:
     return _throttlers[crawler]
 
 
-class SpiderClosingError(IgnoreRequest):
+class SpiderClosingError(SemaphoreError, IgnoreRequest):
     """A request that waited for a permit is not made, because the spider is closing."""
 
 
@@ -328,7 +328,7 @@ class Throttler:
         if request in self._suspended:
             self._suspended.remove(request)
             if await self.acquire_for(request) is not None:
-                raise IgnoreRequest("the spider is closing")
+                raise SpiderClosingError("the spider is closing")
 
     def end_transfer(self, request: Request) -> None:
         """A request's transfer has ended: give its permit back."""

@@ -510,7 +510,7 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
     ),
     "the end of the crawl is no robots.txt": (
         ("robotstxt", "except SpiderClosingError as error:", "except ZeroDivisionError as error:"),
-        test_robotstxt_rules.test_the_end_of_the_crawl_decides_nothing,
+        partial(test_robotstxt_rules.test_the_end_of_the_crawl_decides_nothing, before=[]),
     ),
     "a function in SEMAPHORE_SCOPES that fails opens the site": (
         ("robotstxt", "except NotAllowedError:", "except ZeroDivisionError:"),

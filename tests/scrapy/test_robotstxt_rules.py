@@ -228,9 +228,12 @@ async def test_a_request_that_is_not_allowed_decides_nothing(
         assert crawl.stat("forbidden") == 1
 
 
+@pytest.mark.parametrize("before", [[], [moved("/rules")]])
 @in_asyncio
-async def test_the_end_of_the_crawl_decides_nothing(server: RedisServer) -> None:
-    async with opened(server, SpiderClosingError("the spider is closing")) as crawl:
+async def test_the_end_of_the_crawl_decides_nothing(
+    server: RedisServer, before: list[Answer]
+) -> None:
+    async with opened(server, *before, SpiderClosingError("the spider is closing")) as crawl:
         request = page()
         copy = await crawl.middleware.process_request(request)
         assert copy is not None
