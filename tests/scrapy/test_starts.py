@@ -26,22 +26,6 @@ def gaps(site: Site) -> Iterator[float]:
     return (then - before for before, then in pairwise(times))
 
 
-@asyncio_test
-async def test_a_busy_node_gets_its_starts_as_far_apart_as_the_delay(
-    server: RedisServer, site: Site
-) -> None:
-    """All its places are taken by pages of a free site, one after the other."""
-    free = [Request(site.url(f"/take/0.45/{n}", FREE)) for n in range(200)]
-    spaced = [Request(site.url(f"/page/{n}", SPACED)) for n in range(5)]
-    limits = {SPACED: {"concurrency": 4, "delay": DELAY, "jitter": 0}}
-    crawl = Crawl(server, *free, *spaced, limit=4, CONCURRENT_REQUESTS=2, SEMAPHORE_LIMITS=limits)
-    await site.until(lambda: sum(visit.host == SPACED for visit in site.visits) == 5)
-    await crawl.crawler.engine.close_spider_async(reason="enough")
-    await crawl.finished()
-    assert min(gaps(site)) > DELAY - LATE
-    assert site.hosts[FREE].most == 2
-
-
 @pytest.mark.parametrize(
     "limit",
     [
