@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import pytest_twisted
 import redis.utils
+from hypothesis import HealthCheck, settings
 from twisted.internet.defer import Deferred
 
 from tests.support.environment import clean_environment
@@ -21,6 +22,10 @@ from tests.support.servers import RedisServer
 from tests.support.site import Site
 
 pytest.register_assert_rewrite("tests.support.crawls")
+
+# On a busy machine anything may take long.
+settings.register_profile("no times", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("no times")
 
 
 @pytest.hookimpl(trylast=True)  # pytest itself may heed the user's colours and width

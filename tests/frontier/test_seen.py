@@ -82,7 +82,6 @@ crawls = st.lists(st.lists(alike, max_size=40), max_size=6)
 def test_the_server_replies_as_a_set_would_whatever_is_split(chosen: BlockingClient) -> None:
     @settings(
         max_examples=40,
-        deadline=None,
         database=None,
         derandomize=core.global_force_seed is None,
         report_multiple_bugs=False,

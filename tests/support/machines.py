@@ -41,7 +41,6 @@ def run_machine(
             settings=settings(
                 max_examples=examples,
                 stateful_step_count=steps,
-                deadline=None,
                 derandomize=core.global_force_seed is None,
                 database=None,
                 # A server in the loop is slow and shared: on purpose.
