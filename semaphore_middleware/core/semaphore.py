@@ -45,11 +45,12 @@ class FairSemaphore:
 
     `url` is an address as docs/settings.md has them (`redis://`, `redis+sentinel://` and so on);
     None takes `SEMAPHORE_REDIS_URL` or `REDIS_URL` from the environment, else starts an embedded
-    server. `lease` and `recovery_wait` (by default the lease) are in seconds and should be the same
-    on all nodes; `turn` is in seconds, 0 lets a permit serve one request only; `prefix` is the
-    first part of every key; `node` is this node's name, to which a few random letters are added,
-    other ones each time that it is opened; `backoff`: how long to pause after a refusal without
-    Retry-After, and when a site counts as down (see `Permit.refused` and `Permit.failed`);
+    server. `lease` (a day at most) and `recovery_wait` (by default the lease) are in seconds and
+    should be the same on all nodes; `turn` is in seconds, 0 lets a permit serve one request only;
+    `prefix` is the first part of every key; `node` is this node's name, to which a few random
+    letters are added, other ones each time that it is opened; `backoff`: how long to pause after a
+    refusal without Retry-After, and when a site counts as down (see `Permit.refused` and
+    `Permit.failed`);
     `url_from` says in errors where the address was set.
     `observers` (see `core/observer.py`) are opened before the server is reached, are passed each
     event, and are closed last, in reverse order.

@@ -95,6 +95,11 @@ class Prefetch:
         elif self._is_closing and self._has_started(request):
             self._given_up.add(request)
             return request
+        elif self._is_closing:
+            # Perhaps a callback asked for it, or an item's pipeline: any page that is at work now
+            # may lack it.
+            at_work = [started for started, _ in self._started.values() if started in self._pages]
+            self._given_up.update(at_work)
         return result
 
     def on_closing(self) -> None:

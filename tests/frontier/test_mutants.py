@@ -228,6 +228,10 @@ ON_THE_LOOP: dict[str, tuple[Mutant, Test]] = {
         ("frontier.session", "            return  # it is there\n", "            pass\n"),
         test_scheduler.test_what_has_no_response_when_the_spider_closes_goes_back_as_it_is_stored,
     ),
+    "a page is finished though its callback got nothing any more": (
+        ("frontier.prefetch", "            self._given_up.update(at_work)\n", "            pass\n"),
+        test_scheduler.test_a_page_whose_callback_got_nothing_any_more_when_the_spider_closed_goes_back,
+    ),
     "what came past the scheduler is given up": (
         (
             "frontier.prefetch",

@@ -588,6 +588,24 @@ async def test_what_comes_from_no_scheduler_ends_as_it_does_though_the_spider_cl
 
 
 @asyncio_test
+async def test_a_page_whose_callback_got_nothing_any_more_when_the_spider_closed_goes_back(
+    client: Redis,
+) -> None:
+    async with joined(client) as node:
+        node.enqueue("http://a/page", "http://a/done-later", dont_filter=True)
+        page, later = [await node.start() for _ in range(2)]
+        node.fetch(page, Response(page.url))
+        await node.engine.close_spider_async()
+        image = Request("http://a/image")
+        node.fetch(image, failed(IgnoreRequest("the spider is closing")))
+        node.fetch(later, Response(later.url))
+        node.finish(page, later)
+    taken = node.other().takes(Demand(8, 8))
+    decode = node.scheduler.session._codec.decode
+    assert [decode(one.data).url for one in taken] == ["http://a/page"]
+
+
+@asyncio_test
 async def test_a_node_leaves_even_if_the_server_does_not_reply(
     client: Redis, server: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
