@@ -121,10 +121,14 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
     "only the nodes in the address are asked": (
         (
             "cluster",
-            "            self._nodes.extend(node for node in found if node not in self._nodes)\n",
+            "            present += found\n",
             "",
         ),
         test_cluster.test_each_time_another_node_is_asked_also_of_those_that_were_named,
+    ),
+    "nodes that have gone are asked for ever": (
+        ("cluster", "if node in self._named or node in present", ""),
+        test_cluster.test_a_node_that_has_gone_is_not_asked_any_more,
     ),
     "one node's refusal is that of all": (
         (
