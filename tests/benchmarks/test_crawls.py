@@ -86,7 +86,6 @@ def test_adaptive_sees_a_limit_that_passes_the_site_s_capacity(
 ) -> None:
     monkeypatch.chdir(REPOSITORY)
     heedless, adapting, known = figures(adaptive.measure(quick=True))
-    assert heedless[0] > adaptive.CAPACITY * 0.9
     assert heedless[3] > 0
     assert adapting[0] < adaptive.LIMIT
     assert known[3] == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import traceback
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -138,7 +139,7 @@ async def test_a_server_that_knows_no_passwords_shows_none() -> None:
         said = await refusal(f"redis://user:{PASSWORD}@127.0.0.1:{server.tcp_port}")
     finally:
         server.remove()
-    assert said.endswith("refuses: unknown command 'AUTH'")
+    assert re.search(r"refuses: unknown command .AUTH.$", said)
 
 
 @in_asyncio
