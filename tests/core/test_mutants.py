@@ -892,8 +892,8 @@ WAITING_IN_VAIN: dict[str, tuple[Mutant, Test]] = {
     "a long fetch is taken over": (
         (
             "robotstxt",
-            "            await self._reach(lambda: self._store.ask(self._semaphore.node, origin))\n",
-            "            pass\n",
+            "await self._reach(lambda: self._store.ask(self._semaphore.node, origin))",
+            "pass",
         ),
         test_robotstxt.test_a_node_that_fetches_for_long_keeps_its_lease,
     ),
