@@ -10,7 +10,6 @@ from weakref import ReferenceType, ref
 from scrapy.core.downloader import Downloader
 
 from semaphore_middleware.scrapy.engine import connections_per_host, open_local_slots
-from semaphore_middleware.scrapy.scopes import drop_scope_of_other_host
 from semaphore_middleware.scrapy.throttler import Throttler, throttler_of
 
 if TYPE_CHECKING:
@@ -73,7 +72,7 @@ class SemaphoreDownloader(Downloader):
     def _fetched(self, result: Any, request: Request) -> Any:
         self._throttler.backpressure.leave(request)
         self._throttler.responses.forget(request)
-        return drop_scope_of_other_host(result, request)
+        return self._throttler.fetched(result, request)
 
     def needs_backout(self) -> bool:
         """True if the engine should take no request from the scheduler.

@@ -22,6 +22,7 @@ from weakref import WeakKeyDictionary, WeakSet
 from scrapy import signals
 from scrapy.downloadermiddlewares.stats import DownloaderStats
 from scrapy.exceptions import CannotResolveHostError, CloseSpider, IgnoreRequest
+from twisted.python.failure import Failure
 
 from semaphore_middleware.core.observer import Event, Observer
 from semaphore_middleware.core.permit_set import PermitSet
@@ -375,6 +376,13 @@ class Throttler:
         self._returned.add(copy)
         return copy
 
+    def fetched(self, result: Any, request: Request) -> Any:
+        """What the engine is given as the result of a request's `fetch`."""
+        if isinstance(result, Failure) and result.check(SpiderClosingError):
+            # What a middleware fetched for it was not made any more, or it waited once more itself.
+            result = self.return_to_scheduler(request)
+        return drop_scope_of_other_host(result, request)
+
     # The crawl ----------------------------------------------------------------------------------
 
     def _robots_parsed(self, robotparser: RobotParser, request: Request) -> None:
@@ -391,7 +399,7 @@ class Throttler:
 
     def watch_fetches(self) -> None:
         """Do what is left of the add-on's downloader to do, where that is not in its place."""
-        self._engine.after_fetch(drop_scope_of_other_host)
+        self._engine.after_fetch(self.fetched)
 
     async def _open(self) -> None:
         self._engine.before_close(self._drain)

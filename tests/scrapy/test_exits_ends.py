@@ -20,6 +20,8 @@ from tests.support.servers import RedisServer
 from tests.support.site import Site
 from tests.support.visits import Visits
 
+BEFORE, AFTER = 940, 960  # ours is at 950
+
 Cancel = Callable[[], object]
 
 ALL_FOUR = ["/slow/a", "/slow/b", "/slow/c", "/slow/d"]
@@ -116,6 +118,48 @@ async def test_closing_spider_does_not_wait_for_robots_txt(
     await crawl.gave_back(1, site)
     await Crawl(server, *requests, **settings).gave_back(2, site)
     assert site.arrivals == ["/slow/a", "/robots.txt", "/slow/b"]
+
+
+class FetchesFirst:
+    """Before a request, fetches another page."""
+
+    def __init__(self, crawler: Crawler) -> None:
+        self._crawler = crawler
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Self:
+        return cls(crawler)
+
+    async def process_request(self, request: Request) -> None:
+        if "first" in request.meta:
+            await self._crawler.engine.download_async(Request(request.meta["first"]))
+
+
+@pytest.mark.parametrize("place", [BEFORE, AFTER])
+@pytest.mark.parametrize("waits", [True, False], ids=["that waits", "on the wire"])
+@asyncio_test
+async def test_closing_spider_returns_a_request_that_a_middleware_fetches_something_for(
+    server: RedisServer, site: Site, tmp_path: Path, place: int, waits: bool
+) -> None:
+    before = [Request(site.url("/slow/before", host="localhost"))] if waits else []
+    first = site.url("/slow/first", host="localhost")
+    request = Request(site.url("/page/a"), meta={"first": first})
+    settings: dict[str, Any] = {"middlewares": {FetchesFirst: place}, "JOBDIR": str(tmp_path)}
+
+    crawl = Crawl(server, *(before or [request]), **settings)
+    await site.until(lambda: site.now == 1)
+    if waits:
+        crawl.crawler.engine.crawl(request)
+        await until(lambda: waiting(server))
+    closing = asyncio.ensure_future(crawl.crawler.engine.close_spider_async(reason="enough"))
+    await until(lambda: not waiting(server))
+    site.let_go()
+    await closing
+    await crawl.finished()
+    assert "/page/a" not in site.arrivals
+
+    await Crawl(server, **settings).finished()
+    assert site.arrivals[-2:] == ["/slow/first", "/page/a"]
 
 
 # A fetch is cancelled ---------------------------------------------------------------------------

@@ -862,9 +862,17 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
         ("downloader", "        self._throttler.responses.forget(request)\n", ""),
         test_downloader.test_after_a_fetch_nothing_is_left_of_it,
     ),
-    "a redirect takes the scope of the first host along": (
-        ("downloader", "return drop_scope_of_other_host(result, request)", "return result"),
+    "the engine gets a fetch's result as it is": (
+        ("downloader", "return self._throttler.fetched(result, request)", "return result"),
         test_downloader.test_after_a_fetch_nothing_is_left_of_it,
+    ),
+    "a redirect takes the scope of the first host along": (
+        ("throttler", "return drop_scope_of_other_host(result, request)", "return result"),
+        test_throttler.test_a_redirect_to_another_host_takes_no_scope_along,
+    ),
+    "what a middleware fetches something for is lost when the spider closes": (
+        ("throttler", "result.check(SpiderClosingError)", "result.check(ZeroDivisionError)"),
+        test_throttler.test_what_failed_as_the_spider_closes_goes_back_to_the_scheduler_once,
     ),
     "transfers run without the throttler": (
         (

@@ -16,6 +16,7 @@ from scrapy.exceptions import CloseSpider, DownloadTimeoutError, IgnoreRequest
 from scrapy.http import Response
 from scrapy.robotstxt import ProtegoRobotParser
 from scrapy.utils.test import get_crawler
+from twisted.python.failure import Failure
 
 from semaphore_middleware import (
     AcquireTimeoutError,
@@ -28,7 +29,7 @@ from semaphore_middleware import (
 from semaphore_middleware.core.permit import Stage
 from semaphore_middleware.middleware import SemaphoreMiddleware
 from semaphore_middleware.scrapy import throttler
-from semaphore_middleware.scrapy.throttler import Throttler, throttler_of
+from semaphore_middleware.scrapy.throttler import SpiderClosingError, Throttler, throttler_of
 from tests.support.crawls import until
 from tests.support.nodes import in_asyncio
 from tests.support.servers import RedisServer
@@ -475,7 +476,27 @@ async def test_a_request_that_was_served_is_not_made_again(server: RedisServer) 
         assert request.meta.keys() <= {"download_latency"}, "what it yields starts afresh"
 
 
+def test_a_redirect_to_another_host_takes_no_scope_along(server: RedisServer) -> None:
+    request = Request("http://a.example/", meta={"semaphore_skip": True})
+    result = Request("http://b.example/", meta=request.meta)
+    assert Scrapy(server).throttler.fetched(result, request) is result
+    assert result.meta == {}, "it was said of another host"
+
+
 # Closing ----------------------------------------------------------------------------------------
+
+
+def test_what_failed_as_the_spider_closes_goes_back_to_the_scheduler_once(
+    server: RedisServer,
+) -> None:
+    fetched = Scrapy(server).throttler.fetched
+    closing = Failure(SpiderClosingError("the spider is closing"))
+    copy = fetched(closing, page("a", 1))
+    assert (copy.url, copy.dont_filter) == ("http://a/1", True)
+    with pytest.raises(SpiderClosingError):
+        fetched(closing, copy)
+    other = Failure(IgnoreRequest())
+    assert fetched(other, page()) is other
 
 
 @in_asyncio
