@@ -53,7 +53,7 @@ def test_status_drop_and_retry(server: RedisServer, client: Redis, tmp_path: Pat
     ]
     assert typed(server, tmp_path, "frontier", "retry", "music") == (
         0,
-        ["music: 1 requests are queued again."],
+        ["music: 1 request is queued again."],
     )
     assert two.size.queued == 1
     assert typed(server, tmp_path, "frontier", "drop", "books") == (0, ["books is dropped."])

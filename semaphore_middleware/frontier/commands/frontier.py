@@ -98,7 +98,8 @@ class Command(ScrapyCommand):
         else:
             if (count := await crawls.retry(name)) is None:
                 return self._no_crawl(name)
-            print(f"{clean(name)}: {count} requests are queued again.")
+            queued = "1 request is" if count == 1 else f"{count} requests are"
+            print(f"{clean(name)}: {queued} queued again.")
         return 0
 
     def _no_crawl(self, name: str) -> int:
