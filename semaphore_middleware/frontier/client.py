@@ -19,6 +19,7 @@ from semaphore_middleware.frontier.counts import Counts, commands_for
 from semaphore_middleware.frontier.keys import CrawlKeys, Places, site_of
 from semaphore_middleware.model.hosts import encoded
 from semaphore_middleware.redis.connection import Connection
+from semaphore_middleware.redis.environment import url_from_environment
 from semaphore_middleware.redis.location import Server
 from semaphore_middleware.redis.rights import try_rights
 from semaphore_middleware.redis.scripts import evaluate
@@ -32,9 +33,14 @@ def node_name(settings: Mapping[str, Any]) -> str:
     return settings.get("SEMAPHORE_NODE") or f"{socket.gethostname()}-{os.getpid()}"
 
 
-def server_url(settings: Mapping[str, Any]) -> str | None:
-    """The URL of the crawl's server, in `REDIS_URL` of the settings, else of the environment."""
-    return settings.get("REDIS_URL") or os.environ.get("REDIS_URL")
+def server_of(settings: Mapping[str, Any]) -> tuple[str | None, str]:
+    """The URL of the crawl's server, and where it was set: `REDIS_URL` of the settings; without it,
+    where the semaphore's is set.
+    """
+    for name in ("REDIS_URL", "SEMAPHORE_REDIS_URL"):
+        if url := settings.get(name):
+            return str(url), name
+    return url_from_environment()
 
 
 @dataclass(frozen=True, slots=True)
