@@ -121,6 +121,11 @@ class RunOverError(Exception):
 class CrawlEndedError(RunOverError):
     """The crawl has ended, before this node came or without it."""
 
+    def __init__(self, ago: float = 0.0) -> None:
+        super().__init__("the crawl has ended")
+        self.ago = ago
+        """Seconds since then, by the server's wall clock, as `join` says them."""
+
 
 class OtherCrawlError(Exception):
     """The crawl of this name has another spider, other arguments, or another version."""
@@ -219,6 +224,11 @@ class CrawlClient:
 
     # The connection -----------------------------------------------------------------------------
 
+    @property
+    def is_connected(self) -> bool:
+        """False if the next call opens a connection, perhaps to another server."""
+        return self._connection is not None and self._connection.is_open
+
     async def connect(self) -> Connection:
         """The open connection, or a new one."""
         if self._connection is None or not self._connection.is_open:
@@ -264,6 +274,8 @@ class CrawlClient:
         """
         packed = json.dumps(identity, sort_keys=True) if identity is not None else ""
         run, rest = await self._call("join", token_hex(8), packed, int(new_run), though_full=False)
+        if run == b"ended":
+            raise CrawlEndedError(rest / 1000)
         if run == b"other":
             raise OtherCrawlError(json.loads(rest))
         self.run = run

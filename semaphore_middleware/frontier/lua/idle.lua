@@ -6,7 +6,7 @@
 -- "wait", the time after which to ask again (ms), when the first of their leases ends; the data of each
 -- request that is set aside now.
 finish_all()
-stop_working(node, enqueue)
+stop_working(node, put_back)
 stop_dead_nodes()
 notify_idle_nodes()
 if redis.call('EXISTS', sites) == 1 and pages_left() > 0 then
