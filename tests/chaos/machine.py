@@ -53,10 +53,21 @@ def _stat_of(pid: int) -> Sequence[str]:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 
+BENT = {  # only the time of day: no real clock that is set anew touches the monotonic one
+    "LD_PRELOAD": FAKETIME[-1] if FAKETIME else "",
+    "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+}
+
+
+def clock_off_by(seconds: float) -> Mapping[str, str]:
+    """The environment of a process whose clock is this far off, as long as it runs."""
+    return {**BENT, "FAKETIME": f"{seconds:+.3f}"}
+
+
 class Clock:
     """A clock for processes to start with; `jump` moves it while they run.
 
-    Only the time of day is bent: no real clock that is set anew touches the monotonic one.
+    They read it from a file each time, which slows down a process that often asks for the time.
     """
 
     def __init__(self, file: Path) -> None:
@@ -72,10 +83,9 @@ class Clock:
     @property
     def environment(self) -> Mapping[str, str]:
         return {
-            "LD_PRELOAD": FAKETIME[-1],
+            **BENT,
             "FAKETIME_TIMESTAMP_FILE": str(self._file),
             "FAKETIME_NO_CACHE": "1",
-            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
         }
 
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Self, TypeVar
 
 from tests.chaos.audit import Audit
 from tests.chaos.history import History
-from tests.chaos.machine import Clock, Namespace, is_stopped, processor_time
+from tests.chaos.machine import Clock, Namespace, clock_off_by, is_stopped, processor_time
 from tests.chaos.nodes import Node
 from tests.chaos.proxy import Proxy
 from tests.chaos.site import Site
@@ -127,11 +127,8 @@ class World:
         address = in_namespace.server_address if in_namespace else "127.0.0.1"
         proxy = await self._stack.enter_async_context(Proxy(self.server.path, address))
         node = Node(f"node-{number + 1}", self.directory, proxy)
-        clock: dict[str, str] = {}
-        if self._setup.node_clocks:
-            off = Clock(self.directory / f"{node.name}-clock")
-            off.jump(self._setup.node_clocks[number % len(self._setup.node_clocks)])
-            clock.update(off.environment)
+        off = self._setup.node_clocks
+        clock = clock_off_by(off[number % len(off)]) if off else {}
         settings = {
             "SEMAPHORE_REDIS_URL": self.deployment.url if self.deployment else proxy.url,
             "REDIS_URL": self._frontier.url,
