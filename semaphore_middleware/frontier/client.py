@@ -196,7 +196,7 @@ class CrawlClient:
         self.lease = lease
         self.max_pages = max_pages
         self.keys = CrawlKeys(prefix, name)
-        self.server = Server(url, CALL_TIMEOUT_S, url_from, self.keys.tag)
+        self.server = Server(url, CALL_TIMEOUT_S, url_from, self.keys.hash_tag)
         self.run = b""  # none joined yet
         # A process that reuses a dead one's name is another node.
         self.node = f"{node}:{token_hex(4)}"
@@ -233,12 +233,12 @@ class CrawlClient:
 
         Raises `ServerRefusedError`, which names what is missing.
         """
-        names = (*self.keys.trials, *self.keys.all)
-        tag = f"{{{self.keys.tag}}}"
-        await try_rights(await self.connect(), names, self.keys.channel, tag, scripts.script)
+        keys = self.keys
+        names = (*keys.trials, *keys.all)
+        await try_rights(await self.connect(), names, keys.channel, keys.tag, scripts.script)
         subscription = await self.server.connect()
         try:
-            await subscription.subscribe([self.keys.channel])
+            await subscription.subscribe([keys.channel])
         finally:
             await subscription.close()
 
