@@ -34,7 +34,7 @@ from semaphore_middleware.redis.protocol import Reply, Statement
 
 logger = logging.getLogger(__name__)
 
-LINE_SLACK = 16  # permits of requests that gave up, at most, before they are sorted out
+LINE_SLACK = 16  # the heap is rebuilt when this many more requests have given up than still wait
 REFUSED_RETRY_S = 1.0  # after a statement that the server could make no sense of
 
 
@@ -332,7 +332,7 @@ class Account:
         self._asked = self._granted + len(self._waiting)
         if self.deadline == math.inf:
             self.deadline = now + self._owner.grace
-        oldest, longest = next(iter(self._held), None), next(iter(self._waiting), None)
+        first_held, first_waiting = next(iter(self._held), None), next(iter(self._waiting), None)
         feedback = [(outcome, now - granted_at) for outcome, granted_at in self._feedback]
         self._feedback.clear()
         statement = Statement(
@@ -345,8 +345,8 @@ class Account:
             self._granted,
             self._started,
             self._unused,
-            now - oldest.granted_at if oldest else 0.0,
-            now - longest.asked_at if longest else 0.0,
+            now - first_held.granted_at if first_held else 0.0,
+            now - first_waiting.asked_at if first_waiting else 0.0,
             sum(one.begins_later for one in self._held) if self._begin_later else -1,
             FeedbackSummary.of(feedback) if feedback else None,
         )
@@ -374,7 +374,7 @@ class Account:
         if reply.answered_ago is not None:
             self.answered_at = max(self.answered_at, sent - reply.answered_ago)
         self._take(reply.granted, now)
-        self._hear_whether_down(reply)
+        self._note_down(reply)
         self._announce_waiting(statement.seq)
         if reply.retry_in is not None and self._waiting:
             self._owner.retry(self, reply.retry_in)
@@ -385,9 +385,10 @@ class Account:
             self._spare_until = turn_end + self._owner.turn
             for permit in self._held:
                 permit.turn_end = turn_end
-        is_newest = statement.seq == self._seq and statement.asked == statement.returned
+        # The newest statement, which said that nothing was held or wanted.
+        was_last_and_empty = statement.seq == self._seq and statement.asked == statement.returned
         if (
-            is_newest
+            was_last_and_empty
             and self._granted == self._returned == statement.returned
             and not self._waiting
         ):
@@ -416,7 +417,7 @@ class Account:
                 reply.backoff,
             )
 
-    def _hear_whether_down(self, reply: Reply) -> None:
+    def _note_down(self, reply: Reply) -> None:
         was_down, self._is_down = self._is_down, reply.down_for is not None
         if reply.down_for is not None:
             if reply.backoff is not None and not was_down:

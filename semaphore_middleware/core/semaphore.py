@@ -357,9 +357,9 @@ class FairSemaphore:
 
 
 def _limit(limit: int | Limit) -> Limit:
-    return limit if isinstance(limit, Limit) else _at_once(check_concurrency(limit, "limit"))
+    return limit if isinstance(limit, Limit) else _limit_of(check_concurrency(limit, "limit"))
 
 
 @lru_cache(maxsize=512)
-def _at_once(concurrency: int) -> Limit:
+def _limit_of(concurrency: int) -> Limit:
     return Limit(concurrency)

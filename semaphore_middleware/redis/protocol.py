@@ -223,7 +223,7 @@ def pack_feedback(feedback: FeedbackSummary, backoff: Backoff) -> bytes:
     """Feedback as the script takes it (see `feedback.lua`)."""
     return b"%d %.4f %d %d %d %d %d %d %d %d %d" % (
         feedback.good,
-        feedback.latency,
+        feedback.mean_log_ms,
         1000 * feedback.good_age,
         feedback.errors,
         feedback.failed,
@@ -241,8 +241,8 @@ def pack_feedback(feedback: FeedbackSummary, backoff: Backoff) -> bytes:
 
 def read_inspection(scope: str, reply: Sequence[Any]) -> Inspection:
     """A scope from the reply of the script `inspect`, whose times are in milliseconds."""
-    limit, limit_max, delay, interval, burst, next_start, left, last, down_for, *rest = reply
-    paused, set_by, started, members = rest
+    limit, limit_max, delay, interval, burst, next_start, *rest = reply
+    backoff_left, backoff_last, down_for, paused, set_by, started, members = rest
     interval_s = float(interval) / 1000
     # A rule's limit comes from the server's JSON, which rounds 2**53 up.
     return Inspection(
@@ -254,8 +254,8 @@ def read_inspection(scope: str, reply: Sequence[Any]) -> Inspection:
         rate_text(interval_s) if interval_s else None,
         burst,
         next_start / 1000,
-        left / 1000,
-        last / 1000,
+        backoff_left / 1000,
+        backoff_last / 1000,
         bool(paused),
         set_by.decode("utf-8", "replace") or None,
         started,

@@ -33,7 +33,7 @@ from semaphore_middleware.errors import (
     ServerUnreachableError,
     SettingsError,
 )
-from semaphore_middleware.model.hosts import site_of
+from semaphore_middleware.model.hosts import site_index
 from semaphore_middleware.redis import embedded
 from semaphore_middleware.redis.keys import Keys
 from semaphore_middleware.redis.location import Server
@@ -139,7 +139,7 @@ class Throttler:
         self._delays = RequestDelays()
         self._opened = asyncio.Event()
         self._failed = False
-        self._retries = crawler.settings.getbool("RETRY_ENABLED")
+        self._is_retry_enabled = crawler.settings.getbool("RETRY_ENABLED")
         connect = crawler.signals.connect
         connect(self._open, signals.spider_opened)
         connect(self._close, signals.spider_closed)
@@ -205,7 +205,7 @@ class Throttler:
         try:
             delay = self._delays.delay_of(request)
         except SettingsError as error:
-            raise _refusal(error) from None
+            raise _log_not_allowed(error) from None
         if delay:
             is_scheduled = self.backpressure.is_scheduled(request)
             self.backpressure.leave(request)
@@ -223,14 +223,14 @@ class Throttler:
         try:
             scopes = self.scopes.find(request)
         except SettingsError as error:
-            raise _refusal(error) from None
+            raise _log_not_allowed(error) from None
         self.backpressure.update(request, scopes)
-        site = site_of([name for name, _ in scopes])
-        if site is None:
+        index = site_index([name for name, _ in scopes])
+        if index is None:
             return scopes
-        name, limit = scopes[site]
+        name, limit = scopes[index]
         limit = self._crawl_delays.apply(limit, request)
-        return (*scopes[:site], (name, limit), *scopes[site + 1 :])
+        return (*scopes[:index], (name, limit), *scopes[index + 1 :])
 
     async def _acquire(self, request: Request, scopes: Scopes) -> PermitSet:
         """Permits, if it needs any, and a place in this node's CONCURRENT_REQUESTS. Permits for
@@ -355,7 +355,7 @@ class Throttler:
         there are to be no retries.
         """
         spider = self._crawler.spider
-        if not self._retries or spider is None:
+        if not self._is_retry_enabled or spider is None:
             return None
         retry = self.responses.retry_request(request, response, spider)
         if retry is not None and (
@@ -478,7 +478,7 @@ async def _fail(error: Exception, _: Request) -> Response:
     raise error
 
 
-def _refusal(error: SettingsError) -> NotAllowedError:
-    """The error of a request whose meta is not allowed, which is logged as one line."""
+def _log_not_allowed(error: SettingsError) -> NotAllowedError:
+    """Log in one line that a request's meta is not allowed. Returns the error of the request."""
     logger.error("%s", error)
     return NotAllowedError(str(error))  # for which Scrapy adds no traceback to the log
