@@ -336,19 +336,19 @@ class Account:
         feedback = [(outcome, now - granted_at) for outcome, granted_at in self._feedback]
         self._feedback.clear()
         statement = Statement(
-            self.scope,
-            self.limit,
-            self._term,
-            self._seq,
-            self._asked,
-            self._returned,
-            self._granted,
-            self._started,
-            self._unused,
-            now - first_held.granted_at if first_held else 0.0,
-            now - first_waiting.asked_at if first_waiting else 0.0,
-            sum(one.begins_later for one in self._held) if self._begin_later else -1,
-            FeedbackSummary.of(feedback) if feedback else None,
+            scope=self.scope,
+            limit=self.limit,
+            term=self._term,
+            seq=self._seq,
+            asked=self._asked,
+            returned=self._returned,
+            believed=self._granted,
+            started=self._started,
+            unused=self._unused,
+            held_age=now - first_held.granted_at if first_held else 0.0,
+            wait_age=now - first_waiting.asked_at if first_waiting else 0.0,
+            pending=sum(one.begins_later for one in self._held) if self._begin_later else -1,
+            feedback=FeedbackSummary.of(feedback) if feedback else None,
         )
         statements = [*self._unanswered, statement]
         if feedback:

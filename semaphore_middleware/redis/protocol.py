@@ -113,18 +113,18 @@ class Reply:
             time / 1000 if time >= 0 else None for time in times
         )
         return cls(
-            statement,
-            STATUSES[int(status)],
-            int(term),
-            int(granted),
-            int(available),
-            int(limit),
-            counted == 1,
-            wants == 1,
-            retry_in,
-            backoff,
-            down_for,
-            answered_ago,
+            statement=statement,
+            status=STATUSES[int(status)],
+            term=int(term),
+            granted=int(granted),
+            available=int(available),
+            limit=int(limit),
+            is_counted=counted == 1,
+            wants_feedback=wants == 1,
+            retry_in=retry_in,
+            backoff=backoff,
+            down_for=down_for,
+            answered_ago=answered_ago,
         )
 
 
@@ -246,20 +246,20 @@ def read_inspection(scope: str, reply: Sequence[Any]) -> Inspection:
     interval_s = float(interval) / 1000
     # A rule's limit comes from the server's JSON, which rounds 2**53 up.
     return Inspection(
-        scope,
-        min(limit, LIMITLESS) or None,
-        tuple(_read_member(*member) for member in members),
-        min(limit_max, LIMITLESS) or None,
-        delay / 1000,
-        rate_text(interval_s) if interval_s else None,
-        burst,
-        next_start / 1000,
-        backoff_left / 1000,
-        backoff_last / 1000,
-        bool(paused),
-        set_by.decode("utf-8", "replace") or None,
-        started,
-        down_for / 1000 if down_for >= 0 else None,
+        scope=scope,
+        limit=min(limit, LIMITLESS) or None,
+        members=tuple(_read_member(*member) for member in members),
+        limit_max=min(limit_max, LIMITLESS) or None,
+        delay=delay / 1000,
+        rate=rate_text(interval_s) if interval_s else None,
+        burst=burst,
+        next_start=next_start / 1000,
+        backoff_left=backoff_left / 1000,
+        backoff_last=backoff_last / 1000,
+        paused=bool(paused),
+        set_by=set_by.decode("utf-8", "replace") or None,
+        started=started,
+        down_for=down_for / 1000 if down_for >= 0 else None,
     )
 
 
