@@ -6,7 +6,6 @@ import hashlib
 import itertools
 import json
 import os
-import socket
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from semaphore_middleware.frontier.counts import Counts, commands_for
 from semaphore_middleware.frontier.keys import CrawlKeys, Places, site_of
 from semaphore_middleware.model.hosts import encoded
 from semaphore_middleware.redis.connection import Connection
+from semaphore_middleware.redis.environment import default_node
 from semaphore_middleware.redis.location import Server
 from semaphore_middleware.redis.rights import try_rights
 from semaphore_middleware.redis.scripts import evaluate
@@ -29,7 +29,7 @@ DEFAULT_PREFIX = "crawl"
 
 def node_name(settings: Mapping[str, Any]) -> str:
     """This node's name: the add-on's; without the add-on, host name and process id."""
-    return settings.get("SEMAPHORE_NODE") or f"{socket.gethostname()}-{os.getpid()}"
+    return settings.get("SEMAPHORE_NODE") or default_node()
 
 
 def server_url(settings: Mapping[str, Any]) -> str | None:

@@ -42,6 +42,7 @@ from semaphore_middleware.frontier.client import (
 from semaphore_middleware.frontier.codec import Codec
 from semaphore_middleware.frontier.prefetch import Prefetch
 from semaphore_middleware.frontier.subscription import Subscription
+from semaphore_middleware.model.lease import RENEWAL
 from semaphore_middleware.redis.connection import CallTimeoutError, is_full, retry_delay
 from semaphore_middleware.scrapy.engine import Engine
 
@@ -51,7 +52,6 @@ logger = logging.getLogger(__name__)
 MAX_NEW_REQUESTS = 500
 MAX_NEW_BYTES = 1_000_000  # but for one request that is larger
 LONGEST_TURN_S = 0.01  # for which start requests keep the event loop from everything else
-RENEWAL = 0.3  # of a lease: after that it is renewed
 SHUTDOWN_TIMEOUT_S = 1.0
 LOG_INTERVAL_S = 5.0
 

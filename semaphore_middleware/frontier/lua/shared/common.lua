@@ -12,7 +12,7 @@ local most_pages = tonumber(ARGV[5])
 local last_argument_read = 5
 
 local END_KEPT_MS = 30 * 24 * 3600 * 1000
-local LONGEST_STEP = 0.32 -- of a lease
+local LONGEST_STEP = 0.32 -- of a lease, as STEP in model/lease.py
 local MOST_TRIES = 3 -- of a request
 local FIRST_TURN_OF_SUSPECTS = -2 ^ 53
 
