@@ -53,9 +53,8 @@ WAIT_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120,
 ROUND_TRIP_BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
 
 NAMED_SCOPES_MAX = 50  # scopes with series of their own, in the whole life of a crawl
-FIRST_NAMED_SCOPES = (
-    25  # the first so many scopes get series at once, later ones when they are busy
-)
+# The first so many scopes get series at once, later ones when they are busy.
+FIRST_NAMED_SCOPES = 25
 BUSY_SCOPE_PERMITS = 100  # permits acquired, from which on a scope counts as busy
 OTHERS = "(others)"  # the label of all further scopes together
 LABEL_CHARS_MAX = 100  # a longer scope is cut

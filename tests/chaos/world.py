@@ -36,9 +36,8 @@ class Plan:
     seed: str
     nodes: int = 3
     hosts: int = 6
-    limit: int = (
-        2  # fewer than nodes: one with a place of its own at each host is told of no grants
-    )
+    # Fewer than nodes: one with a place of its own at each host is told of no grants.
+    limit: int = 2
     lease: float = 2.0  # seconds
     requests: int = 1500  # that the site must see before the run comes to its end
     patience: float = 60.0  # seconds; who waits for longer has failed, never passed
