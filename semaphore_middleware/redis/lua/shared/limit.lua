@@ -58,6 +58,7 @@ local function apply_limit(scope)
   if (rules and rules ~= '0') or scope.is_ruled then
     apply_rules(scope)
   else
+    -- Without rules the scope's own fields are the limit in force: no table is made for it.
     scope.force, scope.limit = scope, scope.concurrency
   end
   if scope.force.adaptive then apply_working_limit(scope) end
