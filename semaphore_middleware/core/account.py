@@ -1,8 +1,9 @@
 """One scope's permits in this process: demand, turns, lease and counts. No I/O.
 
-An account is what a node and the server both know of it, all counted from its opening. Whatever is
-said of it may be said again, so after a gap it is simply said once more. The rules are those of
-docs/how-it-works.md; tests/protocol has a model of them.
+An account is what a node and the server both know of the node's permits of one scope. Its numbers
+are totals since its term began, so a statement may be sent twice or late without harm, and after a
+gap the node simply sends its present one. The rules are those of docs/how-it-works.md;
+tests/protocol has a model of them.
 """
 
 from __future__ import annotations
@@ -80,10 +81,10 @@ class Owner(Protocol):
 
 
 class Account:
-    """One scope's book in this process.
+    """One scope's permits in this process, counted since the current term began.
 
-    The permits of the term are granted - returned = held + in hand: held by a request each, or kept
-    for the next request.
+    Of the permits granted in this term some were returned. Each of the others is held by a request,
+    or kept in hand for the next one: granted - returned = held + in hand.
     """
 
     def __init__(self, scope: str, limit: Limit, owner: Owner) -> None:
@@ -248,7 +249,7 @@ class Account:
             self._owner.speak(self, False)
 
     def _note_outcome(self, permit: Permit) -> bool:
-        """Whether the outcome of the request is to be reported."""
+        """Queue the outcome of a request for the server, if it is to be reported. True if it is."""
         outcome = permit.outcome
         if outcome is None:
             return False
