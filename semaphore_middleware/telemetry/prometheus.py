@@ -158,7 +158,8 @@ class ScopeMetrics:
     def set_gauges(self, semaphore: ObservedSemaphore) -> None:
         """Set what is held, waiting and allowed at this moment.
 
-        Waiting is also who has asked and got no answer: while the server is away, that is everyone.
+        Requests that have asked and got no reply count as waiting: while the server is away, all
+        do.
         """
         held: Tally[Series] = Tally()
         waiting: Tally[Series] = Tally()
@@ -299,7 +300,7 @@ class MetricsServer(ThreadingWSGIServer):
     def _answer(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         """The WSGI app. Prometheus shows the status of a target that it cannot read."""
         host = environ.get("HTTP_HOST")
-        if self._own_names.include(host):
+        if self._own_names.includes(host):
             response: Iterable[bytes] = self._answer_own(environ, start_response)
             return response
         if not self._has_logged_stranger:
