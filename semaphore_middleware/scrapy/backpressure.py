@@ -77,12 +77,12 @@ class ScopeLoad:
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """One request in `fetch`. Numbers that are 0 or 1 are added to those of its scope at hand."""
+    """One request in `fetch`. Its own numbers are part of those of its scope at hand."""
 
     loads: tuple[ScopeLoad, ...]
     """Of its scopes, in the order in which it takes them."""
     is_scheduled: bool
-    """False if it came past the scheduler, with `engine.download_async`."""
+    """False if it bypassed the scheduler, with `engine.download_async`."""
     place: int = 0
     """The number of permits that it holds: the place of its scope at hand among `loads`."""
     waiting: int = 0
@@ -146,7 +146,7 @@ class Backpressure(Observer):
         self._change(entry, waiting=1)
 
     def is_scheduled(self, request: Request) -> bool:
-        """True unless the request came past the scheduler, as far as that is known."""
+        """True unless the request bypassed the scheduler, as far as that is known."""
         entry = self._entries.get(request)
         return entry is None or entry.is_scheduled
 
@@ -278,6 +278,7 @@ class Backpressure(Observer):
     def _change(
         self, entry: Entry, waiting: int = 0, told_to_wait: int = 0, blockers: int = 0
     ) -> None:
+        """Change an entry's numbers, and with them its scope's, the totals and its followers'."""
         was_blocked, filled_memory = entry.is_blocked, entry.fills_memory
         was_full = self.is_full
         entry.waiting += waiting

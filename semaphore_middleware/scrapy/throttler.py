@@ -64,7 +64,7 @@ logger = logging.getLogger(__name__)
 STOP_CHECK_INTERVAL_S = 0.5
 """How often a crawl that waits for its server looks whether it was stopped."""
 EXIT_TIMEOUT_S = 3.0
-"""How long a process that ends may give its permits back."""
+"""How long a process that ends may take to give its permits back."""
 PREREQUISITES_FIRST = 2.0**40
 """Added to the priority of requests that others wait for: more than anyone gives to a request."""
 PERMIT_IDLE_TIMEOUT_S = 0.5
@@ -131,7 +131,9 @@ class Throttler:
         self._transfers: dict[Request, asyncio.Task[Any] | None] = {}
         """Requests on the wire, and the tasks that they run in; None: only signals tell of them."""
         self._unresolved: WeakKeyDictionary[Request, Exception] = WeakKeyDictionary()
-        """Requests that no address was found for, where one of their scopes is that."""
+        """The error to raise in a request's transfer: its address is one of its scopes, and was not
+        found.
+        """
         self._suspended: WeakSet[Request] = WeakSet()
         """Requests that gave their permits back until their transfers."""
         self._returned: WeakSet[Request] = WeakSet()
@@ -255,8 +257,8 @@ class Throttler:
             raise
 
     def _priority_of(self, request: Request) -> float:
-        """Whose turn it is among this node's requests. What came past the scheduler comes first: as
-        a rule another request waits for it.
+        """A request's priority among this node's. One that bypassed the scheduler comes first: as a
+        rule another request waits for it.
         """
         is_scheduled = self.backpressure.is_scheduled(request)
         return request.priority + (0.0 if is_scheduled else PREREQUISITES_FIRST)
