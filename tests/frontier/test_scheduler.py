@@ -330,7 +330,7 @@ async def test_what_a_promoted_server_lacks_is_sent_again(client: Redis) -> None
 async def test_start_requests_leave_the_event_loop_to_others(
     client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session, "LONGEST_TURN_S", 0.0)
+    monkeypatch.setattr(session, "MAX_LOOP_HOLD_S", 0.0)
     turns = 0
 
     async def count_turns() -> None:
