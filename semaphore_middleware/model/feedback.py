@@ -18,7 +18,7 @@ class Feedback:
     latency: float | None = None
     """Until the site answered well; None: it did not."""
     refused: bool = False
-    """Whether it refused the request ("not now")."""
+    """Whether it refused the request."""
     failed: bool = False
     """Whether it did not respond at all. Without all three it responded with an error: it is there,
     and more is not known."""
