@@ -149,7 +149,7 @@ class KnownAddresses:
         addressTypes: Sequence[type] | None = None,  # noqa: N803
         transportSemantics: str = "TCP",  # noqa: N803
     ) -> Any:
-        """As of `IHostnameResolver`."""
+        """Give a host's known address, or ask the reactor's own resolver (`IHostnameResolver`)."""
         known = _addresses.get(normal_host(hostName))
         if known is None or (addressTypes is not None and type(known) not in addressTypes):
             return self.other.resolveHostName(
