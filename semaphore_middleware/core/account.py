@@ -205,6 +205,7 @@ class Account:
             if len(self._line) > 2 * len(self._waiting) + LINE_SLACK:
                 self._line = [one for one in self._line if one[2] in self._waiting]
                 heapify(self._line)
+                self._newcomers = [one for one in self._newcomers if one[1] in self._waiting]
             self._wants_fewer()
             return
         self._owner.emit(PermitReleased(permit))

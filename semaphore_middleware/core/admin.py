@@ -305,7 +305,7 @@ class Admin:
         held = waiting = 0
         for some in batches(sorted(await self._scopes(connection)), SCOPES_PER_CALL):
             call = self._pack("evict", some, encoded(node))
-            ((of_call, waiting_of_call),) = await evaluate(connection, [call])
+            ((of_call, waiting_of_call),) = await evaluate(connection, [call], though_full=True)
             held, waiting = held + of_call, waiting + waiting_of_call
         return held, waiting
 
@@ -313,7 +313,7 @@ class Admin:
         """End the recovery wait, and tell all nodes, so that those that wait ask again."""
         head = pack_head(self.lease)
         call = pack_begin(self._keys, head, wait=0, wait_if_empty=0, is_trusted=True)
-        (reply,) = await evaluate(connection, [call])
+        (reply,) = await evaluate(connection, [call], though_full=True)
         Begun.read(reply, connection.server_name)
         await connection.execute([("PUBLISH", self._keys.changes, "changed")])
 

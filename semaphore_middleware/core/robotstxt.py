@@ -89,7 +89,8 @@ class SharedRobotsTxt(Observer):
         for news in self._news.values():
             news.set()
         for timeout in self._calls:
-            timeout.reschedule(_now())
+            if not timeout.expired():  # this may be the second time
+                timeout.reschedule(_now())
 
     async def close(self) -> None:
         """Tell the server which fetches are over, and disconnect."""

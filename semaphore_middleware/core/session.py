@@ -87,6 +87,7 @@ class Session:
         self._deadlines: asyncio.TimerHandle | None = None
         self._retry_timers: dict[Account, asyncio.TimerHandle] = {}
         self._logged_at = -LOG_INTERVAL_S
+        self._epoch = b""  # in which the accounts are
         self._subscription: Connection | None = None
         self._subscribed = False
         self._tasks: list[asyncio.Task[None]] = []
@@ -114,6 +115,7 @@ class Session:
         """
         give_up = (ServerRefusedError, *(() if wait else (ServerUnreachableError,)))
         await self._connect(give_up)
+        self._epoch = self._recovery.epoch
         self._tasks = [asyncio.create_task(self._serve()), asyncio.create_task(self._listen())]
 
     async def stop(self) -> None:
@@ -341,6 +343,7 @@ class Session:
         """Go on in the epoch that was joined. The subscription is made anew: a proxy may have left
         it at a server that is in use no more.
         """
+        self._epoch = self._recovery.epoch
         for account in self.accounts.values():
             account.on_new_epoch()
         self._say_all()
@@ -400,15 +403,16 @@ class Session:
             else:
                 account.on_backoff()
 
-    async def _connect(self, give_up: tuple[type[Exception], ...] = ()) -> bool:
-        """Reach the server and join its epoch. Returns whether it is another one than before."""
+    async def _connect(self, give_up: tuple[type[Exception], ...] = ()) -> None:
+        """Reach the server and join its epoch."""
         failures = 0
         while True:
             self._connection = await self._server.reach(self._log_unavailable, give_up)
             try:
                 if give_up:  # at the start
                     await self._store.check_rights(self._connection, self._server)
-                return await self._recovery.join_epoch(self._connection)
+                await self._recovery.join_epoch(self._connection)
+                return
             except (ServerUnreachableError, ServerRefusedError) as error:
                 await self._connection.close()
                 if isinstance(error, give_up):
@@ -418,7 +422,9 @@ class Session:
                 failures += 1
 
     async def _reconnect(self) -> None:
-        if await self._connect():
+        await self._connect()
+        # Not whether this joined another one: an earlier call may have, whose reply was lost.
+        if self._recovery.epoch != self._epoch:
             await self._begin_epoch()
         self.emit(Reconnected())
 

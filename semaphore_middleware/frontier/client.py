@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from semaphore_middleware.frontier.counts import Counts, commands_for
 from semaphore_middleware.frontier.keys import CrawlKeys, Places, site_of
 from semaphore_middleware.model.hosts import encoded
 from semaphore_middleware.redis.connection import Connection
-from semaphore_middleware.redis.environment import default_node
+from semaphore_middleware.redis.environment import default_node, url_from_environment
 from semaphore_middleware.redis.location import Server
 from semaphore_middleware.redis.rights import try_rights
 from semaphore_middleware.redis.scripts import evaluate
@@ -32,9 +31,14 @@ def node_name(settings: Mapping[str, Any]) -> str:
     return settings.get("SEMAPHORE_NODE") or default_node()
 
 
-def server_url(settings: Mapping[str, Any]) -> str | None:
-    """The URL of the crawl's server, in `REDIS_URL` of the settings, else of the environment."""
-    return settings.get("REDIS_URL") or os.environ.get("REDIS_URL")
+def server_of(settings: Mapping[str, Any]) -> tuple[str | None, str]:
+    """The URL of the crawl's server, and where it was set: `REDIS_URL` of the settings; without it,
+    where the semaphore's is set.
+    """
+    for name in ("REDIS_URL", "SEMAPHORE_REDIS_URL"):
+        if url := settings.get(name):
+            return str(url), name
+    return url_from_environment()
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +118,11 @@ class RunOverError(Exception):
 
 class CrawlEndedError(RunOverError):
     """The crawl has ended, before this node came or without it."""
+
+    def __init__(self, ago: float = 0.0) -> None:
+        super().__init__("the crawl has ended")
+        self.ago = ago
+        """Seconds since then, by the server's wall clock, as `join` says them."""
 
 
 class OtherCrawlError(Exception):
@@ -213,6 +222,11 @@ class CrawlClient:
 
     # The connection -----------------------------------------------------------------------------
 
+    @property
+    def is_connected(self) -> bool:
+        """False if the next call opens a connection, perhaps to another server."""
+        return self._connection is not None and self._connection.is_open
+
     async def connect(self) -> Connection:
         """The open connection, or a new one."""
         if self._connection is None or not self._connection.is_open:
@@ -258,6 +272,8 @@ class CrawlClient:
         """
         packed = json.dumps(identity, sort_keys=True) if identity is not None else ""
         run, rest = await self._call("join", token_hex(8), packed, int(new_run), though_full=False)
+        if run == b"ended":
+            raise CrawlEndedError(rest / 1000)
         if run == b"other":
             raise OtherCrawlError(json.loads(rest))
         self.run = run

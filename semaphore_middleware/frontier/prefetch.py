@@ -41,8 +41,6 @@ class Prefetch:
     def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler
         self._queue = self._new_queue()
-        self.site_of: Callable[[Request], str] = getattr(self._queue, "site_of", _host_of)
-        self._is_full: Callable[[str], bool] = getattr(self._queue, "is_full", _never)
         self._ready: dict[Request, TakenRequest] = {}
         self._ready_of_site: Counter[str] = Counter()
         self._started: dict[bytes, tuple[Request, TakenRequest]] = {}  # by place
@@ -52,9 +50,12 @@ class Prefetch:
 
     def _new_queue(self) -> Any:
         queue_class = load_object(self._crawler.settings["SCHEDULER_PRIORITY_QUEUE"])
-        return build_from_crawler(
+        queue = build_from_crawler(
             queue_class, self._crawler, downstream_queue_cls=FifoMemoryQueue, key=""
         )
+        self.site_of: Callable[[Request], str] = getattr(queue, "site_of", _host_of)
+        self._is_full: Callable[[str], bool] = getattr(queue, "is_full", _never)
+        return queue
 
     @property
     def ready(self) -> int:

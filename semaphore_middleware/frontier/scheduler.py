@@ -39,7 +39,7 @@ from semaphore_middleware.frontier.client import (
     CrawlEndedError,
     OtherCrawlError,
     node_name,
-    server_url,
+    server_of,
 )
 from semaphore_middleware.frontier.codec import SERIALIZERS, Codec
 from semaphore_middleware.frontier.identity import differences, identity_of
@@ -241,8 +241,8 @@ class Scheduler(BaseScheduler):
 def _client(crawler: Crawler) -> CrawlClient:
     """A client with the settings of a crawl. Raises `SettingsError`."""
     settings = crawler.settings
-    url = server_url(settings)
-    if not url:
+    url, url_from = server_of(settings)
+    if url is None:
         raise SettingsError("REDIS_URL is not set: the nodes of a crawl share a Redis server")
     return CrawlClient(
         url,
@@ -251,5 +251,5 @@ def _client(crawler: Crawler) -> CrawlClient:
         check_number(settings.get("CRAWL_LEASE", 15.0), "CRAWL_LEASE", least=0.1, text=True),
         check_integer(settings.get("CRAWL_MAX_PAGES", 0), "CRAWL_MAX_PAGES", least=0, text=True),
         check_prefix(settings.get("CRAWL_PREFIX", DEFAULT_PREFIX), "CRAWL_PREFIX"),
-        "REDIS_URL",
+        url_from,
     )

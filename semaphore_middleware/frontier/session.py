@@ -101,6 +101,7 @@ class FrontierSession:
         self._rested_at = 0.0  # by the loop's clock
         self._renewal_at = 0.0  # of the lease, by the loop's clock
         self._look_at = 0.0  # at the server, by the loop's clock
+        self._joined_at = 0.0  # the run, by the loop's clock
         self._idle_timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -204,6 +205,7 @@ class FrontierSession:
             "Node %s joins the crawl; unfinished requests: %d", self._client.node, unfinished
         )
         self._working = True
+        self._joined_at = asyncio.get_running_loop().time()
         self._life = self._client.life
         self._subscription.start()
         self._task = asyncio.create_task(self._run())
@@ -234,8 +236,10 @@ class FrontierSession:
         self._wants_more = False
         with suppress(RunOverError):
             try:
+                await self._look_if_due()
                 while self._unsent or self._unreadable:
                     await self._sync(self._finished())
+                    await self._look_if_due()
             except ServerUnreachableError as error:
                 if not is_full(error):
                     raise
@@ -262,9 +266,7 @@ class FrontierSession:
                 self._server_replied()
 
     async def _send(self) -> None:
-        is_look_due = asyncio.get_running_loop().time() >= self._look_at
-        if is_look_due or self._client.life != self._life:
-            await self._look()
+        await self._look_if_due()
         wants_idle, self._wants_idle = self._wants_idle, False
         finished = self._finished()
         try:
@@ -274,6 +276,9 @@ class FrontierSession:
                 await self._idle(finished)
             else:
                 await self._sync(finished)
+        except (ServerUnreachableError, ServerRefusedError):
+            self._wants_idle |= wants_idle  # else a call without anything to say would be the next
+            raise
         except CrawlEndedError:
             self._end()
         except CrawlLostError:
@@ -292,13 +297,21 @@ class FrontierSession:
             self._unavailable = False
             self._engine.wake()  # what it reported last is lost, such as that it is idle
 
-    async def _look(self) -> None:
-        """Look whether the server has changed; if so, send again what the new one may lack."""
-        await self._client.look()
-        self._look_at = asyncio.get_running_loop().time() + RENEWAL * self._client.lease
-        if self._client.life == self._life:
-            self._sent_before, self._sent = self._sent, []
+    async def _look_if_due(self) -> None:
+        """Look whether the server has changed, now and then, and before the first call over a new
+        connection; if it has, send again what the new one may lack.
+        """
+        now = asyncio.get_running_loop().time()
+        is_due = now >= self._look_at
+        if not is_due and self._client.is_connected and self._client.life == self._life:
             return
+        await self._client.look()
+        if self._client.life == self._life:
+            if is_due:
+                self._sent_before, self._sent = self._sent, []
+                self._look_at = now + RENEWAL * self._client.lease
+            return
+        self._look_at = now + RENEWAL * self._client.lease
         self._life = self._client.life
         again = [(new, None) for new in self._sent_before + self._sent]
         self._sent_before, self._sent = [], []
@@ -442,16 +455,22 @@ class FrontierSession:
         self._engine.wake()
 
     async def _rejoin(self) -> None:
+        now = asyncio.get_running_loop().time()
         try:
-            await self._client.join(self._identity)
-        except CrawlEndedError:  # others have begun it anew, and done it all
-            self._end()
-            return
+            try:
+                await self._client.join(self._identity)
+            except CrawlEndedError as error:
+                if error.ago < now - self._joined_at:  # others have begun it anew, and done it all
+                    self._end()
+                    return
+                # The server has gone back to data from before this run.
+                await self._client.join(self._identity, new_run=True)
         except OtherCrawlError as error:  # they were quicker
             self._on_misfit(error)
             self._end()
             return
         self._working = True
+        self._joined_at = now
         logger.warning("The crawl's server has lost its data: the crawl starts over")
         for taken in self._prefetch.forget_all():
             self.enqueue(self._codec.decode(taken.data))

@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from semaphore_middleware.errors import ServerRefusedError, ServerUnreachableError
 from semaphore_middleware.redis.connection import Connection, retry_delay
 from semaphore_middleware.redis.location import Server
 
@@ -38,8 +37,8 @@ class Subscription:
             try:
                 self._connection = await self._server.connect()
                 await self._connection.listen([self._channel], self._ping_after, self._on_message)
-            except (ServerUnreachableError, ServerRefusedError) as error:
-                # The engine still asks for requests every 5 s by itself.
+            except Exception as error:
+                # Any error: the engine still asks for requests every 5 s by itself.
                 logger.debug("No notifications of the crawl for now: %s", error)
             await asyncio.sleep(retry_delay(self._failures))
             self._failures += 1

@@ -65,6 +65,17 @@ def test_the_request_that_asked_first_is_served_first() -> None:
     assert order == [waiting[0], waiting[1], waiting[3], waiting[4]]
 
 
+def test_who_gave_up_is_forgotten_while_nobody_answers() -> None:
+    node = LoneNode()
+    waiting = node.ask()
+    for _ in range(100):
+        node.ask().release()
+    assert len(node.account._newcomers) <= 2 + LINE_SLACK
+    assert len(node.account._line) <= 2 + LINE_SLACK
+    node.talk()
+    assert stages([waiting]) == ["held"]
+
+
 def test_the_request_with_the_highest_priority_is_served_first() -> None:
     node = LoneNode()
     order: list[Permit] = []

@@ -122,6 +122,18 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
         ("account", "> 2 * len(self._waiting) + LINE_SLACK", "> 10**9"),
         test_account.test_the_request_with_the_highest_priority_is_served_first,
     ),
+    "an epoch that was joined by a call that failed is not begun": (
+        ("session", "if self._recovery.epoch != self._epoch:", "if False:"),
+        test_session.test_an_epoch_that_a_call_has_joined_before_it_failed_is_begun,
+    ),
+    "who gave up is still to be announced": (
+        (
+            "account",
+            "self._newcomers = [one for one in self._newcomers if one[1] in self._waiting]",
+            "pass",
+        ),
+        test_account.test_who_gave_up_is_forgotten_while_nobody_answers,
+    ),
     "the other permits stay when one does not come": (
         (
             "semaphore",

@@ -278,7 +278,9 @@ async def test_nobody_waits_for_the_server_past_the_end(server: RedisServer) -> 
         server.freeze()
         reading = a.read()
         await asyncio.sleep(0)
-        a.shared.drain()
+        for _ in range(10):  # a spider may begin to close more than once
+            a.shared.drain()
+            await asyncio.sleep(0)
         with pytest.raises(ClosedError):
             await reading
         server.thaw()

@@ -61,6 +61,9 @@ async def test_a_full_server_goes_on_granting(server: RedisServer) -> None:
         (await waiting).release()
         async with FairSemaphore(server.url) as three, three.permit("s", 1):
             pass
+        held = await one.acquire("s", 1)
+        await one.admin.trust()
+        assert await two.admin.evict(one.node) == (1, 0), "room is made for what operators do"
     assert server.members() == {}
 
 

@@ -303,6 +303,21 @@ async def test_a_reply_from_another_epoch_has_everything_said_again_under_new_te
 
 
 @in_virtual_time
+async def test_an_epoch_that_a_call_has_joined_before_it_failed_is_begun() -> None:
+    async with Setup() as setup:
+        held = await hold(setup, "a")
+        term = setup.server.calls[0][1][0].term
+        setup.server.forget_calls()
+        setup.server.fails, setup.server.epoch = 1, b"another"
+        await setup.session.request("b", LIMIT).granted()
+        _, (_, after) = setup.server.calls
+        assert {one.scope for one in after} == {"a", "b"}
+        assert min(one.term for one in after) > term
+        assert held.stage is Stage.HELD
+        assert setup.server.closed == 2, "the connection, and the subscription"
+
+
+@in_virtual_time
 async def test_a_server_in_another_life_is_noticed_at_the_next_renewal() -> None:
     async with Setup() as setup:
         held = await hold(setup)

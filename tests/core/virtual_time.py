@@ -79,6 +79,7 @@ class FakeServer:
         self.looks = 0  # at the server's life
         self.closed = 0  # connections
         self.has_another_life = False
+        self.epoch = b"one"
         self.is_waiting = False
         self.granted: int | None = None  # no more than this to an account
         self.changes: dict[str, Any] = {}  # parts of the replies
@@ -96,9 +97,10 @@ class FakeServer:
     async def check_rights(self, *_: object) -> None:
         pass
 
-    async def join_epoch(self, _: object) -> bool:
+    async def join_epoch(self, _: object) -> None:
         self.looks += 1
-        return self.has_another_life
+        if self.has_another_life:
+            self.epoch = b"another"
 
     async def listen(
         self, _: object, __: float, on_message: Callable[[bytes | None], None]

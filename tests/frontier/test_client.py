@@ -262,6 +262,20 @@ def test_of_a_dead_nodes_requests_each_node_gets_one_at_a_time(client: Redis) ->
     assert pop(two).data == b"second"
 
 
+@pytest.mark.parametrize("way", ["leaves", "idles"])
+def test_what_is_given_back_of_a_dead_nodes_requests_goes_to_one_at_a_time(
+    client: Redis, way: str
+) -> None:
+    dead, one, two = (node(client, name) for name in ("dead", "one", "two"))
+    push(one, b"first")
+    pop(dead)
+    die(dead)
+    assert pop(one).tries == 1
+    getattr(one, way)()
+    assert two.takes(Demand(3, 3, suspect=False)) == []
+    assert pop(two).tries == 1
+
+
 def test_a_request_that_three_nodes_have_died_with_is_set_aside(client: Redis) -> None:
     living = node(client, "living")
     push(living, b"poison", fingerprint="a")

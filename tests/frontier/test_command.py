@@ -13,6 +13,8 @@ from scrapy.settings import Settings
 
 from semaphore_middleware.frontier.client import NextStep
 from semaphore_middleware.frontier.commands.frontier import Command
+from semaphore_middleware.redis import embedded
+from semaphore_middleware.redis.environment import URL_NAMES
 from tests.crawler.conftest import serving
 from tests.frontier.verbs import node, pop, push
 from tests.support.frontier import crawl_keys, result_of
@@ -61,10 +63,10 @@ def test_status_drop_and_retry(server: RedisServer, client: Redis, tmp_path: Pat
     assert (status, shown) == (4, ["scrapy frontier: there is no crawl 'nothing'"])
 
 
-def ran(server: RedisServer, *words: str) -> int:
+def ran(server: RedisServer, *words: str, named_by: str = "REDIS_URL") -> int:
     """The exit status of `scrapy frontier ...`, in a thread: this one has a loop that runs."""
     command = Command()
-    command.settings = Settings({"REDIS_URL": server.url})
+    command.settings = Settings({named_by: server.url})
     with ThreadPoolExecutor() as threads:
         threads.submit(command.run, list(words), Namespace()).result()
     return command.exitcode
@@ -96,6 +98,26 @@ def test_a_server_without_crawls_is_named(
     assert ran(server, "status") == 0
     assert capsys.readouterr().out == (
         f"There is no shared crawl at {server.url}, prefix 'crawl'.\n"
+    )
+
+
+def test_without_an_address_it_is_the_semaphore_s_server(
+    server: RedisServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in URL_NAMES:
+        monkeypatch.delenv(name, raising=False)
+    assert ran(server, "status", named_by="SEMAPHORE_REDIS_URL") == 0
+    monkeypatch.setenv("SEMAPHORE_REDIS_URL", server.url)
+    assert ran(server, "status", named_by="OTHER") == 0
+    monkeypatch.delenv("SEMAPHORE_REDIS_URL")
+    monkeypatch.setattr(embedded, "find", lambda: server.url)
+    assert ran(server, "status", named_by="OTHER") == 0
+    capsys.readouterr()
+    monkeypatch.setattr(embedded, "find", lambda: None)
+    assert ran(server, "status", named_by="OTHER") == 3
+    assert capsys.readouterr().err == (
+        "scrapy frontier: no server's address is given (REDIS_URL or SEMAPHORE_REDIS_URL, in the "
+        "settings, by -s, or in the environment), and no embedded server runs\n"
     )
 
 

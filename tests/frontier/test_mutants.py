@@ -91,8 +91,15 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
         (SEEN, "seen_count % PER_BUCKET == 0", "false"),
         test_seen.test_buckets_may_be_empty,
     ),
+    "a suspect that is given back is one no more": (
+        (COMMON, "if redis.call('HEXISTS', tries, place) == 1 then", "if false then"),
+        partial(
+            test_client.test_what_is_given_back_of_a_dead_nodes_requests_goes_to_one_at_a_time,
+            way="leaves",
+        ),
+    ),
     "what a leaving node has taken is lost": (
-        ("leave", "stop_working(node, enqueue)\n", ""),
+        ("leave", "stop_working(node, put_back)\n", ""),
         test_client.test_what_a_leaving_node_has_not_finished_stays_for_the_next,
     ),
 }
@@ -147,6 +154,42 @@ ON_THE_LOOP: dict[str, tuple[Mutant, Test]] = {
     "a node asks for as much as was not answered in time": (
         ("frontier.prefetch", "min(most, PREFETCH_TARGET", "min(PREFETCH_TARGET"),
         test_scheduler.test_what_is_not_answered_in_time_is_halved_until_it_is,
+    ),
+    "the first call over a new connection is made without a look": (
+        (
+            "frontier.session",
+            "if not is_due and self._client.is_connected and",
+            "if not is_due and",
+        ),
+        partial(
+            test_scheduler.test_over_a_new_connection_the_server_is_looked_at_first, ends=False
+        ),
+    ),
+    "a node leaves without a look at its server": (
+        (
+            "frontier.session",
+            "                await self._look_if_due()\n                while self._unsent",
+            "                while self._unsent",
+        ),
+        partial(test_scheduler.test_over_a_new_connection_the_server_is_looked_at_first, ends=True),
+    ),
+    "a new connection shortens the time of which all is sent again": (
+        ("frontier.session", "            if is_due:\n", "            if True:\n"),
+        partial(
+            test_scheduler.test_over_a_new_connection_the_server_is_looked_at_first, ends=False
+        ),
+    ),
+    "a server that has gone back to before the run ends the crawl": (
+        ("frontier.session", "if error.ago < now - self._joined_at:", "if True:"),
+        partial(
+            test_scheduler.test_a_server_that_goes_back_to_before_the_run_is_one_that_has_lost_it,
+            ago=3600,
+            begins=True,
+        ),
+    ),
+    "an idle node takes a call with nothing to say for an answer": (
+        ("frontier.session", "            self._wants_idle |= wants_idle", "            pass"),
+        test_scheduler.test_a_node_that_is_idle_while_its_server_is_away_says_so_once,
     ),
     "start requests do not wait for the server": (
         ("frontier.session", "while len(self._unsent) > 2 * MAX_NEW_REQUESTS", "while False"),

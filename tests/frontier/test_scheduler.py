@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -324,6 +325,81 @@ async def test_what_a_promoted_server_lacks_is_sent_again(client: Redis) -> None
         await node.has_unfinished(2)
         assert {(await node.start()).url for _ in range(2)} == {"http://a/", "http://b/"}
         assert node.dropped == []
+
+
+@pytest.mark.parametrize("ends", [False, True])
+@asyncio_test
+async def test_over_a_new_connection_the_server_is_looked_at_first(
+    client: Redis, calls: list[Call], monkeypatch: pytest.MonkeyPatch, ends: bool
+) -> None:
+    async with joined(client) as node:
+        node.enqueue("http://a/")
+        await until(lambda: node.scheduler.session._sent)
+        sent = list(node.scheduler.session._sent)
+        await node.scheduler.client.disconnect()
+        looks = count_looks(monkeypatch)
+        calls_before = len(calls)
+        leave = CrawlClient.leave
+        seen: list[int] = []
+
+        async def look_at(crawl: CrawlClient, *arguments: Any) -> None:
+            seen.append(len(looks))
+            await leave(crawl, *arguments)
+
+        monkeypatch.setattr(CrawlClient, "leave", look_at)
+        if not ends:
+            node.enqueue("http://b/")
+            await until(lambda: len(calls) > calls_before)
+            assert len(looks) == 1
+            assert node.scheduler.session._sent[:1] == sent, "it is sent again if that one lacks it"
+    assert seen == [1]
+
+
+@pytest.mark.parametrize(("ago", "begins"), [(3600, True), (-3600, False)])
+@asyncio_test
+async def test_a_server_that_goes_back_to_before_the_run_is_one_that_has_lost_it(
+    client: Redis, caplog: pytest.LogCaptureFixture, ago: int, begins: bool
+) -> None:
+    async with joined(client) as node:
+
+        async def start() -> AsyncIterator[Request]:
+            yield Request("http://a/again")
+
+        node.engine.start_again = start
+        client.flushall()
+        ended = round(1000 * (time.time() - ago))
+        client.hset(node.key("run"), mapping={"id": "an older run", "ended": ended})
+        node.enqueue("http://a/link")
+        if begins:
+            await node.has_unfinished(2)
+        else:
+            await until(lambda: node.scheduler.session.ended)
+        assert ("starts over" in caplog.text) == begins
+
+
+@asyncio_test
+async def test_a_node_that_is_idle_while_its_server_is_away_says_so_once(
+    client: Redis, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "retry_delay", lambda _: 0.01)
+    async with joined(client) as node:
+        await node.finds_nothing()
+        idle, failures = CrawlClient.idle, 0
+
+        async def fail(*_: Any) -> Any:
+            nonlocal failures
+            failures += 1
+            raise ServerUnreachableError("away")
+
+        monkeypatch.setattr(CrawlClient, "idle", fail)
+        with pytest.raises(DontCloseSpider):
+            node.scheduler._spider_idle()
+        await until(lambda: failures)
+        await until(lambda: failures > 5 or not node.scheduler.session._unavailable)
+        assert node.scheduler.session._unavailable
+        assert caplog.text.count("The crawl's server is unavailable") == 1
+        monkeypatch.setattr(CrawlClient, "idle", idle)
+        await node.idles()
 
 
 @asyncio_test

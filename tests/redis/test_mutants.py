@@ -632,6 +632,10 @@ SEEN_BY_A_TEST: dict[str, tuple[Mutant, Test]] = {
         ("sync", "  own.unused = own.unused + unused\n", ""),
         test_spacing.test_a_start_that_did_not_begin_is_taken_back_once,
     ),
+    "a start that did not begin is taken back by a late statement": (
+        ("sync", " and said.term == own.term and said.seq == own.seq then", " then"),
+        test_spacing.test_a_start_that_did_not_begin_is_not_taken_back_by_a_late_statement,
+    ),
     "a start that did not begin is taken back after another node's": (
         ("sync", "own.pace == scope.pace and", "true and"),
         test_spacing.test_a_start_that_did_not_begin_is_gone_once_another_was_granted,

@@ -35,10 +35,8 @@ FOR_NODES = ATTACHING | {"evalsha_ro", "subscribe", "ping"}
 
 def rights_of(name: str, client: Redis) -> list[str]:
     """Those on the page; of what this server does not know, what the page says instead."""
-    version = client.info("server")["redis_version"]
-    unknown = {"+client|setinfo"} if "7" <= version < "7.2" else set()
-    rights = [right for right in RIGHTS[name] if right not in unknown]
-    if version < "7":
+    rights = RIGHTS[name]
+    if client.info("server")["redis_version"] < "7":
         rights = [right.replace("%R~", "~").replace("evalsha_ro", "evalsha") for right in rights]
     return rights
 

@@ -436,6 +436,20 @@ async def test_a_start_that_did_not_begin_is_gone_once_its_node_was_granted_anot
 
 
 @in_asyncio
+async def test_a_start_that_did_not_begin_is_not_taken_back_by_a_late_statement(
+    server: RedisServer, outside: Outside
+) -> None:
+    a, b = await Caller.join(server, "a"), await Caller.join(server, "b")
+    await a.take("s", limit=SLOW)
+    late = a.statement("s", SLOW, returned=1, unused=1)
+    await a.return_unused("s", limit=SLOW)  # the account is empty, so the next one has another term
+    assert (await a.take("s", limit=SLOW)).granted == 1
+    await b.take("s", limit=SLOW)
+    await a.send(late)
+    assert outside.held() == {"a": 1}, "b would start beside a"
+
+
+@in_asyncio
 async def test_a_quota_of_a_day_outlives_idle_times_and_all_nodes(
     server: RedisServer, outside: Outside
 ) -> None:

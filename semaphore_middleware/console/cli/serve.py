@@ -91,16 +91,15 @@ async def _serve(settings: BaseSettings, auth: Auth, host: str, port: int) -> No
 
 
 def _crawls_of(settings: BaseSettings) -> Crawls:
-    """The shared crawls of `scrapy frontier`; without REDIS_URL, the add-on gives them the
-    semaphore's server.
+    """The shared crawls of `scrapy frontier`.
 
     Raises `SettingsError`, and `CommandError` if there is no server.
     """
-    from semaphore_middleware.frontier.client import DEFAULT_PREFIX, server_url
+    from semaphore_middleware.frontier.client import DEFAULT_PREFIX, server_of
     from semaphore_middleware.frontier.crawls import Crawls
 
-    url, url_from = server_url(settings), "REDIS_URL"
-    if not url:
+    url, url_from = server_of(settings)
+    if url is None:
         url, url_from = address_of(SemaphoreSettings.read(settings))
     return Crawls(url, settings.get("CRAWL_PREFIX", DEFAULT_PREFIX), url_from)
 

@@ -22,7 +22,7 @@ EXIT_STATUSES = (
     "has no address; 4 there is no such crawl."
 )
 VERBS = ("status", "drop", "retry")
-COLUMNS = ("crawl", "state", "nodes", "sites", "queued", "in hand", "pages", "seen", "set aside")
+COLUMNS = ("crawl", "state", "nodes", "sites", "queued", "taken", "pages", "seen", "set aside")
 
 
 class Command(ScrapyCommand):
@@ -40,12 +40,12 @@ class Command(ScrapyCommand):
 
     def long_desc(self) -> str:
         return (
-            "status shows the crawls of the server REDIS_URL (in the settings, by -s, or in the "
-            "environment): how many nodes take part, how many sites have queued requests, and how "
-            "many requests are queued, in hand, and set aside because three nodes have failed with "
-            "them. drop ends a crawl for all its nodes and forgets it. retry puts the requests "
-            "that were set aside back into the queues; if the crawl has ended, the next node goes "
-            f"on with it. {EXIT_STATUSES}"
+            "status shows the crawls of the server REDIS_URL, without it of the semaphore's: how "
+            "many nodes take part, how many sites have queued requests, and how many requests are "
+            "queued, taken by nodes, and set aside because three nodes have failed with them. drop "
+            "ends a crawl for all its nodes and forgets it. retry puts the requests that were set "
+            "aside back into the queues; if the crawl has ended, the next node goes on with it. "
+            f"{EXIT_STATUSES}"
         )
 
     def run(self, args: list[str], _opts: argparse.Namespace) -> None:
@@ -63,16 +63,19 @@ class Command(ScrapyCommand):
             self._fail(str(error), 3)
 
     async def _run(self, verb: str, names: list[str]) -> int:
-        from semaphore_middleware.frontier.client import DEFAULT_PREFIX, server_url
+        from semaphore_middleware.frontier.client import DEFAULT_PREFIX, server_of
         from semaphore_middleware.frontier.crawls import Crawls
+        from semaphore_middleware.redis import embedded
 
         assert self.settings is not None  # Scrapy has set it
-        url = server_url(self.settings)
-        if not url:
+        url, url_from = server_of(self.settings)
+        if (url := url or embedded.find()) is None:
             return self._fail(
-                "no server's address is given: REDIS_URL, in the settings or by -s", 3
+                "no server's address is given (REDIS_URL or SEMAPHORE_REDIS_URL, in the settings, "
+                "by -s, or in the environment), and no embedded server runs",
+                3,
             )
-        crawls = Crawls(url, self.settings.get("CRAWL_PREFIX", DEFAULT_PREFIX), "REDIS_URL")
+        crawls = Crawls(url, self.settings.get("CRAWL_PREFIX", DEFAULT_PREFIX), url_from)
         if verb == "status":
             return await self._status(crawls, names)
         return await self._change(crawls, verb, names[0])

@@ -7,7 +7,7 @@
 -- request that is set aside now.
 
 finish_all()
-stop_working(node, enqueue)
+stop_working(node, put_back)
 stop_dead_nodes()
 notify_idle_nodes()
 if redis.call('EXISTS', sites) == 1 and pages_left() > 0 then

@@ -2,13 +2,13 @@
 -- KEYS: see shared/common.lua.
 -- ARGV: the id of a new run; what its nodes have in common (JSON), or nothing from one that only looks on; 1
 -- if the run is to begin though the last one has ended.
--- Reply: the id of the run; how many requests are not finished. Or "ended" alone, or "other" with what the
--- run's nodes have in common if the caller's is not the same; then nothing is changed.
+-- Reply: the id of the run; how many requests are not finished. Or "ended" with the time since then (ms), or
+-- "other" with what the run's nodes have in common if the caller's is not the same; then nothing is changed.
 
 local new_run, identity, may_begin_again = next_argument(), next_argument(), next_number() == 1
 
 if ended and not may_begin_again then
-  return { 'ended' }
+  return { 'ended', wall_now - ended }
 elseif run_id and not ended then
   local of_run = redis.call('HGET', run, 'identity')
   if of_run and identity ~= '' and of_run ~= identity then

@@ -4,7 +4,7 @@
 -- Reply: nothing.
 
 finish_all()
-stop_working(node, enqueue)
+stop_working(node, put_back)
 notify_idle_nodes()
 redis.call('ZREM', nodes, node)
 redis.call('PUBLISH', channel, 'left') -- it may have been the last one that worked

@@ -166,7 +166,10 @@ for i = 3, #KEYS, 2 do
     agree_on_limit(scope, said)
     apply_limit(scope)
     local own = scope.own
-    if own and own == before then hear_unused(scope, own, said) end
+    -- Not of a late statement: what it says was unused may be of an earlier term.
+    if own and own == before and said.term == own.term and said.seq == own.seq then
+      hear_unused(scope, own, said)
+    end
     -- Feedback counts only with the permits that it is about: a statement heard twice reports once.
     if #text > STATEMENT_BYTES and own and own == before and own.returned > returned then
       hear_feedback(scope, string.sub(text, STATEMENT_BYTES + 1))

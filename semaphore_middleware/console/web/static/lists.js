@@ -96,7 +96,7 @@ function retry(crawl) {
 function drop(crawl) {
   const rest = crawl.state === "ended"
     ? "That it has ended is forgotten: a node that is started begins it anew."
-    : `It ends for ${count(crawl.nodes, "node")}, and ${count(crawl.queued + crawl.taken, "request")} queued or in hand are lost.`;
+    : `It ends for ${count(crawl.nodes, "node")}, and ${count(crawl.queued + crawl.taken, "request")} queued or taken are lost.`;
   confirm({
     title: "Drop this crawl?",
     name: crawl.name,

@@ -89,6 +89,15 @@ local function enqueue_suspect(place)
   end
 end
 
+-- Puts back what a node has taken and gives back in order: a suspect stays one.
+local function put_back(place)
+  if redis.call('HEXISTS', tries, place) == 1 then
+    enqueue_suspect(place)
+  else
+    enqueue(place)
+  end
+end
+
 -- Data of the requests that this call sets aside.
 local set_aside = {}
 
