@@ -232,6 +232,9 @@ class Scheduler(BaseScheduler):
     async def _enqueue_start_requests(self) -> None:
         try:
             await self.engine.crawl_start_requests(self.session.rest)
+        except Exception:
+            self.failed = True  # requests may be missing
+            logger.exception("Error while reading the start requests once more")
         finally:
             if self.restart is asyncio.current_task():
                 self.restart = None

@@ -380,7 +380,7 @@ class Throttler:
 
     def fetched(self, result: Any, request: Request) -> Any:
         """What the engine is given as the result of a request's `fetch`."""
-        if isinstance(result, Failure) and result.check(SpiderClosingError):
+        if isinstance(result, Failure) and isinstance(result.value, SpiderClosingError):
             # What a middleware fetched for it was not made any more, or it waited once more itself.
             result = self.return_to_scheduler(request)
         return drop_scope_of_other_host(result, request)

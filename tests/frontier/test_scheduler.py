@@ -530,6 +530,26 @@ async def test_a_loss_while_the_crawl_starts_over_loses_no_start_request(
 
 
 @asyncio_test
+async def test_a_node_that_cannot_start_over_fails(
+    client: Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with joined(client) as node:
+
+        async def start() -> AsyncIterator[Request]:
+            yield Request("http://a/first")
+            raise ValueError("the list of start URLs is gone")
+
+        node.engine.start_again = start
+        client.flushall()
+        node.enqueue("http://a/link")
+        await until(lambda: "the list of start URLs is gone" in caplog.text)
+        await until(lambda: node.scheduler.restart is None)
+        await node.has_unfinished(2)
+        node.closes("finished")
+        assert node.fails
+
+
+@asyncio_test
 async def test_start_requests_of_a_crawl_that_starts_over_wait_for_the_server(
     client: Redis, server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -35,7 +35,7 @@ FOR_NODES = ATTACHING | {"evalsha_ro", "subscribe", "ping"}
 
 def rights_of(name: str, client: Redis) -> list[str]:
     """Those on the page; of what this server does not know, what the page says instead."""
-    rights = RIGHTS[name]
+    rights: list[str] = RIGHTS[name]
     if client.info("server")["redis_version"] < "7":
         rights = [right.replace("%R~", "~").replace("evalsha_ro", "evalsha") for right in rights]
     return rights

@@ -871,7 +871,7 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
         test_throttler.test_a_redirect_to_another_host_takes_no_scope_along,
     ),
     "what a middleware fetches something for is lost when the spider closes": (
-        ("throttler", "result.check(SpiderClosingError)", "result.check(ZeroDivisionError)"),
+        ("throttler", "result.value, SpiderClosingError)", "result.value, ZeroDivisionError)"),
         test_throttler.test_what_failed_as_the_spider_closes_goes_back_to_the_scheduler_once,
     ),
     "transfers run without the throttler": (

@@ -125,6 +125,10 @@ def page(host: str = "a", number: int = 0, **meta: Any) -> Request:
     return Request(f"http://{host}/{number}", meta=meta)
 
 
+def failed(error: Exception) -> Failure:
+    return Failure(error)  # type: ignore[no-untyped-call]
+
+
 def answering(status: int = 200, **headers: str) -> Callable[[Request], Awaitable[Response]]:
     async def download(request: Request) -> Response:
         return Response(request.url, status=status, headers=headers)
@@ -490,12 +494,12 @@ def test_what_failed_as_the_spider_closes_goes_back_to_the_scheduler_once(
     server: RedisServer,
 ) -> None:
     fetched = Scrapy(server).throttler.fetched
-    closing = Failure(SpiderClosingError("the spider is closing"))
+    closing = failed(SpiderClosingError("the spider is closing"))
     copy = fetched(closing, page("a", 1))
     assert (copy.url, copy.dont_filter) == ("http://a/1", True)
     with pytest.raises(SpiderClosingError):
         fetched(closing, copy)
-    other = Failure(IgnoreRequest())
+    other = failed(IgnoreRequest())
     assert fetched(other, page()) is other
 
 
