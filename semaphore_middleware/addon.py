@@ -14,8 +14,8 @@ from scrapy.utils.misc import load_object
 from semaphore_middleware.errors import SettingsError
 from semaphore_middleware.scrapy.settings import SETTINGS, is_enabled, server_of
 
-# What needs redis-py is imported where it is used: by then a crawl begins that is not without the
-# semaphore.
+# Modules that need redis-py are imported within functions that run only with the semaphore on:
+# Scrapy imports this module in any case.
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from scrapy.settings import BaseSettings

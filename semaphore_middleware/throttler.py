@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-MAX_WAITING = 1000
+MAX_EXEMPT = 1000
 """Requests that wait for permits and take up no CONCURRENT_REQUESTS, at most: the scheduler's would
 all come here.
 """
@@ -77,7 +77,7 @@ class SemaphoreThrottler:
         would hold up the others. Permits are used in no more places than these.
         """
         if self._concurrency:
-            waiting = min(MAX_WAITING, self._throttler.backpressure.exempt_from_concurrency)
+            waiting = min(MAX_EXEMPT, self._throttler.backpressure.exempt_from_concurrency)
             self._crawler.engine.downloader.total_concurrency = self._concurrency + waiting
 
     def download_handler_blocked(self, request: Request) -> bool:  # noqa: ARG002 - Scrapy's

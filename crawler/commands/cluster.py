@@ -68,10 +68,10 @@ class Command(ScrapyCommand):
             _check("--server", lambda: CrawlClient(opts.server, "", ""))
         plan = Plan(
             url=opts.url,
-            nodes=_number("--nodes", opts.nodes, 3, least=1),
-            limit=_number("--limit", opts.limit, 4, least=1),
-            latency=_number("--latency", opts.latency, 100, least=0) / 1000,
-            pages=_number("--pages", opts.pages, 0, least=1),
+            nodes=_number("--nodes", opts.nodes, Plan.nodes, least=1),
+            limit=_number("--limit", opts.limit, Plan.limit, least=1),
+            latency=_number("--latency", opts.latency, round(1000 * Plan.latency), least=0) / 1000,
+            pages=_number("--pages", opts.pages, Plan.pages, least=1),
             server=opts.server,
             settings=arglist_to_dict(opts.set),
         )

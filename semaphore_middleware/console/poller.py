@@ -16,8 +16,8 @@ from semaphore_middleware.errors import SemaphoreError
 logger = logging.getLogger(__name__)
 
 MAX_SHARE = 0.2  # of the time that surveys may take, however many scopes there are
-LATE_AFTER_S = 2.0  # a survey that takes longer is late: whoever looks is shown the last one
-LATE_FACTOR = 3.0  # and it is not late, as long as it takes less than this times the last one
+LATE_AFTER_S = 2.0  # no survey is late before; whoever looks waits for one this long at most
+LATE_FACTOR = 3.0  # nor before it has taken this many times as long as the last one
 T = TypeVar("T")
 
 
@@ -61,7 +61,7 @@ class Poller(Generic[T]):
         if self._survey is None:
             return 0.0
         taken = time.monotonic() - self._began
-        return taken if taken >= self._usual else 0.0
+        return taken if taken >= self._late_after else 0.0
 
     @property
     def away_since(self) -> float | None:
@@ -92,8 +92,8 @@ class Poller(Generic[T]):
             await asyncio.gather(self._survey, return_exceptions=True)
 
     @property
-    def _usual(self) -> float:
-        """Seconds that a survey may take: with thousands of scopes it is a matter of seconds."""
+    def _late_after(self) -> float:
+        """Seconds after which a survey is late. With thousands of scopes each takes seconds."""
         return max(LATE_AFTER_S, LATE_FACTOR * self._took)
 
     def _begin(self) -> asyncio.Task[None]:
@@ -114,9 +114,9 @@ class Poller(Generic[T]):
             now = time.monotonic()
             took = now - self._began
             # One that was late has waited for a server: that says nothing of how long it takes.
-            pause = took * (1 / MAX_SHARE - 1) if took < self._usual else 0.0
+            pause = took * (1 / MAX_SHARE - 1) if took < self._late_after else 0.0
             self._next = now + max(self._interval, pause)
-            self._took = min(took, self._usual)
+            self._took = min(took, self._late_after)
             self._survey = None
 
     def _note(self, error: Exception) -> None:

@@ -1,8 +1,9 @@
 """One scope's permits in this process: demand, turns, lease and counts. No I/O.
 
-An account is what a node and the server both know of it, all counted from its opening. Whatever is
-said of it may be said again, so after a gap it is simply said once more. The rules are those of
-docs/how-it-works.md; tests/protocol has a model of them.
+An account is what a node and the server both know of the node's permits of one scope. Its numbers
+are totals since its term began, so a statement may be sent twice or late without harm, and after a
+gap the node simply sends its present one. The rules are those of docs/how-it-works.md;
+tests/protocol has a model of them.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from semaphore_middleware.redis.protocol import Reply, Statement
 
 logger = logging.getLogger(__name__)
 
-LINE_SLACK = 16  # permits of requests that gave up, at most, before they are sorted out
+LINE_SLACK = 16  # the heap is rebuilt when this many more requests have given up than still wait
 REFUSED_RETRY_S = 1.0  # after a statement that the server could make no sense of
 
 
@@ -80,10 +81,10 @@ class Owner(Protocol):
 
 
 class Account:
-    """One scope's book in this process.
+    """One scope's permits in this process, counted since the current term began.
 
-    The permits of the term are granted - returned = held + in hand: held by a request each, or kept
-    for the next request.
+    Of the permits granted in this term some were returned. Each of the others is held by a request,
+    or kept in hand for the next one: granted - returned = held + in hand.
     """
 
     def __init__(self, scope: str, limit: Limit, owner: Owner) -> None:
@@ -249,7 +250,7 @@ class Account:
             self._owner.speak(self, False)
 
     def _note_outcome(self, permit: Permit) -> bool:
-        """Whether the outcome of the request is to be reported."""
+        """Queue the outcome of a request for the server, if it is to be reported. True if it is."""
         outcome = permit.outcome
         if outcome is None:
             return False
@@ -333,23 +334,23 @@ class Account:
         self._asked = self._granted + len(self._waiting)
         if self.deadline == math.inf:
             self.deadline = now + self._owner.grace
-        oldest, longest = next(iter(self._held), None), next(iter(self._waiting), None)
+        first_held, first_waiting = next(iter(self._held), None), next(iter(self._waiting), None)
         feedback = [(outcome, now - granted_at) for outcome, granted_at in self._feedback]
         self._feedback.clear()
         statement = Statement(
-            self.scope,
-            self.limit,
-            self._term,
-            self._seq,
-            self._asked,
-            self._returned,
-            self._granted,
-            self._started,
-            self._unused,
-            now - oldest.granted_at if oldest else 0.0,
-            now - longest.asked_at if longest else 0.0,
-            sum(one.begins_later for one in self._held) if self._begin_later else -1,
-            FeedbackSummary.of(feedback) if feedback else None,
+            scope=self.scope,
+            limit=self.limit,
+            term=self._term,
+            seq=self._seq,
+            asked=self._asked,
+            returned=self._returned,
+            believed=self._granted,
+            started=self._started,
+            unused=self._unused,
+            held_age=now - first_held.granted_at if first_held else 0.0,
+            wait_age=now - first_waiting.asked_at if first_waiting else 0.0,
+            pending=sum(one.begins_later for one in self._held) if self._begin_later else -1,
+            feedback=FeedbackSummary.of(feedback) if feedback else None,
         )
         statements = [*self._unanswered, statement]
         if feedback:
@@ -375,7 +376,7 @@ class Account:
         if reply.answered_ago is not None:
             self.answered_at = max(self.answered_at, sent - reply.answered_ago)
         self._take(reply.granted, now)
-        self._hear_whether_down(reply)
+        self._note_down(reply)
         self._announce_waiting(statement.seq)
         if reply.retry_in is not None and self._waiting:
             self._owner.retry(self, reply.retry_in)
@@ -386,9 +387,10 @@ class Account:
             self._spare_until = turn_end + self._owner.turn
             for permit in self._held:
                 permit.turn_end = turn_end
-        is_newest = statement.seq == self._seq and statement.asked == statement.returned
+        # The newest statement, which said that nothing was held or wanted.
+        was_last_and_empty = statement.seq == self._seq and statement.asked == statement.returned
         if (
-            is_newest
+            was_last_and_empty
             and self._granted == self._returned == statement.returned
             and not self._waiting
         ):
@@ -417,7 +419,7 @@ class Account:
                 reply.backoff,
             )
 
-    def _hear_whether_down(self, reply: Reply) -> None:
+    def _note_down(self, reply: Reply) -> None:
         was_down, self._is_down = self._is_down, reply.down_for is not None
         if reply.down_for is not None:
             if reply.backoff is not None and not was_down:

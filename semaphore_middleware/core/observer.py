@@ -83,7 +83,7 @@ class BackoffStarted(Event):
 
 @dataclass(frozen=True, slots=True)
 class HostDown(Event):
-    """A site counts as down since this node's request, which it did not answer either."""
+    """A site now counts as down: it did not answer this node's request either."""
 
     counter = "hosts_down"
 

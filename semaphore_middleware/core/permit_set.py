@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, ExitStack
 
 from semaphore_middleware.core.permit import Permit
 from semaphore_middleware.model.feedback import Feedback
-from semaphore_middleware.model.hosts import site_of
+from semaphore_middleware.model.hosts import site_index
 
 
 class PermitSet:
@@ -20,8 +20,8 @@ class PermitSet:
 
     def __init__(self, permits: Sequence[Permit]) -> None:
         self.permits = permits
-        site = site_of([permit.scope for permit in permits])
-        self.site_permit = None if site is None else permits[site]
+        index = site_index([permit.scope for permit in permits])
+        self.site_permit = None if index is None else permits[index]
         """The permit of the request's site, on which its answer is noted; None: there is none."""
 
     @property
@@ -44,10 +44,14 @@ class PermitSet:
 
         An adaptive limit of any of the scopes learns from the site's latency.
         """
-        usual = self.site_permit.outcome if self.site_permit else None
+        outcome = self.site_permit.outcome if self.site_permit else None
         for permit in self.permits:
-            if usual is not None and usual.latency is not None and permit is not self.site_permit:
-                permit.outcome = Feedback(usual.latency)  # a pause is asked for at the site only
+            if (
+                outcome is not None
+                and outcome.latency is not None
+                and permit is not self.site_permit
+            ):
+                permit.outcome = Feedback(outcome.latency)  # a pause is asked for at the site only
             permit.release()
 
     def return_unused(self) -> None:

@@ -43,17 +43,22 @@ class FairSemaphore:
     holds is a lease (C. Gray and D. Cheriton, Leases, 1989), renewed by a background task; what a
     dead node held is free when its lease ends.
 
-    `url` is an address as docs/settings.md has them (`redis://`, `redis+sentinel://` and so on);
-    None takes `SEMAPHORE_REDIS_URL` or `REDIS_URL` from the environment, else starts an embedded
-    server. `lease` (a day at most) and `recovery_wait` (by default the lease) are in seconds and
-    should be the same on all nodes; `turn` is in seconds, 0 lets a permit serve one request only;
-    `prefix` is the first part of every key; `node` is this node's name, to which a few random
-    letters are added, other ones each time that it is opened; `backoff`: how long to pause after a
-    refusal without Retry-After, and when a site counts as down (see `Permit.refused` and
-    `Permit.failed`);
-    `url_from` says in errors where the address was set.
-    `observers` (see `core/observer.py`) are opened before the server is reached, are passed each
-    event, and are closed last, in reverse order.
+    - `url`: an address as docs/settings.md has them (`redis://`, `redis+sentinel://` and so on);
+      None takes `SEMAPHORE_REDIS_URL` or `REDIS_URL` from the environment, else starts an embedded
+      server.
+    - `node`: this node's name, to which a few random letters are added, other ones each time that
+      it is opened.
+    - `lease`: seconds after which the permits of a dead node are free; a day at most. Should be the
+      same on all nodes.
+    - `recovery_wait`: seconds without grants after the server has lost its data; None: the lease.
+      Should be the same on all nodes.
+    - `turn`: seconds for which a permit may serve further requests; 0: it serves one only.
+    - `prefix`: the first part of every key.
+    - `backoff`: how long to pause after a refusal without Retry-After, and when a site counts as
+      down (see `Permit.refused` and `Permit.failed`).
+    - `url_from` says in errors where the address was set.
+    - `observers` (see `core/observer.py`) are opened before the server is reached, are passed each
+      event, and are closed last, in reverse order.
 
     Raises `SettingsError` for a value that is not allowed. All times are in seconds. Its methods
     belong to the event loop that it was opened in, and to this process: where that is forked, the
@@ -357,9 +362,9 @@ class FairSemaphore:
 
 
 def _limit(limit: int | Limit) -> Limit:
-    return limit if isinstance(limit, Limit) else _at_once(check_concurrency(limit, "limit"))
+    return limit if isinstance(limit, Limit) else _limit_of(check_concurrency(limit, "limit"))
 
 
 @lru_cache(maxsize=512)
-def _at_once(concurrency: int) -> Limit:
+def _limit_of(concurrency: int) -> Limit:
     return Limit(concurrency)

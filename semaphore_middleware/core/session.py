@@ -40,6 +40,7 @@ LOG_INTERVAL_S = 5.0  # between two log lines about a server that does not serve
 FAILURES_TO_LOG = 5  # attempts to subscribe that fail in a row, until the log says so
 BATCH_DELAY_S = 0.010  # for how long a statement that no request waits for is held back
 BUSY_INTERVAL_S = 1 / 400  # between two requests: if it is shorter, a call for each costs too much
+INTERVAL_SAMPLES = 16  # requests that the mean interval is taken over, about
 SHUTDOWN_TIMEOUT_S = 2.0  # for giving everything back at the end
 TIMER_LAG_S = 0.001  # timers are so late, since the event loop's poll counts in milliseconds
 
@@ -150,7 +151,7 @@ class Session:
             account = self.accounts[scope] = Account(scope, limit, self)
         permit = Permit(scope, limit, self._loop, account, owner, priority, begins_later)
         interval = min(1.0, permit.asked_at - self._asked_at)
-        self._request_interval += (interval - self._request_interval) / 16
+        self._request_interval += (interval - self._request_interval) / INTERVAL_SAMPLES
         self._asked_at = permit.asked_at
         account.request(permit)
         if self._renewal is None:
@@ -374,31 +375,31 @@ class Session:
             self._look_if_waiting()
             self._say_all()
             return
-        message = Notification.read(payload)
-        if message is None:
+        notification = Notification.read(payload)
+        if notification is None:
             self.emit(UnknownNotification())
-        elif message.kind == "changed":
+        elif notification.kind == "changed":
             for account in self.accounts.values():
                 account.stop_turns()
             self._look_if_waiting()
             self._say_all()
-        elif message.kind == "robotstxt":
-            self.emit(RobotsTxtNotified(message.scope))
+        elif notification.kind == "robotstxt":
+            self.emit(RobotsTxtNotified(notification.scope))
         else:
-            self._on_notification(message)
+            self._on_notification(notification)
 
     def _look_if_waiting(self) -> None:
         """An operator may have ended the recovery wait."""
         self._is_look_due |= self._recovery.is_waiting
 
-    def _on_notification(self, message: Notification) -> None:
-        if account := self.accounts.get(message.scope):
-            if message.kind == "granted":
-                account.on_granted(message.term, message.granted)
-            elif message.kind == "retry":
-                self.retry(account, message.retry_in)
-            elif message.kind == "down":
-                account.on_down(message.down_for)
+    def _on_notification(self, notification: Notification) -> None:
+        if account := self.accounts.get(notification.scope):
+            if notification.kind == "granted":
+                account.on_granted(notification.term, notification.granted)
+            elif notification.kind == "retry":
+                self.retry(account, notification.retry_in)
+            elif notification.kind == "down":
+                account.on_down(notification.down_for)
             else:
                 account.on_backoff()
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import os
-import socket
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,7 +17,7 @@ from semaphore_middleware.frontier.counts import Counts, commands_for
 from semaphore_middleware.frontier.keys import CrawlKeys, Places, site_of
 from semaphore_middleware.model.hosts import encoded
 from semaphore_middleware.redis.connection import Connection
-from semaphore_middleware.redis.environment import url_from_environment
+from semaphore_middleware.redis.environment import default_node, url_from_environment
 from semaphore_middleware.redis.location import Server
 from semaphore_middleware.redis.rights import try_rights
 from semaphore_middleware.redis.scripts import evaluate
@@ -30,7 +28,7 @@ DEFAULT_PREFIX = "crawl"
 
 def node_name(settings: Mapping[str, Any]) -> str:
     """This node's name: the add-on's; without the add-on, host name and process id."""
-    return settings.get("SEMAPHORE_NODE") or f"{socket.gethostname()}-{os.getpid()}"
+    return settings.get("SEMAPHORE_NODE") or default_node()
 
 
 def server_of(settings: Mapping[str, Any]) -> tuple[str | None, str]:
@@ -207,7 +205,7 @@ class CrawlClient:
         self.lease = lease
         self.max_pages = max_pages
         self.keys = CrawlKeys(prefix, name)
-        self.server = Server(url, CALL_TIMEOUT_S, url_from, self.keys.tag)
+        self.server = Server(url, CALL_TIMEOUT_S, url_from, self.keys.hash_tag)
         self.run = b""  # none joined yet
         # A process that reuses a dead one's name is another node.
         self.node = f"{node}:{token_hex(4)}"
@@ -249,12 +247,12 @@ class CrawlClient:
 
         Raises `ServerRefusedError`, which names what is missing.
         """
-        names = (*self.keys.trials, *self.keys.all)
-        tag = f"{{{self.keys.tag}}}"
-        await try_rights(await self.connect(), names, self.keys.channel, tag, scripts.script)
+        keys = self.keys
+        names = (*keys.trials, *keys.all)
+        await try_rights(await self.connect(), names, keys.channel, keys.tag, scripts.script)
         subscription = await self.server.connect()
         try:
-            await subscription.subscribe([self.keys.channel])
+            await subscription.subscribe([keys.channel])
         finally:
             await subscription.close()
 

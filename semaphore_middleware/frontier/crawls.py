@@ -84,8 +84,8 @@ class Crawls:
             await crawl.disconnect()
 
     async def _counts_of(self, connection: Connection, names: Sequence[str]) -> dict[str, Counts]:
-        """Without those of which some key is of another type, or has no number where a crawl has
-        one: they are not ours.
+        """Counts by crawl. Left out are crawls of which some key is of another type, or has no
+        number where ours have one: they are not ours.
         """
         calls = [commands_for(CrawlKeys(self._prefix, name)) for name in names]
         replies = iter(await connection.call(list(itertools.chain(*calls))))

@@ -50,7 +50,7 @@ def _short(text: str) -> str:
 
 
 def _source_hash(cls: type) -> str:
-    """Of the modules of the spider's class and of its bases, as far as they are not Scrapy's."""
+    """A hash of the modules of the spider's class and of its bases, but for Scrapy's own."""
     names = {base.__module__ for base in cls.__mro__}
     own = sorted(name for name in names if name.split(".")[0] not in ("scrapy", "builtins"))
     return _hash("".join(map(_source, own)))

@@ -25,15 +25,20 @@ class CrawlKeys:
     """
 
     def __init__(self, prefix: str, name: str) -> None:
-        self.tag = f"{prefix}:{name}"
-        """The hash tag, without its braces."""
+        self.hash_tag = f"{prefix}:{name}"
+        """What stands in the braces of all keys, and so decides on their slot."""
         self.all = tuple(self.of(part) for part in PARTS)
         self.trials = tuple(self.of(part) for part in TRIALS)
         self.channel = self.of("notifications")
 
     def of(self, part: str) -> bytes:
         """The name of one key."""
-        return b"{%b}:%b" % (encoded(self.tag), encoded(part))
+        return b"{%b}:%b" % (encoded(self.hash_tag), encoded(part))
+
+    @property
+    def tag(self) -> str:
+        """What all keys and channels begin with, for people."""
+        return f"{{{self.hash_tag}}}"
 
 
 class Places:

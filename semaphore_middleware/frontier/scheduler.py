@@ -203,7 +203,7 @@ class Scheduler(BaseScheduler):
     # A node that does not fit -------------------------------------------------------------------
 
     def _on_misfit(self, error: Exception) -> None:
-        """End this node: it would do with other requests as with this one."""
+        """End this node: what it cannot read now, it could not read of other requests either."""
         if not self.failed:
             self._log_misfit(error)
             self.engine.close_soon("unreadable_request")

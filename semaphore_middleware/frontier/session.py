@@ -42,6 +42,7 @@ from semaphore_middleware.frontier.client import (
 from semaphore_middleware.frontier.codec import Codec
 from semaphore_middleware.frontier.prefetch import Prefetch
 from semaphore_middleware.frontier.subscription import Subscription
+from semaphore_middleware.model.lease import RENEWAL
 from semaphore_middleware.redis.connection import CallTimeoutError, is_full, retry_delay
 from semaphore_middleware.scrapy.engine import Engine
 
@@ -50,8 +51,7 @@ logger = logging.getLogger(__name__)
 # In a call: a longer one would hold up the server's other clients.
 MAX_NEW_REQUESTS = 500
 MAX_NEW_BYTES = 1_000_000  # but for one request that is larger
-LONGEST_TURN_S = 0.01  # for which start requests keep the event loop from everything else
-RENEWAL = 0.3  # of a lease: after that it is renewed
+MAX_LOOP_HOLD_S = 0.01  # for which start requests may keep the event loop
 SHUTDOWN_TIMEOUT_S = 1.0
 LOG_INTERVAL_S = 5.0
 
@@ -121,7 +121,7 @@ class FrontierSession:
         wait while many requests are still to be sent.
         """
         now = asyncio.get_running_loop().time()
-        if now - self._rested_at > LONGEST_TURN_S:
+        if now - self._rested_at > MAX_LOOP_HOLD_S:
             await asyncio.sleep(0)
             self._rested_at = asyncio.get_running_loop().time()
         while len(self._unsent) > 2 * MAX_NEW_REQUESTS and not self.ended:

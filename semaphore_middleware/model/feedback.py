@@ -18,7 +18,7 @@ class Feedback:
     latency: float | None = None
     """Until the site answered well; None: it did not."""
     refused: bool = False
-    """Whether it refused the request ("not now")."""
+    """Whether it refused the request."""
     failed: bool = False
     """Whether it did not respond at all. Without all three it responded with an error: it is there,
     and more is not known."""
@@ -58,7 +58,7 @@ class FeedbackSummary:
 
     good: int = 0
     """Requests that were answered well."""
-    latency: float = 0.0
+    mean_log_ms: float = 0.0
     """Mean of the logarithms of their latencies in milliseconds, so that no single page decides."""
     good_age: float = 0.0
     """Age of the oldest of them."""
@@ -82,7 +82,7 @@ class FeedbackSummary:
         logarithms = [math.log(max(1.0, 1000 * (f.latency or 0.0))) for f, _ in good]
         return cls(
             good=len(good),
-            latency=sum(logarithms) / len(good) if good else 0.0,
+            mean_log_ms=sum(logarithms) / len(good) if good else 0.0,
             good_age=max((age for _, age in good), default=0.0),
             errors=len(all_) - len(good) - len(bad),
             failed=sum(feedback.failed for feedback, _ in bad),

@@ -41,10 +41,10 @@ def order_of(scope: str) -> tuple[int, str]:
     return ORDER.index(kind_of(scope)), scope
 
 
-def site_of(scopes: Sequence[str]) -> int | None:
-    """Which of a request's scopes is its site's, that answers and robots.txt speak for: the one of
-    its host, else of its domain, its address, or a name of the user's. None: a proxy, or all sites,
-    is none.
+def site_index(scopes: Sequence[str]) -> int | None:
+    """The place, among a request's scopes, of its site's, that answers and robots.txt speak for:
+    the one of its host, else of its domain, its address, or a name of the user's. None: a proxy, or
+    all sites, is none.
     """
     kinds = [kind_of(scope) for scope in scopes]
     return next((kinds.index(kind) for kind in SITES if kind in kinds), None)

@@ -260,9 +260,12 @@ def parse_limits(
     setting: str,
     first_kind: str = "host",
 ) -> LimitTable:
-    """Build the table from `SEMAPHORE_LIMITS` and, by their names, from Scrapy's own settings of
-    slots; the later of these wins. The default is that of hosts, names and the `first_kind`. Of a
-    limit of another kind, all parts that are left out are open.
+    """Build the table from `SEMAPHORE_LIMITS` and Scrapy's own settings.
+
+    `slots` has the values of `DOWNLOAD_SLOTS` and the like, by setting; of two entries for one name
+    the later wins. `default` is the limit of hosts, of names and of `first_kind`. In a limit of
+    another kind, what a dict leaves out is not limited. `setting` is the name of `SEMAPHORE_LIMITS`
+    in errors.
     """
     exact: dict[str, Limit | None] = {}
     patterns: dict[str, Limit | None] = {}

@@ -34,13 +34,13 @@ class RobotsTxt:
         return cls(body, status)
 
     def pack(self) -> bytes:
-        """As the server keeps it."""
+        """The bytes that the server keeps."""
         about = json.dumps([self.status, self.problem, self.failures])
         return about.encode() + b"\n" + zlib.compress(self.text)
 
     @classmethod
     def unpack(cls, packed: bytes) -> Self | None:
-        """From the server; None for nothing, and for what no node of this version has written."""
+        """Read what the server keeps. None for nothing, and for what is not in this form."""
         about, _, text = packed.partition(b"\n")
         try:
             status, problem, failures = json.loads(about)

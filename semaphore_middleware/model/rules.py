@@ -8,11 +8,11 @@ from typing import Any, Self
 
 from semaphore_middleware.errors import SettingsError
 from semaphore_middleware.model.hosts import is_pattern, normal_name, parse_name, patterns_for
-from semaphore_middleware.model.limits import LIMITLESS, Limit, parse_parts
+from semaphore_middleware.model.limits import CHECKS, LIMITLESS, Limit, parse_parts
 
 NO_RATE = "none"  # a rate that stands for no rate, whatever the nodes ask for
 LABELS_MAX = 10  # of the host in a pattern: for each scope so many patterns are looked up
-LIMIT_PARTS = ("concurrency", "delay", "jitter", "adaptive", "rate", "burst")
+LIMIT_PARTS = tuple(CHECKS)
 PARTS = ("by", *LIMIT_PARTS, "paused")
 """The parts of a rule besides its name; each is set by itself."""
 

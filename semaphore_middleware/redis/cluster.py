@@ -85,7 +85,7 @@ class Cluster:
 
 
 def _address(node: Any, asked: Address) -> Address:
-    """Of a node in the reply. One that does not know its own host is where it was asked."""
+    """The address of a node in the reply. One that does not know its own is where it was asked."""
     host, port, _, *more = node
     if host == NO_HOST_NAME:
         named = dict(zip(more[0][::2], more[0][1::2], strict=True))

@@ -75,16 +75,12 @@ class Connection:
     for errors to name. Use `Server.connect` to make one.
     """
 
-    find_master: Callable[[], Awaitable[Address]] | None = None
-    """Finds out where the master is now; None: it is not to be asked."""
     life: str
     """The server's run id and its replication id, as they were when `check_server` last asked: the
     latter is another one after a failover, even where the same process is the master again.
     """
     has_read_only_scripts: bool = False
     """Whether the server knows EVALSHA_RO, which needs no right to write."""
-    was_found: bool = False
-    """Whether others have said that this is the master. If it is not, they will say otherwise."""
 
     def __init__(
         self,
@@ -94,10 +90,18 @@ class Connection:
         database: int,
         call_timeout: float,
         options: Mapping[str, Any],
+        *,
+        find_master: Callable[[], Awaitable[Address]] | None = None,
+        was_found: bool = False,
     ) -> None:
         self._connection = connection
         self.address = address
         self.server_name = server_name
+        self.find_master = find_master
+        """Finds out where the master is now; None: it is not to be asked."""
+        self.was_found = was_found
+        """Whether others have said that this is the master. If it is not, they will say otherwise.
+        """
         # A sentinel does not know SELECT: it is to be known as one first.
         self._select = [("SELECT", database)] if database else []
         self._call_timeout = call_timeout

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -44,14 +44,26 @@ class Connector:
         name: str,
         database: int = 0,
         credentials: Mapping[str, str] | None = None,
+        *,
+        find_master: Callable[[], Awaitable[Address]] | None = None,
+        was_found: bool = False,
     ) -> Connection:
         """Open a new connection; one attempt. `name` is what errors call the server; `credentials`
-        stand in for those of the options.
+        stand in for those of the options; `find_master` and `was_found` become the connection's.
 
         Raises `ServerUnreachableError`, or `ServerRefusedError` where waiting would not help.
         """
         opened = self._make(address, credentials)
-        connection = Connection(opened, address, name, database, self._call_timeout, self._options)
+        connection = Connection(
+            opened,
+            address,
+            name,
+            database,
+            self._call_timeout,
+            self._options,
+            find_master=find_master,
+            was_found=was_found,
+        )
         try:
             await connection.connect()
         except ServerUnreachableError:

@@ -148,9 +148,13 @@ class Server:
         find_master: Callable[[], Awaitable[Address]] | None = None,
         was_found: bool = False,
     ) -> Connection:
-        connection = await self._connector.connect(address, name, self._database)
-        connection.find_master = find_master
-        connection.was_found = was_found or find_master is not None
+        connection = await self._connector.connect(
+            address,
+            name,
+            self._database,
+            find_master=find_master,
+            was_found=was_found or find_master is not None,
+        )
         try:
             await connection.check_server()
         except BaseException:

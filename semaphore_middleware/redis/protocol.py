@@ -113,18 +113,18 @@ class Reply:
             time / 1000 if time >= 0 else None for time in times
         )
         return cls(
-            statement,
-            STATUSES[int(status)],
-            int(term),
-            int(granted),
-            int(available),
-            int(limit),
-            counted == 1,
-            wants == 1,
-            retry_in,
-            backoff,
-            down_for,
-            answered_ago,
+            statement=statement,
+            status=STATUSES[int(status)],
+            term=int(term),
+            granted=int(granted),
+            available=int(available),
+            limit=int(limit),
+            is_counted=counted == 1,
+            wants_feedback=wants == 1,
+            retry_in=retry_in,
+            backoff=backoff,
+            down_for=down_for,
+            answered_ago=answered_ago,
         )
 
 
@@ -223,7 +223,7 @@ def pack_feedback(feedback: FeedbackSummary, backoff: Backoff) -> bytes:
     """Feedback as the script takes it (see `feedback.lua`)."""
     return b"%d %.4f %d %d %d %d %d %d %d %d %d" % (
         feedback.good,
-        feedback.latency,
+        feedback.mean_log_ms,
         1000 * feedback.good_age,
         feedback.errors,
         feedback.failed,
@@ -241,25 +241,25 @@ def pack_feedback(feedback: FeedbackSummary, backoff: Backoff) -> bytes:
 
 def read_inspection(scope: str, reply: Sequence[Any]) -> Inspection:
     """A scope from the reply of the script `inspect`, whose times are in milliseconds."""
-    limit, limit_max, delay, interval, burst, next_start, left, last, down_for, *rest = reply
-    paused, set_by, started, members = rest
+    limit, limit_max, delay, interval, burst, next_start, *rest = reply
+    backoff_left, backoff_last, down_for, paused, set_by, started, members = rest
     interval_s = float(interval) / 1000
     # A rule's limit comes from the server's JSON, which rounds 2**53 up.
     return Inspection(
-        scope,
-        min(limit, LIMITLESS) or None,
-        tuple(_read_member(*member) for member in members),
-        min(limit_max, LIMITLESS) or None,
-        delay / 1000,
-        rate_text(interval_s) if interval_s else None,
-        burst,
-        next_start / 1000,
-        left / 1000,
-        last / 1000,
-        bool(paused),
-        set_by.decode("utf-8", "replace") or None,
-        started,
-        down_for / 1000 if down_for >= 0 else None,
+        scope=scope,
+        limit=min(limit, LIMITLESS) or None,
+        members=tuple(_read_member(*member) for member in members),
+        limit_max=min(limit_max, LIMITLESS) or None,
+        delay=delay / 1000,
+        rate=rate_text(interval_s) if interval_s else None,
+        burst=burst,
+        next_start=next_start / 1000,
+        backoff_left=backoff_left / 1000,
+        backoff_last=backoff_last / 1000,
+        paused=bool(paused),
+        set_by=set_by.decode("utf-8", "replace") or None,
+        started=started,
+        down_for=down_for / 1000 if down_for >= 0 else None,
     )
 
 

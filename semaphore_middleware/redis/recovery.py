@@ -23,7 +23,7 @@ from semaphore_middleware.redis.scripts import evaluate
 logger = logging.getLogger(__name__)
 
 LOG_INTERVAL_S = 5.0  # between two log lines that count the recovery wait down
-TIMER_LAG_S = 0.001  # a timer may be so early: event loops count in milliseconds
+TIMER_EARLY_S = 0.001  # a timer may fire this much too early: event loops count in milliseconds
 
 
 class Recovery:
@@ -113,7 +113,7 @@ class Recovery:
         if self._over_at is None or self._connection is None or not self._connection.is_open:
             return  # the server says it again over the next connection
         left = self._over_at - asyncio.get_running_loop().time()
-        if left > TIMER_LAG_S:
+        if left > TIMER_EARLY_S:
             if left >= 0.5:  # else it would be for another 0 s
                 logger.info("No permit is granted for another %.0f s.", left)
             self._note_wait(left, self._connection)

@@ -15,9 +15,10 @@ from semaphore_middleware.redis.connection import Connection, is_full
 SCOPES = tuple(
     f"shared/{part}" for part in ("clock", "accounts", "learned", "scope", "limit", "promote")
 )
-# A full server refuses a script's first write, unless that one can only free memory; those that
-# follow it are done. The first key of our scripts is a hash. One that evicts keys when it is full
-# would evict what was written.
+# A server at its `maxmemory` refuses the first write of a script if it could use memory. After a
+# first write that can only free some, it does all others. So this deletes a field that does not
+# exist from the first key, in our scripts a hash. Not where keys are evicted when the server is
+# full: what the script writes could be evicted at once.
 THOUGH_FULL = """\
 if string.find(redis.call('INFO', 'memory'), 'maxmemory_policy:noeviction', 1, true) then
   redis.call('HDEL', KEYS[1], '')
@@ -45,12 +46,14 @@ async def evaluate(
     before_loading: Callable[[Connection], Awaitable[object]] | None = None,
     though_full: bool = False,
 ) -> list[Any]:
-    """Run scripts in one round trip. A call is a script's name, how many keys, the keys and the
-    arguments. Loads the scripts that the server does not have. `source_for` gives a script's source
-    by its name; without it, the scripts are the semaphore's. With `read_only` it needs no right to
-    write, where the server can do that. `before_loading` may first look whether it is another one.
-    With `though_full` a server at its `maxmemory` that evicts nothing runs them all the same: for
-    calls that leave no more there than they find, or little, and can be sent twice.
+    """Run scripts in one round trip, and load those that the server does not have.
+
+    - `calls`: of each the script's name, how many keys, the keys and the arguments.
+    - `source_for` gives a script's source by its name; None: the scripts are the semaphore's.
+    - `read_only`: needs no right to write, where the server knows scripts that only read.
+    - `before_loading` is called if scripts are missing: the server may be another one.
+    - `though_full`: a server at its `maxmemory` that evicts nothing runs them all the same. For
+      calls that leave no more there than they find, or little, and can be sent twice.
 
     Raises `ServerUnreachableError`, or `ServerRefusedError` where a right is missing.
     """

@@ -33,12 +33,12 @@ HANDLERS = ("HTTP11DownloadHandler", "H2DownloadHandler")
 
 
 class Addresses:
-    """Which address each host has, for all crawls of this process.
+    """Looks up the address of each host once, for all crawls of this process.
 
-    A host has the first address that its look-up gave, for as long as there are requests of it, and
-    until there were requests of `HOSTS_MAX` other hosts after them: as with Scrapy's own cache,
-    connections that are kept open lead to the same one. Raises `SettingsError` where a download
-    handler looks up addresses by itself.
+    A host keeps the first address that its look-up gave while there are requests to it, and after
+    that until `HOSTS_MAX` other hosts have been requested. So the `ip` scope of a host and the
+    address that its kept-alive connections lead to are the same. Raises `SettingsError` where a
+    download handler looks up addresses by itself.
     """
 
     def __init__(self, settings: BaseSettings) -> None:
@@ -149,7 +149,7 @@ class KnownAddresses:
         addressTypes: Sequence[type] | None = None,  # noqa: N803
         transportSemantics: str = "TCP",  # noqa: N803
     ) -> Any:
-        """As of `IHostnameResolver`."""
+        """Give a host's known address, or ask the reactor's own resolver (`IHostnameResolver`)."""
         known = _addresses.get(normal_host(hostName))
         if known is None or (addressTypes is not None and type(known) not in addressTypes):
             return self.other.resolveHostName(

@@ -77,12 +77,12 @@ class ScopeLoad:
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """One request in `fetch`. Numbers that are 0 or 1 are added to those of its scope at hand."""
+    """One request in `fetch`. Its own numbers are part of those of its scope at hand."""
 
     loads: tuple[ScopeLoad, ...]
     """Of its scopes, in the order in which it takes them."""
     is_scheduled: bool
-    """False if it came past the scheduler, with `engine.download_async`."""
+    """False if it bypassed the scheduler, with `engine.download_async`."""
     place: int = 0
     """The number of permits that it holds: the place of its scope at hand among `loads`."""
     waiting: int = 0
@@ -139,14 +139,14 @@ class Backpressure(Observer):
         """A request enters `fetch`, perhaps because another one there needs its response."""
         if request in self._entries:
             return
-        loads = self._join(self._scopes.scopes_of(request))
+        loads = self._join_loads(self._scopes.scopes_of(request))
         entry = self._entries[request] = Entry(loads, is_scheduled)
         if needed_by is not None:
             self.follow(needed_by, request)
         self._change(entry, waiting=1)
 
     def is_scheduled(self, request: Request) -> bool:
-        """True unless the request came past the scheduler, as far as that is known."""
+        """True unless the request bypassed the scheduler, as far as that is known."""
         entry = self._entries.get(request)
         return entry is None or entry.is_scheduled
 
@@ -158,13 +158,13 @@ class Backpressure(Observer):
         names = [_name(scope) for scope, _ in scopes]
         if entry is None or not entry.waiting or [load.name for load in entry.loads] == names:
             return
-        before, loads = entry.loads, self._join(scopes)
+        before, loads = entry.loads, self._join_loads(scopes)
         self._change(entry, waiting=-entry.waiting, told_to_wait=-entry.told_to_wait)
         entry.loads = loads
         self._change(entry, waiting=1)
-        self._part(before)
+        self._leave_loads(before)
 
-    def _join(self, scopes: Scopes) -> tuple[ScopeLoad, ...]:
+    def _join_loads(self, scopes: Scopes) -> tuple[ScopeLoad, ...]:
         loads = []
         for scope, limit in scopes:
             name = _name(scope)
@@ -175,7 +175,7 @@ class Backpressure(Observer):
             loads.append(load)
         return tuple(loads) or self._unlimited
 
-    def _part(self, loads: tuple[ScopeLoad, ...]) -> None:
+    def _leave_loads(self, loads: tuple[ScopeLoad, ...]) -> None:
         if loads is self._unlimited:
             return
         for load in loads:
@@ -243,24 +243,24 @@ class Backpressure(Observer):
         if entry is not None:
             self._change(entry, waiting=-entry.waiting, told_to_wait=-entry.told_to_wait)
             self._give_back(entry)
-            self._part(entry.loads)
+            self._leave_loads(entry.loads)
 
     def follow(self, request: Request, leader: Request) -> None:
         """A request waits for another one, until `unfollow`, or until that one leaves `fetch`."""
-        follower, led_by = self._entries.get(request), self._entries.get(leader)
-        if follower is None or led_by is None or follower is led_by:
+        follower, leader_entry = self._entries.get(request), self._entries.get(leader)
+        if follower is None or leader_entry is None or follower is leader_entry:
             return
-        led_by.followers.append(follower)
-        if led_by.is_blocked:
+        leader_entry.followers.append(follower)
+        if leader_entry.is_blocked:
             self._change(follower, blockers=1)
 
     def unfollow(self, request: Request, leader: Request) -> None:
         """A request no longer waits for the other one."""
-        follower, led_by = self._entries.get(request), self._entries.get(leader)
-        if follower is None or led_by is None or follower not in led_by.followers:
+        follower, leader_entry = self._entries.get(request), self._entries.get(leader)
+        if follower is None or leader_entry is None or follower not in leader_entry.followers:
             return
-        led_by.followers.remove(follower)
-        if led_by.is_blocked:
+        leader_entry.followers.remove(follower)
+        if leader_entry.is_blocked:
             self._change(follower, blockers=-1)
 
     @contextmanager
@@ -278,6 +278,7 @@ class Backpressure(Observer):
     def _change(
         self, entry: Entry, waiting: int = 0, told_to_wait: int = 0, blockers: int = 0
     ) -> None:
+        """Change an entry's numbers, and with them its scope's, the totals and its followers'."""
         was_blocked, filled_memory = entry.is_blocked, entry.fills_memory
         was_full = self.is_full
         entry.waiting += waiting

@@ -188,7 +188,7 @@ class Engine:
     def close_soon(self, reason: str) -> None:
         """Begin to close the spider."""
         task = asyncio.ensure_future(self._crawler.engine.close_spider_async(reason=reason))
-        self._closing = task  # asyncio keeps no task that nobody has
+        self._closing = task  # asyncio keeps only weak references to tasks
 
     async def crawl_start_requests(self, rest: Callable[[], Awaitable[None]]) -> None:
         """Crawl the spider's start requests once more, with a `rest` after each.

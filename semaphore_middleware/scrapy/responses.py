@@ -75,9 +75,9 @@ class ResponseClassifier:
         self._backoff_times = backoff_times
         self._judge = judge
         self._refused: WeakSet[Request] = WeakSet()
-        """By their site."""
+        """Requests that their site refused."""
         self._own_trouble: WeakSet[Request] = WeakSet()
-        """Refused, though their site answers others."""
+        """Requests that were refused though their site answers others."""
         self._given_up: WeakSet[Request] = WeakSet()
 
     def record_response(self, permit: Permit, request: Request, response: Response) -> bool:

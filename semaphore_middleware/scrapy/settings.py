@@ -52,12 +52,11 @@ class Derived:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One row of the table: a setting, its default, the check of its value, and its meaning."""
+    """One row of the table: a setting, its default, and the check of its value."""
 
     name: str
     default: Any
     check: Check
-    meaning: str
     unset: tuple[Any, ...] = (None,)
     """Values that stand for the default."""
 
@@ -217,40 +216,29 @@ SHORT_TURN = Derived("`0.1`", lambda settings: min(0.1, _longest_turn(settings))
 MAX = Derived("`300.0`", lambda s: max(300.0, _value_of("SEMAPHORE_BACKOFF_START", s)))
 
 _ROWS = (
-    Setting("SEMAPHORE_ENABLED", True, _truth, "whether to do anything at all"),
-    Setting("SEMAPHORE_REDIS_URL", None, _optional(_text), "the server; see `server_of`", EMPTY),
-    Setting("SEMAPHORE_LIMITS", {}, _dict, "hosts' limits, where not the default"),
-    Setting("SEMAPHORE_SCOPES", ["host"], _scopes, "what a request needs permits of", EMPTY),
-    Setting(
-        "SEMAPHORE_LEASE",
-        15.0,
-        _seconds(0.1, LONGEST_LEASE_S),
-        "seconds that a permit outlives its node",
-    ),
-    Setting("SEMAPHORE_TURN", SHORT_TURN, _turn, "seconds for which a node hands a permit on"),
-    Setting("SEMAPHORE_ACQUIRE_TIMEOUT", None, _optional(_seconds(0.001)), "most seconds to wait"),
-    Setting("SEMAPHORE_START_TIMEOUT", None, _optional(_seconds(0.001)), "most, for the server"),
-    Setting("SEMAPHORE_RECOVERY_WAIT", LEASE, _seconds(0.0), "seconds without grants after a loss"),
-    Setting("SEMAPHORE_PREFIX", "semaphore", _prefix, "first part of every key and channel"),
-    Setting("SEMAPHORE_NODE", HOST_AND_PID, _text, "this node's name, less its letters", EMPTY),
-    Setting("SEMAPHORE_OBEY_CRAWL_DELAY", ROBOTSTXT, _truth, "whether robots.txt sets a delay"),
-    Setting("SEMAPHORE_MAX_CRAWL_DELAY", 60.0, _seconds(0.0), "the longest of these, in seconds"),
-    Setting("SEMAPHORE_ROBOTSTXT_SHARED", True, _truth, "whether one node fetches it for all"),
-    Setting(
-        "SEMAPHORE_ROBOTSTXT_UNREACHABLE",
-        "disallow",
-        _robotstxt_unreachable,
-        "what one that cannot be read means",
-        EMPTY,
-    ),
-    Setting("SEMAPHORE_BACKOFF_CODES", [429, 503], _statuses, "HTTP statuses that refuse"),
-    Setting("SEMAPHORE_BACKOFF_START", 1.0, _seconds(0.001), "first pause, in seconds"),
-    Setting("SEMAPHORE_BACKOFF_MAX", MAX, _seconds("SEMAPHORE_BACKOFF_START"), "longest pause"),
-    Setting("SEMAPHORE_BACKOFF_TIMES", 10, _count, "how often to repeat a refused request"),
-    Setting("SEMAPHORE_BACKOFF_WHEN", None, _optional(_judge), "what refuses, too", EMPTY),
-    Setting("SEMAPHORE_DOWN_AFTER", 60.0, _seconds(0.0), "seconds without response: it is down"),
-    Setting("SEMAPHORE_METRICS_PORT", None, _optional(_port), "0: any; None: no metrics", EMPTY),
-    Setting("SEMAPHORE_METRICS_HOST", "127.0.0.1", _address, "where that port listens", EMPTY),
+    Setting("SEMAPHORE_ENABLED", True, _truth),
+    Setting("SEMAPHORE_REDIS_URL", None, _optional(_text), EMPTY),
+    Setting("SEMAPHORE_LIMITS", {}, _dict),
+    Setting("SEMAPHORE_SCOPES", ["host"], _scopes, EMPTY),
+    Setting("SEMAPHORE_LEASE", 15.0, _seconds(0.1, LONGEST_LEASE_S)),
+    Setting("SEMAPHORE_TURN", SHORT_TURN, _turn),
+    Setting("SEMAPHORE_ACQUIRE_TIMEOUT", None, _optional(_seconds(0.001))),
+    Setting("SEMAPHORE_START_TIMEOUT", None, _optional(_seconds(0.001))),
+    Setting("SEMAPHORE_RECOVERY_WAIT", LEASE, _seconds(0.0)),
+    Setting("SEMAPHORE_PREFIX", "semaphore", _prefix),
+    Setting("SEMAPHORE_NODE", HOST_AND_PID, _text, EMPTY),
+    Setting("SEMAPHORE_OBEY_CRAWL_DELAY", ROBOTSTXT, _truth),
+    Setting("SEMAPHORE_MAX_CRAWL_DELAY", 60.0, _seconds(0.0)),
+    Setting("SEMAPHORE_ROBOTSTXT_SHARED", True, _truth),
+    Setting("SEMAPHORE_ROBOTSTXT_UNREACHABLE", "disallow", _robotstxt_unreachable, EMPTY),
+    Setting("SEMAPHORE_BACKOFF_CODES", [429, 503], _statuses),
+    Setting("SEMAPHORE_BACKOFF_START", 1.0, _seconds(0.001)),
+    Setting("SEMAPHORE_BACKOFF_MAX", MAX, _seconds("SEMAPHORE_BACKOFF_START")),
+    Setting("SEMAPHORE_BACKOFF_TIMES", 10, _count),
+    Setting("SEMAPHORE_BACKOFF_WHEN", None, _optional(_judge), EMPTY),
+    Setting("SEMAPHORE_DOWN_AFTER", 60.0, _seconds(0.0)),
+    Setting("SEMAPHORE_METRICS_PORT", None, _optional(_port), EMPTY),
+    Setting("SEMAPHORE_METRICS_HOST", "127.0.0.1", _address, EMPTY),
 )
 SETTINGS: Mapping[str, Setting] = {row.name: row for row in _ROWS}
 
@@ -260,7 +248,7 @@ SETTINGS: Mapping[str, Setting] = {row.name: row for row in _ROWS}
 
 @dataclass(frozen=True, slots=True)
 class SemaphoreSettings:
-    """All settings of a crawl, checked. Times are in seconds. `SETTINGS` has the meanings."""
+    """All settings of a crawl, checked. Times are in seconds; docs/settings.md has the meanings."""
 
     url: str | None
     """The server; None: the embedded one."""

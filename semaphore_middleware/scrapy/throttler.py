@@ -33,7 +33,7 @@ from semaphore_middleware.errors import (
     ServerUnreachableError,
     SettingsError,
 )
-from semaphore_middleware.model.hosts import site_of
+from semaphore_middleware.model.hosts import site_index
 from semaphore_middleware.redis import embedded
 from semaphore_middleware.redis.keys import Keys
 from semaphore_middleware.redis.location import Server
@@ -64,7 +64,7 @@ logger = logging.getLogger(__name__)
 STOP_CHECK_INTERVAL_S = 0.5
 """How often a crawl that waits for its server looks whether it was stopped."""
 EXIT_TIMEOUT_S = 3.0
-"""How long a process that ends may give its permits back."""
+"""How long a process that ends may take to give its permits back."""
 PREREQUISITES_FIRST = 2.0**40
 """Added to the priority of requests that others wait for: more than anyone gives to a request."""
 PERMIT_IDLE_TIMEOUT_S = 0.5
@@ -131,7 +131,9 @@ class Throttler:
         self._transfers: dict[Request, asyncio.Task[Any] | None] = {}
         """Requests on the wire, and the tasks that they run in; None: only signals tell of them."""
         self._unresolved: WeakKeyDictionary[Request, Exception] = WeakKeyDictionary()
-        """Requests that no address was found for, where one of their scopes is that."""
+        """The error to raise in a request's transfer: its address is one of its scopes, and was not
+        found.
+        """
         self._suspended: WeakSet[Request] = WeakSet()
         """Requests that gave their permits back until their transfers."""
         self._returned: WeakSet[Request] = WeakSet()
@@ -139,7 +141,7 @@ class Throttler:
         self._delays = RequestDelays()
         self._opened = asyncio.Event()
         self._failed = False
-        self._retries = crawler.settings.getbool("RETRY_ENABLED")
+        self._is_retry_enabled = crawler.settings.getbool("RETRY_ENABLED")
         connect = crawler.signals.connect
         connect(self._open, signals.spider_opened)
         connect(self._close, signals.spider_closed)
@@ -205,7 +207,7 @@ class Throttler:
         try:
             delay = self._delays.delay_of(request)
         except SettingsError as error:
-            raise _refusal(error) from None
+            raise _log_not_allowed(error) from None
         if delay:
             is_scheduled = self.backpressure.is_scheduled(request)
             self.backpressure.leave(request)
@@ -223,14 +225,14 @@ class Throttler:
         try:
             scopes = self.scopes.find(request)
         except SettingsError as error:
-            raise _refusal(error) from None
+            raise _log_not_allowed(error) from None
         self.backpressure.update(request, scopes)
-        site = site_of([name for name, _ in scopes])
-        if site is None:
+        index = site_index([name for name, _ in scopes])
+        if index is None:
             return scopes
-        name, limit = scopes[site]
+        name, limit = scopes[index]
         limit = self._crawl_delays.apply(limit, request)
-        return (*scopes[:site], (name, limit), *scopes[site + 1 :])
+        return (*scopes[:index], (name, limit), *scopes[index + 1 :])
 
     async def _acquire(self, request: Request, scopes: Scopes) -> PermitSet:
         """Permits, if it needs any, and a place in this node's CONCURRENT_REQUESTS. Permits for
@@ -255,8 +257,8 @@ class Throttler:
             raise
 
     def _priority_of(self, request: Request) -> float:
-        """Whose turn it is among this node's requests. What came past the scheduler comes first: as
-        a rule another request waits for it.
+        """A request's priority among this node's. One that bypassed the scheduler comes first: as a
+        rule another request waits for it.
         """
         is_scheduled = self.backpressure.is_scheduled(request)
         return request.priority + (0.0 if is_scheduled else PREREQUISITES_FIRST)
@@ -355,7 +357,7 @@ class Throttler:
         there are to be no retries.
         """
         spider = self._crawler.spider
-        if not self._retries or spider is None:
+        if not self._is_retry_enabled or spider is None:
             return None
         retry = self.responses.retry_request(request, response, spider)
         if retry is not None and (
@@ -478,7 +480,7 @@ async def _fail(error: Exception, _: Request) -> Response:
     raise error
 
 
-def _refusal(error: SettingsError) -> NotAllowedError:
-    """The error of a request whose meta is not allowed, which is logged as one line."""
+def _log_not_allowed(error: SettingsError) -> NotAllowedError:
+    """Log in one line that a request's meta is not allowed. Returns the error of the request."""
     logger.error("%s", error)
     return NotAllowedError(str(error))  # for which Scrapy adds no traceback to the log

@@ -28,7 +28,7 @@ class LongWaits(Observer):
 
     def __init__(self) -> None:
         self._timers: dict[str, asyncio.TimerHandle] = {}  # of all scopes that are watched
-        self._explained: dict[str, float] = {}  # scope -> requests until then are
+        self._explained: dict[str, float] = {}  # scope -> requests that asked before are explained
         self._looks: set[asyncio.Task[None]] = set()
 
     async def open(self, semaphore: ObservedSemaphore) -> None:
@@ -51,8 +51,7 @@ class LongWaits(Observer):
         self._timers[scope] = loop.call_later(seconds, self._look, scope)
 
     def _look(self, scope: str) -> None:
-        waits = list(self._waits(scope))
-        if not waits:
+        if not list(self._asked_at(scope)):
             del self._timers[scope]
             self._explained.pop(scope, None)
             return
@@ -70,14 +69,14 @@ class LongWaits(Observer):
             seen = await self._semaphore.admin.inspect(scope)
             longest = max(self._unexplained(scope), default=0.0)
             if longest >= LONG_WAIT_S:  # it may have got its permit meanwhile
-                logger.info("%s", explanation(seen, longest, len(list(self._waits(scope)))))
+                logger.info("%s", explanation(seen, longest, len(list(self._asked_at(scope)))))
                 self._explained[scope] = asyncio.get_running_loop().time()
                 next_look = SCOPE_INTERVAL_S
         except SemaphoreError:
             pass  # that the server cannot be reached is logged by the session
         self._look_in(next_look, scope)
 
-    def _waits(self, scope: str) -> Iterator[float]:
+    def _asked_at(self, scope: str) -> Iterator[float]:
         """When the requests that wait for this scope in this process asked, on the loop's clock."""
         for permit in self._semaphore.permits():
             if permit.scope == scope and permit.stage is Stage.WAITING:
@@ -87,7 +86,7 @@ class LongWaits(Observer):
         """For how many seconds those have waited that no line has explained yet."""
         now = asyncio.get_running_loop().time()
         explained = self._explained.get(scope, -math.inf)
-        return (now - asked_at for asked_at in self._waits(scope) if asked_at > explained)
+        return (now - asked_at for asked_at in self._asked_at(scope) if asked_at > explained)
 
 
 def explanation(seen: Inspection, longest: float, here: int) -> str:

@@ -17,11 +17,13 @@ PRIVATE_SUFFIXES = (
 
 
 class OwnNames:
-    """Checks the Host headers of requests to `address`, where this process listens.
+    """Accepts a request to `address`, where this process listens, only if its Host header names
+    this machine.
 
-    A strange web page whose name was made to lead here (DNS rebinding) could read what browsers
-    get. The Host header gives its name away. So only names are right that no stranger can own: on
-    loopback this machine's, elsewhere also those that the public DNS does not have.
+    This stops DNS rebinding: a web page whose host name resolves to this machine could otherwise
+    have the browser read what this process serves. The browser sends that name in the Host header.
+    On loopback only names of this machine are accepted; elsewhere also any IP address, and names
+    that the public DNS does not have: no outsider can own these.
     """
 
     def __init__(self, address: str) -> None:
@@ -31,7 +33,7 @@ class OwnNames:
             names.add(socket.getfqdn())  # may ask the DNS
         self._names = {name.lower() for name in names}
 
-    def include(self, header: str | None) -> bool:
+    def includes(self, header: str | None) -> bool:
         """True if this process may answer a request with this Host header.
 
         A request without one is answered where others may reach it: browsers always send one.

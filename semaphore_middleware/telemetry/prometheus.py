@@ -53,9 +53,8 @@ WAIT_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120,
 ROUND_TRIP_BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
 
 NAMED_SCOPES_MAX = 50  # scopes with series of their own, in the whole life of a crawl
-FIRST_NAMED_SCOPES = (
-    25  # the first so many scopes get series at once, later ones when they are busy
-)
+# The first so many scopes get series at once, later ones when they are busy.
+FIRST_NAMED_SCOPES = 25
 BUSY_SCOPE_PERMITS = 100  # permits acquired, from which on a scope counts as busy
 OTHERS = "(others)"  # the label of all further scopes together
 LABEL_CHARS_MAX = 100  # a longer scope is cut
@@ -159,7 +158,8 @@ class ScopeMetrics:
     def set_gauges(self, semaphore: ObservedSemaphore) -> None:
         """Set what is held, waiting and allowed at this moment.
 
-        Waiting is also who has asked and got no answer: while the server is away, that is everyone.
+        Requests that have asked and got no reply count as waiting: while the server is away, all
+        do.
         """
         held: Tally[Series] = Tally()
         waiting: Tally[Series] = Tally()
@@ -300,7 +300,7 @@ class MetricsServer(ThreadingWSGIServer):
     def _answer(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         """The WSGI app. Prometheus shows the status of a target that it cannot read."""
         host = environ.get("HTTP_HOST")
-        if self._own_names.include(host):
+        if self._own_names.includes(host):
             response: Iterable[bytes] = self._answer_own(environ, start_response)
             return response
         if not self._has_logged_stranger:

@@ -15,8 +15,8 @@ from semaphore_middleware.redis.scripts import SCOPES, source_of
 from tests.chaos.history import History
 from tests.support.servers import RedisServer
 
-PAUSE = 0.1  # seconds between two looks
-TIMEOUT_S = 5.0  # seconds that a look may take
+PAUSE_S = 0.1  # between two looks
+TIMEOUT_S = 5.0  # that a look may take
 
 # Of each scope: whether its totals are those of its accounts, and no more are held than may be.
 # Totals of waiting requests are not judged once keys were evicted: the queue may have been one.
@@ -45,6 +45,8 @@ return found
 
 
 class Audit:
+    """Looks at the server's own books again and again in a run, and notes what is wrong in them."""
+
     def __init__(self, history: History, server: RedisServer, lease: float) -> None:
         self.server = server
         self._history = history
@@ -70,7 +72,7 @@ class Audit:
                 seen.add(problem)
                 self._history.note("problem", id=problem.decode())
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._over.wait(), PAUSE)
+                await asyncio.wait_for(self._over.wait(), PAUSE_S)
 
     def _look(self) -> list[bytes]:
         """Nothing, while the server is away."""

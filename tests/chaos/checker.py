@@ -18,15 +18,18 @@ from itertools import pairwise
 
 from tests.chaos.history import Event, History
 
-FROZEN = 0.6  # leases: a node that stands still for longer may come too late to end its transfers
-HASTE = 0.2  # seconds that it may take until a node stands still, or the site sees an end
+FROZEN_LEASES = 0.6  # a node that stands still for longer may come too late to end its transfers
+HASTE_S = 0.2  # that it may take until a node stands still, or the site sees an end
 WORK_LEFT_STATUS = 1  # of a node that is told to end while its crawl goes on
-FACTOR, SLACK = 2.0, 5.0  # seconds: of a promised time, what may be the machine's fault
 # Times are measured to be reported; a verdict takes only a gross excess for a broken promise.
+FACTOR = 2.0  # times a promised time: up to there it may be the machine's fault
+SLACK_S = 5.0  # and this much longer
 
 
 @dataclass
 class Verdict:
+    """What the checker says of a run: broken promises, and what it has measured."""
+
     violations: list[str] = field(default_factory=list)
     not_done: list[str] = field(default_factory=list)  # by faults that did not do what they say
     requests: int = 0
@@ -68,7 +71,9 @@ def check(history: History, limit: int, lease: float) -> Verdict:
     """What the history says about the promises."""
     events = list(history)
     verdict = Verdict()
-    frozen = [span for span in _standstills(events) if span.end - span.start > FROZEN * lease]
+    frozen = [
+        span for span in _standstills(events) if span.end - span.start > FROZEN_LEASES * lease
+    ]
     verdict.stalls = len(frozen)
     visits = _spans(events, "start", {"end"})
     holds = _spans(events, "grant", {"release", "lost"})
@@ -96,7 +101,7 @@ def _check_the_site(
     excused, free = [], []
     for visit in visits:
         hold = stuck.get((visit.node, visit.permit))
-        end_of_excuse = min(visit.end, hold.end + HASTE) if hold else visit.start
+        end_of_excuse = min(visit.end, hold.end + HASTE_S) if hold else visit.start
         if end_of_excuse > visit.start:
             excused.append(replace(visit, end=end_of_excuse))
         if end_of_excuse < visit.end:
@@ -131,7 +136,7 @@ def _check_the_nodes(verdict: Verdict, events: list[Event], holds: list[Span], l
 def _was_stuck(hold: Span, frozen: list[Span]) -> bool:
     """Whether its node could not give the permit back, being frozen."""
     return any(
-        hold.node == ice.node and hold.start <= ice.start + HASTE and hold.end >= ice.start
+        hold.node == ice.node and hold.start <= ice.start + HASTE_S and hold.end >= ice.start
         for ice in frozen
     )
 
@@ -226,7 +231,10 @@ def _check_times(verdict: Verdict, events: list[Event]) -> None:
             verdict.exit = max(verdict.exit, event.seconds)
             if event.count != WORK_LEFT_STATUS:
                 verdict.violations.append(f"{event.node} exited with status {event.count}")
-        if event.what in ("recovered", "exited") and event.seconds > FACTOR * event.promise + SLACK:
+        if (
+            event.what in ("recovered", "exited")
+            and event.seconds > FACTOR * event.promise + SLACK_S
+        ):
             verdict.violations.append(
                 f"{event.what} after {event.seconds:.1f} s, promised were {event.promise:.1f} s"
             )

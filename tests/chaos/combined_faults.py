@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from functools import partial
 
-from tests.chaos.fault import HOUR, fault
+from tests.chaos.fault import HOUR_S, fault
 from tests.chaos.machine import Clock
 from tests.chaos.network_faults import cut_off, drop_connections
 from tests.chaos.server_faults import (
     APPEND_ONLY,
-    BRIEF_JUMP,
+    BRIEF_JUMP_S,
     follow,
     lag,
     mark,
@@ -20,7 +20,7 @@ from tests.chaos.server_faults import (
 )
 from tests.chaos.world import Setup, World
 
-JUMPS = (HOUR, BRIEF_JUMP, -BRIEF_JUMP, -HOUR)  # seconds
+JUMPS = (HOUR_S, BRIEF_JUMP_S, -BRIEF_JUMP_S, -HOUR_S)
 
 
 @fault(Setup(server_clock=True))
@@ -39,7 +39,7 @@ async def server_back_empty_and_its_clock_set_ahead(world: World) -> None:
     """As a machine boots that has no clock of its own: it learns the time after it has begun."""
     assert world.clock
     await mark(world, "data")
-    await world.restart_server(world.dice.uniform(0, 0.5), partial(world.clock.jump, -HOUR))
+    await world.restart_server(world.dice.uniform(0, 0.5), partial(world.clock.jump, -HOUR_S))
     await prove_mark(world, None)
     await world.some_time(0, 0.5)
     await set_clock(world, 0.0)
@@ -65,7 +65,7 @@ async def server_replaced_by_an_old_empty_one(world: World) -> None:
     """
     await mark(world, "data")
     clock = Clock(world.directory / "other-clock")
-    clock.jump(-HOUR)
+    clock.jump(-HOUR_S)
     other = await world.start_server(clock)
     clock.jump(0.0)
     node = world.any_node()
@@ -82,7 +82,7 @@ async def _prove_age(world: World) -> None:
     """Although the server has just begun."""
 
     async def says_so() -> bool:
-        return bool((await world.info("server"))["uptime_in_seconds"] >= HOUR - 1)
+        return bool((await world.info("server"))["uptime_in_seconds"] >= HOUR_S - 1)
 
     await world.sees(says_so, "a server that takes itself for old")
     world.prove("the server takes itself for old", await says_so())

@@ -16,11 +16,13 @@ from tests.chaos.world import Setup, World
 from tests.support.haproxy import why_no_haproxy
 
 Happens = Callable[[World], Awaitable[None]]
-HOUR = 3600.0
+HOUR_S = 3600.0
 
 
 @dataclass(frozen=True)
 class Fault:
+    """Something that goes wrong in a run, by its name, and what it needs from the start."""
+
     name: str
     happens: Happens
     setup: Setup

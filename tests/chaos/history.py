@@ -42,6 +42,8 @@ What = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Event:
+    """One line of a run's history: what happened when, at which node and host."""
+
     at: float
     """Seconds, on the monotonic clock."""
     what: What

@@ -10,6 +10,7 @@ from functools import partial
 
 from redis.crc import key_slot
 
+from semaphore_middleware.model.lease import GRACE
 from semaphore_middleware.redis.keys import Keys
 from tests.chaos.fault import fault
 from tests.chaos.network_faults import drop_connections
@@ -23,7 +24,6 @@ from tests.support.servers import Cluster, RedisServer, Watched
 SLOT = key_slot(Keys("semaphore").epoch)
 IN_STEP_MS = 10_000  # for which a replica is waited for
 UNHEARD_S = 3.0  # after which a master with the docs' options has noticed that it has no replica
-GRACE = 0.65  # of a lease: then a node that cannot renew ends its transfers
 
 
 def cluster() -> Cluster:

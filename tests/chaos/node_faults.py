@@ -7,11 +7,11 @@ import signal
 import time
 from collections.abc import Awaitable, Callable
 
-from tests.chaos.fault import HOUR, fault
+from tests.chaos.fault import HOUR_S, fault
 from tests.chaos.nodes import Node
 from tests.chaos.world import Setup, World
 
-LAST_TRANSFER = 2.0  # seconds from the last transfer of a node that was told to end to its exit
+LAST_TRANSFER_S = 2.0  # from the last transfer of a node that was told to end to its exit
 INTERRUPTED = "Received SIGINT, shutting down gracefully"
 TERMINATED = "Received SIGTERM, shutting down gracefully"
 INTERRUPTED_TWICE = "Received SIGINT twice, forcing unclean shutdown"
@@ -115,7 +115,7 @@ async def _told_to_end(world: World, number: signal.Signals, says: str) -> None:
         seconds = time.monotonic() - last
         status = node.status or 0
         world.history.note(
-            "exited", node.name, seconds=seconds, promise=LAST_TRANSFER, count=status
+            "exited", node.name, seconds=seconds, promise=LAST_TRANSFER_S, count=status
         )
 
     await asyncio.gather(world.recovers(), exits())
@@ -135,10 +135,10 @@ async def node_interrupted_twice(world: World) -> None:
     await world.recovers()
 
 
-@fault(Setup(node_clocks=(HOUR, -HOUR, 0.0)))
+@fault(Setup(node_clocks=(HOUR_S, -HOUR_S, 0.0)))
 async def node_clocks_an_hour_off(world: World) -> None:
     true = time.time() - time.monotonic()
-    for node, off in zip(world.nodes, (HOUR, -HOUR, 0.0), strict=True):
+    for node, off in zip(world.nodes, (HOUR_S, -HOUR_S, 0.0), strict=True):
         (clock,) = node.noted("clock")
         world.prove(f"the clock of {node.name} is off", abs(clock.seconds - true - off) < 1)
     await world.kill(world.any_node())

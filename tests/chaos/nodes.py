@@ -18,6 +18,8 @@ from tests.support.paths import REPOSITORY
 
 
 class Node:
+    """One node of a run: a process that crawls, with its proxy, its log and its history."""
+
     def __init__(self, name: str, directory: Path, proxy: Proxy) -> None:
         self.name = name
         self.proxy = proxy

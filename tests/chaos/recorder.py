@@ -17,8 +17,8 @@ from scrapy.crawler import Crawler
 from semaphore_middleware.core.permit import Permit, Stage
 from tests.chaos import mutants
 
-BEAT = 0.1  # seconds between two looks at how late the event loop is
-BLOCKED = 0.3  # seconds late: that is no longer a busy moment
+BEAT_S = 0.1  # between two looks at how late the event loop is
+BLOCKED_S = 0.3  # as late as this is no longer a busy moment
 
 _permits: WeakKeyDictionary[Request, str] = WeakKeyDictionary()
 """The ids that permits have in the history, by the requests that they were granted for."""
@@ -44,7 +44,10 @@ class Signature:
 
 
 class Recorder:
-    """Each line is one `write` to the kernel, so that nothing is missing after a kill."""
+    """Writes what happens to this node's permits into its history.
+
+    Each line is one `write` to the kernel, so that nothing is missing after a kill.
+    """
 
     def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler
@@ -106,9 +109,9 @@ class Recorder:
         """Note when the loop was blocked, by the spider or by a machine that had too much to do."""
         loop = asyncio.get_running_loop()
         late = loop.time() - expected
-        if late > BLOCKED:
-            self.note("blocked", seconds=late + BEAT)
-        loop.call_later(BEAT, self._beat, loop.time() + BEAT)
+        if late > BLOCKED_S:
+            self.note("blocked", seconds=late + BEAT_S)
+        loop.call_later(BEAT_S, self._beat, loop.time() + BEAT_S)
 
     def _stopped(self) -> None:
         stat = self._crawler.stats.get_value

@@ -17,6 +17,8 @@ TITLE = "limit {}; gap: longest time without a start at any site; seconds: measu
 
 @dataclass(frozen=True)
 class Result:
+    """The verdict on one run, and the fault that it was done with."""
+
     fault: str
     verdict: Verdict
 

@@ -59,7 +59,7 @@ async def run(plan: Plan, *faults: Fault) -> Verdict:
 
 
 @dataclass(frozen=True)
-class Orders:
+class Options:
     """What the command line asks for."""
 
     seed: int
@@ -77,18 +77,17 @@ class Orders:
                 yield f"{seed}", fault
 
 
-async def carry_out(orders: Orders, results: list[Result]) -> None:
+async def carry_out(options: Options, results: list[Result]) -> None:
     """Do all the runs, or those that the budget allows, and add their results."""
-    end = time.monotonic() + 60 * orders.budget
-    runs = list(orders.rounds())
+    end = time.monotonic() + 60 * options.budget
+    runs = list(options.rounds())
     for number, (seed, fault) in enumerate(runs):
         if time.monotonic() > end:
-            say(
-                f"The {orders.budget:g} minutes are over: {len(runs) - number} runs were not begun."
-            )
+            left = len(runs) - number
+            say(f"The {options.budget:g} minutes are over: {left} runs were not begun.")
             break
         began = time.monotonic()
-        verdict = await run(replace(orders.plan, seed=f"{seed} {fault.name}"), fault)
+        verdict = await run(replace(options.plan, seed=f"{seed} {fault.name}"), fault)
         results.append(Result(fault.name, verdict))
         took = time.monotonic() - began
         say(f"{fault.name:45} --seed {seed:6} {took:3.0f} s  {verdict}")
@@ -104,7 +103,7 @@ def say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)  # noqa: T201  (a program of its own)
 
 
-def read_orders(arguments: list[str] | None = None) -> tuple[Orders, bool]:
+def read_options(arguments: list[str] | None = None) -> tuple[Options, bool]:
     parser = argparse.ArgumentParser(description="Crawl while everything breaks, and judge.")
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))
     parser.add_argument("--runs", type=int, default=1, help="of each fault; each its own seed")
@@ -131,19 +130,19 @@ def read_orders(arguments: list[str] | None = None) -> tuple[Orders, bool]:
             say(f"{name:45} skipped: {why}")
         else:
             faults.append(FAULTS[name])
-    return Orders(given.seed, given.runs, faults, given.budget, plan), given.json
+    return Options(given.seed, given.runs, faults, given.budget, plan), given.json
 
 
 def main() -> None:
-    orders, as_json = read_orders()
-    say(f"Seed {orders.seed}, {len(orders.faults)} faults, {orders.runs} runs of each.")
+    options, as_json = read_options()
+    say(f"Seed {options.seed}, {len(options.faults)} faults, {options.runs} runs of each.")
     results: list[Result] = []
     with suppress(KeyboardInterrupt):  # then the table has what there is
-        asyncio.run(carry_out(orders, results))
+        asyncio.run(carry_out(options, results))
     if as_json:
         print(json.dumps([result.as_dict() for result in results], indent=1))  # noqa: T201
     else:
-        show(results, orders.plan.limit)
+        show(results, options.plan.limit)
     sys.exit(any(result.verdict.is_bad for result in results))
 
 

@@ -6,7 +6,7 @@ import asyncio
 import shutil
 import time
 
-from tests.chaos.fault import HOUR, fault
+from tests.chaos.fault import HOUR_S, fault
 from tests.chaos.network_faults import drop_connections
 from tests.chaos.proxy import Proxy, Way
 from tests.chaos.world import Setup, World
@@ -14,7 +14,7 @@ from tests.support.servers import RedisServer
 
 APPEND_ONLY = ("--appendonly", "yes", "--appendfsync", "always")
 JUNK = b"x" * 20_000
-BRIEF_JUMP = 20.0  # seconds: longer than a lease, shorter than most keys live
+BRIEF_JUMP_S = 20.0  # longer than a lease, shorter than most keys live
 MARK = "{semaphore}-mark"  # a key beside those of the nodes: what befalls it, befalls these
 FULL = 200  # pieces of junk: then the server has no memory left
 EVICTED = "__keyevent@0__:evicted"  # the channel on which a server tells which keys it evicts
@@ -115,7 +115,9 @@ async def let_evict(world: World) -> None:
 
 async def fill(world: World) -> None:
     """Others fill the server until it has thrown away keys of ours; then they remove their own."""
-    evicted = await asyncio.to_thread(_fill, world.server, time.monotonic() + world.plan.patience)
+    evicted = await asyncio.to_thread(
+        _fill, world.server, time.monotonic() + world.plan.wait_timeout_s
+    )
     ours = sum(key.startswith("{semaphore}") for key in evicted)
     world.prove(f"{len(evicted)} keys were evicted, {ours} of them ours", ours)
 
@@ -332,27 +334,27 @@ async def server_frozen_for_more_than_a_lease(world: World) -> None:
 
 @fault(Setup(server_clock=True))
 async def server_clock_an_hour_ahead(world: World) -> None:
-    await _jump(world, HOUR)
+    await _jump(world, HOUR_S)
 
 
 @fault(Setup(server_clock=True))
 async def server_clock_an_hour_back(world: World) -> None:
-    await _jump(world, -HOUR)
+    await _jump(world, -HOUR_S)
 
 
 @fault(Setup(server_clock=True))
 async def server_clock_20_seconds_ahead(world: World) -> None:
-    await _jump(world, BRIEF_JUMP)
+    await _jump(world, BRIEF_JUMP_S)
 
 
 @fault(Setup(server_clock=True))
 async def server_clock_20_seconds_back(world: World) -> None:
-    await _jump(world, -BRIEF_JUMP)
+    await _jump(world, -BRIEF_JUMP_S)
 
 
 @fault(Setup(server_clock=True))
 async def server_clock_to_and_fro(world: World) -> None:
-    for seconds in (BRIEF_JUMP, 0.0, -BRIEF_JUMP, 0.0, HOUR, 0.0):
+    for seconds in (BRIEF_JUMP_S, 0.0, -BRIEF_JUMP_S, 0.0, HOUR_S, 0.0):
         await set_clock(world, seconds)
         await world.some_time(0.1, 0.4)
     await world.recovers_from_loss()

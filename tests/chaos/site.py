@@ -13,7 +13,7 @@ from typing import Self
 from tests.chaos.history import History
 from tests.support.site import JudgingSite, Visit, Work, response
 
-LATENCY = 0.01, 0.03  # seconds that most pages take
+LATENCY_S = 0.01, 0.03  # that most pages take
 SLOW = 0.008  # share of pages that take much longer, so that faults find transfers under way
 LINKS = 10  # most new pages that a page links to
 
@@ -89,7 +89,7 @@ class Site(JudgingSite):
         if node not in self.afflicted and in_use >= self.limit:
             self.pages[visit.host].filled = time.monotonic()
         slow = self.backlog and self._dice.random() < SLOW
-        latency = self._dice.uniform(*(self._slow if slow else LATENCY))
+        latency = self._dice.uniform(*(self._slow if slow else LATENCY_S))
         self._ends[visit] = time.monotonic() + latency
         return asyncio.get_running_loop().call_later(latency, self._serve, visit)
 

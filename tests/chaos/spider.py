@@ -15,6 +15,8 @@ from tests.chaos.recorder import Recorder
 
 
 class Pages(Spider):
+    """Follows the links of the judging site's pages, and records each one that is done."""
+
     name = "pages"
 
     def __init__(self, urls: str, **kwargs: Any) -> None:

@@ -11,7 +11,7 @@ from tests.support.nodes import in_asyncio
 
 pytestmark = pytest.mark.slow
 
-PLAN = Plan(seed="a short cut", lease=1.5, requests=400, patience=30.0)
+PLAN = Plan(seed="a short cut", lease=1.5, requests=400, wait_timeout_s=30.0)
 CRAWLS = {
     "nodes that end": ["node-killed-and-replaced", "node-interrupted"],
     "a node that stands still": ["node-frozen-for-more-than-a-lease"],

@@ -23,7 +23,7 @@ from tests.support.command_proxy import CommandProxy
 from tests.support.nodes import in_asyncio
 from tests.support.servers import Cluster, RedisServer
 
-PLAN = Plan("", nodes=2, hosts=1, lease=0.3, patience=5.0)
+PLAN = Plan("", nodes=2, hosts=1, lease=0.3, wait_timeout_s=5.0)
 Hinder = Callable[[pytest.MonkeyPatch], None]
 PATIENCE_S = 0.1  # of a client, for an answer
 KEYS = " ".join(f"{{semaphore}}:key-{number} 1" for number in range(20))

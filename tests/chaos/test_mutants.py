@@ -48,7 +48,7 @@ async def test_each_mutant_is_caught(mutant: str) -> None:
 
 async def _is_caught(mutant: str) -> None:
     fault, crime = CAUGHT[mutant]
-    plan = Plan(seed="mutants", lease=1.5, requests=600, patience=10.0, mutant=mutant)
+    plan = Plan(seed="mutants", lease=1.5, requests=600, wait_timeout_s=10.0, mutant=mutant)
     verdict = await run(plan, FAULTS[fault])
     convictions = [violation for violation in verdict.violations if crime in violation]
     assert convictions, verdict.violations

@@ -36,12 +36,11 @@ class Plan:
     seed: str
     nodes: int = 3
     hosts: int = 6
-    limit: int = (
-        2  # fewer than nodes: one with a place of its own at each host is told of no grants
-    )
+    # Fewer than nodes: one with a place of its own at each host is told of no grants.
+    limit: int = 2
     lease: float = 2.0  # seconds
     requests: int = 1500  # that the site must see before the run comes to its end
-    patience: float = 60.0  # seconds; who waits for longer has failed, never passed
+    wait_timeout_s: float = 60.0  # who waits for longer has failed, never passed
     mutant: str = ""
 
 
@@ -58,14 +57,16 @@ class Setup:
 
 
 class Life(NamedTuple):
-    """Of a server."""
+    """Which process a server is, and which copy of its data: one is another after a failover."""
 
     run_id: str
     replication_id: str
 
 
 class World:
-    """The pages to be fetched are kept on a server of their own, which no fault touches: what is
+    """All that takes part in a run: the site, the server, the nodes; and what can be done to them.
+
+    The pages to be fetched are kept on a server of their own, which no fault touches: what is
     judged here is the semaphore, whose data may be lost.
     """
 
@@ -241,10 +242,12 @@ class World:
 
     async def _in_time(self, happens: Awaitable[T], what: str) -> T:
         try:
-            return await asyncio.wait_for(happens, self.plan.patience)
+            return await asyncio.wait_for(happens, self.plan.wait_timeout_s)
         except TimeoutError:
             state = f"{self.site.requests} requests, {self.server.members()}"
-            raise StuckError(f"waited {self.plan.patience:.0f} s for {what}; {state}") from None
+            raise StuckError(
+                f"waited {self.plan.wait_timeout_s:.0f} s for {what}; {state}"
+            ) from None
 
     # What is done to nodes ----------------------------------------------------------------------
 
@@ -364,7 +367,7 @@ class World:
         """Say something to the server, or to another one, past all proxies."""
 
         def say() -> Any:
-            with (at or self.server).client(socket_timeout=self.plan.patience) as client:
+            with (at or self.server).client(socket_timeout=self.plan.wait_timeout_s) as client:
                 return client.execute_command(*words)
 
         return await asyncio.to_thread(say)

@@ -406,7 +406,7 @@ async def test_a_node_that_is_idle_while_its_server_is_away_says_so_once(
 async def test_start_requests_leave_the_event_loop_to_others(
     client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session, "LONGEST_TURN_S", 0.0)
+    monkeypatch.setattr(session, "MAX_LOOP_HOLD_S", 0.0)
     turns = 0
 
     async def count_turns() -> None:

@@ -363,7 +363,7 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
         test_throttler.test_a_request_that_was_served_is_not_made_again,
     ),
     "RETRY_ENABLED is not heeded": (
-        ("throttler", "if not self._retries or spider is None:", "if spider is None:"),
+        ("throttler", "if not self._is_retry_enabled or spider is None:", "if spider is None:"),
         partial(
             test_throttler.test_a_refused_request_is_made_again_if_there_are_to_be_retries,
             retries=False,

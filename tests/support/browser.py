@@ -142,7 +142,7 @@ class Browser:
     # What a person does -------------------------------------------------------------------------
 
     async def run_first(self, script: str) -> None:
-        """On each page that is opened from now on, before its own scripts."""
+        """Run a script on each page that is opened from now on, before its own scripts."""
         await self.do("Page.addScriptToEvaluateOnNewDocument", source=script)
 
     async def open(self, url: str) -> None:
@@ -161,14 +161,14 @@ class Browser:
         )
 
     async def prefer(self, **features: str) -> None:
-        """Such as color_scheme="dark"."""
+        """Set what the user prefers, such as color_scheme="dark"."""
         media = [
             {"name": f"prefers-{k.replace('_', '-')}", "value": v} for k, v in features.items()
         ]
         await self.do("Emulation.setEmulatedMedia", features=media)
 
     async def cut_off(self, offline: bool) -> None:
-        """From every server."""
+        """Cut the page off from every server, or connect it again."""
         await self.do("Network.enable")
         anything = {"latency": 0, "downloadThroughput": -1, "uploadThroughput": -1}
         await self.do("Network.emulateNetworkConditions", offline=offline, **anything)
@@ -181,11 +181,11 @@ class Browser:
         await self.do("Input.dispatchKeyEvent", type="keyUp", **about)
 
     async def type(self, text: str) -> None:
-        """Into what has the focus."""
+        """Type a text into what has the focus."""
         await self.do("Input.insertText", text=text)
 
     async def click(self, selector: str) -> None:
-        """With the pointer, where the element is seen."""
+        """Click on an element with the pointer, where it is seen."""
         place = await self.see(
             f"(e => {{ e.scrollIntoView({{block: 'center'}}); const b = e.getBoundingClientRect();"
             f" return [b.x + b.width / 2, b.y + b.height / 2] }})"

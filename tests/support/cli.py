@@ -26,6 +26,8 @@ NOWHERE = Path("/")  # no project is there
 
 
 class Ran(NamedTuple):
+    """What a command that has ended has printed, and its exit status."""
+
     status: int
     out: str
     err: str

@@ -43,6 +43,8 @@ class Heard:
 
 @dataclass
 class Account:
+    """What the model knows of one node's account with the scope."""
+
     term: int
     seq: int
     asked: int

@@ -235,8 +235,8 @@ class Caller:
                 self.lose(scope, reply.term)
                 continue
             self._hear_granted(book, reply.granted)
-            is_newest = said.seq == book.seq and said.asked == said.returned
-            if is_newest and reply.granted == book.asked == book.returned:
+            was_last_and_empty = said.seq == book.seq and said.asked == said.returned
+            if was_last_and_empty and reply.granted == book.asked == book.returned:
                 del self.books[scope]  # the server has closed the account
 
     def hear_notification(self, text: str) -> None:

@@ -217,7 +217,7 @@ class Cluster:
         return self.owner(self._guarded)
 
     def owner(self, slot: int) -> RedisServer:
-        """As the last of the nodes that run knows it."""
+        """The owner of a slot, as the last of the nodes that run knows it."""
         asked = next(node for node in reversed(self.nodes) if node.is_running)
         for first, last, (_, port, *_), *_ in self.say(asked, "SLOTS"):
             if first <= slot <= last:

@@ -259,9 +259,8 @@ class Machine(RuleBasedStateMachine):
                 node: [getattr(account, part) for part in parts]
                 for node, account in model.accounts.items()
             }
-            if (
-                seen.accounts
-            ):  # what is written down twice, so that no call need add up all accounts
+            # What is written down twice, so that no call need add up all accounts.
+            if seen.accounts:
                 assert float(seen.state["held"]) == model.held
                 assert float(seen.state["waiting"]) == model.waiting
                 first = min(account["lease_end"] for account in seen.accounts.values())
@@ -313,7 +312,7 @@ class Machine(RuleBasedStateMachine):
             self.poke(scope)
         assert self.ground.outside.in_use() == set(), "nothing is left when all was given back"
 
-    # ----------------------------------------------------------------------------------------------
+    # What the rules are made of -------------------------------------------------------------------
 
     def join_epoch(self, node: str) -> None:
         """Only after a loss of data there is anything to do."""

@@ -12,6 +12,8 @@ from twisted.python.failure import Failure
 
 
 class Visits(Spider):
+    """Yields the requests that it is given, and keeps their responses and failures."""
+
     name = "visits"
 
     def __init__(self, requests: Iterable[Request] | str = (), **kwargs: Any) -> None:

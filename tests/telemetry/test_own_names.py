@@ -26,7 +26,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1", "localhost"])
 def test_on_loopback_this_machine_s_names_are_right(address: str, header: str) -> None:
-    assert OwnNames(address).include(header)
+    assert OwnNames(address).includes(header)
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_on_loopback_this_machine_s_names_are_right(address: str, header: str) -
 )
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1", "localhost"])
 def test_on_loopback_no_other_is(address: str, header: str | None) -> None:
-    assert not OwnNames(address).include(header)
+    assert not OwnNames(address).includes(header)
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_on_loopback_no_other_is(address: str, header: str | None) -> None:
 def test_elsewhere_names_that_no_stranger_can_own_are_right(
     address: str, header: str | None
 ) -> None:
-    assert OwnNames(address).include(header)
+    assert OwnNames(address).includes(header)
 
 
 @pytest.mark.parametrize(
@@ -79,9 +79,9 @@ def test_elsewhere_names_that_no_stranger_can_own_are_right(
 )
 @pytest.mark.parametrize("address", ["0.0.0.0", "::", "10.0.0.5"])
 def test_elsewhere_names_of_the_public_dns_are_not(address: str, header: str) -> None:
-    assert not OwnNames(address).include(header)
+    assert not OwnNames(address).includes(header)
 
 
 def test_the_name_to_listen_on_is_right() -> None:
-    assert OwnNames("metrics.example.com").include("Metrics.example.com:9410")
-    assert not OwnNames("metrics.example.com").include("other.example.com:9410")
+    assert OwnNames("metrics.example.com").includes("Metrics.example.com:9410")
+    assert not OwnNames("metrics.example.com").includes("other.example.com:9410")

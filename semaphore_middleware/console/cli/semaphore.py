@@ -19,7 +19,7 @@ VERBS = {  # verb -> its module, and its help
     "serve": ("serve", "show live, in a browser, who holds permits and who waits"),
     "limit": ("limit", "set a site's limit, for all nodes, at once"),
     "pause": ("pause", "let no request start at a site, until 'resume'"),
-    "resume": ("pause", "go on after 'pause', or at once with a site that said \"not now\""),
+    "resume": ("pause", "go on after 'pause', or at once with a site that refused a request"),
     "reset": ("pause", "take back what 'limit', 'pause' and 'resume' have set"),
     "evict": ("evict", "give back what a dead node holds, without waiting for its leases"),
     "trust": ("trust", "let a server that is new, or has lost its data, grant permits at once"),

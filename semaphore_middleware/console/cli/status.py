@@ -87,7 +87,9 @@ async def _below(admin: Admin, pattern: Rule) -> list[Inspection]:
 
 
 async def _of(admin: Admin, name: str) -> list[Inspection]:
-    """As it was written; and, should it be a host, as the URLs of its requests have it."""
+    """The scopes of this name: as it was written; and, should it be a host, as the URLs of its
+    requests have it.
+    """
     spellings = dict.fromkeys((name, normal_name(name)))
     return [one for s in spellings if _is_known(one := await admin.inspect(s))]
 

@@ -37,7 +37,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "Show live who holds permits and who waits, twice a second: the sites where most "
         "requests wait, as many as fit. Of each: how much of its limit is held, and the requests "
         "started a second, as they are and how they were; 'paused'; 'backoff' where nothing starts "
-        "for a while because the site said \"not now\"; 'every' and 'at' where a delay or a rate "
+        "for a while because the site refused a request; 'every' and 'at' where a delay or a rate "
         "spaces starts. q or Ctrl-C quits."
     )
 

@@ -30,7 +30,7 @@ class Auth:
 
     def may_see(self, host: str | None) -> bool:
         """Check the Host header: no strange site's page may read this one through a browser."""
-        return self._names.include(host)
+        return self._names.includes(host)
 
     def may_change(self, authorization: str | None, origin: str | None, host: str | None) -> bool:
         """Check the token, and that no other site's page asks, even if it has learned the token."""

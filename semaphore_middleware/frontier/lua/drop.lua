@@ -1,8 +1,9 @@
--- End the crawl for all nodes, done or not, and forget all of it. While nodes are there, that it has ended is
--- kept for an hour: else they would begin it again.
+-- Ends the crawl for all nodes, done or not, and forgets all of it. While nodes are there, that it has ended
+-- is kept for an hour: else they would begin it again.
 -- KEYS: see shared/common.lua.
 -- ARGV: none of its own.
 -- Reply: 1 if there was such a crawl, else 0.
+
 local LAST_CALLS_MS = 3600 * 1000
 
 if not run_id then

@@ -1,9 +1,10 @@
--- Join the crawl's run, or begin one. The node works from now on.
+-- Joins the crawl's run, or begins one. The node works from now on.
 -- KEYS: see shared/common.lua.
 -- ARGV: the id of a new run; what its nodes have in common (JSON), or nothing from one that only looks on; 1
 -- if the run is to begin though the last one has ended.
 -- Reply: the id of the run; how many requests are not finished. Or "ended" with the time since then (ms), or
 -- "other" with what the run's nodes have in common if the caller's is not the same; then nothing is changed.
+
 local new_run, identity, may_begin_again = next_argument(), next_argument(), next_number() == 1
 
 if ended and not may_begin_again then

@@ -1,7 +1,8 @@
--- Leave the crawl. What the node has taken and not finished goes back to the queues.
+-- Leaves the crawl. What the node has taken and not finished goes back to the queues.
 -- KEYS: see shared/common.lua.
 -- ARGV: the finished requests, see `finish_all`.
 -- Reply: nothing.
+
 finish_all()
 stop_working(node, put_back)
 notify_idle_nodes()

@@ -1,7 +1,8 @@
--- Put what was set aside back into the queues. If the crawl has ended, the next node goes on with it.
+-- Puts what was set aside back into the queues. If the crawl has ended, the next node goes on with it.
 -- KEYS: see shared/common.lua.
 -- ARGV: none of its own.
 -- Reply: how many requests were put back.
+
 local count = 0
 for _, place in ipairs(redis.call('SMEMBERS', aside)) do
   enqueue(place)

@@ -1,5 +1,5 @@
--- Queue new requests, forget finished ones, give unreadable ones back, take others: in this order. If a part
--- fails, the later ones are not done.
+-- Queues new requests, forgets finished ones, gives unreadable ones back, takes others: in this order. If a
+-- part fails, the later ones are not done.
 -- KEYS: see shared/common.lua.
 -- ARGV: 1 if the node works, else its lease begins with the first request that it takes; number of new
 -- requests, and of each its place, data and fingerprint (8 bytes, or none: queued in any case); the
@@ -8,6 +8,7 @@
 -- Reply: of each new request 1 if it is queued, 0 if its fingerprint is known; place, data
 -- and number of failed tries of each request taken; 1 if the node works and had no lease any more, so that
 -- what it had taken went back to the queues; the data of each request that is set aside now.
+
 local works = next_number() == 1
 
 -- In one step with the fingerprint: a crash between the two would lose the request.

@@ -2,6 +2,7 @@
 -- KEYS: a hash, a sorted set and a set to try commands on; then others, which are only named. ARGV: a
 -- channel that nobody hears.
 -- Reply: the commands that this user may not use.
+
 local HASH, QUEUE, SET = KEYS[1], KEYS[2], KEYS[3]
 local COMMANDS = {
   { 'TIME' },

@@ -1,7 +1,8 @@
--- Begins an epoch, unless this life of the server has one: from when on permits may be granted.
--- KEYS: epoch, rules. ARGV: see `clock`; an id for the epoch; the protocol's version; how long to grant
--- nothing (ms); how long on a server that was started when nobody held a permit, and that nobody has used
--- since (ms); 1 if an operator vouches that this need not be, also where it has begun.
+-- Begins an epoch, unless the server's present life has one. It says from when on permits are granted.
+-- KEYS: epoch, rules.
+-- ARGV: see `clock`; an id for a new epoch; the protocol's version; the recovery wait (ms); the wait on a
+--       server that was started when nobody held a permit and was not used since (ms); 1 if an operator
+--       vouches that no wait is needed: this also ends a wait that has begun.
 -- Reply: the epoch's id (empty: the server is in use by another version), its version, how long nothing
 --        is granted from now on (ms), 1 if the server may evict keys.
 

@@ -3,7 +3,7 @@
 const SVG = "http://www.w3.org/2000/svg";
 export const POINTS = 60; // of a sparkline, one a second
 
-const LONGEST = 200; // characters of a name; the title has them all
+const MAX_NAME_CHARS = 200; // that are shown; the title has them all
 export const dash = "–";
 
 /** Seconds, in the words of `watch`: 50 ms, 0.3 s, 12 s, 3 min, 5 h, 4 d. */
@@ -61,7 +61,7 @@ export function write(element, text) {
 /** A scope's or node's name, isolated: one that is written from right to left turns nothing round. */
 export function nameOf(text) {
   const bdi = element("bdi");
-  const shown = text.length > LONGEST ? `${text.slice(0, LONGEST)}…` : text || "(no name)";
+  const shown = text.length > MAX_NAME_CHARS ? `${text.slice(0, MAX_NAME_CHARS)}…` : text || "(no name)";
   for (const part of shown.split(/(?<=[.:/@])/)) bdi.append(part, element("wbr"));
   bdi.title = text;
   return bdi;

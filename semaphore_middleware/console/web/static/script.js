@@ -7,10 +7,10 @@ import { allow, onDone } from "./actions.js";
 import { onChange, showCrawls, showNodes } from "./lists.js";
 import { isHeld, letGo, onOpen, openedId, show } from "./table.js";
 
-const EVERY = 1000; // ms between two looks
-const RAREST = 30000; // ms, while this page's server is away: the browser's console notes each try
-const PATIENCE = 8000; // ms that an answer may take: the server itself waits for Redis for 2 s
-const MOST_NEWS = 3; // scopes that one announcement names
+const INTERVAL_MS = 1000; // between two looks
+const MAX_INTERVAL_MS = 30000; // while this page's server is away: the browser's console notes each try
+const TIMEOUT_MS = 8000; // for an answer: the server itself waits for Redis for 2 s
+const MAX_NEWS = 3; // scopes that one announcement names
 
 const $ = (selector) => document.querySelector(selector);
 const view = { match: "", sort: "waiting", down: true };
@@ -26,7 +26,7 @@ async function look() {
   clearTimeout(timer);
   if (looking) looking.abort();
   const mine = (looking = new AbortController());
-  const patience = setTimeout(() => mine.abort("late"), PATIENCE);
+  const timeout = setTimeout(() => mine.abort("late"), TIMEOUT_MS);
   const query = new URLSearchParams({ ...view, down: view.down ? 1 : 0, open: openedId() });
   try {
     const answer = await fetch(`state.json?${query}`, { signal: mine.signal });
@@ -39,10 +39,10 @@ async function look() {
     lost ||= moment(new Date());
     problem(`Connection lost: since ${lost} the server of this page does not answer. It is tried again by itself. What is shown was the state at ${seen}.`);
   } finally {
-    clearTimeout(patience);
+    clearTimeout(timeout);
     if (mine === looking) {
       looking = null;
-      if (!document.hidden) timer = setTimeout(look, Math.min(EVERY * 2 ** failed, RAREST));
+      if (!document.hidden) timer = setTimeout(look, Math.min(INTERVAL_MS * 2 ** failed, MAX_INTERVAL_MS));
     }
   }
 }
@@ -164,8 +164,8 @@ function changes(last, scope) {
 }
 
 function news(texts) {
-  const more = texts.length - MOST_NEWS;
-  const shown = texts.slice(0, MOST_NEWS).join(" ");
+  const more = texts.length - MAX_NEWS;
+  const shown = texts.slice(0, MAX_NEWS).join(" ");
   const time = new Date().toLocaleTimeString("en-GB");
   write($("#news"), `${time} ${shown}${more > 0 ? ` And ${more} more.` : ""}`);
 }

@@ -10,14 +10,14 @@ const LABELS = {
   held: "held", waiting: "waiting", longest_wait: "longest wait", starts_per_second: "starts/s",
   delay: "delay", rate: "rate", next_start: "next start", state: "state", set_by: "set by",
 };
-const TICK = 800; // ms
-const CALM = 4000; // ms: so long after the pointer has moved over a row none of them moves away
+const SAMPLE_INTERVAL_MS = 800; // between two points of a sparkline, at least
+const HOLD_MS = 4000; // for this long after the pointer has moved over a row none of them moves away
 
 const body = document.querySelector("#scopes tbody");
 const rows = new Map(); // a scope's id to its row
 let opened = null; // the open scope's id, and its row of details
-let touched = -CALM;
-let ticked = -TICK;
+let touched = -HOLD_MS;
+let ticked = -SAMPLE_INTERVAL_MS;
 let ticks = true; // whether this look is a new point of the sparklines, or comes in between
 let changed = () => {};
 
@@ -33,16 +33,16 @@ export function openedId() {
 
 /** Rows stand still while somebody is about to click on one, or has the focus in one. */
 export function isHeld() {
-  return body.contains(document.activeElement) || performance.now() - touched < CALM;
+  return body.contains(document.activeElement) || performance.now() - touched < HOLD_MS;
 }
 
 /** The order may change: somebody has just asked for another. */
 export function letGo() {
-  touched = -CALM;
+  touched = -HOLD_MS;
 }
 
 export function show(scopes, details) {
-  ticks = performance.now() - ticked > TICK;
+  ticks = performance.now() - ticked > SAMPLE_INTERVAL_MS;
   if (ticks) ticked = performance.now();
   const wanted = new Set(scopes.map((scope) => scope.id));
   for (const [id, row] of rows) {

@@ -1,9 +1,11 @@
--- Sent in front of every script of the frontier: names for keys and arguments, and shared functions.
+-- Sent in front of every script of the frontier but `try_rights`: names for keys and arguments, and shared
+-- functions.
 -- KEYS: a crawl's, see `CrawlClient`: run, nodes, working, seen, requests, queue, sites, taken, suspects,
 -- tries, aside.
 -- ARGV: the crawl's channel; the calling node; the run that it has joined; the length of its lease (ms); how
 -- many pages the crawl may have, 0 for no limit; then the script's own.
 -- A place is a site, a zero byte, and 18 bytes that order the site's requests; no site has a zero byte.
+
 local run, nodes, working, seen, requests = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local queue, sites, taken = KEYS[6], KEYS[7], KEYS[8]
 local suspects, tries, aside = KEYS[9], KEYS[10], KEYS[11]
@@ -12,7 +14,7 @@ local most_pages = tonumber(ARGV[5])
 local last_argument_read = 5
 
 local END_KEPT_MS = 30 * 24 * 3600 * 1000
-local LONGEST_STEP = 0.32 -- of a lease
+local LONGEST_STEP = 0.32 -- of a lease, as STEP in model/lease.py
 local MOST_TRIES = 3 -- of a request
 local FIRST_TURN_OF_SUSPECTS = -2 ^ 53
 

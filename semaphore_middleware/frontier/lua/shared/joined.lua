@@ -1,5 +1,6 @@
--- Sent in front of every script but `join`, behind common.lua.
--- Reply: if the run that the node has joined is over, "ended" or "lost", and nothing is changed.
+-- Sent in front of `sync`, `idle` and `leave`, behind common.lua: they need a run that the node has joined.
+-- Reply: if that run is over, "ended" or "lost"; then nothing is changed.
+
 if run_id ~= joined_run then
   return { previous_run == joined_run and 'ended' or 'lost' }
 elseif ended then

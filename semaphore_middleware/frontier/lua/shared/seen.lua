@@ -3,6 +3,7 @@
 -- number, and its value the fingerprints in it, one behind the other. There is a bucket for each
 -- `PER_BUCKET` fingerprints. Where a fingerprint belongs follows from the number of buckets. A further one
 -- takes about half of an earlier one's (linear hashing: Litwin, 1980), so that no call ever moves many.
+
 local LENGTH, PER_BUCKET = 8, 32
 
 local seen_count

@@ -6,7 +6,7 @@
 -- scopes of that kind; each part is that of the most exact name which sets it.
 local function apply_rules(scope)
   local LONGEST_HOST = 253 -- bytes; a longer name is no host, and no pattern fits it
-  local MOST_LABELS = 10 -- of the host in a pattern, so that a name of many costs no more lookups
+  local MOST_LABELS = 10 -- of the host in a pattern, as LABELS_MAX in model/rules.py: more cost nothing
   local UNIT_MS = { s = 1000, m = 60000, h = 3600000, d = 86400000 }
   local name = name_of(scope)
   local kind = string.match(name, '^(%a+):')
@@ -58,6 +58,7 @@ local function apply_limit(scope)
   if (rules and rules ~= '0') or scope.is_ruled then
     apply_rules(scope)
   else
+    -- Without rules the scope's own fields are the limit in force: no table is made for it.
     scope.force, scope.limit = scope, scope.concurrency
   end
   if scope.force.adaptive then apply_working_limit(scope) end

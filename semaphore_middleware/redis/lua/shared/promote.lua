@@ -3,7 +3,7 @@
 -- served longest ago: max-min fairness (Bertsekas and Gallager, Data Networks, 1987) of the places at a
 -- site. So a node that wants one place at a site that another one floods has it all the time.
 
-local TICKS = 4294967296 -- 2^32: permits held, and the tick of the last one, share a double
+local TICKS = 4294967296 -- 2^32: permits held (21 bits) and the tick of the last one (32) share a double
 
 local function notify(node, ...)
   redis.call('PUBLISH', PREFIX .. ':node:' .. node, table.concat({ ... }, ' '))

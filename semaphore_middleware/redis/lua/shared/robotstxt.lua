@@ -13,7 +13,7 @@ local MOST_REMOVED = 1000 -- in one call
 local time = redis.call('TIME')
 local WALL = time[1] * 1000 + math.floor(time[2] / 1000)
 
--- For how long from now on. What takes longer than it can is of a clock that was set back since.
+-- Time until `ending`. 0: it is over; or it is further away than `most`, so the server's clock was set back.
 local function left_until(ending, most)
   local left = ending - WALL
   return left <= most and math.max(0, left) or 0

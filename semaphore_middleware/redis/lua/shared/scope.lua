@@ -5,14 +5,14 @@
 
 local NODE = ARGV[2]
 local OWN = 'node:' .. NODE
-local KEPT = 86400000 -- how long keys are kept that nobody speaks of: a day
+local KEPT = 86400000 -- how long keys that no call names are kept: a day (ms)
 local PREFIX = string.sub(KEYS[1], 1, -1 - #':epoch')
 
 local function name_of(scope)
   return string.sub(scope.key, #PREFIX + #':scope:' + 1)
 end
 
-local MEMORY = 600000 -- how long it is kept what an idle site has taught
+local MEMORY = 600000 -- how long is kept what an idle site has taught (ms)
 
 local function wake(scope)
   local start = scope.idle_since - QUIET
