@@ -145,6 +145,9 @@ class ResponseClassifier:
             request.meta["dont_retry"] = True  # for Scrapy's retry middleware, until `forget`
             self._given_up.add(request)
             return None
+        # Where the HTTP cache asks again for what is too old, it finds its copy here when it sees the
+        # response, which it does not see now. A shared crawl could not store that with the request.
+        retry.meta.pop("cached_response", None)
         retry.meta[REFUSALS_KEY] = retry.meta.pop("retry_times")
         retry.meta.setdefault(REFUSED_AT_KEY, time.time())
         if "retry_times" in request.meta:

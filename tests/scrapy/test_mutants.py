@@ -318,6 +318,10 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
         ("responses", "max_retry_times=self._backoff_times", "max_retry_times=99"),
         test_responses.test_a_refused_request_is_made_again_so_often_and_past_the_dupefilter,
     ),
+    "a retry takes the HTTP cache's response along, which no shared crawl can store": (
+        ("responses", '        retry.meta.pop("cached_response", None)\n', ""),
+        test_responses.test_a_retry_takes_no_response_of_the_http_cache_along,
+    ),
     "a refused request is made again once too few": (
         (
             "responses",

@@ -250,6 +250,17 @@ async def test_a_retry_is_counted_and_logged_as_scrapy_does_it(
 
 
 @in_asyncio
+async def test_a_retry_takes_no_response_of_the_http_cache_along() -> None:
+    """RFC2616Policy keeps there what is too old, until the response comes."""
+    kept = {"cached_response": Response("http://a/"), "mine": 1}
+    seen, request = classifier(), Request("http://a/", meta=kept)
+    recorded(429, request, seen)
+    again = retried(seen, request)
+    assert again is not None
+    assert again.meta.keys() == {"mine", REFUSALS_KEY, REFUSED_AT_KEY}
+
+
+@in_asyncio
 async def test_a_request_that_is_not_to_be_retried_is_not() -> None:
     request, seen = Request("http://a/", meta={"dont_retry": True}), classifier()
     recorded(429, request, seen)
