@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, WeakSet
 
 from scrapy import signals
+from scrapy.downloadermiddlewares.cookies import CookiesMiddleware
 from scrapy.downloadermiddlewares.stats import DownloaderStats
 from scrapy.exceptions import CannotResolveHostError, CloseSpider, IgnoreRequest
 from twisted.python.failure import Failure
@@ -360,10 +361,11 @@ class Throttler:
         if not self._is_retry_enabled or spider is None:
             return None
         retry = self.responses.retry_request(request, response, spider)
-        if retry is not None and (
-            stats := self._crawler.get_downloader_middleware(DownloaderStats)
-        ):
-            stats.process_response(request, response)  # as no further middleware sees it
+        if retry is not None:  # no further middleware sees the response
+            if stats := self._crawler.get_downloader_middleware(DownloaderStats):
+                stats.process_response(request, response)
+            if cookies := self._crawler.get_downloader_middleware(CookiesMiddleware):
+                cookies.process_response(request, response)
         return retry
 
     def return_to_scheduler(self, request: Request) -> Request:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from scrapy import Request, signals
 from scrapy.crawler import Crawler
+from scrapy.downloadermiddlewares.cookies import CookiesMiddleware
 from scrapy.downloadermiddlewares.stats import DownloaderStats
 from scrapy.exceptions import CloseSpider, DownloadTimeoutError, IgnoreRequest
 from scrapy.http import Response
@@ -49,7 +50,9 @@ class Scrapy:
         self.crawler.spider = Visits()
         self.crawler.spider.crawler = self.crawler
         assert self.crawler.stats is not None
-        chain = SimpleNamespace(middlewares=[DownloaderStats(self.crawler.stats)])
+        self.cookies = CookiesMiddleware.from_crawler(self.crawler)
+        others = [DownloaderStats(self.crawler.stats), self.cookies]
+        chain = SimpleNamespace(middlewares=others)
         self.crawler.engine = SimpleNamespace(  # type: ignore[assignment]
             running=False,
             close_spider_async=self._close_spider,
@@ -463,12 +466,14 @@ async def test_a_refused_request_is_made_again_if_there_are_to_be_retries(
 ) -> None:
     async with opened(server, RETRY_ENABLED=retries) as scrapy:
         await scrapy.begin(request := page())
-        response = await scrapy.transfer(request, answering(429, **{"Retry-After": "0"}))
+        headers = {"Retry-After": "0", "Set-Cookie": "passed=yes"}
+        response = await scrapy.transfer(request, answering(429, **headers))
         assert (scrapy.throttler.retry_request(request, response) is not None) == retries
     assert scrapy.crawler.stats is not None
     assert scrapy.crawler.stats.get_value("semaphore/refused") == 1
     counted = scrapy.crawler.stats.get_value("downloader/response_status_count/429")
     assert counted == (1 if retries else None), "else further middlewares see it themselves"
+    assert len(scrapy.cookies.jars[None]) == (1 if retries else 0), "by which the site may know us"
 
 
 @in_asyncio
