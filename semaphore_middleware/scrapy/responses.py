@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
+from scrapy import Request
 from scrapy.downloadermiddlewares.retry import get_retry_request
 from scrapy.exceptions import (
     CannotResolveHostError,
@@ -30,7 +31,7 @@ from semaphore_middleware.core.permit import Permit
 from semaphore_middleware.scrapy.asked_pauses import quota_reset, retry_after
 
 if TYPE_CHECKING:
-    from scrapy import Request, Spider
+    from scrapy import Spider
     from scrapy.http import Response
 
     from semaphore_middleware.scrapy.judge import Judge
@@ -54,6 +55,8 @@ REFUSALS_KEY = "semaphore_refusals"
 """In a request's meta: how often the site has refused it."""
 REFUSED_AT_KEY = "semaphore_refused_at"
 """In a request's meta: when the site first refused it, as Unix time."""
+GIVEN_UP = "refused too often"
+"""The add-on's `dont_retry` in a request's meta: no value that a user sets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +81,6 @@ class ResponseClassifier:
         """Requests that their site refused."""
         self._own_trouble: WeakSet[Request] = WeakSet()
         """Requests that were refused though their site answers others."""
-        self._given_up: WeakSet[Request] = WeakSet()
 
     def record_response(self, permit: Permit, request: Request, response: Response) -> bool:
         """Note on the permit how the site responded. Returns whether it refused the request."""
@@ -142,11 +144,10 @@ class ResponseClassifier:
             give_up_log_level=request.meta.get("give_up_log_level"),
         )
         if retry is None:
-            request.meta["dont_retry"] = True  # for Scrapy's retry middleware, until `forget`
-            self._given_up.add(request)
+            request.meta["dont_retry"] = GIVEN_UP  # for Scrapy's retry middleware, until `forget`
             return None
-        # Where the HTTP cache asks again for what is too old, it finds its copy here when it sees the
-        # response, which it does not see now. A shared crawl could not store that with the request.
+        # The HTTP cache keeps here what it asks for anew, until it sees the response: not this one.
+        # A shared crawl could not store that with the request.
         retry.meta.pop("cached_response", None)
         retry.meta[REFUSALS_KEY] = retry.meta.pop("retry_times")
         retry.meta.setdefault(REFUSED_AT_KEY, time.time())
@@ -159,9 +160,15 @@ class ResponseClassifier:
         response: a request that the spider makes from it starts afresh.
         """
         _forget_refusals(request)
-        if request in self._given_up:
-            self._given_up.remove(request)
+        if request.meta.get("dont_retry") == GIVEN_UP:
             request.meta.pop("dont_retry", None)
+
+    def forget_given_up(self, result: object) -> None:
+        """Clean up the meta of a `fetch`'s result, if that is a request which a middleware has made
+        from one that was given up: it starts afresh, too.
+        """
+        if isinstance(result, Request) and result.meta.get("dont_retry") == GIVEN_UP:
+            self.forget(result)
 
 
 def _answers_others(permit: Permit, request: Request) -> bool:

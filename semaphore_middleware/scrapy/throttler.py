@@ -385,6 +385,7 @@ class Throttler:
         if isinstance(result, Failure) and isinstance(result.value, SpiderClosingError):
             # What a middleware fetched for it was not made any more, or it waited once more itself.
             result = self.return_to_scheduler(request)
+        self.responses.forget_given_up(result)
         return drop_scope_of_other_host(result, request)
 
     # The crawl ----------------------------------------------------------------------------------

@@ -335,7 +335,7 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
         test_responses.test_a_refused_request_is_made_again_so_often_and_past_the_dupefilter,
     ),
     "what was given up, Scrapy tries again": (
-        ("responses", '            request.meta["dont_retry"] = True', "            pass"),
+        ("responses", '            request.meta["dont_retry"] = GIVEN_UP', "            pass"),
         test_responses.test_a_refused_request_is_made_again_so_often_and_past_the_dupefilter,
     ),
     "dont_retry is not heeded": (
@@ -345,7 +345,7 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
     "a user's dont_retry is taken away": (
         (
             "responses",
-            "        if request in self._given_up:\n            self._given_up.remove(request)\n",
+            '        if request.meta.get("dont_retry") == GIVEN_UP:\n',
             "        if True:\n",
         ),
         test_responses.test_a_request_that_is_not_to_be_retried_is_not,
@@ -353,6 +353,10 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
     "our dont_retry stays": (
         ("responses", 'request.meta.pop("dont_retry", None)', "pass"),
         test_responses.test_what_a_spider_makes_of_a_request_that_was_given_up_starts_afresh,
+    ),
+    "our dont_retry goes over to what a middleware makes": (
+        ("throttler", "        self.responses.forget_given_up(result)\n", ""),
+        test_throttler.test_what_a_middleware_makes_of_a_request_that_was_given_up_starts_afresh,
     ),
     "our count of refusals stays": (
         ("responses", "        _forget_refusals(request)\n        if", "        if"),

@@ -492,6 +492,22 @@ def test_a_redirect_to_another_host_takes_no_scope_along(server: RedisServer) ->
     assert result.meta == {}, "it was said of another host"
 
 
+@in_asyncio
+async def test_what_a_middleware_makes_of_a_request_that_was_given_up_starts_afresh(
+    server: RedisServer,
+) -> None:
+    async with opened(server, SEMAPHORE_BACKOFF_TIMES=0) as scrapy:
+        await scrapy.begin(request := page(semaphore_refusals=1, mine=1))
+        response = await scrapy.transfer(request, answering(429, **{"Retry-After": "0"}))
+        assert scrapy.throttler.retry_request(request, response) is None
+        made = request.replace(url="http://a/other")
+        assert scrapy.throttler.fetched(made, request) is made
+        assert made.meta.keys() <= {"mine", "download_latency"}
+        retry = page(semaphore_refusals=1)
+        scrapy.throttler.fetched(retry, request)
+        assert retry.meta == {"semaphore_refusals": 1}
+
+
 # Closing ----------------------------------------------------------------------------------------
 
 
