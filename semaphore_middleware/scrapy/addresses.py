@@ -100,8 +100,9 @@ class Addresses:
             address = None
         if address is None:
             raise CannotResolveHostError(f"no address found for {host!r}")
-        _addresses[host] = address
-        return address
+        # Another crawl of this process may have found one meanwhile: its requests have permits of
+        # that, and a host has one address.
+        return _addresses.setdefault(host, address)
 
 
 def _is_scrapys(handler: Any) -> bool:

@@ -350,6 +350,27 @@ async def test_a_host_has_one_address_as_long_as_a_request_has_it(
         assert len(addresses._addresses) == 2
 
 
+@in_asyncio
+async def test_crawls_of_one_process_that_look_a_host_up_at_once_find_one_address(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slow = Remembers()
+    monkeypatch.setattr(addresses, "_install", lambda: None)
+    monkeypatch.setattr(addresses._resolver, "other", slow)
+    host, requests = "both.example.org", [Request("http://a/"), Request("http://b/")]
+    crawls = [Addresses(Settings()), Addresses(Settings())]
+    lookups = [asyncio.ensure_future(crawls[n].resolve(host, requests[n])) for n in (0, 1)]
+    try:
+        await until(lambda: len(slow.receivers) == 2)
+        for receiver, address in zip(slow.receivers, (FIRST, SECOND), strict=True):
+            receiver.addressResolved(IPv4Address("TCP", address, 0))
+        await asyncio.gather(*lookups)
+        assert crawls[0].of(host) == FIRST
+        assert crawls[0]._kept_for[requests[0]] is crawls[1]._kept_for[requests[1]]
+    finally:
+        forget_addresses()
+
+
 class Receives:
     """Receives the addresses of a name."""
 
@@ -364,6 +385,16 @@ class Receives:
 
     def resolutionComplete(self) -> None:  # noqa: N802
         pass
+
+
+class Remembers:
+    """A resolver that leaves the answers to the test."""
+
+    def __init__(self) -> None:
+        self.receivers: list[Any] = []
+
+    def resolveHostName(self, receiver: object, *_: object) -> None:  # noqa: N802
+        self.receivers.append(receiver)
 
 
 class Refuses:
