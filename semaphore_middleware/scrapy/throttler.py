@@ -74,20 +74,25 @@ PERMIT_IDLE_TIMEOUT_S = 0.5
 ROBOTSTXT_CALL_TIMEOUT_S = 5.0
 """For a round trip about a robots.txt, which no lease waits for."""
 
-_throttlers: WeakKeyDictionary[Crawler, Throttler] = WeakKeyDictionary()
+ATTRIBUTE = "_semaphore_throttler"
+"""The crawler's, that keeps its throttler. As each refers to the other, a collection of all
+throttlers would keep those of crawls that fail before they begin.
+"""
 
 
 def throttler_of(crawler: Crawler) -> Throttler:
     """The throttler of this crawler, made by the first call. Bad settings, and libraries
     that are too old, end the crawl here.
     """
-    if crawler not in _throttlers:
+    throttler: Throttler | None = vars(crawler).get(ATTRIBUTE)
+    if throttler is None:
         try:
             check_versions()
-            _throttlers[crawler] = Throttler(crawler)
+            throttler = Throttler(crawler)
         except SemaphoreError as error:
             end_crawl(error)
-    return _throttlers[crawler]
+        vars(crawler)[ATTRIBUTE] = throttler
+    return throttler
 
 
 class SpiderClosingError(SemaphoreError, IgnoreRequest):
@@ -476,7 +481,7 @@ class Throttler:
             self._embedded.leave()
         if self._failed:
             self._engine.end_with_failure()
-        _throttlers.pop(self._crawler, None)
+        vars(self._crawler).pop(ATTRIBUTE, None)
 
 
 async def _fail(error: Exception, _: Request) -> Response:

@@ -210,7 +210,7 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
         test_throttler.test_the_end_of_the_crawl_ends_transfers_of_cancelled_fetches,
     ),
     "the throttler outlives the crawl": (
-        ("throttler", "        _throttlers.pop(self._crawler, None)\n", ""),
+        ("throttler", "        vars(self._crawler).pop(ATTRIBUTE, None)\n", ""),
         test_throttler.test_the_end_of_the_crawl_gives_back_what_signals_told_of,
     ),
     # The middleware
@@ -1052,6 +1052,14 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
     "the address of a request is forgotten": (
         ("addresses", "        self._kept_for[request] = address\n", ""),
         test_several_scopes.test_a_host_has_one_address_as_long_as_a_request_has_it,
+    ),
+    "two crawls have two addresses of a host": (
+        (
+            "addresses",
+            "return _addresses.setdefault(host, address)",
+            "_addresses[host] = address; return address",
+        ),
+        test_several_scopes.test_crawls_of_one_process_that_look_a_host_up_at_once_find_one_address,
     ),
     "an address is never forgotten": (
         ("addresses", "        while len(_latest) > HOSTS_MAX:\n", "        while False:\n"),

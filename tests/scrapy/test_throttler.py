@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
+from weakref import ref
 
 import pytest
 from scrapy import Request, signals
@@ -588,6 +590,12 @@ async def test_the_end_of_the_crawl_gives_back_what_signals_told_of(server: Redi
     assert scrapy.crawler.stats is not None
     assert scrapy.crawler.stats.get_value("semaphore/released") == 1
     assert throttler_of(scrapy.crawler) is not scrapy.throttler
+
+
+def test_a_crawl_that_fails_before_it_begins_leaves_nothing_behind(server: RedisServer) -> None:
+    left = ref(Scrapy(server).throttler)
+    gc.collect()
+    assert left() is None
 
 
 # The middleware alone ---------------------------------------------------------------------------
