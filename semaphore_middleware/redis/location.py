@@ -239,6 +239,8 @@ def _read(url: str) -> _Parts:
         named = [_address(one, PORTS[kind]) for one in hosts.split(",")]
         addresses = list(dict.fromkeys(named))  # each has one vote
     elif scheme == "unix":
+        if not path:  # unix://redis.sock: a host
+            raise ValueError
         addresses = [Address(path=options.pop("path"))]
     else:
         addresses = [Address(host, port)]

@@ -49,6 +49,7 @@ async def refusal(url: str) -> str:
         "localhost",
         "localhost:6379",
         "http://localhost",
+        "unix://redis.sock",
         "",
         f"redis://:{PASSWORD}@localhost:port/0",
         f"redis://:{PASSWORD}@localhost:99999999/0",
