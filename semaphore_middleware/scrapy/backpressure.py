@@ -20,6 +20,7 @@ from semaphore_middleware.core.observer import (
     PermitReleased,
     PermitWaiting,
 )
+from semaphore_middleware.model.hosts import encoded
 from semaphore_middleware.scrapy.scopes import ScopeFinder, Scopes
 
 if TYPE_CHECKING:
@@ -33,9 +34,9 @@ MAX_WAITING_OF_SCOPE = 100
 """Of these, requests for one scope, however many it allows at once: so many wait where a rate holds
 them up, and others are to find room.
 """
-MAX_NAME_CHARS = 100
+MAX_NAME_BYTES = 100
 """The longest scope that is used as it is in names of files."""
-MAX_SLOT_CHARS = 200
+MAX_SLOT_BYTES = 200
 """The longest name of a slot. Scopes that it has no room for are left out."""
 SEPARATOR = " + "
 """Between the scopes in the name of a slot."""
@@ -318,7 +319,7 @@ class Backpressure(Observer):
         slot = ""
         for name in map(_name, self._scopes.slot_names(request)):
             longer = f"{slot}{SEPARATOR}{name}" if slot else name
-            if len(longer) <= MAX_SLOT_CHARS:
+            if len(encoded(longer)) <= MAX_SLOT_BYTES:
                 slot = longer
         return slot
 
@@ -351,6 +352,6 @@ def _name(scope: str) -> str:
     """The scope, or a digest of it where it makes no good file name: under JOBDIR the queue names
     its files after slots.
     """
-    if len(scope) <= MAX_NAME_CHARS and scope.isprintable() and "+" not in scope:
+    if len(encoded(scope)) <= MAX_NAME_BYTES and scope.isprintable() and "+" not in scope:
         return scope
-    return f"scope-{sha256(scope.encode('utf-8', 'surrogatepass')).hexdigest()}"
+    return f"scope-{sha256(encoded(scope)).hexdigest()}"
