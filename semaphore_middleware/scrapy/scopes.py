@@ -96,7 +96,7 @@ class ScopeFinder:
             return self._with_limits((name, self._has_default(name)) for name in names)
         # From the URL: after a redirect, `download_slot` in meta is that of the request before.
         host = urlparse_cached(request).hostname
-        if not host:
+        if not host or urlparse_cached(request).scheme == "file":  # file://localhost/ is no site
             return ()
         if self._needs_only_host:
             return self._scopes_of_host(host)

@@ -755,8 +755,8 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
     "a slot may be no name of a file": (
         (
             "backpressure",
-            '    if len(scope) <= MAX_NAME_CHARS and scope.isprintable() and "+" not in scope:\n',
-            "    if True:\n",
+            'len(encoded(scope)) <= MAX_NAME_BYTES and scope.isprintable() and "+" not in scope',
+            "True",
         ),
         test_backpressure.test_slots_have_names_for_files,
     ),
@@ -1032,7 +1032,7 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
     "names of slots are of any length": (
         (
             "backpressure",
-            "            if len(longer) <= MAX_SLOT_CHARS:\n",
+            "            if len(encoded(longer)) <= MAX_SLOT_BYTES:\n",
             "            if True:\n",
         ),
         test_backpressure.test_names_of_slots_are_no_longer_than_those_of_files,
@@ -1066,6 +1066,15 @@ MUTANTS: dict[str, tuple[Mutant, Test]] = {
         test_several_scopes.test_a_host_has_one_address_as_long_as_a_request_has_it,
     ),
     # Scopes
+    "a file of this machine is one of a site's": (
+        ("scopes", 'urlparse_cached(request).scheme == "file"', "False"),
+        partial(
+            test_scopes.test_a_request_s_scope_is_its_host_unless_its_meta_names_one,
+            "file://localhost/etc/hosts",
+            {},
+            None,
+        ),
+    ),
     "a scope comes from download_slot": (
         (
             "scopes",

@@ -209,6 +209,7 @@ def names(request: Request, *kinds: Any, **limits: Any) -> tuple[str, ...]:
         ("http://a.example/", {"semaphore_skip": True}, None),
         ("http://a.example/", {"semaphore_skip": True, "semaphore_scope": "any text"}, None),
         ("data:,text", {}, None),
+        ("file://localhost/etc/hosts", {}, None),
     ],
 )
 def test_a_request_s_scope_is_its_host_unless_its_meta_names_one(
