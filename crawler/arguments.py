@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from scrapy import Request
+
 KNOWN = ("url", "urls", "allow", "deny", "max_pages", "depth")
 
 
@@ -40,14 +42,20 @@ class SiteArguments:
     @property
     def hosts(self) -> list[str]:
         """The hosts to stay on, with their subdomains; a leading `www.` is left out."""
-        hosts = (urlsplit(url).hostname or "" for url in self.urls)
-        return sorted({host.removeprefix("www.") for host in hosts})
+        # As requests have them: in IDNA where they are not ASCII.
+        hosts = (urlsplit(Request(url).url).hostname or "" for url in self.urls)
+        return sorted({_without_www(host) for host in hosts})
 
     @property
     def crawl_name(self) -> str:
         """The crawl's name: the same on all nodes with the same arguments."""
         digest = hashlib.sha256(json.dumps(asdict(self)).encode()).hexdigest()
         return f"{self.hosts[0]}-{digest[:8]}"
+
+
+def _without_www(host: str) -> str:
+    rest = host.removeprefix("www.")
+    return rest if "." in rest else host  # www.com is a site, com is none
 
 
 def _start_urls(given: Mapping[str, str]) -> tuple[str, ...]:

@@ -52,9 +52,16 @@ def test_start_urls_come_from_arguments_and_files_each_once(tmp_path: Path) -> N
     assert arguments.urls == ("http://a.org/", "http://b.org/", "http://c.org/")
 
 
-def test_www_stands_for_the_whole_site() -> None:
-    arguments = SiteArguments.parse({"url": "https://www.example.com/ http://example.com:8080/a"})
-    assert arguments.hosts == ["example.com"]
+@pytest.mark.parametrize(
+    ("urls", "host"),
+    [
+        ("https://www.example.com/ http://example.com:8080/a", "example.com"),
+        ("http://www.com/", "www.com"),
+        ("http://b\u00fccher.example/ http://WWW.xn--bcher-kva.example/", "xn--bcher-kva.example"),
+    ],
+)
+def test_www_stands_for_the_whole_site(urls: str, host: str) -> None:
+    assert SiteArguments.parse({"url": urls}).hosts == [host]
 
 
 def test_the_same_arguments_make_the_same_crawl_and_others_another() -> None:
