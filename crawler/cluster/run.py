@@ -12,6 +12,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from rich.console import Console
+from rich.markup import escape
 
 from crawler.arguments import SiteArguments
 from crawler.cluster.process import NodeProcess, NodeResult
@@ -47,7 +48,8 @@ async def run(plan: Plan, console: Console) -> int:
     Raises `SemaphoreError` if the server cannot be used.
     """
     directory = _run_directory()
-    console.print(f"Logs, pages and stats are in {directory}", highlight=False, soft_wrap=True)
+    where = f"Logs, pages and stats are in {directory}"
+    console.print(where, markup=False, highlight=False, soft_wrap=True)
     example = plan.example_site()
     async with (
         FairSemaphore(plan.server or None) as semaphore,
@@ -57,10 +59,15 @@ async def run(plan: Plan, console: Console) -> int:
     if result is None:
         console.print("Interrupted.")
         return 130
+    return show_result(result, console)
+
+
+def show_result(result: CrawlResult, console: Console) -> int:
+    """Print the table and the problems, and return the exit status."""
     console.print(table(result))
     found = problems(result)
     for problem in found:
-        console.print(f"[red]✗[/red] {problem}", highlight=False, soft_wrap=True)
+        console.print(f"[red]✗[/red] {escape(problem)}", highlight=False, soft_wrap=True)
     return 1 if found else 0
 
 
@@ -171,7 +178,9 @@ class Cluster:
 
     @contextmanager
     def _forwarded_signals(self, console: Console) -> Iterator[None]:
-        """The first Ctrl-C stops the nodes, the second kills them; either way we wait for them."""
+        """The first Ctrl-C stops the nodes, the second kills them; either way we wait for them. A
+        terminal that is closed stops them as well, but for that of `nohup`.
+        """
 
         def forward() -> None:
             self.signals += 1
@@ -181,12 +190,18 @@ class Cluster:
             for node in self.nodes:
                 stop(node)
 
+        def hang_up() -> None:
+            console.quiet = True  # there is no terminal to write to
+            forward()
+
         loop = asyncio.get_running_loop()
-        numbers = (signal.SIGINT, signal.SIGTERM)
-        for number in numbers:
-            loop.add_signal_handler(number, forward)
+        handlers = {signal.SIGINT: forward, signal.SIGTERM: forward}
+        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+            handlers[signal.SIGHUP] = hang_up
+        for number, handler in handlers.items():
+            loop.add_signal_handler(number, handler)
         try:
             yield
         finally:
-            for number in numbers:
+            for number in handlers:
                 loop.remove_signal_handler(number)

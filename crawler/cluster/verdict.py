@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from rich.markup import escape
 from rich.table import Table
 
 from crawler.cluster.process import NodeResult
@@ -154,7 +155,8 @@ def _listed(counts: Mapping[str, int]) -> str:
 
 def table(result: CrawlResult) -> Table:
     """What was measured, beside what was expected."""
-    shown = Table(title=f"{result.url}, {len(result.nodes)} nodes", title_justify="left")
+    title = f"{escape(result.url)}, {len(result.nodes)} nodes"
+    shown = Table(title=title, title_justify="left")
     shown.add_column()
     shown.add_column("measured", justify="right")
     shown.add_column("expected", justify="right")

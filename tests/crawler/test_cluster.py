@@ -6,10 +6,12 @@ import argparse
 import asyncio
 import io
 import re
-from collections.abc import Mapping
+import signal
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +21,7 @@ from scrapy.exceptions import UsageError
 from scrapy.settings import Settings
 
 from crawler.cluster.process import NodeProcess, NodeResult, last_error
+from crawler.cluster.run import Cluster, show_result
 from crawler.cluster.verdict import CrawlResult, SiteResult, problems, table
 from crawler.commands.cluster import Command
 from tests.crawler.conftest import StartScrapy, serving
@@ -110,6 +113,15 @@ def test_the_table_shows_measured_and_expected() -> None:
         assert row in text
 
 
+def test_brackets_in_urls_and_logs_are_shown_as_they_are() -> None:
+    bad = replace(GOOD, url="http://a/[/x]", nodes=[replace(NODE, error="[/y] failed")])
+    console = Console(width=100, record=True, file=io.StringIO())
+    assert show_result(bad, console) == 1
+    text = console.export_text()
+    assert "http://a/[/x], 1 nodes" in text
+    assert "✗ node-1 failed: [/y] failed" in text
+
+
 def test_the_table_for_another_site_shows_only_what_nodes_know() -> None:
     text = shown(elsewhere({f"{STATUS}/429": 5, f"{STATUS}/503": 6}))
     assert "30.0" in text  # pages a second
@@ -180,6 +192,34 @@ def test_an_interrupted_run_stops_its_nodes(scrapy: StartScrapy, client: Redis) 
     assert run.wait() == 130
     assert run.log.endswith("Interrupted.\n")
     assert crawl_keys(client) == []
+
+
+@pytest.mark.parametrize("by_nohup", [False, True])
+def test_a_closed_terminal_stops_the_nodes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, by_nohup: bool
+) -> None:
+    handlers: dict[int, Callable[[], None]] = {}
+    loop = SimpleNamespace(
+        add_signal_handler=handlers.__setitem__, remove_signal_handler=handlers.__delitem__
+    )
+    monkeypatch.setattr(asyncio, "get_running_loop", lambda: loop)
+    heeded = signal.SIG_IGN if by_nohup else signal.SIG_DFL
+    monkeypatch.setattr(signal, "getsignal", lambda _: heeded)
+    sent: list[int] = []
+    node = NodeProcess("node-1", tmp_path)
+    node._process = SimpleNamespace(  # type: ignore[assignment]
+        returncode=None, send_signal=sent.append
+    )
+    cluster = Cluster.__new__(Cluster)
+    cluster.nodes, cluster.signals = [node], 0
+    closed = io.StringIO()
+    closed.close()
+    with cluster._forwarded_signals(Console(file=closed)):
+        assert (signal.SIGHUP in handlers) is not by_nohup
+        if not by_nohup:
+            handlers[signal.SIGHUP]()
+            assert sent == [signal.SIGINT]
+    assert handlers == {}
 
 
 def test_a_node_that_fails_is_reported_with_the_reason(tmp_path: Path, redis_url: str) -> None:
