@@ -92,10 +92,11 @@ class SemaphoreAddon:
         )
         replaced = REPLACED_BY_THROTTLER if "THROTTLER" in settings else REPLACED
         for name, (scrapys, ours, loss) in replaced.items():
-            if settings[name] == scrapys:
-                settings.set(name, ours, "addon")
-            elif settings[name] != ours:
-                logger.warning("%s is %r: %s. Derive it from %s.", name, settings[name], loss, ours)
+            chosen = settings[name]
+            if _path(chosen) == scrapys:
+                _override(settings, name, ours)
+            elif not _is_derived(load_object(chosen), load_object(ours)):
+                logger.warning("%s is %r: %s. Derive it from %s.", name, chosen, loss, ours)
         if settings.getbool("AUTOTHROTTLE_ENABLED"):
             logger.warning(
                 "AUTOTHROTTLE_ENABLED: AutoThrottle delays requests that already hold a permit, "
@@ -111,6 +112,17 @@ class SemaphoreAddon:
         # For components that use the same server and node name, such as a shared frontier.
         _name_server(settings, self._throttler.url)
         _override(settings, "SEMAPHORE_NODE", self._throttler.node)
+
+
+def _path(component: Any) -> Any:
+    """The path of a class; settings have either."""
+    if isinstance(component, type):
+        return f"{component.__module__}.{component.__qualname__}"
+    return component
+
+
+def _is_derived(component: Any, base: type) -> bool:
+    return isinstance(component, type) and issubclass(component, base)
 
 
 def _name_server(settings: BaseSettings, url: str | None) -> None:

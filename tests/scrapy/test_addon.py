@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Self
 
 import pytest
 from scrapy import Request
 from scrapy.crawler import Crawler
 from scrapy.settings import Settings
+from scrapy.utils.misc import load_object
 
 from semaphore_middleware.addon import SemaphoreAddon
 from semaphore_middleware.scrapy.settings import server_of
@@ -208,10 +210,38 @@ async def test_settings_that_weaken_the_limit_get_a_warning(
     assert any(said in record.getMessage() for record in caplog.records)
 
 
+@pytest.mark.parametrize(
+    ("path", "is_kept", "is_warned_of"),
+    [
+        ("scrapy.core.downloader.Downloader", False, False),
+        (f"{__name__}.DerivedDownloader", True, False),
+        (f"{__name__}.OtherDownloader", True, True),
+        ("builtins.print", True, True),
+    ],
+)
+def test_a_class_that_is_derived_from_ours_is_kept_without_a_warning(
+    caplog: pytest.LogCaptureFixture, path: str, is_kept: bool, is_warned_of: bool
+) -> None:
+    """Whether it is given by its path or as an object."""
+    own = SimpleNamespace(obey_crawl_delay=False)
+    throttler: Any = SimpleNamespace(settings=own, url=None, node="n")
+    for chosen in (path, load_object(path)):
+        caplog.clear()
+        settings = Settings({"DOWNLOADER": chosen})
+        SemaphoreAddon(throttler).update_settings(settings)
+        ours = "semaphore_middleware.scrapy.downloader.SemaphoreDownloader"
+        assert settings["DOWNLOADER"] == (chosen if is_kept else ours)
+        assert any("DOWNLOADER is" in line for line in caplog.messages) is is_warned_of
+
+
 def __getattr__(name: str) -> Any:
     # Not at the top: Scrapy's downloader imports the reactor's parts.
     if name == "OtherDownloader":
         from scrapy.core.downloader import Downloader
 
         return type(name, (Downloader,), {})
+    if name == "DerivedDownloader":
+        from semaphore_middleware.scrapy.downloader import SemaphoreDownloader
+
+        return type(name, (SemaphoreDownloader,), {})
     raise AttributeError(name)

@@ -26,6 +26,7 @@ from tests.support.site import Site
 from tests.support.visits import Visits
 
 OURS = "semaphore_middleware.throttler.SemaphoreThrottler"
+ANOTHER = f"{__name__}.TokenMiddleware"
 
 
 @asyncio_test
@@ -194,7 +195,7 @@ async def test_it_shows_scopes_and_limits(
     assert "scrapy semaphore limit" in warning
 
 
-@pytest.mark.parametrize("chosen", [None, OURS, "another.Throttler"])
+@pytest.mark.parametrize("chosen", [None, OURS, ANOTHER])
 def test_the_add_on_sets_it_where_scrapy_has_the_setting(
     server: RedisServer, caplog: pytest.LogCaptureFixture, chosen: str | None
 ) -> None:
@@ -209,4 +210,4 @@ def test_the_add_on_sets_it_where_scrapy_has_the_setting(
     assert settings["THROTTLER"] == (chosen or OURS)
     assert {name: settings[name] for name in before} == before
     warned = any("THROTTLER is" in line for line in caplog.messages)
-    assert warned is (chosen == "another.Throttler")
+    assert warned is (chosen == ANOTHER)
