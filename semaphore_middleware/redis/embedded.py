@@ -16,8 +16,11 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
+from urllib.parse import quote
 
 import redis
 from redis.backoff import NoBackoff
@@ -53,11 +56,24 @@ class EmbeddedServer:
         self._lock.close()
 
 
+@contextmanager
+def _one_line() -> Iterator[None]:
+    """Files that cannot be made or opened are the user's to mend, and no fault of the program."""
+    try:
+        yield
+    except OSError as error:
+        raise ServerRefusedError(
+            f"the embedded server cannot be used: {error}; {DIRECTORY} may name another directory"
+        ) from None
+
+
+@_one_line()
 def start_or_join(prefix: str) -> EmbeddedServer:
     """Start the embedded server unless it runs. Blocks for a moment. `prefix` is that of the node:
     if it starts the server when nobody else uses it, nodes of that prefix need not wait.
 
-    Raises `ServerRefusedError` where there is no server to start, or it does not start.
+    Raises `ServerRefusedError` where there is no server to start, or it does not start, or its
+    directory cannot be used.
     """
     directory = _private_directory()
     path = directory / SOCKET
@@ -77,20 +93,22 @@ def start_or_join(prefix: str) -> EmbeddedServer:
         except BaseException:
             lock.close()
             raise
-    return EmbeddedServer(f"unix://{path}", lock)
+    return EmbeddedServer(_url(path), lock)
 
 
+@_one_line()
 def find() -> str | None:
     """The embedded server's URL if it runs. Does not start it, nor keep it from ending.
 
-    Raises `ServerRefusedError` where another user could have put it there.
+    Raises `ServerRefusedError` where another user could have put it there, or its directory cannot
+    be used.
     """
     directory = _directory()
     path = directory / SOCKET
     if not path.exists():
         return None
     _check_private(directory)
-    return f"unix://{path}" if _is_alive(directory) else None
+    return _url(path) if _is_alive(directory) else None
 
 
 def find_program() -> str:
@@ -122,6 +140,10 @@ def mark_started_empty(path: Path, prefix: str) -> None:
     with redis.Redis(unix_socket_path=str(path)) as client:
         run_id = client.info("server")["run_id"]
         client.hset(Keys(prefix).epoch, "started_empty", run_id)
+
+
+def _url(path: Path) -> str:
+    return f"unix://{quote(str(path))}"
 
 
 def _is_alive(directory: Path) -> bool:
@@ -160,7 +182,7 @@ def _directory() -> Path:
     Short: a Unix socket's path has about 100 bytes.
     """
     default = Path(tempfile.gettempdir()) / f"scrapy-semaphore-{os.getuid()}"
-    return Path(os.environ.get(DIRECTORY) or default)
+    return Path(os.environ.get(DIRECTORY) or default).absolute()
 
 
 def _check_private(directory: Path) -> None:

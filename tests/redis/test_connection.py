@@ -8,6 +8,8 @@ import re
 import traceback
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
 from typing import cast
 
 import pytest
@@ -20,6 +22,7 @@ from semaphore_middleware import (
     ServerUnreachableError,
     SettingsError,
 )
+from semaphore_middleware.redis import embedded
 from semaphore_middleware.redis.connection import Address, Connection
 from semaphore_middleware.redis.location import Server
 from tests.core.virtual_time import in_virtual_time
@@ -102,6 +105,30 @@ async def test_a_program_need_not_wait_for_a_server_that_is_not_there() -> None:
         await semaphore.open(wait=False)
     with pytest.raises(ClosedError):
         await semaphore.admin.survey()
+
+
+def test_the_embedded_server_may_have_any_directory(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(embedded.DIRECTORY, "a b#c?%41")
+    monkeypatch.setattr(embedded, "is_answering", lambda _: True)
+    monkeypatch.setattr(embedded, "_is_alive", lambda _: True)
+    user = embedded.start_or_join("prefix")
+    user.leave()
+    path = tmp_path / "a b#c?%41" / embedded.SOCKET
+    path.touch()
+    assert embedded.find() == user.url
+    assert str(Server(user.url, 1.0)) == f"unix://{path}"
+
+
+def test_a_directory_that_cannot_be_made_is_said_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(embedded.DIRECTORY, str(tmp_path / ("x" * 300)))
+    for call in (partial(embedded.start_or_join, "prefix"), embedded.find):
+        with pytest.raises(ServerRefusedError, match=r"File name too long: '/.*DIRECTORY may name"):
+            call()
 
 
 @in_asyncio
