@@ -34,8 +34,6 @@ class Output(Console):
     """Standard output: as wide as the terminal, and in a pipe as wide as need be."""
 
     def __init__(self) -> None:
-        if hasattr(sys.stdout, "reconfigure"):
-            sys.stdout.reconfigure(errors="replace")  # some terminals lack characters
         super().__init__(
             highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 10_000
         )

@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from importlib import import_module
+from pathlib import Path
 from typing import Any, ClassVar, NoReturn
 
 from scrapy.commands import ScrapyCommand, ScrapyHelpFormatter
@@ -116,6 +117,7 @@ class Command(ScrapyCommand):
         from semaphore_middleware.errors import SemaphoreError, SettingsError
 
         configure_logging(self.settings)
+        _accept_all_output()
         verb: Any = import_module(_path(VERBS[opts.verb][0]))
         try:
             self.exitcode = int(verb.run(self.settings, opts))
@@ -135,6 +137,14 @@ class Command(ScrapyCommand):
     def _fail(self, text: str, status: int) -> None:
         print(f"scrapy semaphore: {text}", file=sys.stderr)
         self.exitcode = int(status)
+
+
+def _accept_all_output() -> None:
+    """What cannot be shown is no reason to fail, after a change least of all."""
+    if sys.stdout is None:  # closed, as by `>&-`
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - until the process ends
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="replace")  # some terminals lack characters
 
 
 def _path(module: str) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
+import io
 import os
 import shlex
 import subprocess
@@ -14,7 +16,8 @@ from scrapy.cmdline import execute
 from scrapy.settings import Settings
 
 from semaphore_middleware import FairSemaphore
-from semaphore_middleware.console.cli.semaphore import VERBS
+from semaphore_middleware.console.cli import limit
+from semaphore_middleware.console.cli.semaphore import VERBS, Command
 from semaphore_middleware.redis import embedded
 from tests.support.cli import SITE, Terminal, command, semaphore, three_nodes
 from tests.support.nodes import TIMEOUT_S, Outside, in_asyncio
@@ -179,6 +182,23 @@ async def test_somebody_else_s_embedded_server_is_not_trusted() -> None:
     os.chmod(directory, 0o755)  # noqa: PTH101 - in a coroutine all are as good
     ran = await semaphore(None, "status")
     assert ran == (3, "", f"{SAYS}{directory} is not a private directory of this user's\n")
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", None])
+def test_output_that_lacks_characters_or_is_closed_is_no_error(
+    monkeypatch: pytest.MonkeyPatch, encoding: str | None
+) -> None:
+    shown = io.BytesIO()
+    out = io.TextIOWrapper(shown, encoding) if encoding else None  # as after `>&-`
+    ran = Command()
+    ran.settings = Settings()
+    monkeypatch.setattr("scrapy.utils.log.configure_logging", lambda _: None)
+    monkeypatch.setattr(limit, "run", lambda *_: sys.stdout.write("limit ∞") and 0)
+    monkeypatch.setattr(sys, "stdout", out)
+    ran._run(argparse.Namespace(verb="limit"))
+    assert ran.exitcode == 0
+    assert shown.getvalue() == (b"limit ?" if encoding else b"")
+    sys.stdout.close()
 
 
 @in_asyncio
