@@ -212,12 +212,15 @@ class FrontierSession:
         return True
 
     async def stop(self) -> None:
-        """Send what is left and leave the crawl, within `SHUTDOWN_TIMEOUT_S`."""
+        """Send what is left and leave the crawl, within twice `SHUTDOWN_TIMEOUT_S`."""
         self._leaving = True
         if self._idle_timer is not None:
             self._idle_timer.cancel()
         await self._subscription.close()
         if self._task is not None:
+            # The reply to a call that is under way may tell of requests that are set aside.
+            self._has_work.set()
+            await asyncio.wait({self._task}, timeout=SHUTDOWN_TIMEOUT_S)
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
             try:

@@ -519,6 +519,7 @@ def test_what_failed_as_the_spider_closes_goes_back_to_the_scheduler_once(
     fetched = Scrapy(server).throttler.fetched
     closing = failed(SpiderClosingError("the spider is closing"))
     copy = fetched(closing, page("a", 1))
+    assert isinstance(copy, Request)
     assert (copy.url, copy.dont_filter) == ("http://a/1", True)
     with pytest.raises(SpiderClosingError):
         fetched(closing, copy)

@@ -49,9 +49,10 @@ class CommandProxy:
 
     async def __aexit__(self, *_: object) -> None:
         self._listener.close()
-        for client in self.clients:
-            client.writer.close()
-        await asyncio.gather(*(client.ended.wait() for client in list(self.clients)))
+        tasks = [client.task for client in self.clients]
+        for task in tasks:
+            task.cancel()  # the server that it waits for may be frozen
+        await asyncio.gather(*tasks)
 
     async def switch(self, target: Path) -> int:
         """Lead all clients to another server, each between two of its commands. Returns how many
@@ -67,12 +68,11 @@ class CommandProxy:
         client = Client(self, reader, writer)
         self.clients.add(client)
         try:
-            with suppress(OSError):
+            with suppress(OSError, asyncio.CancelledError):
                 await client.serve()
         finally:
             client.close()
             self.clients.discard(client)
-            client.ended.set()
 
 
 class Client:
@@ -82,7 +82,9 @@ class Client:
         self, proxy: CommandProxy, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         self.writer = writer
-        self.ended = asyncio.Event()
+        task = asyncio.current_task()
+        assert task is not None
+        self.task = task
         self._proxy = proxy
         self._reader = reader
         self._to_replay: dict[Any, list[bytes]] = {}

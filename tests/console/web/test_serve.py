@@ -118,7 +118,7 @@ def test_shared_crawls_are_those_of_the_project_s_settings(
             result_of(client.join())
         with started(server, tmp_path, *prefix) as serving:
             assert [crawl["name"] for crawl in state(serving.address)["crawls"]] == ["books"]
-        with started(server, tmp_path, *prefix, REDIS_URL=other.url) as serving:
+        with started(server, tmp_path, *prefix, "-s", f"REDIS_URL={other.url}") as serving:
             assert [crawl["name"] for crawl in state(serving.address)["crawls"]] == ["music"]
     finally:
         for client in clients:
