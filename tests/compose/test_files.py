@@ -6,11 +6,12 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -135,13 +136,21 @@ def started(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
         start_new_session=True,
     )
     try:
-        while not (folder / "socket").exists():
+        while not listens(folder / "socket"):
             assert server.poll() is None
             time.sleep(0.005)
         yield server
     finally:
         os.killpg(server.pid, signal.SIGKILL)  # what says that it is new may still ask it
         server.wait()
+
+
+def listens(path: Path) -> bool:
+    """Whether connections are accepted there: the file is there a moment before."""
+    with socket.socket(socket.AF_UNIX) as connection, suppress(OSError):
+        connection.connect(str(path))
+        return True
+    return False
 
 
 def client_of(folder: Path) -> redis.Redis:
