@@ -10,6 +10,7 @@ from scrapy.downloadermiddlewares.robotstxt import RobotsTxtMiddleware as Scrapy
 from scrapy.exceptions import NotConfigured
 from scrapy.settings import SETTINGS_PRIORITIES
 from scrapy.utils.misc import load_object
+from scrapy.utils.python import global_object_name
 
 from semaphore_middleware.errors import SettingsError
 from semaphore_middleware.scrapy.settings import SETTINGS, is_enabled, server_of
@@ -116,9 +117,7 @@ class SemaphoreAddon:
 
 def _path(component: Any) -> Any:
     """The path of a class; settings have either."""
-    if isinstance(component, type):
-        return f"{component.__module__}.{component.__qualname__}"
-    return component
+    return global_object_name(component) if isinstance(component, type) else component
 
 
 def _is_derived(component: Any, base: type) -> bool:

@@ -18,7 +18,7 @@ from twisted.internet.defer import CancelledError
 from tests.support.crawls import ADD_ON, Crawl, asyncio_test, both, until, waiting
 from tests.support.servers import RedisServer
 from tests.support.site import Site
-from tests.support.visits import Visits
+from tests.support.visits import FetchesFirst, Visits
 
 BEFORE, AFTER = 940, 960  # ours is at 950
 
@@ -118,21 +118,6 @@ async def test_closing_spider_does_not_wait_for_robots_txt(
     await crawl.gave_back(1, site)
     await Crawl(server, *requests, **settings).gave_back(2, site)
     assert site.arrivals == ["/slow/a", "/robots.txt", "/slow/b"]
-
-
-class FetchesFirst:
-    """Before a request, fetches another page."""
-
-    def __init__(self, crawler: Crawler) -> None:
-        self._crawler = crawler
-
-    @classmethod
-    def from_crawler(cls, crawler: Crawler) -> Self:
-        return cls(crawler)
-
-    async def process_request(self, request: Request) -> None:
-        if "first" in request.meta:
-            await self._crawler.engine.download_async(Request(request.meta["first"]))
 
 
 @pytest.mark.parametrize("place", [BEFORE, AFTER])

@@ -8,11 +8,10 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import pytest
 from scrapy import Request
-from scrapy.crawler import Crawler
 from scrapy.exceptions import CannotResolveHostError
 from scrapy.settings import Settings
 from twisted.internet.address import IPv4Address, IPv6Address
@@ -25,6 +24,7 @@ from tests.support.names import FIRST, SECOND, LoopbackNames
 from tests.support.nodes import in_asyncio
 from tests.support.servers import RedisServer
 from tests.support.site import Site, Visit, most_at_once
+from tests.support.visits import FetchesFirst
 
 HTTPX = "scrapy.core.downloader.handlers._httpx.HttpxDownloadHandler"
 DOMAIN = "domain:example.org"
@@ -407,22 +407,6 @@ class Refuses:
 # What a holder waits for ------------------------------------------------------------------------
 
 
-class NeedsAnotherPage:
-    """After the permit was granted, fetches another page of the same site first."""
-
-    def __init__(self, crawler: Crawler) -> None:
-        self._crawler = crawler
-
-    @classmethod
-    def from_crawler(cls, crawler: Crawler) -> Self:
-        return cls(crawler)
-
-    async def process_request(self, request: Request) -> None:
-        if "first" in request.meta:
-            assert self._crawler.engine is not None
-            await self._crawler.engine.download_async(Request(request.meta["first"]))
-
-
 @asyncio_test
 async def test_what_a_holder_waits_for_does_not_wait_behind_it(
     server: RedisServer, site: Site
@@ -434,7 +418,7 @@ async def test_what_a_holder_waits_for_does_not_wait_behind_it(
     crawl = Crawl(
         server,
         *requests,
-        middlewares={NeedsAnotherPage: 960},
+        middlewares={FetchesFirst: 960},  # after the permit was granted
         SEMAPHORE_SCOPES=["all", "host"],
         SEMAPHORE_LIMITS={FIRST: 1},
         CONCURRENT_REQUESTS=1,

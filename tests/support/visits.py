@@ -1,12 +1,15 @@
-"""The spider of the tests' crawls: asks for what it is told to and remembers what came of it."""
+"""The spider of the tests' crawls: asks for what it is told to and remembers what came of it. And a
+middleware that asks for another page before.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Iterable
-from typing import Any
+from typing import Any, Self
 
 from scrapy import Request, Spider
+from scrapy.crawler import Crawler
 from scrapy.http import Response
 from twisted.python.failure import Failure
 
@@ -36,3 +39,19 @@ class Visits(Spider):
     def failed(self, failure: Failure) -> None:
         assert failure.value is not None
         self.failures.append(failure.value)
+
+
+class FetchesFirst:
+    """A downloader middleware: before a request, fetches the page that `meta["first"]` names."""
+
+    def __init__(self, crawler: Crawler) -> None:
+        self._crawler = crawler
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Self:
+        return cls(crawler)
+
+    async def process_request(self, request: Request) -> None:
+        if "first" in request.meta:
+            assert self._crawler.engine is not None
+            await self._crawler.engine.download_async(Request(request.meta["first"]))
