@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import getpass
 import os
-import random
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Self, TypeVar
 
 from semaphore_middleware.errors import ClosedError, ServerUnreachableError
+from semaphore_middleware.model import chance
 from semaphore_middleware.model.hosts import encoded, parse_name
 from semaphore_middleware.model.inspection import Inspection
 from semaphore_middleware.model.limits import Limit
@@ -248,7 +248,7 @@ class Admin:
         keys = [self._keys.epoch, self._keys.rules]
         for scope in scopes:
             keys += self._keys.of(scope)
-        return (script, len(keys), *keys, pack_head(self.lease, random.random()), node)
+        return (script, len(keys), *keys, pack_head(self.lease, chance.fraction()), node)
 
     async def _inspect(self, connection: Connection, scopes: Sequence[str]) -> list[Inspection]:
         seen: list[Inspection] = []

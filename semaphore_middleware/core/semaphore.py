@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import secrets
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import ExitStack, asynccontextmanager, suppress
 from functools import lru_cache
@@ -16,6 +15,7 @@ from semaphore_middleware.core.permit import Permit, Stage
 from semaphore_middleware.core.permit_set import PermitSet
 from semaphore_middleware.core.session import Session
 from semaphore_middleware.errors import AcquireTimeoutError, ClosedError, PermitLostError
+from semaphore_middleware.model import chance
 from semaphore_middleware.model.feedback import Backoff
 from semaphore_middleware.model.lease import LONGEST_LEASE_S
 from semaphore_middleware.model.limits import Limit, check_concurrency
@@ -173,7 +173,7 @@ class FairSemaphore:
     def _draw_name(self) -> str:
         # Two nodes of one name would share an account, and so permits: hence the letters. They are
         # enough that of 1,000 nodes that were given one name no two will draw the same.
-        return f"{self._given_name or default_node()}-{secrets.token_hex(6)}"
+        return f"{self._given_name or default_node()}-{chance.token(6)}"
 
     def _forget_parent(self) -> None:
         """In a forked child: what is open is its parent's."""

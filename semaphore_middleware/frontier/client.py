@@ -9,12 +9,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
-from secrets import token_hex
 from typing import Any
 
 from semaphore_middleware.frontier import scripts
 from semaphore_middleware.frontier.counts import Counts, commands_for
 from semaphore_middleware.frontier.keys import CrawlKeys, Places, site_of
+from semaphore_middleware.model import chance
 from semaphore_middleware.model.hosts import encoded
 from semaphore_middleware.redis.connection import Connection
 from semaphore_middleware.redis.environment import default_node, url_from_environment
@@ -208,7 +208,7 @@ class CrawlClient:
         self.server = Server(url, CALL_TIMEOUT_S, url_from, self.keys.hash_tag)
         self.run = b""  # none joined yet
         # A process that reuses a dead one's name is another node.
-        self.node = f"{node}:{token_hex(4)}"
+        self.node = f"{node}:{chance.token(4)}"
         self._places = Places()
         self._connection: Connection | None = None
         self.life = ""
@@ -271,7 +271,9 @@ class CrawlClient:
         Raises `CrawlEndedError` if the last run has ended, and `OtherCrawlError`.
         """
         packed = json.dumps(identity, sort_keys=True) if identity is not None else ""
-        run, rest = await self._call("join", token_hex(8), packed, int(new_run), though_full=False)
+        run, rest = await self._call(
+            "join", chance.token(8), packed, int(new_run), though_full=False
+        )
         if run == b"ended":
             raise CrawlEndedError(rest / 1000)
         if run == b"other":

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import struct
-from secrets import token_bytes
 
+from semaphore_middleware.model import chance
 from semaphore_middleware.model.hosts import encoded
 
 PARTS = (
@@ -48,7 +48,7 @@ class Places:
 
     def __init__(self) -> None:
         # Made here: the server might repeat itself after it has lost data.
-        self._process = token_bytes(4)
+        self._process = chance.source.randbytes(4)
         self._numbers = itertools.count(1)
 
     def new(self, site: str, score: float) -> bytes:

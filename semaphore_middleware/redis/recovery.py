@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
 from semaphore_middleware.errors import ServerRefusedError
+from semaphore_middleware.model import chance
 from semaphore_middleware.redis.connection import Connection
 from semaphore_middleware.redis.keys import Keys
 from semaphore_middleware.redis.protocol import VERSION, milliseconds, pack_head
@@ -131,7 +131,7 @@ def pack_begin(
     held; with `is_trusted` none is waited for, also if a wait was begun already.
     """
     waits = milliseconds(wait), milliseconds(wait_if_empty)
-    epoch = f"{VERSION}-{secrets.token_hex(8)}"
+    epoch = f"{VERSION}-{chance.token(8)}"
     arguments = (head, epoch, VERSION, *waits, int(is_trusted))
     return ("begin_epoch", 2, keys.epoch, keys.rules, *arguments)
 

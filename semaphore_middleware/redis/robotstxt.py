@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import secrets
 from dataclasses import dataclass
 from typing import Any
 
+from semaphore_middleware.model import chance
 from semaphore_middleware.model.hosts import encoded
 from semaphore_middleware.model.robotstxt import RobotsTxt
 from semaphore_middleware.redis.keys import Keys
@@ -30,7 +30,7 @@ class RobotsTxtStore:
     def __init__(self, keys: Keys, lease: float) -> None:
         self._keys = (keys.robotstxt, keys.robotstxt_ends)
         self._lease = milliseconds(lease)
-        self._asker = secrets.token_hex(8)  # several crawls of a process are one node
+        self._asker = chance.token(8)  # several crawls of a process are one node
 
     def ask(self, node: str, origin: str) -> tuple[Any, ...]:
         """The call that asks for the robots.txt of an origin (scheme, host and port). The node is

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
-import random
-import time
 from collections.abc import Sequence
 from typing import Any
 
+from semaphore_middleware.model import chance
 from semaphore_middleware.model.feedback import Backoff
 from semaphore_middleware.model.hosts import encoded
 from semaphore_middleware.redis.connection import Connection
@@ -75,7 +75,7 @@ class Store:
         """
         calls = list(batches(statements, STATEMENTS_PER_CALL))
         known_epoch = self.recovery.epoch
-        sent = time.monotonic()
+        sent = asyncio.get_running_loop().time()
         packed = [self._pack(call, sent - self._heard_at) for call in calls]
         if look:
             connection.look_for_master()
@@ -98,7 +98,7 @@ class Store:
 
     def _pack(self, call: Sequence[Statement], silent: float) -> tuple[Any, ...]:
         keys: list[bytes] = [self._keys.epoch, self._keys.rules]
-        head = pack_head(self._lease, random.random(), silent)
+        head = pack_head(self._lease, chance.fraction(), silent)
         arguments = [head, self._node, self.recovery.epoch]
         for statement in call:
             keys += self._keys.of(statement.scope)

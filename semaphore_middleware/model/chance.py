@@ -1,0 +1,17 @@
+"""The source of all random numbers. The simulation puts a seeded one in its place."""
+
+from __future__ import annotations
+
+from random import Random, SystemRandom
+
+source: Random = SystemRandom()
+
+
+def fraction() -> float:
+    """A number in [0, 1)."""
+    return source.random()
+
+
+def token(length: int) -> str:
+    """A name that nobody else draws: so many bytes, as hexadecimal digits."""
+    return source.randbytes(length).hex()
