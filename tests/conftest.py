@@ -18,7 +18,7 @@ from twisted.internet.defer import Deferred
 from tests.support.environment import clean_environment
 from tests.support.left_out import LeftOut
 from tests.support.nodes import Outside
-from tests.support.servers import RedisServer
+from tests.support.servers import RedisServer, SharedServer, kept_for_ever
 from tests.support.site import Site
 
 pytest.register_assert_rewrite("tests.support.crawls")
@@ -46,14 +46,28 @@ def embedded_directory(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session")
+def shared_server() -> Iterator[SharedServer]:
+    """This worker's, for all tests that ask for a server."""
+    shared = SharedServer()
+    try:
+        yield shared
+    finally:
+        shared.remove()
+
+
 @pytest.fixture
-def server() -> Iterator[RedisServer]:
-    """A server, new for each test."""
-    server = RedisServer().start()
+def server(shared_server: SharedServer) -> Iterator[RedisServer]:
+    """A server as if it were new. Each key that a test leaves there must have an expiry, but for
+    those that have none on purpose.
+    """
+    server = shared_server.lend()
     try:
         yield server
+        kept = kept_for_ever(server)
     finally:
-        server.remove()
+        shared_server.take_back()
+    assert not kept, f"keys without an expiry: {kept}"
 
 
 @pytest.fixture

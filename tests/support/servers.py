@@ -44,6 +44,24 @@ return found
 """
 )
 
+KEPT_FOR_EVER = """
+local function is_of_running_crawl(key)
+  local run = (string.match(key, '^(.*}:)%l+$') or '') .. 'run'
+  local kind = redis.call('TYPE', run).ok
+  return kind == 'string' or kind == 'hash' and redis.call('HEXISTS', run, 'ended') == 0
+end
+
+local found = {}
+for _, key in ipairs(redis.call('KEYS', '{*}:*')) do
+  local part = string.match(key, '[^:]*$')
+  local is_meant = part == 'epoch' or part == 'rules' or is_of_running_crawl(key)
+  if not is_meant and redis.call('PTTL', key) == -1 then table.insert(found, key) end
+end
+return found
+"""
+"""The package's keys without an expiry, but for those that are meant to have none: the epoch, what
+operators have set, and what belongs to a crawl that has not ended (a text is none of ours)."""
+
 PORTS = range(12_000, 32_000)  # Linux gives none of these to clients
 SLOTS = 16384  # of a cluster
 BUS = 10_000  # so far above its port a node of a cluster speaks to the others
@@ -126,6 +144,13 @@ class RedisServer:
     def is_running(self) -> bool:
         return self._process is not None
 
+    @property
+    def is_awake(self) -> bool:
+        """Whether its process runs, and is not frozen."""
+        if self._process is None or self._process.poll() is not None:
+            return False
+        return "\nState:\tT" not in Path(f"/proc/{self.pid}/status").read_text()
+
     def kill(self) -> None:
         """End it at once, as a crash would; what it did not save is gone."""
         if self._process is not None:
@@ -156,6 +181,77 @@ class RedisServer:
         with self.client() as client:
             found: Any = client.eval(MEMBERS, 0, f"{{{prefix}}}:scope:")
         return {scope.decode("utf-8", "replace"): (held, waits) for scope, held, waits in found}
+
+
+class SharedServer:
+    """One server for test after test, as long as each leaves it as it was."""
+
+    def __init__(self) -> None:
+        self._server: RedisServer | None = None
+        self._before: object = None
+        self._lent = 0
+
+    def lend(self) -> RedisServer:
+        """The server, without keys and at an address of this test's own: a node that another test
+        has left behind finds nobody there.
+        """
+        if self._server is None:
+            self._server = RedisServer(started_empty=False).start()
+            self._socket = self._server.path
+            with self._server.client() as client:
+                self._before = _condition(client)
+        self._lent += 1
+        self._server.path = self._socket.with_name(f"s{self._lent}")
+        self._server.path.symlink_to(self._socket)
+        mark_started_empty(self._server.path, "semaphore")
+        return self._server
+
+    def take_back(self) -> None:
+        """Clear it; or, if the test has ended, frozen or changed it, throw it away."""
+        assert self._server is not None
+        if not self._is_as_it_was(self._server):
+            self.remove()
+            return
+        self._server.path.unlink()
+        self._server.path = self._socket
+
+    def remove(self) -> None:
+        if self._server is not None:
+            self._server.remove()
+            self._server = None
+
+    def _is_as_it_was(self, server: RedisServer) -> bool:
+        if not server.is_awake:
+            return False
+        try:
+            with server.client(socket_timeout=5) as client:
+                for kind in ("normal", "pubsub"):
+                    client.client_kill_filter(_type=kind, skipme=True)
+                client.flushall()
+                client.script_flush()
+                is_as_it_was = _condition(client) == self._before
+                client.config_resetstat()
+        except (redis.RedisError, OSError):
+            return False
+        return is_as_it_was
+
+
+def _condition(client: redis.Redis) -> object:
+    """What a test could change of a server, and FLUSHALL does not bring back."""
+    client.response_callbacks.clear()  # as it is said
+    lines = set(client.execute_command("INFO").splitlines())
+    wanted = (b"run_id:", b"role:", b"connected_slaves:", b"master_replid", b"blocked_clients:")
+    info = sorted(line for line in lines if line.startswith(wanted))
+    return info, client.execute_command("CONFIG", "GET", "*"), client.execute_command("ACL", "LIST")
+
+
+def kept_for_ever(server: RedisServer) -> list[bytes]:
+    """The keys that the server will never be rid of, though it should."""
+    if not server.is_awake:
+        return []
+    with server.client() as client:
+        kept: Any = client.eval(KEPT_FOR_EVER, 0)
+    return list(kept)
 
 
 class ClusterServer(RedisServer):

@@ -24,6 +24,7 @@ local COMMANDS = {
   { 'ZREMRANGEBYSCORE', QUEUE, 1, 1 },
   { 'ZREM', QUEUE, 'trial' },
   { 'SADD', SET, 'trial' },
+  { 'PEXPIRE', SET, 1000 }, -- if it may not be deleted
   { 'UNLINK', HASH, QUEUE, SET },
   { 'PUBLISH', ARGV[1], '' },
 }

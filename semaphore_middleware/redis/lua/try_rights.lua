@@ -17,6 +17,7 @@ local COMMANDS = {
   { 'PEXPIREAT', HASH, 1 },
   { 'DEL', HASH },
   { 'ZADD', QUEUE, 0, 'trial' },
+  { 'PEXPIRE', QUEUE, 1000 }, -- if it may not be deleted
   { 'ZRANGE', QUEUE, 0, -1 },
   { 'ZREM', QUEUE, 'trial' },
   { 'PUBLISH', ARGV[1], '' },
