@@ -2,8 +2,7 @@
 
 An account is what a node and the server both know of the node's permits of one scope. Its numbers
 are totals since its term began, so a statement may be sent twice or late without harm, and after a
-gap the node simply sends its present one. The rules are those of docs/how-it-works.md;
-tests/protocol has a model of them.
+gap the node simply sends its present one. The rules are those of docs/how-it-works.md.
 """
 
 from __future__ import annotations
