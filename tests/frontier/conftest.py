@@ -1,4 +1,4 @@
-"""A shared crawl's server, and the calls that a scheduler makes."""
+"""A shared crawl's server."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from collections.abc import Iterator
 import pytest
 from redis import Redis
 
-from tests.frontier.node import Call, recorded_calls
-from tests.support.frontier import looking_at
+from tests.support.frontier import BlockingClient, looking_at, node
 from tests.support.servers import RedisServer
 
 
@@ -20,7 +19,10 @@ def client(server: RedisServer) -> Iterator[Redis]:
 
 
 @pytest.fixture
-def calls() -> Iterator[list[Call]]:
-    """The calls of `CrawlClient.sync`, in their order."""
-    with recorded_calls() as calls:
-        yield calls
+def one(client: Redis) -> BlockingClient:
+    return node(client, "one")
+
+
+@pytest.fixture
+def two(client: Redis) -> BlockingClient:
+    return node(client, "two")

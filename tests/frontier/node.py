@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from types import SimpleNamespace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import pytest
 from redis import Redis
@@ -18,44 +17,38 @@ from scrapy.utils.test import get_crawler
 from twisted.internet.defer import succeed
 from twisted.python.failure import Failure
 
-from semaphore_middleware.frontier.client import CrawlClient, Demand, SyncReply
+from semaphore_middleware.frontier.client import CrawlClient, Demand
 from semaphore_middleware.frontier.scheduler import Scheduler
 from tests.support.crawls import until
 from tests.support.frontier import BlockingClient
 
 
-@dataclass(frozen=True)
-class Call:
-    """A call of `CrawlClient.sync` that the server has replied to."""
+class Call(NamedTuple):
+    """A call of `CrawlClient.sync`: how many new and finished requests it brings."""
 
     new: int
     finished: int
     demand: Demand
 
 
-@contextmanager
-def recorded_calls() -> Iterator[list[Call]]:
+def watch_calls(
+    patch: pytest.MonkeyPatch, before: Callable[[Call], object] = lambda _: None
+) -> list[Call]:
+    """The calls of `CrawlClient.sync`, `before` which something is done."""
     calls: list[Call] = []
     sync = CrawlClient.sync
 
-    async def recorded(
-        client: CrawlClient, new: Any, finished: Any, demand: Demand, *more: Any
-    ) -> SyncReply:
-        reply = await sync(client, new, finished, demand, *more)
+    async def watched(client: CrawlClient, new: Any, finished: Any, demand: Any, *more: Any) -> Any:
         calls.append(Call(len(new), len(finished), demand))
-        return reply
+        before(calls[-1])
+        return await sync(client, new, finished, demand, *more)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(CrawlClient, "sync", recorded)
-        yield calls
+    patch.setattr(CrawlClient, "sync", watched)
+    return calls
 
 
 def urls(site: str, count: int) -> list[str]:
     return [f"http://{site}/{number}" for number in range(count)]
-
-
-def failed(error: Exception) -> Failure:
-    return Failure(error)  # type: ignore[no-untyped-call]
 
 
 class SitesQueue:
@@ -69,9 +62,7 @@ class SitesQueue:
 
     def __init__(self) -> None:
         self._requests: list[Request] = []
-
-    def push(self, request: Request) -> None:
-        self._requests.append(request)
+        self.push = self._requests.append
 
     def pop(self) -> Request | None:
         for request in self._requests:
@@ -91,6 +82,7 @@ class FakeEngine:
     """As much of Scrapy's engine as the scheduler uses."""
 
     crawl: Callable[[Request], object]
+    start_again: Callable[[], AsyncIterator[Request]]
 
     def __init__(self, start: Any) -> None:
         self.running = True
@@ -101,7 +93,6 @@ class FakeEngine:
         )
         self.downloader = SimpleNamespace(fetch=lambda _: succeed(self.response))
         self.response: Response | Request | Failure = Response("http://a/")
-        self.start_again: Callable[[], AsyncIterator[Request]]
         self.scraper = SimpleNamespace(spidermw=self)
 
     async def close_spider_async(self) -> None:
@@ -118,6 +109,7 @@ class DrivenNode:
         self.client = client
         self.engine = engine
         self.scheduler = scheduler
+        self.session = scheduler.session
         engine.crawl = scheduler.enqueue_request
         self.dropped: list[str] = []
         self.feed = SimpleNamespace(file=None)
@@ -145,9 +137,9 @@ class DrivenNode:
             self.engine._slot.inprogress.add(request)
         return request
 
-    def start_all(self) -> int:
-        """Start all that are ready; how many these were."""
-        return sum(1 for _ in iter(self.start_now, None))
+    def start_all(self) -> None:
+        while self.start_now():
+            pass
 
     async def woken(self) -> None:
         async with asyncio.timeout(10):
@@ -178,17 +170,17 @@ class DrivenNode:
             else:
                 return
 
-    # What Scrapy's commands see ----------------------------------------------------------------
-
-    def closes(self, reason: str) -> None:
+    def closes(self, reason: str) -> bool:
+        """Close the spider; whether the process is to exit with status 1, as Scrapy's commands see
+        it.
+        """
         self.scheduler.crawler.signals.send_catch_log(signals.spider_closed, reason=reason)
-
-    @property
-    def fails(self) -> bool:
-        """Whether the process is to exit with status 1."""
         return self.scheduler.crawler.spider is None
 
     # On the server -----------------------------------------------------------------------------
+
+    def key(self, part: str) -> bytes:
+        return self.scheduler.client.keys.of(part)
 
     @property
     def lease_end(self) -> float:
@@ -196,20 +188,17 @@ class DrivenNode:
         assert score is not None
         return score
 
-    def key(self, part: str) -> bytes:
-        return self.scheduler.client.keys.of(part)
-
     @property
     def unfinished(self) -> int:
         return self.client.hlen(self.key("requests"))
+
+    async def has_unfinished(self, count: int) -> None:
+        await until(lambda: self.unfinished == count)
 
     @property
     def taken(self) -> int:
         name = self.scheduler.client.node
         return self.client.zlexcount(self.key("taken"), f"[{name}\0", f"({name}\1")
-
-    async def has_unfinished(self, count: int) -> None:
-        await until(lambda: self.unfinished == count)
 
     @property
     def ready(self) -> int:
@@ -220,6 +209,12 @@ class DrivenNode:
         other = BlockingClient(self.client, "books", "other")
         other.joins()
         return other
+
+    def takes_as_other(self) -> list[str]:
+        """The URLs of what another node gets now, in order: none was tried before."""
+        taken = self.other().takes(Demand(100, 100))
+        assert not any(one.tries for one in taken)
+        return [self.session._codec.decode(one.data).url for one in taken]
 
 
 @asynccontextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 
 import pytest
 from redis import Redis
@@ -16,65 +17,55 @@ from semaphore_middleware.frontier.client import (
     NextStep,
     OtherCrawlError,
 )
-from tests.frontier.verbs import ONE, die, fill, new_request, node, pop, push, take
-from tests.support.frontier import BlockingClient, crawl_keys, result_of, wait_until
+from tests.support.frontier import ONE, BlockingClient, crawl_keys, node, result_of, wait_until
 
 AN_HOUR_MS = 3_600_000
+
+
+def dump(client: Redis) -> dict[bytes, bytes | None]:
+    return {key: client.dump(key) for key in crawl_keys(client)}
+
 
 # Queueing and taking ----------------------------------------------------------------------------
 
 
-def test_requests_are_taken_in_order_of_score_each_once(client: Redis) -> None:
-    one, two = node(client, "one"), node(client, "two")
-    push(one, b"later", score=2)
-    push(two, b"sooner", score=1)
-    assert [pop(two).data, pop(one).data, take(one)] == [b"sooner", b"later", None]
-
-
-def test_requests_of_equal_score_are_first_come_first_served(client: Redis) -> None:
-    one = node(client, "one")
+def test_requests_are_taken_in_order_of_score_each_once(
+    one: BlockingClient, two: BlockingClient
+) -> None:
     pages = [b"%d" % number for number in range(120)]
-    one.pushes(*(new_request(one, page) for page in pages))
-    assert [taken.data for taken in one.takes(Demand(120, 120))] == pages
+    one.push(b"later", score=2)
+    two.push(b"sooner", score=-1)
+    one.pushes(*(one.new(page) for page in pages))
+    assert two.pop().data == b"sooner"
+    taken = [each.data for node in (one, two, one) for each in node.takes(Demand(240, 240))]
+    assert taken == pages[:106]  # each time its share of what is left
+    assert [two.pop().data for _ in range(15)][-2:] == [pages[-1], b"later"]
 
 
-def test_a_fingerprint_is_queued_once_for_all_nodes(client: Redis) -> None:
-    one, two = node(client, "one"), node(client, "two")
-    assert push(one, b"page", fingerprint="a")
-    assert not push(two, b"page", fingerprint="a")
-    assert one.queued == 1
-
-
-def test_a_request_without_fingerprint_is_queued_every_time(client: Redis) -> None:
-    one = node(client, "one")
-    assert push(one, b"page")
-    assert push(one, b"page")
-    assert one.queued == 2
-
-
-def test_one_call_queues_many_and_replies_for_each(client: Redis) -> None:
-    one = node(client, "one")
-    push(one, b"b", fingerprint="b")
-    requests = [new_request(one, letter.encode(), fingerprint=letter) for letter in "abca"]
+def test_a_fingerprint_is_queued_once_for_all_nodes_and_none_each_time(
+    client: Redis, one: BlockingClient, two: BlockingClient
+) -> None:
+    assert one.push(b"b", fingerprint="b")
+    requests = [two.new(letter.encode(), fingerprint=letter) for letter in "abca"]
     before = client.info("commandstats")["cmdstat_evalsha"]["calls"]
-    assert one.pushes(*requests) == [True, False, True, False]
+    assert two.pushes(*requests) == [True, False, True, False]
     assert client.info("commandstats")["cmdstat_evalsha"]["calls"] == before + 1
+    assert [one.push(b"plain"), one.push(b"plain")] == [True, True]
+    assert one.queued == 5
 
 
 @pytest.mark.parametrize("fingerprint", ["a", ""])
-def test_a_request_sent_twice_is_queued_once(client: Redis, fingerprint: str) -> None:
-    one = node(client, "one")
-    page = new_request(one, b"page", fingerprint=fingerprint)
-    assert one.pushes(page) == [True]
-    assert one.pushes(page) == [True]
-    assert pop(one).data == b"page"
-    assert one.pushes(page) == [True]  # the server knows its id
-    assert take(one) is None
+def test_a_request_sent_twice_is_queued_once(one: BlockingClient, fingerprint: str) -> None:
+    page = one.new(b"page", fingerprint=fingerprint)
+    assert [one.pushes(page), one.pushes(page)] == [[True], [True]]
+    assert one.pop().data == b"page"
+    assert one.pushes(page) == [True]  # the server knows its place
+    assert one.take() is None
 
 
 def test_max_pages_counts_the_pages_of_all_nodes_together(client: Redis) -> None:
     nodes = [node(client, f"node-{number}", max_pages=25) for number in range(4)]
-    fill(nodes[0], **dict.fromkeys("abcde", 20))
+    nodes[0].fill(**dict.fromkeys("abcde", 20))
     pages, in_hand = 0, [each.takes(Demand(32, 8)) for each in nodes]
     assert sum(map(len, in_hand)) <= 25
     numbers = itertools.count(1)
@@ -87,13 +78,13 @@ def test_max_pages_counts_the_pages_of_all_nodes_together(client: Redis) -> None
             taken[:] = result_of(each.sync(finished=finished, demand=Demand(32, 8))).taken
     assert pages == 25
     assert nodes[0].queued > 0
-    assert [each.idles().next_step for each in nodes[:1]] == [NextStep.CLOSE]
+    assert nodes[0].idles().next_step is NextStep.CLOSE
     assert crawl_keys(client) == []
 
 
 def test_a_node_waits_while_others_may_have_the_last_pages(client: Redis) -> None:
     one, two = node(client, "one", max_pages=1), node(client, "two", max_pages=1)
-    fill(one, a=2)
+    one.fill(a=2)
     (taken,) = one.takes(Demand(8, 8))
     assert two.takes(Demand(8, 8)) == []
     assert two.idles().next_step is NextStep.WAIT
@@ -101,120 +92,143 @@ def test_a_node_waits_while_others_may_have_the_last_pages(client: Redis) -> Non
         listener.subscribe(one.keys.channel)
         result_of(one.sync(finished=[FinishedRequest(taken.place, is_page=False)]))
         wait_until(lambda: listener.get_message(timeout=1.0))
-    assert two.idles(pop(two)).next_step is NextStep.WAIT  # `one` still works
+    assert two.idles(two.pop()).next_step is NextStep.WAIT  # `one` still works
     assert one.idles().next_step is NextStep.CLOSE
 
 
-def test_nothing_is_finished_or_taken_if_queueing_fails(client: Redis) -> None:
-    one = node(client, "one")
-    push(one, b"page")
-    page = pop(one)
-    push(one, b"next")
-    link, broken = new_request(one, b"link", fingerprint="a"), new_request(one, b"no list", 0, "b")
+def test_nothing_is_finished_or_taken_if_queueing_fails(client: Redis, one: BlockingClient) -> None:
+    one.push(b"page")
+    page = one.pop()
+    one.push(b"next")
     seen = one.keys.of("seen")
-    client.set(seen, "of another type")
+    client.set(seen, "of another type", ex=60)
+    new = [one.new(b"plain"), one.new(b"link", fingerprint="a"), one.new(b"", fingerprint="b")]
     with pytest.raises(ServerUnreachableError, match="WRONGTYPE"):
-        result_of(
-            one.sync(
-                [new_request(one, b"plain"), link, broken],
-                [FinishedRequest(page.place, is_page=True)],
-                ONE,
-            )
-        )
+        result_of(one.sync(new, [FinishedRequest(page.place, is_page=True)], ONE))
     client.delete(seen)
-    assert one.queued == 2
-    assert one.size.unfinished == 3
-    assert one.taken == 1
+    assert (one.queued, one.size.unfinished, one.taken) == (2, 3, 1)
 
 
-def test_a_full_server_takes_no_new_requests_and_does_all_else(client: Redis) -> None:
-    one, two = node(client, "one"), node(client, "two")
+def test_a_full_server_takes_no_new_requests_and_does_all_else(
+    client: Redis, one: BlockingClient, two: BlockingClient
+) -> None:
     for page in (b"a", b"b", b"c"):
-        push(one, page)
-    taken = pop(one)
+        one.push(page)
+    taken = one.pop()
     client.config_set("maxmemory", 1)
     with pytest.raises(ServerUnreachableError, match="maxmemory"):
-        push(one, b"d")
+        one.push(b"d")
     one.works(taken)
     assert one.size.unfinished == 2
-    two.works(pop(two))
-    assert one.idles(pop(one)).next_step is NextStep.WAIT
+    two.works(two.pop())
+    assert one.idles(one.pop()).next_step is NextStep.WAIT
     two.leaves()
     assert one.idles().next_step is NextStep.CLOSE
     assert crawl_keys(client) == []
+
+
+def test_what_a_crawl_tells_its_nodes(client: Redis, one: BlockingClient) -> None:
+    def receive() -> bool:
+        message = listener.get_message(timeout=1.0)
+        received.extend([message["data"]] if message else [])
+        return received[-1:] == [b"done"]
+
+    two, received = node(client, "two"), list[bytes]()
+    with client.pubsub(ignore_subscribe_messages=True) as listener:  # type: ignore[no-untyped-call]
+        listener.subscribe(one.keys.channel)
+        one.push(b"a")
+        one.push(b"b")  # not the first: idle nodes have been told
+        taken = [one.pop(), one.pop()]
+        one.pushes(*(one.new(site=site) for site in "ab"))  # once, for both sites
+        taken += [one.pop(), two.pop()]
+        two.leaves()  # its request goes back
+        taken[-1] = one.pop()
+        one.idles(*taken)
+        wait_until(receive)
+    assert received == [b"requests", b"requests", b"requests", b"left", b"done"]
 
 
 # Finished, dead, idle ----------------------------------------------------------------------------
 
 
-def test_an_idle_node_waits_for_one_that_works(client: Redis) -> None:
-    one, two = node(client, "one"), node(client, "two")
-    push(one, b"page")
+def test_an_idle_node_waits_for_one_that_works_and_the_last_one_ends_the_crawl(
+    client: Redis, one: BlockingClient, two: BlockingClient
+) -> None:
+    one.push(b"page", fingerprint="a")
     assert two.idles().next_step is NextStep.TAKE_MORE
-    taken = pop(one)
+    taken = one.pop()
     reply = two.idles()
     assert reply.next_step is NextStep.WAIT
     assert 0.0 < reply.wait_s <= 60.0  # the rest of the lease of `one`
-    assert one.idles(taken).next_step is NextStep.CLOSE
+    starting = BlockingClient(client, "books", "starting")
+    result_of(starting.join())  # it works from then on
+    assert one.idles(taken).next_step is NextStep.WAIT
+    assert starting.idles().next_step is NextStep.CLOSE
+    assert crawl_keys(client) == []
     with pytest.raises(CrawlEndedError):
         two.idles()
-
-
-def test_a_finished_crawl_leaves_no_keys(client: Redis) -> None:
-    one = node(client, "one")
-    push(one, b"page", fingerprint="a")
-    assert one.idles(pop(one)).next_step is NextStep.CLOSE
+    late = BlockingClient(client, "books", "late")
+    with pytest.raises(CrawlEndedError):
+        late.joins()
     assert crawl_keys(client) == []
+    late.joins(new_run=True)
+    starting.joins(new_run=True)  # there is one already
+    assert late.push(b"page", fingerprint="a")
+    before = dump(client)
+    for verb in (two.take, two.works, two.idles, lambda: two.push(b"stray")):
+        with pytest.raises(CrawlEndedError):
+            verb()
+    two.leaves()
+    assert dump(client) == before, "a late node changes nothing in the next run"
+    assert starting.pop().data == b"page"
 
 
-def test_a_crawl_that_is_ended_early_leaves_no_keys(client: Redis) -> None:
-    one, two = node(client, "one"), node(client, "two")
-    push(one, b"a", fingerprint="a")
-    push(one, b"b")
-    fill(one, b=3, c=3)
-    pop(two)
+def test_a_crawl_that_is_dropped_leaves_no_keys(
+    client: Redis, one: BlockingClient, two: BlockingClient
+) -> None:
+    one.push(b"a", fingerprint="a")
+    one.fill(b=3, c=3)
+    two.pop()
     one.drops()
     assert crawl_keys(client) == []
+    assert client.ttl(one.keys.of("run")) <= 3600
     with pytest.raises(CrawlEndedError):
         two.idles()
-    assert client.ttl(one.keys.of("run")) <= 3600
     two.leaves()
     assert crawl_keys(client) == []
-
-
-def test_a_crawl_without_nodes_is_dropped_without_a_trace(client: Redis) -> None:
-    one = node(client, "one")
-    push(one, b"a", fingerprint="a")
-    one.leaves()
-    one.drops()
-    assert client.dbsize() == 1  # what says that the server started empty
-    assert not result_of(one.drop())
+    alone = node(client, "one", crawl="music")
+    alone.push(b"a", fingerprint="a")
+    alone.leaves()
+    alone.drops()
+    assert client.keys("{crawl:music}*") == []
+    assert not result_of(alone.drop())
 
 
 def test_nodes_that_died_long_ago_neither_count_nor_outlive_a_drop(client: Redis) -> None:
     dead, operator = node(client, "dead"), BlockingClient(client, "books", "operator")
-    push(dead, b"page", fingerprint="a")
-    pop(dead)
+    dead.push(b"page", fingerprint="a")
+    dead.pop()
     assert operator.size.state == "running"
     client.hincrbyfloat(dead.keys.of("run"), "wall", -AN_HOUR_MS)  # nobody has called since
     assert (operator.size.state, operator.size.nodes) == ("stopped", 0)
     operator.drops()
     assert not operator.size.exists
-    assert push(node(client, "new"), b"page", fingerprint="a")
+    assert node(client, "new").push(b"page", fingerprint="a")
 
 
 def test_what_was_set_aside_can_be_put_back_also_after_the_end(client: Redis) -> None:
     nodes = [node(client, f"node-{number}") for number in range(3)]
-    push(nodes[0], b"page", fingerprint="a")
+    nodes[0].push(b"page", fingerprint="a")
+    assert [each.cannot_read(each.pop()) for each in nodes] == [[], [], [b"page"]]
     for each in nodes:
-        result_of(each.sync(unreadable=[pop(each).place]))
         client.zrem(each.keys.of("working"), each.node)
     assert nodes[0].idles().next_step is NextStep.CLOSE
     assert nodes[0].size.ended_at is not None
+    assert all(client.ttl(nodes[0].keys.of(part)) > 0 for part in ("aside", "seen", "requests"))
     assert result_of(nodes[0].retry()) == 1
     late = node(client, "late")
-    assert not push(late, b"page", fingerprint="a")
-    taken = pop(late)
+    assert not late.push(b"page", fingerprint="a")
+    taken = late.pop()
     assert (taken.data, taken.tries) == (b"page", 0)
     assert late.idles(taken).next_step is NextStep.CLOSE
     assert crawl_keys(client) == []
@@ -222,78 +236,60 @@ def test_what_was_set_aside_can_be_put_back_also_after_the_end(client: Redis) ->
 
 
 @pytest.mark.parametrize(
-    "verb", [pop, BlockingClient.works, BlockingClient.idles, BlockingClient.leaves]
+    "verb",
+    [BlockingClient.take, BlockingClient.works, BlockingClient.idles, BlockingClient.leaves],
 )
-def test_every_call_takes_finished_requests(client: Redis, verb: object) -> None:
-    one, other = node(client, "one"), node(client, "other")
-    push(one, b"page")
-    taken = pop(one)
-    if verb is pop:
-        push(one, b"next")
-    before = other.size.unfinished
-    verb(one, taken)  # type: ignore[operator]
-    assert other.size.unfinished == before - 1
+def test_every_call_takes_finished_requests(
+    one: BlockingClient, two: BlockingClient, verb: Callable[..., object]
+) -> None:
+    one.push(b"page")
+    one.push(b"next")
+    verb(one, one.pop())
+    assert two.size.unfinished == 1
 
 
-def test_a_leaving_nodes_requests_go_back_to_their_old_place(client: Redis) -> None:
-    leaving, other = node(client, "leaving"), node(client, "other")
+def test_a_leaving_nodes_requests_go_back_to_their_old_place(
+    one: BlockingClient, two: BlockingClient
+) -> None:
+    for page in (b"done", b"first", b"second", b"third"):
+        two.push(page, score=5, fingerprint=page.decode())
+    done, first, _ = one.pop(), one.pop(), one.pop()
+    two.push(b"urgent", score=-5)
+    assert two.pop().data == b"urgent"
+    two.push(b"more urgent", score=-10)
+    one.leaves(done)
+    assert not two.push(b"", fingerprint="first")
+    taken = [two.pop() for _ in range(4)]
+    assert [each.data for each in taken] == [b"more urgent", b"first", b"second", b"third"]
+    assert (taken[1], taken[1].tries) == (first, 0)
+
+
+@pytest.mark.parametrize("way", ["leaves", "idles"])
+def test_of_a_dead_nodes_requests_each_node_gets_one_at_a_time(
+    client: Redis, one: BlockingClient, two: BlockingClient, way: str
+) -> None:
+    dead = node(client, "dead")
     for page in (b"first", b"second", b"third"):
-        push(other, page, score=5)
-    assert [pop(leaving).data, pop(leaving).data] == [b"first", b"second"]
-    push(other, b"urgent", score=-5)
-    assert pop(other).data == b"urgent"
-    push(other, b"more urgent", score=-10)
-    leaving.leaves()
-    taken = [pop(other).data for _ in range(4)]
-    assert taken == [b"more urgent", b"first", b"second", b"third"]
-
-
-def test_of_a_dead_nodes_requests_each_node_gets_one_at_a_time(client: Redis) -> None:
-    dead, one, two = (node(client, name) for name in ("dead", "one", "two"))
-    for page in (b"first", b"second", b"third"):
-        push(one, page, score=5)
-    assert [pop(dead).data, pop(dead).data] == [b"first", b"second"]
-    die(dead)
+        one.push(page, score=5)
+    assert [dead.pop().data, dead.pop().data] == [b"first", b"second"]
+    dead.dies()
     (suspect,) = one.takes(Demand(3, 3))
     assert (suspect.data, suspect.tries) == (b"first", 1)
     (plain,) = one.takes(Demand(3, 3, suspect=False))
     assert (plain.data, plain.tries) == (b"third", 0)
     assert one.takes(Demand(3, 3, suspect=False)) == []
-    assert pop(two).data == b"second"
-
-
-@pytest.mark.parametrize("way", ["leaves", "idles"])
-def test_what_is_given_back_of_a_dead_nodes_requests_goes_to_one_at_a_time(
-    client: Redis, way: str
-) -> None:
-    dead, one, two = (node(client, name) for name in ("dead", "one", "two"))
-    push(one, b"first")
-    pop(dead)
-    die(dead)
-    assert pop(one).tries == 1
-    getattr(one, way)()
+    assert two.pop().data == b"second"
+    getattr(one, way)(plain)  # what it gives back of them stays one
     assert two.takes(Demand(3, 3, suspect=False)) == []
-    assert pop(two).tries == 1
+    assert two.pop() == suspect
 
 
-def test_a_request_that_three_nodes_have_died_with_is_set_aside(client: Redis) -> None:
-    living = node(client, "living")
-    push(living, b"poison", fingerprint="a")
-    for number in range(3):
-        victim = node(client, f"victim-{number}")
-        assert (pop(victim).data, victim.taken) == (b"poison", 1)
-        die(victim)
-    reply = living.idles()
-    assert (reply.next_step, reply.set_aside) == (NextStep.CLOSE, [b"poison"])
-    assert living.size.set_aside == 1
-    assert client.ttl(living.keys.of("aside")) > 0
-    assert client.ttl(living.keys.of("seen")) > 0
-
-
-def test_the_other_requests_of_those_nodes_are_not_set_aside(client: Redis) -> None:
+def test_a_request_that_three_nodes_have_died_with_is_set_aside_and_no_other(
+    client: Redis,
+) -> None:
     living = node(client, "living")
     for page in (b"poison", *(b"%d" % number for number in range(20))):
-        push(living, page)
+        living.push(page)
     done: list[bytes] = []
     for number in range(3):
         victim = node(client, f"victim-{number}")
@@ -302,7 +298,7 @@ def test_the_other_requests_of_those_nodes_are_not_set_aside(client: Redis) -> N
             victim.works(*taken)
             done += [one.data for one in taken]
             taken = victim.takes(Demand(8, 8))
-        die(victim)
+        victim.dies()
     set_aside: list[bytes] = []
     while (reply := living.idles()).next_step is NextStep.TAKE_MORE:
         set_aside += reply.set_aside
@@ -310,193 +306,106 @@ def test_the_other_requests_of_those_nodes_are_not_set_aside(client: Redis) -> N
             living.works(*taken)
             done += [one.data for one in taken]
     assert set_aside + reply.set_aside == [b"poison"]
+    assert living.size.set_aside == 1
     assert sorted(done) == sorted(b"%d" % number for number in range(20))
 
 
-def test_what_a_node_cannot_read_goes_to_others_and_then_aside(client: Redis) -> None:
-    nodes = [node(client, f"node-{number}") for number in range(3)]
-    push(nodes[0], b"garbage")
-    replies = [result_of(each.sync(unreadable=[pop(each).place])) for each in nodes]
-    assert [reply.set_aside for reply in replies] == [[], [], [b"garbage"]]
-    assert (nodes[0].queued, nodes[0].size.set_aside) == (0, 1)
+def test_a_node_whose_lease_expired_cannot_finish_requests_of_others(
+    one: BlockingClient, two: BlockingClient
+) -> None:
+    one.push(b"page")
+    taken = one.pop()
+    one.dies()
+    assert one.take() is None  # it loses none to itself
+    assert two.pop().place == taken.place
+    expired = [result_of(one.sync(working=True)).lease_expired for _ in range(2)]
+    assert expired == [True, False]  # it is told once
+    one.works(taken)
+    assert two.size.unfinished == 1
+    two.leaves()  # the page goes back
+    assert one.pop().data == b"page"
+
+
+def test_a_restarted_node_of_the_same_name_is_another_node(
+    client: Redis, one: BlockingClient, two: BlockingClient
+) -> None:
+    one.push(b"page")
+    taken = one.pop()
+    again = node(client, "one")
+    assert again.push(b"link")
+    assert again.pop().data == b"link"
+    one.dies()
+    assert two.pop().place == taken.place
+
+
+def test_a_request_whose_reply_was_lost_goes_back_when_its_node_is_idle(
+    one: BlockingClient,
+) -> None:
+    one.push(b"page")
+    lost = one.pop()
+    assert one.idles().next_step is NextStep.TAKE_MORE
+    assert one.pop() == lost
+
+
+def test_leases_are_renewed_and_go_by_a_clock_of_their_own(client: Redis) -> None:
+    one, two = node(client, "one", lease=0.05), node(client, "two", lease=60.0)
+    one.push(b"page")
+    one.pop()
+    run = one.keys.of("run")
+    client.hincrbyfloat(run, "wall", AN_HOUR_MS)  # the server's clock is set back
+    wait_until(lambda: two.idles().next_step is NextStep.TAKE_MORE)
+    assert two.pop().tries == 1
+    client.hincrbyfloat(run, "wall", -AN_HOUR_MS)  # and ahead
+    one.lease = 60.0
+    assert 0.0 < one.idles().wait_s <= 60.0
+    assert two.taken == 1
+    one.works()
+    assert two.idles().next_step is NextStep.TAKE_MORE
+    two.works(two.pop())
+    assert two.idles().wait_s > 30.0
+
+
+# Which crawl ------------------------------------------------------------------------------------
 
 
 def test_nodes_that_do_not_fit_do_not_join(client: Redis) -> None:
     one, two = (BlockingClient(client, "books", name) for name in ("one", "two"))
     identity = {"spider": "books", "start_urls": "a"}
     result_of(one.join(identity))
-    before = {key: client.dump(key) for key in crawl_keys(client)}
+    before = dump(client)
     with pytest.raises(OtherCrawlError) as refused:
         result_of(two.join({**identity, "start_urls": "b"}))
     assert refused.value.identity == identity
-    assert {key: client.dump(key) for key in crawl_keys(client)} == before
+    assert dump(client) == before
     result_of(two.join(dict(reversed(identity.items()))))
     one.drops()
     result_of(two.join({"spider": "another"}, new_run=True))
 
 
-def test_a_dead_nodes_requests_go_back_when_another_node_is_idle(client: Redis) -> None:
-    dead, living = node(client, "dead", lease=0.05), node(client, "living")
-    push(living, b"page")
-    pop(dead)
-    wait_until(lambda: living.idles().next_step is NextStep.TAKE_MORE)
-    assert living.idles(pop(living)).next_step is NextStep.CLOSE
-
-
-def test_a_node_whose_lease_expired_cannot_finish_requests_of_others(client: Redis) -> None:
-    sleeper, other = node(client, "sleeper"), node(client, "other")
-    push(sleeper, b"page")
-    taken = pop(sleeper)
-    die(sleeper)
-    assert pop(other).place == taken.place
-    sleeper.works(taken)
-    assert other.size.unfinished == 1
-    other.leaves()  # the page goes back
-    again = pop(sleeper)
-    assert (again.place, again.data) == (taken.place, taken.data)
-
-
-def test_a_node_is_told_once_that_its_lease_expired(client: Redis) -> None:
-    sleeper, other = node(client, "sleeper"), node(client, "other")
-    push(sleeper, b"page")
-    pop(sleeper)
-    die(sleeper)
-    pop(other)
-    expired = [result_of(sleeper.sync(working=True)).lease_expired for _ in range(2)]
-    assert expired == [True, False]
-
-
-def test_a_node_does_not_lose_requests_to_itself(client: Redis) -> None:
-    one = node(client, "one")
-    push(one, b"page")
-    taken = pop(one)
-    die(one)
-    assert take(one) is None
-    one.works(taken)
-    assert one.size.unfinished == 0
-
-
-def test_a_restarted_node_of_the_same_name_is_another_node(client: Redis) -> None:
-    dead = node(client, "one")
-    push(dead, b"page")
-    taken = pop(dead)
-    again, other = node(client, "one"), node(client, "other")
-    assert push(again, b"link")
-    assert pop(again).data == b"link"
-    die(dead)
-    assert pop(other).place == taken.place
-
-
-def test_a_request_whose_reply_was_lost_goes_back_when_its_node_is_idle(client: Redis) -> None:
-    one = node(client, "one")
-    push(one, b"page")
-    lost = pop(one)
-    assert one.idles().next_step is NextStep.TAKE_MORE
-    assert pop(one) == lost
-
-
-def test_a_lease_is_renewed_while_the_node_works(client: Redis) -> None:
-    one, two = node(client, "one", lease=0.05), node(client, "two")
-    push(one, b"page")
-    pop(one)
-    one.lease = 60.0
-    one.works()
-    assert two.idles().wait_s > 30.0
-
-
-def test_a_node_that_has_just_joined_works(client: Redis) -> None:
-    starting, idle = BlockingClient(client, "books", "starting"), node(client, "idle")
-    result_of(starting.join())
-    assert idle.idles().next_step is NextStep.WAIT
-    assert starting.idles().next_step is NextStep.CLOSE
-
-
-def test_no_lease_ends_when_the_servers_clock_is_set_ahead(client: Redis) -> None:
-    one, two = node(client, "one"), node(client, "two")
-    push(one, b"page")
-    pop(one)
-    client.hincrbyfloat(one.keys.of("run"), "wall", -AN_HOUR_MS)
-    assert 0.0 < two.idles().wait_s <= 60.0
-    assert one.taken == 1
-
-
-def test_a_lease_ends_though_the_servers_clock_was_set_back(client: Redis) -> None:
-    dead, living = node(client, "dead", lease=0.05), node(client, "living")
-    push(living, b"page")
-    pop(dead)
-    client.hincrbyfloat(dead.keys.of("run"), "wall", AN_HOUR_MS)
-    wait_until(lambda: living.idles().next_step is NextStep.TAKE_MORE)
-
-
-def test_what_a_leaving_node_has_not_finished_stays_for_the_next(client: Redis) -> None:
-    one = node(client, "one")
-    for page in ("a", "b"):
-        push(one, page.encode(), fingerprint=page)
-    done, unfinished = pop(one), pop(one)
-    one.leaves(done)
-    two = node(client, "two")
-    assert not push(two, b"a", fingerprint="a")
-    assert pop(two) == unfinished
-    assert two.idles(unfinished).next_step is NextStep.CLOSE
-
-
-def test_a_late_node_changes_nothing_in_the_next_run(client: Redis) -> None:
-    late, other = node(client, "late"), node(client, "other")
-    assert other.idles().next_step is NextStep.CLOSE
-    again = BlockingClient(client, "books", "again")
-    again.joins(new_run=True)
-    push(again, b"page")
-    before = {key: client.dump(key) for key in crawl_keys(client)}
-    for verb in (lambda: pop(late), late.works, late.idles, lambda: push(late, b"stray")):
-        with pytest.raises(CrawlEndedError):
-            verb()
-    late.leaves()
-    assert {key: client.dump(key) for key in crawl_keys(client)} == before
-
-
-def test_a_node_that_comes_after_the_end_begins_nothing(client: Redis) -> None:
-    one, late = node(client, "one"), BlockingClient(client, "books", "late")
-    push(one, b"page", fingerprint="a")
-    assert one.idles(pop(one)).next_step is NextStep.CLOSE
-    with pytest.raises(CrawlEndedError):
-        late.joins()
-    assert crawl_keys(client) == []
-    late.joins(new_run=True)
-    other = BlockingClient(client, "books", "other")
-    other.joins(new_run=True)  # there is one already
-    assert push(late, b"page", fingerprint="a")
-    assert pop(other).data == b"page"
-
-
 def test_a_crawl_lost_with_the_servers_data_has_not_ended(client: Redis) -> None:
+    with pytest.raises(CrawlLostError):
+        BlockingClient(client, "books", "that has not joined").take()
     one, two = node(client, "one"), node(client, "two")
-    push(one, b"page", fingerprint="a")
+    one.push(b"page", fingerprint="a")
     client.flushall()
     for lost in (one, two):
         with pytest.raises(CrawlLostError):
             lost.idles()
     one.joins()
     with pytest.raises(CrawlLostError):  # even when others have begun a new run
-        pop(two)
+        two.take()
     two.joins()
-    assert push(two, b"page", fingerprint="a")
-    assert pop(one).data == b"page"
-
-
-def test_a_node_that_has_not_joined_gets_an_error(client: Redis) -> None:
-    with pytest.raises(CrawlLostError):
-        pop(BlockingClient(client, "books", "one"))
-
-
-NASTY = ["50%s %(spider)s", "{a}:b", "line\nbreak", "🕸", "", "x" * 10_000, "\udcff"]
+    assert two.push(b"page", fingerprint="a")
+    assert one.pop().data == b"page"
 
 
 def test_crawls_of_any_name_do_not_mix(client: Redis) -> None:
-    for name in NASTY:
-        push(node(client, "one", crawl=name), name.encode(errors="surrogateescape"))
-    for name in NASTY:
+    names = ["50%s %(spider)s", "{a}:b", "line\nbreak", "🕸", "", "x" * 10_000, "\udcff"]
+    for name in names:
+        node(client, "one", crawl=name).push(name.encode(errors="surrogateescape"))
+    for name in names:
         one = node(client, "one", crawl=name)
-        taken = pop(one)
+        taken = one.pop()
         assert taken.data == name.encode(errors="surrogateescape")
         assert one.idles(taken).next_step is NextStep.CLOSE
     assert crawl_keys(client) == []

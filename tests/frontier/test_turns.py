@@ -6,39 +6,34 @@ import pytest
 from redis import Redis
 
 from semaphore_middleware.frontier.client import Demand, NextStep, TakenRequest
-from tests.frontier.verbs import die, fill, new_request, node, pop, take
-from tests.support.frontier import crawl_keys, wait_until
+from tests.support.frontier import BlockingClient, crawl_keys, node, wait_until
 
 
 def sites(taken: list[TakenRequest]) -> str:
     return "".join(one.site for one in taken)
 
 
-def test_sites_take_turns_however_much_each_has(client: Redis) -> None:
-    one, two = node(client, "one"), node(client, "two")
-    fill(one, a=100, b=3, c=3)
+def test_sites_take_turns_however_much_each_has(one: BlockingClient, two: BlockingClient) -> None:
+    one.fill(a=100, b=3, c=3)
     turns = [sites(taker.takes(Demand(2, 1))) for taker in (one, two, one, two, one)]
     assert turns == ["ab", "ca", "bc", "ab", "ca"]
 
 
-def test_a_new_site_waits_for_one_turn_of_the_others(client: Redis) -> None:
-    one = node(client, "one")
-    fill(one, a=9, b=9)
+def test_a_new_site_waits_for_one_turn_of_the_others(one: BlockingClient) -> None:
+    one.fill(a=9, b=9)
     assert sites(one.takes(Demand(1, 1))) == "a"
-    fill(one, c=9)
+    one.fill(c=9)
     assert sites(one.takes(Demand(3, 1))) == "bac"
 
 
-def test_one_call_takes_the_same_number_of_each_site(client: Redis) -> None:
-    one = node(client, "one")
-    fill(one, a=20, b=20, c=20, d=1)
+def test_one_call_takes_the_same_number_of_each_site(one: BlockingClient) -> None:
+    one.fill(a=20, b=20, c=20, d=1)
     assert sites(one.takes(Demand(10, 8))) == "aaabbbcccd"
     assert sites(one.takes(Demand(100, 8))) == "aaaaaaaabbbbbbbbcccccccc"
 
 
-def test_a_skipped_site_keeps_its_turn(client: Redis) -> None:
-    one = node(client, "one")
-    fill(one, a=9, b=9, c=9)
+def test_a_skipped_site_keeps_its_turn(one: BlockingClient) -> None:
+    one.fill(a=9, b=9, c=9)
     assert sites(one.takes(Demand(2, 1, frozenset("ac")))) == "b"
     assert sites(one.takes(Demand(3, 1, frozenset("xyz")))) == "acb"
     assert one.takes(Demand(8, 8, frozenset("abc"))) == []
@@ -46,61 +41,56 @@ def test_a_skipped_site_keeps_its_turn(client: Redis) -> None:
 
 def test_suspects_of_many_sites_keep_no_node_from_other_requests(client: Redis) -> None:
     dead = node(client, "dead")
-    dead.pushes(*(new_request(dead, b"", site=f"dead-{number}") for number in range(40)))
+    dead.fill(**{f"dead-{number}": 1 for number in range(40)})
     assert len(dead.takes(Demand(40, 1))) == 40
-    die(dead)
+    dead.dies()
     living = node(client, "living")
     assert [suspect.tries for suspect in living.takes(Demand(32, 8))] == [1]
-    living.pushes(*(new_request(living, b"", site=f"new-{number}") for number in range(40)))
+    living.fill(**{f"new-{number}": 1 for number in range(40)})
     others = living.takes(Demand(31, 8, suspect=False))
     assert [other.tries for other in others] == [0] * 31
 
 
 def test_sites_that_have_nothing_but_suspects_take_turns(client: Redis) -> None:
     dead = node(client, "dead")
-    fill(dead, a=2, b=2)
+    dead.fill(a=2, b=2)
     assert len(dead.takes(Demand(4, 2))) == 4
-    die(dead)
+    dead.dies()
     one = node(client, "one")
-    fill(one, c=2)
-    assert sites([pop(one), pop(one)]) == "ab"
+    one.fill(c=2)
+    assert sites([one.pop(), one.pop()]) == "ab"
     assert sites(one.takes(Demand(1, 1, frozenset("a")))) == "b"
-    fill(one, a=1)
+    one.fill(a=1)
     assert sites(one.takes(Demand(3, 1, suspect=False))) == "ca"
-    assert sites([pop(one), pop(one)]) == "ac"
-    assert take(one) is None
+    assert sites([one.pop(), one.pop()]) == "ac"
+    assert one.take() is None
     assert one.size.sites == 0
 
 
-def test_of_a_short_queue_a_node_takes_only_its_share(client: Redis) -> None:
+def test_of_a_short_queue_a_node_takes_only_its_share_and_the_dead_have_none(
+    client: Redis,
+) -> None:
     nodes = [node(client, f"node-{number}") for number in range(3)]
-    fill(nodes[0], a=9)
+    nodes[0].fill(a=9)
     assert [len(each.takes(Demand(32, 8))) for each in nodes] == [3, 2, 2]
-
-
-def test_nodes_that_are_dead_have_no_share(client: Redis) -> None:
-    for number in range(20):
-        node(client, f"node-{number}", lease=0.05)
-    living = node(client, "living")
-    fill(living, a=400)
+    living, *_ = [
+        node(client, f"{number}", "music", 60 if not number else 0.05) for number in range(20)
+    ]
+    living.fill(a=400)
     wait_until(lambda: living.takes(Demand(1, 1)) and living.size.nodes == 1)
     assert len(living.takes(Demand(32, 32))) == 32, "with 20 others it would be 20 at most"
 
 
-def test_priorities_hold_within_a_site(client: Redis) -> None:
-    one = node(client, "one")
+def test_priorities_hold_within_a_site(one: BlockingClient) -> None:
     for site, score in (("a", 3), ("a", 1), ("b", 2), ("a", 2), ("b", 9)):
-        one.pushes(new_request(one, b"%d" % score, score, site=site))
+        one.pushes(one.new(b"%d" % score, score, site=site))
     taken = one.takes(Demand(32, 8))
-    assert [(each.site, each.data) for each in taken] == [
-        *(("a", b"1"), ("a", b"2"), ("a", b"3")),
-        *(("b", b"2"), ("b", b"9")),
-    ]
+    order = [("a", b"1"), ("a", b"2"), ("a", b"3"), ("b", b"2"), ("b", b"9")]
+    assert [(each.site, each.data) for each in taken] == order
 
 
-def test_taking_looks_at_no_more_sites_than_needed(client: Redis) -> None:
-    one = node(client, "one")
-    one.pushes(*(new_request(one, b"", site=f"site-{number}") for number in range(2000)))
+def test_taking_looks_at_no_more_sites_than_needed(client: Redis, one: BlockingClient) -> None:
+    one.pushes(*(one.new(site=f"site-{number}") for number in range(2000)))
     client.config_resetstat()
     assert len(one.takes(Demand(8, 8, frozenset({"site-0", "site-1"})))) == 8
     calls = {name: stat["calls"] for name, stat in client.info("commandstats").items()}
@@ -109,13 +99,12 @@ def test_taking_looks_at_no_more_sites_than_needed(client: Redis) -> None:
 
 
 @pytest.mark.parametrize("site", ["", "a b", "line\nbreak", "🕸", "x" * 10_000])
-def test_a_site_may_have_any_name(client: Redis, site: str) -> None:
-    one = node(client, "one")
-    one.pushes(new_request(one, b"page", -2.5, site=site))
-    taken = pop(one)
+def test_a_site_may_have_any_name(client: Redis, one: BlockingClient, site: str) -> None:
+    one.pushes(one.new(b"page", -2.5, site=site))
+    taken = one.pop()
     assert taken.site == site
     one.leaves()
     one.joins()
-    assert pop(one) == taken
+    assert one.pop() == taken
     assert one.idles(taken).next_step is NextStep.CLOSE
     assert crawl_keys(client) == []

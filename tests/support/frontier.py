@@ -6,7 +6,7 @@ import asyncio
 import functools
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -24,6 +24,7 @@ from semaphore_middleware.frontier.counts import Counts
 from tests.support.servers import RedisServer
 
 TIMEOUT_S = 60.0  # after that a test has failed; it never shows that one has passed
+ONE = Demand(requests=1, per_site=1)
 Result = TypeVar("Result")
 
 _clients: list[BlockingClient] = []
@@ -80,14 +81,37 @@ class BlockingClient(CrawlClient):
         result_of(self.join(new_run=new_run))
         self.client.zrem(self.keys.of("working"), self.node)
 
+    def new(
+        self, data: bytes = b"", score: float = 0, fingerprint: str = "", site: str = "a"
+    ) -> NewRequest:
+        return NewRequest(self.new_place(site, score), data, fingerprint.encode())
+
     def pushes(self, *requests: NewRequest) -> list[bool]:
         return result_of(self.sync(requests)).queued
 
-    def takes(
-        self, demand: Demand, *finished: TakenRequest, working: bool = False
-    ) -> list[TakenRequest]:
-        places = _pages(finished)
-        return result_of(self.sync(finished=places, demand=demand, working=working)).taken
+    def push(self, data: bytes, score: float = 0, fingerprint: str = "") -> bool:
+        (queued,) = self.pushes(self.new(data, score, fingerprint))
+        return queued
+
+    def fill(self, **counts: int) -> None:
+        """Queue so many requests of each site."""
+        for site, count in counts.items():
+            self.pushes(*(self.new(site=site) for _ in range(count)))
+
+    def takes(self, demand: Demand, *finished: TakenRequest) -> list[TakenRequest]:
+        return result_of(self.sync(finished=_pages(finished), demand=demand)).taken
+
+    def take(self, *finished: TakenRequest) -> TakenRequest | None:
+        return next(iter(self.takes(ONE, *finished)), None)
+
+    def pop(self, *finished: TakenRequest) -> TakenRequest:
+        taken = self.take(*finished)
+        assert taken is not None
+        return taken
+
+    def cannot_read(self, taken: TakenRequest) -> list[bytes]:
+        """Give it back as unreadable; what is set aside now."""
+        return result_of(self.sync(unreadable=[taken.place])).set_aside
 
     def works(self, *finished: TakenRequest) -> None:
         result_of(self.sync(finished=_pages(finished), working=True))
@@ -97,6 +121,10 @@ class BlockingClient(CrawlClient):
 
     def leaves(self, *finished: TakenRequest) -> None:
         result_of(self.leave(_pages(finished)))
+
+    def dies(self) -> None:
+        """Let its lease expire."""
+        self.client.zadd(self.keys.of("working"), {self.node: 1})
 
     def drops(self) -> None:
         assert result_of(self.drop())
@@ -116,19 +144,28 @@ class BlockingClient(CrawlClient):
         return self.client.zlexcount(self.keys.of("taken"), *bounds)
 
 
+def node(
+    client: redis.Redis, name: str, crawl: str = "books", lease: float = 60.0, max_pages: int = 0
+) -> BlockingClient:
+    """One that has joined."""
+    shared = BlockingClient(client, crawl, name, lease, max_pages)
+    shared.joins()
+    return shared
+
+
 async def set_one_aside(server: RedisServer, name: str) -> None:
     """A crawl that has ended, but for one request that three nodes have failed with."""
     crawl = CrawlClient(server.url, name, "node")
     await crawl.join()
     await crawl.sync([NewRequest(crawl.new_place("www.example.org", 0), b"data", b"fingerprint")])
     for _ in range(3):
-        (taken,) = (await crawl.sync(demand=Demand(requests=1, per_site=1))).taken
+        (taken,) = (await crawl.sync(demand=ONE)).taken
         await crawl.sync(unreadable=[taken.place])
     await crawl.idle()
     await crawl.disconnect()
 
 
-def _pages(finished: Iterable[TakenRequest]) -> list[FinishedRequest]:
+def _pages(finished: tuple[TakenRequest, ...]) -> list[FinishedRequest]:
     return [FinishedRequest(one.place, is_page=True) for one in finished]
 
 
