@@ -21,6 +21,7 @@ from tests.support.servers import RedisServer
 
 HOST = "127.0.0.1"  # the example site's
 FAST = ("-s", "CONCURRENT_REQUESTS_PER_DOMAIN=8")
+SHORT_LEASES = ("-s", "CRAWL_LEASE=0.5", "-s", "SEMAPHORE_LEASE=1")
 
 
 @contextmanager
@@ -72,12 +73,12 @@ class Scrapy(ScrapyProcess):
         """Wait for its end; True if it ended by itself with all work done."""
         return self.wait() == 0 and "'finish_reason': 'finished'" in self.log
 
-    @property
-    def only_error(self) -> str:
-        """Its one line of error, with no traceback around it."""
-        (error,) = (line for line in self.log.splitlines() if "] ERROR: " in line)
+    def fails_with(self, *texts: str) -> bool:
+        """Wait for its end; True if it failed with one line for each of these, no traceback."""
+        assert self.wait() == 1
         assert "Traceback" not in self.log
-        return error
+        assert len(self.errors) == len(texts)
+        return all(text in line for text, line in zip(texts, self.errors, strict=True))
 
     def interrupt(self) -> None:
         self.send(signal.SIGINT)

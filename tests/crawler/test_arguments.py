@@ -25,7 +25,6 @@ GOOD = {"url": "https://example.com"}
         ({**GOOD, "allow": "("}, "-a allow=(: not a regular expression"),
         ({**GOOD, "deny": "*"}, "-a deny=*: not a regular expression"),
         ({**GOOD, "max_pages": "-1"}, "-a max_pages=-1: a whole number from 0"),
-        ({**GOOD, "max_pages": "many"}, "-a max_pages=many: a whole number from 0"),
         ({**GOOD, "depth": "1.5"}, "-a depth=1.5: a whole number from 0"),
         ({**GOOD, "depth": ""}, "-a depth=: a whole number from 0"),
         ({"urls": "/no/such/file"}, "-a urls=/no/such/file: cannot read this file: No such file"),
@@ -38,18 +37,14 @@ def test_a_bad_argument_is_reported_in_one_line(given: dict[str, str], message: 
     assert "\n" not in str(error.value)
 
 
-def test_a_file_that_is_not_text_is_reported(tmp_path: Path) -> None:
-    (tmp_path / "urls").write_bytes(b"\xff\xfe")
-    with pytest.raises(ValueError, match="it is not UTF-8 text"):
-        SiteArguments.parse({"urls": str(tmp_path / "urls")})
-
-
 def test_start_urls_come_from_arguments_and_files_each_once(tmp_path: Path) -> None:
-    (tmp_path / "urls").write_text("# ours\nhttp://c.org/\n\n  http://a.org/  \n")
-    arguments = SiteArguments.parse(
-        {"url": "http://a.org/, http://b.org/ http://a.org/", "urls": str(tmp_path / "urls")}
-    )
-    assert arguments.urls == ("http://a.org/", "http://b.org/", "http://c.org/")
+    urls = tmp_path / "urls"
+    urls.write_text("# ours\nhttp://c.org/\n\n  http://a.org/  \n")
+    given = {"url": "http://a.org/, http://b.org/ http://a.org/", "urls": str(urls)}
+    assert SiteArguments.parse(given).urls == ("http://a.org/", "http://b.org/", "http://c.org/")
+    urls.write_bytes(b"\xff\xfe")
+    with pytest.raises(ValueError, match="it is not UTF-8 text"):
+        SiteArguments.parse(given)
 
 
 @pytest.mark.parametrize(
@@ -66,7 +61,7 @@ def test_www_stands_for_the_whole_site(urls: str, host: str) -> None:
 
 def test_the_same_arguments_make_the_same_crawl_and_others_another() -> None:
     name = SiteArguments.parse(GOOD).crawl_name
-    assert name == SiteArguments.parse({**GOOD, "depth": "0"}).crawl_name
     assert name.startswith("example.com-")
-    assert name != SiteArguments.parse({**GOOD, "max_pages": "5"}).crawl_name
-    assert name != SiteArguments.parse({"url": "https://example.com/a"}).crawl_name
+    assert name == SiteArguments.parse({**GOOD, "depth": "0"}).crawl_name
+    for other in ({**GOOD, "max_pages": "5"}, {"url": "https://example.com/a"}):
+        assert name != SiteArguments.parse(other).crawl_name

@@ -11,7 +11,6 @@ from redis import Redis
 
 from crawler.example_site import ExampleSite
 from tests.crawler.conftest import (
-    FAST,
     HOST,
     StartScrapy,
     assert_each_page_was_asked_for_once,
@@ -24,79 +23,54 @@ from tests.support.frontier import crawl_keys, wait_until
 from tests.support.servers import RedisServer, free_port
 
 
-def items(directory: Path) -> list[list[dict[str, object]]]:
-    """What each node has written to its default feed."""
-    files = sorted(directory.glob("pages/*.jsonl"))
-    return [[json.loads(line) for line in file.read_text().splitlines()] for file in files]
-
-
 def test_three_nodes_share_one_crawl_and_end_together(
     scrapy: StartScrapy, client: Redis, tmp_path: Path
 ) -> None:
-    with serving(pages=120, latency=0.05) as site:
+    with serving(pages=60, latency=0.03) as site:
         nodes = start_together(scrapy, client, 3, crawl(site), name="a/b %s 🕸")
         assert [node.finishes() for node in nodes] == [True] * 3
         assert_each_page_was_asked_for_once(site)
         assert site.judge.record(HOST).most <= 8
-    feeds = items(tmp_path)
-    assert len(feeds) == 3  # a node without a page leaves no file
-    urls = [item["url"] for feed in feeds for item in feed]
-    assert len(urls) == len(set(urls)) == 120
-    assert len({item["node"] for feed in feeds for item in feed}) == 3
+    files = list(tmp_path.glob("pages/*.jsonl"))
+    assert len(files) == 3  # a node without a page leaves no file
+    items = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+    assert len(items) == len({item["url"] for item in items}) == 60
+    assert len({item["node"] for item in items}) == 3
     assert crawl_keys(client) == []
 
 
-def test_without_a_url_the_crawl_uses_the_embedded_server(
-    scrapy: StartScrapy, site: ExampleSite
-) -> None:
-    assert scrapy(*crawl(site), url="").finishes()
-    assert_each_page_was_asked_for_once(site)
-
-
 def test_a_finished_crawl_is_run_again_only_if_one_says_so(
-    scrapy: StartScrapy, site: ExampleSite
+    scrapy: StartScrapy, tmp_path: Path
 ) -> None:
-    assert scrapy(*crawl(site)).finishes()
-    assert_each_page_was_asked_for_once(site)
-    site.judge.hosts.clear()
-    late = scrapy(*crawl(site))  # as systemd and Kubernetes start one
-    assert late.finishes()
-    assert "has ended, so there is nothing to do" in late.log
-    assert site.judge.hosts == {}
-    assert scrapy(*crawl(site, "-s", "CRAWL_RUN=new")).finishes()
-    assert_each_page_was_asked_for_once(site)
+    with serving(pages=20) as site:
+        few = crawl(site, "-a", "depth=1", "-O", "other.jsonl")
+        assert scrapy(*few).finishes()
+        asked = {"/", *(f"/page/{number}" for number in range(1, 9))}
+        assert set(site.judge.record(HOST).pages) == asked
+        late = scrapy(*few)  # as systemd and Kubernetes start one
+        assert late.finishes()
+        assert "has ended, so there is nothing to do" in late.log
+        assert set(site.judge.record(HOST).pages.values()) == {1}
+        assert scrapy(*few, "-s", "CRAWL_RUN=new").finishes()
+        assert site.judge.record(HOST).pages == dict.fromkeys(asked, 2)
+    assert not (tmp_path / "pages").exists()  # -O replaces the default feed
 
 
-def test_a_node_with_other_arguments_does_not_join(
-    scrapy: StartScrapy, client: Redis, site: ExampleSite
+def test_an_interrupted_crawl_is_resumed_but_by_none_with_other_arguments(
+    scrapy: StartScrapy, client: Redis
 ) -> None:
-    (node,) = start_together(scrapy, client, 1, crawl(site), name="shared")
-    other = scrapy(*crawl(site, "-s", "CRAWL=shared", "-a", "deny=/page/7"))
-    assert other.wait() == 1
-    assert "deny is" in other.only_error
-    assert node.finishes()
-    assert_each_page_was_asked_for_once(site)
-
-
-def test_two_crawls_do_not_mix(scrapy: StartScrapy, site: ExampleSite, tmp_path: Path) -> None:
-    with serving() as other:
-        nodes = [scrapy(*crawl(site)), scrapy(*crawl(other, "-O", "other.jsonl"))]
-        assert [node.finishes() for node in nodes] == [True] * 2
-        assert_each_page_was_asked_for_once(site)
-        assert_each_page_was_asked_for_once(other)
-    (pages,) = items(tmp_path)  # -O replaces the default feed
-    assert {str(item["url"]).startswith(site.url) for item in pages} == {True}
-
-
-def test_an_interrupted_crawl_is_resumed(scrapy: StartScrapy, client: Redis) -> None:
-    with serving(latency=0.02) as site:
-        first = scrapy(*crawl(site))
+    with serving(latency=0.05) as site:
+        nodes = start_together(scrapy, client, 2, crawl(site), name="shared")
         wait_until(lambda: pages_asked_for(site) > 10)
-        first.interrupt()
-        assert first.wait() == 1  # so that it is started again
+        for node in nodes:
+            node.interrupt()
+        assert [node.wait() for node in nodes] == [1, 1]  # so that they are started again
         assert site.judge.missed(HOST)
         assert crawl_keys(client)
-        assert scrapy(*crawl(site)).finishes()
+        site.latency = 0.0
+        same = crawl(site, "-s", "CRAWL=shared")
+        assert scrapy(*same, "-a", "deny=/page/7").fails_with("deny is")
+        assert scrapy(*same).finishes()
         assert_each_page_was_asked_for_once(site)
     assert crawl_keys(client) == []
 
@@ -124,16 +98,6 @@ def test_a_node_that_ends_before_its_crawl_exits_with_status_1(
     assert crawl_keys(client)
 
 
-def test_the_others_go_on_when_a_node_is_interrupted(scrapy: StartScrapy, client: Redis) -> None:
-    with serving(latency=0.05) as site:
-        leaver, stayer = start_together(scrapy, client, 2, crawl(site), name="leaving")
-        wait_until(lambda: pages_asked_for(site) > 10)
-        leaver.interrupt()
-        assert leaver.wait() == 1
-        assert stayer.finishes()
-        assert_each_page_was_asked_for_once(site)
-
-
 def test_max_pages_holds_for_all_nodes_together(scrapy: StartScrapy, client: Redis) -> None:
     with serving(latency=0.02) as site:
         limited = crawl(site, "-a", "max_pages=25")  # robots.txt forbids one of the first
@@ -143,85 +107,51 @@ def test_max_pages_holds_for_all_nodes_together(scrapy: StartScrapy, client: Red
         assert site.judge.twice(HOST) == []
 
 
-def test_depth_is_how_many_links_are_followed(scrapy: StartScrapy, site: ExampleSite) -> None:
-    assert scrapy(*crawl(site, "-a", "depth=1")).finishes()
-    asked = set(site.judge.record(HOST).pages)
-    assert asked == {"/", *(f"/page/{number}" for number in range(1, 9))}
-
-
-def test_robots_txt_is_obeyed_by_requests_that_wait_for_it(scrapy: StartScrapy) -> None:
-    with serving(latency=0.05) as site:
-        paths = ["page/1", "page/2", "page/3", "page/4", "private/diary", "private/diary?b"]
-        urls = " ".join(site.url + path for path in paths)
-        assert scrapy("crawl", "site", "-a", f"url={urls}", "-a", "allow=$.", *FAST).finishes()
-        assert set(site.judge.record(HOST).pages) == {"/page/1", "/page/2", "/page/3", "/page/4"}
-        assert site.judge.record(HOST).forbidden == 0
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "setting", ["TWISTED_REACTOR_ENABLED=False", "ASYNCIO_EVENT_LOOP=uvloop.Loop"]
+    "setting",
+    ["TWISTED_REACTOR_ENABLED=False", "ASYNCIO_EVENT_LOOP=uvloop.Loop", "REDIS_URL="],
+    ids=["without a reactor", "uvloop", "the embedded server"],
 )
-def test_other_event_loops_crawl_too(scrapy: StartScrapy, site: ExampleSite, setting: str) -> None:
-    assert scrapy(*crawl(site, "-s", setting)).finishes()
+def test_it_crawls_without_a_reactor_on_uvloop_and_with_the_embedded_server(
+    scrapy: StartScrapy, site: ExampleSite, setting: str
+) -> None:
+    url = {"url": ""} if setting == "REDIS_URL=" else {}
+    assert scrapy(*crawl(site, "-s", setting), **url).finishes()
     assert_each_page_was_asked_for_once(site)
 
 
-@pytest.mark.parametrize(
-    ("bad", "message"),
-    [
-        ("max_pages=-1", "-a max_pages=-1: a whole number from 0"),
-        ("colour=red", "-a colour: no such argument"),
-    ],
-)
-def test_bad_arguments_end_the_crawl_before_it_starts(
-    scrapy: StartScrapy, site: ExampleSite, client: Redis, bad: str, message: str
+def test_what_is_wrong_ends_the_crawl_before_it_starts(
+    scrapy: StartScrapy, site: ExampleSite, client: Redis
 ) -> None:
     before = client.dbsize()
-    node = scrapy(*crawl(site, "-a", bad))
-    assert node.wait() == 1
-    assert message in node.only_error
+    nodes = {
+        "-a colour: no such argument": scrapy(*crawl(site, "-a", "colour=red")),
+        "REDIS_URL is not set": scrapy(*crawl(site, "-s", "ADDONS={}"), url=""),
+    }
+    assert [node.fails_with(text) for text, node in nodes.items()] == [True] * 2
+    url = f"redis://127.0.0.1:{free_port()}/0"
+    early = scrapy(*crawl(site, "-s", "SEMAPHORE_START_TIMEOUT=0.1"), url=url)
+    text = "longer than SEMAPHORE_START_TIMEOUT, 0.1 s"
+    assert early.fails_with(text, text)  # one of the crawl, and one of the semaphore
     assert site.judge.hosts == {}
     assert client.dbsize() == before
-
-
-def test_without_a_server_the_frontier_says_so(scrapy: StartScrapy, site: ExampleSite) -> None:
-    node = scrapy(*crawl(site, "-s", "ADDONS={}"), url="")
-    assert node.wait() == 1
-    assert "REDIS_URL is not set" in node.only_error
 
 
 def test_a_server_that_comes_late_is_waited_for(scrapy: StartScrapy, site: ExampleSite) -> None:
     server = RedisServer(tcp_port=free_port())
     try:
-        node = scrapy(*crawl(site), url=server.tcp_url)
-        wait_until(lambda: "Waiting for the crawl's server" in node.log)
+        waiting, leaving = (scrapy(*crawl(site), url=server.tcp_url) for _ in range(2))
+        for node in (waiting, leaving):
+            wait_until(lambda: "Waiting for the crawl's server" in node.log)  # noqa: B023
+        leaving.interrupt()
+        assert leaving.wait() == 1  # nobody knows what is left
+        assert "Traceback" not in leaving.log
         server.start()
-        assert node.finishes()
+        assert waiting.finishes()
         assert_each_page_was_asked_for_once(site)
     finally:
         server.remove()
-
-
-def test_a_server_that_does_not_come_is_given_up_after_the_start_timeout(
-    scrapy: StartScrapy, site: ExampleSite
-) -> None:
-    url = f"redis://127.0.0.1:{free_port()}/0"
-    node = scrapy(*crawl(site, "-s", "SEMAPHORE_START_TIMEOUT=0.1"), url=url)
-    assert node.wait() == 1
-    assert len(node.errors) == 2  # one line each, of the crawl and of the semaphore
-    assert all("longer than SEMAPHORE_START_TIMEOUT, 0.1 s" in line for line in node.errors)
-    assert "Traceback" not in node.log
-    assert site.judge.hosts == {}
-
-
-def test_a_node_that_waits_for_its_server_can_be_interrupted(
-    scrapy: StartScrapy, site: ExampleSite
-) -> None:
-    node = scrapy(*crawl(site), url=f"redis://127.0.0.1:{free_port()}/0")
-    wait_until(lambda: "Waiting for the crawl's server" in node.log)
-    node.interrupt()
-    assert node.wait() == 1  # nobody knows what is left
-    assert "Traceback" not in node.log
 
 
 def test_a_server_that_refuses_ends_the_crawl(scrapy: StartScrapy, site: ExampleSite) -> None:
@@ -229,10 +159,8 @@ def test_a_server_that_refuses_ends_the_crawl(scrapy: StartScrapy, site: Example
     try:
         url = server.tcp_url.replace("127.0.0.1", ":swordfish@127.0.0.1")
         node = scrapy(*crawl(site), url=url)
-        assert node.wait() == 1
-        assert len(node.errors) == 2  # one line each, of the crawl and of the semaphore
-        assert all("does not accept this user name and password" in line for line in node.errors)
-        assert "Traceback" not in node.log
+        text = "does not accept this user name and password"
+        assert node.fails_with(text, text)  # one of the crawl, and one of the semaphore
         assert "swordfish" not in node.log
         assert site.judge.hosts == {}
     finally:

@@ -44,9 +44,10 @@ def test_the_judge_counts_pages_missed_and_fetched_twice() -> None:
             fetch(site, path)
         record = site.judge.record("127.0.0.1")
         wait_until(lambda: not record.now)
-    assert site.judge.missed("127.0.0.1") == ["/page/2"]
-    assert site.judge.twice("127.0.0.1") == ["/page/1"]
+        state = json.loads(fetch(site, "/_judge"))["127.0.0.1"]
     assert (record.robots, record.forbidden, record.most) == (1, 1, 1)
+    assert state["pages"] == {"/": 1, "/page/1": 2}
+    assert (state["missed"], state["twice"]) == (["/page/2"], ["/page/1"])
 
 
 def test_each_host_has_a_record_in_which_robots_txt_counts() -> None:
@@ -62,11 +63,3 @@ def test_each_host_has_a_record_in_which_robots_txt_counts() -> None:
             request.close()
         # A request ends with its connection.
         wait_until(lambda: not any(record.now for record in hosts.values()))
-
-
-def test_the_state_is_told_and_leaves_no_trace() -> None:
-    with serving(pages=2, latency=0) as site:
-        fetch(site, "/page/1")
-        state = json.loads(fetch(site, "/_judge"))["127.0.0.1"]
-    assert state["pages"] == {"/page/1": 1}
-    assert state["missed"] == ["/"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from scrapy import Request
 from scrapy.http import HtmlResponse, Response
 from scrapy.settings import Settings
@@ -16,15 +15,12 @@ HTML = b"""<html><head><title> A
 <a href="/one#part">1</a> <a href="one#other">again</a> <a href="/two.pdf">2</a>
 <a href="https://other.org/">away</a> <a href="mailto:me@example.com">mail</a> <a href="http://[">?</a>
 </body></html>"""
+LINKS = ["http://example.com/one", "http://example.com/two.pdf", "https://other.org/"]
 
 
-def spider(**given: str) -> SiteSpider:
+def answer(response: Response, **given: str) -> tuple[Page, list[str]]:
     spider = SiteSpider(SiteArguments.parse({"url": "http://example.com/", **given}))
     spider.settings = Settings({"SEMAPHORE_NODE": "node-7"})
-    return spider
-
-
-def answer(spider: SiteSpider, response: Response) -> tuple[Page, list[str]]:
     request = Request(response.url, headers={"Referer": "http://example.com/from"})
     request.meta["depth"] = 3
     response.request = request
@@ -38,11 +34,8 @@ def html(body: bytes = HTML, status: int = 200) -> HtmlResponse:
     return HtmlResponse("http://example.com/", status=status, headers=headers, body=body)
 
 
-LINKS = ["http://example.com/one", "http://example.com/two.pdf", "https://other.org/"]
-
-
 def test_a_page_becomes_one_item_and_its_links_requests() -> None:
-    page, followed = answer(spider(), html())
+    page, followed = answer(html())
     assert page.time.endswith("+00:00")
     page.time = ""
     assert page == Page(
@@ -58,26 +51,14 @@ def test_a_page_becomes_one_item_and_its_links_requests() -> None:
         time="",
     )
     assert followed == LINKS
+    assert answer(html(), allow="one")[1] == LINKS[:1]
+    some, followed = answer(html(), deny=r"\.pdf$")
+    assert (some.links, followed) == (LINKS, [LINKS[0], LINKS[2]])
 
 
-@pytest.mark.parametrize(
-    ("given", "followed"),
-    [({"allow": "one"}, LINKS[:1]), ({"deny": r"\.pdf$"}, [LINKS[0], LINKS[2]])],
-)
-def test_allow_and_deny_choose_which_links_are_followed(
-    given: dict[str, str], followed: list[str]
-) -> None:
-    page, requests = answer(spider(**given), html())
-    assert requests == followed
-    assert page.links == LINKS
-
-
-def test_what_is_not_html_is_an_item_too() -> None:
-    page, followed = answer(spider(), Response("http://example.com/two.pdf", body=b"%PDF"))
+def test_what_is_broken_or_not_html_is_an_item_too() -> None:
+    page, followed = answer(Response("http://example.com/two.pdf", body=b"%PDF"))
     assert (page.title, page.content_type, page.size, followed) == (None, None, 4, [])
-
-
-@pytest.mark.parametrize("body", [b"", b"\xff\x00\xfe", b"<title></title>"])
-def test_broken_html_is_an_item_too(body: bytes) -> None:
-    page, followed = answer(spider(), html(body, status=404))
-    assert (page.status, page.title, followed) == (404, None, [])
+    for body in (b"", b"\xff\x00\xfe", b"<title></title>"):
+        page, followed = answer(html(body, status=404))
+        assert (page.status, page.title, followed) == (404, None, [])

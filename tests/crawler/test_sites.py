@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from aiohttp import web
 from redis import Redis
 
@@ -25,6 +26,7 @@ class HalfClosedSite(ExampleSite):
         return await super()._page(request)
 
 
+@pytest.mark.slow
 def test_a_full_site_does_not_block_others(scrapy: StartScrapy, client: Redis) -> None:
     site = HalfClosedSite(pages=80, latency=0.01)
     with in_a_thread(site):
