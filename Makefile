@@ -35,7 +35,7 @@ test-servers: $(INSTALLED) ## run the tests of the server with Redis 6.2, 7.0, 8
 .PHONY: mutants
 mutants: $(INSTALLED) ## break the code in many ways, and count which tests see it (SEED=7 for other examples)
 	$(PYTEST) -p tests.support.mutant_table $(if $(SEED),--hypothesis-seed=$(SEED)) \
-		tests/redis/test_mutants.py tests/redis/test_location_mutants.py tests/core/test_mutants.py \
+		tests/redis/test_mutants.py tests/redis/test_location_mutants.py \
 		tests/scrapy/test_mutants.py $(ARGS)
 
 .PHONY: chaos

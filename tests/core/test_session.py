@@ -30,7 +30,7 @@ async def keep_busy(setup: Setup) -> None:
     for _ in range(200):
         setup.session.request("other", LIMIT).release()
     await settle()
-    setup.server.forget_calls()
+    setup.server.calls.clear()
 
 
 async def hold(setup: Setup, scope: str = "s") -> Permit:
@@ -40,25 +40,24 @@ async def hold(setup: Setup, scope: str = "s") -> Permit:
     return permit
 
 
+async def lost(permit: Permit) -> None:
+    is_lost = asyncio.Event()
+    permit.end_with_loss(is_lost.set)
+    await is_lost.wait()
+
+
 # What is said at once, and what waits for more to be said in the same call ------------------------
 
 
 @in_virtual_time
-async def test_who_asks_for_little_asks_at_once() -> None:
+async def test_who_asks_for_little_asks_at_once_and_a_busy_node_gathers() -> None:
     async with Setup() as setup:
         await asyncio.sleep(1)
-        setup.server.forget_calls()
+        setup.server.calls.clear()
         now = setup.loop.time()
         await setup.session.request("s", LIMIT).granted()
         assert setup.server.times == [now]
-
-
-@in_virtual_time
-async def test_a_busy_node_gathers_what_nobody_waits_for() -> None:
-    async with Setup() as setup:
-        await asyncio.sleep(1)
         await keep_busy(setup)
-        now = setup.loop.time()
         permits = [setup.session.request(scope, LIMIT) for scope in "ab"]
         await settle()
         assert setup.server.times == []
@@ -74,8 +73,7 @@ async def test_of_a_full_site_all_is_said_at_once() -> None:
         first = await hold(setup)
         await keep_busy(setup)
         now = setup.loop.time()
-        second = setup.session.request("s", LIMIT)
-        await second.granted()
+        await setup.session.request("s", LIMIT).granted()
         first.release()
         await settle()
         assert setup.server.times == [now, now]
@@ -102,7 +100,7 @@ async def test_what_nobody_has_used_is_returned_when_the_turn_of_all_accounts_en
     async with Setup() as setup:
         await asyncio.sleep(1.5 * TURN_S)
         permits = [await hold(setup, scope) for scope in "ab"]
-        setup.server.forget_calls()
+        setup.server.calls.clear()
         for permit in permits:
             permit.release()
         await asyncio.sleep(TURN_S)
@@ -111,107 +109,72 @@ async def test_what_nobody_has_used_is_returned_when_the_turn_of_all_accounts_en
         assert setup.server.times == [3 * TURN_S], "in one call"
         assert [said.returned for said in setup.server.calls[0][1]] == [1, 1]
         assert setup.session.accounts == {}
+        await asyncio.sleep(10 * LEASE_S)
+        assert len(setup.server.times) == 1, "where nothing is held, nothing is said"
 
 
+@pytest.mark.parametrize("way", ["reply", "channel", "both"])
 @in_virtual_time
-async def test_a_node_asks_again_when_the_server_said() -> None:
+async def test_a_node_asks_again_when_the_server_said(way: str) -> None:
     async with Setup() as setup:
         setup.server.granted = 0
-        setup.server.changes = {"retry_in": 4.0}
+        setup.server.changes = {"retry_in": {"reply": 4.0, "channel": None, "both": 9.0}[way]}
         permit = setup.session.request("s", LIMIT)
         await settle()
-        setup.server.granted = None
-        setup.server.changes = {}
+        setup.server.granted, setup.server.changes = None, {}
+        if way != "reply":
+            setup.server.tell(b"retry 4000 s")  # the latest word counts
         now = setup.loop.time()
         await permit.granted()
         assert setup.loop.time() == now + 4.0 - TIMER_LAG_S
 
 
 @in_virtual_time
-async def test_a_node_asks_again_when_it_is_told_over_its_channel() -> None:
+async def test_one_round_trip_carries_no_more_than_can_be_answered_soon() -> None:
     async with Setup() as setup:
-        setup.server.granted = 0
-        permit = setup.session.request("s", LIMIT)
+        scopes = [f"s{i}" for i in range(2 * ACCOUNTS_AT_ONCE + 1)]
+        for scope in scopes:
+            setup.session.request(scope, LIMIT)
         await settle()
-        setup.server.granted = None
-        setup.server.tell(b"retry 4000 s")
-        now = setup.loop.time()
-        await permit.granted()
-        assert setup.loop.time() == now + 4.0 - TIMER_LAG_S
+        assert setup.server.sizes == [ACCOUNTS_AT_ONCE, ACCOUNTS_AT_ONCE, 1]
+        assert [one.scope for _, said in setup.server.calls for one in said] == scopes
 
 
 # Leases -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("is_granted", [True, False])
 @in_virtual_time
-async def test_what_is_held_is_renewed_every_third_of_a_lease() -> None:
+async def test_what_is_held_or_waited_for_is_renewed_every_third_of_a_lease(
+    is_granted: bool,
+) -> None:
     async with Setup() as setup:
-        permit = await hold(setup)
-        setup.server.forget_calls()
+        setup.server.granted = int(is_granted)
+        permit = setup.session.request("s", LIMIT)
         await asyncio.sleep(10 * LEASE_S)
         assert len(setup.server.calls) >= 33
         gaps = [later - time for time, later in pairwise(setup.server.times)]
         assert max(gaps) <= RENEWAL_S + 0.001
-        assert setup.server.looks >= len(setup.server.times), "is it still the server it knows?"
-        assert setup.count(PermitLost) == 0
-        assert permit.stage is Stage.HELD
-
-
-@in_virtual_time
-async def test_what_is_waited_for_is_renewed_too() -> None:
-    async with Setup() as setup:
-        setup.server.granted = 0
-        permit = setup.session.request("s", LIMIT)
-        await asyncio.sleep(2 * LEASE_S)
         assert {said[-1].term for _, said in setup.server.calls} == {1}
-        assert len(setup.server.calls) >= 6
+        assert setup.server.looks >= len(setup.server.times) - 1, "is it still the one it knows?"
+        assert setup.count(PermitLost) == 0
         permit.release()
 
 
 @in_virtual_time
-async def test_nothing_is_said_where_nothing_is_held() -> None:
+async def test_each_account_ends_at_its_own_deadline_counted_from_before_its_call() -> None:
     async with Setup() as setup:
-        (await hold(setup)).release()
-        await asyncio.sleep(LEASE_S)
-        setup.server.forget_calls()
-        await asyncio.sleep(10 * LEASE_S)
-        assert setup.server.times == []
-        assert setup.session.accounts == {}
-
-
-@in_virtual_time
-async def test_a_permit_is_lost_when_its_deadline_comes_counted_from_before_the_call() -> None:
-    async with Setup() as setup:
-        setup.server.round_trip = 0.2 * LEASE_S
+        setup.server.round_trip = 0.1 * LEASE_S
         sent = setup.loop.time()
-        permit = await hold(setup)
-        assert setup.loop.time() == sent + 0.2 * LEASE_S
-        setup.server.is_silent = True
-        lost = asyncio.Event()
-        permit.end_with_loss(lost.set)
-        await lost.wait()
-        assert setup.loop.time() == pytest.approx(sent + GRACE_S)
-        assert permit.lost
-        permit.release()
-
-
-@in_virtual_time
-async def test_each_account_ends_at_its_own_deadline() -> None:
-    async with Setup() as setup:
         early = await hold(setup, "a")
-        await asyncio.sleep(0.1 * LEASE_S)
+        assert setup.loop.time() == sent + 0.1 * LEASE_S
         late = await hold(setup, "b")
         setup.server.is_silent = True
-        lost: dict[str, float] = {}
-        for permit in (early, late):
-            permit.end_with_loss(
-                lambda permit=permit: lost.update({permit.scope: setup.loop.time()})  # type: ignore[misc]
-            )
-        await asyncio.sleep(LEASE_S)
-        assert lost == {
-            "a": pytest.approx(GRACE_S),
-            "b": pytest.approx(0.1 * LEASE_S + GRACE_S),
-        }
+        await lost(early)
+        assert setup.loop.time() == pytest.approx(sent + GRACE_S)
+        assert not late.lost
+        await lost(late)
+        assert setup.loop.time() == pytest.approx(sent + 0.1 * LEASE_S + GRACE_S)
         early.release()
         late.release()
 
@@ -235,100 +198,56 @@ async def test_a_node_that_was_stopped_says_so_and_ends_what_is_over() -> None:
 async def test_after_an_error_all_is_said_again_over_a_new_connection() -> None:
     async with Setup() as setup:
         held = await hold(setup, "a")
-        setup.server.forget_calls()
+        setup.server.calls.clear()
         setup.server.fails = 2
         now = setup.loop.time()
-        permit = setup.session.request("b", LIMIT)
-        await permit.granted()
-        assert [{one.scope for one in said} for _, said in setup.server.calls] == [
-            {"b"},
-            {"a", "b"},
-            {"a", "b"},
-        ]
+        await setup.session.request("b", LIMIT).granted()
+        assert setup.server.scopes == [{"b"}, {"a", "b"}, {"a", "b"}]
         assert setup.count(Reconnected) == 2
         assert setup.loop.time() <= now + 1.0, "long before it would be said to keep the leases"
         assert held.stage is Stage.HELD
 
 
 @in_virtual_time
-async def test_what_has_run_into_a_time_out_is_sent_again_in_smaller_parts() -> None:
-    async with Setup() as setup:
-        setup.server.most = 8
-        permits = [setup.session.request(f"s{i}", LIMIT) for i in range(20)]
-        await asyncio.sleep(3 * CALL_TIMEOUT_S)
-        assert setup.server.sizes == [20, 10, 5, 6, 7, 2], "half as many, each time that it fails"
-        assert all(permit.stage is Stage.HELD for permit in permits)
-
-
-@in_virtual_time
-async def test_after_a_time_out_the_parts_grow_again_when_they_are_answered() -> None:
+async def test_what_has_run_into_a_time_out_is_sent_again_in_smaller_parts_that_grow_again() -> (
+    None
+):
     async with Setup() as setup:
         setup.server.is_silent = True
         permits = [setup.session.request(f"s{i}", LIMIT) for i in range(20)]
         await asyncio.sleep(8 * CALL_TIMEOUT_S)
         assert setup.server.sizes[:6] == [20, 10, 5, 2, 1, 1], "never none"
         setup.server.is_silent = False
-        setup.server.forget_calls()
+        setup.server.calls.clear()
         await asyncio.sleep(2 * CALL_TIMEOUT_S)
         assert all(permit.stage is Stage.HELD for permit in permits)
         assert setup.server.sizes[:6] == [1, 2, 3, 4, 5, 5], "each account once"
 
 
+@pytest.mark.parametrize("noticed", ["in a reply", "as it connects", "at a renewal"])
 @in_virtual_time
-async def test_one_round_trip_carries_no_more_than_can_be_answered_soon() -> None:
-    async with Setup() as setup:
-        scopes = [f"s{i}" for i in range(2 * ACCOUNTS_AT_ONCE + 1)]
-        for scope in scopes:
-            setup.session.request(scope, LIMIT)
-        await settle()
-        assert setup.server.sizes == [ACCOUNTS_AT_ONCE, ACCOUNTS_AT_ONCE, 1]
-        assert [one.scope for _, said in setup.server.calls for one in said] == scopes
-
-
-@in_virtual_time
-async def test_a_reply_from_another_epoch_has_everything_said_again_under_new_terms() -> None:
+async def test_in_another_epoch_everything_is_said_again_under_new_terms(noticed: str) -> None:
     async with Setup() as setup:
         held = await hold(setup, "a")
-        setup.server.forget_calls()
-        setup.server.epochs = 1
-        permit = setup.session.request("b", LIMIT)
-        await permit.granted()
-        (_, before), (_, after) = setup.server.calls
-        assert [one.scope for one in before] == ["b"]
-        claims = {one.scope: one for one in after}
+        term = held._account._term
+        setup.server.calls.clear()
+        if noticed == "in a reply":
+            setup.server.epochs = 1
+        elif noticed == "as it connects":
+            setup.server.fails, setup.server.epoch = 1, b"another"
+        else:
+            setup.server.has_another_life = True
+            await asyncio.sleep(RENEWAL_S)
+        await setup.session.request("b", LIMIT).granted()
+        await settle()
+        claims = {one.scope: one for _, said in setup.server.calls[1:] for one in said}
         assert set(claims) == {"a", "b"}
-        assert min(one.term for one in after) > before[0].term
+        assert claims["a"].term > term
         assert (claims["a"].asked, claims["a"].returned, claims["a"].believed) == (1, 0, 1)
         assert held.stage is Stage.HELD
-
-
-@in_virtual_time
-async def test_an_epoch_that_a_call_has_joined_before_it_failed_is_begun() -> None:
-    async with Setup() as setup:
-        held = await hold(setup, "a")
-        term = setup.server.calls[0][1][0].term
-        setup.server.forget_calls()
-        setup.server.fails, setup.server.epoch = 1, b"another"
-        await setup.session.request("b", LIMIT).granted()
-        _, (_, after) = setup.server.calls
-        assert {one.scope for one in after} == {"a", "b"}
-        assert min(one.term for one in after) > term
-        assert held.stage is Stage.HELD
-        assert setup.server.closed == 2, "the connection, and the subscription"
-
-
-@in_virtual_time
-async def test_a_server_in_another_life_is_noticed_at_the_next_renewal() -> None:
-    async with Setup() as setup:
-        held = await hold(setup)
-        term = next(one.term for _, said in setup.server.calls for one in said)
-        setup.server.forget_calls()
-        setup.server.has_another_life = True
-        await asyncio.sleep(RENEWAL_S)
-        await settle()
-        assert [said[0].term > term for _, said in setup.server.calls] == [False, True]
-        assert held.stage is Stage.HELD
-        assert setup.server.closed == 1, "the subscription may be at a server in use no more"
+        assert setup.server.closed == 1 + (noticed == "as it connects"), (
+            "the subscription may be at a server in use no more"
+        )
 
 
 @in_virtual_time
@@ -337,68 +256,55 @@ async def test_a_new_subscription_has_everything_said_again() -> None:
     async with Setup() as setup:
         for scope in "ab":
             await hold(setup, scope)
-        setup.server.forget_calls()
+        setup.server.calls.clear()
         setup.server.is_waiting = True
         looks = setup.server.looks
         setup.server.tell(None)
         await settle()
         assert setup.server.looks == looks + 1, "an operator may have ended the recovery wait"
-        said = [{one.scope for one in statements} for _, statements in setup.server.calls]
-        assert said == [{"a", "b"}]
+        assert setup.server.scopes == [{"a", "b"}]
 
 
+@pytest.mark.parametrize("is_waiting", [True, False])
 @in_virtual_time
-async def test_a_changed_rule_stops_all_turns_and_is_asked_for() -> None:
+async def test_a_changed_rule_stops_all_turns_and_is_asked_for(is_waiting: bool) -> None:
     async with Setup() as setup:
         in_hand, held = await hold(setup), await hold(setup)
         in_hand.release()
         waiting = setup.session.request("s", LIMIT)
         assert waiting.stage is Stage.HELD
         waiting.release()
-        setup.server.forget_calls()
-        setup.server.granted = 2
-        setup.server.changes = {"is_counted": True}
+        setup.server.calls.clear()
+        setup.server.granted, setup.server.changes = 2, {"is_counted": True}
+        setup.server.is_waiting, looks = is_waiting, setup.server.looks
         setup.server.tell(b"changed")
         waiting = setup.session.request("s", LIMIT)
         held.release()
         assert waiting.stage is Stage.WAITING
         await settle()
         assert setup.server.calls[0][1][0].returned == 2
+        assert setup.server.looks == looks + is_waiting, "did an operator end the recovery wait?"
         waiting.release()
-
-
-@pytest.mark.parametrize("is_waiting", [True, False])
-@in_virtual_time
-async def test_a_change_in_the_recovery_wait_has_the_server_looked_at(
-    is_waiting: bool,
-) -> None:
-    """An operator may have ended it. Else one look a renewal is enough."""
-    async with Setup() as setup:
-        held = await hold(setup)
-        looks = setup.server.looks
-        setup.server.is_waiting = is_waiting
-        setup.server.tell(b"changed")
-        await settle()
-        assert setup.server.looks == looks + is_waiting
-        held.release()
 
 
 # Closing ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("is_silent", [False, True])
 @in_virtual_time
-async def test_closing_takes_no_longer_than_the_server_does() -> None:
+async def test_closing_takes_no_longer_than_the_server_does_if_it_answers_soon(
+    is_silent: bool,
+) -> None:
     setup = Setup()
     async with setup:
         held, in_hand = [await hold(setup) for _ in range(2)]
         in_hand.release()
-        setup.server.granted = 2
-        waiting = setup.session.request("s", LIMIT)
-        waiting.release()
+        setup.server.granted, setup.server.is_silent = 2, is_silent
+        setup.session.request("s", LIMIT).release()
         now = setup.loop.time()
-    assert setup.loop.time() == now
+    assert setup.loop.time() == now + is_silent * SHUTDOWN_TIMEOUT_S
     assert held.stage is Stage.RELEASED
-    assert setup.session.accounts == {}
+    assert bool(setup.session.accounts) == is_silent
 
 
 @in_virtual_time
@@ -406,25 +312,13 @@ async def test_closing_waits_for_what_was_lost_to_end_and_no_longer() -> None:
     async with Setup() as setup:
         permit = await hold(setup)
         setup.server.is_silent = True
-        lost = asyncio.Event()
-        permit.end_with_loss(lost.set)
-        await lost.wait()
+        await lost(permit)
         setup.server.is_silent = False
         await asyncio.sleep(2 * CALL_TIMEOUT_S)
         setup.loop.call_later(0.5, permit.release)
         now = setup.loop.time()
         await setup.session.stop()
         assert setup.loop.time() == now + 0.5
-
-
-@in_virtual_time
-async def test_closing_gives_up_on_a_server_that_does_not_answer() -> None:
-    async with Setup() as setup:
-        await hold(setup)
-        setup.server.is_silent = True
-        now = setup.loop.time()
-        await setup.session.stop()
-        assert setup.loop.time() == now + SHUTDOWN_TIMEOUT_S
 
 
 @in_virtual_time

@@ -73,7 +73,6 @@ class FakeServer:
         self.calls: list[tuple[float, Sequence[Statement]]] = []  # when each was sent
         self.round_trip = 0.0  # seconds
         self.is_silent = False
-        self.most = math.inf  # statements that it can answer in time
         self.fails = 0  # calls that break the connection, from now on
         self.epochs = 0  # calls that are answered with another epoch, from now on
         self.looks = 0  # at the server's life
@@ -81,15 +80,14 @@ class FakeServer:
         self.has_another_life = False
         self.epoch = b"one"
         self.is_waiting = False
-        self.granted: int | None = None  # no more than this to an account
+        self.granted: float | None = None  # no more than this to an account
         self.changes: dict[str, Any] = {}  # parts of the replies
         self.tell: Callable[[bytes | None], None] = lambda _: None
 
     async def reach(self, *_: object) -> FakeServer:
         return self
 
-    async def connect(self) -> FakeServer:
-        return self
+    connect = reach
 
     async def close(self) -> None:
         self.closed += 1
@@ -114,7 +112,7 @@ class FakeServer:
     ) -> list[Reply] | None:
         self.calls.append((asyncio.get_running_loop().time(), statements))
         self.looks += look
-        if self.is_silent or len(statements) > self.most:
+        if self.is_silent:
             await asyncio.sleep(CALL_TIMEOUT_S)
             raise CallTimeoutError("no answer")
         await asyncio.sleep(self.round_trip)
@@ -124,28 +122,29 @@ class FakeServer:
         if self.epochs or (look and self.has_another_life):
             self.epochs = max(0, self.epochs - 1)
             return None
-        return [self._reply(statement) for statement in statements]
+        return [self._reply(said) for said in statements]
 
     def _reply(self, said: Statement) -> Reply:
-        most = said.asked if self.granted is None else self.granted
+        most = math.inf if self.granted is None else self.granted
         granted = max(said.believed, min(said.asked, most))
-        reply = Reply(
-            said, "ok", said.term, granted, SPARE, 9, False, False, None, None, None, None
-        )
+        nothing = {"retry_in": None, "backoff": None, "down_for": None, "answered_ago": None}
+        reply = Reply(said, "ok", said.term, granted, SPARE, 9, False, False, **nothing)
         return replace(reply, **self.changes)
 
     @property
     def times(self) -> list[float]:
-        """When each call was sent, since `forget_calls`."""
+        """When each of the `calls` was sent."""
         return [time for time, _ in self.calls]
 
     @property
     def sizes(self) -> list[int]:
-        """How many statements each call had, since `forget_calls`."""
+        """How many statements each of them had."""
         return [len(said) for _, said in self.calls]
 
-    def forget_calls(self) -> None:
-        self.calls.clear()
+    @property
+    def scopes(self) -> list[set[str]]:
+        """Of which scopes each of them spoke."""
+        return [{one.scope for one in said} for _, said in self.calls]
 
 
 class Setup:
@@ -161,7 +160,7 @@ class Setup:
     async def __aenter__(self) -> Setup:
         await self.session.start()
         await settle()
-        self.server.forget_calls()
+        self.server.calls.clear()
         return self
 
     async def __aexit__(self, *_: object) -> None:
