@@ -1,0 +1,336 @@
+"""What was promised, judged by the nodes' own truth: which requests are open, began, wait, ended."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from semaphore_middleware.core.permit import Permit
+from semaphore_middleware.core.permit_set import PermitSet
+from semaphore_middleware.model.lease import GRACE, RENEWAL, STEP
+from semaphore_middleware.model.limits import Limit
+
+if TYPE_CHECKING:
+    from tests.simulation.plan import Job, Plan
+    from tests.simulation.run import Node
+    from tests.simulation.world import World
+
+ROUNDING_S = 1e-6
+TRAVEL_S = 0.03  # a call there and back on a calm day, and what it is held back for
+
+
+@dataclass(eq=False)
+class Request:
+    """One of a node's, from asking to the end of its transfer."""
+
+    node: Node
+    job: Job
+    asked_at: float
+    waits_for: str | None = None
+    permits: PermitSet | None = None
+
+
+@dataclass
+class Start:
+    """A request's beginning at one scope: `at` is when it counts."""
+
+    at: float
+    node: Node
+
+
+@dataclass
+class Judge:
+    """Hears of all that the nodes do, and notes what breaks a promise."""
+
+    world: World
+    plan: Plan
+    violations: list[str] = field(default_factory=list)
+    log: list[tuple[float, str, str]] = field(default_factory=list)
+    """When, who, what: the timeline."""
+
+    def __post_init__(self) -> None:
+        self.open: dict[str, list[Request]] = defaultdict(list)
+        self.waiting: list[Request] = []
+        self.starts: dict[str, list[Start]] = defaultdict(list)
+        self.granted_at: dict[tuple[str, str, int], dict[int, float]] = defaultdict(dict)
+        """By scope, node and term: when the server granted each permit."""
+        self.failures: dict[str, int] = defaultdict(int)
+        self.held_s: dict[int, float] = defaultdict(float)
+        """By node: how long requests were open, of all its requests together."""
+        self.longest_gap: dict[int, float] = defaultdict(float)
+        self.served_at: dict[int, float] = {}
+        self.rules: dict[str, list[tuple[float, float, Any]]] = defaultdict(list)
+        """By scope: what an operator has set, from when on it may hold, and from when it does."""
+        self.harmed_at: dict[str, float] = {}
+        self.refused_at: dict[str, float] = {}
+        self.jumped_at = -math.inf
+        self.losses_at: list[float] = []
+        self.faults_end = -math.inf
+        """When the last of them ended; infinite while they go on."""
+        self.begun = 0
+        self._stalled: dict[str, float] = {}
+        self._units: dict[tuple[str, str, int], tuple[int, int]] = {}
+
+    def violate(self, text: str) -> None:
+        """A promise was broken."""
+        self.violations.append(f"{self.world.now:.3f} {text}")
+        self.note("judge", text)
+
+    def note(self, who: str, what: str) -> None:
+        """For the timeline."""
+        self.log.append((self.world.now, who, what))
+
+    # Grants, as the server and the nodes see them -----------------------------------------------
+
+    def on_server_grant(self, scope: str, node: str, term: int, first: int, last: int) -> None:
+        times = self.granted_at[scope, node, term]
+        for number in range(first, last + 1):
+            times.setdefault(number, self.world.now)
+
+    def on_grant(self, node: Node, permit: Permit, handed_on: bool) -> None:
+        """A node has given a permit to one of its requests."""
+        self._check_order(node, permit)
+        request = permit.owner
+        if isinstance(request, Request):
+            later = request.job.scopes[request.job.scopes.index(permit.scope) + 1 :]
+            request.waits_for = later[0] if later else None
+        if handed_on:
+            return
+        account = (permit.scope, node.semaphore.node, permit._account._term)
+        before, of_batch = self._units.get(account, (0, 0))
+        if permit.grant_number != of_batch:
+            before = of_batch
+        self._units[account] = (before + 1, permit.grant_number)
+        granted_at = self.granted_at[account].get(before + 1)
+        if granted_at is not None and not permit.begins_later:
+            node.granted_at[permit] = granted_at
+
+    def _check_order(self, node: Node, permit: Permit) -> None:
+        """Of a node's requests the one with the highest priority is first, then the oldest."""
+        request = permit.owner
+        if not isinstance(request, Request):
+            return
+        for other in self.waiting:
+            if (
+                other.node is node
+                and other is not request
+                and other.waits_for == permit.scope == request.waits_for
+                and other.asked_at < self.world.now
+                and other.job.timeout is None
+                and other.job.cancel_after is None
+                and len(other.job.scopes) == len(request.job.scopes) == 1
+                and (-other.job.priority, other.asked_at)
+                < (-request.job.priority, request.asked_at)
+            ):
+                self.violate(f"ORDER {permit.scope}: {node.name} passed over an earlier request")
+
+    # Requests -----------------------------------------------------------------------------------
+
+    def on_begin(self, request: Request) -> None:
+        """A request begins: its permits are all there."""
+        now, node, job = self.world.now, request.node, request.job
+        self.begun += 1
+        assert request.permits is not None
+        for permit in request.permits.permits:
+            scope = permit.scope
+            self.open[scope].append(request)
+            self.check_limit(scope, permit.limit)
+            self._check_pause(scope, node, permit)
+            start = Start(node.granted_at.pop(permit, now), node)
+            self.starts[scope].append(start)
+        gap = now - max(request.asked_at, self.served_at.get(node.number, -math.inf))
+        self.longest_gap[node.number] = max(self.longest_gap[node.number], gap)
+        self.served_at[node.number] = now
+        self.note(node.name, f"begins {' '.join(job.scopes)} for {job.hold:g} s")
+
+    def on_end(self, request: Request, began_at: float) -> None:
+        if request.node.host.is_dead:
+            return
+        for scope in request.job.scopes:
+            self.open[scope].remove(request)
+        self.held_s[request.node.number] += self.world.now - began_at
+
+    def forget(self, node: Node) -> None:
+        """A node's process is gone, and its connections are closed."""
+        for requests in self.open.values():
+            requests[:] = [one for one in requests if one.node is not node]
+        self.waiting = [one for one in self.waiting if one.node is not node]
+
+    def check_limit(self, scope: str, own: Limit) -> None:
+        """Never more open than the limit that the request which begins here has named, or that an
+        operator has set.
+        """
+        most = own.concurrency
+        if rules := self._rules_now(scope):
+            named = [rule for rule in rules if isinstance(rule, int)]
+            most = max([most, *named]) if None in rules or not named else max(named)
+        count = sum(not self._is_excused(scope, one) for one in self.open[scope])
+        if count > most:
+            nodes = [one.node.name for one in self.open[scope]]
+            self.violate(f"LIMIT {scope}: {count} of {most} are open, of {nodes}")
+
+    def _is_excused(self, scope: str, request: Request) -> bool:
+        """Of a node that is frozen for longer than the lease of this permit can last."""
+        host = request.node.host
+        assert request.permits is not None
+        (permit,) = (one for one in request.permits.permits if one.scope == scope)
+        if permit.lost:  # as it woke; a transfer takes its time to end
+            is_ending = self.world.now <= host.thawed_at + request.job.slow_end + ROUNDING_S
+            return host.is_frozen or is_ending
+        if not (host.is_frozen or host.thawed_at == self.world.now):
+            return False
+        rest = (1 - GRACE) * self.plan.lease
+        if self.world.now - self.jumped_at < 2 * self.plan.lease:
+            rest -= STEP * self.plan.lease
+        return self.world.now - rest + ROUNDING_S >= permit.deadline - request.node.clock_ahead
+
+    def _rules_now(self, scope: str) -> list[Any]:
+        """What may be in force of what an operator has set; None: nothing."""
+        since = self.world.now - self._news_take
+        found: list[Any] = []
+        for index, (sent, done, rule) in enumerate(self.rules[scope]):
+            later = self.rules[scope][index + 1 :]
+            if sent <= self.world.now and not any(other[1] <= since for other in later):
+                found.append(rule)
+            if (done > since and index == 0) or self._has_lost_data(sent):
+                found.append(None)
+        return found
+
+    @property
+    def _news_take(self) -> float:
+        """For how long nodes may go by what held before."""
+        is_calm = self.faults_end < self.world.now
+        return 2 * self.plan.turn + TRAVEL_S if is_calm else 2.5 * self.plan.lease
+
+    def _check_pause(self, scope: str, node: Node, permit: Permit) -> None:
+        rules = self._rules_now(scope)
+        if rules and all(rule == "pause" for rule in rules):
+            self.violate(f"PAUSE {scope}: {node.name} begins a request")
+        refused_at = self.refused_at.get(scope)
+        if refused_at is not None and self.plan.kind == "calm":
+            granted_at = node.granted_at.get(permit, self.world.now)
+            if refused_at + TRAVEL_S < granted_at < refused_at + 0.5 - ROUNDING_S:
+                self.violate(f"BACKOFF {scope}: {node.name} begins a request")
+
+    def _has_lost_data(self, since: float) -> bool:
+        return any(at >= since for at in self.losses_at)
+
+    def on_answer(self, request: Request) -> None:
+        """A request's node reports how its site answered."""
+        site = request.job.scopes[0]
+        if request.job.outcome == "failed":
+            self.failures[site] += 1
+        if request.job.outcome == "refused":
+            self.refused_at[site] = self.world.now
+        if request.job.outcome in ("refused", "failed") or request.job.asks_pause:
+            self.harmed_at[site] = self.world.now
+
+    # Pace ---------------------------------------------------------------------------------------
+
+    def check_pace(self) -> None:
+        """No two starts closer than the delay, never more than burst + rate x time.
+
+        A start counts when it was granted, or when it began if that was to be later.
+        """
+        for scope, starts in self.starts.items():
+            limit = self.plan.limits[scope]
+            times = sorted(start.at for start in starts)
+            if limit.delay:
+                self._check_gaps(scope, times, limit.delay * (1 - limit.jitter), 1)
+            if limit.rate:
+                self._check_gaps(scope, times, limit.interval, limit.burst)
+
+    def _check_gaps(self, scope: str, times: list[float], interval: float, burst: int) -> None:
+        arrival = -math.inf
+        for before, at in zip([-math.inf, *times], times, strict=False):
+            slack = ROUNDING_S + 0.001  # the server counts in whole milliseconds
+            if before <= self.jumped_at <= at:
+                slack += STEP * self.plan.lease
+            early = arrival - (burst - 1) * interval - at
+            if early > slack:
+                self.violate(f"PACE {scope}: a start at {at:.3f} comes {early:.3f} s too early")
+            arrival = max(arrival, at) + interval
+
+    # Liveness -----------------------------------------------------------------------------------
+
+    def check_progress(self, nodes: Iterable[Node], free_after: float) -> None:
+        """Once faults are over, whoever waits gets what is free, within `free_after` seconds."""
+        accounts = [
+            account
+            for node in nodes
+            if node.semaphore._session is not None
+            for account in node.semaphore._session.accounts.values()
+        ]
+        for scope, limit in self.plan.limits.items():
+            here = [account for account in accounts if account.scope == scope]
+            is_waited_for = any(account.waiting for account in here)
+            held = sum(len(one.held) + one.ending + one._in_hand for one in here)
+            if is_waited_for and held < self._capacity(scope, limit) and self._may_start(scope):
+                since = self._stalled.setdefault(scope, self.world.now)
+                if self.world.now - since > free_after:
+                    self.violate(f"STALL {scope}: {held} held, others wait since {since:.3f}")
+                    self._stalled[scope] = self.world.now
+            else:
+                self._stalled.pop(scope, None)
+
+    def _capacity(self, scope: str, limit: Limit) -> int:
+        rules = [rule for _, _, rule in self.rules[scope] if isinstance(rule, int)]
+        own = [limits[scope] for limits in self.plan.own_limits.values() if scope in limits]
+        named = [one.concurrency for one in (limit, *own)]
+        if limit.adaptive or self.failures[scope]:
+            return 1
+        return min([*named, *rules])
+
+    def _may_start(self, scope: str) -> bool:
+        """Whether no pace, pause or backoff may keep requests waiting."""
+        rules = self.rules[scope]
+        if rules and rules[-1][2] not in ("resume", "reset"):
+            return False
+        limit = self.plan.limits[scope]
+        pace = max(limit.delay * (1 + limit.jitter), limit.interval * limit.burst)
+        if any(isinstance(rule, dict) for _, _, rule in rules):
+            pace = max(pace, 0.5)
+        starts = self.starts[scope]
+        last = max((start.at for start in starts[-10:]), default=-math.inf)
+        return self.world.now >= max(last + pace, self.harmed_at.get(scope, -math.inf) + 2.0)
+
+    # Fairness -----------------------------------------------------------------------------------
+
+    def check_shares(self, wants: dict[int, int], limit: int, hold: float, length: float) -> None:
+        """At a site that is wanted all the time, the places at it are shared by max-min; and no
+        node waits for longer than the others' turns and requests take.
+        """
+        longest = (len(wants) - 1) * (self.plan.turn + hold) + hold + TRAVEL_S
+        for node, share in max_min(wants, limit).items():
+            held = self.held_s[node] / length  # less its ways to the server
+            if not self.plan.turn and held < 0.5 * share:
+                self.violate(f"SHARE node {node} has {held:.2f} places, {share:.2f} are due to it")
+            if wants[node] <= limit and self.longest_gap[node] > longest:
+                self.violate(f"WAIT node {node} waited for {self.longest_gap[node]:.3f} s")
+
+    # The end ------------------------------------------------------------------------------------
+
+    def free_after(self) -> float:
+        """Seconds within which a permit that is free goes to who waits, on a calm day."""
+        # A request that gives up where time stands in the way is heard of at the next renewal.
+        renewal = RENEWAL * self.plan.lease
+        dead = self.plan.lease if self.plan.kind == "storm" else 0.0
+        return 2 * self.plan.turn + 0.1 + renewal + dead
+
+
+def max_min(wants: dict[int, int], places: float) -> dict[int, float]:
+    """Max-min fair shares of so many places."""
+    shares, left = {}, dict(wants)
+    while left:
+        share = places / len(left)
+        small = {node: want for node, want in left.items() if want <= share}
+        if not small:
+            return shares | dict.fromkeys(left, share)
+        for node, want in small.items():
+            shares[node] = float(want)
+            places -= want
+            del left[node]
+    return shares

@@ -1,0 +1,573 @@
+"""A plan's run: nodes with the real `FairSemaphore` carry out their requests, while faults strike."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from random import Random
+from typing import Any
+
+from semaphore_middleware.core.admin import Admin
+from semaphore_middleware.core.observer import Event, Observer, PermitGranted
+from semaphore_middleware.core.permit import Permit
+from semaphore_middleware.core.semaphore import FairSemaphore
+from semaphore_middleware.errors import (
+    ClosedError,
+    HostDownError,
+    PermitLostError,
+    ServerRefusedError,
+    ServerUnreachableError,
+)
+from semaphore_middleware.model import chance
+from semaphore_middleware.model.feedback import Backoff
+from semaphore_middleware.redis.keys import Keys
+from semaphore_middleware.redis.location import Server as Location
+from semaphore_middleware.redis.protocol import VERSION, pack_head
+from semaphore_middleware.redis.recovery import pack_begin
+from semaphore_middleware.redis.scripts import evaluate
+from tests.simulation.judge import Judge, Request
+from tests.simulation.network import CALM, Network, Weather, Wire
+from tests.simulation.plan import Fault, Job, Plan
+from tests.simulation.server import Server
+from tests.simulation.world import BEGIN_S, Host, World
+
+URL = "redis://simulated"
+KEYS = Keys("semaphore")
+BACKOFF = Backoff(start=0.5, most=2.0, down_after=5.0)
+SNAPSHOTS_PER_LEASE = 2
+PATIENCE_LEASES = 400  # after which a run that has not ended is stuck
+CLOSING_S = 2.5  # that closing a node may take
+
+
+@dataclass
+class Result:
+    """What came of a run."""
+
+    plan: Plan
+    violations: list[str]
+    log: list[tuple[float, str, str]]
+    seconds: float
+    calls: int
+    requests: int
+
+
+class Semaphore(FairSemaphore):
+    """The real one, whose connections are simulated."""
+
+    def __init__(self, network: Network, host: Host, **options: Any) -> None:
+        self._wires = partial(Wire, network, host)
+        super().__init__(URL, **options)
+
+    def _server(self, url: str) -> Location:
+        return connected_by(self._wires, super()._server(url))
+
+
+def connected_by(wires: Callable[..., Any], location: Location) -> Location:
+    """Let it open these connections."""
+    location._connector._connection_class = wires  # type: ignore[assignment]
+    return location
+
+
+class Witness(Observer):
+    """Tells the judge of a node's grants."""
+
+    def __init__(self, judge: Judge, node: Node) -> None:
+        self._judge = judge
+        self._node = node
+
+    def on_event(self, event: Event) -> None:
+        if isinstance(event, PermitGranted):
+            self._judge.on_grant(self._node, event.permit, event.handed_on)
+
+
+class Node:
+    """One node's process, and its requests."""
+
+    def __init__(self, run: Run, number: int, name: str) -> None:
+        self.number = number
+        self.name = name
+        self.clock_ahead = run.random.uniform(0.0, 1e4)
+        self.host = Host(run.world, name, self.clock_ahead)
+        self.granted_at: dict[Permit, float] = {}
+        self.is_open = False
+        self.semaphore = Semaphore(
+            run.network,
+            self.host,
+            node=name,
+            lease=run.plan.lease,
+            turn=run.plan.turn,
+            backoff=BACKOFF,
+            observers=[Witness(run.judge, self)],
+        )
+        self._run = run
+        self._judge = run.judge
+        self._turning = asyncio.Lock()
+
+    async def live(self, workers: list[_Worker]) -> None:
+        """Open the semaphore, make all requests, and close it."""
+        await self.open()
+        await asyncio.gather(*(self._work(worker) for worker in workers))
+        async with self._turning:
+            await self.close()
+
+    async def turn_off_and_on(self, seconds: float) -> None:
+        """Close the semaphore in order, and open it again."""
+        async with self._turning:
+            if self.is_open:
+                await self.close()
+                await asyncio.sleep(seconds)
+                await self.open()
+
+    async def open(self) -> None:
+        await self.semaphore.open()
+        self.is_open = True
+
+    async def close(self) -> None:
+        self.is_open = False
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        await self.semaphore.close()
+        if loop.time() - began > CLOSING_S and not self.host.thawed_at > self._run.world.now - 10:
+            self._judge.violate(f"CLOSE {self.name}: took {loop.time() - began:.1f} s")
+
+    async def _work(self, worker: _Worker) -> None:
+        while worker.jobs:
+            job = worker.jobs.pop(0)
+            await asyncio.sleep(job.pause)
+            while not self.is_open:
+                await asyncio.sleep(self._run.plan.lease / 10)
+            task = asyncio.ensure_future(self._request(job))
+            if job.cancel_after is not None:
+                await asyncio.wait([task], timeout=job.cancel_after)
+                task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+    async def _request(self, job: Job) -> None:
+        judge, plan = self._judge, self._run.plan
+        request = Request(self, job, self._run.world.now, job.scopes[0])
+        judge.waiting.append(request)
+        wanted = [(scope, plan.limit_of(self.number, scope)) for scope in job.scopes]
+        try:
+            request.permits = await self.semaphore.acquire_all(
+                wanted, timeout=job.timeout, owner=request, priority=job.priority
+            )
+        except (TimeoutError, ClosedError, HostDownError) as error:
+            judge.note(self.name, f"{' '.join(job.scopes)}: {type(error).__name__}")
+            return
+        finally:
+            if request in judge.waiting:
+                judge.waiting.remove(request)
+        with suppress(PermitLostError):
+            await self._transfer(request)
+
+    async def _transfer(self, request: Request) -> None:
+        job, permits, judge = request.job, request.permits, self._judge
+        assert permits is not None
+        try:
+            with permits.until_lost():
+                if job.outcome == "unused" or permits.withdrawn:
+                    permits.return_unused()
+                    return
+                permits.begin()
+                judge.on_begin(request)
+                began_at = self._run.world.now
+                try:
+                    await asyncio.sleep(job.hold)
+                except asyncio.CancelledError:
+                    judge.note(self.name, f"is ended {' '.join(job.scopes)}")
+                    if any(permit.lost for permit in permits.permits):
+                        await asyncio.sleep(job.slow_end)
+                    raise
+                finally:
+                    judge.on_end(request, began_at)
+            self._report(request)
+        finally:
+            permits.release()
+
+    def _report(self, request: Request) -> None:
+        assert request.permits is not None
+        job, permit = request.job, request.permits.site_permit
+        assert permit is not None
+        self._judge.note(self.name, f"ends {' '.join(job.scopes)}: {job.outcome}")
+        self._judge.on_answer(request)
+        if job.outcome == "refused":
+            permit.refused(job.asks_pause)
+        elif job.outcome == "failed":
+            permit.failed()
+        else:
+            latency = None if job.outcome == "error" else job.hold
+            permit.answered(latency, job.asks_pause if latency is None else 0.0)
+
+
+@dataclass
+class _Worker:
+    node: int
+    jobs: list[Job]
+
+
+class Run:
+    """A world with a server, nodes, an operator and a judge, and a plan that is carried out."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.random = Random(plan.seed + 1)
+        chance.source = Random(plan.seed + 2)
+        self.world = World()
+        self.judge = Judge(self.world, plan)
+        self.network = Network(self.world, self.random, plan.lease)
+        self.server = self.network.server = Server(
+            self.network.publish, self._on_bug, self._on_grant
+        )
+        if plan.is_evicting:
+            self.server.set_evicting()
+        self.nodes: list[Node] = []
+        self.workers = [_Worker(one.node, list(one.jobs)) for one in plan.workers]
+        self._tasks: list[tuple[Node, asyncio.Task[Any]]] = []
+        self._snapshots: list[Any] = []
+        self._faults_left = len(plan.faults)
+        self._operator = Host(self.world, "operator")
+        self._admin = Admin(URL, name="operator", lease=plan.lease)
+        connected_by(partial(Wire, self.network, self._operator), self._admin._server)
+
+    def run(self) -> Result:
+        """Carry the plan out, and judge."""
+        try:
+            return self._run()
+        finally:
+            self.world.end()
+
+    def _run(self) -> Result:
+        began = self.world.now
+        for number in range(self.plan.nodes):
+            self._add_node(number)
+        for fault in self.plan.faults:
+            self.world.after(fault.at, partial(self._strike, fault))
+        self._watch()
+        if self.plan.faults:
+            self._take_snapshot()
+        if self.plan.kind == "crowd":
+            self._judge_crowd()
+        else:
+            self._finish_work()
+            self._close_all()
+        self.judge.check_pace()
+        for host in self.world.hosts:
+            for error in host.errors:
+                self.judge.violate(f"ERROR {host.name}: {error}")
+        return Result(
+            self.plan,
+            self.judge.violations,
+            self.judge.log,
+            self.world.now - began,
+            self.server.calls,
+            self.judge.begun,
+        )
+
+    # What the judge looks at --------------------------------------------------------------------
+
+    def _on_bug(self, text: str) -> None:
+        self.judge.violate(f"SCRIPT {text}")
+
+    def _on_grant(self, key: bytes, node: bytes, term: int, first: int, last: int) -> None:
+        scope = KEYS.scope_of(key)
+        self.judge.note("server", f"grants {scope} to {node.decode()[:4]}, no. {first}-{last}")
+        self.judge.on_server_grant(scope, node.decode(), int(term), int(first), int(last))
+
+    def _watch(self) -> None:
+        """Look at all that holds at any time, again and again."""
+        judge, lease = self.judge, self.plan.lease
+        settled = judge.faults_end + 2.5 * lease
+        if not self._faults_left and judge.faults_end == -float("inf"):
+            settled = BEGIN_S + 2.5 * lease
+        if self.world.now > settled and not self._faults_left:
+            living = [node for node in self.nodes if not node.host.is_dead]
+            judge.check_progress(living, judge.free_after())
+        if any(not task.done() for _, task in self._tasks):
+            self.world.after(max(0.05, lease / 50), self._watch)
+
+    def _finish_work(self) -> None:
+        """Let all requests end; faults do so by themselves."""
+        lease = self.plan.lease
+        for _ in range(PATIENCE_LEASES):
+            if all(task.done() or node.host.is_dead for node, task in self._tasks) and (
+                not self._faults_left
+            ):
+                break
+            self.world.run(self.world.now + lease)
+        for node, task in self._tasks:
+            if node.host.is_dead:
+                continue
+            if not task.done():
+                self.judge.violate(f"STUCK {node.name}: {node.semaphore!r}")
+            elif error := task.exception():
+                self.judge.violate(f"ERROR {node.name}: {error!r}")
+
+    def _close_all(self) -> None:
+        """Nothing may be left: neither in nodes nor on the server."""
+        self.world.run(self.world.now + 3 * self.plan.lease)
+        if self._accounts():  # a dead node's: they end when somebody calls
+            probe = Node(self, -1, "probe")
+            task = probe.host.spawn(self._probe(probe))
+            for _ in range(20):
+                if not task.done():
+                    self.world.run(self.world.now + self.plan.lease)
+        for account in self._accounts():
+            self.judge.violate(f"LEFT {account}")
+        self._check_keys()
+        for node in self.nodes:
+            session = node.semaphore._session
+            timers = node.host.loop.left
+            if not node.host.is_dead and (session is not None or timers):
+                self.judge.violate(f"LEFT in {node.name}: {session}, {timers} {asyncio.all_tasks(node.host.loop)}")
+        if self._is_data_safe():
+            for scope, told in self.judge.failures.items():
+                heard = self.server.failures_heard(KEYS.of(scope)[0])
+                if heard > told:
+                    self.judge.violate(f"FEEDBACK {scope}: {heard} of {told} failures counted")
+
+    async def _probe(self, node: Node) -> None:
+        await node.semaphore.open()
+        for _ in range(4):
+            for scope, limit in self.plan.limits.items():
+                with suppress(TimeoutError, HostDownError):
+                    permit = await node.semaphore.acquire(scope, limit, self.plan.lease / 10)
+                    permit.release()
+            await asyncio.sleep(0.4 * self.plan.lease)
+        await node.semaphore.close()
+
+    def _is_data_safe(self) -> bool:
+        return not self.judge.losses_at
+
+    def _accounts(self) -> list[str]:
+        found = []
+        for scope in self.plan.limits:
+            key = KEYS.of(scope)[0]
+            fields = self.server.fields(key)
+            found += [f"{scope} {name.decode()}" for name in fields if name.startswith(b"node:")]
+        return found
+
+    def _check_keys(self) -> None:
+        """Keys end by themselves, but for those of which one is enough for all."""
+        for key, left_ms in self.server.keys():
+            if key not in (KEYS.epoch, KEYS.rules) and (left_ms is None or left_ms > 2.2 * 86400e3):
+                self.judge.violate(f"EXPIRY {key.decode()}: {left_ms}")
+
+    def _judge_crowd(self) -> None:
+        judge, plan = self.judge, self.plan
+        self.network.weather = Weather(latency=(0.0002, 0.0004))
+        hold = plan.workers[0].jobs[0].hold
+        limit = plan.limits["a.com"].concurrency
+        self.world.run(self.world.now + plan.lease + 20 * hold)  # the recovery wait, and a start
+        judge.held_s.clear()
+        judge.longest_gap.clear()
+        length = 200 * hold / limit
+        self.world.run(self.world.now + length)
+        wants: dict[int, int] = {}
+        for worker in plan.workers:
+            wants[worker.node] = wants.get(worker.node, 0) + 1
+        judge.check_shares(wants, limit, hold, length)
+
+    # Faults -------------------------------------------------------------------------------------
+
+    def _add_node(self, number: int) -> None:
+        """A node that carries on with what is left of the requests of this number."""
+        node = Node(self, number, f"n{number}.{len(self.nodes)}")
+        self.nodes.append(node)
+        workers = [worker for worker in self.workers if worker.node == number]
+        self._tasks.append((node, node.host.spawn(node.live(workers))))
+
+    def _node(self, number: int) -> Node | None:
+        """The living node of this number, if there is one that is neither frozen nor closed."""
+        for node in self.nodes:
+            if node.number == number and node.is_open and not (
+                node.host.is_dead or node.host.is_frozen
+            ):
+                return node
+        return None
+
+    def _strike(self, fault: Fault) -> None:
+        self.judge.note("fault", f"{fault.kind} node {fault.node}, {fault.seconds:g} s: {fault.of}")
+        strike = getattr(self, f"_{fault.kind.replace(' ', '_')}")
+        end = strike(fault)
+        if end is None:
+            self._end_fault(fault, lambda: None)
+        else:
+            self.world.after(fault.seconds, partial(self._end_fault, fault, end))
+
+    def _end_fault(self, fault: Fault, end: Callable[[], object]) -> None:
+        if fault.seconds:
+            self.judge.note("fault", f"{fault.kind} node {fault.node} is over")
+        end()
+        self._faults_left -= 1
+        if not self._faults_left:
+            self.judge.faults_end = self.world.now
+
+    # Each strikes, and returns what ends it; None: it is over at once.
+
+    def _weather(self, fault: Fault) -> Callable[[], object]:
+        self.network.weather = Weather(**fault.of)
+        return lambda: setattr(self.network, "weather", CALM)
+
+    def _cut(self, fault: Fault, out: bool = True, back: bool = True) -> Callable[[], object] | None:
+        node = self._node(fault.node)
+        if node is None:
+            return None
+        self.network.cut(node.host, out, back)
+        return partial(self.network.mend, node.host)
+
+    def _cut_out(self, fault: Fault) -> Callable[[], object] | None:
+        return self._cut(fault, back=False)
+
+    def _cut_back(self, fault: Fault) -> Callable[[], object] | None:
+        return self._cut(fault, out=False)
+
+    def _break(self, fault: Fault) -> None:
+        if node := self._node(fault.node):
+            self.network.break_all(node.host)
+
+    def _freeze(self, fault: Fault) -> Callable[[], object] | None:
+        node = self._node(fault.node)
+        if node is None:
+            return None
+        node.host.freeze()
+        return node.host.thaw
+
+    def _kill(self, fault: Fault) -> Callable[[], object] | None:
+        node = self._node(fault.node)
+        if node is None:
+            return None
+        node.host.kill()
+        self.judge.forget(node)
+        self.network.break_all(node.host)
+        return partial(self._add_node, node.number)
+
+    def _close(self, fault: Fault, seconds: float | None = None) -> None:
+        node = self._node(fault.node)
+        if node is not None:
+            away = fault.seconds if seconds is None else seconds
+            self._tasks.append((node, node.host.spawn(node.turn_off_and_on(away))))
+
+    def _reopen(self, fault: Fault) -> None:
+        self._close(fault, 0.0)
+
+    def _add(self, fault: Fault) -> None:
+        """A visitor, with some requests of its own."""
+        node = Node(self, fault.node, f"v{len(self.nodes)}")
+        self.nodes.append(node)
+        jobs = self.plan.workers[0].jobs[:3] if self.plan.workers else ()
+        self._tasks.append((node, node.host.spawn(node.live([_Worker(fault.node, list(jobs))]))))
+
+    def _server_stands(self, fault: Fault) -> None:
+        self.network.freeze_server(fault.seconds)
+
+    def _server_away(self, _: Fault) -> Callable[[], object]:
+        self.network.is_server_down = True
+        self.network.break_all()
+        return lambda: setattr(self.network, "is_server_down", False)
+
+    def _restart(self, fault: Fault) -> Callable[[], object]:
+        self._begin_life(
+            {
+                "empty": None,
+                "with its data": self.server.snapshot(),
+                "from a snapshot": self._snapshot_before(self.world.now),
+            }[fault.of]
+        )
+        return self._server_away(fault)
+
+    def _flush(self, _: Fault) -> None:
+        self.judge.losses_at.append(self.world.now)
+        self.server.flush()
+
+    def _replica(self, fault: Fault) -> None:
+        """Another server takes over, which lacks the last calls; a proxy may hide it."""
+        self._begin_life(self._snapshot_before(self.world.now - fault.of))
+        if fault.node % 2:
+            self.network.move_all()
+        else:
+            self.network.break_all()
+
+    def _begin_life(self, data: Any) -> None:
+        self.judge.losses_at.append(self.world.now)
+        self.server.begin_life(data)
+
+    def _snapshot_before(self, at: float) -> Any:
+        found = [copy for taken_at, copy in self._snapshots if taken_at <= at]
+        return found[-1] if found else None
+
+    def _take_snapshot(self) -> None:
+        self._snapshots = [*self._snapshots[-5:], (self.world.now, self.server.snapshot())]
+        if self._faults_left:
+            self.world.after(self.plan.lease / SNAPSHOTS_PER_LEASE, self._take_snapshot)
+
+    def _jump(self, fault: Fault) -> None:
+        self.judge.jumped_at = self.world.now
+        self.server.clock_ahead_ms += 1000 * fault.of
+
+    def _scripts_gone(self, _: Fault) -> None:
+        self.server.forget_scripts()
+
+    def _evict(self, fault: Fault) -> None:
+        """The server evicts a key."""
+        self.judge.losses_at.append(self.world.now)
+        self.server.evict(fault.of)
+
+    def _full(self, _: Fault) -> Callable[[], object]:
+        self.server.set_full(True)
+        return partial(self.server.set_full, False)
+
+    # What operators do --------------------------------------------------------------------------
+
+    def _evict_the_dead(self, _: Fault) -> None:
+        for node in self.nodes:
+            if node.host.is_dead:
+                self._operate(partial(self._admin.evict, node.semaphore.node))
+
+    def _older_version(self, _: Fault) -> None:
+        self._operate(self._call_as_older_version)
+
+    async def _call_as_older_version(self) -> None:
+        connection = await self._admin._server.connect()
+        call = pack_begin(KEYS, pack_head(self.plan.lease), 0.0, 0.0)
+        known = self.server.field(KEYS.epoch, b"version")
+        older = ["1" if part == VERSION else part for part in call]
+        (reply,) = await evaluate(connection, [tuple(older)])
+        await connection.close()
+        if known == VERSION.encode() and reply[0] and not self.judge.losses_at:
+            self.judge.violate("VERSION: a node of another version may use the server")
+
+    def _rule(self, fault: Fault) -> None:
+        self._operate(partial(self._change_rule, *fault.of))
+
+    async def _change_rule(self, scope: str, rule: Any) -> None:
+        sent = self.world.now
+        known = self.judge.rules[scope]
+        known.append((sent, float("inf"), rule))
+        if rule in ("pause", "resume", "reset"):
+            await getattr(self._admin, rule)(scope)
+        else:
+            await self._admin.configure(scope, rule)
+        known[known.index((sent, float("inf"), rule))] = (sent, self.world.now, rule)
+
+    def _operate(self, act: Callable[[], Any]) -> None:
+        async def do() -> None:
+            with suppress(ServerUnreachableError, ServerRefusedError):
+                await act()
+
+        self._operator.spawn(do())
+
+
+def run(plan: Plan) -> Result:
+    """Carry a plan out, in a world of its own."""
+    random, disabled = chance.source, logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        return Run(plan).run()
+    finally:
+        chance.source = random
+        logging.disable(disabled)

@@ -1,0 +1,200 @@
+"""The simulated server: our scripts in Lua 5.1 over a small Redis, with a clock and data to lose."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable, Sequence
+from functools import cache
+from hashlib import sha1
+from pathlib import Path
+from typing import Any
+
+from lupa import lua51
+from redis.exceptions import NoScriptError, OutOfMemoryError, ReadOnlyError, ResponseError
+
+EPOCH_MS = 1_700_000_000_000.0  # what the server's wall clock says at the simulation's second 0
+ERRORS = {"OOM": OutOfMemoryError, "READONLY": ReadOnlyError}
+
+
+class Server:
+    """Executes commands at once, by its own wall clock. There is one at a time.
+
+    `publish` is called with each message; `note_bug` with the text of an error in a script;
+    `note_grant` with key, node, term, and the numbers of the first and the last permit granted.
+    """
+
+    def __init__(
+        self,
+        publish: Callable[[bytes, bytes], None],
+        note_bug: Callable[[str], None],
+        note_grant: Callable[[bytes, bytes, int, int, int], None],
+    ) -> None:
+        self._lua = _lua().globals()
+        self._lua.PUBLISH = publish
+        self._lua.NOTE_GRANT = note_grant
+        self._lua.FAILURES, self._lua.IN_A_ROW = _lua().table(), _lua().table()
+        self._lua.IS_FULL, self._lua.POLICY, self._lua.EVICTED = False, b"noeviction", 0
+        self._note_bug = note_bug
+        self._scripts: set[bytes] = set()
+        self._lives = 0
+        self.clock_ahead_ms = EPOCH_MS
+        self.calls = 0
+        self.begin_life()
+
+    def begin_life(self, data: Any = None) -> None:
+        """Start anew, or be replaced: with these data, or without any."""
+        self._lives += 1
+        self._lua.RUN_ID = b"run%d" % self._lives
+        self._lua.REPLICATION_ID = b"replication%d" % self._lives
+        self._lua.DB = _lua().table() if data is None else data
+        self.forget_scripts()
+
+    def flush(self) -> None:
+        self._lua.DB = _lua().table()
+
+    def forget_scripts(self) -> None:
+        self._scripts.clear()
+
+    def snapshot(self) -> Any:
+        """A copy of all data."""
+        return self._lua.SNAPSHOT()
+
+    def set_full(self, is_full: bool) -> None:
+        """Whether it is at its maxmemory."""
+        self._lua.IS_FULL = is_full
+
+    def set_evicting(self) -> None:
+        """Give it a policy by which it may evict keys."""
+        self._lua.POLICY = b"allkeys-lru"
+
+    def evict(self, number: int) -> None:
+        """Evict one of the keys that are there."""
+        if names := sorted(name for name, _ in self.keys()):
+            self._lua.EVICTED += 1
+            self._lua.DB[names[number % len(names)]] = None
+
+    def set_time(self, now: float) -> None:
+        """Move its wall clock on."""
+        self._lua.WALL = now * 1000 + self.clock_ahead_ms
+
+    def execute(self, command: Sequence[bytes], now: float) -> Any:
+        """The reply to a command at this time; an error is returned."""
+        self.calls += 1
+        self.set_time(now)
+        name, *arguments = command
+        if name == b"PING":
+            return b"PONG"
+        if name == b"SCRIPT":
+            sha = sha1(arguments[1], usedforsecurity=False).hexdigest().encode()
+            _compiled(arguments[1], sha)
+            self._scripts.add(sha)
+            return sha
+        if name not in (b"EVALSHA", b"EVALSHA_RO"):
+            return self._run(self._lua.redis.call, False, command)
+        sha, keys = arguments[0], int(arguments[1])
+        if sha not in self._scripts:
+            return NoScriptError("NOSCRIPT No matching script.")
+        self._lua.KEYS = self._lua.LIST(*arguments[2 : 2 + keys])
+        self._lua.ARGV = self._lua.LIST(*arguments[2 + keys :])
+        return self._run(self._lua.SCRIPTS[sha], name == b"EVALSHA_RO", ())
+
+    def _run(self, run: Any, reads_only: bool, arguments: Sequence[bytes]) -> Any:
+        reply, is_bug = self._lua.RUN(run, reads_only, self._lua.LIST(*arguments))
+        reply = _read(reply)
+        if is_bug:
+            self._note_bug(str(reply))
+        return reply
+
+    # What it knows ------------------------------------------------------------------------------
+
+    def keys(self) -> list[tuple[bytes, float | None]]:
+        """All keys, each with the milliseconds until it expires, if it does."""
+        wall = self._lua.WALL
+        found = [(name, entry.ex and entry.ex - wall) for name, entry in self._lua.DB.items()]
+        return sorted(pair for pair in found if pair[1] is None or pair[1] > 0)
+
+    def fields(self, key: bytes) -> list[bytes]:
+        """The names of a hash's fields."""
+        entry = self._lua.DB[key]
+        return sorted(entry.h.keys()) if entry else []
+
+    def field(self, key: bytes, field: bytes) -> Any:
+        """A field of a hash, a list if it was packed; None: there is none."""
+        entry = self._lua.DB[key]
+        value = entry.h[field] if entry else None
+        return [value[i] for i in range(1, value.n + 1)] if _is_table(value) else value
+
+    def failures_heard(self, key: bytes) -> int:
+        """How many requests without response were counted at a scope."""
+        return int(self._lua.FAILURES[key] or 0)
+
+
+# Lua --------------------------------------------------------------------------------------------
+
+
+@cache
+def _lua() -> Any:
+    """One for all runs of this process: what it has compiled stays."""
+    lua = lua51.LuaRuntime(encoding=None, unpack_returned_tuples=True)
+    lua.execute(b"SCRIPTS = {} LIST = function(...) return { ... } end")
+    names = lua.globals()
+    names.struct = lua.table_from({b"unpack": _unpack, b"pack": _pack})
+    names.cjson = lua.table_from({b"decode": _decode, b"encode": _encode})
+    for file in ("redis.lua", "witness.lua"):
+        lua.execute((Path(__file__).parent / file).read_bytes())
+    # As in a real server, a script that sets a global variable is wrong.
+    lua.execute(b"KEYS, ARGV, NOTE_GRANT, PUBLISH = {}, {}, false, false")
+    lua.execute(b"setmetatable(_G, { __newindex = function(_, name) error('global ' .. name) end })")
+    return lua
+
+
+@cache
+def _compiled(source: bytes, sha: bytes) -> None:
+    names = _lua().globals()
+    compiled = names.loadstring(source)
+    names.SCRIPTS[sha] = compiled
+
+
+def _unpack(format: bytes, text: bytes) -> Any:
+    layout = format.decode()
+    return struct.unpack_from(layout, text)
+
+
+def _pack(format: bytes, *values: Any) -> bytes:
+    return struct.pack(format.decode(), *values)
+
+
+def _decode(text: bytes) -> Any:
+    parts = {
+        name.encode(): part.encode() if isinstance(part, str) else part
+        for name, part in json.loads(text).items()
+    }
+    return _lua().table_from(parts)
+
+
+def _encode(parts: Any) -> bytes:
+    return json.dumps(
+        {
+            name.decode(): part.decode() if isinstance(part, bytes) else part
+            for name, part in sorted(parts.items())
+        }
+    ).encode()
+
+
+def _is_table(value: Any) -> bool:
+    return bool(lua51.lua_type(value) == "table")
+
+
+def _read(value: Any) -> Any:
+    """A reply as redis-py has it."""
+    if value is False or value is None:
+        return None
+    if isinstance(value, float):
+        return int(value)
+    if not _is_table(value):
+        return value
+    if value.err is not None:
+        text = value.err.decode()
+        return ERRORS.get(text.partition(" ")[0], ResponseError)(text)
+    return [_read(value[i]) for i in range(1, len(value) + 1)]

@@ -1,0 +1,22 @@
+-- What the judge sees of the server: when permits are granted, and how many failures were counted.
+
+NOTE_GRANT = nil -- function(key, node, term, first, last): these permits of the term were granted
+FAILURES = {} -- key -> requests without response that were counted there
+IN_A_ROW = {} -- key -> how many of them came one after the other
+
+-- As accounts.lua and learned.lua pack them.
+local TERM, GRANTED, RETURNED = 1, 4, 5
+local FAILURES_IN_A_ROW = 3
+
+function WITNESS(key, field, new, old)
+  local node = string.match(field, '^node:(.*)$')
+  if node then
+    local is_same = old and old[TERM] == new[TERM]
+    local before = is_same and old[GRANTED] or new[RETURNED]
+    if new[GRANTED] > before then NOTE_GRANT(key, node, new[TERM], before + 1, new[GRANTED]) end
+  elseif field == 'learned' then
+    local count = new[FAILURES_IN_A_ROW]
+    FAILURES[key] = (FAILURES[key] or 0) + math.max(0, count - (IN_A_ROW[key] or 0))
+    IN_A_ROW[key] = count
+  end
+end

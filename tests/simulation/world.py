@@ -1,0 +1,168 @@
+"""Simulated time, and the hosts in it: an event loop each, which stands still while it is frozen."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import math
+import threading
+from asyncio import events
+from collections.abc import Callable, Coroutine, Sequence
+from itertools import count
+from typing import Any
+
+BEGIN_S = 1000.0
+TIMER_LATE_S = 1e-9  # so that no timer comes too early for rounding
+MOST_TURNS = 20_000  # of all loops in one moment: more, and something spins
+
+
+class World:
+    """The time, what is to happen in it, and the hosts that live in it."""
+
+    def __init__(self) -> None:
+        self.now = BEGIN_S
+        self.hosts: list[Host] = []
+        self._dead: list[Host] = []  # what ran on them is not to be collected, which would run it
+        self._due: list[tuple[float, int, Callable[[], object]]] = []
+        self._numbers = count()
+
+    def at(self, when: float, do: Callable[[], object]) -> None:
+        """Do something at a time; what is due at the same time happens in this order."""
+        heapq.heappush(self._due, (max(when, self.now), next(self._numbers), do))
+
+    def after(self, seconds: float, do: Callable[[], object]) -> None:
+        """Do something in so many seconds."""
+        self.at(self.now + seconds, do)
+
+    def run(self, until: float) -> None:
+        """Let time pass."""
+        while True:
+            self._run_hosts()
+            next_at = min((host.next_at for host in self.hosts), default=math.inf)
+            if self._due:
+                next_at = min(next_at, self._due[0][0])
+            if next_at > until:
+                self.now = max(self.now, until)
+                return
+            self.now = max(self.now, next_at)
+            while self._due and self._due[0][0] <= self.now:
+                heapq.heappop(self._due)[2]()
+
+    def bury(self, host: Host) -> None:
+        """A host is no more."""
+        self.hosts.remove(host)
+        self._dead.append(host)
+
+    def end(self) -> None:
+        """Nothing runs any more; what never ended may be collected."""
+        for host in (*self.hosts, *self._dead):
+            host.loop.close()
+
+    def _run_hosts(self) -> None:
+        for _ in range(MOST_TURNS):
+            if not [host.run_once() for host in self.hosts if host.is_due]:
+                return
+        spinning = [host.loop.left for host in self.hosts if host.is_due]
+        raise RuntimeError(f"a loop spins at {self.now}: {spinning}")
+
+
+class Host:
+    """A machine with one process. `loop` runs in simulated time, by a clock of its own."""
+
+    def __init__(self, world: World, name: str, clock_ahead: float = 0.0) -> None:
+        self.world = world
+        self.name = name
+        self.loop = _Loop(world, clock_ahead)
+        self.is_frozen = False
+        self.thawed_at = -math.inf
+        self.is_dead = False
+        self.errors: list[str] = []
+        self.loop.set_exception_handler(self._on_error)
+        world.hosts.append(self)
+
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Run this on the host."""
+        return self.loop.create_task(work)
+
+    def freeze(self) -> None:
+        self.is_frozen = True
+
+    def thaw(self) -> None:
+        self.is_frozen = False
+        self.thawed_at = self.world.now
+
+    def kill(self) -> None:
+        """End the process: nothing of it runs any more."""
+        self.is_dead = True
+        self.world.bury(self)
+
+    @property
+    def is_due(self) -> bool:
+        return not (self.is_frozen or self.is_dead) and self.loop.next_at <= self.world.now
+
+    @property
+    def next_at(self) -> float:
+        return math.inf if self.is_frozen else self.loop.next_at
+
+    def run_once(self) -> None:
+        self.loop.run_once()
+
+    def _on_error(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        message = str(context.get("message"))
+        if "never retrieved" not in message:
+            self.errors.append(f"{message} {context.get('exception')!r}")
+
+
+class _Loop(asyncio.BaseEventLoop):
+    """An event loop that waits for nothing: the world calls it when something is due."""
+
+    def __init__(self, world: World, clock_ahead: float) -> None:
+        super().__init__()
+        self._world = world
+        self._ahead = clock_ahead
+        self._clock_resolution = 0.0
+        self._selector = self  # which the base class asks for what has come from outside
+
+    def time(self) -> float:
+        return self._world.now + self._ahead
+
+    @property
+    def next_at(self) -> float:
+        if self._ready:
+            return self._world.now
+        timers = self._scheduled
+        while timers and timers[0]._cancelled:
+            timer = heapq.heappop(timers)
+            timer._scheduled = False
+            self._timer_cancelled_count -= 1
+        return timers[0]._when - self._ahead + TIMER_LATE_S if timers else math.inf
+
+    @property
+    def left(self) -> list[str]:
+        """Callbacks that are still to come."""
+        timers = [timer for timer in self._scheduled if not timer._cancelled]
+        return [repr(handle) for handle in (*self._ready, *timers)]
+
+    def run_once(self) -> None:
+        events._set_running_loop(self)
+        self._thread_id = threading.get_ident()
+        try:
+            self._run_once()
+        finally:
+            self._thread_id = None
+            events._set_running_loop(None)
+
+    def select(self, _timeout: float | None = None) -> Sequence[Any]:
+        return ()
+
+    def close(self) -> None:
+        self._closed = True
+
+    def _check_closed(self) -> None:
+        pass  # what is collected after the end may still call
+
+    def _process_events(self, _: Any) -> None:
+        pass
+
+    def _write_to_self(self) -> None:
+        pass
