@@ -68,22 +68,15 @@ def test_the_highest_priority_is_served_first_and_among_equals_who_asked_first()
     (permit,) = node.hold(available=FULL)
     waiting = [node.ask(priority=priority) for priority in (0, 5, 0, 9, 5, -1)]
     waiting[3].release()
+    for _ in range(100):
+        node.ask(priority=7).release()
+    assert len(node.account._line) <= 2 * len(waiting) + LINE_SLACK, "who gave up is forgotten"
+    assert len(node.account._newcomers) <= 2 * len(waiting) + LINE_SLACK
     while node.account.held:
         permit.release()
         order += node.account.held
         permit = next(iter(node.account.held), permit)
     assert order == [waiting[place] for place in (1, 4, 0, 2, 5)]
-
-
-def test_who_gave_up_is_forgotten_while_nobody_answers() -> None:
-    node = LoneNode()
-    waiting = node.ask()
-    for _ in range(100):
-        node.ask().release()
-    assert len(node.account._newcomers) <= 2 + LINE_SLACK
-    assert len(node.account._line) <= 2 + LINE_SLACK
-    node.talk()
-    assert waiting.stage is Stage.HELD
 
 
 def test_at_a_full_site_a_turn_ends_so_long_after_the_grant() -> None:
@@ -234,11 +227,11 @@ def test_what_is_kept_in_hand_for_a_whole_turn_without_use_is_returned_at_its_en
     used.release()
     assert node.owner.granted() == [False, False, False, True]
     node.owner.at_once.clear()
+    node.owner.turns_to_end.clear()
     node.account.end_turns()
-    assert node.owner.at_once == [True]
+    assert (node.owner.at_once, node.owner.turns_to_end) == ([True], [node.account])
     said = node.talk(granted=3)
     assert (counts(said), said.started) == ((3, 2, 3), 4), "two were not used"
-    assert node.owner.turns_to_end[-1] is node.account
     node.account.end_turns()
     assert counts(node.say()) == (3, 3, 3)
     assert node.ask().stage is Stage.WAITING
@@ -295,14 +288,12 @@ def test_a_node_that_has_handed_on_asks_at_the_turn_s_end_whether_others_wait_by
     node = LoneNode()
     (first,) = node.hold()
     second = node.ask()
-    first.release()
     node.owner.at_once.clear()
-    node.account.end_turns()
-    assert node.owner.at_once == [True]
-    node.account.end_turns()
-    assert node.owner.at_once == [True], "once a turn"
-    second.release()
-    assert node.owner.turns_to_end[-1] is node.account
+    first.release()
+    assert (second.stage, node.owner.turns_to_end) == (Stage.HELD, [node.account])
+    for _ in range(2):
+        node.account.end_turns()
+        assert node.owner.at_once == [True], "once a turn"
 
 
 def test_draining_serves_nobody_who_waits() -> None:
@@ -702,15 +693,14 @@ def test_feedback_goes_with_the_return_of_its_permit() -> None:
     in_hand.release()
     late = node.owner.permit(node.account, node.limit)
     node.pass_time(2.0)
-    first.refused(retry_after=30.0)
+    first.refused()
     node.owner.at_once.clear()
     first.release()
     assert True in node.owner.at_once
     said = node.say()
     assert said.returned == 2, "a permit with feedback is not handed on, nor anything after it"
     assert said.feedback is not None
-    assert (said.feedback.refused, said.feedback.retry_after) == (1, 30.0)
-    assert said.feedback.bad_age == 2.0
+    assert (said.feedback.refused, said.feedback.bad_age) == (1, 2.0)
     node.account.request(late)
     second.release()
     third.failed()
