@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,78 +23,120 @@ from scrapy.exceptions import (
 )
 from scrapy.http import Response
 from scrapy.spidermiddlewares.httperror import HttpError
+from twisted.python.failure import Failure
 
-from semaphore_middleware.errors import AcquireTimeoutError
+from semaphore_middleware.errors import AcquireTimeoutError, SemaphoreError
+from semaphore_middleware.middleware import SemaphoreMiddleware
+from tests.scrapy.hosts import host_of, more_hosts
 from tests.support.crawls import TIMEOUT_S, Crawl, asyncio_test, both, until
 from tests.support.servers import RedisServer, free_port
 from tests.support.site import Site
 from tests.support.visits import Visits
 
 
+@dataclass(frozen=True)
+class Case:
+    """What two requests of one host meet, how often each is made, and how each ends."""
+
+    path: str
+    requests: int = 1
+    error: type[Exception] | None = None
+    meta: dict[str, Any] = field(default_factory=dict)
+
+
+SOON = {"download_timeout": 0.3}
+STOPS = [signals.headers_received, signals.bytes_received]
+CASES = {
+    "response": Case("/page/"),
+    "redirect": Case("/redirect/page/", 2),
+    "meta refresh": Case("/refresh/page/", 2),
+    "HTTP error": Case("/status/404", 1, HttpError),
+    "retries that end in an HTTP error": Case("/status/503", 2, HttpError),
+    "retry that ends in a response": Case("/status-once/503", 2),
+    "connection dropped before the headers": Case("/drop", 2, DownloadFailedError),
+    "connection dropped midway": Case("/drop-midway", 2, ResponseDataLossError),
+    "truncated body": Case("/truncated", 2, ResponseDataLossError),
+    "download timeout": Case("/never", 2, DownloadTimeoutError, SOON),
+    "download timeout within the body": Case("/half/", 2, DownloadTimeoutError, SOON),
+    "body too large": Case("/large", 1, DownloadCancelledError, {"download_maxsize": 1000}),
+    "stopped at its headers": Case("/half/", meta={"stops_at": 0}),
+    "stopped within its body": Case("/half/", meta={"stops_at": 1}),
+    "callback that raises": Case("/page/", meta={"raises": True}),
+}
+ELSEWHERE = {
+    "http://127.0.0.1:{free_port}/": Case("", 2, DownloadConnectionRefusedError),
+    "http://nowhere.invalid/": Case("", 2, CannotResolveHostError),  # it never exists: RFC 6761
+    "gopher://127.0.0.254/": Case("", 1, NotSupported),
+}
+
+
+class Outcomes(Visits):
+    """Keeps how the requests of each host have ended: with which error, or with a response."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.of: defaultdict[str, list[type | None]] = defaultdict(list)
+
+    async def parse(self, response: Response) -> Any:
+        self.of[host_of(response.url)].append(None)
+        if "raises" in response.meta:
+            raise ValueError(response.url)
+
+    def failed(self, failure: Failure) -> None:
+        request: Request = failure.request  # type: ignore[attr-defined]
+        self.of[host_of(request.url)].append(failure.type)
+
+
 @both
-@pytest.mark.parametrize(
-    ("path", "requests", "error"),
-    [
-        pytest.param("/page/", 1, None, id="response"),
-        pytest.param("/redirect/page/", 2, None, id="redirect"),
-        pytest.param("/refresh/page/", 2, None, id="meta refresh"),
-        pytest.param("/status/404", 1, HttpError, id="HTTP error"),
-        pytest.param("/status/503", 2, HttpError, id="retries that end in an HTTP error"),
-        pytest.param("/status-once/503", 2, None, id="retry that ends in a response"),
-        pytest.param("/drop", 2, DownloadFailedError, id="connection dropped before the headers"),
-        pytest.param("/drop-midway", 2, ResponseDataLossError, id="connection dropped midway"),
-        pytest.param("/truncated", 2, ResponseDataLossError, id="truncated body"),
-        pytest.param("/never", 2, DownloadTimeoutError, id="download timeout"),
-        pytest.param("/half/", 2, DownloadTimeoutError, id="download timeout within the body"),
-        pytest.param("/large", 1, DownloadCancelledError, id="body too large"),
-    ],
-)
 @asyncio_test
 async def test_permit_goes_back_after_whatever_a_site_does(
-    server: RedisServer,
-    site: Site,
-    by: Mapping[str, Any],
-    path: str,
-    requests: int,
-    error: type[Exception] | None,
+    server: RedisServer, site: Site, by: Mapping[str, Any]
 ) -> None:
-    urls = [site.url(f"{path}?{name}") for name in "ab"]
-    timeout = 0.3 if error is DownloadTimeoutError else TIMEOUT_S
-    meta = {"download_timeout": timeout, "download_maxsize": 1000}
+    of_site = dict(zip(await more_hosts(site, len(CASES)), CASES.values(), strict=True))
+    urls = {site.url(case.path, host): case for host, case in of_site.items()}
+    urls |= {url.format(free_port=free_port()): case for url, case in ELSEWHERE.items()}
+    requests = [
+        Request(f"{url}?{name}", meta={"download_timeout": TIMEOUT_S, **case.meta})
+        for url, case in urls.items()
+        for name in "ab"
+    ]
+    crawl = Crawl(server, *requests, by=by, spider=Outcomes, CONCURRENT_REQUESTS=0)
 
-    crawl = Crawl(server, *(Request(url, meta=meta) for url in urls), by=by)
+    def stop(number: int) -> Any:
+        def at_signal(request: Request) -> None:
+            if request.meta.get("stops_at") == number:
+                raise StopDownload(fail=False)
 
-    await crawl.gave_back(2 * requests, site)
-    assert len(site.arrivals) == 2 * requests
-    assert [type(failure) for failure in crawl.spider.failures] == ([error] * 2 if error else [])
-    assert len(crawl.spider.responses) == (0 if error else 2)
+        return at_signal
+
+    stops = [stop(number) for number in range(len(STOPS))]
+    for handler, signal in zip(stops, STOPS, strict=True):
+        crawl.crawler.signals.connect(handler, signal)
+
+    await crawl.gave_back(2 * sum(case.requests for case in urls.values()), site)
+    assert isinstance(crawl.spider, Outcomes)
+    expected = {host_of(url): case for url, case in urls.items()}
+    assert crawl.spider.of == {host: [case.error] * 2 for host, case in expected.items()}
+    asked = Counter(visit.host for visit in site.visits)
+    assert asked == {host: 2 * case.requests for host, case in of_site.items()}
+    for host, case in expected.items():
+        assert crawl.stat(f"semaphore/scope/{host}/acquired") == 2 * case.requests, case
+    assert crawl.stat("spider_exceptions/ValueError") == 2
 
 
-@both
-@pytest.mark.parametrize(
-    ("url", "error"),
-    [
-        ("http://127.0.0.1:{free_port}/", DownloadConnectionRefusedError),
-        ("http://nowhere.invalid/", CannotResolveHostError),  # a name that never exists: RFC 6761
-    ],
-    ids=["connection refused", "no such host"],
-)
 @asyncio_test
-async def test_permit_goes_back_if_a_site_cannot_be_reached(
-    server: RedisServer, site: Site, by: Mapping[str, Any], url: str, error: type[Exception]
+async def test_a_request_that_is_being_fetched_is_not_fetched_again(
+    server: RedisServer, site: Site
 ) -> None:
-    crawl = Crawl(server, Request(url.format(free_port=free_port())), by=by)
-
+    crawl = Crawl(server, request := Request(site.url("/slow/")), limit=2)
+    await site.until(lambda: site.now == 1)
+    middleware = crawl.crawler.get_downloader_middleware(SemaphoreMiddleware)
+    assert middleware is not None
+    with pytest.raises(SemaphoreError, match="is being fetched already; yield a copy of it"):
+        await middleware.process_request(request)
+    site.let_go()
     await crawl.gave_back(2, site)
-    assert [type(failure) for failure in crawl.spider.failures] == [error]
-
-
-@asyncio_test
-async def test_permit_goes_back_for_an_unknown_scheme(server: RedisServer, site: Site) -> None:
-    crawl = Crawl(server, Request("gopher://127.0.0.1/"))
-
-    await crawl.gave_back(1, site)
-    assert [type(failure) for failure in crawl.spider.failures] == [NotSupported]
+    assert len(crawl.spider.responses) == len(site.arrivals) == 1
 
 
 # robots.txt -------------------------------------------------------------------------------------
@@ -103,20 +147,9 @@ async def test_permit_goes_back_for_an_unknown_scheme(server: RedisServer, site:
 async def test_robots_txt_takes_a_permit_and_forbidden_requests_none(
     server: RedisServer, site: Site, by: Mapping[str, Any]
 ) -> None:
-    crawl = Crawl(server, Request(site.url("/forbidden")), by=by, ROBOTSTXT_OBEY=True)
-
-    await crawl.gave_back(1, site)
-    assert site.arrivals == ["/robots.txt"]
-    assert [type(failure) for failure in crawl.spider.failures] == [IgnoreRequest]
-
-
-@both
-@asyncio_test
-async def test_requests_get_permits_after_a_slow_robots_txt(
-    server: RedisServer, site: Site, by: Mapping[str, Any]
-) -> None:
     site.robots_is_slow = True
-    requests = [Request(site.url(f"/page/{name}")) for name in "abc"]
+    paths = ["/forbidden", *(f"/page/{name}" for name in "abc")]
+    requests = [Request(site.url(path)) for path in paths]
 
     crawl = Crawl(server, *requests, by=by, ROBOTSTXT_OBEY=True)
     await site.until(lambda: site.now == 1)
@@ -124,66 +157,28 @@ async def test_requests_get_permits_after_a_slow_robots_txt(
     site.let_go()
 
     await crawl.gave_back(4, site)
-    assert sorted(site.arrivals[1:]) == ["/page/a", "/page/b", "/page/c"]
-
-
-# What stops a download or a callback ------------------------------------------------------------
-
-
-@pytest.mark.parametrize("signal", [signals.headers_received, signals.bytes_received])
-@both
-@asyncio_test
-async def test_permit_goes_back_after_stop_download(
-    server: RedisServer, site: Site, by: Mapping[str, Any], signal: object
-) -> None:
-    def stop() -> None:
-        raise StopDownload(fail=False)
-
-    crawl = Crawl(server, *(Request(site.url(f"/half/{name}")) for name in "abc"), by=by)
-    crawl.crawler.signals.connect(stop, signal)
-
-    await crawl.gave_back(3, site)
-    assert len(crawl.spider.responses) == 3
-
-
-@asyncio_test
-async def test_permit_goes_back_before_a_callback_raises(server: RedisServer, site: Site) -> None:
-    class Raising(Visits):
-        async def parse(self, response: Response) -> Any:
-            raise ValueError(response.url)
-
-    requests = [Request(site.url(f"/page/{name}")) for name in "abc"]
-    crawl = Crawl(server, *requests, spider=Raising)
-
-    await crawl.gave_back(3, site)
-    assert crawl.stat("spider_exceptions/ValueError") == 3
+    assert sorted(site.arrivals[1:]) == paths[1:]
+    assert [type(failure) for failure in crawl.spider.failures] == [IgnoreRequest]
 
 
 # What takes no permit, or another ---------------------------------------------------------------
 
 
 @asyncio_test
-async def test_semaphore_skip_data_and_file_urls_take_no_permit(
-    server: RedisServer, site: Site, tmp_path: Path
-) -> None:
+async def test_what_takes_no_permit(server: RedisServer, site: Site, tmp_path: Path) -> None:
     file = tmp_path / "page.txt"
     file.write_text("a page")
-    skip = Request(site.url("/page/"), meta={"semaphore_skip": True})
-
-    crawl = Crawl(server, Request("data:,a page"), Request(file.as_uri()), skip)
-
-    await crawl.gave_back(0, site)
-    assert len(crawl.spider.responses) == 3
-
-
-@asyncio_test
-async def test_unlimited_hosts_take_no_permit(server: RedisServer, site: Site) -> None:
-    requests = [Request(site.url("/page/")), Request(site.url("/page/", host="localhost"))]
+    requests = [
+        Request("data:,a page"),
+        Request(file.as_uri()),
+        Request(site.url("/page/"), meta={"semaphore_skip": True}),
+        Request(site.url("/page/", host="localhost")),
+    ]
 
     crawl = Crawl(server, *requests, SEMAPHORE_LIMITS={"localhost": None})
 
-    await crawl.gave_back(1, site)
-    assert crawl.stat("semaphore/scope/127.0.0.1/acquired") == 1
+    await crawl.gave_back(0, site)
+    assert len(crawl.spider.responses) == 4
 
 
 @asyncio_test
@@ -199,53 +194,26 @@ async def test_cached_pages_take_no_permit(server: RedisServer, site: Site, tmp_
     assert len(site.arrivals) == 1
 
 
-@asyncio_test
-async def test_semaphore_scope_picks_the_semaphore(server: RedisServer, site: Site) -> None:
-    by_name = Request(site.url("/slow/by-name"), meta={"semaphore_scope": "another"})
-
-    crawl = Crawl(server, by_name, Request(site.url("/slow/by-host")), limit=2)
-    await site.until(lambda: site.now == 2)
-    held = server.members()
-    site.let_go()
-
-    await crawl.gave_back(2, site)
-    assert held == {"127.0.0.1": (1, 0), "another": (1, 0)}
-
-
 # No permit in time ------------------------------------------------------------------------------
 
 
 @both
+@pytest.mark.parametrize("retries", [0, 1000], ids=["errback", "retries"])
 @asyncio_test
-async def test_errback_gets_acquire_timeout_error(
-    server: RedisServer, site: Site, by: Mapping[str, Any]
-) -> None:
-    requests = [Request(site.url(f"/slow/{name}"), priority=-ord(name)) for name in "ab"]
-    crawl = Crawl(server, *requests, by=by, SEMAPHORE_ACQUIRE_TIMEOUT=0.1, RETRY_ENABLED=False)
-
-    await site.until(lambda: site.now == 1)
-    await until(lambda: crawl.spider.failures)
-    site.let_go()
-
-    await crawl.gave_back(1, site)
-    assert [type(failure) for failure in crawl.spider.failures] == [AcquireTimeoutError]
-    assert crawl.stat("semaphore/timeouts") == 1
-    assert site.arrivals == ["/slow/a"]
-
-
-@both
-@asyncio_test
-async def test_acquire_timeout_is_retried(
-    server: RedisServer, site: Site, by: Mapping[str, Any]
+async def test_a_request_waits_no_longer_than_the_acquire_timeout(
+    server: RedisServer, site: Site, by: Mapping[str, Any], retries: int
 ) -> None:
     requests = [Request(site.url(f"/slow/{name}"), priority=-ord(name)) for name in "ab"]
     # Long beside what a busy machine takes: a permit that comes as the time is up counts, too.
-    crawl = Crawl(server, *requests, by=by, SEMAPHORE_ACQUIRE_TIMEOUT=0.4, RETRY_TIMES=1000)
+    timeout = 0.4 if retries else 0.1
+    crawl = Crawl(server, *requests, by=by, SEMAPHORE_ACQUIRE_TIMEOUT=timeout, RETRY_TIMES=retries)
 
     await site.until(lambda: site.now == 1)
-    await until(lambda: crawl.stat("semaphore/timeouts"))
+    await until(lambda: crawl.spider.failures or crawl.stat("retry/count"))
     site.let_go()
 
-    await crawl.gave_back(2, site)
-    assert site.arrivals == ["/slow/a", "/slow/b"]
-    assert crawl.spider.failures == []
+    await crawl.gave_back(2 if retries else 1, site)
+    assert site.arrivals == (["/slow/a", "/slow/b"] if retries else ["/slow/a"])
+    failures = [type(failure) for failure in crawl.spider.failures]
+    assert failures == ([] if retries else [AcquireTimeoutError])
+    assert retries or crawl.stat("semaphore/timeouts") == 1

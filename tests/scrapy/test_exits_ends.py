@@ -186,6 +186,19 @@ async def test_cancelled_fetch_stops_waiting(
     assert site.arrivals == ["/slow/a"]
 
 
+async def crawl_with_a_cancelled_fetch_on_the_wire(
+    server: RedisServer, site: Site, path: str, by: Mapping[str, Any] = ADD_ON, way: Way = as_task
+) -> Crawl:
+    crawl = Crawl(server, Request(site.url("/slow/elsewhere", host="localhost")), by=by)
+    await site.until(lambda: site.now == 1)
+    fetch, cancel = way(crawl.crawler.engine.download_async(Request(site.url(path))))
+    await site.until(lambda: site.now == 2)
+    cancel()
+    with pytest.raises(CANCELLED):
+        await fetch
+    return crawl
+
+
 @both
 @each_way
 @pytest.mark.parametrize("path", ["/slow/a", "/half/a"])
@@ -193,20 +206,13 @@ async def test_cancelled_fetch_stops_waiting(
 async def test_cancelled_fetch_keeps_its_permit_until_its_transfer_ends(
     server: RedisServer, site: Site, by: Mapping[str, Any], way: Way, path: str
 ) -> None:
-    crawl = Crawl(server, Request(site.url("/slow/elsewhere", host="localhost")), by=by)
-    await site.until(lambda: site.now == 1)
-    engine = crawl.crawler.engine
-
-    fetch, cancel = way(engine.download_async(Request(site.url(path))))
-    await site.until(lambda: site.now == 2)
-    cancel()
-    with pytest.raises(CANCELLED):
-        await fetch
-    next_fetch = asyncio.ensure_future(engine.download_async(Request(site.url("/page/b"))))
+    crawl = await crawl_with_a_cancelled_fetch_on_the_wire(server, site, path, by, way)
+    next_fetch = crawl.crawler.engine.download_async(Request(site.url("/page/b")))
+    next_task = asyncio.ensure_future(next_fetch)
     await until(lambda: waiting(server))
     assert site.now == 2, "Scrapy goes on with the transfer of a cancelled fetch"
     site.let_go()
-    await next_fetch
+    await next_task
 
     await crawl.gave_back(3, site)
 
@@ -216,36 +222,17 @@ async def test_cancelled_fetch_keeps_its_permit_until_its_transfer_ends(
 async def test_end_of_crawl_releases_permits_of_cancelled_fetches(
     server: RedisServer, site: Site, by: Mapping[str, Any]
 ) -> None:
-    crawl = await crawl_with_a_cancelled_fetch_on_the_wire(server, site, by)
-    site.let_go()
-
-    await crawl.gave_back(2, site)
-
-
-@asyncio_test
-async def test_end_of_crawl_ends_transfers_before_it_releases_permits(
-    server: RedisServer, site: Site
-) -> None:
-    crawl = await crawl_with_a_cancelled_fetch_on_the_wire(server, site, ADD_ON)
-    other = Crawl(server, Request(site.url("/page/other")))
-    await until(lambda: waiting(server))
+    crawl = await crawl_with_a_cancelled_fetch_on_the_wire(server, site, "/never", by)
+    if by is ADD_ON:  # the transfer ends first
+        other = Crawl(server, Request(site.url("/page/other")), SEMAPHORE_NODE="other")
+        await until(lambda: waiting(server))
     site.let_go()
 
     await crawl.finished()
-    await other.gave_back(1, site)
-
-
-async def crawl_with_a_cancelled_fetch_on_the_wire(
-    server: RedisServer, site: Site, by: Mapping[str, Any]
-) -> Crawl:
-    crawl = Crawl(server, Request(site.url("/slow/elsewhere", host="localhost")), by=by)
-    await site.until(lambda: site.now == 1)
-    fetch, cancel = as_task(crawl.crawler.engine.download_async(Request(site.url("/never"))))
-    await site.until(lambda: site.now == 2)
-    cancel()
-    with pytest.raises(CANCELLED):
-        await fetch
-    return crawl
+    assert crawl.stat("semaphore/released") == crawl.stat("semaphore/acquired") == 2
+    if by is ADD_ON:
+        await other.gave_back(1, site)
+    assert server.members() == {}
 
 
 # The server goes away ---------------------------------------------------------------------------

@@ -1,4 +1,7 @@
-"""How permits of whole processes go back, with each event loop that Scrapy can run on."""
+"""How permits of whole processes go back, with each event loop that Scrapy can run on.
+
+The other `test_exits*.py` show the same on the asyncio reactor, in the test's own process.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from typing import Any
 import pytest
 from scrapy import Request
 
-from tests.support.crawls import ADD_ON, asyncio_test, both, scrapy, until, waiting
+from tests.support.crawls import ADD_ON, ALONE, asyncio_test, scrapy, until, waiting
 from tests.support.scrapy_process import ScrapyProcess
 from tests.support.servers import RedisServer, free_port
 from tests.support.site import Site
@@ -22,6 +25,17 @@ LOOPS = {  # as options: a spider's own settings come too late to choose one
 }
 each_loop = pytest.mark.parametrize("loop", LOOPS.values(), ids=list(LOOPS))
 
+SLOW = pytest.mark.slow
+each_way = pytest.mark.parametrize(
+    ("by", "loop"),
+    [
+        pytest.param(by, options, id=f"{name}-{loop}", marks=[] if is_quick else [SLOW])
+        for name, by in (("add-on", ADD_ON), ("middleware alone", ALONE))
+        for loop, options in LOOPS.items()
+        for is_quick in [(name, loop) in (("add-on", "uvloop"), ("middleware alone", "no reactor"))]
+    ],
+)
+
 ALL_FOUR = ["/slow/a", "/slow/b", "/slow/c", "/slow/d"]
 
 
@@ -30,15 +44,10 @@ def assert_gave_back(crawl: ScrapyProcess, server: RedisServer, permits: int) ->
     assert server.members() == {}
 
 
-@each_loop
-@both
+@each_way
 @asyncio_test
 async def test_permits_go_back_however_requests_end(
-    server: RedisServer,
-    site: Site,
-    tmp_path: Path,
-    by: Mapping[str, Any],
-    loop: tuple[str, ...],
+    server: RedisServer, site: Site, tmp_path: Path, by: Mapping[str, Any], loop: tuple[str, ...]
 ) -> None:
     unreachable = (f"http://127.0.0.1:{free_port()}/", "http://nowhere.invalid/")
     permits_of = {
@@ -83,15 +92,10 @@ async def test_permits_go_back_however_requests_end(
     assert site.most <= 2
 
 
-@each_loop
-@both
+@each_way
 @asyncio_test
 async def test_sigint_leaves_waiting_requests_on_disk(
-    server: RedisServer,
-    site: Site,
-    tmp_path: Path,
-    by: Mapping[str, Any],
-    loop: tuple[str, ...],
+    server: RedisServer, site: Site, tmp_path: Path, by: Mapping[str, Any], loop: tuple[str, ...]
 ) -> None:
     requests = [Request(site.url(path)) for path in ALL_FOUR]
     settings = {
@@ -119,7 +123,13 @@ async def test_sigint_leaves_waiting_requests_on_disk(
     assert site.most == 1
 
 
-@each_loop
+@pytest.mark.parametrize(
+    "loop",
+    [
+        pytest.param(options, id=loop, marks=[] if loop == "no reactor" else [SLOW])
+        for loop, options in LOOPS.items()
+    ],
+)
 @asyncio_test
 async def test_lost_permit_ends_its_transfer_and_is_retried(
     server: RedisServer, site: Site, tmp_path: Path, loop: tuple[str, ...]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Self
 
@@ -11,14 +12,14 @@ from scrapy.crawler import Crawler
 from scrapy.exceptions import IgnoreRequest
 from scrapy.http import Response
 
+from tests.scrapy.hosts import more_hosts
 from tests.support.crawls import Crawl, asyncio_test, both
 from tests.support.servers import RedisServer
 from tests.support.site import Site
 
 BEFORE, AFTER = 940, 960  # ours is at 950
-
-either_side = pytest.mark.parametrize("position", [BEFORE, AFTER], ids=["before", "after"])
-outcomes = pytest.mark.parametrize("outcome", ["a response", "a request", "itself", "drop", "bug"])
+PATHS = {"process_request": "/page/", "process_response": "/page/", "process_exception": "/drop"}
+OUTCOMES = ["a response", "a request", "itself", "drop", "bug"]
 
 
 class Interferer:
@@ -50,13 +51,13 @@ class Interferer:
                 raise ValueError("a bug in a middleware")
 
 
-def interfered(site: Site, path: str, method: str, outcome: str) -> list[Request]:
+def interfered(site: Site, host: str, method: str, outcome: str) -> list[Request]:
     """Two requests that the middleware interferes with."""
     meta = {"in": method, "outcome": outcome}
     return [
         Request(
-            site.url(f"{path}?{name}"),
-            meta={**meta, "then": site.url(f"/page/then-{name}")},
+            site.url(f"{PATHS[method]}?{name}", host),
+            meta={**meta, "then": site.url(f"/page/then-{name}", host)},
             dont_filter=True,  # the dupefilter would drop a request that comes back as it is
         )
         for name in "ab"
@@ -64,37 +65,30 @@ def interfered(site: Site, path: str, method: str, outcome: str) -> list[Request
 
 
 @both
-@either_side
-@outcomes
-@pytest.mark.parametrize(
-    ("method", "path"),
-    [("process_request", "/page/"), ("process_response", "/page/"), ("process_exception", "/drop")],
-)
+@pytest.mark.parametrize("position", [BEFORE, AFTER], ids=["before", "after"])
 @asyncio_test
 async def test_permit_goes_back_whatever_another_middleware_does(
-    server: RedisServer,
-    site: Site,
-    by: Mapping[str, Any],
-    position: int,
-    method: str,
-    path: str,
-    outcome: str,
+    server: RedisServer, site: Site, by: Mapping[str, Any], position: int
 ) -> None:
-    never_asked = position == BEFORE and method == "process_request"
-    asked_again = outcome in ("a request", "itself")
+    cases = [(method, outcome) for method in PATHS for outcome in OUTCOMES]
+    hosts = await more_hosts(site, len(cases))
+    requests = [
+        request
+        for host, case in zip(hosts, cases, strict=True)
+        for request in interfered(site, host, *case)
+    ]
+    crawl = Crawl(server, *requests, by=by, middlewares={Interferer: position}, RETRY_ENABLED=False)
 
-    crawl = Crawl(
-        server,
-        *interfered(site, path, method, outcome),
-        by=by,
-        middlewares={Interferer: position},
-        RETRY_ENABLED=False,
-    )
-
-    await crawl.gave_back(2 * (1 - never_asked + asked_again), site)
-    errors = {"drop": IgnoreRequest, "bug": ValueError}
-    if outcome in errors:
-        assert [type(failure) for failure in crawl.spider.failures] == [errors[outcome]] * 2
+    expected = {}
+    for host, (method, outcome) in zip(hosts, cases, strict=True):
+        never_asked = position == BEFORE and method == "process_request"
+        asked_again = outcome in ("a request", "itself")
+        expected[host] = 2 * (1 - never_asked + asked_again)
+    await crawl.gave_back(sum(expected.values()), site)
+    for host, permits in expected.items():
+        assert crawl.stat(f"semaphore/scope/{host}/acquired") == permits, host
+    errors = Counter(type(failure) for failure in crawl.spider.failures)
+    assert (errors[IgnoreRequest], errors[ValueError]) == (2 * len(PATHS),) * 2
 
 
 class AsksAgain:
@@ -120,14 +114,19 @@ class AsksAgain:
 
 
 @both
-@pytest.mark.parametrize("outcome", ["a response", "bug"])
 @asyncio_test
 async def test_middleware_may_ask_the_same_site_while_a_response_passes(
-    server: RedisServer, site: Site, by: Mapping[str, Any], outcome: str
+    server: RedisServer, site: Site, by: Mapping[str, Any]
 ) -> None:
-    requests = interfered(site, "/page/", "process_request", outcome)
+    hosts = dict(zip(await more_hosts(site, 2), ("a response", "bug"), strict=True))
+    requests = [
+        request
+        for host, outcome in hosts.items()
+        for request in interfered(site, host, "process_request", outcome)
+    ]
 
     crawl = Crawl(server, *requests, by=by, middlewares={Interferer: AFTER, AsksAgain: BEFORE})
 
-    await crawl.gave_back(4, site)
-    assert sorted(site.arrivals) == ["/page/then-a", "/page/then-b"]
+    await crawl.gave_back(8, site)
+    asked = sorted((visit.host, visit.path) for visit in site.visits)
+    assert asked == [(host, f"/page/then-{name}") for host in hosts for name in "ab"]
