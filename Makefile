@@ -22,7 +22,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
 .PHONY: test
 test: $(INSTALLED) ## run the tests; SEMAPHORE_TEST_SERVER=/path/to/redis-server tests with that one
-	$(PYTEST) -m 'not slow and not mutants and not compose' $(ARGS)
+	$(PYTEST) -m 'not slow and not compose' $(ARGS)
 
 .PHONY: test-all
 test-all: $(INSTALLED)-companions ## run the slow tests too: crawls under faults, mutants, benchmarks, a browser
@@ -39,9 +39,8 @@ mutants: $(INSTALLED) ## break the code in many ways, and count which tests see 
 		tests/scrapy/test_mutants.py $(ARGS)
 
 .PHONY: chaos
-chaos: $(INSTALLED) ## crawl under random faults and judge (SEED=7 ARGS='--budget 5'), then the mutants
+chaos: $(INSTALLED) ## crawl under faults and judge (SEED=7 ARGS='--runs 3 --budget 5')
 	$(BIN)/python -m tests.chaos.run $(if $(SEED),--seed $(SEED)) $(ARGS)
-	$(BIN)/python -m pytest -m mutants tests/chaos -rP
 
 .PHONY: foreign-tests
 foreign-tests: $(INSTALLED) ## run Scrapy's own tests, plain and with the add-on, and list what differs

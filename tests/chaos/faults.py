@@ -1,31 +1,379 @@
-"""All faults by name, in the order of the table."""
+"""The faults: small functions with a name, each of a kind of its own.
 
-from tests.chaos import (
-    combined_faults,
-    master_faults,
-    network_faults,
-    node_faults,
-    server_faults,
-)
-from tests.chaos.fault import FAULTS, Fault, fault
-from tests.chaos.world import Setup, World
+A fault is done to a world in full swing. It proves that it has done what its name says
+(`World.prove`): a run in which it did not shows nothing. It waits for what it has to see
+(`recovers` measures the way back to full use), and lets time pass only where the length of time is
+what the fault is. They are what only real processes, servers, networks and clocks can show; what
+becomes of the protocol when messages and data are lost, tests/simulation shows.
+"""
 
-__all__ = [
-    "FAULTS",
-    "Fault",
-    "combined_faults",
-    "master_faults",
-    "network_faults",
-    "node_faults",
-    "server_faults",
-]
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+
+from redis.crc import key_slot
+
+from semaphore_middleware.model.lease import GRACE
+from semaphore_middleware.redis.keys import Keys
+from tests.chaos import machine
+from tests.chaos.proxy import Proxy
+from tests.chaos.world import Node, Setup, World
+from tests.docs.pages import block_of
+from tests.support.haproxy import PAGE, USER, HAProxy, why_no_haproxy
+from tests.support.servers import Cluster, RedisServer, Watched
+
+Happens = Callable[[World], Awaitable[None]]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Something that goes wrong in a run, by its name, and what it needs from the start."""
+
+    name: str
+    happens: Happens
+    setup: Setup
+
+    def why_not_here(self) -> str:
+        """Why this machine cannot have it; empty if it can."""
+        if self.setup.server_clock:
+            return machine.why_no_server_clock()
+        if self.setup.node_clocks:
+            return machine.why_no_clocks()
+        return why_no_haproxy() if self.setup.haproxy else ""
+
+
+FAULTS: dict[str, Fault] = {}
+NO_SETUP = Setup()
+
+
+def fault(setup: Setup = NO_SETUP) -> Callable[[Happens], Happens]:
+    """Enter a function into `FAULTS` under its own name."""
+
+    def enter(happens: Happens) -> Happens:
+        name = happens.__name__.replace("_", "-")
+        FAULTS[name] = Fault(name, happens, setup)
+        return happens
+
+    return enter
+
+
+# Nodes ------------------------------------------------------------------------------------------
+
+HOUR_S = 3600.0
 
 
 @fault()
-async def three_at_random(world: World) -> None:
-    """One after the other, for what one leaves behind may be what the next one trips over."""
-    anywhere = [fault for fault in FAULTS.values() if fault.setup == Setup()]
-    for chosen in world.dice.sample(anywhere, 3):
-        if chosen.happens is not three_at_random:
-            await world.up_to_strength()
-            await chosen.strike(world)
+async def node_killed_and_replaced(world: World) -> None:
+    await world.kill(world.any_node())
+    new = await world.start_node()
+    await world.recovers()
+    await world.in_time(world.site.until(lambda: new.name in world.site.visitors), "the new node")
+
+
+@fault()
+async def node_frozen_for_more_than_a_lease(world: World) -> None:
+    node = world.any_node()
+    async with world.afflicted(node), world.stopped(node.pid):
+        await world.recovers()
+        await world.some_time(1.1, 2.5)
+    await world.recovers()
+
+
+@fault()
+async def node_blocked_by_a_callback(world: World) -> None:
+    """It computes for longer than a lease."""
+    world.site.compute = seconds = world.dice.uniform(1.3, 2.5) * world.lease
+    await world.in_time(world.site.until(lambda: not world.site.compute), "a page to compute with")
+    (node,) = (node for node in world.nodes if node.name == world.site.computes)
+
+    def has_computed() -> bool:
+        return any(still.end - still.start >= seconds for still in node.stills)
+
+    async with world.afflicted(node):
+        await world.recovers()
+        await world.sees(has_computed, "the end of a computation")
+    await world.recovers()
+
+
+@fault()
+async def node_interrupted(world: World) -> None:
+    """It finishes what it has begun, while the crawl goes on, and says that work is left."""
+    node = world.any_node()
+    node.was_told_to_end = True
+    node.send(signal.SIGINT)
+    await asyncio.gather(world.recovers(), world.in_time(node.ended.wait(), "the end of a node"))
+    world.prove(f"{node.name} ended with status 1, not {node.status}", node.status == 1)
+    world.prove(f"{node.name} was told to end", "Received SIGINT, shutting down" in node.log)
+
+
+@fault(Setup(node_clocks=(HOUR_S, -HOUR_S, 0.0)))
+async def node_clocks_an_hour_off(world: World) -> None:
+    true = time.time() - time.monotonic()
+    for node, off in zip(world.nodes, (HOUR_S, -HOUR_S, 0.0), strict=True):
+        ((clock,),) = node.noted("clock")
+        world.prove(f"the clock of {node.name} is off", abs(clock - true - off) < 60)
+    await world.kill(world.any_node())
+    await world.recovers()
+
+
+# The network ------------------------------------------------------------------------------------
+
+
+async def drop_connections(world: World, *nodes: Node) -> None:
+    """Reset these nodes' connections, as whoever redirects a name does, once there are any."""
+    for node in nodes:
+        await world.sees(lambda node=node: node.proxy.drop_connections() > 0, "a connection")  # type: ignore[misc]
+
+
+@fault()
+async def node_cut_off_for_more_than_a_lease(world: World) -> None:
+    """Nothing passes, and nobody tells. What was held back arrives in the end."""
+    node = world.any_node()
+    async with world.afflicted(node):
+        node.proxy.cut()
+        passed = node.proxy.passed
+        await world.recovers()
+        await world.some_time(1.1, 2)
+        await world.in_time(node.proxy.held_back.wait(), "something to hold back")
+        world.prove(f"{node.name} was cut off", node.proxy.passed == passed)
+        node.proxy.heal()
+    await world.recovers()
+
+
+@fault()
+async def replies_dropped(world: World) -> None:
+    """The command was run; the node that sent it never hears so."""
+    for _ in range(5):
+        proxy = world.any_node().proxy
+        proxy.loses_reply = True
+        await world.sees(lambda proxy=proxy: not proxy.loses_reply, "a reply to drop")  # type: ignore[misc]
+    await world.recovers()
+
+
+# The server -------------------------------------------------------------------------------------
+
+MARK = "{semaphore}-mark"  # a key beside those of the nodes: what befalls it, befalls these
+JUNK = b"x" * 20_000
+FULL = 200  # pieces of junk: then the server has no memory left
+JUMP_S = 20.0  # longer than a lease, shorter than most keys live
+
+
+async def mark(world: World, text: str) -> None:
+    """Write something, to see later whether the server has it."""
+    await world.command("SET", MARK, text)
+
+
+async def prove_mark(world: World, text: str | None) -> None:
+    """What the server has shows which writes it has; None: it has lost all."""
+    found = await world.command("GET", MARK)
+    world.prove(f"the server has {text or 'nothing'}", found == (text.encode() if text else None))
+
+
+@fault()
+async def server_killed_and_back_empty(world: World) -> None:
+    await mark(world, "data")
+    await world.restart_server(world.dice.uniform(0, 1.5))
+    await prove_mark(world, None)
+    await world.recovers_from_loss()
+
+
+@fault()
+async def server_back_with_an_old_snapshot(world: World) -> None:
+    await mark(world, "the snapshot")
+    await world.command("SAVE")
+    await mark(world, "what came after the snapshot")
+    await world.more(world.dice.randint(100, 500))
+    await world.restart_server(world.dice.uniform(0, 1.5))
+    await prove_mark(world, "the snapshot")
+    await world.recovers_from_loss()
+
+
+@fault()
+async def server_frozen_for_more_than_a_lease(world: World) -> None:
+    async with world.stopped(world.server.pid):
+        await world.some_time(1.1, 3)
+    await world.recovers()
+
+
+@fault()
+async def keys_evicted(world: World) -> None:
+    """Others fill a server that may evict keys, until it has thrown away ours."""
+    used = (await world.info("memory"))["used_memory"]
+    await world.command("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+    await world.command("CONFIG", "SET", "maxmemory", used + FULL * len(JUNK))
+    await world.command("CLIENT", "KILL", "TYPE", "normal")  # nodes look at this as they connect
+    await world.some_time(0.3, 0.6)
+
+    def evict() -> bool:
+        with world.server.client() as client, client.pipeline(transaction=False) as together:
+            # At once: what was not used for a second would be thrown away first.
+            for number in range(2 * FULL):
+                together.set(f"junk-{number}", JUNK)
+            together.unlink(*(f"junk-{number}" for number in range(2 * FULL)))
+            together.execute()
+            return not client.exists(MARK)
+
+    await mark(world, "data")
+    await world.sees(partial(asyncio.to_thread, evict), "a server to evict keys of ours")
+    await world.recovers_from_loss()
+    await world.command("CONFIG", "SET", "maxmemory", 0)
+
+
+@fault(Setup(server_clock=True))
+async def server_clock_to_and_fro(world: World) -> None:
+    assert world.clock
+    for seconds in (JUMP_S, 0.0, -JUMP_S, 0.0, HOUR_S, 0.0, -HOUR_S):
+        world.clock.jump(seconds)
+        its_time, _ = await world.command("TIME")
+        world.prove(f"the clock is {seconds} s off", abs(its_time - time.time() - seconds) < 10)
+        await world.some_time(0.1, 0.4)
+    await world.recovers_from_loss()
+    # A clock that is off must not keep the places of the dead, either.
+    await world.kill(world.any_node())
+    await world.recovers()
+
+
+# Another server becomes the master --------------------------------------------------------------
+
+SLOT = key_slot(Keys("semaphore").epoch)
+IN_STEP_MS = 10_000  # for which a replica is waited for
+UNHEARD_S = 3.0  # after which a master with the docs' options has noticed that it has no replica
+
+
+async def follow(world: World, replica: RedisServer, master: RedisServer) -> Proxy:
+    """Let a server follow another one until it is in step. The proxy has the stream of writes."""
+    stream = await world.proxy_of(master)
+    await world.command("CONFIG", "SET", "repl-diskless-sync-delay", 0, at=master)
+    await world.command("REPLICAOF", "127.0.0.1", stream.port, at=replica)
+
+    async def is_in_step() -> bool:
+        return bool((await world.info("replication", at=replica))["master_link_status"] == "up")
+
+    await world.sees(is_in_step, "a replica in step")
+    return stream
+
+
+async def lag(world: World, replica: RedisServer, stream: Proxy) -> None:
+    """Hold back what the server writes, for good."""
+    await mark(world, "what was before the lag")
+
+    async def has_it() -> bool:
+        found = await world.command("GET", MARK, at=replica)
+        return bool(found == b"what was before the lag")
+
+    await world.sees(has_it, "a replica to hear of a write")
+    stream.cut()
+    await mark(world, "what the replica never hears of")
+    await world.more(world.dice.randint(100, 500))
+    await world.transfers_under_way()
+
+
+async def take_over(world: World, heir: RedisServer, is_master: Callable[[], bool]) -> None:
+    """Wait until this server is the one that the others name, with all data; and until all nodes
+    have found it, have noticed that it is another one, and grant again.
+    """
+    await world.sees(lambda: asyncio.to_thread(is_master), "another master")
+    world.use(heir)
+    await prove_mark(world, "all data")
+    await world.recovers_from_loss()
+    news = f"at 127.0.0.1:{heir.tcp_port} is new, or may have lost its data"
+    await world.sees(lambda: all(news in node.log for node in world.living), f"{news!r} in logs")
+
+
+async def mark_all(world: World) -> None:
+    """Write something to the server, and wait until its replica has heard of it."""
+    await mark(world, "all data")
+    world.prove("a replica is in step", await world.command("WAIT", 1, IN_STEP_MS))
+
+
+@fault()
+async def failover_to_a_replica_that_lags(world: World) -> None:
+    """What the master has granted in the meantime, the replica has never heard of."""
+    replica = await world.start_server()
+    await lag(world, replica, await follow(world, replica, world.server))
+    world.server.kill()
+    await world.command("REPLICAOF", "NO", "ONE", at=replica)
+    world.use(replica)
+    await prove_mark(world, "what was before the lag")
+    await drop_connections(world, *world.living)
+    await world.recovers_from_loss()
+
+
+@fault(Setup(deployment=Watched))
+async def sentinels_replace_a_killed_master(world: World) -> None:
+    await mark_all(world)
+    watched = world.deployment
+    assert isinstance(watched, Watched)
+    world.server.kill()
+    await take_over(world, watched.replica, partial(watched.have_chosen, watched.replica))
+
+
+@fault(Setup(deployment=partial(Cluster, guarded=SLOT)))
+async def cluster_replaces_a_killed_master(world: World) -> None:
+    await mark_all(world)
+    cluster = world.deployment
+    assert isinstance(cluster, Cluster)
+    heir = cluster.nodes[-1]
+    world.server.kill()
+    await take_over(world, heir, lambda: cluster.master is heir)
+
+
+@fault(Setup(haproxy=True))
+async def haproxy_with_a_replica_that_lags(world: World) -> None:
+    master, heir, other = world.server, await world.start_server(), await world.start_server()
+    stream = await follow(world, heir, master)
+    await follow(world, other, master)
+    for server in (master, heir, other):
+        await world.command(*USER, at=server)
+    haproxy = HAProxy(world.directory / "haproxy", [master, heir, other])
+    await world.put_before_the_server(haproxy)
+    await world.sees(
+        lambda: asyncio.to_thread(haproxy.leads_to, master), "HAProxy to find the master"
+    )
+    await drop_connections(world, *world.living)
+    await world.recovers()
+    await lag(world, heir, stream)
+    master.kill()
+    await world.command("REPLICAOF", "NO", "ONE", at=heir)
+    await world.sees(
+        lambda: asyncio.to_thread(haproxy.leads_to, heir), "HAProxy to find the new master"
+    )
+    world.server = heir
+    await prove_mark(world, "what was before the lag")
+    await world.recovers_from_loss()
+
+
+@fault()
+async def split_brain_with_min_replicas(world: World) -> None:
+    """The master is cut off from its replicas and from all nodes but one. One of the replicas is
+    promoted, as soon as the lease and the options of the docs allow it.
+    """
+    master, heir, other = world.server, await world.start_server(), await world.start_server()
+    streams = [await follow(world, replica, master) for replica in (heir, other)]
+    for server in (heir, other, master):
+        for line in block_of(PAGE, "redis").splitlines():
+            await world.command("CONFIG", "SET", *line.split(), at=server)
+    node, *others = world.dice.sample(world.living, len(world.living))
+    for stream in streams:
+        stream.cut()
+    await asyncio.sleep(max(0.0, UNHEARD_S - (1 - GRACE) * world.lease))
+    await world.command("REPLICAOF", "NO", "ONE", at=heir)
+    await follow(world, other, heir)
+    world.use(heir)
+    node.proxy.target = master.path
+    await drop_connections(world, *others)
+    async with world.afflicted(node):
+        await world.recovers_from_loss()
+        roles = {(await world.info("replication", at=one))["role"] for one in (master, heir)}
+        world.prove("both are masters", roles == {"master"})
+        refused = (await world.info("errorstats", at=master)).get("errorstat_NOREPLICAS")
+        world.prove(f"{node.name} was refused by the first", refused)
+    node.proxy.target = heir.path
+    master.kill()
+    await world.recovers()
+    await world.command("CONFIG", "SET", "min-replicas-to-write", 0)

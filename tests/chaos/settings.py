@@ -3,9 +3,9 @@
 from crawler.settings import *  # noqa: F403
 
 SPIDER_MODULES = ["tests.chaos.spider"]
-EXTENSIONS = {"tests.chaos.recorder.Recorder": 500}
+EXTENSIONS = {"tests.chaos.spider.Notes": 500}
+DOWNLOADER_MIDDLEWARES = {"tests.chaos.spider.Signature": 960}
 # The site judges pages, each of which it counts; a robots.txt would be one more that nobody links.
 ROBOTSTXT_OBEY = False
-DOWNLOADER_MIDDLEWARES = {"tests.chaos.recorder.Signature": 960}
 # A node has waiters at every host, however long some of the host's pages take.
 CONCURRENT_REQUESTS = 64

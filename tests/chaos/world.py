@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
+import json
 import os
+import re
 import signal
+import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from asyncio.subprocess import DEVNULL, Process
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, Self, TypeVar
 
-from tests.chaos.audit import Audit
-from tests.chaos.history import History
-from tests.chaos.machine import Clock, Namespace, clock_off_by, is_stopped, processor_time
-from tests.chaos.nodes import Node
+from tests.chaos.judge import Span, Verdict, judge
+from tests.chaos.machine import Clock, clock_off_by, is_stopped
 from tests.chaos.proxy import Proxy
-from tests.chaos.site import Site
-from tests.support.command_proxy import CommandProxy
+from tests.chaos.site import Site, node_of
 from tests.support.haproxy import HAProxy
+from tests.support.paths import REPOSITORY
 from tests.support.servers import Cluster, RedisServer, Watched
 
-Deployment = Cluster | Watched
 T = TypeVar("T")
 
 
@@ -41,7 +44,7 @@ class Plan:
     lease: float = 2.0  # seconds
     requests: int = 1500  # that the site must see before the run comes to its end
     wait_timeout_s: float = 60.0  # who waits for longer has failed, never passed
-    mutant: str = ""
+    asked_limit: int = 2  # what the nodes keep
 
 
 @dataclass(frozen=True)
@@ -50,17 +53,84 @@ class Setup:
 
     server_clock: bool = False
     node_clocks: tuple[float, ...] = ()  # seconds that the nodes' clocks are off
-    namespace: bool = False  # for the first node
-    server_options: tuple[str, ...] = ()
-    deployment: Callable[[], Deployment] | None = None  # in place of one server behind proxies
+    deployment: Callable[[], Cluster | Watched] | None = None  # in place of one server
     haproxy: bool = False
 
 
-class Life(NamedTuple):
-    """Which process a server is, and which copy of its data: one is another after a failover."""
+class Node:
+    """One node of a run: a process that crawls, with its proxy, its log and its notes."""
 
-    run_id: str
-    replication_id: str
+    def __init__(self, name: str, directory: Path, proxy: Proxy) -> None:
+        self.name = name
+        self.proxy = proxy
+        self.ended = asyncio.Event()
+        self.status = 0
+        self.was_told_to_end = False
+        self._notes = directory / f"{name}.notes"
+        self._log = directory / f"{name}.log"
+        self._process: Process
+
+    async def start(
+        self, urls: Sequence[str], settings: Mapping[str, Any], environment: Mapping[str, str]
+    ) -> None:
+        ours = {"CHAOS_NODE": self.name, "CHAOS_NOTES": self._notes, **settings}
+        with self._log.open("wb") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "scrapy", "crawl", "pages"),
+                *(f"-aurls={' '.join(urls)}", *(f"-s{name}={ours[name]}" for name in ours)),
+                cwd=REPOSITORY,
+                env={
+                    **os.environ,
+                    "PYTHONPATH": str(REPOSITORY),
+                    "SCRAPY_SETTINGS_MODULE": "tests.chaos.settings",
+                    **environment,
+                },
+                stdin=DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # Ctrl-C is for the run, which ends its nodes
+            )
+        self._waiting = asyncio.create_task(self._wait())
+
+    async def _wait(self) -> None:
+        self.status = await self._process.wait()
+        self.ended.set()
+
+    @property
+    def runs(self) -> bool:
+        return not self.ended.is_set()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text(errors="replace")
+
+    def noted(self, what: str) -> Iterator[list[Any]]:
+        """What it has written down so far of this kind; it may be about to write a line more."""
+        lines = self._notes.read_text().splitlines(keepends=True) if self._notes.exists() else []
+        notes = [json.loads(line) for line in lines if line.endswith("\n")]
+        return (facts for kind, *facts in notes if kind == what)
+
+    @property
+    def stills(self) -> list[Span]:
+        """When it stood still."""
+        return [Span(self.name, start, end) for start, end in self.noted("still")]
+
+    @property
+    def lost_permits(self) -> int:
+        return sum(map(int, re.findall(r"'semaphore/lost': (\d+)", self.log)))
+
+    def send(self, number: signal.Signals) -> None:
+        if self.runs:
+            self._process.send_signal(number)
+
+    async def end(self) -> None:
+        """At once, whatever it is doing: the run is over."""
+        self.send(signal.SIGKILL)
+        await self._waiting
 
 
 class World:
@@ -74,39 +144,29 @@ class World:
         self.plan = plan
         self.lease = plan.lease
         self.dice = Random(plan.seed)
-        self.history = History()
         self.directory = directory
-        self.proofs = 0
+        self.problems: list[str] = []
+        self.recoveries: list[tuple[float, float]] = []  # seconds: measured, and promised
         self.nodes: list[Node] = []
         self.clock = Clock(directory / "server-clock") if setup.server_clock else None
-        self.namespace = Namespace(plan.hosts) if setup.namespace else None
         # A server that anyone may have used before: the nodes wait once for the recovery wait.
-        self.server = RedisServer(
-            *setup.server_options,
-            started_empty=False,
-            environment=self.clock.environment if self.clock else {},
-        )
+        environment = self.clock.environment if self.clock else {}
+        self.server = RedisServer(started_empty=False, environment=environment)
         self.deployment = setup.deployment() if setup.deployment else None
         self._setup = setup
         self._frontier = RedisServer()
-        self._audit = Audit(self.history, self.server, plan.lease)
         self._stack = AsyncExitStack()
         addresses = [f"127.0.0.{number + 1}" for number in range(plan.hosts)]
-        if self.namespace:
-            addresses = self.namespace.site_addresses
-        self.site = Site(self.history, Random(plan.seed), addresses, plan.limit, plan.lease)
+        self.site = Site(Random(plan.seed), addresses, plan.limit, plan.lease)
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
-            if self.namespace:
-                stack.enter_context(self.namespace)
             for server in (self.deployment or self.server, self._frontier):
                 stack.callback(server.remove)
                 await asyncio.to_thread(server.start)
             if self.deployment:
                 self.use(self.deployment.master)
             await stack.enter_async_context(self.site)
-            await stack.enter_async_context(self._audit)
             stack.push_async_callback(self._end_nodes)
             self._stack = stack.pop_all()
             for _ in range(self.plan.nodes):
@@ -119,87 +179,53 @@ class World:
     async def _end_nodes(self) -> None:
         for node in self.nodes:
             await node.end()
-            if node.history.exists():
-                self.history.read(node.history)
 
     async def start_node(self) -> Node:
         number = len(self.nodes)
-        in_namespace = self.namespace if number == 0 else None
-        address = in_namespace.server_address if in_namespace else "127.0.0.1"
-        proxy = await self._stack.enter_async_context(Proxy(self.server.path, address))
+        proxy = await self.proxy_of(self.server)
         node = Node(f"node-{number + 1}", self.directory, proxy)
         off = self._setup.node_clocks
-        clock = clock_off_by(off[number % len(off)]) if off else {}
         settings = {
             "SEMAPHORE_REDIS_URL": self.deployment.url if self.deployment else proxy.url,
             "REDIS_URL": self._frontier.url,
             "CRAWL": "chaos",
             "CRAWL_LEASE": self.lease,
             "SEMAPHORE_LEASE": self.lease,
-            "CONCURRENT_REQUESTS_PER_DOMAIN": self.plan.limit,
-            "CHAOS_MUTANT": self.plan.mutant,
+            "CONCURRENT_REQUESTS_PER_DOMAIN": self.plan.asked_limit,
         }
-        await node.start(
-            [f"{pages.url}/0" for pages in self.site.pages.values()],
-            settings,
-            clock,
-            in_namespace.prefix if in_namespace else (),
-        )
+        environment = clock_off_by(off[number % len(off)]) if off else {}
+        await node.start(self.site.start_urls, settings, environment)
         self.nodes.append(node)
         return node
 
     # What runs wait for -------------------------------------------------------------------------
 
-    async def until(self, seen: Callable[[], bool], what: str) -> None:
-        """Wait until the site has seen something."""
-        await self._in_time(self.site.until(seen), what)
+    async def sees(self, happened: Callable[[], bool | Awaitable[bool]], what: str) -> None:
+        """Wait for what tells nobody that it has happened."""
+
+        async def until_happened() -> None:
+            while True:
+                has_happened = happened()
+                if await has_happened if inspect.isawaitable(has_happened) else has_happened:
+                    return
+                await asyncio.sleep(0.01)
+
+        await self.in_time(until_happened(), what)
 
     async def in_full_swing(self) -> None:
         """All nodes take part and every place is in use."""
-        await self._until_all_take_part()
-        await self._in_time(self.site.in_full_use(time.monotonic()), "the first full use")
-
-    async def _until_all_take_part(self) -> None:
         names = {node.name for node in self.living}
-        await self.until(lambda: self.site.visitors >= names, "all nodes to take part")
+        take_part = self.site.until(lambda: self.site.visitors >= names)
+        await self.in_time(take_part, "all nodes to take part")
+        await self.in_time(self.site.in_full_use(time.monotonic()), "the first full use")
+
+    async def more(self, requests: int) -> None:
+        goal = len(self.site.visits) + requests
+        await self.in_time(self.site.until(lambda: len(self.site.visits) >= goal), "more requests")
 
     async def transfers_under_way(self) -> None:
         """Wait until a node has one that will last: whatever is lost now, that holds a permit."""
-        await self.until(lambda: bool(self._busy), "a transfer that lasts")
-
-    @property
-    def _busy(self) -> list[Node]:
-        names = self.site.busy(self.lease)
-        return [node for node in self.living if node.name in names]
-
-    async def happens(self, event: asyncio.Event, what: str) -> None:
-        await self._in_time(event.wait(), what)
-
-    async def more(self, requests: int) -> None:
-        goal = self.site.requests + requests
-        await self.until(lambda: self.site.requests >= goal, "more requests")
-
-    async def eventually(self, happened: Callable[[], bool], what: str) -> None:
-        """Wait for what tells nobody that it has happened."""
-
-        async def has_happened() -> bool:
-            return happened()
-
-        await self.sees(has_happened, what)
-
-    async def sees(self, happened: Callable[[], Awaitable[bool]], what: str) -> None:
-        """The same for what has to be asked for."""
-
-        async def until_happened() -> None:
-            while not await happened():  # noqa: ASYNC110 - there is no event to wait for
-                await asyncio.sleep(0.01)
-
-        await self._in_time(until_happened(), what)
-
-    def prove(self, what: str, shown: object) -> None:
-        """Note what shows that a fault has done what its name says, or that it has not."""
-        self.proofs += 1
-        self.history.note("proof", id=what, count=bool(shown))
+        await self.in_time(self.site.until(lambda: bool(self._busy)), "a transfer that lasts")
 
     async def recovers(self, promise: float = 0.0) -> None:
         """Wait for full use again, and note how long it took from now on.
@@ -207,67 +233,88 @@ class World:
         What is promised, by default, is what holds for all that happens to nodes.
         """
         since = time.monotonic()
-        then = await self._in_time(self.site.in_full_use(since), "full use again")
-        promise = promise or self.lease + self.lease / 3
-        self.history.note("recovered", seconds=then - since, promise=promise)
+        then = await self.in_time(self.site.in_full_use(since), "full use again")
+        self.recoveries.append((then - since, promise or self.lease + self.lease / 3))
 
     async def recovers_from_loss(self) -> None:
         """The same for a server that has lost its data, or may have: the recovery wait is added."""
         await self.recovers(self.lease + self.lease + self.lease / 3)
 
-    async def all_log(self, text: str) -> None:
-        """Wait until all nodes have logged this."""
-        living = self.living
-        await self.eventually(lambda: all(text in node.log for node in living), f"{text!r} in logs")
-
-    async def finish(self) -> None:
-        """Let the nodes come to the end of the site, and see what is left behind."""
-        goal = self.plan.requests
-        await self.until(lambda: self.site.requests >= goal, f"{goal} requests")
-        self.site.backlog = 0
-        ended = asyncio.gather(*(node.ended.wait() for node in self.nodes))
-        await self._in_time(ended, "the end of the crawl")
-        for node in self.nodes:
-            if node.status != 0 and not node.was_told_to_end:
-                self.history.note("problem", node.name, id=f"ended with exit status {node.status}")
-            for error in node.errors:
-                self.history.note("problem", node.name, id=f"logged: {error}")
-        # At once: those of the dead have long been closed, and the living have given all back.
-        with self.server.client() as client:
-            scopes = [*client.keys("{semaphore}:scope:*"), *client.keys("{semaphore}:queue:*")]
-            self.history.note("left", id="semaphore", count=len(scopes))
-        with self._frontier.client() as client:
-            keys = [key for key in client.keys("{crawl:*") if client.ttl(key) < 0]  # kept a while
-            self.history.note("left", id="frontier", count=len(keys))
-
-    async def _in_time(self, happens: Awaitable[T], what: str) -> T:
+    async def in_time(self, happens: Awaitable[T], what: str) -> T:
         try:
             return await asyncio.wait_for(happens, self.plan.wait_timeout_s)
         except TimeoutError:
-            state = f"{self.site.requests} requests, {self.server.members()}"
-            raise StuckError(
-                f"waited {self.plan.wait_timeout_s:.0f} s for {what}; {state}"
-            ) from None
+            state = f"after {len(self.site.visits)} requests, {self.server.members()}"
+            raise StuckError(f"waited for {what}; {state}") from None
+
+    async def some_time(self, least: float, most: float) -> None:
+        """Let this many leases pass, more or less."""
+        await asyncio.sleep(self.dice.uniform(least, most) * self.lease)
+
+    # How a run ends -----------------------------------------------------------------------------
+
+    def prove(self, what: str, shown: object) -> None:
+        """A fault that has not done what its name says shows nothing."""
+        if not shown:
+            self.problems.append(f"not so: {what}")
+
+    async def finish(self) -> None:
+        """Let the nodes come to the end of the crawl, which leaves nothing behind."""
+        await self.more(max(0, self.plan.requests - len(self.site.visits)))
+        self.site.backlog = 0
+        ends = asyncio.gather(*(node.ended.wait() for node in self.nodes))
+        await self.in_time(ends, "the end of the crawl")
+        for node in self.nodes:
+            if node.status != 0 and not node.was_told_to_end:
+                self.problems.append(f"{node.name} ended with exit status {node.status}")
+            errors = re.findall(r"^.*\] (?:ERROR|CRITICAL): .*$", node.log, re.MULTILINE)
+            self.problems += [f"{node.name} logged: {error}" for error in errors]
+        # At once: those of the dead have long been closed, and the living have given all back.
+        with self.server.client() as client:
+            left = [*client.keys("{semaphore}:scope:*"), *client.keys("{semaphore}:queue:*")]
+        with self._frontier.client() as client:
+            left += [key for key in client.keys("{crawl:*") if client.ttl(key) < 0]  # kept a while
+        if left:
+            self.problems.append(f"left on the servers: {left}")
+
+    def verdict(self) -> Verdict:
+        """After the end of all nodes."""
+        arrived = Counter((host, path) for node in self.nodes for host, path in node.noted("page"))
+        stills = [span for node in self.nodes for span in node.stills]
+        verdict = judge(
+            self.site.visits, self.site.known, arrived, stills, self.plan.limit, self.lease
+        )
+        verdict.problems += self.problems
+        verdict.lost_permits = sum(node.lost_permits for node in self.nodes)
+        verdict.recovery, verdict.promise = max(self.recoveries, default=(0.0, 0.0))
+        for node in self.nodes:
+            long = any(span.end - span.start > self.lease for span in node.stills)
+            if long and node.status == 0 and "This process stood still for" not in node.log:
+                verdict.problems.append(f"{node.name} does not say that it stood still")
+        return verdict
+
+    def write_visits(self) -> None:
+        """For whoever wants to look into a problem."""
+        with (self.directory / "visits").open("w") as file:
+            file.writelines(
+                f"{visit.begin:.3f} {visit.end:.3f} {node_of(visit)} {visit.host}{visit.path}\n"
+                for visit in self.site.visits
+            )
 
     # What is done to nodes ----------------------------------------------------------------------
-
-    def any_node(self) -> Node:
-        """One with a transfer that will last, if there is any."""
-        return self.dice.choice(self._busy or self.living)
 
     @property
     def living(self) -> list[Node]:
         return [node for node in self.nodes if node.runs]
 
-    async def up_to_strength(self) -> None:
-        """Replace the nodes that have gone."""
-        while len(self.living) < self.plan.nodes:
-            await self.start_node()
-        await self._until_all_take_part()
+    @property
+    def _busy(self) -> list[Node]:
+        names = self.site.busy(self.lease)
+        return [node for node in self.living if node.name in names]
 
-    async def some_time(self, least: float, most: float) -> None:
-        """Let this many leases pass, more or less."""
-        await asyncio.sleep(self.dice.uniform(least, most) * self.lease)
+    def any_node(self) -> Node:
+        """One with a transfer that will last, if there is any."""
+        return self.dice.choice(self._busy or self.living)
 
     async def kill(self, node: Node) -> None:
         node.was_told_to_end = True
@@ -275,27 +322,15 @@ class World:
         node.send(signal.SIGKILL)
         await node.ended.wait()
         self.prove(f"{node.name} was killed", node.status == -signal.SIGKILL)
-        self.history.note("killed", node.name)
 
     @asynccontextmanager
-    async def frozen(self, node: Node) -> AsyncIterator[None]:
-        self.history.note("frozen", node.name)
-        try:
-            async with self.afflicted(node), self._stopped(node.pid, node.name):
-                yield
-        finally:
-            self.history.note("woken", node.name)
-
-    @asynccontextmanager
-    async def _stopped(self, pid: int, name: str) -> AsyncIterator[None]:
-        """Let a process stand still, and prove that it did, all the time."""
+    async def stopped(self, pid: int) -> AsyncIterator[None]:
+        """Let a process stand still."""
         os.kill(pid, signal.SIGSTOP)
         try:
-            await self.eventually(lambda: is_stopped(pid), f"{name} to stand still")
-            before = processor_time(pid)
+            await self.sees(lambda: is_stopped(pid), "a process to stand still")
             yield
-            still = is_stopped(pid) and processor_time(pid) == before
-            self.prove(f"{name} stood still", still)
+            self.prove(f"process {pid} stood still", is_stopped(pid))
         finally:
             os.kill(pid, signal.SIGCONT)
 
@@ -310,54 +345,35 @@ class World:
 
     # What is done to the server -----------------------------------------------------------------
 
-    async def restart_server(
-        self, leases_down: float = 0.0, meanwhile: Callable[[], object] | None = None
-    ) -> None:
-        """Kill it, do something to what is left of it, and start it again."""
-        before = await self.life()
+    async def restart_server(self, leases_down: float) -> None:
+        """Kill it, and start it again with what it has saved."""
+        before = (await self.info("server"))["run_id"]
         self.server.kill()
-        if meanwhile is not None:
-            await asyncio.to_thread(meanwhile)
         await asyncio.sleep(leases_down * self.lease)
         await asyncio.to_thread(self.server.start)
-        self.prove("the server was started anew", (await self.life()).run_id != before.run_id)
-
-    @asynccontextmanager
-    async def server_frozen(self) -> AsyncIterator[None]:
-        async with self._stopped(self.server.pid, "the server"):
-            yield
-
-    async def life(self) -> Life:
-        """Which life of the server this is."""
-        run_id = (await self.info("server"))["run_id"]
-        return Life(run_id, (await self.info("replication"))["master_replid"])
+        self.prove("the server was started anew", (await self.info("server"))["run_id"] != before)
 
     async def info(self, section: str, at: RedisServer | None = None) -> dict[str, Any]:
         return dict(await self.command("INFO", section, at=at))
 
-    async def start_server(self, clock: Clock | None = None) -> RedisServer:
+    async def start_server(self) -> RedisServer:
         """Another server, which ends with the run."""
-        environment = clock.environment if clock else {}
-        server = RedisServer(started_empty=False, environment=environment)
+        server = RedisServer(started_empty=False)
         self._stack.callback(server.remove)
         await asyncio.to_thread(server.start)
         return server
 
     async def proxy_of(self, server: RedisServer) -> Proxy:
-        """A proxy before a server, for another server that is to follow it."""
+        """A proxy before a server, for a node, or for another server that is to follow it."""
         return await self._stack.enter_async_context(Proxy(server.path))
 
     def use(self, server: RedisServer) -> None:
         """From now on this is the server, for whoever connects anew."""
-        self.look_at(server)
+        self.server = server
         for node in self.nodes:
             node.proxy.target = server.path
 
-    def look_at(self, server: RedisServer) -> None:
-        """From now on this is the server, which others lead the nodes to."""
-        self.server = self._audit.server = server
-
-    async def put_before_the_server(self, proxy: HAProxy | CommandProxy) -> None:
+    async def put_before_the_server(self, proxy: HAProxy) -> None:
         """From now on this leads to the server whoever connects anew. It ends with the run."""
         await self._stack.enter_async_context(proxy)
         for node in self.nodes:

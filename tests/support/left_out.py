@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-LEFT_OUT_MARKERS = ("slow", "mutants", "compose")  # markers; pyproject.toml says what they mean
+LEFT_OUT_MARKERS = ("slow", "compose")  # markers; pyproject.toml says what they mean
 
 
 class LeftOut:
