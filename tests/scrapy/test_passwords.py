@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import pytest
 from scrapy import Request
 
 from semaphore_middleware.errors import SettingsError
-from tests.support.crawls import ADD_ON, Crawl, asyncio_test, scrapy
+from tests.support.crawls import ADD_ON, Crawl, asyncio_test, scrapy, until
 from tests.support.servers import RedisServer, free_port
 from tests.support.site import Site
 
@@ -33,23 +32,21 @@ def locked() -> Iterator[RedisServer]:
 
 
 @asyncio_test
-async def test_password_of_a_server_that_accepts_it(
-    locked: RedisServer, site: Site, tmp_path: Path
+async def test_password_of_a_server_that_is_not_there_and_then_accepts_it(
+    locked: RedisServer, site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("DEBUG")
+    locked.kill()
     url = f"redis://:{ENCODED}@127.0.0.1:{locked.tcp_port}/0"
-
     # Nothing tells the crawl that this server started empty, so it would wait for recovery.
-    async with scrapy(
-        tmp_path,
-        Request(site.url("/page/")),
-        **ADD_ON,
-        SEMAPHORE_REDIS_URL=url,
-        SEMAPHORE_RECOVERY_WAIT=0,
-    ) as crawl:
-        assert await crawl.ended() == 0
+    settings = {"SEMAPHORE_REDIS_URL": url, "SEMAPHORE_RECOVERY_WAIT": 0}
+    crawl = Crawl(locked, Request(site.url("/page/")), **settings)
 
+    await until(lambda: "cannot reach redis://127.0.0.1:" in caplog.text)
+    locked.start()
+    await crawl.finished()
     assert site.arrivals == ["/page/"]
-    assert_no_password(crawl.log)
+    assert_no_password(caplog.text)
 
 
 @pytest.mark.parametrize(
@@ -63,71 +60,27 @@ async def test_password_of_a_server_that_accepts_it(
 )
 @asyncio_test
 async def test_password_that_a_server_refuses(
-    locked: RedisServer, site: Site, tmp_path: Path, url: str
+    locked: RedisServer, site: Site, caplog: pytest.LogCaptureFixture, url: str
 ) -> None:
+    caplog.set_level("DEBUG")
     url = url.format(encoded=ENCODED, port=locked.tcp_port, path=locked.path)
 
-    async with scrapy(
-        tmp_path, Request(site.url("/page/")), **ADD_ON, SEMAPHORE_REDIS_URL=url
-    ) as crawl:
-        assert await crawl.ended() == 1
-
-    [error] = crawl.errors
-    assert "does not accept this user name and password" in error
-    assert "Traceback" not in crawl.log
+    await Crawl(locked, Request(site.url("/page/")), SEMAPHORE_REDIS_URL=url).finished()
+    (error,) = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert "does not accept this user name and password" in error.getMessage()
+    assert error.exc_info is None
     assert site.arrivals == []
-    assert_no_password(crawl.log)
-
-
-@asyncio_test
-async def test_password_of_an_unreachable_server(site: Site, tmp_path: Path) -> None:
-    url = f"redis://:{ENCODED}@127.0.0.1:{free_port()}/0"
-
-    async with scrapy(
-        tmp_path, Request(site.url("/page/")), **ADD_ON, SEMAPHORE_REDIS_URL=url
-    ) as crawl:
-        await crawl.says("cannot reach redis://127.0.0.1:")
-        crawl.send(signal.SIGINT)
-        await crawl.ended()
-
-    assert_no_password(crawl.log)
-
-
-@pytest.mark.slow
-@asyncio_test
-async def test_password_of_a_server_that_goes_away(
-    locked: RedisServer, site: Site, tmp_path: Path
-) -> None:
-    url = f"redis://:{ENCODED}@127.0.0.1:{locked.tcp_port}/0"
-
-    async with scrapy(
-        tmp_path,
-        Request(site.url("/slow/")),
-        **ADD_ON,
-        SEMAPHORE_REDIS_URL=url,
-        SEMAPHORE_RECOVERY_WAIT=0,
-    ) as crawl:
-        await site.until(lambda: site.now == 1)
-        locked.kill()
-        await crawl.says("cannot reach redis://127.0.0.1:")
-        site.let_go()
-        assert await crawl.ended() == 0
-
-    assert_no_password(crawl.log)
+    assert_no_password(caplog.text)
 
 
 @pytest.mark.parametrize(
     "url",
     [
         "redis://:s3cr/w0rd@localhost:6379/0",
-        "redis://:s3cr#w0rd@localhost:6379/0",
         "redis://:2025/w0rd@localhost:6379/0",  # would be read as port 2025 of localhost
-        "redis://:s3cr@localhost:w0rd/0",
         "redis://:s3crw0rd@localhost/zero",  # would be read as database 0
         "redis://:s3cr%2Fw0rd@[::1/0",
-        "redis//:s3crw0rd@localhost:6379/0",
         "s3cr-w0rd@localhost",
-        "http://:s3crw0rd@localhost:6379/0",
         "redis://localhost/0?password=s3crw0rd&socket_timeout=soon",
     ],
 )
@@ -135,6 +88,7 @@ async def test_password_of_a_server_that_goes_away(
 async def test_password_in_an_unreadable_url(
     server: RedisServer, site: Site, caplog: pytest.LogCaptureFixture, url: str
 ) -> None:
+    caplog.set_level("DEBUG")
     crawl = Crawl(server, Request(site.url("/page/")), SEMAPHORE_REDIS_URL=url)
 
     with pytest.raises(SettingsError, match="SEMAPHORE_REDIS_URL") as error:
