@@ -8,11 +8,12 @@ requests go back to the queues, and in the nodes which items are in the feeds' f
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from random import Random
 from types import SimpleNamespace
@@ -22,23 +23,20 @@ from scrapy import Request, Spider, signals
 from scrapy.exceptions import CloseSpider, DontCloseSpider, IgnoreRequest
 from scrapy.http import Response
 from scrapy.settings import BaseSettings
-from scrapy.statscollectors import StatsCollector
 from scrapy.utils.request import RequestFingerprinter
 from twisted.internet.defer import Deferred, fail, succeed
 
-from semaphore_middleware.errors import ServerUnreachableError
 from semaphore_middleware.frontier import scheduler as module
-from semaphore_middleware.frontier.client import CrawlClient, CrawlEndedError
+from semaphore_middleware.frontier.client import CrawlClient
 from semaphore_middleware.frontier.keys import CrawlKeys, site_of
 from semaphore_middleware.frontier.scheduler import Scheduler
-from semaphore_middleware.frontier.session import FrontierSession
 from semaphore_middleware.model import chance
 from semaphore_middleware.scrapy.engine import Engine
-from tests.simulation.network import Network, Wire
+from tests.simulation.network import CALM, Network, Weather, Wire
 from tests.simulation.plan import Fault, _weather
-from tests.simulation.run import Result, Run, connected_by
+from tests.simulation.run import Result, connected_by
 from tests.simulation.server import Server
-from tests.simulation.world import Host, World
+from tests.simulation.world import BEGIN_S, Host, World
 
 URL = "redis://simulated"
 KEYS = CrawlKeys("crawl", "sim")
@@ -119,6 +117,11 @@ OF_SERVER = (
     *("server stands", "server away", "restart", "flush", "replica", "replica", "jump"),
     *("scripts gone", "full", "go back"),
 )
+TROUBLE = {  # which may cost a living node its lease
+    *("weather", "cut", "cut out", "cut back", "freeze", "server stands", "server away", "restart"),
+    *("flush", "replica", "full", "go back"),
+}
+OVERTAKING = {"weather", "cut", "cut out", "cut back", "server stands"}  # calls come late, or twice
 
 
 def _faults(random: Random, nodes: int, lease: float) -> tuple[Fault, ...]:
@@ -151,7 +154,7 @@ class _Signals:
     def __init__(self) -> None:
         self._handlers: dict[object, list[Callable[[], object]]] = defaultdict(list)
 
-    def connect(self, handler: Callable[[], object], signal: object, weak: bool = True) -> None:
+    def connect(self, handler: Callable[[], object], signal: object, **_: object) -> None:
         self._handlers[signal].append(handler)
 
     def send(self, signal: object) -> None:
@@ -227,7 +230,14 @@ class _ScrapyEngine:
         self._next: asyncio.Handle | None = None
         self._results: dict[Request, Deferred[Any]] = {}
         self._closing = asyncio.Event()
-        self.closed = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def is_closing(self) -> bool:
+        return self._closing.is_set()
+
+    def open(self) -> None:
+        self._tasks = [self.node.host.spawn(work()) for work in (self._read_start, self._beat)]
 
     async def start(self) -> AsyncIterator[Request]:
         yield Request(self.node.url_of(0))
@@ -239,14 +249,14 @@ class _ScrapyEngine:
         self.node.scheduler.enqueue_request(request)
         self.schedule()
 
-    async def read_start(self) -> None:
+    async def _read_start(self) -> None:
         assert self._start is not None
         async for request in self._start:
             self.crawl(request)
         self._start = None
         self.schedule()
 
-    async def beat(self) -> None:
+    async def _beat(self) -> None:
         while not self._closing.is_set():
             self.schedule()
             await asyncio.sleep(HEARTBEAT_S)
@@ -275,7 +285,7 @@ class _ScrapyEngine:
 
     async def _process(self, request: Request) -> None:
         """From the downloader, through the spider's callback, to the pipelines."""
-        number = int(request.url.rpartition("/")[2])
+        number = number_of(request.url)
         page, site = self.node.plan.pages[number], request.url.split("/")[2]
         self._busy += 1
         with_response = await self._download(request, page)
@@ -291,7 +301,7 @@ class _ScrapyEngine:
         self.schedule()
 
     async def _download(self, request: Request, page: Page) -> bool:
-        self.node.judge.on_visit(self.node, request.url)
+        self.node.run.on_visit(self.node, request.url)
         try:
             async with asyncio.timeout(page.latency):
                 await self._closing.wait()
@@ -299,7 +309,7 @@ class _ScrapyEngine:
             self._results[request] = succeed(Response(request.url))
         else:  # the spider closes: half of the requests wait for a permit, and get none any more
             closing = IgnoreRequest("the spider is closing")
-            begun = page.latency * 1000 % 2 < 1
+            begun = self.node.run.random.random() < 0.5
             self._results[request] = succeed(Response(request.url)) if begun else fail(closing)
         deferred = self.downloader.fetch(request)
         result = deferred.result
@@ -312,26 +322,495 @@ class _ScrapyEngine:
         return self._results.pop(request)
 
     async def _call_back(self, number: int, page: Page) -> None:
-        items = 0
-        for link in (*page.links, None):
+        for at in range(max(len(page.links), page.items)):
             await asyncio.sleep(page.callback)
-            if link is not None:
-                self.crawl(Request(self.node.url_of(link)))
-            if items < page.items:
+            if at < len(page.links):
+                self.crawl(Request(self.node.url_of(page.links[at])))
+            if at < page.items:
                 await asyncio.sleep(page.pipeline)
-                self.node.feed.buffer.append((number, items))
-                items += 1
-        self.node.feed.buffer += [(number, item) for item in range(items, page.items)]
+                self.node.feed.buffer.append((number, at))
 
     async def close_spider_async(self, reason: str) -> None:
         if self._closing.is_set():
             return
         self._closing.set()
-        while self._slot.inprogress:
+        for task in self._tasks:
+            task.cancel()
+        while self._slot.inprogress:  # noqa: ASYNC110 - simulated time
             await asyncio.sleep(0.01)
         self.running = False
         await self.node.scheduler.close(reason)
         self.node.crawler.signals.send(signals.spider_closed)
         self.node.feed.flush()
-        self.node.reason = reason
-        self.closed.set()
+        self.node.on_closed(reason)
+
+
+# Nodes, and what they are judged by --------------------------------------------------------------
+
+
+def number_of(url: str) -> int:
+    return int(url.rpartition("/")[2])
+
+
+class _Server(Server):
+    """Tells of each request that goes back to the queues, and of each lease that ends."""
+
+    def __init__(self, run: Crawl, publish: Callable[[bytes, bytes], None]) -> None:
+        super().__init__(publish, run.on_bug, lambda *_: None)
+        self._crawl = run
+
+    def execute(self, command: Sequence[bytes], now: float) -> Any:
+        if command[0] != b"EVALSHA":
+            return super().execute(command, now)
+        arguments = command[3 + int(command[2]) :]
+        caller = arguments[1] if len(arguments) > 1 else b""
+        had_ended = self._has_ended
+        working, taken = self._members("working"), self._members("taken")
+        reply = super().execute(command, now)
+        lost = working - self._members("working") - {caller}
+        if self._has_ended:
+            if not had_ended:
+                self._crawl.on_end()
+            return reply
+        for name in lost:
+            self._crawl.on_lease_end(name)
+        for member in taken - self._members("taken"):
+            name, _, place = member.partition(b"\0")
+            data = self.field(KEYS.of("requests"), place)
+            if data is not None:
+                self._crawl.on_return(name, number_of(json.loads(data)["url"]), name in lost)
+        return reply
+
+    @property
+    def _has_ended(self) -> bool:
+        return self.field(KEYS.of("run"), b"ended") is not None
+
+    def _members(self, part: str) -> set[bytes]:
+        return set(self.fields(KEYS.of(part)))
+
+
+class CrawlNode:
+    """A process that crawls, from when it joins until it ends."""
+
+    def __init__(self, run: Crawl, number: int, new_run: bool) -> None:
+        self.run = run
+        self.plan = run.plan
+        self.number = number
+        self.host = Host(run.world, f"n{number}.{len(run.nodes)}", run.random.uniform(-1e4, 1e4))
+        self.feed = _Feed(run.written)
+        self.engine = _ScrapyEngine(self)
+        self.began_at = run.world.now
+        self.away_s = 0.5
+        self.closed_at: float | None = None
+        self.starved = 0
+        settings = BaseSettings(
+            {
+                "REDIS_URL": URL,
+                "CRAWL": "sim",
+                "CRAWL_LEASE": run.plan.lease,
+                "CRAWL_MAX_PAGES": run.plan.max_pages,
+                "CRAWL_RUN": "new" if new_run else "",
+                "CRAWL_VERSION": "1",
+                "SCHEDULER_PRIORITY_QUEUE": _SiteQueue,
+                "SEMAPHORE_NODE": self.host.name,
+            }
+        )
+        exporter = SimpleNamespace(slots=[SimpleNamespace(file=self.feed)])
+        self.crawler: Any = SimpleNamespace(
+            settings=settings,
+            engine=self.engine,
+            signals=_Signals(),
+            stats=SimpleNamespace(inc_value=lambda _: None),
+            request_fingerprinter=RequestFingerprinter(),
+            get_extension=lambda _: exporter,
+            crawling=True,
+        )
+        self.crawler.spider = self.spider = Spider("simulated")
+        self.spider.crawler, self.spider.settings = self.crawler, settings
+        self.scheduler = Scheduler(self.crawler)
+        self.scheduler.engine = _Engine(self.crawler)
+        connected_by(partial(Wire, run.network, self.host), self.scheduler.client.server)
+
+    def url_of(self, number: int) -> str:
+        return f"http://{self.plan.pages[number].site}/{number}"
+
+    @property
+    def name(self) -> bytes:
+        return self.scheduler.client.node.encode()
+
+    @property
+    def is_at_work(self) -> bool:
+        """Whether it runs, and is to crawl on."""
+        return not (self.host.is_dead or self.host.is_frozen or self.engine.is_closing)
+
+    @property
+    def is_starved(self) -> bool:
+        """Whether it has nothing to do, though there are requests that it could start."""
+        server = self.run.server
+        sites = {site_of(place) for place in server.fields(KEYS.of("queue"))}
+        prefetch = self.scheduler.session._prefetch
+        return (
+            self.is_at_work
+            and not (self.engine._slot.inprogress or prefetch.ready)
+            and not all(map(prefetch.is_skipped, sites))
+        )
+
+    async def live(self) -> None:
+        await self.scheduler.open(self.spider)
+        try:
+            self.crawler.signals.send(signals.spider_opened)
+        except CloseSpider as closing:
+            await self.engine.close_spider_async(reason=closing.reason)
+        else:
+            self.engine.open()
+
+    def on_closed(self, reason: str) -> None:
+        """The process ends; whatever has started it does so again if it has failed."""
+        self.closed_at = self.run.world.now
+        failed = self.crawler.spider is None
+        self.run.note(self.host.name, f"ends: {reason}, {failed=}")
+        if failed:
+            self.run.start_later(self.number, self.away_s)
+
+
+class Crawl:
+    """A world with a server and nodes that crawl, and what was promised them."""
+
+    def __init__(self, plan: CrawlPlan) -> None:
+        self.plan = plan
+        self.random = Random(plan.seed + 1)
+        chance.source = Random(plan.seed + 2)
+        self.world = World()
+        self.network = Network(self.world, self.random, plan.lease)
+        self.server = self.network.server = _Server(self, self.network.publish)
+        self.nodes: list[CrawlNode] = []
+        self.written: list[tuple[int, int]] = []  # page and item: in the feeds' files
+        self.visits: Counter[int] = Counter()
+        self.returned: Counter[int] = Counter()
+        self.died_with: Counter[int] = Counter()
+        self.violations: list[str] = []
+        self.log: list[tuple[float, str, str]] = []
+        self._operator = Host(self.world, "operator")
+        self._snapshots: list[tuple[float, Any]] = []
+        self._before: Any = None  # the server's data before the crawl
+        self._to_come = len(plan.faults)  # faults
+        self._starting = 0  # nodes that will
+        self._has_lost_data = False
+        self._overtaken = False  # a call may have come late, or twice
+        self._troubled_until = 0.0
+        self._ended_at = 0.0
+
+    def violate(self, text: str) -> None:
+        self.violations.append(f"{self.world.now:.3f} {text}")
+        self.note("judge", text)
+
+    def note(self, who: str, what: str) -> None:
+        self.log.append((self.world.now, who, what))
+
+    # What is seen -------------------------------------------------------------------------------
+
+    def on_bug(self, text: str) -> None:
+        self.violate(f"SCRIPT {text}")
+
+    def on_visit(self, node: CrawlNode, url: str) -> None:
+        number = number_of(url)
+        self.note(node.host.name, f"asks for {url}")
+        self.visits[number] += 1
+        if not self._has_lost_data and self.visits[number] > 1 + self.returned[number]:
+            self.violate(f"TWICE page {number}: its request has not gone back")
+
+    def on_return(self, name: bytes, number: int, by_death: bool) -> None:
+        self.returned[number] += 1
+        self.died_with[number] += by_death
+        self.note("server", f"page {number} goes back from {name.decode()}: {by_death=}")
+        node = self._named(name)
+        at_work = [number_of(request.url) for request in node.engine._slot.inprogress]
+        if not by_death and number in at_work and node.is_at_work and not self._overtaken:
+            self.violate(f"GIVEN BACK page {number}, at which {node.host.name} is at work")
+
+    def on_lease_end(self, name: bytes) -> None:
+        node = self._named(name)
+        self.note("server", f"{node.host.name} counts as dead")
+        quiet_since = max(self._troubled_until, node.host.thawed_at, node.began_at)
+        if node.is_at_work and self.world.now - quiet_since > 1.3 * self.plan.lease:
+            self.violate(f"LEASE of {node.host.name} has ended")
+
+    def on_end(self) -> None:
+        self._ended_at = self.world.now
+
+    def _named(self, name: bytes) -> CrawlNode:
+        return next(node for node in self.nodes if node.name == name)
+
+    # The run ------------------------------------------------------------------------------------
+
+    def run(self) -> Result:
+        try:
+            self._crawl()
+        finally:
+            self.world.end()
+        passed = self.world.now - BEGIN_S
+        return Result(
+            *(self.plan, self.violations, self.log),  # type: ignore[arg-type]
+            *(passed, self.server.calls, self.visits.total()),
+        )
+
+    def _crawl(self) -> None:
+        plan = self.plan
+        if plan.is_second_run:
+            self._operate(self._end_a_run)
+            self.world.run(self.world.now + 30.0)
+        self._before = self.server.snapshot()
+        for number in range(plan.nodes):
+            self._start(number, new_run=plan.is_second_run)
+        for fault in plan.faults:
+            self.world.after(fault.at, partial(self._strike, fault))
+        self._take_snapshot()
+        self._wait_for_end()
+        for _ in range(3):
+            if not self._judge_aside():
+                break
+            self._operate(self._retry)
+            self.world.run(self.world.now + 1.0)
+            self._start(0)
+            self._wait_for_end()
+        self._judge_end()
+
+    async def _end_a_run(self, client: CrawlClient) -> None:
+        await client.join()
+        await client.idle()
+
+    async def _retry(self, client: CrawlClient) -> None:
+        await client.retry()
+
+    def _operate(self, act: Callable[[CrawlClient], Any]) -> None:
+        async def do() -> None:
+            client = CrawlClient(URL, "sim", "operator", self.plan.lease)
+            connected_by(partial(Wire, self.network, self._operator), client.server)
+            await act(client)
+            await client.disconnect()
+
+        self._operator.spawn(do())
+
+    def _start(self, number: int, new_run: bool = False) -> None:
+        node = CrawlNode(self, number, new_run)
+        self.nodes.append(node)
+        node.host.spawn(node.live())
+
+    def start_later(self, number: int, seconds: float) -> None:
+        def start() -> None:
+            self._starting -= 1
+            self._start(number)
+
+        self._starting += 1
+        self.world.after(seconds, start)
+
+    def _wait_for_end(self) -> None:
+        patience = self.world.now + PATIENCE_S
+        while self._to_come or not self._is_over:
+            if self.world.now > patience:
+                left = [node.host.name for node in self.nodes if not _is_over(node)]
+                self.violate(f"STUCK {left}")
+                return
+            self.world.run(self.world.now + PROMPT_S / 2)
+            for node in self.nodes:
+                node.starved = node.starved + 1 if node.is_starved else 0
+                if node.starved > 2 and not (self.plan.faults or self.plan.max_pages):
+                    self.violate(f"STARVED {node.host.name}")
+
+    @property
+    def _is_over(self) -> bool:
+        return not self._starting and all(map(_is_over, self.nodes))
+
+    # Judgement ----------------------------------------------------------------------------------
+
+    def _judge_aside(self) -> bool:
+        """Whether requests were set aside. Three nodes must have died with each."""
+        places = self.server.fields(KEYS.of("aside"))
+        for place in places:
+            number = number_of(json.loads(self.server.field(KEYS.of("requests"), place))["url"])
+            if self.died_with[number] < 3:
+                self.violate(f"ASIDE page {number}, with which {self.died_with[number]} nodes died")
+        return bool(places)
+
+    def _judge_end(self) -> None:
+        self.world.run(self.world.now + 2 * HEARTBEAT_S)
+        plan, written = self.plan, Counter(self.written)
+        most = plan.max_pages
+        for number in sorted(plan.reachable) if not most else ():
+            for item in range(plan.pages[number].items):
+                if not written[number, item]:
+                    self.violate(f"LOST item {item} of page {number}")
+        for (number, item), count in sorted(written.items()):
+            if count > self.visits[number]:
+                self.violate(f"ITEM {item} of page {number}: {count} times")
+        if most and not self._has_lost_data:
+            if len(self.visits) < min(most, len(plan.reachable)):
+                self.violate(f"MAX_PAGES {most}: only {len(self.visits)}")
+            if self.visits.total() > most + self.returned.total():
+                self.violate(f"MAX_PAGES {most}: {self.visits.total()}")
+        for key, left_ms in sorted(self.server.keys()):
+            if left_ms is None or key != KEYS.of("run"):
+                self.violate(f"LEFT {key.decode()}: {left_ms}")
+        for node in self.nodes:
+            self.violations += [f"ERROR {node.host.name}: {error}" for error in node.host.errors]
+            if node.host.loop.left and not node.host.is_dead:
+                self.violate(f"LEFT in {node.host.name}: {node.host.loop.left}")
+            if not plan.faults and (node.closed_at or PATIENCE_S) > self._ended_at + PROMPT_S:
+                self.violate(f"LATE {node.host.name}: the crawl ended at {self._ended_at:.3f}")
+
+    # Faults -------------------------------------------------------------------------------------
+
+    def _take_snapshot(self) -> None:
+        self._snapshots = [*self._snapshots[-8:], (self.world.now, self.server.snapshot())]
+        if self._to_come:
+            self.world.after(self.plan.lease / SNAPSHOTS_PER_LEASE, self._take_snapshot)
+
+    def _strike(self, fault: Fault) -> None:
+        if self._is_over:  # what a server loses then, nobody is there to notice
+            self._to_come -= 1
+            return
+        self.note("fault", f"{fault.kind} node {fault.node}, {fault.seconds:g} s: {fault.of}")
+        if fault.kind in TROUBLE:
+            self._troubled_until = max(self._troubled_until, self.world.now + fault.seconds)
+        self._overtaken |= fault.kind in OVERTAKING
+        at_work = [node for node in self.nodes if node.is_at_work and node.number == fault.node]
+        end = getattr(self, f"_{fault.kind.replace(' ', '_')}")(fault, *at_work[:1])
+        self.world.after(fault.seconds, partial(self._end_fault, fault, end))
+
+    def _end_fault(self, fault: Fault, end: Callable[[], object] | None) -> None:
+        self._to_come -= 1
+        if end is not None:
+            self.note("fault", f"{fault.kind} node {fault.node} is over")
+            end()
+
+    # Each strikes, and returns what ends it, if it has one. `node`: if there is one at work.
+
+    def _weather(self, fault: Fault, *_: CrawlNode) -> Callable[[], object]:
+        self.network.weather = Weather(**fault.of)
+        return lambda: setattr(self.network, "weather", CALM)
+
+    def _cut(self, fault: Fault, *nodes: CrawlNode) -> Callable[[], object] | None:
+        for node in nodes:
+            out, back = fault.kind != "cut back", fault.kind != "cut out"
+            self.network.cut(node.host, out, back)
+            return partial(self.network.mend, node.host)
+        return None
+
+    _cut_out = _cut_back = _cut
+
+    def _break(self, _: Fault, *nodes: CrawlNode) -> None:
+        for node in nodes:
+            self.network.break_all(node.host)
+
+    def _freeze(self, _: Fault, *nodes: CrawlNode) -> Callable[[], object] | None:
+        for node in nodes:
+            node.host.freeze()
+            return node.host.thaw
+        return None
+
+    def _kill(self, fault: Fault, *nodes: CrawlNode) -> None:
+        for node in nodes:
+            node.host.kill()
+            self.network.break_all(node.host)
+            self.start_later(node.number, fault.seconds)
+
+    def _close(self, fault: Fault, *nodes: CrawlNode) -> None:
+        for node in nodes:
+            node.away_s = fault.seconds
+            node.crawler.crawling = False
+            if node.engine._tasks:
+                node.host.spawn(node.engine.close_spider_async(reason="shutdown"))
+
+    def _add(self, fault: Fault, *_: CrawlNode) -> None:
+        self._start(fault.node)
+
+    def _server_stands(self, fault: Fault, *_: CrawlNode) -> None:
+        self.network.freeze_server(fault.seconds)
+
+    def _server_away(self, *_: object) -> Callable[[], object]:
+        self.network.is_server_down = True
+        self.network.break_all()
+        return lambda: setattr(self.network, "is_server_down", False)
+
+    def _restart(self, fault: Fault, *_: CrawlNode) -> Callable[[], object]:
+        if fault.of == "empty":
+            self._lose()
+        self.server.begin_life(self.server.snapshot() if fault.of != "empty" else None)
+        return self._server_away()
+
+    def _flush(self, *_: object) -> None:
+        self._lose()
+        self.server.flush()
+
+    def _go_back(self, *_: object) -> None:
+        """A server with data from before the crawl takes over."""
+        self._lose()
+        self.server.begin_life(self._before)
+        self._before = self.server.snapshot()
+        self.network.break_all()
+
+    def _replica(self, fault: Fault, *_: CrawlNode) -> None:
+        """Another server takes over, which lacks the last calls; a proxy may hide it."""
+        self._lose()
+        copies = [copy for at, copy in self._snapshots if at <= self.world.now - fault.of]
+        self.server.begin_life(copies[-1] if copies else None)
+        if fault.node % 2:
+            self.network.move_all()
+        else:
+            self.network.break_all()
+
+    def _lose(self) -> None:
+        self._has_lost_data = True
+
+    def _jump(self, fault: Fault, *_: CrawlNode) -> None:
+        self.server.clock_ahead_ms += 1000 * fault.of
+
+    def _scripts_gone(self, *_: object) -> None:
+        self.server.forget_scripts()
+
+    def _full(self, *_: object) -> Callable[[], object]:
+        self.server.set_full(True)
+        return partial(self.server.set_full, False)
+
+
+def _is_over(node: CrawlNode) -> bool:
+    return node.host.is_dead or node.closed_at is not None
+
+
+class _LogWatch(logging.Handler):
+    """Notes what nodes log. None of the faults is an error of theirs."""
+
+    def __init__(self, crawl: Crawl) -> None:
+        super().__init__(logging.INFO)
+        self._crawl = crawl
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._crawl.note("log", record.getMessage())
+        if record.levelno >= logging.ERROR:
+            self._crawl.violate(f"LOGGED {record.getMessage()} {(record.exc_info or '  ')[1]!r}")
+
+
+@contextmanager
+def _in_place(crawl: Crawl) -> Iterator[None]:
+    """Logs go to the run, and a scheduler's work is awaited without a reactor."""
+    logger, handler = logging.getLogger("semaphore_middleware.frontier"), _LogWatch(crawl)
+    before = logger.level, logger.propagate, module.deferred_from_coro
+    logger.addHandler(handler)
+    logger.level, logger.propagate = logging.INFO, False
+    module.deferred_from_coro = lambda work: work  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        logger.level, logger.propagate, module.deferred_from_coro = before
+        logger.removeHandler(handler)
+
+
+def run(plan: CrawlPlan) -> Result:
+    """Carry a plan out, in a world of its own."""
+    source = chance.source
+    try:
+        crawl = Crawl(plan)
+        with _in_place(crawl):
+            return crawl.run()
+    finally:
+        chance.source = source

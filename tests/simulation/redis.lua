@@ -193,15 +193,21 @@ function READ.ZRANGE(key, first, last, ...)
     options[option] = true
     if option == 'LIMIT' then
       from, most = tonumber((select(i + 1, ...))), tonumber((select(i + 2, ...)))
-      break
     end
   end
-  if options.BYSCORE then
+  if options.BYSCORE and options.REV then
+    local found = by_score(members, scores, last, first)
+    members = {}
+    for i = #found, 1, -1 do
+      members[#members + 1] = found[i]
+    end
+  elseif options.BYSCORE then
     members = by_score(members, scores, first, last)
   elseif options.BYLEX then
     members = by_name(members, first, last)
   else
     from = tonumber(first)
+    from = from < 0 and math.max(0, #members + from) or from
     last = tonumber(last)
     most = (last < 0 and #members + last or last) - from + 1
   end

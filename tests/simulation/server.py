@@ -157,7 +157,7 @@ def _compiled(source: bytes, sha: bytes) -> None:
 
 
 def _unpack(format: bytes, text: bytes) -> Any:
-    layout = format.decode()
+    layout = format.decode().replace("I4", "I")  # the length is Lua's way to say it
     return struct.unpack_from(layout, text)
 
 
