@@ -16,7 +16,6 @@ from hypothesis import HealthCheck, settings
 from twisted.internet.defer import Deferred
 
 from tests.support.environment import clean_environment
-from tests.support.left_out import LeftOut
 from tests.support.nodes import Outside
 from tests.support.servers import RedisServer, SharedServer, kept_for_ever
 from tests.support.site import Site
@@ -33,7 +32,6 @@ def pytest_configure(config: pytest.Config) -> None:
     environment = ExitStack()
     environment.enter_context(clean_environment())
     config.add_cleanup(environment.close)
-    config.pluginmanager.register(LeftOut(config))
     # redis-py reads the package's metadata for each connection: a third of what a server costs.
     redis.utils.get_lib_version = cache(redis.utils.get_lib_version)
 
