@@ -1,20 +1,25 @@
-"""`scrapy semaphore` as a process: in a pipe, and in a terminal."""
+"""`scrapy semaphore`: in this process, in one of its own, and in a terminal."""
 
 from __future__ import annotations
 
 import asyncio
 import fcntl
+import io
 import os
 import re
 import struct
 import sys
 import termios
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from tempfile import TemporaryFile
 from types import MappingProxyType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
+from unittest import mock
+
+from scrapy.cmdline import execute
+from scrapy.settings import Settings
 
 from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.redis.protocol import Statement
@@ -37,22 +42,59 @@ class Ran(NamedTuple):
         return self.out.splitlines()
 
 
+class Typed(io.StringIO):
+    """A standard input in which this has been typed."""
+
+    def __init__(self, text: str, in_terminal: bool) -> None:
+        super().__init__(text)
+        self._in_terminal = in_terminal
+
+    def isatty(self) -> bool:
+        return self._in_terminal
+
+
 async def semaphore(
     server: RedisServer | str | None,
     *arguments: str,
-    directory: Path = NOWHERE,
     answer: str = "",
+    in_terminal: bool = False,
     environment: Mapping[str, str] = MappingProxyType({}),
 ) -> Ran:
-    """Run `scrapy semaphore` with these arguments."""
-    with TemporaryFile() as typed, TemporaryFile() as out, TemporaryFile() as err:
-        typed.write(answer.encode())
-        typed.seek(0)
+    """Run `scrapy semaphore` with these arguments: in this process, in a thread, as the verbs have
+    loops of their own.
+    """
+
+    def run() -> Ran:
+        out, err = io.StringIO(), io.StringIO()
+        with (
+            mock.patch.dict(os.environ, _environment(server) | dict(environment)),
+            mock.patch("scrapy.utils.log.configure_logging"),  # it is for the whole process
+            mock.patch.object(sys, "stdin", Typed(answer, in_terminal)),
+            redirect_stdout(out),
+            redirect_stderr(err),
+        ):
+            try:
+                execute(["scrapy", "semaphore", *arguments], Settings())  # not those of a project
+            except SystemExit as end:
+                status = end.code
+        assert isinstance(status, int)
+        return Ran(status, out.getvalue(), err.getvalue())
+
+    return await asyncio.wait_for(asyncio.to_thread(run), TIMEOUT_S)
+
+
+async def semaphore_process(
+    server: RedisServer | str | None,
+    *arguments: str,
+    directory: Path = NOWHERE,
+    environment: Mapping[str, str] = MappingProxyType({}),
+) -> Ran:
+    """The same as a process, which has nothing to read."""
+    with TemporaryFile() as out, TemporaryFile() as err:
         process = start_scrapy(
             *("semaphore", *arguments),
             cwd=directory,
             env=_environment(server) | dict(environment),
-            stdin=typed,
             stdout=out,
             stderr=err,
         )
@@ -61,10 +103,6 @@ async def semaphore(
         out.seek(0)
         err.seek(0)
         return Ran(status, out.read().decode(), err.read().decode())
-
-
-def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "scrapy", "semaphore", *arguments]
 
 
 def _environment(server: RedisServer | str | None) -> dict[str, str]:
@@ -87,8 +125,8 @@ class Terminal:
         """Also of a terminal in use: the kernel tells the process."""
         fcntl.ioctl(self._ours, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
 
-    async def start(self, server: RedisServer | str, *arguments: str) -> Self:
-        with open(self._theirs, "r+b", buffering=0, closefd=False) as theirs:  # noqa: ASYNC230
+    def start(self, server: RedisServer | str, *arguments: str) -> None:
+        with open(self._theirs, "r+b", buffering=0, closefd=False) as theirs:
             self._process = start_scrapy(
                 *("semaphore", *arguments),
                 cwd=NOWHERE,
@@ -99,7 +137,6 @@ class Terminal:
                 in_terminal=True,
             )
         asyncio.get_running_loop().add_reader(self._ours, self._read)
-        return self
 
     def _read(self) -> None:
         with suppress(BlockingIOError):
@@ -181,6 +218,19 @@ class Terminal:
         asyncio.get_running_loop().remove_reader(self._ours)
         os.close(self._ours)
         os.close(self._theirs)
+
+
+@asynccontextmanager
+async def terminal(
+    server: RedisServer | str, *arguments: str, width: int = 80, height: int = 24
+) -> AsyncIterator[Terminal]:
+    """`scrapy semaphore` with these arguments in a terminal."""
+    terminal = Terminal(width, height)
+    terminal.start(server, *arguments)
+    try:
+        yield terminal
+    finally:
+        await terminal.close()
 
 
 # A server with something to see -----------------------------------------------------------------

@@ -25,35 +25,31 @@ async def test_a_limit_holds_at_once_for_nodes_that_wait(server: RedisServer) ->
         assert limits[SITE] == (3, None)
 
 
-@pytest.mark.slow
 @in_asyncio
 async def test_each_verb_says_what_holds_from_now_on(server: RedisServer) -> None:
     await three_nodes(server)
-    said = [
-        (await semaphore(server, *arguments)).out
-        for arguments in (
-            ("pause", SITE),
-            ("limit", SITE, "1", "--delay", "0.25"),
-            ("limit", SITE, "1", "--rate", "90/m", "--burst", "10"),
+    limit = ("limit", SITE, "1")
+    for arguments, said in (
+        (("pause", SITE), f"{SITE}: paused; 2/2 held, 3 waiting"),
+        ((*limit, "--delay", "0"), f"{SITE}: limit 1, delay 0 s, paused; 2/1 held, 3 waiting"),
+        (
+            (*limit, "--rate", "90/m", "--burst", "10"),
+            f"{SITE}: limit 1, delay 0 s, rate 90/m, burst 10, paused; 2/1 held, 3 waiting",
+        ),
+        (
             ("resume", SITE),
-            ("limit", SITE, "1", "--rate", "None"),
-            ("reset", SITE),
-            ("limit", LONG_NAME, "none"),
-            ("limit", "*.Example.org", "1"),
-            ("reset", "*.example.org"),
-        )
-    ]
-    assert said == [
-        f"{SITE}: paused; 2/2 held, 3 waiting\n",
-        f"{SITE}: limit 1, delay 0.25 s, paused; 2/1 held, 3 waiting\n",
-        f"{SITE}: limit 1, delay 0.25 s, rate 90/m, burst 10, paused; 2/1 held, 3 waiting\n",
-        f"{SITE}: limit 1, delay 0.25 s, rate 90/m, burst 10; 2/1 held, 3 waiting\n",
-        f"{SITE}: limit 1, delay 0.25 s, rate none, burst 10; 2/1 held, 3 waiting\n",
-        f"{SITE}: nothing is set; 2/2 held, 3 waiting\n",
-        f"{LONG_NAME}: limit ∞; 3/∞ held, 0 waiting\n",
-        "*.example.org: limit 1\n",
-        "*.example.org: nothing is set\n",
-    ]
+            f"{SITE}: limit 1, delay 0 s, rate 90/m, burst 10; 2/1 held, 3 waiting",
+        ),
+        (
+            (*limit, "--delay", "0.25", "--rate", "None"),
+            f"{SITE}: limit 1, delay 0.25 s, rate none, burst 10; 2/1 held, 3 waiting",
+        ),
+        (("reset", SITE), f"{SITE}: nothing is set; 2/2 held, 3 waiting"),
+        (("limit", LONG_NAME, "none"), f"{LONG_NAME}: limit ∞; 3/∞ held, 0 waiting"),
+        (("limit", "*.Example.org", "1"), "*.example.org: limit 1"),
+        (("reset", "*.example.org"), "*.example.org: nothing is set"),
+    ):
+        assert await semaphore(server, *arguments) == (0, f"{said}\n", "")
 
 
 @in_asyncio
@@ -87,62 +83,53 @@ async def test_a_url_is_refused_with_the_host_to_write(
 
 
 @in_asyncio
-async def test_a_scope_in_use_may_be_named_like_a_url(server: RedisServer) -> None:
+async def test_a_scope_in_use_may_be_named_like_a_url_and_a_port_is_said_to_be_no_part_of_a_name(
+    server: RedisServer,
+) -> None:
     name = "https://api.example.org/search"
     async with FairSemaphore(server.url) as node:
         await node.acquire(name, 1)
         ran = await semaphore(server, "pause", name)
         assert ran == (0, f"{name}: paused; 1/1 held, 0 waiting\n", "")
-
-
-@in_asyncio
-async def test_a_host_with_a_port_is_said_to_be_no_sites_name(server: RedisServer) -> None:
     ran = await semaphore(server, "pause", "shop.example.org:8080")
     hint = "not in use just now (a site goes by its host alone: shop.example.org)"
     assert ran == (0, f"shop.example.org:8080: paused; {hint}\n", "")
 
 
 @in_asyncio
-async def test_no_delay_is_a_delay_that_can_be_set(server: RedisServer) -> None:
-    async with FairSemaphore(server.url) as node:
-        await node.acquire(SITE, Limit(2, delay=600))
-        ran = await semaphore(server, "limit", SITE, "2", "--delay", "0")
-        assert ran.out == f"{SITE}: limit 2, delay 0 s; 1/2 held, 0 waiting\n"
-        assert (await node.admin.inspect(SITE)).delay == 0
-
-
-@in_asyncio
-async def test_a_rate_that_the_nodes_ask_for_can_be_set_and_lifted(server: RedisServer) -> None:
-    async with FairSemaphore(server.url) as node:
-        await node.acquire(SITE, Limit(2, rate="1/d"))
-        ran = await semaphore(server, "limit", SITE, "2", "--rate", "90/m", "--burst", "3")
-        assert ran.out == f"{SITE}: limit 2, rate 90/m, burst 3; 1/2 held, 0 waiting\n"
-        seen = await node.admin.inspect(SITE)
-        assert (seen.rate, seen.burst) == ("90/m", 3)
-        await semaphore(server, "limit", SITE, "2", "--rate", "none")
-        assert (await node.admin.inspect(SITE)).rate is None
-        await asyncio.wait_for(node.acquire(SITE, Limit(2, rate="1/d")), TIMEOUT_S)
-
-
-@in_asyncio
-async def test_the_node_that_sets_is_the_user_at_this_host_or_has_a_name(
+async def test_a_delay_and_a_rate_that_the_nodes_ask_for_can_be_changed_and_lifted(
     server: RedisServer,
 ) -> None:
-    by_name = ("-s", "SEMAPHORE_NODE=night-shift")
+    slow = Limit(3, delay=600, rate="1/d")
+    async with FairSemaphore(server.url) as node:
+        await node.acquire(SITE, slow)
+        await semaphore(
+            server, *("limit", SITE, "2", "--delay", "0", "--rate", "90/m", "--burst", "3")
+        )
+        seen = await node.admin.inspect(SITE)
+        assert (seen.limit, seen.delay, seen.rate, seen.burst) == (2, 0, "90/m", 3)
+        await semaphore(server, "limit", SITE, "2", "--rate", "none")
+        assert (await node.admin.inspect(SITE)).rate is None
+        await asyncio.wait_for(node.acquire(SITE, slow), TIMEOUT_S)
+
+
+@in_asyncio
+async def test_who_sets_is_the_user_at_this_host_or_has_a_name(server: RedisServer) -> None:
     async with FairSemaphore(server.url) as node:
         await semaphore(server, "pause", SITE, environment={"LOGNAME": "alice"})
         (rule,) = await node.admin.rules()
         assert rule.by.startswith("alice@")
-        await semaphore(server, "pause", SITE, *by_name)
+        await semaphore(server, "pause", SITE, "-s", "SEMAPHORE_NODE=night-shift")
         (rule,) = await node.admin.rules()
         assert rule.by == "night-shift"
 
 
-@pytest.mark.parametrize("verb", ["resume", "reset"])
+@pytest.mark.parametrize("verb", ["status", "resume", "reset"])
 @in_asyncio
-async def test_where_nothing_is_known_there_is_nothing_to_take_back(
+async def test_of_an_unknown_scope_nothing_is_told_or_taken_back(
     server: RedisServer, outside: Outside, verb: str
 ) -> None:
-    ran = await semaphore(server, verb, "www.exmaple.org")
-    assert ran == (4, "", "scrapy semaphore: nothing is known of 'www.exmaple.org'\n")
+    for scope in ("www.exmaple.org", "*.museum"):
+        ran = await semaphore(server, verb, scope)
+        assert ran == (4, "", f"scrapy semaphore: nothing is known of {scope!r}\n")
     assert outside.in_use() == set()

@@ -7,20 +7,16 @@ import shlex
 from collections.abc import Iterator
 from typing import Any
 
-import pytest
-
 from semaphore_middleware.console.cli.connect import Status
 from semaphore_middleware.console.cli.semaphore import EXIT_STATUSES
 from semaphore_middleware.console.snapshot import Snapshot, as_json
 from semaphore_middleware.model.inspection import Inspection, Member
 from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.model.rules import Rule
-from tests.support.cli import OldCaller, Terminal, semaphore
+from tests.support.cli import OldCaller, semaphore, terminal
 from tests.support.nodes import ENDLESS_S, in_asyncio
 from tests.support.paths import REPOSITORY
 from tests.support.servers import RedisServer
-
-pytestmark = pytest.mark.slow
 
 PAGE = (REPOSITORY / "docs" / "commands.md").read_text("utf-8")
 TIME = re.compile(r"\b\d+(\.\d+)? (ms|s|min|h)\b")
@@ -70,15 +66,12 @@ async def test_watch_shows_the_columns_of_the_page(server: RedisServer) -> None:
     await crawl(server)
     assert "\n    scrapy semaphore watch\n" in PAGE
     head = next(line for line in PAGE.splitlines() if line.startswith("    scope "))
-    terminal = await Terminal(80, 24).start(server, "watch")
-    try:
-        frame = await terminal.shows(lambda frame: frame[2].startswith("www.example.org "))
+    async with terminal(server, "watch") as shown:
+        frame = await shown.shows(lambda frame: frame[2].startswith("www.example.org "))
         assert frame[1].split() == head.split()
         assert frame[-1].strip() == "q quits"
-        terminal.press(b"q")
-        assert await terminal.ended() == 0
-    finally:
-        await terminal.close()
+        shown.press(b"q")
+        assert await shown.ended() == 0
 
 
 def keys_of(what: str) -> list[str]:

@@ -8,7 +8,7 @@ import pytest
 
 from semaphore_middleware import FairSemaphore, PermitLostError
 from semaphore_middleware.core.admin import SCOPES_PER_CALL, Admin
-from tests.support.cli import LONG_NAME, SITE, Terminal, semaphore, three_nodes
+from tests.support.cli import LONG_NAME, SITE, semaphore, terminal, three_nodes
 from tests.support.nodes import ENDLESS_S, TIMEOUT_S, Caller, Outside, eventually, in_asyncio
 from tests.support.servers import RedisServer
 
@@ -25,7 +25,7 @@ async def nodes_at(server: RedisServer, scope: str) -> list[tuple[str, int, int]
 
 
 @in_asyncio
-async def test_what_it_held_is_free_at_once_and_its_requests_wait_no_longer(
+async def test_what_it_held_is_free_at_once_and_limits_stay_as_they_were(
     server: RedisServer,
 ) -> None:
     await three_nodes(server)
@@ -35,6 +35,9 @@ async def test_what_it_held_is_free_at_once_and_its_requests_wait_no_longer(
     assert ran.lines[-1] == "Gave back 2 permits and dropped 1 waiting request."
     assert await nodes_at(server, SITE) == [("two", 1, 1), ("three", 1, 0)]
     assert await nodes_at(server, LONG_NAME) == [("three", 1, 0), ("two", 1, 0)]
+    async with Admin(server.url) as operator:
+        seen = await operator.inspect(SITE)
+    assert (seen.limit, seen.limit_max, seen.delay) == (2, 2, 0)
 
 
 @in_asyncio
@@ -50,20 +53,6 @@ async def test_who_waits_for_a_dead_node_gets_its_permit_at_once(server: RedisSe
         await eventually(in_the_queue)
         assert await living.admin.evict("dead") == (1, 0)
         await asyncio.wait_for(waiting, TIMEOUT_S)
-
-
-@in_asyncio
-async def test_limits_stay_as_the_nodes_have_them(server: RedisServer) -> None:
-    async with FairSemaphore(server.url, node="dead", lease=ENDLESS_S) as dead:
-        for _ in range(3):
-            await dead.acquire(SITE, 3)
-        other = await Caller.join(server, "other")
-        assert (await other.take(SITE, 4, limit=3)).granted == 0
-        async with Admin(server.url) as operator:
-            assert await operator.evict(dead.node) == (3, 0)
-            seen = await operator.inspect(SITE)
-        assert (seen.limit, seen.limit_max, seen.delay) == (3, 3, 0)
-        assert await nodes_at(server, SITE) == [("other", 3, 1)]
 
 
 @in_asyncio
@@ -99,7 +88,7 @@ async def test_a_living_node_loses_its_permits_at_its_next_renewal_and_its_work_
 
 
 @in_asyncio
-async def test_it_asks_before_and_does_nothing_unless_told_yes(
+async def test_it_says_what_the_node_holds_and_does_nothing_unless_told_yes(
     server: RedisServer, outside: Outside
 ) -> None:
     await three_nodes(server)
@@ -114,35 +103,25 @@ async def test_it_asks_before_and_does_nothing_unless_told_yes(
         assert ran.lines[0].endswith(f" ago, {ALIVE}")
         assert ran.lines[1].startswith("Give it all back now? [y/N] ")
         assert ran.lines[-1].endswith("Nothing was changed.")
-        assert outside.dump() == before
-    ran = await semaphore(server, "evict", "three", *lease, answer="y\n")
-    assert ran.status == 0
-    assert await nodes_at(server, SITE) == [("one", 1, 1), ("two", 1, 1)]
-
-
-@pytest.mark.parametrize(("keys", "status", "stays"), [(b"\x03", 130, True), (b"y\n", 0, False)])
-@in_asyncio
-async def test_in_a_terminal_it_waits_for_the_answer(
-    server: RedisServer, keys: bytes, status: int, stays: bool
-) -> None:
-    await three_nodes(server)
-    terminal = await Terminal(80, 24).start(server, "evict", "one")
-    try:
-        await terminal.has_drawn("[y/N] ")
-        assert "one" in [node for node, *_ in await nodes_at(server, SITE)]
-        assert await terminal.ends_with(keys) == status
-        assert ("one" in [node for node, *_ in await nodes_at(server, SITE)]) is stays
-        assert "Traceback" not in terminal.drawn
-    finally:
-        await terminal.close()
-
-
-@in_asyncio
-async def test_it_says_when_a_node_has_not_renewed_for_long(server: RedisServer) -> None:
-    await three_nodes(server)
     ran = await semaphore(server, "evict", "three", "-s", "SEMAPHORE_LEASE=6000")
     assert ran.status == 1
     assert "It has renewed no lease for 90 min: it seems to be dead." in ran.out
+    assert outside.dump() == before
+    assert (await semaphore(server, "evict", "three", *lease, answer="y\n")).status == 0
+    assert await nodes_at(server, SITE) == [("one", 1, 1), ("two", 1, 1)]
+
+
+@in_asyncio
+async def test_ctrl_c_at_its_question_changes_nothing(
+    server: RedisServer, outside: Outside
+) -> None:
+    await three_nodes(server)
+    before = outside.dump()
+    async with terminal(server, "evict", "one") as shown:
+        await shown.has_drawn("[y/N] ")
+        assert await shown.ends_with(b"\x03") == 130
+        assert "Traceback" not in shown.drawn
+    assert outside.dump() == before
 
 
 @in_asyncio
@@ -153,12 +132,11 @@ async def test_a_name_s_beginning_is_enough_if_only_one_node_has_it(
     before = outside.dump()
     several = await semaphore(server, "evict", "t", "--yes")
     assert several == (2, "", "scrapy semaphore: 't' matches several nodes: three, two\n")
-    nobody = await semaphore(server, "evict", "four", "--yes")
-    assert nobody.status == 4
-    assert nobody.err == (
+    nobody = (
         "scrapy semaphore: no node whose name begins with 'four' holds or waits for anything; "
         "'status --nodes' shows those that do\n"
     )
+    assert await semaphore(server, "evict", "four", "--yes") == (4, "", nobody)
     assert (await semaphore(server, "evict", "", "--yes")).status == 4
     assert outside.dump() == before
     await (await Caller.join(server, "two-more")).take(LONG_NAME, limit=8)

@@ -1,19 +1,113 @@
-"""What `watch` draws, for what was seen: exact lines, and never more than fit."""
+"""Times, names and limits as people read them; tables and the screen of `watch`, which fit."""
 
 from __future__ import annotations
 
 import pytest
+from rich.cells import cell_len
 
+from semaphore_middleware.console.cli.formatting import (
+    count,
+    held_of,
+    rate_word,
+    set_time,
+    time_of,
+    without_letters,
+)
 from semaphore_middleware.console.cli.history import SAMPLES, History
+from semaphore_middleware.console.cli.output import Column, shortened, table
 from semaphore_middleware.console.cli.tables import recovery_wait, screen, show, sparkline
-from semaphore_middleware.console.snapshot import Snapshot
-from semaphore_middleware.console.starts import StartsMeter
+from semaphore_middleware.console.snapshot import ScopeRow, Snapshot
+from semaphore_middleware.console.starts import WINDOW, StartsMeter
 from semaphore_middleware.model.inspection import Inspection, Member
+from semaphore_middleware.model.limits import LIMITLESS
 from tests.support.paths import REPOSITORY
 
 PAGE = (REPOSITORY / "docs" / "commands.md").read_text("utf-8")
 SERVER = "redis://redis.internal:6379/0"
 WAIT = "No permit is granted for another 9.2 s: the server is new, or may have lost its data."
+
+
+# Words ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        *((0, "0 s"), (-1, "0 s"), (0.0001, "1 ms"), (0.05, "50 ms"), (0.0994, "99 ms")),
+        *((0.1, "0.1 s"), (0.34, "0.3 s"), (9.94, "9.9 s"), (9.96, "10 s"), (119.4, "119 s")),
+        *((120, "2 min"), (7199, "120 min"), (7200, "2 h"), (172800, "2 d"), (1e7, "116 d")),
+    ],
+)
+def test_times_are_short(seconds: float, shown: str) -> None:
+    assert time_of(seconds) == shown
+
+
+def test_what_was_set_is_shown_as_it_was_set_and_one_is_not_many() -> None:
+    assert [set_time(s) for s in (0.25, 1.0, 90.0, 0.001)] == ["0.25 s", "1 s", "90 s", "0.001 s"]
+    rates = [("60/m", 1), ("60/m", 10), ("none", None), (None, None)]
+    assert [rate_word(*rate) for rate in rates] == ["60/m", "60/m (10)", "none", "-"]
+    assert [count(n, "permit") for n in (0, 1, 2000)] == ["0 permits", "1 permit", "2,000 permits"]
+    names = ("alice@desk-0123456789ab", "node-12")
+    assert [without_letters(name) for name in names] == ["alice@desk", "node-12"]
+
+
+@pytest.mark.parametrize(
+    ("limit", "most", "shown"),
+    [
+        *((None, None, "0/-"), (3, 3, "0/3"), (2, 8, "0/2 (8)"), (5, LIMITLESS, "0/5 (∞)")),
+        (LIMITLESS, LIMITLESS, "0/∞"),
+    ],
+)
+def test_a_limit_that_adapts_shows_what_it_may_grow_to(
+    limit: int | None, most: int | None, shown: str
+) -> None:
+    assert held_of(ScopeRow.of(Inspection("s", limit, (), most))) == shown
+
+
+# Tables -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("width", range(3, 40))
+def test_names_are_shortened_in_the_middle(width: int) -> None:
+    for name in ("www.a-long-name.example.org", "日本語.日本語.example", "x"):
+        short = shortened(name, width)
+        assert cell_len(short) <= width
+        if cell_len(name) <= width:
+            assert short == name
+        else:
+            head, tail = short.split("…")
+            assert name.startswith(head)
+            assert name.endswith(tail)
+            assert abs(cell_len(head) - cell_len(tail)) <= 3
+
+
+def test_columns_with_nothing_in_them_go_first_and_then_names_are_shortened() -> None:
+    columns = [
+        Column("name", is_name=True),
+        Column("number", right=True),
+        Column("spare", is_spare=True),
+        Column("kept", is_spare=True),
+    ]
+    rows = [("www.a-long-name.example.org", "1", "-", "-"), ("b", "22", "-", "here")]
+
+    def lines(width: int) -> list[str]:
+        return [line.plain for line in table(columns, rows, width)]
+
+    assert lines(60) == [
+        "name                         number  spare  kept",
+        "www.a-long-name.example.org       1  -      -",
+        "b                                22  -      here",
+    ]
+    assert lines(36) == [
+        "name                    number  kept",
+        "www.a-long-…xample.org       1  -",
+        "b                           22  here",
+    ]
+    # However little room there is, a name can still be told.
+    assert lines(10)[1] == "www.a-lo…ple.org       1  -"
+
+
+# The screen -------------------------------------------------------------------------------------
 
 
 def seen(
@@ -36,14 +130,9 @@ class Watched:
         self.snapshot = Snapshot.of(scopes, [], self._meter.note(scopes, now))
         self.history.note(self.snapshot)
 
-    @property
-    def scopes(self) -> list[str]:
-        return [track.row.scope for track in self.history.tracks]
-
-
-def drawn(watched: Watched, width: int = 80, height: int = 24, problem: str = "") -> list[str]:
-    tracks, totals = watched.history.tracks, watched.snapshot.totals
-    return screen(tracks, totals, SERVER, width, height, problem).plain.split("\n")
+    def drawn(self, width: int = 80, height: int = 24, problem: str = "") -> list[str]:
+        tracks, totals = self.history.tracks, self.snapshot.totals
+        return screen(tracks, totals, SERVER, width, height, problem).plain.split("\n")
 
 
 def test_a_screen_of_80_by_24() -> None:
@@ -59,7 +148,7 @@ def test_a_screen_of_80_by_24() -> None:
             ],
             now=100 + 0.5 * look,
         )
-    lines = drawn(watched)
+    lines = watched.drawn()
     assert lines[:7] == [
         "redis://redis.internal:6379/0        5 scopes  9 held  15 waiting  18.0 starts/s",
         "scope                 held         waiting longest starts/s",
@@ -69,55 +158,47 @@ def test_a_screen_of_80_by_24() -> None:
         "a-very-lo…mple.edu     0/4               0       -      0.0         paused",
         "slow.example       0/2 (8)               0       -      0.0         backoff 90 s",
     ]
-    for line in lines[:7]:
-        assert f"\n    {line}\n" in PAGE
+    assert all(f"\n    {line}\n" in PAGE for line in lines[:7])
     assert lines[7:] == [""] * 16 + ["q quits"]
+    assert watched.drawn(problem="no answer for 3 s")[-1] == "no answer for 3 s"
 
 
-@pytest.mark.parametrize(("width", "height"), [(80, 24), (200, 50), (60, 10), (20, 4), (5, 2)])
-def test_it_fits_whatever_the_size(width: int, height: int) -> None:
+def test_it_fits_whatever_the_size() -> None:
     watched = Watched()
-    for look in range(3):
+    for look in range(2):
         watched.note([seen(f"host-{i}.example", 3, i % 7, look) for i in range(3000)], now=look)
-    lines = drawn(watched, width, height)
-    assert len(lines) == height
-    assert max(map(len, lines)) <= width
-    if width >= 60:
-        assert lines[-1] == f"and {3000 - height + 4:,} scopes more; q quits"
-        assert lines[0].endswith("3,000 scopes  9,000 held  8,994 waiting  3000.0 starts/s")
+    for width, height in ((80, 24), (200, 50), (60, 10), (20, 4), (5, 2)):
+        lines = watched.drawn(width, height)
+        assert len(lines) == height
+        assert max(map(len, lines)) <= width
+        if width >= 60:
+            assert lines[-1] == f"and {3000 - height + 4:,} scopes more; q quits"
+            assert lines[0].endswith("3,000 scopes  9,000 held  8,994 waiting  3000.0 starts/s")
 
 
 @pytest.mark.parametrize(("left", "shown"), [(30.0, "down, 30 s"), (0.0, "down")])
-def test_a_host_that_is_down_is_seen(
+def test_a_host_that_is_down_and_a_server_that_waits_are_seen(
     left: float, shown: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     down = seen("a", down_for=90.0, backoff_left=left)
     watched = Watched()
     watched.note([down], now=0)
-    assert "down 90 s" in drawn(watched)[2]
-    show(Snapshot.of([down], []), SERVER, members=False, nodes=False)
-    assert shown in capsys.readouterr().out.splitlines()[1]
-
-
-def test_a_wait_of_the_server_stands_before_all_else(capsys: pytest.CaptureFixture[str]) -> None:
-    snapshot = Snapshot.of([seen("a")], [], recovery_left=9.2)
-    assert recovery_wait(snapshot.totals) == WAIT
+    assert "down 90 s" in watched.drawn()[2]
+    snapshot = Snapshot.of([down], [], recovery_left=9.2)
     show(snapshot, SERVER, members=False, nodes=False)
-    assert capsys.readouterr().out.splitlines()[:2] == [WAIT, ""]
+    wait, empty, _, row = capsys.readouterr().out.splitlines()
+    assert (wait, empty) == (WAIT, "")
+    assert shown in row
     assert recovery_wait(Snapshot.of([], []).totals) == ""
-
-
-def test_a_problem_stands_where_the_eye_is() -> None:
-    assert drawn(Watched(), problem="no answer for 3 s")[-1] == "no answer for 3 s"
 
 
 def test_a_site_that_falls_idle_stays_in_its_place_until_it_is_forgotten() -> None:
     watched = Watched()
     watched.note([seen("a", held=2, started=5)], now=0)
     for look in range(SAMPLES):
-        assert watched.scopes == ["a"]
+        assert [track.row.scope for track in watched.history.tracks] == ["a"]
         watched.note([], now=1 + look)
-    assert watched.scopes == []
+    assert watched.history.tracks == []
 
 
 def test_of_a_bar_even_the_smallest_is_seen() -> None:
@@ -125,3 +206,42 @@ def test_of_a_bar_even_the_smallest_is_seen() -> None:
     assert sparkline([0.001], 1000, 1) == "▁"
     assert sparkline([0, 0], 0, 3) == "   "
     assert sparkline(range(100), 99, 3) == "███"
+
+
+# Starts a second --------------------------------------------------------------------------------
+
+
+def counted(**started: int) -> list[Inspection]:
+    return [Inspection(scope, 4, (), 4, started=count) for scope, count in started.items()]
+
+
+def test_starts_a_second_are_those_since_the_survey_before() -> None:
+    meter = StartsMeter()
+    first = meter.note(counted(s=100, idle=7), 10.0)
+    assert first is None
+    snapshot = Snapshot.of(counted(s=100), [], first)
+    assert snapshot.scopes[0].starts_per_second is snapshot.totals.starts_per_second is None
+    # The first went on, the second was idle meanwhile and began anew, the third is new.
+    now = counted(s=130, idle=3, new=5)
+    starts = meter.note(now, 12.0)
+    assert starts == {"s": 15.0, "idle": 1.5, "new": 2.5}
+    assert Snapshot.of(now, [], starts).totals.starts_per_second == 19.0
+
+
+def test_they_are_those_of_late() -> None:
+    meter = StartsMeter()
+    for look, started in enumerate([7, 9, 11]):
+        starts = meter.note(counted(a=started), look / 2)
+    assert starts == {"a": 4.0}
+    for look in range(WINDOW):
+        starts = meter.note(counted(a=11), 2.0 + look)
+    assert starts == {"a": 0.0}
+
+
+def test_the_total_counts_the_starts_of_scopes_that_are_gone() -> None:
+    meter = StartsMeter()
+    meter.note([], 0.0)
+    meter.note(counted(short=4), 1.0)
+    starts = meter.note([], 2.0)
+    assert starts == {"short": 2.0}
+    assert Snapshot.of([], [], starts).totals.starts_per_second == 2.0

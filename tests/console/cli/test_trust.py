@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from semaphore_middleware import FairSemaphore
-from tests.support.cli import SITE, Terminal, semaphore
+from tests.support.cli import SITE, semaphore
 from tests.support.nodes import ENDLESS_S, TIMEOUT_S, Caller, Outside, in_asyncio
 from tests.support.servers import RedisServer
 
@@ -39,36 +39,24 @@ async def test_it_may_be_said_before_the_first_crawl(server: RedisServer, outsid
     assert node.losses == []
 
 
-@in_asyncio
-async def test_without_a_terminal_it_wants_to_be_told_so(
-    server: RedisServer, outside: Outside
-) -> None:
-    before = outside.dump()
-    ran = await semaphore(server, "trust", answer="y\ny\n")
-    assert ran == (2, "", "scrapy semaphore: trust asks on a terminal; elsewhere give --yes\n")
-    assert outside.dump() == before
-
-
 @pytest.mark.parametrize(
-    ("answers", "status"),
-    [([b"y\n", b"y\n"], 0), ([b"y\n", b"\n"], 1), ([b"n\n"], 1)],
+    ("answer", "status", "said"),
+    [
+        ("y\ny\n", 0, "Permits are granted from now on."),
+        ("y\n\n", 1, "Nothing was changed."),
+        ("n\n", 1, "Nothing was changed."),
+    ],
 )
 @in_asyncio
-async def test_on_a_terminal_it_asks_twice(
-    server: RedisServer, outside: Outside, answers: list[bytes], status: int
+async def test_it_asks_twice_on_a_terminal_and_elsewhere_wants_to_be_told_so(
+    server: RedisServer, outside: Outside, answer: str, status: int, said: str
 ) -> None:
     outside.client.flushall()
-    terminal = await Terminal(80, 24).start(server, "trust")
-    try:
-        for number, answer in enumerate(answers[:-1], 1):
-            await terminal.has_drawn("[y/N] ", number)
-            assert not outside.client.keys("*")
-            terminal.press(answer)
-        await terminal.has_drawn("[y/N] ", len(answers))
-        assert not outside.client.keys("*")
-        assert await terminal.ends_with(answers[-1]) == status
-        assert bool(outside.client.keys("*")) == (status == 0)
-        assert "Traceback" not in terminal.drawn
-        assert ("Nothing was changed." in terminal.drawn) == (status == 1)
-    finally:
-        await terminal.close()
+    ran = await semaphore(server, "trust", answer=answer)
+    assert ran == (2, "", "scrapy semaphore: trust asks on a terminal; elsewhere give --yes\n")
+    assert not outside.client.keys("*")
+    ran = await semaphore(server, "trust", answer=answer, in_terminal=True)
+    assert (ran.status, ran.err) == (status, "")
+    assert ran.out.count("[y/N] ") == answer.count("\n")
+    assert ran.out.endswith(f"{said}\n")
+    assert bool(outside.client.keys("*")) == (status == 0)
