@@ -30,8 +30,11 @@ async def test_a_full_queue_of_a_dead_host_ends_and_others_do_not_wait(
     dead = [Request(f"{nobody}{n}", priority=1) for n in range(QUEUED)]
     alive = [Request(site.url(f"/page/{n}", "localhost")) for n in range(QUEUED)]
     crawl = Crawl(server, *dead, *alive, limit=LIMIT, RETRY_TIMES=2, **AT_ONCE)
+    of_same_node = Crawl(server, alive[0], limit=LIMIT, RETRY_TIMES=2, **AT_ONCE)
 
     await crawl.finished()
+    await of_same_node.finished()
+    assert of_same_node.stat("semaphore/failed_at_once") == 0, "each crawl counts its own"
     assert len(crawl.spider.responses) == QUEUED, "of the site that is alive"
     errors = [type(error) for error in crawl.spider.failures]
     assert len(errors) == QUEUED

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
-from typing import Any
 
+import pytest
 import redis
 from scrapy import Request
 
@@ -49,25 +49,6 @@ async def test_two_processes_keep_a_limit_together(
     assert b.stat("semaphore/acquired") == b.stat("semaphore/released") == 4
     assert server.members() == {}
     assert len(set(site.arrivals)) == len(site.arrivals) == 8
-
-
-@asyncio_test
-async def test_without_the_add_on_two_processes_exceed_the_limit(
-    site: Site, tmp_path: Path
-) -> None:
-    # With a delay, as Scrapy 2.19 by itself passes its own limit without one.
-    limit: dict[str, Any] = {"CONCURRENT_REQUESTS_PER_DOMAIN": 2, "DOWNLOAD_DELAY": 0.01}
-
-    async with (
-        scrapy(tmp_path, *requests(site, "a"), **limit) as a,
-        scrapy(tmp_path, *requests(site, "b"), **limit) as b,
-    ):
-        await site.until(lambda: site.now > 2)
-        site.let_go()
-        assert await a.ended() == 0
-        assert await b.ended() == 0
-
-    assert site.most > 2
 
 
 def waiting_nodes(server: RedisServer) -> int:
@@ -131,6 +112,7 @@ async def test_embedded_server_is_shared_and_ends_with_the_last_process(
     assert not embedded.answers()
 
 
+@pytest.mark.slow
 @asyncio_test
 async def test_embedded_server_outlives_a_killed_process(site: Site, tmp_path: Path) -> None:
     settings = {**ADD_ON, "CONCURRENT_REQUESTS_PER_DOMAIN": 1, "SEMAPHORE_LEASE": 0.5}
@@ -153,6 +135,7 @@ async def test_embedded_server_outlives_a_killed_process(site: Site, tmp_path: P
     await until(lambda: not runs(pid))
 
 
+@pytest.mark.slow
 @asyncio_test
 async def test_embedded_server_ends_when_the_last_process_is_killed(
     site: Site, tmp_path: Path

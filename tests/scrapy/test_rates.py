@@ -1,46 +1,40 @@
-"""Rates, bursts and turns, from the settings to the site."""
+"""Rates, bursts, delays and turns, from the settings to the site."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from contextlib import AsyncExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
 from scrapy import Request
-from scrapy.robotstxt import ProtegoRobotParser
-from scrapy.settings import Settings
 
 from semaphore_middleware import FairSemaphore, Limit
-from semaphore_middleware.scrapy.crawl_delays import CrawlDelays
-from tests.support.crawls import Crawl, asyncio_test, both, scrapy
-from tests.support.nodes import eventually
+from semaphore_middleware.scrapy import throttler
+from tests.support.crawls import Crawl, asyncio_test, both, until
 from tests.support.servers import RedisServer
 from tests.support.site import Site
 
-HOST = "127.0.0.1"
+HOST, FREE = "127.0.0.1", "localhost"
+
+
+def pages(site: Site, count: int, path: str = "/page/") -> list[Request]:
+    return [Request(site.url(f"{path}{n}")) for n in range(count)]
 
 
 @both
 @asyncio_test
-async def test_two_processes_keep_a_rate_together(
-    server: RedisServer, site: Site, tmp_path: Path, by: Mapping[str, Any]
+async def test_two_nodes_keep_a_rate_together(
+    server: RedisServer, site: Site, by: Mapping[str, Any]
 ) -> None:
-    settings = {
-        "SEMAPHORE_REDIS_URL": server.url,
-        "SEMAPHORE_LIMITS": {HOST: {"concurrency": 4, "rate": "600/m"}},
-        **by,
-    }
-    pages = [Request(site.url(f"/page/{n}")) for n in range(4)]
+    limits = {HOST: {"concurrency": 4, "rate": "600/m"}}
     since = asyncio.get_running_loop().time()
-    async with AsyncExitStack() as stack:
-        crawls = [
-            await stack.enter_async_context(scrapy(tmp_path, *pages, **settings)) for _ in range(2)
-        ]
-        for crawl in crawls:
-            assert await crawl.ended() == 0
+    crawls = [
+        Crawl(server, *pages(site, 4), by=by, SEMAPHORE_LIMITS=limits, SEMAPHORE_NODE=node)
+        for node in "ab"
+    ]
+    for crawl in crawls:
+        await crawl.finished()
     assert len(site.times) == 8
     # The server's clock rounds down to a millisecond.
     assert all(time >= since + n * 0.1 - 0.001 for n, time in enumerate(sorted(site.times)))
@@ -51,47 +45,72 @@ async def test_a_burst_starts_at_once_and_the_next_when_an_operator_lifts_the_ra
     server: RedisServer, site: Site
 ) -> None:
     limits = {HOST: {"concurrency": 8, "rate": "1/d", "burst": 3}}
-    requests = [Request(site.url(f"/slow/{n}")) for n in range(5)]
-    crawl = Crawl(server, *requests, limit=8, SEMAPHORE_LIMITS=limits)
+    crawl = Crawl(server, *pages(site, 5, "/slow/"), limit=8, SEMAPHORE_LIMITS=limits)
     async with FairSemaphore(server.url) as operator:
         await site.until(lambda: site.now == 3)
-
-        async def two_wait() -> bool:
-            seen = await operator.admin.inspect(HOST)
-            return (seen.held, seen.waiting) == (3, 2)
-
-        await eventually(two_wait)
+        await until(lambda: server.members()[HOST] == (3, 2))
         assert site.now == 3
         await operator.admin.configure(HOST, {"rate": None})
         await site.until(lambda: site.now == 5)
         await operator.admin.reset(HOST)
     site.let_go()
-    await crawl.finished()
-    assert len(crawl.spider.responses) == 5
-
-
-@pytest.mark.parametrize(("turn", "is_handed_on"), [(0, False), (4, True)])
-@asyncio_test
-async def test_a_permit_is_handed_on_unless_the_turn_is_0(
-    server: RedisServer, site: Site, turn: float, is_handed_on: bool
-) -> None:
-    requests = [Request(site.url(f"/page/{n}")) for n in range(8)]
-    crawl = Crawl(server, *requests, SEMAPHORE_TURN=turn)
-    await crawl.gave_back(8, site)
-    assert (crawl.stat("semaphore/handed_on") > 0) == is_handed_on
+    await crawl.gave_back(5, site)
 
 
 @pytest.mark.parametrize(
-    ("limit", "then"),
+    "limit",
     [
-        (Limit(2, rate="10/m", burst=3), Limit(2, 5, rate="10/m", burst=3)),
-        (Limit(2, 10, 1, rate="10/m"), Limit(2, 10, 0.5, rate="10/m")),
-        (Limit(2, 10, rate="10/m"), Limit(2, 10, rate="10/m")),
+        {"concurrency": 1, "delay": 0.3, "jitter": 0},
+        {"concurrency": 1, "rate": "3/s"},
+        {"concurrency": 1, "adaptive": True},
     ],
 )
-def test_a_rate_holds_beside_the_delay_of_a_robots_txt(limit: Limit, then: Limit) -> None:
-    delays = CrawlDelays(Settings({"USER_AGENT": "bot"}), 60)
-    request = Request("http://example.com/page")
-    robots = b"User-agent: *\nCrawl-delay: 5"
-    assert delays.learn(ProtegoRobotParser(robots, None), request)
-    assert delays.apply(limit, request) == then
+@asyncio_test
+async def test_a_start_that_counts_waits_for_no_place(
+    server: RedisServer, site: Site, monkeypatch: pytest.MonkeyPatch, limit: dict[str, Any]
+) -> None:
+    """Begun later, it would be too close to the next one."""
+    monkeypatch.setattr(throttler, "PERMIT_IDLE_TIMEOUT_S", 600.0)
+    async with FairSemaphore(server.url) as other:
+        held = await other.acquire(HOST, Limit(**limit))
+        limits = {HOST: limit}
+        crawl = Crawl(server, *pages(site, 1), CONCURRENT_REQUESTS=1, SEMAPHORE_LIMITS=limits)
+        await until(lambda: server.members().get(HOST) == (1, 1))
+        crawl.crawler.engine.crawl(Request(site.url("/slow/", FREE)))
+        await site.until(lambda: site.hosts[FREE].now == 1)
+        held.release()
+        await until(lambda: HOST not in server.members())  # it was granted and returned
+        (await other.acquire(HOST, Limit(**limit))).release()
+        assert [visit.host for visit in site.visits] == [FREE]
+        site.let_go()
+        await crawl.finished()
+    assert [visit.host for visit in site.visits] == [FREE, HOST]
+
+
+@pytest.mark.parametrize("turn", [0, 0.02])
+@asyncio_test
+async def test_two_nodes_share_a_full_site_in_turns(
+    server: RedisServer, site: Site, turn: float
+) -> None:
+    """A permit is handed on within a node, as long as its turn lasts."""
+    limit, count = 2, 80  # so many that single turns do not decide
+    crawls = []
+    for node in "ab":
+        # The first ones are answered when the test says so: by then both nodes are there.
+        slow = [Request(site.url(f"/slow/{n}?{node}"), priority=1) for n in range(limit)]
+        rest = [Request(site.url(f"/page/{n}?{node}")) for n in range(count)]
+        settings = {"SEMAPHORE_NODE": node, "SEMAPHORE_TURN": turn}
+        crawls.append(Crawl(server, *slow, *rest, limit=limit, **settings))
+    await until(lambda: server.members().get(HOST) == (limit, 2 * limit))
+    site.let_go()
+    for crawl in crawls:
+        await crawl.finished()
+        counts = [crawl.stat(f"semaphore/{name}") for name in ("acquired", "released")]
+        assert counts == [limit + count] * 2
+        assert (crawl.stat("semaphore/handed_on") > 0) == (turn > 0)
+    assert site.most == limit
+    assert server.members() == {}
+    assert len(set(site.arrivals)) == len(site.arrivals) == 2 * (limit + count)
+    who = "".join(path[-1] for path in site.arrivals)
+    while_both_crawl = who[: min(who.rindex("a"), who.rindex("b"))]
+    assert 0.3 < while_both_crawl.count("a") / len(while_both_crawl) < 0.7

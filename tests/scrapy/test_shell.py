@@ -16,7 +16,13 @@ from tests.support.site import Site
 
 
 @pytest.mark.parametrize(
-    "options", [(), ("-s", "TWISTED_REACTOR_ENABLED=False")], ids=["reactor", "no reactor"]
+    "options",
+    [
+        pytest.param((), id="reactor"),
+        pytest.param(
+            ("-s", "TWISTED_REACTOR_ENABLED=False"), id="no reactor", marks=pytest.mark.slow
+        ),
+    ],
 )
 @asyncio_test
 async def test_a_shell_gives_its_permits_back_before_its_process_ends(
