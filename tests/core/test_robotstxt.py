@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from itertools import count
 from typing import Any
 
 import pytest
 
-from semaphore_middleware import ClosedError, FairSemaphore, ServerUnreachableError
+from semaphore_middleware import ClosedError, FairSemaphore
+from semaphore_middleware.core import robotstxt
 from semaphore_middleware.core.observer import RobotsTxtNotified
 from semaphore_middleware.core.robotstxt import Fetched, SharedRobotsTxt
 from semaphore_middleware.model.robotstxt import RobotsTxt
@@ -64,24 +66,22 @@ class Node:
         finally:
             self.waits -= 1
 
-    async def fetches(self, times: int = 1) -> None:
-        async def asked() -> bool:
-            return len(self.asked) >= times
+    async def reading(self) -> asyncio.Task[Fetched]:
+        """It asks the site, and is not answered yet; or it waits for another node."""
+        reading = self.read()
 
-        await eventually(asked)
+        async def is_known() -> bool:
+            return bool(self.asked or self.waits)
 
-    async def waiting(self) -> None:
-        async def waits() -> bool:
-            return self.waits > 0
-
-        await eventually(waits)
+        await eventually(is_known)
+        return reading
 
 
 @asynccontextmanager
 async def nodes(
-    server: RedisServer, count: int = 2, lease: float = ENDLESS_S
+    server: RedisServer, many: int = 2, lease: float = ENDLESS_S
 ) -> AsyncIterator[list[Node]]:
-    opened = [Node(server, lease) for _ in range(count)]
+    opened = [Node(server, lease) for _ in range(many)]
     try:
         for node in opened:
             await node.semaphore.open()
@@ -94,11 +94,8 @@ async def nodes(
 @in_asyncio
 async def test_one_node_asks_the_site_and_wakes_the_others(server: RedisServer) -> None:
     async with nodes(server, 3) as (a, b, c):
-        first = a.read()
-        await a.fetches()
-        others = [b.read(), c.read()]
-        await b.waiting()
-        await c.waiting()
+        first = await a.reading()
+        others = [await b.reading(), await c.reading()]
         a.answer.set_result(fetched())
         assert not (await first).by_another
         for other in others:  # the lease is endless: nothing but the news wakes them
@@ -110,88 +107,87 @@ async def test_one_node_asks_the_site_and_wakes_the_others(server: RedisServer) 
         assert (a.asked, b.asked, c.asked) == ([None], [], [])
 
 
+@pytest.mark.parametrize("how", ["failed", "cancelled"])
 @in_asyncio
-async def test_if_the_fetch_fails_another_node_asks(server: RedisServer) -> None:
+async def test_if_the_fetch_comes_to_nothing_another_node_asks(
+    server: RedisServer, how: str
+) -> None:
     async with nodes(server) as (a, b):
-        first = a.read()
-        await a.fetches()
-        other = b.read()
-        await b.waiting()
-        a.answer.set_exception(RuntimeError("our own"))
-        with pytest.raises(RuntimeError, match="our own"):
-            await first
+        first, other = await a.reading(), await b.reading()
         b.answer.set_result(fetched())
+        if how == "failed":
+            a.answer.set_exception(RuntimeError("our own"))
+            with pytest.raises(RuntimeError, match="our own"):
+                await first
+        else:
+            first.cancel()
         assert not (await in_time(other)).by_another
         assert len(b.asked) == 1
 
 
 @in_asyncio
-async def test_if_the_fetch_is_cancelled_another_node_asks(server: RedisServer) -> None:
-    async with nodes(server) as (a, b):
-        first = a.read()
-        await a.fetches()
-        other = b.read()
-        await b.waiting()
-        first.cancel()
-        b.answer.set_result(fetched())
-        assert not (await in_time(other)).by_another
-
-
-@in_asyncio
-async def test_what_comes_from_a_cache_is_not_for_others(server: RedisServer) -> None:
-    async with nodes(server) as (a, b):
-        a.answer.set_result(fetched(b"old", for_others=False))
-        assert (await a.read()).robotstxt.text == b"old"
-        b.answer.set_result(fetched())
-        assert not (await b.read()).by_another
-
-
-@in_asyncio
-async def test_a_dead_node_is_waited_for_no_longer_than_its_lease(server: RedisServer) -> None:
+async def test_a_node_is_waited_for_as_long_as_it_lives_and_one_lease_more(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with nodes(server, lease=0.3) as (a, b):
-        first = a.read()
-        await a.fetches()
-        other = b.read()
-        await b.waiting()
-        a.shared._store = b.shared._store  # from here on nothing more is heard of it
+        evaluate, has_lived, is_over = a.shared._evaluate, asyncio.Event(), asyncio.Event()
+        calls = 0
+
+        async def call_until_it_dies(call: tuple[Any, ...]) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls > 7:  # it has renewed for two leases
+                has_lived.set()
+                await is_over.wait()
+            return await evaluate(call)
+
+        monkeypatch.setattr(a.shared, "_evaluate", call_until_it_dies)
+        first, other = await a.reading(), await b.reading()
         b.answer.set_result(fetched())
-        assert not (await in_time(other)).by_another
-        first.cancel()
-
-
-@in_asyncio
-async def test_a_node_that_fetches_for_long_keeps_its_lease(server: RedisServer) -> None:
-    async with nodes(server, lease=0.3) as (a, b):
-        first = a.read()
-        await a.fetches()
-        other = b.read()
-        await b.waiting()
-        await asyncio.sleep(0.9)
+        await has_lived.wait()
         assert b.asked == []
-        a.answer.set_result(fetched())
-        assert not (await first).by_another
-        assert (await in_time(other)).by_another
+        assert not (await in_time(other)).by_another
+        is_over.set()
+        first.cancel()
 
 
 @in_asyncio
-async def test_a_file_that_is_no_longer_valid_is_asked_for_again(server: RedisServer) -> None:
-    async with nodes(server) as (a, b):
+async def test_what_is_no_longer_valid_or_came_from_a_cache_is_asked_for_again(
+    server: RedisServer,
+) -> None:
+    async with nodes(server, 3) as (a, b, c):
+        c.answer.set_result(fetched(b"old", for_others=False))
+        assert (await c.read()).robotstxt.text == b"old"
         a.answer.set_result(fetched(valid=0.02))
-        await a.read()
-        await asyncio.sleep(0.05)
+        assert not (await a.read()).by_another
         b.answer.set_result(fetched(b"new"))
-        assert (await b.read()).robotstxt.text == b"new"
+
+        async def is_new() -> bool:
+            return (await b.read()).robotstxt.text == b"new"
+
+        await eventually(is_new)
         assert b.asked == [fetched().robotstxt]
         assert (await a.read()).robotstxt.text == b"new"
 
 
 @in_asyncio
+async def test_what_the_server_learns_late_is_valid_for_no_longer(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with nodes(server) as (a, b):
+        reading = await a.reading()
+        days = count(step=DAY_S)
+        monkeypatch.setattr(robotstxt, "_now", lambda: next(days))  # each look a day later
+        a.answer.set_result(fetched(valid=DAY_S))
+        await reading
+        b.answer.set_result(fetched(b"new"))
+        assert (await in_time(b.read())).robotstxt.text == b"new"
+
+
+@in_asyncio
 async def test_whoever_is_subscribed_anew_asks_again(server: RedisServer) -> None:
     async with nodes(server) as (a, b):
-        first = a.read()
-        await a.fetches()
-        other = b.read()
-        await b.waiting()
+        first, other = await a.reading(), await b.reading()
         hear = b.shared.on_event
         b.shared.on_event = lambda event: (  # type: ignore[method-assign]  # the news is lost
             None if isinstance(event, RobotsTxtNotified) else hear(event)
@@ -204,13 +200,12 @@ async def test_whoever_is_subscribed_anew_asks_again(server: RedisServer) -> Non
 
 
 @in_asyncio
-async def test_while_the_server_is_away_nobody_asks_the_site(
+async def test_while_the_server_is_away_nobody_asks_the_site_and_what_was_asked_counts(
     server: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with nodes(server, 1) as (a,):
         server.kill()
         reading = a.read()
-        a.answer.set_result(fetched())
 
         async def is_known() -> bool:
             return bool(caplog.records or a.asked)
@@ -220,14 +215,8 @@ async def test_while_the_server_is_away_nobody_asks_the_site(
         assert a.asked == []
         assert "whose robots.txt this node does not know wait" in caplog.text
         server.restart()
-        assert not (await reading).by_another
-
-
-@in_asyncio
-async def test_what_the_server_does_not_learn_counts_all_the_same(server: RedisServer) -> None:
-    async with nodes(server, 1) as (a,):
-        reading = a.read()
-        await a.fetches()
+        reading.cancel()
+        reading = await a.reading()
         server.kill()
         a.answer.set_result(fetched())
         assert (await reading).robotstxt == fetched().robotstxt
@@ -235,30 +224,9 @@ async def test_what_the_server_does_not_learn_counts_all_the_same(server: RedisS
 
 
 @in_asyncio
-async def test_what_the_server_learns_late_is_valid_for_no_longer(server: RedisServer) -> None:
-    async with nodes(server) as (a, b):
-        reading = a.read()
-        await a.fetches()
-        with pytest.MonkeyPatch.context() as away:
-
-            async def fail(_: tuple[Any, ...]) -> None:
-                raise ServerUnreachableError("away")
-
-            away.setattr(a.shared, "_evaluate", fail)
-            a.answer.set_result(fetched(valid=0.2))
-            await reading
-            await asyncio.sleep(0.3)
-        b.answer.set_result(fetched(b"new"))
-        assert (await in_time(b.read())).robotstxt.text == b"new"
-
-
-@in_asyncio
 async def test_nobody_waits_for_others_past_the_end(server: RedisServer) -> None:
     async with nodes(server) as (a, b):
-        first = a.read()
-        await a.fetches()
-        other = b.read()
-        await b.waiting()
+        first, other = await a.reading(), await b.reading()
         b.shared.drain()
         with pytest.raises(ClosedError):
             await in_time(other)
@@ -277,10 +245,9 @@ async def test_nobody_waits_for_the_server_past_the_end(server: RedisServer) -> 
     async with nodes(server, 1) as (a,):
         server.freeze()
         reading = a.read()
-        await asyncio.sleep(0)
         for _ in range(10):  # a spider may begin to close more than once
-            a.shared.drain()
             await asyncio.sleep(0)
+            a.shared.drain()
         with pytest.raises(ClosedError):
             await reading
         server.thaw()

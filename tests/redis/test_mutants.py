@@ -296,11 +296,11 @@ SEEN_BY_A_TEST: dict[str, tuple[Mutant, Test]] = {
     ),
     "keys end before the leases": (
         ("shared/scope", "local KEPT = 86400000", "local KEPT = 10000"),
-        test_leases.test_keys_outlive_every_lease,
+        test_leases.test_keys_outlive_every_lease_and_are_gone_within_a_day,
     ),
     "inspect shows the dead": (
         ("inspect", "if account.lease_end > NOW then", "if true then"),
-        test_leases.test_inspect_leaves_out_the_dead,
+        test_leases.test_inspect_tells_what_each_living_node_holds_and_waits_for_and_changes_nothing,
     ),
     "a jump ahead ends leases": (
         ("shared/clock", "math.min(ADVANCE, STEP) or", "ADVANCE or"),
