@@ -31,6 +31,15 @@ class Verdict:
     promise: float = 0.0  # what was promised for that one
     kept_in: str = ""  # the directory with all that was written down; empty if all is well
 
+    def __str__(self) -> str:
+        frozen = f" (+{self.excess} frozen)" if self.excess > 0 else ""
+        return (
+            f"{self.requests} requests, {self.most}{frozen} at once, {self.lost} pages lost, "
+            f"{self.twice} twice, {self.lost_permits} permits lost, gap {self.gap:.1f} s, "
+            f"full use after {self.recovery:.1f} s of {self.promise:.1f} s: "
+            + (f"BROKEN, see {self.kept_in}" if self.problems else "kept")
+        )
+
 
 @dataclass(frozen=True)
 class Span:
