@@ -10,11 +10,11 @@ import json
 import sys
 import tempfile
 from collections import Counter
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 
-from crawler.example_site import ExampleSite
 from tests.crawler.conftest import HOST, Scrapy, crawl, pages_asked_for, serving
 from tests.support.frontier import BlockingClient, looking_at, result_of, wait_until
 from tests.support.servers import RedisServer
@@ -26,108 +26,69 @@ MOST_KILLS = 5  # in one crawl: a request that three nodes have died with is set
 LEASES = ("-s", "CRAWL_LEASE=2", "-s", "SEMAPHORE_LEASE=2")
 
 
-@dataclass
-class Losses:
-    """What crawls have come to."""
-
-    crawls: int = 0
-    kills: int = 0
-    pages: int = 0
-    pages_lost: int = 0
-    pages_twice: int = 0
-    items_lost: int = 0
-    items_twice: int = 0
-    set_aside: int = 0
-    """Requests that were, and were put back then, as by `scrapy frontier retry`."""
-
-
-def crawl_and_kill(server: RedisServer, directory: Path, kills: int, random: Random) -> Losses:
+def crawl_and_kill(
+    server: RedisServer, directory: Path, kills: int, random: Random
+) -> Counter[str]:
     """Crawl again and again, until so many nodes were killed. Each is replaced by another one."""
-    losses = Losses()
-    while losses.kills < kills:
-        number = losses.crawls
-        losses.crawls += 1
-        (directory / f"{number}").mkdir()
-        most = min(MOST_KILLS, kills - losses.kills)
-        with serving(PAGES, latency=0.03) as site:
-            one = OneCrawl(server, site, directory / f"{number}", f"crawl-{number}")
-            losses.kills += one.run(most, random)
-            losses.set_aside += one.finish_set_aside()
-            one.count(losses)
+    losses = Counter({"kills": 0, "pages lost": 0, "items lost": 0})
+    while losses["kills"] < kills:
+        feeds = directory / f"{losses['crawls']}"
+        feeds.mkdir()
+        _crawl_once(server, feeds, min(MOST_KILLS, kills - losses["kills"]), random, losses)
     return losses
 
 
-class OneCrawl:
-    """Nodes that crawl a site, each with a feed of its own."""
+def _crawl_once(
+    server: RedisServer, feeds: Path, kills: int, random: Random, losses: Counter[str]
+) -> None:
+    """Nodes crawl a site, each with a feed of its own, and some are killed."""
 
-    def __init__(self, server: RedisServer, site: ExampleSite, directory: Path, name: str) -> None:
-        self._server = server
-        self._site = site
-        self._directory = directory
-        self._name = name
-        self._nodes: list[Scrapy] = []
+    def start() -> None:
+        feed = ("-o", f"{len(nodes)}.jsonl", "-s", f"CRAWL=crawl-{feeds.name}")
+        nodes.append(Scrapy(feeds, len(nodes), crawl(site, *LEASES, *feed), server.url))
 
-    def _start(self) -> None:
-        number = len(self._nodes)
-        feed = ("-o", f"{number}.jsonl", "-s", f"CRAWL={self._name}")
-        arguments = crawl(self._site, *LEASES, *feed)
-        self._nodes.append(Scrapy(self._directory, number, arguments, self._server.url))
+    def running() -> list[Scrapy]:
+        return [node for node in nodes if node.running]
 
-    def run(self, kills: int, random: Random) -> int:
-        """Crawl to the end; how many nodes were killed."""
-        for _ in range(NODES):
-            self._start()
-        killed = 0
-        while killed < kills:
-            moment = pages_asked_for(self._site) + random.randrange(PAGES // MOST_KILLS)
-            wait_until(lambda: pages_asked_for(self._site) >= moment or not self._running)  # noqa: B023
-            if not self._running:
-                break
-            random.choice(self._running).kill()
-            killed += 1
-            self._start()
-        self._wait()
-        return killed
-
-    @property
-    def _running(self) -> list[Scrapy]:
-        return [node for node in self._nodes if node.running]
-
-    def _wait(self) -> None:
-        for node in self._running:
+    def wait() -> None:
+        for node in running():
             assert node.wait() == 0, node.log
 
-    def finish_set_aside(self) -> int:
-        """Put back what was set aside, and crawl on; how many requests these were."""
-        with looking_at(self._server) as client:
-            count = result_of(BlockingClient(client, self._name, "operator").retry())
-        if count:
-            self._start()
-            self._wait()
-        return count
+    nodes: list[Scrapy] = []
+    with serving(PAGES, latency=0.03) as site:
+        for _ in range(NODES):
+            start()
+        for _ in range(kills):
+            moment = pages_asked_for(site) + random.randrange(PAGES // MOST_KILLS)
+            wait_until(lambda: pages_asked_for(site) >= moment or not running())  # noqa: B023
+            if not (living := running()):
+                break
+            random.choice(living).kill()
+            losses["kills"] += 1
+            start()
+        wait()
+        with looking_at(server) as client:
+            aside = result_of(BlockingClient(client, f"crawl-{feeds.name}", "operator").retry())
+        if aside:  # they are put back, as by `scrapy frontier retry`
+            start()
+            wait()
+        items = Counter(_urls_in(feeds))
+        losses["crawls"] += 1
+        losses["set aside"] += aside
+        losses["pages"] += len(site.judge.record(HOST).pages)
+        losses["pages lost"] += len(site.judge.missed(HOST))
+        losses["pages twice"] += len(site.judge.twice(HOST))
+        start_url = site.url.rstrip("/")
+        losses["items lost"] += sum(not items[start_url + path] for path in site.judge.paths)
+        losses["items twice"] += sum(number > 1 for number in items.values())
 
-    def count(self, losses: Losses) -> None:
-        """Add what the site has seen, and what the feeds have."""
-        judge = self._site.judge
-        pages = judge.record(HOST).pages
-        losses.pages += len(pages)
-        losses.pages_lost += len(judge.missed(HOST))
-        losses.pages_twice += len(judge.twice(HOST))
-        start = self._site.url.rstrip("/")
-        items = Counter(url for feed in self._directory.glob("*.jsonl") for url in _urls_in(feed))
-        losses.items_lost += sum(not items[start + path] for path in self._site.judge.paths)
-        losses.items_twice += sum(number > 1 for number in items.values())
 
-
-def _urls_in(feed: Path) -> list[str]:
+def _urls_in(feeds: Path) -> Iterator[str]:
     """Of all items that were written whole: the last line of a killed node may not be."""
-    urls = []
-    for line in feed.read_text().splitlines():
-        try:
-            urls.append(json.loads(line)["url"])
-        except ValueError:
-            continue
-    return urls
+    for feed in feeds.glob("*.jsonl"):
+        for line in feed.read_text().splitlines():
+            with suppress(ValueError):
+                yield json.loads(line)["url"]
 
 
 def main() -> None:
@@ -142,9 +103,9 @@ def main() -> None:
             losses = crawl_and_kill(server, Path(directory), given.kills, Random(given.seed))
     finally:
         server.remove()
-    for name, number in asdict(losses).items():
-        print(f"{name.replace('_', ' '):12} {number:6}")  # noqa: T201  (a program of its own)
-    sys.exit(losses.pages_lost + losses.items_lost > 0)
+    for name, number in losses.items():
+        print(f"{name:12} {number:6}")  # noqa: T201  (a program of its own)
+    sys.exit(losses["pages lost"] + losses["items lost"] > 0)
 
 
 if __name__ == "__main__":

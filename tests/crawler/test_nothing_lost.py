@@ -50,7 +50,7 @@ def test_nothing_is_lost_when_nodes_are_killed_at_random_moments(
     server: RedisServer, tmp_path: Path
 ) -> None:
     losses = crawl_and_kill(server, tmp_path, kills=5, random=Random(0))
-    assert (losses.kills, losses.pages_lost, losses.items_lost) == (5, 0, 0)
+    assert (losses["kills"], losses["pages lost"], losses["items lost"]) == (5, 0, 0)
 
 
 @pytest.mark.slow

@@ -33,7 +33,7 @@ from semaphore_middleware.frontier.scheduler import Scheduler
 from semaphore_middleware.model import chance
 from semaphore_middleware.scrapy.engine import Engine
 from tests.simulation.network import CALM, Network, Weather, Wire
-from tests.simulation.plan import Fault, _weather
+from tests.simulation.plan import Fault
 from tests.simulation.run import Result, connected_by
 from tests.simulation.server import Server
 from tests.simulation.world import BEGIN_S, Host, World
@@ -57,6 +57,8 @@ class Page:
     latency: float
     callback: float  # what lies between two of the things that its callback yields
     pipeline: float  # which each of its items takes
+    failures: int = 0  # after which it responds; each time it is retried, unfiltered, as by Scrapy
+    is_fatal: bool = False  # to its node, each time
 
 
 @dataclass(frozen=True)
@@ -73,10 +75,16 @@ class CrawlPlan:
     is_second_run: bool = False  # a run of the same name has ended before
 
     @property
+    def is_calm(self) -> bool:
+        return not (self.faults or any(page.is_fatal for page in self.pages))
+
+    @property
     def reachable(self) -> set[int]:
+        """The pages that are to be done: no fatal ones, and none that only those link to."""
         found, to_visit = {0}, [0]
         while to_visit:
-            new = set(self.pages[to_visit.pop()].links) - found
+            links = self.pages[to_visit.pop()].links
+            new = {link for link in links if not self.pages[link].is_fatal} - found
             found |= new
             to_visit += new
         return found
@@ -88,7 +96,7 @@ def plan_for(seed: int) -> CrawlPlan:
     lease = random.choice((2.0, 5.0, 15.0))
     nodes = random.choice((1, 2, 3, 3, 4))
     count = random.choice((8, 25, 50))
-    slow = random.choice((0.0, 0.05))
+    slow, fatal = random.choice((0.0, 0.05)), random.choice((0.0, 0.0, 0.04))
     pages = tuple(
         Page(
             site=random.choice("aaabcd"),
@@ -97,6 +105,8 @@ def plan_for(seed: int) -> CrawlPlan:
             latency=lease * random.choice((0.001, 0.01, 0.05, 0.1)),
             callback=lease * (1.3 if random.random() < slow else random.choice((0.0, 0.01))),
             pipeline=lease * random.choice((0.0, 0.0, 0.02, 0.2)),
+            failures=int(random.random() < 0.1),
+            is_fatal=random.random() < fatal,
         )
         for _ in range(count)
     )
@@ -117,6 +127,16 @@ OF_SERVER = (
     *("server stands", "server away", "restart", "flush", "replica", "replica", "jump"),
     *("scripts gone", "full", "go back"),
 )
+WEATHER = {  # what may be drawn for each attribute of `Weather`
+    "latency": ((0.0002, 0.004), (0.001, 0.05), (0.01, 0.3)),
+    "lost": (0.0, 0.02, 0.1),
+    "late": (0.0, 0.03, 0.1),
+    "repeated": (0.0, 0.1, 0.3),
+    "torn": (0.0, 0.05),
+    "message_lost": (0.0, 0.05, 0.5, 1.0),
+    "message_late": (0.0, 0.1, 0.3),
+    "message_repeated": (0.0, 0.3),
+}
 TROUBLE = {  # which may cost a living node its lease
     *("weather", "cut", "cut out", "cut back", "freeze", "server stands", "server away", "restart"),
     *("flush", "replica", "full", "go back"),
@@ -133,7 +153,7 @@ def _faults(random: Random, nodes: int, lease: float) -> tuple[Fault, ...]:
         if kind == "jump" and at - jumped_at < 1.5 * lease:  # see docs/guarantees.md
             kind = "break"
         if kind == "weather":
-            of = _weather(random)
+            of = {name: random.choice(odds) for name, odds in WEATHER.items()}
         elif kind == "restart":
             of = random.choice(("empty", "with its data"))
         elif kind == "replica":
@@ -301,12 +321,17 @@ class _ScrapyEngine:
         self.schedule()
 
     async def _download(self, request: Request, page: Page) -> bool:
-        self.node.run.on_visit(self.node, request.url)
+        visit = self.node.run.on_visit(self.node, request.url)
+        if page.is_fatal:
+            self.node.run.kill(self.node, HEARTBEAT_S)
+            await asyncio.sleep(PATIENCE_S)
         try:
             async with asyncio.timeout(page.latency):
                 await self._closing.wait()
         except TimeoutError:
-            self._results[request] = succeed(Response(request.url))
+            again = request.replace(dont_filter=True)
+            fails = visit <= page.failures
+            self._results[request] = succeed(again if fails else Response(request.url))
         else:  # the spider closes: half of the requests wait for a permit, and get none any more
             closing = IgnoreRequest("the spider is closing")
             begun = self.node.run.random.random() < 0.5
@@ -315,6 +340,7 @@ class _ScrapyEngine:
         result = deferred.result
         deferred.addErrback(lambda _: None)
         if isinstance(result, Request):
+            self.node.run.retried[number_of(request.url)] += result is not request
             self.crawl(result)
         return isinstance(result, Response)
 
@@ -487,6 +513,7 @@ class Crawl:
         self.written: list[tuple[int, int]] = []  # page and item: in the feeds' files
         self.visits: Counter[int] = Counter()
         self.returned: Counter[int] = Counter()
+        self.retried: Counter[int] = Counter()
         self.died_with: Counter[int] = Counter()
         self.violations: list[str] = []
         self.log: list[tuple[float, str, str]] = []
@@ -512,12 +539,16 @@ class Crawl:
     def on_bug(self, text: str) -> None:
         self.violate(f"SCRIPT {text}")
 
-    def on_visit(self, node: CrawlNode, url: str) -> None:
+    def on_visit(self, node: CrawlNode, url: str) -> int:
+        """How many visits of a page there were, with this one."""
         number = number_of(url)
         self.note(node.host.name, f"asks for {url}")
         self.visits[number] += 1
-        if not self._has_lost_data and self.visits[number] > 1 + self.returned[number]:
+        allowed = 1 + self.returned[number] + self.retried[number]
+        may_repeat = self._has_lost_data or (self.retried[number] and self._overtaken)
+        if self.visits[number] > allowed and not may_repeat:
             self.violate(f"TWICE page {number}: its request has not gone back")
+        return self.visits[number]
 
     def on_return(self, name: bytes, number: int, by_death: bool) -> None:
         self.returned[number] += 1
@@ -567,13 +598,14 @@ class Crawl:
         self._take_snapshot()
         self._wait_for_end()
         for _ in range(3):
-            if not self._judge_aside():
+            if not self._judge_aside() or self.violations:
                 break
             self._operate(self._retry)
             self.world.run(self.world.now + 1.0)
             self._start(0)
             self._wait_for_end()
-        self._judge_end()
+        if not self.violations:
+            self._judge_end()
 
     async def _end_a_run(self, client: CrawlClient) -> None:
         await client.join()
@@ -604,9 +636,16 @@ class Crawl:
         self._starting += 1
         self.world.after(seconds, start)
 
+    def kill(self, node: CrawlNode, away_s: float) -> None:
+        """End its process, and start it again later."""
+        self.note(node.host.name, "is killed")
+        node.host.kill()
+        self.network.break_all(node.host)
+        self.start_later(node.number, away_s)
+
     def _wait_for_end(self) -> None:
         patience = self.world.now + PATIENCE_S
-        while self._to_come or not self._is_over:
+        while not self.violations and (self._to_come or not self._is_over):
             if self.world.now > patience:
                 left = [node.host.name for node in self.nodes if not _is_over(node)]
                 self.violate(f"STUCK {left}")
@@ -614,7 +653,7 @@ class Crawl:
             self.world.run(self.world.now + PROMPT_S / 2)
             for node in self.nodes:
                 node.starved = node.starved + 1 if node.is_starved else 0
-                if node.starved > 2 and not (self.plan.faults or self.plan.max_pages):
+                if node.starved > 2 and self.plan.is_calm and not self.plan.max_pages:
                     self.violate(f"STARVED {node.host.name}")
 
     @property
@@ -624,13 +663,14 @@ class Crawl:
     # Judgement ----------------------------------------------------------------------------------
 
     def _judge_aside(self) -> bool:
-        """Whether requests were set aside. Three nodes must have died with each."""
-        places = self.server.fields(KEYS.of("aside"))
-        for place in places:
+        """Whether requests were set aside that are not fatal. Three nodes must have died with each."""
+        found = []
+        for place in self.server.fields(KEYS.of("aside")):
             number = number_of(json.loads(self.server.field(KEYS.of("requests"), place))["url"])
+            found.append(self.plan.pages[number].is_fatal)
             if self.died_with[number] < 3:
                 self.violate(f"ASIDE page {number}, with which {self.died_with[number]} nodes died")
-        return bool(places)
+        return not all(found)
 
     def _judge_end(self) -> None:
         self.world.run(self.world.now + 2 * HEARTBEAT_S)
@@ -646,16 +686,20 @@ class Crawl:
         if most and not self._has_lost_data:
             if len(self.visits) < min(most, len(plan.reachable)):
                 self.violate(f"MAX_PAGES {most}: only {len(self.visits)}")
-            if self.visits.total() > most + self.returned.total():
-                self.violate(f"MAX_PAGES {most}: {self.visits.total()}")
+            visits = self.visits.total() - self.retried.total()
+            if visits > most + self.returned.total():
+                self.violate(f"MAX_PAGES {most}: {visits}")
+        kept = [KEYS.of("run")]
+        if self.server.fields(KEYS.of("aside")):
+            kept += [KEYS.of(part) for part in ("aside", "seen", "requests")]
         for key, left_ms in sorted(self.server.keys()):
-            if left_ms is None or key != KEYS.of("run"):
+            if left_ms is None or key not in kept:
                 self.violate(f"LEFT {key.decode()}: {left_ms}")
         for node in self.nodes:
             self.violations += [f"ERROR {node.host.name}: {error}" for error in node.host.errors]
             if node.host.loop.left and not node.host.is_dead:
                 self.violate(f"LEFT in {node.host.name}: {node.host.loop.left}")
-            if not plan.faults and (node.closed_at or PATIENCE_S) > self._ended_at + PROMPT_S:
+            if plan.is_calm and (node.closed_at or PATIENCE_S) > self._ended_at + PROMPT_S:
                 self.violate(f"LATE {node.host.name}: the crawl ended at {self._ended_at:.3f}")
 
     # Faults -------------------------------------------------------------------------------------
@@ -710,9 +754,7 @@ class Crawl:
 
     def _kill(self, fault: Fault, *nodes: CrawlNode) -> None:
         for node in nodes:
-            node.host.kill()
-            self.network.break_all(node.host)
-            self.start_later(node.number, fault.seconds)
+            self.kill(node, fault.seconds)
 
     def _close(self, fault: Fault, *nodes: CrawlNode) -> None:
         for node in nodes:
@@ -733,6 +775,7 @@ class Crawl:
         return lambda: setattr(self.network, "is_server_down", False)
 
     def _restart(self, fault: Fault, *_: CrawlNode) -> Callable[[], object]:
+        self._overtaken = True  # what was sent of late is sent again
         if fault.of == "empty":
             self._lose()
         self.server.begin_life(self.server.snapshot() if fault.of != "empty" else None)
