@@ -1,24 +1,25 @@
-"""Delays of robots.txt are kept by all nodes, and every request is checked against it."""
+"""Delays of robots.txt are kept by all nodes, which share the file; all requests are checked."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from contextlib import AsyncExitStack
-from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
 from scrapy import Request
+from scrapy.robotstxt import ProtegoRobotParser, PythonRobotParser, RobotParser
+from scrapy.settings import Settings
 
-from tests.support.crawls import ADD_ON, ALONE, Crawl, asyncio_test, scrapy
-from tests.support.scrapy_process import ScrapyProcess
+from semaphore_middleware import Limit
+from semaphore_middleware.scrapy.crawl_delays import CrawlDelays
+from tests.support.crawls import ADD_ON, Crawl, asyncio_test, both, until
 from tests.support.servers import RedisServer
 from tests.support.site import Site
 
 POLITE: dict[str, Any] = {"ROBOTSTXT_OBEY": True, "USER_AGENT": "bot", "DOWNLOAD_DELAY_JITTER": 0}
 DELAY = 0.2
+SCRAPYS: Any = "scrapy.downloadermiddlewares.robotstxt.RobotsTxtMiddleware"
 
 
 def pages(site: Site, count: int) -> list[Request]:
@@ -29,116 +30,30 @@ def assert_spaced(site: Site, delay: float, since: float) -> None:
     """The n-th page starts n delays after the crawl or later; the server's clock rounds down to a
     millisecond.
     """
-    starts = [
-        time for time, path in zip(site.times, site.arrivals, strict=True) if path != "/robots.txt"
-    ]
-    assert all(time >= since + n * delay - 0.001 for n, time in enumerate(sorted(starts)))
+    starts = sorted(visit.begin for visit in site.visits if visit.path != "/robots.txt")
+    assert all(time >= since + n * delay - 0.001 for n, time in enumerate(starts))
 
 
-def gaps(times: list[float]) -> list[float]:
-    return [then - before for before, then in pairwise(times)]
+# Delays -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "said",
-    [
-        f"User-agent: *\nCrawl-delay: {DELAY}",
-        "User-agent: *\nRequest-rate: 5/1s",
-        f"User-agent: other\nCrawl-delay: 50\n\nUser-agent: bot\nCrawl-delay: {DELAY}",
-        "User-agent: *\nCrawl-delay: 0.001\nRequest-rate: 5/1",
-    ],
-)
+@both
 @asyncio_test
-async def test_crawl_delay_and_request_rate_are_kept(
-    server: RedisServer, site: Site, said: str
-) -> None:
-    site.robots = said
-    crawl = Crawl(server, *pages(site, 4), limit=4, **POLITE)
-
-    since = asyncio.get_running_loop().time()
-    await crawl.gave_back(5, site)
-    assert_spaced(site, DELAY, since)
-    assert crawl.stat("semaphore/crawl_delays") == 1
-
-
-@pytest.mark.parametrize(
-    "by",
-    [ADD_ON, pytest.param(ALONE, marks=pytest.mark.slow)],
-    ids=["add-on", "middleware alone"],
-)
-@asyncio_test
-async def test_three_processes_keep_a_crawl_delay_together(
-    server: RedisServer, site: Site, tmp_path: Path, by: Mapping[str, Any]
+async def test_three_nodes_keep_a_crawl_delay_together(
+    server: RedisServer, site: Site, by: Mapping[str, Any]
 ) -> None:
     site.robots = f"User-agent: *\nCrawl-delay: {DELAY}"
-    settings = {"SEMAPHORE_REDIS_URL": server.url, "CONCURRENT_REQUESTS_PER_DOMAIN": 4, **by}
     since = asyncio.get_running_loop().time()
-    async with AsyncExitStack() as stack:
-        crawls = [
-            await stack.enter_async_context(
-                scrapy(tmp_path, *pages(site, 4), **{**settings, **POLITE})
-            )
-            for _ in range(3)
-        ]
-        for crawl in crawls:
-            assert await crawl.ended() == 0
+    crawls = [
+        Crawl(server, *pages(site, 2), by=by, limit=4, SEMAPHORE_NODE=node, **POLITE)
+        for node in "abc"
+    ]
+    for crawl in crawls:
+        await crawl.finished()
+        assert crawl.stat("semaphore/crawl_delays") == 1
     assert site.arrivals.count("/robots.txt") == (1 if by is ADD_ON else 3)
     # Until a node has read it, it does not know the delay; all other requests are spaced.
     assert_spaced(site, DELAY, since)
-
-
-@pytest.mark.parametrize("is_killed", [False, True])
-@asyncio_test
-async def test_a_robots_txt_is_fetched_by_one_node_and_if_that_dies_by_another(
-    server: RedisServer, site: Site, tmp_path: Path, is_killed: bool
-) -> None:
-    site.robots = "User-agent: *\nDisallow: /page/1"
-    site.robots_is_slow = True
-    settings = {"SEMAPHORE_REDIS_URL": server.url, "SEMAPHORE_LEASE": 1.0, **ADD_ON, **POLITE}
-    async with AsyncExitStack() as stack:
-
-        async def start() -> ScrapyProcess:
-            return await stack.enter_async_context(scrapy(tmp_path, *pages(site, 2), **settings))
-
-        first = await start()
-        await site.until(lambda: site.now == 1)
-        others = [await start(), await start()]
-        for other in others:
-            await other.says("Crawled 0 pages")
-        if is_killed:
-            first.kill()
-            await site.until(lambda: len(site.visits) == 2)
-        site.let_go()
-        for crawl in others if is_killed else [first, *others]:
-            assert await crawl.ended() == 0
-    assert site.arrivals.count("/robots.txt") == (2 if is_killed else 1)
-    assert site.arrivals.count("/page/0") == (2 if is_killed else 3)
-    assert "/page/1" not in site.arrivals
-
-
-@asyncio_test
-async def test_download_delay_is_never_lowered(server: RedisServer, site: Site) -> None:
-    site.robots = "User-agent: *\nCrawl-delay: 0.01"
-    crawl = Crawl(server, *pages(site, 3), DOWNLOAD_DELAY=DELAY, **POLITE)
-
-    since = asyncio.get_running_loop().time()
-    await crawl.gave_back(4, site)
-    assert_spaced(site, DELAY, since + DELAY)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("own", [DELAY, 1.5 * DELAY])
-@asyncio_test
-async def test_jitter_does_not_go_below_the_crawl_delay(
-    server: RedisServer, site: Site, own: float
-) -> None:
-    site.robots = f"User-agent: *\nCrawl-delay: {DELAY}"
-    settings = {**POLITE, "DOWNLOAD_DELAY": own, "DOWNLOAD_DELAY_JITTER": 1}
-    crawl = Crawl(server, *pages(site, 8), **settings)
-
-    await crawl.gave_back(9, site)
-    # A start that a busy machine holds up is nearer to the next one.
-    assert all(gap > DELAY - 0.05 for gap in gaps(site.times[1:]))
 
 
 @asyncio_test
@@ -151,46 +66,157 @@ async def test_max_crawl_delay_is_used_and_logged_once(
     since = asyncio.get_running_loop().time()
     await crawl.gave_back(4, site)
     assert_spaced(site, DELAY, since)
-    said = [r.getMessage() for r in caplog.records if "SEMAPHORE_MAX_CRAWL_DELAY" in r.getMessage()]
-    assert len(said) == 1
-    assert "asks for a delay of 86400 s. The delay is 0.2 s: SEMAPHORE_MAX_CRAWL_DELAY." in said[0]
-
-
-@pytest.mark.parametrize("said", ["-3", "soon", "nan", "0", "-1e309"])
-@asyncio_test
-async def test_invalid_crawl_delays_are_ignored(server: RedisServer, site: Site, said: str) -> None:
-    site.robots = f"User-agent: *\nCrawl-delay: {said}\nRequest-rate: {said}/0s"
-    crawl = Crawl(server, *pages(site, 3), limit=4, **POLITE)
-
-    await crawl.gave_back(4, site)
-    assert crawl.stat("semaphore/crawl_delays") == 0
-
-
-@asyncio_test
-async def test_obey_crawl_delay_false_ignores_it(server: RedisServer, site: Site) -> None:
-    site.robots = "User-agent: *\nCrawl-delay: 50"
-    crawl = Crawl(server, *pages(site, 3), SEMAPHORE_OBEY_CRAWL_DELAY=False, **POLITE)
-
-    await crawl.gave_back(4, site)
-    assert crawl.stat("semaphore/crawl_delays") == 0
-
-
-@asyncio_test
-async def test_obey_crawl_delay_without_robotstxt_obey_gets_a_warning(
-    server: RedisServer, site: Site, caplog: pytest.LogCaptureFixture
-) -> None:
-    await Crawl(server, *pages(site, 1), SEMAPHORE_OBEY_CRAWL_DELAY=True).gave_back(1, site)
-    assert any(
-        "SEMAPHORE_OBEY_CRAWL_DELAY has no effect without ROBOTSTXT_OBEY" in r.message
-        for r in caplog.records
-    )
+    [said] = [line for line in caplog.messages if "SEMAPHORE_MAX_CRAWL_DELAY" in line]
+    assert "asks for a delay of 86400 s. The delay is 0.2 s: SEMAPHORE_MAX_CRAWL_DELAY." in said
 
 
 @pytest.mark.parametrize(
-    "middlewares",
-    [{}, {"scrapy.downloadermiddlewares.robotstxt.RobotsTxtMiddleware": 50}],
-    ids=["where Scrapy has it", "where the project has it"],
+    ("said", "settings"),
+    [
+        ("Crawl-delay: 50", {"SEMAPHORE_OBEY_CRAWL_DELAY": False}),
+        ("Crawl-delay: -3\nRequest-rate: soon/0s", {}),
+        ("Crawl-delay: nan\nRequest-rate: nan/0s", {}),
+    ],
 )
+@asyncio_test
+async def test_delays_that_are_invalid_or_not_to_be_obeyed_are_ignored(
+    server: RedisServer, site: Site, said: str, settings: dict[str, Any]
+) -> None:
+    site.robots = f"User-agent: *\n{said}"
+    crawl = Crawl(server, *pages(site, 3), limit=4, **POLITE, **settings)
+
+    await crawl.gave_back(4, site)
+    assert crawl.stat("semaphore/crawl_delays") == 0
+
+
+# How long the delay is --------------------------------------------------------------------------
+
+PAGE, OTHER = Request("http://a.example/page"), Request("http://b.example/page")
+AGENTS = "User-agent: mine\nCrawl-delay: 3\n\nUser-agent: *\nCrawl-delay: 5\n"
+
+
+def learned(
+    text: str,
+    request: Request = PAGE,
+    limit: Limit = Limit(2),  # noqa: B008 - it is frozen
+    parser: type[RobotParser] = ProtegoRobotParser,
+    **settings: Any,
+) -> Limit:
+    """The limit after this robots.txt, at the host that has it."""
+    delays = CrawlDelays(Settings({"USER_AGENT": "bot", **settings}), 60)
+    delays.learn(parser(text.encode(), None), request)  # type: ignore[call-arg]
+    assert delays.apply(limit, OTHER) == limit, "of another host it says nothing"
+    return delays.apply(limit, PAGE)
+
+
+@pytest.mark.parametrize(
+    ("text", "delay"),
+    [
+        ("Crawl-delay: 5", 5),
+        ("Request-rate: 1/5s", 5),
+        ("Request-rate: 10/5s", 0.5),
+        ("Crawl-delay: 1\nRequest-rate: 1/5s", 5),
+        ("Crawl-delay: 600", 60),
+        ("Crawl-delay: soon", 0),
+        ("Crawl-delay: -inf", 0),
+        ("Crawl-delay: inf", 0),  # protego reads these as none
+        ("Crawl-delay: " + "9" * 400, 0),
+        ("Request-rate: 1/" + "9" * 400, 60),
+        ("Request-rate: inf/nan", 0),
+        ("Disallow: /x", 0),
+    ],
+)
+def test_the_longer_one_counts_up_to_the_longest(text: str, delay: float) -> None:
+    assert learned(f"User-agent: *\n{text}").delay == delay
+
+
+def test_a_delay_that_no_float_can_be_is_the_longest() -> None:
+    text = "User-agent: *\nCrawl-delay: " + "9" * 400
+    assert learned(text, parser=PythonRobotParser).delay == 60
+
+
+def test_the_user_agent_of_robots_txt_counts_before_the_request_s_and_the_default() -> None:
+    from_request = Request(PAGE.url, headers={"User-Agent": "mine"})
+    assert learned(AGENTS).delay == 5
+    assert learned(AGENTS, USER_AGENT="mine").delay == 3
+    assert learned(AGENTS, from_request).delay == 3
+    assert learned(AGENTS, from_request, ROBOTSTXT_USER_AGENT="bot").delay == 5
+    assert learned(AGENTS, ROBOTSTXT_USER_AGENT="mine").delay == 3
+
+
+def test_what_is_read_again_counts_as_new_only_if_it_is_and_is_gone_if_it_is_gone() -> None:
+    delays = CrawlDelays(Settings({"USER_AGENT": "bot"}), 60)
+
+    def learn(text: bytes) -> bool:
+        return delays.learn(ProtegoRobotParser(b"User-agent: *\n" + text, None), PAGE)
+
+    assert learn(b"Crawl-delay: 5")
+    assert not learn(b"Crawl-delay: 5")
+    assert learn(b"Crawl-delay: 6")
+    assert not learn(b"Disallow: /x")
+    assert delays.apply(Limit(2), PAGE) == Limit(2)
+
+
+@pytest.mark.parametrize(
+    ("limit", "then"),
+    [
+        (Limit(2, 20, 0.5), Limit(2, 20, 0.5)),
+        (Limit(2, 8, 0.5), Limit(2, 8, 0.375)),  # never below 5 s
+        (Limit(2, 1, rate="10/m", burst=3), Limit(2, 5, rate="10/m", burst=3)),
+        (Limit(2, 1, adaptive=True), Limit(2, 5, adaptive=True)),
+    ],
+)
+def test_a_limit_s_own_delay_is_never_lowered_and_its_rate_holds_beside(
+    limit: Limit, then: Limit
+) -> None:
+    assert learned("User-agent: *\nCrawl-delay: 5", limit=limit) == then
+
+
+# One file for all nodes -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_shared", [True, False])
+@asyncio_test
+async def test_a_robots_txt_is_fetched_by_one_node_for_all(
+    server: RedisServer, site: Site, is_shared: bool
+) -> None:
+    """Also for one that comes later; and who waits for another node's fetch takes no room."""
+    site.robots, site.robots_is_slow = "User-agent: *\nDisallow: /page/1", True
+    settings = {"CONCURRENT_REQUESTS": 1, "SEMAPHORE_ROBOTSTXT_SHARED": is_shared, **POLITE}
+    first = Crawl(server, *pages(site, 2), SEMAPHORE_NODE="a", **settings)
+    await site.until(lambda: site.now == 1)
+    free = Request(site.url("/page/free", "localhost"), meta={"dont_obey_robotstxt": True})
+    second = Crawl(server, *pages(site, 2), free, SEMAPHORE_NODE="b", **settings)
+    await site.until(lambda: "/page/free" in site.arrivals)
+    site.let_go()
+    await first.finished()
+    await second.finished()
+    third = Crawl(server, *pages(site, 2), SEMAPHORE_NODE="c", **settings)
+    await third.finished()
+    reused = [crawl.stat("semaphore/robotstxt_reused") for crawl in (first, second, third)]
+    assert reused == ([0, 1, 1] if is_shared else [0, 0, 0])
+    assert site.arrivals.count("/robots.txt") == (1 if is_shared else 3)
+    asked = [crawl.stat("robotstxt/request_count") for crawl in (first, second, third)]
+    assert asked == ([1, 0, 0] if is_shared else [1, 1, 1])
+    assert site.arrivals.count("/page/0") == 3
+    assert "/page/1" not in site.arrivals
+
+
+@asyncio_test
+async def test_an_outage_is_one_for_all_nodes(server: RedisServer, site: Site) -> None:
+    site.robots_as = {"127.0.0.1": "/status/500"}
+    settings = {"SEMAPHORE_BACKOFF_START": 60, "SEMAPHORE_BACKOFF_MAX": 60, "RETRY_ENABLED": False}
+    for node in "ab":
+        crawl = Crawl(server, *pages(site, 2), SEMAPHORE_NODE=node, **POLITE, **settings)
+        await crawl.finished()
+        assert crawl.stat("robotstxt/forbidden") == 2
+    assert site.arrivals == ["/robots.txt"]
+
+
+# The middleware ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("middlewares", [{}, {SCRAPYS: 50}], ids=["Scrapy's place", "project's"])
 @asyncio_test
 async def test_every_request_that_waited_for_robots_txt_is_checked(
     server: RedisServer, site: Site, middlewares: dict[Any, int]
@@ -200,6 +226,7 @@ async def test_every_request_that_waited_for_robots_txt_is_checked(
     crawl = Crawl(server, *forbidden, limit=8, middlewares=middlewares, **POLITE)
 
     await site.until(lambda: site.now == 1)
+    await until(lambda: len(crawl.crawler.engine.downloader.active) == 7)
     site.let_go()
     await crawl.finished()
     assert site.arrivals == ["/robots.txt"]
@@ -210,8 +237,6 @@ async def test_every_request_that_waited_for_robots_txt_is_checked(
 async def test_a_disabled_robotstxt_middleware_stays_disabled(
     server: RedisServer, site: Site
 ) -> None:
-    off: dict[Any, Any] = {"scrapy.downloadermiddlewares.robotstxt.RobotsTxtMiddleware": None}
-    crawl = Crawl(server, *pages(site, 1), by=ADD_ON, middlewares=off, **POLITE)
-
-    await crawl.finished()
+    off: dict[Any, Any] = {SCRAPYS: None}
+    await Crawl(server, *pages(site, 1), middlewares=off, **POLITE).finished()
     assert site.arrivals == ["/page/0"]

@@ -1,424 +1,415 @@
-"""What an answer to a request for robots.txt means, and for how long: the tests are the site."""
+"""What an answer to a request for robots.txt means to a crawl, and for how long."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import gzip
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from scrapy import Request, signals
-from scrapy.exceptions import CannotResolveHostError, DownloadTimeoutError, IgnoreRequest
-from scrapy.http import Response
+from scrapy.exceptions import DontCloseSpider, IgnoreRequest
 from scrapy.robotstxt import RobotParser
 
-from semaphore_middleware import AcquireTimeoutError, PermitLostError
+from semaphore_middleware import FairSemaphore
+from semaphore_middleware.errors import AcquireTimeoutError
 from semaphore_middleware.scrapy import robotstxt
-from semaphore_middleware.scrapy.robotstxt import RobotsTxtMiddleware
+from semaphore_middleware.scrapy.robotstxt import MAX_AGE_S, RobotsTxtMiddleware
 from semaphore_middleware.scrapy.robotstxt_download import origin_of
-from semaphore_middleware.scrapy.throttler import NotAllowedError, SpiderClosingError
-from tests.scrapy.test_throttler import Scrapy, page, turns
-from tests.support.crawls import until
-from tests.support.nodes import in_asyncio
+from semaphore_middleware.scrapy.throttler import NotAllowedError
+from tests.conftest import in_the_loop
+from tests.scrapy.hosts import host_of, more_hosts
+from tests.support.crawls import Crawl, asyncio_test, until
 from tests.support.servers import RedisServer
+from tests.support.site import Site, Visit, response
+from tests.support.visits import Visits
 
-FORBIDDING = b"User-agent: *\nDisallow: /\n"
-Answer = Response | Exception
+POLITE: dict[str, Any] = {"ROBOTSTXT_OBEY": True, "USER_AGENT": "bot"}
+FORBIDDING = "User-agent: *\nDisallow: /\n"
+MOVED = "/redirect"
+
+# What a site's robots.txt is answered as, how often anything but the page is asked for (Scrapy
+# retries an error once here, and what is in SEMAPHORE_BACKOFF_CODES is retried once apart from
+# that), and whether the page is fetched.
+ANSWERS = {
+    "200": ("/rules", 1, False),
+    "204": ("/status/204", 1, True),
+    "302, 5 times": (f"{5 * MOVED}/rules", 6, False),
+    "302, 6 times": (f"{6 * MOVED}/rules", 6, True),
+    "302 to a file": ("/raw/302 Found\r\nLocation: file:///etc/passwd", 1, True),
+    "302 to nowhere": ("/raw/302 Found\r\nLocation: http://[", 1, True),
+    "302 to what is unreachable": (f"{MOVED}/status/500", 3, False),
+    "304": ("/raw/304 Not Modified", 1, True),
+    "401": ("/status/401", 1, True),
+    "403": ("/status/403", 1, True),
+    "404": ("/status/404", 1, True),
+    "410": ("/status/410", 1, True),
+    "429": ("/status/429", 2, True),
+    "500": ("/status/500", 2, False),
+    "503": ("/status/503", 2, False),
+    "999": ("/raw/999 Denied", 1, False),
+    "closes": ("/drop", 2, False),
+    "never answers": ("/never", 2, False),
+    "100 MB, as it says at once": ("/huge", 1, False),
+    "without an end": ("/endless", 1, False),
+    "a byte from time to time": ("/drip", 2, False),
+    "no text": ("/rubbish", 1, True),
+    "20 MB when they are decompressed": ("/bomb", 1, False),
+    "a header field of 1 MB": ("/headers", 2, False),
+    "redirects to itself": ("/around", 6, True),
+}
+UNREADABLE = [
+    *("302 to what is unreachable", "500", "503", "999", "closes", "never answers"),
+    *("a byte from time to time", "20 MB when they are decompressed", "a header field of 1 MB"),
+]
 
 
-class Crawl(Scrapy):
-    """A crawl whose middleware asks for robots.txt; each time it gets the next of the answers, and
-    after these the last one again.
-    """
+class HostileSite(Site):
+    """Answers with robots.txt files that are to do harm, as `ANSWERS` names them."""
 
-    def __init__(self, server: RedisServer, *answers: Answer, **settings: Any) -> None:
+    def __init__(self) -> None:
+        super().__init__()
+        self.robots = FORBIDDING
+        self.sent: dict[str, int] = {}
+        """How much of a body each host's visitors have taken."""
+
+    async def _respond(self, visit: Visit, kind: str, rest: str, query: str) -> None:
+        match kind:
+            case "huge" | "endless" | "drip":
+                await self._send_without_end(visit, kind)
+            case "raw":
+                visit.answer(f"HTTP/1.1 {rest}\r\nContent-Length: 0\r\n\r\n".encode())
+            case "rubbish":
+                visit.answer(response(bytes(range(256)) * 4000, kind="text/plain"))
+            case "bomb":
+                body = gzip.compress(FORBIDDING.encode() + bytes(20_000_000))
+                visit.answer(response(body, kind="text/plain", Content_Encoding="gzip"))
+            case "headers":
+                visit.answer(response(FORBIDDING, X_Long="x" * 1_000_000))
+            case "around":
+                visit.answer(response(status=302, Location="/around"))
+            case _:
+                await super()._respond(visit, kind, rest, query)
+
+    async def _send_without_end(self, visit: Visit, kind: str) -> None:
+        length = b"Content-Length: 100000000\r\n" if kind == "huge" else b""
+        visit.transport.write(b"HTTP/1.1 200 OK\r\n%b\r\n%b" % (length, FORBIDDING.encode()))
+        part = b"#" if kind == "drip" else b"# " + 10_000 * b"x" + b"\n"
+        while not visit.transport.is_closing():
+            if visit.transport.get_write_buffer_size() == 0:
+                visit.transport.write(part)
+                self.sent[visit.host] = self.sent.get(visit.host, 0) + len(part)
+            await asyncio.sleep(0.02 if kind == "drip" else 0)
+
+
+class Impatient:
+    """Gives up these hosts soon, and waits for all others, however busy the machine is."""
+
+    hosts: ClassVar[set[str]] = set()
+
+    def process_request(self, request: Request) -> None:
+        if host_of(request.url) in self.hosts:
+            request.meta["download_timeout"] = 0.3
+
+
+@pytest.fixture
+def hostile() -> Iterator[HostileSite]:
+    site = HostileSite()
+    in_the_loop(site.start)
+    try:
+        yield site
+    finally:
+        in_the_loop(site.stop)
+
+
+@asyncio_test
+async def test_what_is_fetched_and_nothing_does_harm(
+    server: RedisServer, hostile: HostileSite, caplog: pytest.LogCaptureFixture
+) -> None:
+    hosts = dict(zip(ANSWERS, await more_hosts(hostile, len(ANSWERS)), strict=True))
+    hostile.robots_as = {host: ANSWERS[name][0] for name, host in hosts.items()}
+    pages = [Request(hostile.url("/page", host)) for host in hosts.values()]
+    pages.append(Request("http://nowhere.invalid/page"))
+    Impatient.hosts = {hosts["never answers"], hosts["a byte from time to time"]}
+    crawl = Crawl(server, *pages, middlewares={Impatient: 10}, **POLITE)
+    await crawl.finished()
+
+    def seen(host: str) -> tuple[int, bool]:
+        paths = [visit.path for visit in hostile.visits if visit.host == host]
+        return len(paths) - paths.count("/page"), "/page" in paths
+
+    found = {name: (ANSWERS[name][0], *seen(host)) for name, host in hosts.items()}
+    assert found == ANSWERS
+    forbidden = 1 + sum(not fetched for *_, fetched in ANSWERS.values())
+    assert crawl.stat("robotstxt/forbidden") == forbidden
+    assert crawl.stat("robotstxt/request_count") == len(ANSWERS) + 1
+    lines = [line for line in caplog.messages if "cannot be read" in line]
+    assert len(lines) == len(UNREADABLE) + 1
+    assert max(hostile.sent.values()) < 10_000_000, "a little more than what is read"
+    assert crawl.stat("semaphore/acquired") == crawl.stat("semaphore/released")
+    assert server.members() == {}
+
+
+class StayingThere(Visits):
+    allowed_domains = ("127.0.0.1",)
+
+
+@asyncio_test
+async def test_a_redirect_may_lead_off_the_site_that_is_crawled(
+    server: RedisServer, site: Site
+) -> None:
+    await site.listen("127.0.0.2", site.port)
+    site.robots_as = {"127.0.0.1": f"{MOVED}//127.0.0.2:{site.port}/rules"}
+    site.robots = FORBIDDING
+    crawl = Crawl(server, Request(site.url("/page")), spider=StayingThere, **POLITE)
+    await crawl.finished()
+    assert site.arrivals == ["/robots.txt", "/rules"]
+    assert crawl.stat("robotstxt/forbidden") == 1
+
+
+# Step by step -----------------------------------------------------------------------------------
+
+
+class Reader:
+    """A crawl that goes on, and fetches the pages that the test names."""
+
+    def __init__(self, server: RedisServer, site: Site, **settings: Any) -> None:
         alone = {"SEMAPHORE_ROBOTSTXT_SHARED": False}
-        super().__init__(server, ROBOTSTXT_OBEY=True, **{**alone, **settings})
-        self.crawler.engine.download_async = self._download  # type: ignore[method-assign]
-        self.answers = list(answers)
-        self.asked: list[Request] = []
-        self.gate: asyncio.Event | None = None
-        """If there is one, the site answers once it is set."""
-        self.middleware = RobotsTxtMiddleware(self.crawler)
+        first = Request(site.url("/page/first", "localhost"), meta={"dont_obey_robotstxt": True})
+        self.site = site
+        self.crawl = Crawl(server, first, **{**POLITE, **alone, **settings})
+        self.crawl.crawler.signals.connect(self._go_on, signals.spider_idle)
 
-    async def _download(self, request: Request) -> Response:
-        self.asked.append(request)
-        self.middleware._downloader.prepare(request)
-        if self.gate is not None:
-            await self.gate.wait()
-        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
-        if isinstance(answer, Exception):
-            raise answer
-        self.middleware._downloader._limit_size(answer.body, request)
-        return answer.replace(url=request.url)
+    def _go_on(self) -> None:
+        raise DontCloseSpider
 
-    async def lets_through(self, request: Request) -> bool:
-        """Whether the request may go on; False if it is forbidden."""
-        self.throttler.backpressure.enter(request)
+    async def fetch(self, path: str = "/page/", host: str = "127.0.0.1") -> bool:
+        """False if the page was forbidden."""
+        request = Request(self.site.url(path, host))
         try:
-            assert await self.middleware.process_request(request) is None
-        except IgnoreRequest:
+            await self.crawl.crawler.engine.download_async(request)
+        except IgnoreRequest as error:
+            if type(error) is not IgnoreRequest:
+                raise
             return False
-        finally:
-            self.throttler.backpressure.leave(request)
         return True
 
-    def stat(self, name: str) -> int:
-        return int(self.crawler.stats.get_value(f"robotstxt/{name}", 0))
+    @property
+    def asked(self) -> list[str]:
+        """The hosts that were asked for robots.txt."""
+        return [visit.host for visit in self.site.visits if visit.path == "/robots.txt"]
 
 
 @asynccontextmanager
-async def opened(server: RedisServer, *answers: Answer, **settings: Any) -> AsyncIterator[Crawl]:
-    crawl = Crawl(server, *answers, **settings)
-    await crawl.send(signals.spider_opened)
-    try:
-        yield crawl
-    finally:
-        await crawl.send(signals.spider_closed)
+async def reader(server: RedisServer, site: Site, **settings: Any) -> AsyncIterator[Reader]:
+    made = Reader(server, site, **settings)
+    await site.until(lambda: "/page/first" in site.arrivals)
+    yield made
+    await made.crawl.crawler.engine.close_spider_async()
+    await made.crawl.finished()
+    assert server.members() == {}
 
 
-def answer(status: int = 200, body: bytes = FORBIDDING, **headers: str) -> Answer:
-    return Response("http://a/robots.txt", status, headers, body)
-
-
-def moved(location: str) -> Answer:
-    return answer(301, Location=location)
-
-
-# What an answer means -----------------------------------------------------------------------------
-
-
-MEANINGS: list[tuple[list[Answer], bool]] = [
-    ([answer()], False),
-    ([answer(204, b"")], True),
-    *[([answer(status)], True) for status in (401, 403, 404, 410, 429)],
-    *[([answer(status)], False) for status in (500, 503, 599, 999)],
-    ([answer(304)], True),
-    ([moved("/1")] * 5 + [answer()], False),
-    ([moved("/1")] * 6 + [answer()], True),
-    ([moved("file:///etc/passwd")], True),
-    ([moved("http://[")], True),
-    ([DownloadTimeoutError()], False),
-    ([CannotResolveHostError("a")], False),
-    ([moved("http://b/"), DownloadTimeoutError()], False),
-]
-"""Answers of a site, one after another, and whether its pages may be fetched then."""
-
-
-@in_asyncio
-async def test_what_an_answer_means(server: RedisServer) -> None:
-    async with opened(server, answer()) as crawl:
-        stats = crawl.crawler.stats
-        for number, (answers, allowed) in enumerate(MEANINGS):
-            stats.clear_stats()
-            crawl.answers, crawl.asked = list(answers), []
-            assert await crawl.lets_through(page(f"host-{number}")) == allowed, answers
-            assert len(crawl.asked) == min(len(answers), 6)
-            assert crawl.stat("forbidden") == (not allowed)
-            assert crawl.stat("request_count") == 1
-            is_error = isinstance(answers[-1], Exception)
-            assert crawl.stat("response_count") == (not is_error)
-            if is_error:
-                assert crawl.stat(f"exception_count/{type(answers[-1])}") == 1
-
-
-@in_asyncio
-async def test_redirects_are_followed_to_other_hosts(server: RedisServer) -> None:
-    async with opened(server, moved("//b:8000/robots"), moved("rules"), answer()) as crawl:
-        assert not await crawl.lets_through(page())
-        urls = [request.url for request in crawl.asked]
-        assert urls == ["http://a/robots.txt", "http://b:8000/robots", "http://b:8000/rules"]
-        for request in crawl.asked:
-            assert request.meta["dont_obey_robotstxt"]
-            assert request.meta["dont_redirect"]
-            assert request.meta["allow_offsite"]
-            assert request.priority == RobotsTxtMiddleware.DOWNLOAD_PRIORITY
-
-
-@in_asyncio
+@asyncio_test
 async def test_an_unreachable_one_may_allow_all(
-    server: RedisServer, caplog: pytest.LogCaptureFixture
+    server: RedisServer, site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
-    allow = {"SEMAPHORE_ROBOTSTXT_UNREACHABLE": "allow"}
-    async with opened(server, answer(500), **allow) as crawl:
-        assert await crawl.lets_through(page())
+    site.robots_as = {"127.0.0.1": "/status/500"}
+    async with reader(server, site, SEMAPHORE_ROBOTSTXT_UNREACHABLE="allow") as crawl:
+        assert await crawl.fetch()
         assert "its requests are allowed" in caplog.text
 
 
 @pytest.mark.parametrize("parser", ["Protego", "Python"])
-@in_asyncio
-async def test_any_parser_reads_it(server: RedisServer, parser: str) -> None:
-    settings = {"ROBOTSTXT_PARSER": f"scrapy.robotstxt.{parser}RobotParser"}
-    answers = answer(body=b"User-agent: *\nDisallow: /0"), answer(500)
-    async with opened(server, *answers, **settings) as crawl:
-        assert not await crawl.lets_through(page())
-        assert await crawl.lets_through(page("a", 1))
-        assert not await crawl.lets_through(page("b"))
-
-
-@in_asyncio
-async def test_a_parser_that_fails_lets_nothing_through(
-    server: RedisServer, caplog: pytest.LogCaptureFixture
+@asyncio_test
+async def test_any_parser_reads_it_and_one_that_fails_lets_nothing_through(
+    server: RedisServer, site: Site, caplog: pytest.LogCaptureFixture, parser: str
 ) -> None:
-    too_long = b"User-agent: *\nCrawl-delay: " + b"9" * 5000  # for Python's integers
-    settings = {"ROBOTSTXT_PARSER": "scrapy.robotstxt.PythonRobotParser"}
-    async with opened(server, answer(body=too_long), **settings) as crawl:
-        checks = asyncio.gather(crawl.middleware.process_request(page()), return_exceptions=True)
-        assert [type(result) for result in await checks] == [IgnoreRequest]
-        assert "its parser failed: ValueError" in caplog.text
+    unreachable, too_long = await more_hosts(site, 2)
+    site.robots = "User-agent: *\nDisallow: /page/0"
+    site.robots_as = {unreachable: "/status/500"}
+    settings = {"ROBOTSTXT_PARSER": f"scrapy.robotstxt.{parser}RobotParser"}
+    async with reader(server, site, **settings) as crawl:
+        assert not await crawl.fetch("/page/0")
+        assert await crawl.fetch("/page/1")
+        assert not await crawl.fetch("/page/1", unreachable)
+        site.robots = f"User-agent: *\nCrawl-delay: {'9' * 5000}"  # for Python's integers
+        assert await crawl.fetch("/page/1", too_long) == (parser == "Protego")
+        assert ("its parser failed: ValueError" in caplog.text) == (parser == "Python")
 
 
-@in_asyncio
-async def test_each_scheme_and_port_has_its_own(server: RedisServer) -> None:
-    urls = ["http://a/", "https://a/", "http://A:80/", "http://user:secret@a/", "http://a:8080/"]
-    async with opened(server, answer(404)) as crawl:
-        for url in urls:
-            assert await crawl.lets_through(Request(url))
-        asked = [request.url for request in crawl.asked]
-        assert asked == [
-            f"{origin}/robots.txt" for origin in ("http://a", "https://a", "http://a:8080")
-        ]
+def test_each_scheme_and_port_has_its_own() -> None:
+    urls = ["http://a/", "https://a/", "http://A:80/", "http://u:secret@a/", "http://a:8080/"]
+    origins = [origin_of(Request(url)) for url in urls]
+    assert origins == ["http://a", "https://a", "http://a", "http://a", "http://a:8080"]
     assert origin_of(Request("https://[::1]:443/")) == "https://[::1]"
 
 
-@in_asyncio
-async def test_robots_parsed_is_sent_for_what_a_site_says(server: RedisServer) -> None:
-    heard: list[tuple[RobotParser, Request]] = []
+@asyncio_test
+async def test_robots_parsed_is_sent_for_what_a_site_says(server: RedisServer, site: Site) -> None:
+    allowed: list[bool] = []
 
     def hear(robotparser: RobotParser, request: Request) -> None:
-        heard.append((robotparser, request))
+        allowed.append(robotparser.allowed(request.url, "bot"))
 
-    async with opened(server, answer(), answer(404), answer(500)) as crawl:
-        crawl.crawler.signals.connect(hear, signals.robots_parsed)
-        for host in "abc":
-            await crawl.lets_through(page(host))
-    assert [request.url for _, request in heard] == ["http://a/0", "http://b/0"]
-    assert [parser.allowed("http://a/0", "bot") for parser, _ in heard] == [False, True]
-
-
-# Our own errors -----------------------------------------------------------------------------------
+    hosts = await more_hosts(site, 3)
+    site.robots = FORBIDDING
+    site.robots_as = dict(zip(hosts, ("/rules", "/status/404", "/status/500"), strict=True))
+    async with reader(server, site) as crawl:
+        crawl.crawl.crawler.signals.connect(hear, signals.robots_parsed)
+        assert [await crawl.fetch(host=host) for host in hosts] == [False, True, False]
+    assert allowed == [False, True]
 
 
-@pytest.mark.parametrize("error", [AcquireTimeoutError("late"), PermitLostError("lost")])
-@in_asyncio
-async def test_our_own_errors_decide_nothing(server: RedisServer, error: Exception) -> None:
-    async with opened(server, error, answer()) as crawl:
-        crawl.gate = asyncio.Event()
-        reads = [asyncio.ensure_future(crawl.lets_through(page("a", n))) for n in range(3)]
-        await turns()
-        crawl.gate.set()
-        for read in reads:  # all of them have waited in vain
-            with pytest.raises(type(error)):
-                await read
-        assert len(crawl.asked) == 1
-        assert not await crawl.lets_through(page())
+# Our own errors ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("before", [[], [moved("/rules")]])
-@in_asyncio
-async def test_a_request_that_is_not_allowed_decides_nothing(
-    server: RedisServer, before: list[Answer]
+@asyncio_test
+async def test_a_robots_txt_that_waits_too_long_for_our_permit_opens_no_site(
+    server: RedisServer, site: Site
 ) -> None:
-    error = NotAllowedError("by_section in SEMAPHORE_SCOPES raised KeyError('section')")
-    async with opened(server, *before, error, answer()) as crawl:
-        checks = asyncio.gather(crawl.middleware.process_request(page()), return_exceptions=True)
-        assert [type(result) for result in await checks] == [NotAllowedError]
-        assert not await crawl.lets_through(page())
-        assert crawl.stat("forbidden") == 1
+    site.robots = FORBIDDING
+    settings = {"SEMAPHORE_ACQUIRE_TIMEOUT": 0.1, "RETRY_ENABLED": False}
+    async with FairSemaphore(server.url) as other, reader(server, site, **settings) as crawl:
+        held = await other.acquire("127.0.0.1", 1)
+        fetches = [crawl.fetch(f"/page/{n}") for n in range(3)]
+        results = await asyncio.gather(*fetches, return_exceptions=True)
+        assert [type(result) for result in results] == [AcquireTimeoutError] * 3
+        assert crawl.asked == []
+        held.release()
+        assert not await crawl.fetch()
+        assert crawl.asked == ["127.0.0.1"]
 
 
-@pytest.mark.parametrize("before", [[], [moved("/rules")]])
-@in_asyncio
-async def test_the_end_of_the_crawl_decides_nothing(
-    server: RedisServer, before: list[Answer]
+def by_section(request: Request) -> str:
+    return f"section {request.meta['section']}"
+
+
+@asyncio_test
+async def test_a_function_that_fails_for_a_robots_txt_opens_no_site(
+    server: RedisServer, site: Site
 ) -> None:
-    async with opened(server, *before, SpiderClosingError("the spider is closing")) as crawl:
-        request = page()
-        copy = await crawl.middleware.process_request(request)
-        assert copy is not None
-        assert copy is not request
-        assert (copy.url, copy.dont_filter) == (request.url, True)
+    site.robots = FORBIDDING
+    scopes = ["host", f"{__name__}.by_section"]
+    pages = (Request(site.url(f"/page/{n}"), meta={"section": "news"}) for n in range(2))
+    crawl = Crawl(server, *pages, SEMAPHORE_SCOPES=scopes, **POLITE)
+    await crawl.finished()
+    assert site.arrivals == []
+    assert [type(failure) for failure in crawl.spider.failures] == [NotAllowedError] * 2
+    said = "by_section in SEMAPHORE_SCOPES raised KeyError('section')"
+    for failure in crawl.spider.failures:
+        assert str(failure) == f"<GET {site.url('/robots.txt')}>: {said}"
 
 
-@in_asyncio
+class RefusesRobots:
+    """A middleware of the user's that lets nobody ask for a robots.txt."""
+
+    def process_request(self, request: Request) -> None:
+        if request.url.endswith("/robots.txt"):
+            raise IgnoreRequest("not in the cache")
+
+
+@asyncio_test
 async def test_what_a_middleware_does_not_ask_for_is_allowed_as_in_scrapy(
-    server: RedisServer,
+    server: RedisServer, site: Site
 ) -> None:
-    async with opened(server, IgnoreRequest("not in the cache")) as crawl:
-        assert await crawl.lets_through(page())
-        assert await crawl.lets_through(page())
-        assert len(crawl.asked) == 1
-        assert crawl.stat("request_count") == 0
+    site.robots = FORBIDDING
+    async with reader(server, site, middlewares={RefusesRobots: 10}) as crawl:
+        assert [await crawl.fetch(f"/page/{n}") for n in range(2)] == [True, True]
+        assert crawl.asked == []
+        assert crawl.crawl.stat("robotstxt/request_count") == 0
 
 
-@in_asyncio
-async def test_if_the_request_that_asks_is_cancelled_another_asks(server: RedisServer) -> None:
-    async with opened(server, answer()) as crawl:
-        crawl.gate = asyncio.Event()
-        reads = [asyncio.ensure_future(crawl.lets_through(page("a", n))) for n in range(3)]
-        await turns()
-        reads[0].cancel()
-        await turns()
-        assert len(crawl.asked) == 2
-        crawl.gate.set()
-        assert [await read for read in reads[1:]] == [False, False]
-
-
-# For how long -------------------------------------------------------------------------------------
-
-
-@in_asyncio
-async def test_after_a_day_it_is_asked_for_again(
-    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+@asyncio_test
+async def test_if_the_request_that_asks_is_cancelled_another_asks(
+    server: RedisServer, site: Site
 ) -> None:
-    assert robotstxt.MAX_AGE_S == 24 * 60 * 60
-    async with opened(server, answer(404), answer()) as crawl:
-        now = asyncio.get_running_loop().time()
-        assert await crawl.lets_through(page())
-        assert await crawl.lets_through(page())
-        monkeypatch.setattr(crawl.middleware, "_now", lambda: now + robotstxt.MAX_AGE_S - 1)
-        assert await crawl.lets_through(page())
-        monkeypatch.setattr(crawl.middleware, "_now", lambda: now + robotstxt.MAX_AGE_S + 60)
-        assert not await crawl.lets_through(page())
+    site.robots, site.robots_is_slow = FORBIDDING, True
+    async with reader(server, site, limit=2) as crawl:
+        fetches = [asyncio.ensure_future(crawl.fetch(f"/page/{n}")) for n in range(3)]
+        await until(lambda: crawl.asked)
+        fetches[0].cancel()
+        await until(lambda: len(crawl.asked) == 2)
+        site.let_go()
+        assert [await fetch for fetch in fetches[1:]] == [False, False]
+
+
+# For how long -----------------------------------------------------------------------------------
+
+
+class Clock:
+    """The one by which robots.txt files age."""
+
+    now = 1000.0
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(RobotsTxtMiddleware, "_now", lambda _: clock.now)
+    return clock
+
+
+@asyncio_test
+async def test_a_day_after_it_was_asked_for_it_is_asked_for_again(
+    server: RedisServer, site: Site, clock: Clock
+) -> None:
+    assert MAX_AGE_S == 24 * 60 * 60
+    site.robots, site.robots_is_slow = "", True
+    async with reader(server, site) as crawl:
+        first = asyncio.ensure_future(crawl.fetch())
+        await until(lambda: crawl.asked)
+        clock.now += 600
+        site.let_go()
+        assert await first
+        site.robots = FORBIDDING
+        clock.now += MAX_AGE_S - 601
+        assert await crawl.fetch()
+        clock.now += 2
+        assert not await crawl.fetch()
         assert len(crawl.asked) == 2
 
 
-@in_asyncio
+@asyncio_test
 async def test_the_rules_that_were_used_longest_ago_are_forgotten(
-    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+    server: RedisServer, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(robotstxt, "RULES_MAX", 2)
-    async with opened(server, answer()) as crawl:
-        for host in "abacab":
-            assert not await crawl.lets_through(page(host))
-            assert len(crawl.middleware._rules) <= 2
-        asked = [request.url for request in crawl.asked]
-        assert asked == [f"http://{host}/robots.txt" for host in "abcb"]
+    a, b, c = await more_hosts(site, 3)
+    async with reader(server, site) as crawl:
+        for host in (a, b, a, c, a, b):
+            assert not await crawl.fetch("/forbidden", host)
+        assert crawl.asked == [a, b, c, b]
 
 
-@in_asyncio
-async def test_the_age_counts_from_the_request(
-    server: RedisServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with opened(server, answer()) as crawl:
-        times = iter([1000.0, 1600.0])
-        monkeypatch.setattr(crawl.middleware, "_now", lambda: next(times))
-        fetched = await crawl.middleware._fetch("http://a", None)
-        assert fetched.valid == robotstxt.MAX_AGE_S - 600
-
-
-@in_asyncio
+@asyncio_test
 async def test_an_unreachable_one_is_asked_for_again_after_pauses_that_double(
-    server: RedisServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    server: RedisServer, site: Site, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    backoff = {"SEMAPHORE_BACKOFF_START": 10, "SEMAPHORE_BACKOFF_MAX": 30}
-    answers = [*[answer(500)] * 4, answer(404), answer(500)]
-    async with opened(server, *answers, **backoff) as crawl:
-        now = asyncio.get_running_loop().time()
-        monkeypatch.setattr(crawl.middleware, "_now", lambda: now)
-        for pause in (10, 20, 30, 30):
-            asked = len(crawl.asked)
-            for _ in range(2):
-                assert not await crawl.lets_through(page())
-            now += pause - 0.1
-            assert not await crawl.lets_through(page())
-            assert len(crawl.asked) == asked + 1
-            now += 0.2
-        assert await crawl.lets_through(page())
+    pauses = {"SEMAPHORE_BACKOFF_START": 10, "SEMAPHORE_BACKOFF_MAX": 30, "RETRY_ENABLED": False}
+    site.robots_as = {"127.0.0.1": "/status/500"}
+    async with reader(server, site, **pauses) as crawl:
+        for times, pause in enumerate((10, 20, 30, 30), start=1):
+            assert not await crawl.fetch()
+            clock.now += pause - 0.1
+            assert not await crawl.fetch()
+            assert len(crawl.asked) == times
+            clock.now += 0.2
+        site.robots_as = {}
+        assert await crawl.fetch()
         assert "can be read again" in caplog.text
-        now += robotstxt.MAX_AGE_S + 60
-        assert not await crawl.lets_through(page())
-        now += 10.1
-        await crawl.lets_through(page())
+        site.robots_as = {"127.0.0.1": "/status/500"}
+        for pause in (MAX_AGE_S + 60, 10.1):
+            clock.now += pause
+            assert not await crawl.fetch()
         assert len(crawl.asked) == 7
-    lines = [line.message for line in caplog.records if "cannot be read" in line.message]
+    lines = [line for line in caplog.messages if "cannot be read" in line]
     assert len(lines) == 2
     assert lines[0] == (
-        "The robots.txt of http://a cannot be read (500 Internal Server Error). Until it can, its "
-        "requests are forbidden (SEMAPHORE_ROBOTSTXT_UNREACHABLE). It is asked for again after "
-        "10 s, then after longer times, up to 30 s."
+        f"The robots.txt of {site.url('')} cannot be read (500 Internal Server Error). Until it "
+        "can, its requests are forbidden (SEMAPHORE_ROBOTSTXT_UNREACHABLE). It is asked for again "
+        "after 10 s, then after longer times, up to 30 s."
     )
-
-
-# Sharing ------------------------------------------------------------------------------------------
-
-
-@in_asyncio
-async def test_what_one_node_has_read_another_need_not_ask_for(server: RedisServer) -> None:
-    shared = {"SEMAPHORE_ROBOTSTXT_SHARED": True}
-    parsed: list[Request] = []
-
-    def hear(request: Request, **_: Any) -> None:
-        parsed.append(request)
-
-    async with (
-        opened(server, answer(), **shared) as one,
-        opened(server, answer(404), **shared) as other,
-    ):
-        assert not await one.lets_through(page())
-        other.crawler.signals.connect(hear, signals.robots_parsed)
-        assert not await other.lets_through(page())
-        assert other.asked == []
-        assert len(parsed) == 1
-        assert other.stat("request_count") == other.stat("response_count") == 0
-    assert other.crawler.stats.get_value("semaphore/robotstxt_reused") == 1
-    assert one.crawler.stats.get_value("semaphore/robotstxt_reused") is None
-
-
-@in_asyncio
-async def test_an_outage_is_one_for_all_nodes(server: RedisServer) -> None:
-    shared = {"SEMAPHORE_ROBOTSTXT_SHARED": True, "SEMAPHORE_BACKOFF_START": 0.02}
-    async with (
-        opened(server, answer(500), **shared) as one,
-        opened(server, answer(500), **shared) as other,
-    ):
-        assert not await one.lets_through(page())
-        assert not await other.lets_through(page())
-        assert other.asked == []
-        await asyncio.sleep(0.03)
-        assert not await other.lets_through(page())
-        assert len(other.asked) == 1
-        assert other.middleware._rules["http://a"].failures == 2
-
-
-@pytest.mark.parametrize("is_shared", [True, False])
-@in_asyncio
-async def test_two_nodes_that_begin_at_once(server: RedisServer, is_shared: bool) -> None:
-    settings = {"SEMAPHORE_ROBOTSTXT_SHARED": is_shared}
-    async with (
-        opened(server, answer(), **settings) as one,
-        opened(server, answer(), **settings) as other,
-    ):
-        both = [one.lets_through(page()), other.lets_through(page())]
-        assert await asyncio.gather(*both) == [False, False]
-        assert len(one.asked + other.asked) == (1 if is_shared else 2)
-
-
-@in_asyncio
-async def test_whoever_is_blocked_elsewhere_takes_no_room(server: RedisServer) -> None:
-    backpressure = Scrapy(server).throttler.backpressure
-    backpressure.enter(request := page())
-    assert backpressure.exempt_from_concurrency == 0
-    with backpressure.blocked(request):
-        assert backpressure.exempt_from_concurrency == 1
-    assert backpressure.exempt_from_concurrency == 0
-
-
-@in_asyncio
-async def test_whoever_waits_for_another_node_s_fetch_takes_no_room(server: RedisServer) -> None:
-    shared = {"SEMAPHORE_ROBOTSTXT_SHARED": True}
-    async with (
-        opened(server, answer(), **shared) as one,
-        opened(server, answer(), **shared) as other,
-    ):
-        one.gate = asyncio.Event()
-        first = asyncio.ensure_future(one.lets_through(page()))
-        await until(lambda: one.asked)
-        waits = asyncio.ensure_future(other.lets_through(page()))
-        backpressure = other.throttler.backpressure
-        await until(lambda: backpressure.exempt_from_concurrency == 1)
-        one.gate.set()
-        assert [await first, await waits] == [False, False]
-        assert backpressure.exempt_from_concurrency == 0
