@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.console.web.pages import looking, serving
 from tests.console.web.test_page import FOCUS, STRANGE, tab_to
 from tests.console.web.test_page_for_all import PROBLEM, unlock
 from tests.support import accessibility as access
@@ -11,7 +12,6 @@ from tests.support.browser import CHROMIUM, WHY_NOT, Browser, Chromium, browsing
 from tests.support.frontier import set_one_aside
 from tests.support.nodes import Caller, in_asyncio
 from tests.support.servers import RedisServer
-from tests.support.web import looking, serving
 
 pytestmark = [pytest.mark.skipif(CHROMIUM is None, reason=WHY_NOT), pytest.mark.slow]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from semaphore_middleware import FairSemaphore
+from tests.console.web.pages import fill, looking
 from tests.support import accessibility as access
 from tests.support.browser import CHROMIUM, WHY_NOT, Browser, Chromium
 from tests.support.nodes import Outside, in_asyncio
 from tests.support.servers import RedisServer
-from tests.support.web import fill, looking
 
 pytestmark = [pytest.mark.skipif(CHROMIUM is None, reason=WHY_NOT), pytest.mark.slow]
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from semaphore_middleware import FairSemaphore
+from tests.console.web.pages import TOKEN, fill, looking
 from tests.console.web.test_page import DASH, NAMES, ROWS, cells
 from tests.support import accessibility as access
 from tests.support.browser import CHROMIUM, WHY_NOT, Browser, Chromium
 from tests.support.nodes import in_asyncio
 from tests.support.servers import RedisServer
-from tests.support.web import TOKEN, fill, looking
 
 pytestmark = [pytest.mark.skipif(CHROMIUM is None, reason=WHY_NOT), pytest.mark.slow]
 

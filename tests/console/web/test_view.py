@@ -67,6 +67,9 @@ def test_a_row_has_all_that_there_is_to_see() -> None:
         "set_by": "boss",
         "started": 17,
     }
+    n = {"node": "n", "held": 1, "waiting": 2, "oldest": 1.0, "longest_wait": 7.25}
+    other = {"node": "other", "held": 1, "waiting": 0, "oldest": 0.0, "longest_wait": None}
+    nodes = [{**n, "lease_left": 9.0}, {**other, "lease_left": 8.5}]
     snapshot = Snapshot.of([one], [rule], {"www.example.org": 3.5}, 9.0)
     assert show(snapshot, View(open=opened)) == {
         "totals": {
@@ -80,48 +83,8 @@ def test_a_row_has_all_that_there_is_to_see() -> None:
         },
         "matching": 1,
         "scopes": [row],
-        "opened": {
-            **row,
-            "nodes": [
-                {
-                    "node": "n",
-                    "held": 1,
-                    "waiting": 2,
-                    "oldest": 1.0,
-                    "longest_wait": 7.25,
-                    "lease_left": 9.0,
-                },
-                {
-                    "node": "other",
-                    "held": 1,
-                    "waiting": 0,
-                    "oldest": 0.0,
-                    "longest_wait": None,
-                    "lease_left": 8.5,
-                },
-            ],
-            "more_nodes": 0,
-        },
-        "nodes": [
-            {
-                "node": "n",
-                "held": 1,
-                "waiting": 2,
-                "scopes": 1,
-                "oldest": 1.0,
-                "longest_wait": 7.25,
-                "lease_left": 9.0,
-            },
-            {
-                "node": "other",
-                "held": 1,
-                "waiting": 0,
-                "scopes": 1,
-                "oldest": 0.0,
-                "longest_wait": None,
-                "lease_left": 8.5,
-            },
-        ],
+        "opened": {**row, "nodes": nodes, "more_nodes": 0},
+        "nodes": [{**node, "scopes": 1} for node in nodes],
         "more_nodes": 0,
         "rules": [
             {
