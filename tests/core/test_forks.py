@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import multiprocessing
-import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -17,8 +17,27 @@ from tests.support.nodes import ENDLESS_S, TIMEOUT_S, eventually, in_asyncio
 from tests.support.servers import RedisServer
 
 FORK = multiprocessing.get_context("fork")
-WORKERS = 4
 TURNS = 25  # permits that each worker takes
+
+
+@contextmanager
+def forked(work: Callable[..., None], *args: Any) -> Iterator[Callable[[], Any]]:
+    """Do the work in a child, which gets a pipe as well. Yields what returns its next word."""
+    ours, theirs = FORK.Pipe(duplex=False)
+    child = FORK.Process(target=work, args=(*args, theirs))
+    child.start()
+    theirs.close()
+
+    def heard() -> Any:
+        assert ours.poll(TIMEOUT_S), "the child has said nothing"
+        return ours.recv()
+
+    try:
+        yield heard
+        child.join(TIMEOUT_S)
+    finally:
+        child.kill()
+        child.join()
 
 
 def work(semaphore: FairSemaphore, server: RedisServer, results: Connection) -> None:
@@ -38,25 +57,18 @@ def work(semaphore: FairSemaphore, server: RedisServer, results: Connection) -> 
     asyncio.run(run())
 
 
-@in_asyncio
-async def test_one_made_at_import_and_opened_in_forked_workers_holds_its_limit(
+def test_one_made_at_import_and_opened_in_forked_workers_holds_its_limit(
     server: RedisServer,
 ) -> None:
     semaphore = FairSemaphore(server.url, node="n", turn=0)
-    pipes = [FORK.Pipe(duplex=False) for _ in range(WORKERS)]
-    workers = [FORK.Process(target=work, args=(semaphore, server, end)) for _, end in pipes]
-    for worker, (_, theirs) in zip(workers, pipes, strict=True):
-        worker.start()
-        theirs.close()
-    try:
-        told = [await asyncio.to_thread(_heard, ours) for ours, _ in pipes]
-    finally:
-        for worker in workers:
-            worker.kill()
-            await asyncio.to_thread(worker.join)
-    names, most = zip(*told, strict=True)
-    assert len({*names, semaphore.node}) == WORKERS + 1
-    assert most == WORKERS * (1,)
+    with (
+        forked(work, semaphore, server) as one,
+        forked(work, semaphore, server) as two,
+        forked(work, semaphore, server) as three,
+    ):
+        names, most = zip(one(), two(), three(), strict=True)
+    assert len({*names, semaphore.node}) == 4
+    assert most == (1, 1, 1)
     assert server.members() == {}
 
 
@@ -85,21 +97,12 @@ async def test_in_a_forked_child_one_that_the_parent_has_opened_is_refused_and_l
 ) -> None:
     async with FairSemaphore(server.url, lease=ENDLESS_S) as semaphore:
         held = await semaphore.acquire("s", 1)
-        waiting = asyncio.create_task(pass_through(semaphore))
+        waiting = asyncio.create_task(semaphore.acquire("s", 1))
         await semaphore.admin.inspect("s")
         with server.client() as client:
             connections = {one["id"] for one in client.client_list()}
-            ours, theirs = FORK.Pipe(duplex=False)
-            child = FORK.Process(target=use, args=(semaphore, theirs))
-            child.start()
-            theirs.close()
-            try:
-                opened, closed, members, name = [
-                    await asyncio.to_thread(_heard, ours) for _ in range(4)
-                ]
-                await asyncio.to_thread(child.join)
-            finally:
-                child.kill()
+            with forked(use, semaphore) as heard:
+                opened, closed, members, name = [await asyncio.to_thread(heard) for _ in range(4)]
             assert "forked" in opened
             assert "not open" in closed
             assert "\n" not in opened + closed
@@ -107,33 +110,33 @@ async def test_in_a_forked_child_one_that_the_parent_has_opened_is_refused_and_l
             assert name != semaphore.node
             assert connections <= {one["id"] for one in client.client_list()}
         # The parent still speaks, and hears what the server grants in other nodes' calls.
-        assert semaphore.node != name
         async with FairSemaphore(server.url, lease=ENDLESS_S) as other:
-            queued = asyncio.create_task(pass_through(other))
+            queued = asyncio.create_task(other.acquire("s", 1))
 
             async def both_wait() -> bool:
                 return (await other.admin.inspect("s")).waiting == 2
 
             await eventually(both_wait)
             held.release()
-            await asyncio.wait_for(asyncio.gather(queued, waiting), TIMEOUT_S)
+            for granted in asyncio.as_completed([queued, waiting], timeout=TIMEOUT_S):
+                (await granted).release()
 
 
 def look(admin: Admin, results: Connection) -> None:
-    """In a child: look with what the parent has looked with."""
+    """In a child: look with what the parent has looked with, and forget it."""
     results.send(asyncio.run(admin.inspect("s")).held)
     asyncio.run(forget(admin))
+
+
+async def forget(admin: Admin) -> None:
+    admin._connection = None
+    gc.collect()
 
 
 def close(admin: Admin, results: Connection) -> None:
     """In a child: close what the parent looks with."""
     asyncio.run(admin.close())
     results.send(1)
-
-
-async def forget(admin: Admin) -> None:
-    admin._connection = None
-    gc.collect()
 
 
 @pytest.mark.parametrize("use_it", [look, close])
@@ -143,34 +146,10 @@ async def test_what_an_operator_s_program_does_in_a_forked_child_leaves_the_pare
 ) -> None:
     async with FairSemaphore(server.url) as semaphore, semaphore.permit("s", 1):
         for _ in range(2):
-            assert await is_held(semaphore.admin)
-            ours, theirs = FORK.Pipe(duplex=False)
-            child = FORK.Process(target=use_it, args=(semaphore.admin, theirs))
-            child.start()
-            theirs.close()
-            try:
-                assert await asyncio.to_thread(_heard, ours) == 1
-                await asyncio.to_thread(child.join)
-            finally:
-                child.kill()
-        assert await is_held(semaphore.admin)
-
-
-async def is_held(admin: Admin) -> bool:
-    try:
-        return (await admin.inspect("s")).held == 1
-    except ServerUnreachableError:
-        pytest.fail("it hears no more over its connection")
-
-
-async def pass_through(semaphore: FairSemaphore) -> None:
-    async with semaphore.permit("s", 1):
-        pass
-
-
-def _heard(end: Connection) -> Any:
-    assert end.poll(TIMEOUT_S), f"process {os.getpid()} has heard nothing"
-    try:
-        return end.recv()
-    except EOFError:
-        pytest.fail("the child has ended")
+            assert (await semaphore.admin.inspect("s")).held == 1
+            with forked(use_it, semaphore.admin) as heard:
+                assert await asyncio.to_thread(heard) == 1
+        try:
+            assert (await semaphore.admin.inspect("s")).held == 1
+        except ServerUnreachableError:
+            pytest.fail("it hears no more over its connection")
