@@ -113,18 +113,21 @@ def plan_for(seed: int) -> CrawlPlan:
     first = pages[0].links + tuple(range(1, min(count, 6)))
     pages = (Page("a", first, 1, 0.01, 0.0, 0.0), *pages[1:])
     faults = _faults(random, nodes, lease) if random.random() < 0.85 else ()
+    # If no node is left that knows better, a server that has gone back to the run before says that
+    # the crawl has ended.
+    may_end = fatal or any(fault.kind in ("kill", "close") for fault in faults)
     return CrawlPlan(
         *(seed, lease, nodes, pages, faults),
         most_at_site=random.choice((1, 2, 6)),
         max_pages=random.choice((0,) * 6 + (10,)),
-        is_second_run=random.random() < 0.2,
+        is_second_run=random.random() < 0.3 and not may_end,
     )
 
 
 OF_NETWORK = ("weather", "weather", "cut", "cut", "cut out", "cut back", "break")
 OF_NODES = ("freeze", "freeze", "kill", "kill", "close", "add")
 OF_SERVER = (
-    *("server stands", "server away", "restart", "flush", "replica", "replica", "jump"),
+    *("server stands", "server away", "restart", "flush", "replica", "replica", "jump", "jump"),
     *("scripts gone", "full", "go back"),
 )
 WEATHER = {  # what may be drawn for each attribute of `Weather`
@@ -438,7 +441,7 @@ class CrawlNode:
                 "CRAWL_RUN": "new" if new_run else "",
                 "CRAWL_VERSION": "1",
                 "SCHEDULER_PRIORITY_QUEUE": _SiteQueue,
-                "SEMAPHORE_NODE": self.host.name,
+                "SEMAPHORE_NODE": f"n{number}",  # also of one that is started again
             }
         )
         exporter = SimpleNamespace(slots=[SimpleNamespace(file=self.feed)])
@@ -663,7 +666,7 @@ class Crawl:
     # Judgement ----------------------------------------------------------------------------------
 
     def _judge_aside(self) -> bool:
-        """Whether requests were set aside that are not fatal. Three nodes must have died with each."""
+        """Whether any are set aside that are not fatal. Three nodes must have died with each."""
         found = []
         for place in self.server.fields(KEYS.of("aside")):
             number = number_of(json.loads(self.server.field(KEYS.of("requests"), place))["url"])

@@ -66,7 +66,7 @@ class Judge:
         """By scope: what an operator has set, from when on it may hold, and from when it does."""
         self.harmed_at: dict[str, float] = {}
         self.refused_at: dict[str, float] = {}
-        self.jumped_at = -math.inf
+        self.jumps_at: list[float] = []
         self.losses_at: list[float] = []
         self.faults_end = -math.inf
         """When the last of them ended; infinite while they go on."""
@@ -100,11 +100,12 @@ class Judge:
         if handed_on:
             return
         account = (permit.scope, node.semaphore.node, permit._account._term)
-        before, of_batch = self._units.get(account, (0, 0))
+        granted = self.granted_at[account]
+        before, of_batch = self._units.get(account, (min(granted, default=1) - 1, 0))
         if permit.grant_number != of_batch:
             before = of_batch
         self._units[account] = (before + 1, permit.grant_number)
-        granted_at = self.granted_at[account].get(before + 1)
+        granted_at = granted.get(before + 1)
         if granted_at is not None and not permit.begins_later:
             node.granted_at[permit] = granted_at
 
@@ -164,9 +165,9 @@ class Judge:
         operator has set.
         """
         most = own.concurrency
-        if rules := self._rules_now(scope):
-            named = [rule for rule in rules if isinstance(rule, int)]
-            most = max([most, *named]) if None in rules or not named else max(named)
+        if self.rules[scope]:
+            named = self._may_be(scope, {"reset": None} | {number: number for number in range(9)})
+            most = max(own.concurrency if number is None else number for number in named)
         count = sum(not self._is_excused(scope, one) for one in self.open[scope])
         if count > most:
             nodes = [one.node.name for one in self.open[scope]]
@@ -183,21 +184,23 @@ class Judge:
         if not (host.is_frozen or host.thawed_at == self.world.now):
             return False
         rest = (1 - GRACE) * self.plan.lease
-        if self.world.now - self.jumped_at < 2 * self.plan.lease:
+        if any(self.world.now - jumped_at < 2 * self.plan.lease for jumped_at in self.jumps_at):
             rest -= STEP * self.plan.lease
         return self.world.now - rest + ROUNDING_S >= permit.deadline - request.node.clock_ahead
 
-    def _rules_now(self, scope: str) -> list[Any]:
-        """What may be in force of what an operator has set; None: nothing."""
+    def _may_be(self, scope: str, values: dict[Any, Any]) -> list[Any]:
+        """What may be in force of what an operator has set: `values` gives it for the changes that
+        matter here. None: nothing.
+        """
         since = self.world.now - self._news_take
-        found: list[Any] = []
-        for index, (sent, done, rule) in enumerate(self.rules[scope]):
-            later = self.rules[scope][index + 1 :]
-            if sent <= self.world.now and not any(other[1] <= since for other in later):
-                found.append(rule)
-            if (done > since and index == 0) or self._has_lost_data(sent):
-                found.append(None)
-        return found
+        changes = [one for one in self.rules[scope] if one[2] in values]
+        known = [(-math.inf, -math.inf, None), *changes]
+        found = [
+            values.get(rule)
+            for index, (_, _, rule) in enumerate(known)
+            if not any(done <= since for _, done, _ in known[index + 1 :])
+        ]
+        return [*found, *([None] if changes and self._has_lost_data(changes[0][0]) else [])]
 
     @property
     def _news_take(self) -> float:
@@ -206,8 +209,8 @@ class Judge:
         return 2 * self.plan.turn + TRAVEL_S if is_calm else 2.5 * self.plan.lease
 
     def _check_pause(self, scope: str, node: Node, permit: Permit) -> None:
-        rules = self._rules_now(scope)
-        if rules and all(rule == "pause" for rule in rules):
+        pauses = self._may_be(scope, {"pause": True, "resume": False, "reset": False})
+        if all(pauses):
             self.violate(f"PAUSE {scope}: {node.name} begins a request")
         refused_at = self.refused_at.get(scope)
         if refused_at is not None and self.plan.kind == "calm":
@@ -217,6 +220,11 @@ class Judge:
 
     def _has_lost_data(self, since: float) -> bool:
         return any(at >= since for at in self.losses_at)
+
+    def on_lost(self, node: Node, permit: Permit) -> None:
+        """A node has lost a permit."""
+        if self.plan.kind == "calm" or self.plan.theme == "safe":
+            self.violate(f"LOST {permit.scope}: by {node.name}, without a need")
 
     def on_answer(self, request: Request) -> None:
         """A request's node reports how its site answered."""
@@ -239,20 +247,21 @@ class Judge:
             limit = self.plan.limits[scope]
             times = sorted(start.at for start in starts)
             if limit.delay:
-                self._check_gaps(scope, times, limit.delay * (1 - limit.jitter), 1)
+                is_ruled = any(rule == "delay" for _, _, rule in self.rules[scope])
+                delay = min(limit.delay, 0.5) if is_ruled else limit.delay
+                self._check_gaps(scope, times, delay * (1 - limit.jitter), 1)
             if limit.rate:
                 self._check_gaps(scope, times, limit.interval, limit.burst)
 
     def _check_gaps(self, scope: str, times: list[float], interval: float, burst: int) -> None:
         arrival = -math.inf
         for before, at in zip([-math.inf, *times], times, strict=False):
-            slack = ROUNDING_S + 0.001  # the server counts in whole milliseconds
-            if before <= self.jumped_at <= at:
-                slack += STEP * self.plan.lease
             early = arrival - (burst - 1) * interval - at
-            if early > slack:
+            has_jumped = any(before <= jumped_at <= at for jumped_at in self.jumps_at)
+            slack = 0.001 + has_jumped * STEP * self.plan.lease  # it counts in whole milliseconds
+            if early > slack + ROUNDING_S:
                 self.violate(f"PACE {scope}: a start at {at:.3f} comes {early:.3f} s too early")
-            arrival = max(arrival, at) + interval
+            arrival = interval + (at if has_jumped else max(arrival, at))
 
     # Liveness -----------------------------------------------------------------------------------
 
@@ -287,11 +296,11 @@ class Judge:
     def _may_start(self, scope: str) -> bool:
         """Whether no pace, pause or backoff may keep requests waiting."""
         rules = self.rules[scope]
-        if rules and rules[-1][2] not in ("resume", "reset"):
+        if any(self._may_be(scope, {"pause": True, "resume": False, "reset": False})):
             return False
         limit = self.plan.limits[scope]
         pace = max(limit.delay * (1 + limit.jitter), limit.interval * limit.burst)
-        if any(isinstance(rule, dict) for _, _, rule in rules):
+        if any(rule == "delay" for _, _, rule in rules):
             pace = max(pace, 0.5)
         starts = self.starts[scope]
         last = max((start.at for start in starts[-10:]), default=-math.inf)
@@ -306,7 +315,7 @@ class Judge:
         longest = (len(wants) - 1) * (self.plan.turn + hold) + hold + TRAVEL_S
         for node, share in max_min(wants, limit).items():
             held = self.held_s[node] / length  # less its ways to the server
-            if not self.plan.turn and held < 0.5 * share:
+            if not self.plan.turn and held < 0.4 * share:
                 self.violate(f"SHARE node {node} has {held:.2f} places, {share:.2f} are due to it")
             if wants[node] <= limit and self.longest_gap[node] > longest:
                 self.violate(f"WAIT node {node} waited for {self.longest_gap[node]:.3f} s")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from random import Random
 from typing import Any
 
-from semaphore_middleware.model.hosts import order_of
 from semaphore_middleware.model.limits import Limit
 
 SITES = ("a.com", "b.com", "c.com")
@@ -62,32 +62,109 @@ class Plan:
     faults: tuple[Fault, ...] = ()
     own_limits: Mapping[int, Mapping[str, Limit]] = field(default_factory=dict)  # of some nodes
     is_evicting: bool = False
+    theme: str = ""
 
     def limit_of(self, node: int, scope: str) -> Limit:
         """The limit that a node names."""
         return self.own_limits.get(node, {}).get(scope, self.limits[scope])
 
 
+@dataclass(frozen=True)
+class Theme:
+    """What the storms of one theme are made of. Times are shares of a lease."""
+
+    faults: tuple[str, ...]
+    between: tuple[float, float]  # faults
+    seconds: tuple[float, ...]  # that they last
+    holds: tuple[float, ...]
+    pauses: tuple[float, ...]
+    sites: int = 1  # of all requests together
+    length: float = 6.0
+    harm: tuple[float, ...] = (0.0,)  # share of requests that fail
+    loss: tuple[float, ...] = (0.0, 0.02, 0.1)  # odds of a call in bad weather
+    is_always_bad: bool = False  # the weather
+
+
+OF_NETWORK = ("weather", "weather", "cut", "cut", "cut out", "cut back", "break")
+OF_NODES = ("freeze", "freeze", "kill", "close", "reopen", "add", "evict the dead", "older version")
+OF_LOSS = ("restart", "restart", "flush", "replica")
+OF_SERVER = (*OF_LOSS, "server stands", "server away", "jump", "jump", "scripts gone", "full")
+MIXED = (0.0, 0.001, 0.01, 0.05, 0.1, 0.3, 1.2, 2.5)
+THEMES = {
+    "all": Theme(
+        OF_NETWORK + OF_NODES + OF_SERVER,
+        between=(0.05, 1.0),
+        seconds=(0.05, 0.2, 0.5, 0.8, 1.2, 2.5),
+        holds=MIXED,
+        pauses=(0.0, 0.0, 0.001, 0.02, 0.2),
+        sites=3,
+        length=8.0,
+        harm=(0.0, 0.02, 0.1),
+    ),
+    "late": Theme(  # accounts that open and close, while old calls and messages come again
+        ("weather", "break", "reopen", "freeze"),
+        between=(0.2, 1.0),
+        seconds=(0.1, 0.5, 1.0),
+        holds=(0.0, 0.005, 0.02, 0.05, 0.2, 0.9),
+        pauses=(0.0, 0.0, 0.02, 0.1, 0.3),
+        harm=(0.0, 0.3),
+        loss=(0.0, 0.05),
+        is_always_bad=True,
+    ),
+    "deaf": Theme(  # nodes that reach the server, and hear nothing of it
+        ("weather", "cut back", "cut out", "cut"),
+        between=(0.3, 1.5),
+        seconds=(0.5, 0.8, 1.2, 2.0),
+        holds=(0.05, 0.3, 1.2, 2.5),
+        pauses=(0.0, 0.02, 0.2),
+        loss=(0.5, 0.8, 0.95),
+    ),
+    "losses": Theme(  # of data, by nodes that hear of it late
+        (*OF_LOSS, "cut", "cut", "cut back", "weather", "kill", "freeze"),
+        between=(0.05, 0.6),
+        seconds=(0.05, 0.2, 0.4, 0.7),
+        holds=(0.1, 0.3, 1.2, 2.5),
+        pauses=(0.0, 0.02, 0.2),
+        loss=(0.0, 0.2, 0.5),
+    ),
+    "safe": Theme(  # nothing that costs anybody a permit
+        ("flush", "scripts gone", "break", "restart", "evict the dead", "full"),
+        between=(0.1, 0.8),
+        seconds=(0.05, 0.1),
+        holds=(0.1, 0.3, 1.2, 2.5),
+        pauses=(0.0, 0.02, 0.2),
+    ),
+    "clocks": Theme(
+        ("jump", "jump", "cut", "weather", "server stands", "freeze", "kill"),
+        between=(0.1, 0.8),
+        seconds=(0.1, 0.3, 0.6, 1.2),
+        holds=(0.1, 0.3, 1.2, 2.5),
+        pauses=(0.0, 0.02, 0.2),
+    ),
+}
+
+
 def plan_for(seed: int) -> Plan:
     """The plan of a seed."""
     random = Random(seed)
-    draw = random.choices((_storm, _calm, _crowd, _days), (10, 5, 3, 1))[0]
+    kinds = (*(partial(_storm, theme) for theme in THEMES), _calm, _crowd, _days)
+    (draw,) = random.choices(kinds, (5, 4, 2, 3, 1, 2, 4, 2, 1))
     return draw(seed, random)
 
 
 # Kinds of runs ----------------------------------------------------------------------------------
 
 
-def _storm(seed: int, random: Random) -> Plan:
-    """Mixed work, and every fault."""
+def _storm(name: str, seed: int, random: Random) -> Plan:
+    """Much work at few sites, and faults."""
+    theme = THEMES[name]
     lease = random.choice((2.0, 3.0, 6.0))
-    length = random.choice((4, 8, 12)) * lease
     nodes = random.choice((2, 3, 3, 4))
-    limits = _limits(random)
-    faults = _faults(random, nodes, lease, length)
-    is_evicting = random.random() < 0.05
+    limits = _limits(random, theme.sites)
+    faults = _faults(random, theme, nodes, lease)
+    is_evicting = name == "losses" and random.random() < 0.2
     if is_evicting:
-        faults += _evictions(random, length)
+        faults += _evictions(random, theme.length * lease)
     jumps = any(fault.kind == "jump" for fault in faults)
     return Plan(
         seed,
@@ -96,10 +173,11 @@ def _storm(seed: int, random: Random) -> Plan:
         turn=random.choice((0.0, 0.1, 0.1, 0.5)),
         nodes=nodes,
         limits=limits,
-        workers=_workers(random, limits, nodes, lease, length, 0.0 if jumps else 0.3 * lease),
+        workers=_workers(random, theme, nodes, lease, 0.0 if jumps else 0.3 * lease),
         faults=faults,
-        own_limits=_own_limits(random, limits, nodes),
+        own_limits=_own_limits(random, nodes) if theme.sites > 1 else {},
         is_evicting=is_evicting,
+        theme=name,
     )
 
 
@@ -107,7 +185,8 @@ def _calm(seed: int, random: Random) -> Plan:
     """Mixed work, and no fault: what can be said exactly is judged here."""
     lease = random.choice((2.0, 6.0, 15.0))
     nodes = random.choice((1, 2, 3))
-    limits = _limits(random)
+    theme = replace(THEMES["all"], length=4.0)
+    limits = _limits(random, theme.sites)
     return Plan(
         seed,
         "calm",
@@ -115,8 +194,8 @@ def _calm(seed: int, random: Random) -> Plan:
         turn=random.choice((0.0, 0.1, 0.1, 0.5)),
         nodes=nodes,
         limits=limits,
-        workers=_workers(random, limits, nodes, lease, 4 * lease, 0.0),
-        faults=_rules(random, limits, 4 * lease),
+        workers=_workers(random, theme, nodes, lease, 0.0),
+        faults=_rules(random, 4 * lease) if random.random() < 0.4 else (),
     )
 
 
@@ -126,8 +205,7 @@ def _crowd(seed: int, random: Random) -> Plan:
     hold = random.choice((0.02, 0.05, 0.2))
     wants = [random.choice((1, 1, 2, 10, 20)) for _ in range(nodes)]
     limit = random.choice((1, 2, 3, 5))
-    job = Job(("a.com",), hold, 0.0)
-    count = 300
+    pauses = [random.choice((0.0, 0.0, 0.0, hold)) if want == 1 else 0.0 for want in wants]
     return Plan(
         seed,
         "crowd",
@@ -136,7 +214,9 @@ def _crowd(seed: int, random: Random) -> Plan:
         nodes=nodes,
         limits={"a.com": Limit(limit)},
         workers=tuple(
-            Worker(node, (job,) * count) for node, want in enumerate(wants) for _ in range(want)
+            Worker(node, (Job(("a.com",), hold, pause),) * 300)
+            for node, (want, pause) in enumerate(zip(wants, pauses, strict=True))
+            for _ in range(want)
         ),
     )
 
@@ -172,8 +252,12 @@ def _days(seed: int, random: Random) -> Plan:
 # What they are made of --------------------------------------------------------------------------
 
 
-def _limits(random: Random) -> dict[str, Limit]:
-    limits = {
+def _limits(random: Random, sites: int) -> dict[str, Limit]:
+    """Of one site, or of three and what their requests share."""
+    if sites == 1:
+        paced = (Limit(2, delay=0.3), Limit(2, rate="3/s", burst=3), Limit(3, adaptive=True))
+        return {"a.com": random.choice((Limit(1),) * 4 + (Limit(2),) * 3 + (Limit(3), *paced))}
+    return {
         "a.com": Limit(random.choice((1, 1, 2, 3))),
         "b.com": Limit(random.choice((1, 2)), delay=random.choice((0.05, 0.3, 1.0))),
         "c.com": random.choice(
@@ -188,12 +272,9 @@ def _limits(random: Random) -> dict[str, Limit]:
         "domain:com": random.choice((Limit(2), Limit(3), Limit(9, delay=0.1))),
         "all": random.choice((Limit(2), Limit(4), Limit(9, rate="10/s", burst=2))),
     }
-    return limits
 
 
-def _own_limits(
-    random: Random, limits: Mapping[str, Limit], nodes: int
-) -> dict[int, dict[str, Limit]]:
+def _own_limits(random: Random, nodes: int) -> dict[int, dict[str, Limit]]:
     """Sometimes a node names stricter or looser limits than the others."""
     if random.random() < 0.75:
         return {}
@@ -201,21 +282,16 @@ def _own_limits(
 
 
 def _workers(
-    random: Random,
-    limits: Mapping[str, Limit],
-    nodes: int,
-    lease: float,
-    length: float,
-    slowest_end: float,
+    random: Random, theme: Theme, nodes: int, lease: float, slowest_end: float
 ) -> tuple[Worker, ...]:
     workers = []
-    uses_shared = random.random() < 0.5
-    harm = random.choice((0.0, 0.0, 0.02, 0.1))  # share of requests that fail
+    uses_shared = theme.sites > 1 and random.random() < 0.5
+    harm = random.choice(theme.harm)
     for node in range(nodes):
         for _ in range(random.choice((1, 2, 3))):
-            jobs, left = [], length
-            while left > 0 and len(jobs) < 40:
-                job = _job(random, lease, uses_shared, harm, slowest_end)
+            jobs, left = [], theme.length * lease
+            while left > 0 and len(jobs) < 30:
+                job = _job(random, theme, lease, uses_shared, harm, slowest_end)
                 jobs.append(job)
                 left -= job.pause + job.hold + 0.1
             workers.append(Worker(node, tuple(jobs)))
@@ -223,20 +299,25 @@ def _workers(
 
 
 def _job(
-    random: Random, lease: float, uses_shared: bool, harm: float, slowest_end: float
+    random: Random,
+    theme: Theme,
+    lease: float,
+    uses_shared: bool,
+    harm: float,
+    slowest_end: float,
 ) -> Job:
-    scopes = [random.choice(SITES)]
+    scopes = [random.choice(SITES[: theme.sites])]
     if uses_shared and random.random() < 0.5:
-        scopes = [*random.sample(SITES, 1), *random.sample(SHARED, random.choice((1, 2)))]
+        scopes = [*random.sample(SHARED, random.choice((1, 2))), *scopes]
     outcome = "good"
     if random.random() < harm:
         outcome = random.choice(("error", "refused", "failed", "failed"))
     elif random.random() < 0.04:
         outcome = "unused"
     return Job(
-        tuple(sorted(scopes, key=order_of)),
-        hold=lease * random.choice((0.0, 0.001, 0.01, 0.05, 0.1, 0.3, 1.2, 2.5)),
-        pause=lease * random.choice((0.0, 0.0, 0.001, 0.02, 0.2)),
+        tuple(scopes),
+        hold=lease * random.choice(theme.holds),
+        pause=lease * random.choice(theme.pauses),
         timeout=random.choice((None, None, None, None, 0.02, 0.5, 5.0)),
         cancel_after=random.choice((None,) * 6 + (0.0, 0.001, 0.01, 0.3)),
         priority=random.choice((0, 0, 0, 1, 5)),
@@ -246,26 +327,19 @@ def _job(
     )
 
 
-OF_NETWORK = ("weather", "weather", "cut", "cut", "cut out", "cut back", "break")
-OF_NODES = ("freeze", "freeze", "kill", "close", "reopen", "add", "evict the dead", "older version")
-OF_SERVER = (
-    *("server stands", "server away", "restart", "restart", "flush", "replica", "jump", "jump"),
-    *("scripts gone", "full"),
-)
-
-
-def _faults(random: Random, nodes: int, lease: float, length: float) -> tuple[Fault, ...]:
-    """Of some kinds, at random moments. Jumps ahead lie apart, as docs/guarantees.md wants them."""
-    kinds = random.choice((OF_NETWORK, OF_NETWORK + OF_NODES, OF_NETWORK + OF_NODES + OF_SERVER))
+def _faults(random: Random, theme: Theme, nodes: int, lease: float) -> tuple[Fault, ...]:
+    """At random moments. Jumps lie apart, as docs/guarantees.md wants them."""
     faults = []
-    at = random.uniform(0.5, 2.0) * lease
+    length = theme.length * lease
+    if theme.is_always_bad:
+        faults.append(Fault(lease, "weather", seconds=length, of=_weather(random, theme)))
+    at = random.uniform(0.5, 1.5) * lease
     jumped_at = -length
     while at < length:
-        kind = random.choice(kinds)
+        kind = random.choice(theme.faults)
         of: Any = None
-        seconds = random.choice((0.05, 0.2, 0.5, 0.8, 1.2, 2.5)) * lease
         if kind == "weather":
-            of = _weather(random)
+            of = _weather(random, theme)
         elif kind == "restart":
             of = random.choice(("empty", "with its data", "from a snapshot"))
         elif kind == "replica":
@@ -274,13 +348,13 @@ def _faults(random: Random, nodes: int, lease: float, length: float) -> tuple[Fa
             of = random.choice((-3600.0, -20.0, -1.0, 0.3, 2.0, 20.0, 3600.0))
             if at - jumped_at < 1.5 * lease:
                 kind = "break"
-            jumped_at = at
-        elif kind == "add":
-            of = random.choice((0, 1))
+            else:
+                jumped_at = at
+        seconds = random.choice(theme.seconds) * lease
         faults.append(Fault(at, kind, random.randrange(nodes), seconds, of))
-        at += random.uniform(0.05, 1.5) * lease
-    if random.random() < 0.3:
-        faults += _rules(random, {"a.com": Limit(1), "b.com": Limit(1)}, length)
+        at += random.uniform(*theme.between) * lease
+    if theme.sites > 1 and random.random() < 0.3:
+        faults += _rules(random, length)
     return tuple(sorted(faults, key=lambda fault: fault.at))
 
 
@@ -290,11 +364,11 @@ def _evictions(random: Random, length: float) -> tuple[Fault, ...]:
     )
 
 
-def _weather(random: Random) -> dict[str, Any]:
+def _weather(random: Random, theme: Theme) -> dict[str, Any]:
     """Arguments of `Weather`."""
     return {
         "latency": random.choice(((0.0002, 0.004), (0.001, 0.05), (0.01, 0.3))),
-        "lost": random.choice((0.0, 0.02, 0.1)),
+        "lost": random.choice(theme.loss),
         "late": random.choice((0.0, 0.03, 0.1)),
         "repeated": random.choice((0.0, 0.1, 0.3)),
         "torn": random.choice((0.0, 0.05)),
@@ -304,17 +378,11 @@ def _weather(random: Random) -> dict[str, Any]:
     }
 
 
-def _rules(random: Random, limits: Mapping[str, Limit], length: float) -> tuple[Fault, ...]:
-    """What an operator sets, and takes back in the end."""
-    if random.random() < 0.6:
-        return ()
-    scope = random.choice([name for name in ("a.com", "b.com") if name in limits])
-    rules = [
-        Fault(
-            random.uniform(0.0, 0.8) * length,
-            "rule",
-            of=(scope, random.choice(("pause", "resume", "reset", 1, 2, 4, {"delay": 0.5}))),
-        )
+def _rules(random: Random, length: float) -> tuple[Fault, ...]:
+    """What an operator sets."""
+    scope = random.choice(("a.com", "b.com"))
+    changes = ("pause", "resume", "reset", 1, 2, 4, "delay")
+    return tuple(
+        Fault(random.uniform(0.0, 0.8) * length, "rule", of=(scope, random.choice(changes)))
         for _ in range(random.choice((1, 2, 4)))
-    ]
-    return (*rules, Fault(0.9 * length, "rule", of=(scope, "resume")))
+    )

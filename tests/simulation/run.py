@@ -6,13 +6,13 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
 from typing import Any
 
 from semaphore_middleware.core.admin import Admin
-from semaphore_middleware.core.observer import Event, Observer, PermitGranted
+from semaphore_middleware.core.observer import Event, Observer, PermitGranted, PermitLost
 from semaphore_middleware.core.permit import Permit
 from semaphore_middleware.core.semaphore import FairSemaphore
 from semaphore_middleware.errors import (
@@ -24,6 +24,7 @@ from semaphore_middleware.errors import (
 )
 from semaphore_middleware.model import chance
 from semaphore_middleware.model.feedback import Backoff
+from semaphore_middleware.model.hosts import order_of
 from semaphore_middleware.redis.keys import Keys
 from semaphore_middleware.redis.location import Server as Location
 from semaphore_middleware.redis.protocol import VERSION, pack_head
@@ -82,6 +83,8 @@ class Witness(Observer):
     def on_event(self, event: Event) -> None:
         if isinstance(event, PermitGranted):
             self._judge.on_grant(self._node, event.permit, event.handed_on)
+        elif isinstance(event, PermitLost):
+            self._judge.on_lost(self._node, event.permit)
 
 
 class Node:
@@ -149,6 +152,7 @@ class Node:
 
     async def _request(self, job: Job) -> None:
         judge, plan = self._judge, self._run.plan
+        job = replace(job, scopes=tuple(sorted(job.scopes, key=order_of)))
         request = Request(self, job, self._run.world.now, job.scopes[0])
         judge.waiting.append(request)
         wanted = [(scope, plan.limit_of(self.number, scope)) for scope in job.scopes]
@@ -309,6 +313,10 @@ class Run:
 
     def _close_all(self) -> None:
         """Nothing may be left: neither in nodes nor on the server."""
+        if self.plan.kind == "calm":
+            self.world.run(self.world.now + 0.1)
+            for account in self._accounts():
+                self.judge.violate(f"LEFT {account} by nodes that have closed")
         self.world.run(self.world.now + 3 * self.plan.lease)
         if self._accounts():  # a dead node's: they end when somebody calls
             probe = Node(self, -1, "probe")
@@ -406,6 +414,8 @@ class Run:
         self._faults_left -= 1
         if not self._faults_left:
             self.judge.faults_end = self.world.now
+            for scope in self.judge.rules:
+                self._operator.spawn(self._resume_in_the_end(scope))
 
     # Each strikes, and returns what ends it; None: it is over at once.
 
@@ -506,7 +516,7 @@ class Run:
             self.world.after(self.plan.lease / SNAPSHOTS_PER_LEASE, self._take_snapshot)
 
     def _jump(self, fault: Fault) -> None:
-        self.judge.jumped_at = self.world.now
+        self.judge.jumps_at.append(self.world.now)
         self.server.clock_ahead_ms += 1000 * fault.of
 
     def _scripts_gone(self, _: Fault) -> None:
@@ -551,8 +561,14 @@ class Run:
         if rule in ("pause", "resume", "reset"):
             await getattr(self._admin, rule)(scope)
         else:
-            await self._admin.configure(scope, rule)
+            await self._admin.configure(scope, {"delay": 0.5} if rule == "delay" else rule)
         known[known.index((sent, float("inf"), rule))] = (sent, self.world.now, rule)
+
+    async def _resume_in_the_end(self, scope: str) -> None:
+        while True:
+            with suppress(ServerUnreachableError, ServerRefusedError):
+                return await self._change_rule(scope, "resume")
+            await asyncio.sleep(1.0)
 
     def _operate(self, act: Callable[[], Any]) -> None:
         async def do() -> None:

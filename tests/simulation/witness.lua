@@ -8,12 +8,18 @@ IN_A_ROW = {} -- key -> how many of them came one after the other
 local TERM, GRANTED, RETURNED = 1, 4, 5
 local FAILURES_IN_A_ROW = 3
 
+-- Then nothing is granted, and what nodes claim to hold is believed.
+local function is_recovering(key)
+  local epoch = DB[string.match(key, '^(.-):scope:') .. ':epoch'].h
+  return tonumber(epoch.clock) < tonumber(epoch.from)
+end
+
 function WITNESS(key, field, new, old)
   local node = string.match(field, '^node:(.*)$')
   if node then
     local is_same = old and old[TERM] == new[TERM]
     local before = is_same and old[GRANTED] or new[RETURNED]
-    if new[GRANTED] > before then NOTE_GRANT(key, node, new[TERM], before + 1, new[GRANTED]) end
+    if new[GRANTED] > before and not is_recovering(key) then NOTE_GRANT(key, node, new[TERM], before + 1, new[GRANTED]) end
   elseif field == 'learned' then
     local count = new[FAILURES_IN_A_ROW]
     FAILURES[key] = (FAILURES[key] or 0) + math.max(0, count - (IN_A_ROW[key] or 0))

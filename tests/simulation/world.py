@@ -35,18 +35,24 @@ class World:
         self.at(self.now + seconds, do)
 
     def run(self, until: float) -> None:
-        """Let time pass."""
+        """Let time pass. Of what is due at the same time, hosts come first."""
+        turns = 0
         while True:
-            self._run_hosts()
-            next_at = min((host.next_at for host in self.hosts), default=math.inf)
-            if self._due:
-                next_at = min(next_at, self._due[0][0])
+            next_at, next_host = self._due[0][0] if self._due else math.inf, None
+            for host in self.hosts:
+                if not host.is_frozen and host.loop.next_at <= next_at:
+                    next_at, next_host = host.loop.next_at, host
             if next_at > until:
                 self.now = max(self.now, until)
                 return
+            turns = turns + 1 if next_at <= self.now else 0
+            if turns > MOST_TURNS:
+                raise RuntimeError(f"{next_host and next_host.loop.left} spins at {self.now}")
             self.now = max(self.now, next_at)
-            while self._due and self._due[0][0] <= self.now:
+            if next_host is None:
                 heapq.heappop(self._due)[2]()
+            else:
+                next_host.loop.run_once()
 
     def bury(self, host: Host) -> None:
         """A host is no more."""
@@ -57,13 +63,6 @@ class World:
         """Nothing runs any more; what never ended may be collected."""
         for host in (*self.hosts, *self._dead):
             host.loop.close()
-
-    def _run_hosts(self) -> None:
-        for _ in range(MOST_TURNS):
-            if not [host.run_once() for host in self.hosts if host.is_due]:
-                return
-        spinning = [host.loop.left for host in self.hosts if host.is_due]
-        raise RuntimeError(f"a loop spins at {self.now}: {spinning}")
 
 
 class Host:
@@ -95,17 +94,6 @@ class Host:
         """End the process: nothing of it runs any more."""
         self.is_dead = True
         self.world.bury(self)
-
-    @property
-    def is_due(self) -> bool:
-        return not (self.is_frozen or self.is_dead) and self.loop.next_at <= self.world.now
-
-    @property
-    def next_at(self) -> float:
-        return math.inf if self.is_frozen else self.loop.next_at
-
-    def run_once(self) -> None:
-        self.loop.run_once()
 
     def _on_error(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         message = str(context.get("message"))

@@ -68,7 +68,8 @@ end
 local function open_account(scope, said)
   return {
     term = said.term, seq = said.seq, asked = said.asked, granted = said.believed,
-    returned = said.returned, started = 0, unused = 0, pace = 0, pending = -1,
+    -- A node may go on under a term whose account was closed when it was empty: these are counted.
+    returned = said.returned, started = said.started, unused = said.unused, pace = 0, pending = -1,
     lease_end = 0, held_since = 0, waiting_since = 0,
     -- A newcomer counts as served now. Else nodes that come and go would starve those that wait.
     served = next_tick(scope), is_queued = false,
