@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import re
 import shutil
@@ -17,9 +16,9 @@ from scrapy import Request
 from semaphore_middleware.telemetry import prometheus as metrics
 from tests.support.crawls import Crawl, asyncio_test
 from tests.support.paths import REPOSITORY
-from tests.support.scrapes import address, scrape
 from tests.support.servers import RedisServer
 from tests.support.site import Site
+from tests.telemetry.scrapes import address, scrape
 
 DASHBOARD: dict[str, Any] = json.loads(
     (REPOSITORY / "docker/grafana/dashboards/scrapy-semaphore.json").read_text("utf-8")
@@ -72,52 +71,18 @@ async def test_they_ask_for_what_a_node_exports_and_the_docs_name_all_of_it(
     assert families(re.findall(METRIC, "\n".join(expressions()))) == families(exported)
 
 
-# The dashboard ----------------------------------------------------------------------------------
-
-
-def test_it_answers_three_questions() -> None:
-    rows = [panel["title"] for panel in PANELS if panel["type"] == "row"]
-    assert rows == ["Is it polite?", "Is it busy?", "Who waits?"]
-    assert all(panel["description"] for panel in PANELS if panel["type"] != "row")
-
-
-def test_every_panel_has_a_number_and_a_place_of_its_own() -> None:
-    assert len({panel["id"] for panel in PANELS}) == len(PANELS)
-    taken: set[tuple[int, int]] = set()
-    for panel in PANELS:
-        x, y, w, h = (panel["gridPos"][side] for side in "xywh")
-        assert x + w <= 24
-        cells = set(itertools.product(range(x, x + w), range(y, y + h)))
-        assert not cells & taken, panel["title"]
-        taken |= cells
-
-
-def test_source_nodes_and_sites_are_chosen_by_whoever_looks() -> None:
-    names = [variable["name"] for variable in DASHBOARD["templating"]["list"]]
-    assert names == ["datasource", "node", "scope"]
-    assert "id" not in DASHBOARD
-    for panel in PANELS:
-        for part in (panel, *panel.get("targets", [])):
-            if panel["type"] != "row":
-                assert part["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
-
-
 # As Prometheus reads them -----------------------------------------------------------------------
 
 
 @with_promtool
-def test_prometheus_understands_the_dashboard(tmp_path: Path) -> None:
+def test_prometheus_understands_the_dashboard_and_the_docs(tmp_path: Path) -> None:
     rules = [
         {"record": f"panel:{number}", "expr": expr.replace("$__rate_interval", "5m")}
         for number, expr in enumerate(expressions())
     ]
     rules_file = {"groups": [{"name": "dashboard", "rules": rules}]}
-    (tmp_path / "rules.yml").write_text(json.dumps(rules_file))  # JSON is YAML, too
-    promtool("check", "rules", "rules.yml", cwd=tmp_path)
-
-
-@with_promtool
-def test_prometheus_understands_the_docs(tmp_path: Path) -> None:
+    (tmp_path / "dashboard.yml").write_text(json.dumps(rules_file))  # JSON is YAML, too
+    promtool("check", "rules", "dashboard.yml", cwd=tmp_path)
     for name, text in BLOCKS.items():
         (tmp_path / name).write_text(text)
     promtool("check", "config", "prometheus.yml", cwd=tmp_path)

@@ -83,18 +83,6 @@ async def test_who_waits_for_long_in_a_crawl_is_explained_once(
     assert len(explained(caplog)) == 1
 
 
-@asyncio_test
-async def test_a_crawl_s_end_does_not_wait_for_an_explanation(
-    server: RedisServer, site: Site, caplog: pytest.LogCaptureFixture, monkeypatch: Any
-) -> None:
-    monkeypatch.setattr(long_waits, "LONG_WAIT_S", 600.0)
-    crawl = Crawl(server, *(Request(site.url(f"/slow/{n}")) for n in range(2)))
-    await until(lambda: waiting(server) == 1)
-    site.let_go()
-    await crawl.gave_back(2, site)
-    assert explained(caplog) == []
-
-
 # When -------------------------------------------------------------------------------------------
 
 

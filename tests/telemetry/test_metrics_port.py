@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -14,15 +13,16 @@ from typing import Any
 import aiohttp
 import pytest
 from scrapy import Request
+from scrapy.settings import Settings
 
 from semaphore_middleware import SettingsError
-from semaphore_middleware.scrapy.throttler import throttler_of
+from semaphore_middleware.scrapy.settings import SemaphoreSettings
 from semaphore_middleware.telemetry.prometheus import Metrics
 from tests.scrapy.test_exits_loops import each_loop
 from tests.support.crawls import ADD_ON, Crawl, asyncio_test, both, scrapy, until, waiting
-from tests.support.scrapes import HOST, address, addresses, addresses_in, is_free, port_of, scrape
 from tests.support.servers import RedisServer, free_port
 from tests.support.site import Site
+from tests.telemetry.scrapes import HOST, address, addresses_in, is_free, port_of, scrape
 
 
 @pytest.fixture(autouse=True)
@@ -31,20 +31,6 @@ def lines(caplog: pytest.LogCaptureFixture) -> None:
 
 
 # The port ---------------------------------------------------------------------------------------
-
-
-@both
-@asyncio_test
-async def test_without_the_setting_nobody_listens_and_nothing_is_measured(
-    server: RedisServer, site: Site, caplog: pytest.LogCaptureFixture, by: Mapping[str, Any]
-) -> None:
-    crawl = Crawl(server, Request(site.url("/slow/")), by=by)
-    await site.until(lambda: site.now == 1)
-    observers = throttler_of(crawl.crawler)._semaphore._observers
-    assert not any(isinstance(observer, Metrics) for observer in observers)
-    assert addresses(caplog) == []
-    site.let_go()
-    await crawl.gave_back(1, site)
 
 
 def test_without_the_setting_the_package_is_not_loaded() -> None:
@@ -72,21 +58,6 @@ async def test_they_are_served_whatever_loop_a_crawl_runs_on(
     assert is_free(url)
 
 
-@both
-@asyncio_test
-async def test_a_port_that_is_taken_ends_no_crawl(
-    server: RedisServer, site: Site, caplog: pytest.LogCaptureFixture, by: Mapping[str, Any]
-) -> None:
-    with socket.socket() as taken:
-        taken.bind((HOST, 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        crawl = Crawl(server, Request(site.url("/page/")), by=by, SEMAPHORE_METRICS_PORT=port)
-        await crawl.gave_back(1, site)
-    [warning] = [record for record in caplog.records if record.levelno == logging.WARNING]
-    assert f"SEMAPHORE_METRICS_PORT = {port}: cannot listen on 127.0.0.1" in warning.getMessage()
-
-
 @asyncio_test
 async def test_two_crawls_in_one_process_share_nothing_but_the_wish_for_a_port(
     server: RedisServer, site: Site, caplog: pytest.LogCaptureFixture
@@ -100,7 +71,10 @@ async def test_two_crawls_in_one_process_share_nothing_but_the_wish_for_a_port(
     await until(lambda: waiting(server) == 1)
 
     assert (await scrape(url)).of(HOST) == (1, 0, 1)
-    assert "The crawl goes on without metrics" in caplog.text
+    [warning] = [record for record in caplog.records if record.levelno == logging.WARNING]
+    told = warning.getMessage()
+    assert f"SEMAPHORE_METRICS_PORT = {port}: cannot listen on 127.0.0.1" in told
+    assert "The crawl goes on without metrics" in told
     site.let_go()
     await first.finished()
     await second.gave_back(1, site)
@@ -162,63 +136,45 @@ async def status_for(url: str, host: str) -> tuple[int, str]:
         return response.status, await response.text()
 
 
-@both
 @asyncio_test
 async def test_a_strange_name_that_leads_here_gets_nothing_and_is_logged_once(
-    server: RedisServer, site: Site, caplog: pytest.LogCaptureFixture, by: Mapping[str, Any]
+    server: RedisServer, site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
-    crawl = Crawl(server, Request(site.url("/slow/")), by=by, SEMAPHORE_METRICS_PORT=0)
-    url = await address(caplog)
+    """See test_own_names.py for the names."""
+    here = Crawl(server, Request(site.url("/slow/1")), SEMAPHORE_METRICS_PORT=0)
+    ports: dict[str, Any] = {"SEMAPHORE_METRICS_PORT": 0, "SEMAPHORE_METRICS_HOST": "0.0.0.0"}
+    for_others = Crawl(server, Request(site.url("/slow/2")), **ports)
+    url, url_for_others = await address(caplog), (await address(caplog, 1)).replace("0.0.0.0", HOST)
     for name in ("evil.example", "127.0.0.1.evil.example"):
-        status, text = await status_for(url, name)
-        assert (status, text) == (
-            403,
-            f"these metrics are for names of this machine, not for {name!r}\n",
-        )
+        no_name = f"these metrics are for names of this machine, not for {name!r}\n"
+        assert await status_for(url, name) == (403, no_name)
+        assert (await status_for(url_for_others, name))[0] == 403
+    assert (await status_for(url, "node:9410"))[0] == 403
+    assert (await status_for(url_for_others, "node:9410"))[0] == 200
     status, text = await status_for(url, f"localhost:{port_of(url)}")
     assert status == 200
     assert "semaphore_permits_held" in text
     site.let_go()
-    await crawl.gave_back(1, site)
+    await here.finished()
+    await for_others.gave_back(1, site)
     warnings = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
-    assert len(warnings) == 1
+    assert len(warnings) == 2  # one a crawl
     assert "a visitor asked for 'evil.example', which is no name of this machine" in warnings[0]
-
-
-@asyncio_test
-async def test_for_other_machines_services_and_addresses_are_right_names(
-    server: RedisServer, site: Site, caplog: pytest.LogCaptureFixture
-) -> None:
-    listening: dict[str, Any] = {"SEMAPHORE_METRICS_PORT": 0, "SEMAPHORE_METRICS_HOST": "0.0.0.0"}
-    crawl = Crawl(server, Request(site.url("/slow/")), **listening)
-    url = (await address(caplog)).replace("0.0.0.0", HOST)
-    for name in ("node:9410", "172.18.0.3:9410", "crawler-1.example.internal:9410"):
-        assert (await status_for(url, name))[0] == 200
-    assert (await status_for(url, "evil.example:9410"))[0] == 403
-    site.let_go()
-    await crawl.gave_back(1, site)
 
 
 # Settings ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("port", [-1, "x", 70000, 1.5, True, [9410]])
-@both
-@asyncio_test
-async def test_what_is_no_port_stops_the_crawl(
-    server: RedisServer, site: Site, by: Mapping[str, Any], port: object
-) -> None:
-    crawl = Crawl(server, Request(site.url("/page/")), by=by, SEMAPHORE_METRICS_PORT=port)
-    with pytest.raises(SettingsError, match=r"SEMAPHORE_METRICS_PORT = .*: allowed is a port"):
-        await crawl.finished()
-    assert site.arrivals == []
-
-
-@asyncio_test
-async def test_what_is_no_host_stops_the_crawl(server: RedisServer, site: Site) -> None:
-    crawl = Crawl(server, Request(site.url("/page/")), SEMAPHORE_METRICS_HOST=1)
-    with pytest.raises(SettingsError, match="SEMAPHORE_METRICS_HOST = 1: allowed is an address"):
-        await crawl.finished()
+@pytest.mark.parametrize(
+    ("name", "value", "allowed"),
+    [
+        *(("SEMAPHORE_METRICS_PORT", port, "a port") for port in (-1, "x", 70000, 1.5, True, [1])),
+        ("SEMAPHORE_METRICS_HOST", 1, "an address"),
+    ],
+)
+def test_what_is_no_port_or_host_is_refused(name: str, value: object, allowed: str) -> None:
+    with pytest.raises(SettingsError, match=rf"{name} = .*: allowed is {allowed}"):
+        SemaphoreSettings.read(Settings({name: value}))
 
 
 @asyncio_test

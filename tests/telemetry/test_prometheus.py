@@ -15,10 +15,10 @@ from semaphore_middleware.scrapy.throttler import throttler_of
 from semaphore_middleware.telemetry import prometheus as metrics
 from tests.support.crawls import ADD_ON, TIMEOUT_S, Crawl, asyncio_test, both, until, waiting
 from tests.support.nodes import Recorder
-from tests.support.scrapes import HOST, address, scrape, visit
 from tests.support.servers import RedisServer
 from tests.support.site import Site
 from tests.support.visits import Visits
+from tests.telemetry.scrapes import HOST, address, scrape, visit
 
 
 class InTurn(Visits):
@@ -58,8 +58,13 @@ async def test_they_say_what_is_held_waits_and_was_granted(
     assert seen.get("semaphore_wait_seconds_count", scope=HOST) == 2
     assert seen.get("semaphore_wait_seconds_bucket", scope=HOST, le="600.0") == 2
     assert seen["semaphore_server_round_trip_seconds_count"]
-    for name in ("lost", "granted", "handed_on"):
-        assert f"semaphore_permits_{name}_total" in {name for name, _ in seen.samples}
+    status, kind, text = await visit(url, "application/openmetrics-text; version=1.0.0")
+    assert (status, kind.split(";")[0]) == (200, "application/openmetrics-text")
+    assert text.endswith("# EOF\n")
+    status, kind, text = await visit(f"{url}?any")
+    assert (status, kind.split(";")[0]) == (200, "text/plain")
+    assert "_created" not in text
+    assert (await visit(url, method="POST"))[0] == 405
     site.let_go()
     await crawl.gave_back(5, site)
 
@@ -86,46 +91,33 @@ async def test_at_the_end_they_agree_with_the_stats(
 
 
 @asyncio_test
-async def test_what_a_crawl_loses_is_counted(
+async def test_what_goes_wrong_is_counted_and_the_stats_agree(
     server: RedisServer, site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
+    site.refusals = 1
     requests = [Request(site.url(f"/slow/{n}"), meta={"max_retry_times": 0}) for n in range(2)]
+    requests.append(Request(site.url("/busy/", "localhost")))
     brief: dict[str, Any] = {"SEMAPHORE_ACQUIRE_TIMEOUT": 0.1, "SEMAPHORE_LEASE": 2}
     crawl = Crawl(server, *requests, SEMAPHORE_METRICS_PORT=0, **brief)
     url = await address(caplog)
-    await site.until(lambda: site.now == 1)
-    await until(lambda: len(crawl.spider.failures) == 1)
+    await site.until(lambda: site.arrivals.count("/busy/") == 2 and site.now == 1)
+    await until(lambda: len(crawl.spider.failures) == 1 and len(crawl.spider.responses) == 1)
     await until(lambda: server.client().client_kill_filter(_type="normal", skipme=True))
     await until(lambda: crawl.stat("semaphore/reconnects"))
     throttler_of(crawl.crawler)._semaphore.emit(StatementRefused())
     seen = await scrape(url)
-    assert seen["semaphore_reconnects_total"] == 1
-    assert seen["semaphore_refused_statements_total"] == 1
-    assert seen["semaphore_timeouts_total"] == 1
-    assert seen["semaphore_permits_lost_total"] == 0
-    assert seen["semaphore_backoffs_total"] == 0
-    assert seen["semaphore_store_losses_total"] == 0
+    for name, count in (
+        *(("reconnects", 1), ("refused_statements", 1), ("timeouts", 1), ("backoffs", 1)),
+        *(("lost", 0), ("store_losses", 0)),
+    ):
+        metric = "permits_lost" if name == "lost" else name
+        assert seen[f"semaphore_{metric}_total"] == count, name
+    assert [seen.of(scope) for scope in (HOST, "localhost")] == [(1, 0, 1), (0, 0, 2)]
     site.let_go()
     await crawl.finished()
-    assert crawl.stat("semaphore/refused_statements") == 1
-
-
-@asyncio_test
-async def test_a_site_that_says_not_now_is_counted(
-    server: RedisServer, site: Site, caplog: pytest.LogCaptureFixture
-) -> None:
-    site.refusals = 1
-    requests = [Request(site.url("/busy/")), Request(site.url("/slow/", "localhost"))]
-    crawl = Crawl(server, *requests, SEMAPHORE_METRICS_PORT=0)
-    await site.until(lambda: site.arrivals.count("/busy/") == 2 and "/slow/" in site.arrivals)
-    await until(lambda: len(crawl.spider.responses) == 1)
-
-    seen = await scrape(await address(caplog))
-    assert seen["semaphore_backoffs_total"] == 1
-    assert seen.of(HOST) == (0, 0, 2)
-    assert seen.of("localhost") == (1, 0, 1)
-    site.let_go()
-    await crawl.gave_back(3, site)
+    for name in ("reconnects", "refused_statements", "timeouts", "backoffs"):
+        assert crawl.stat(f"semaphore/{name}") == 1, name
+    assert crawl.stat("semaphore/lost") == crawl.stat("semaphore/store_losses") == 0
 
 
 @asyncio_test
@@ -150,26 +142,6 @@ async def test_nodes_tell_who_they_are_and_share_a_scope(
     site.let_go()
     await first.finished()
     await second.gave_back(3, site)
-
-
-@asyncio_test
-async def test_prometheus_gets_the_format_that_it_asks_for(
-    server: RedisServer, site: Site, caplog: pytest.LogCaptureFixture
-) -> None:
-    crawl = Crawl(server, Request(site.url("/slow/")), SEMAPHORE_METRICS_PORT=0)
-    url = await address(caplog)
-    await site.until(lambda: site.now == 1)
-
-    status, kind, text = await visit(url, "application/openmetrics-text; version=1.0.0")
-    assert (status, kind.split(";")[0]) == (200, "application/openmetrics-text")
-    assert text.endswith("# EOF\n")
-    status, kind, text = await visit(f"{url}?any")
-    assert (status, kind.split(";")[0]) == (200, "text/plain")
-    assert "\nsemaphore_permits_held" in text
-    assert "_created" not in text
-    assert (await visit(url, method="POST"))[0] == 405
-    site.let_go()
-    await crawl.gave_back(1, site)
 
 
 # Scopes -----------------------------------------------------------------------------------------
@@ -201,40 +173,23 @@ async def test_further_scopes_are_counted_together_until_they_prove_busy(
 
 
 @asyncio_test
-async def test_a_broad_crawl_has_a_bounded_page(
+async def test_any_scope_has_a_name_that_can_be_read(
     server: RedisServer, site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
+    scopes = ["\ud800", 'a"\\\n{}', "long" * 100, "(others)", "кино"]
     requests = [
-        Request(site.url(f"/page/{n}"), meta={"semaphore_scope": f"site{n}"}) for n in range(200)
+        Request(site.url(f"/slow/{n}"), meta={"semaphore_scope": scope})
+        for n, scope in enumerate(scopes)
     ]
-    last = Request(site.url("/slow/"), meta={"semaphore_scope": "last", "after": 200})
-    crawl = Crawl(server, *requests, last, spider=InTurn, SEMAPHORE_METRICS_PORT=0)
-    await site.until(lambda: site.now == 1 and "/slow/" in site.arrivals)
+    crawl = Crawl(server, *requests, SEMAPHORE_METRICS_PORT=0)
+    await site.until(lambda: site.now == len(scopes))
 
     seen = await scrape(await address(caplog))
-    granted = seen.scopes("semaphore_permits_granted_total")
-    assert len(granted) == metrics.FIRST_NAMED_SCOPES + 1
-    assert sum(seen.of(scope)[2] or 0 for scope in granted) == 201
-    assert seen.of("(others)") == (1, 0, 201 - metrics.FIRST_NAMED_SCOPES)
+    names = [metrics.scope_label(scope) for scope in scopes]
+    assert [seen.of(name) for name in names] == [(1, 0, 1)] * len(scopes)
+    assert max(map(len, names)) <= metrics.LABEL_CHARS_MAX + 9
     site.let_go()
     await crawl.finished()
-
-
-@pytest.mark.parametrize("scope", ["\ud800", 'a"\\\n{}', "long" * 100, "(others)", "кино"])
-@asyncio_test
-async def test_any_scope_has_a_name_that_can_be_read(
-    server: RedisServer, site: Site, caplog: pytest.LogCaptureFixture, scope: str
-) -> None:
-    request = Request(site.url("/slow/"), meta={"semaphore_scope": scope})
-    crawl = Crawl(server, request, SEMAPHORE_METRICS_PORT=0)
-    await site.until(lambda: site.now == 1)
-
-    seen = await scrape(await address(caplog))
-    name = metrics.scope_label(scope)
-    assert seen.of(name) == (1, 0, 1)
-    assert len(name) <= metrics.LABEL_CHARS_MAX + 9
-    site.let_go()
-    await crawl.gave_back(1, site)
 
 
 # Round trips ------------------------------------------------------------------------------------

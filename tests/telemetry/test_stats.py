@@ -7,7 +7,7 @@ from typing import Any
 
 from scrapy import Request
 
-from tests.support.crawls import ADD_ON, Crawl, asyncio_test, both, until, waiting
+from tests.support.crawls import Crawl, asyncio_test, both, until, waiting
 from tests.support.servers import RedisServer
 from tests.support.site import Site
 
@@ -32,18 +32,3 @@ async def test_they_count_permits_and_waits_in_all_and_by_scope(
     assert 0 < ours["semaphore/wait_seconds_max"] < ours["semaphore/wait_seconds"]
     for name in ("acquired", "waited", "wait_seconds"):
         assert ours[f"semaphore/scope/{HOST}/{name}"] == ours[f"semaphore/{name}"]
-
-
-@asyncio_test
-async def test_they_count_what_went_wrong(server: RedisServer, site: Site) -> None:
-    requests = [Request(site.url(f"/slow/{n}"), meta={"max_retry_times": 0}) for n in range(2)]
-    crawl = Crawl(server, *requests, by=ADD_ON, SEMAPHORE_ACQUIRE_TIMEOUT=0.1, SEMAPHORE_LEASE=2)
-    await site.until(lambda: site.now == 1)
-    await until(lambda: len(crawl.spider.failures) == 1)
-    with server.client() as client:
-        client.client_kill_filter(_type="normal", skipme=True)
-    await until(lambda: crawl.stat("semaphore/reconnects") == 1)
-    site.let_go()
-    await crawl.gave_back(1, site)
-    assert crawl.stat("semaphore/timeouts") == 1
-    assert crawl.stat("semaphore/lost") == crawl.stat("semaphore/store_losses") == 0
