@@ -397,10 +397,8 @@ class _Server(Server):
         working, taken = self._members("working"), self._members("taken")
         reply = super().execute(command, now)
         lost = working - self._members("working") - {caller}
-        if self._has_ended:
-            if not had_ended:
-                self._crawl.on_end()
-            return reply
+        if self._has_ended and not had_ended:
+            self._crawl.on_end()
         for name in lost:
             self._crawl.on_lease_end(name)
         for member in taken - self._members("taken"):
