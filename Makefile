@@ -33,10 +33,9 @@ test-servers: $(INSTALLED) ## run the tests of the server with Redis 6.2, 7.0, 8
 	$(BIN)/python -m tests.support.other_servers $(ARGS)
 
 .PHONY: mutants
-mutants: $(INSTALLED) ## break the code in many ways, and count which tests see it (SEED=7 for other examples)
-	$(PYTEST) -p tests.support.mutant_table $(if $(SEED),--hypothesis-seed=$(SEED)) \
-		tests/redis/test_mutants.py tests/redis/test_location_mutants.py \
-		tests/scrapy/test_mutants.py $(ARGS)
+mutants: $(INSTALLED) ## make small mistakes, and list those that no test sees (BASE=HEAD, ONLY=account.py, SAMPLE=50 SEED=7)
+	$(BIN)/python -m tests.mutants $(if $(BASE),--base $(BASE)) $(if $(ONLY),--only '$(ONLY)') \
+		$(if $(NAMES),--names $(NAMES)) $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 .PHONY: chaos
 chaos: $(INSTALLED) ## crawl under faults and judge (SEED=7 ARGS='--runs 3 --budget 5')

@@ -1,0 +1,88 @@
+"""All mutants of the package: where each is, what it changes, and its name."""
+
+from __future__ import annotations
+
+import tomllib
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.mutants import in_lua, in_python
+from tests.mutants.rules import Change
+from tests.support.paths import PACKAGE
+
+FILES = (
+    *("core/*.py", "redis/*.py", "redis/lua/**/*.lua", "frontier/*.py", "frontier/lua/**/*.lua"),
+    *(f"model/{name}.py" for name in ("limits", "rules", "hosts", "feedback")),
+    *(f"scrapy/{name}.py" for name in ("throttler", "backpressure", "concurrency", "responses")),
+    *(f"scrapy/{name}.py" for name in ("downloader", "engine", "scopes", "judge", "addresses")),
+    *(f"scrapy/{name}.py" for name in ("asked_pauses", "crawl_delays")),
+    *(f"scrapy/{name}.py" for name in ("robotstxt", "robotstxt_download")),
+)
+"""Those that keep promises."""
+ACCEPTED = Path(__file__).with_name("accepted.toml")
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One file of the package with one change."""
+
+    name: str
+    """File, function, what the code says and what instead; a number tells equals apart. It stays
+    the same when code is moved or reformatted.
+    """
+    file: str
+    """Below the package's folder."""
+    change: Change
+
+    @property
+    def place(self) -> str:
+        """The file and the function."""
+        return f"{self.file}:{self.change.function}"
+
+    @property
+    def room(self) -> str:
+        room = self.file.partition("/")[0]
+        return f"{room}/lua" if self.file.endswith(".lua") else room
+
+    def apply(self, source: str) -> str:
+        """The file's text with the mistake."""
+        return source[: self.change.start] + self.change.code + source[self.change.end :]
+
+
+def files() -> Iterator[str]:
+    """Those that are mutated."""
+    for pattern in FILES:
+        yield from sorted(path.relative_to(PACKAGE).as_posix() for path in PACKAGE.glob(pattern))
+
+
+def mutants(of: Iterable[str]) -> Iterator[Mutant]:
+    """All mutants of these files, line by line."""
+    for file in of:
+        yield from mutants_of(file, (PACKAGE / file).read_text("utf-8"))
+
+
+def mutants_of(file: str, source: str) -> Iterator[Mutant]:
+    """The mutants of one file."""
+    changes = in_lua.changes(source) if file.endswith(".lua") else in_python.changes(source)
+    changed, names = set[tuple[int, int, str]](), Counter[str]()
+    for change in changes:
+        what = change.start, change.end, change.code
+        if what in changed:
+            continue  # two rules may make the same
+        changed.add(what)
+        mutant = Mutant(
+            f"{file}:{change.function}: {change.says} -> {change.instead or 'nothing'}",
+            file,
+            change,
+        )
+        names[mutant.name] += 1
+        if (number := names[mutant.name]) > 1:
+            mutant = Mutant(f"{mutant.name} #{number}", file, change)
+        yield mutant
+
+
+def accepted() -> dict[str, str]:
+    """Names of mutants that need not be seen, each with the reason."""
+    return {name: str(reason) for name, reason in tomllib.loads(ACCEPTED.read_text()).items()}

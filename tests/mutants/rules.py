@@ -1,0 +1,35 @@
+"""What the rules for Python and those for Lua share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+FEW = 4  # from here on one more or less is nobody's promise: a mistake is of another unit
+
+
+@dataclass(frozen=True)
+class Change:
+    """One change of a file's text."""
+
+    function: str
+    """The qualified name of the one that it is in; "": in none."""
+    line: int
+    """The first line that it changes, counted from 1."""
+    says: str
+    instead: str
+    """What the code says, and what it says instead; "" instead: it says nothing."""
+    start: int
+    end: int
+    code: str
+    """What stands in the file in place of its characters from `start` to `end`."""
+
+
+def other_numbers(number: float) -> Iterator[float]:
+    """What a number may be by mistake."""
+    if abs(number) >= FEW:
+        yield number * 10
+    else:
+        yield number + 1
+        if number >= 1:
+            yield number - 1
