@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -31,15 +30,6 @@ def lines(caplog: pytest.LogCaptureFixture) -> None:
 
 
 # The port ---------------------------------------------------------------------------------------
-
-
-def test_without_the_setting_the_package_is_not_loaded() -> None:
-    script = (
-        "import sys, semaphore_middleware.scrapy.throttler\n"
-        "print('prometheus_client' in sys.modules)"
-    )
-    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert run.stdout.strip() == "False"
 
 
 @each_loop
