@@ -11,13 +11,25 @@ from semaphore_middleware.core.observer import Event, PermitGranted
 from semaphore_middleware.core.permit import Permit, Stage
 from semaphore_middleware.model.lease import GRACE
 from semaphore_middleware.model.limits import Limit
-from semaphore_middleware.redis.protocol import Reply, Statement, Status
+from semaphore_middleware.redis.protocol import Reply, Statement
 
 LEASE_S = 100.0
 GRACE_S = GRACE * LEASE_S
 TURN_S = 8.0  # a power of two: turns end at times that a float has exactly
 START_S = 1000.0  # on the clock, when a test begins; turns end at it
 SPARE, FULL = 5, 0  # permits that a site has to spare
+REPLY = {
+    "status": "ok",
+    "available": SPARE,
+    "limit": 9,
+    "is_counted": False,
+    "wants_feedback": False,
+    "retry_in": None,
+    "backoff": None,
+    "down_for": None,
+    "answered_ago": None,
+}
+"""What the server says if a test does not care."""
 
 
 class Clock:
@@ -107,38 +119,10 @@ class LoneNode:
     def say_all(self) -> Sequence[Statement]:
         return self.account.pending_statements(self.now)
 
-    def hear(
-        self,
-        statement: Statement,
-        granted: int | None = None,
-        *,
-        sent: float | None = None,
-        available: int = SPARE,
-        status: Status = "ok",
-        term: int | None = None,
-        is_counted: bool = False,
-        wants_feedback: bool = False,
-        retry_in: float | None = None,
-        backoff: float | None = None,
-        down_for: float | None = None,
-        answered_ago: float | None = None,
-    ) -> None:
+    def hear(self, statement: Statement, *, sent: float | None = None, **reply: Any) -> None:
         """The server's reply; by default it grants all that was asked for."""
-        reply = Reply(
-            statement=statement,
-            status=status,
-            term=statement.term if term is None else term,
-            granted=statement.asked if granted is None else granted,
-            available=available,
-            limit=9,
-            is_counted=is_counted,
-            wants_feedback=wants_feedback,
-            retry_in=retry_in,
-            backoff=backoff,
-            down_for=down_for,
-            answered_ago=answered_ago,
-        )
-        self.account.on_reply(reply, self.now if sent is None else sent)
+        said = {"term": statement.term, "granted": statement.asked, **REPLY, **reply}
+        self.account.on_reply(Reply(statement, **said), self.now if sent is None else sent)
 
     def talk(self, **reply: Any) -> Statement:
         """Say what there is, and hear the reply."""

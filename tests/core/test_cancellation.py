@@ -18,11 +18,6 @@ async def turns(count: int) -> None:
         await asyncio.sleep(0)
 
 
-async def hold(semaphore: FairSemaphore) -> None:
-    async with semaphore.permit("s", 1):
-        await asyncio.sleep(0)
-
-
 async def cancel(task: asyncio.Task[None]) -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -44,33 +39,6 @@ async def nothing_is_left(server: RedisServer) -> None:
 
 
 # Cancelled --------------------------------------------------------------------------------------
-
-
-@in_asyncio
-async def test_cancelled_while_it_waits_a_request_leaves_the_queue(server: RedisServer) -> None:
-    async with FairSemaphore(server.url) as a, FairSemaphore(server.url) as b:
-        held = await a.acquire("s", 1)
-        tasks = [asyncio.create_task(hold(b)) for _ in range(3)]
-        await until_waiting(a, 3)
-        for left in (2, 1, 0):
-            await cancel(tasks.pop())
-            assert len(b.permits()) == left
-        await until_waiting(a, 0)
-        held.release()
-        await nothing_is_left(server)
-
-
-@in_asyncio
-async def test_cancelled_after_any_number_of_turns_nothing_leaks(server: RedisServer) -> None:
-    async with FairSemaphore(server.url) as a, FairSemaphore(server.url) as b:
-        held = await a.acquire("s", 1)
-        for k in range(31):
-            tasks = [asyncio.create_task(hold(each)) for each in (a, b)]
-            await turns(k)
-            for task in tasks:
-                await cancel(task)
-        held.release()
-        await nothing_is_left(server)
 
 
 @pytest.mark.parametrize("nodes", [1, 2], ids=["one node", "another node"])

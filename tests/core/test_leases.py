@@ -5,26 +5,8 @@ from __future__ import annotations
 import pytest
 
 from semaphore_middleware.model.limits import Limit
-from tests.support.nodes import ENDLESS_S, KEYS, Caller, Outside, eventually, in_asyncio
+from tests.support.nodes import ENDLESS_S, KEYS, Caller, Outside, in_asyncio
 from tests.support.servers import RedisServer
-
-SHORT_LEASE_S = 0.2  # seconds: a lease to wait for the end of
-
-
-@in_asyncio
-async def test_who_renews_lives_and_a_dead_node_s_permit_goes_to_who_asks_next(
-    server: RedisServer, outside: Outside
-) -> None:
-    a, dead = await Caller.join(server, "a"), await Caller.join(server, "dead", lease=SHORT_LEASE_S)
-    await a.take("s", 2, limit=3)
-    await dead.take("s", limit=3)
-    await a.take("s", limit=3)
-
-    async def granted() -> bool:
-        return (await a.renew("s", limit=3)).granted == 3
-
-    await eventually(granted)
-    assert outside.held() == {"a": 3}
 
 
 @in_asyncio

@@ -46,29 +46,6 @@ async def until_waiting(outside: Outside, count: int) -> None:
 
 @on_one_node_or_two
 @in_asyncio
-async def test_those_behind_cancelled_requests_are_served_in_their_order(
-    server: RedisServer, outside: Outside, count: int
-) -> None:
-    served: list[int] = []
-
-    async def work(semaphore: FairSemaphore, number: int) -> None:
-        async with semaphore.permit("s", 1):
-            served.append(number)
-
-    async with holder_and_taker(server, count) as (holder, taker):
-        held = await holder.acquire("s", 1)
-        tasks = [asyncio.create_task(work(taker, number)) for number in range(6)]
-        await until_waiting(outside, 6)
-        tasks[0].cancel()
-        tasks[3].cancel()
-        held.release()
-        tasks[1].cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        assert served == [2, 4, 5]
-
-
-@on_one_node_or_two
-@in_asyncio
 async def test_who_gives_back_and_asks_again_at_once_comes_after_those_that_wait(
     server: RedisServer, outside: Outside, count: int
 ) -> None:

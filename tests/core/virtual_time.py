@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import math
 import selectors
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import replace
 from typing import Any, ParamSpec
 
 from semaphore_middleware.core.observer import Event
 from semaphore_middleware.core.session import Session
-from semaphore_middleware.errors import ServerUnreachableError
 from semaphore_middleware.redis.connection import CallTimeoutError
 from semaphore_middleware.redis.protocol import Reply, Statement
-from tests.core.lone_node import LEASE_S, SPARE, TURN_S
+from tests.core.lone_node import LEASE_S, REPLY, TURN_S
 from tests.support.nodes import Loop
 
 CALL_TIMEOUT_S = LEASE_S / 6
@@ -73,14 +70,10 @@ class FakeServer:
         self.calls: list[tuple[float, Sequence[Statement]]] = []  # when each was sent
         self.round_trip = 0.0  # seconds
         self.is_silent = False
-        self.fails = 0  # calls that break the connection, from now on
-        self.epochs = 0  # calls that are answered with another epoch, from now on
         self.looks = 0  # at the server's life
-        self.closed = 0  # connections
-        self.has_another_life = False
         self.epoch = b"one"
         self.is_waiting = False
-        self.granted: float | None = None  # no more than this to an account
+        self.granted: int | None = None  # no more than this to an account
         self.changes: dict[str, Any] = {}  # parts of the replies
         self.tell: Callable[[bytes | None], None] = lambda _: None
 
@@ -89,16 +82,13 @@ class FakeServer:
 
     connect = reach
 
-    async def close(self) -> None:
-        self.closed += 1
-
-    async def check_rights(self, *_: object) -> None:
+    async def close(self, *_: object) -> None:
         pass
+
+    check_rights = close
 
     async def join_epoch(self, _: object) -> None:
         self.looks += 1
-        if self.has_another_life:
-            self.epoch = b"another"
 
     async def listen(
         self, _: object, __: float, on_message: Callable[[bytes | None], None]
@@ -107,29 +97,20 @@ class FakeServer:
         on_message(None)
         await asyncio.Event().wait()
 
-    async def sync(
-        self, _: object, statements: Sequence[Statement], look: bool
-    ) -> list[Reply] | None:
+    async def sync(self, _: object, statements: Sequence[Statement], look: bool) -> list[Reply]:
         self.calls.append((asyncio.get_running_loop().time(), statements))
         self.looks += look
         if self.is_silent:
             await asyncio.sleep(CALL_TIMEOUT_S)
             raise CallTimeoutError("no answer")
         await asyncio.sleep(self.round_trip)
-        if self.fails:
-            self.fails -= 1
-            raise ServerUnreachableError("lost the connection")
-        if self.epochs or (look and self.has_another_life):
-            self.epochs = max(0, self.epochs - 1)
-            return None
         return [self._reply(said) for said in statements]
 
     def _reply(self, said: Statement) -> Reply:
-        most = math.inf if self.granted is None else self.granted
+        most = said.asked if self.granted is None else self.granted
         granted = max(said.believed, min(said.asked, most))
-        nothing = {"retry_in": None, "backoff": None, "down_for": None, "answered_ago": None}
-        reply = Reply(said, "ok", said.term, granted, SPARE, 9, False, False, **nothing)
-        return replace(reply, **self.changes)
+        parts: dict[str, Any] = {**REPLY, **self.changes}
+        return Reply(said, term=said.term, granted=granted, **parts)
 
     @property
     def times(self) -> list[float]:
@@ -140,11 +121,6 @@ class FakeServer:
     def sizes(self) -> list[int]:
         """How many statements each of them had."""
         return [len(said) for _, said in self.calls]
-
-    @property
-    def scopes(self) -> list[set[str]]:
-        """Of which scopes each of them spoke."""
-        return [{one.scope for one in said} for _, said in self.calls]
 
 
 class Setup:
@@ -165,9 +141,6 @@ class Setup:
 
     async def __aexit__(self, *_: object) -> None:
         await self.session.stop()
-
-    def count(self, kind: type[Event]) -> int:
-        return sum(type(event) is kind for event in self.events)
 
 
 async def settle() -> None:
