@@ -4,7 +4,7 @@
     run.py       a plan's run: nodes with the real `FairSemaphore`, whose requests tell the judge
     judge.py     what was promised, by the nodes' own truth
     world.py     time, and the hosts: one event loop each, which is frozen by not running it
-    network.py   the connections between a host and the server, and what becomes of calls and replies
+    network.py   a host's connections to the server, and what becomes of calls and replies
     server.py    the server: the real scripts in Lua 5.1 over a small Redis, `redis.lua`
     power.py     each rule of the protocol switched off: how many seeds see it
     __main__.py  `make sim`: runs seeds; makes a failure small, and shows it as a timeline

@@ -693,11 +693,12 @@ class Crawl:
         kept = [KEYS.of("run")]
         if self.server.fields(KEYS.of("aside")):
             kept += [KEYS.of(part) for part in ("aside", "seen", "requests")]
-        for key, left_ms in sorted(self.server.keys()):
+        for key, left_ms in sorted(self.server.keys_left()):
             if left_ms is None or key not in kept:
                 self.violate(f"LEFT {key.decode()}: {left_ms}")
         for node in self.nodes:
-            self.violations += [f"ERROR {node.host.name}: {error}" for error in node.host.errors]
+            for error in node.host.errors:
+                self.violate(f"ERROR {node.host.name}: {error}")
             if node.host.loop.left and not node.host.is_dead:
                 self.violate(f"LEFT in {node.host.name}: {node.host.loop.left}")
             if plan.is_calm and (node.closed_at or PATIENCE_S) > self._ended_at + PROMPT_S:

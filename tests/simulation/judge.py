@@ -1,4 +1,4 @@
-"""What was promised, judged by the nodes' own truth: which requests are open, began, wait, ended."""
+"""What was promised, judged by the nodes' own truth: which requests wait, begin, end."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from random import Random
 from typing import Any
 
 import hiredis
-from redis.exceptions import ConnectionError
+from redis import exceptions
 
 from tests.simulation.server import Server
 from tests.simulation.world import Host, World
@@ -104,7 +104,9 @@ class Network:
         """End a connection; the host hears of it if it can."""
         wire.is_gone = True
         self.forget(wire)
-        self._bring_back(wire, ConnectionError("Connection reset by peer"), self.latency())
+        self._bring_back(
+            wire, exceptions.ConnectionError("Connection reset by peer"), self.latency()
+        )
 
     def move_all(self) -> None:
         """Lead all connections to another server without notice, as a proxy may. Their
@@ -215,18 +217,18 @@ class Wire:
         if network.link(self.machine).is_cut:
             await asyncio.Event().wait()
         if network.is_server_down:
-            raise ConnectionError("Connection refused")
+            raise exceptions.ConnectionError("Connection refused")
         network.accept(self)
         self.is_connected = True
 
-    async def send_packed_command(self, data: bytes, check_health: bool = True) -> None:
+    async def send_packed_command(self, data: bytes, **_: object) -> None:
         self._reader.feed(data)
         commands = []
         while (command := self._reader.gets()) is not False:
             commands.append(command)
         self._network.send(self, commands)
 
-    async def send_command(self, name: str, check_health: bool = True) -> None:
+    async def send_command(self, name: str, **_: object) -> None:
         self._network.send(self, [[name.encode()]])
 
     def receive(self, what: Any) -> None:
@@ -234,12 +236,10 @@ class Wire:
         self._inbox.extend(what if isinstance(what, list) else [what])
         self._news.set()
 
-    async def read_response(
-        self, timeout: float | None = None, disconnect_on_error: bool = True
-    ) -> Any:
+    async def read_response(self, timeout: float | None = None, **_: object) -> Any:
         while not self._inbox:
             if not self.is_connected:
-                raise ConnectionError("Connection closed")
+                raise exceptions.ConnectionError("Connection closed")
             self._news.clear()
             try:
                 async with asyncio.timeout(timeout):
@@ -251,7 +251,7 @@ class Wire:
             raise reply
         return reply
 
-    async def disconnect(self, nowait: bool = False) -> None:
+    async def disconnect(self, **_: object) -> None:
         self.is_connected = False
         self._network.forget(self)
         self._news.set()

@@ -1,4 +1,4 @@
-"""What happens in a run, drawn from a seed: nodes, their requests, faults. Data, so that it can shrink."""
+"""What happens in a run, drawn from a seed: nodes, their requests, faults. Data, to shrink."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A plan's run: nodes with the real `FairSemaphore` carry out their requests, while faults strike."""
+"""A plan's run: nodes with the real `FairSemaphore` make their requests, while faults strike."""
 
 from __future__ import annotations
 
@@ -40,7 +40,9 @@ URL = "redis://simulated"
 KEYS = Keys("semaphore")
 BACKOFF = Backoff(start=0.5, most=2.0, down_after=5.0)
 SNAPSHOTS_PER_LEASE = 2
+End = Callable[[], object]
 PATIENCE_LEASES = 400  # after which a run that has not ended is stuck
+MOST_KEPT_MS = 2.2 * 86400e3  # of a key
 CLOSING_S = 2.5  # that closing a node may take
 
 
@@ -141,7 +143,7 @@ class Node:
         while worker.jobs:
             job = worker.jobs.pop(0)
             await asyncio.sleep(job.pause)
-            while not self.is_open:
+            while not self.is_open:  # noqa: ASYNC110 - as a crawl would, without any event
                 await asyncio.sleep(self._run.plan.lease / 10)
             task = asyncio.ensure_future(self._request(job))
             if job.cancel_after is not None:
@@ -225,7 +227,7 @@ class Run:
         self.judge = Judge(self.world, plan)
         self.network = Network(self.world, self.random, plan.lease)
         self.server = self.network.server = Server(
-            self.network.publish, self._on_bug, self._on_grant
+            self.network.publish, self._on_bug, self._on_grant, plan.lease
         )
         if plan.is_evicting:
             self.server.set_evicting()
@@ -331,7 +333,7 @@ class Run:
             session = node.semaphore._session
             timers = node.host.loop.left
             if not node.host.is_dead and (session is not None or timers):
-                self.judge.violate(f"LEFT in {node.name}: {session}, {timers} {asyncio.all_tasks(node.host.loop)}")
+                self.judge.violate(f"LEFT in {node.name}: {session}, {timers}")
         if self._is_data_safe():
             for scope, told in self.judge.failures.items():
                 heard = self.server.failures_heard(KEYS.of(scope)[0])
@@ -361,8 +363,9 @@ class Run:
 
     def _check_keys(self) -> None:
         """Keys end by themselves, but for those of which one is enough for all."""
-        for key, left_ms in self.server.keys():
-            if key not in (KEYS.epoch, KEYS.rules) and (left_ms is None or left_ms > 2.2 * 86400e3):
+        for key, left_ms in self.server.keys_left():
+            is_late = left_ms is None or left_ms > MOST_KEPT_MS
+            if is_late and key not in (KEYS.epoch, KEYS.rules):
                 self.judge.violate(f"EXPIRY {key.decode()}: {left_ms}")
 
     def _judge_crowd(self) -> None:
@@ -392,8 +395,10 @@ class Run:
     def _node(self, number: int) -> Node | None:
         """The living node of this number, if there is one that is neither frozen nor closed."""
         for node in self.nodes:
-            if node.number == number and node.is_open and not (
-                node.host.is_dead or node.host.is_frozen
+            if (
+                node.number == number
+                and node.is_open
+                and not (node.host.is_dead or node.host.is_frozen)
             ):
                 return node
         return None
@@ -419,35 +424,35 @@ class Run:
 
     # Each strikes, and returns what ends it; None: it is over at once.
 
-    def _weather(self, fault: Fault) -> Callable[[], object]:
+    def _weather(self, fault: Fault) -> End:
         self.network.weather = Weather(**fault.of)
         return lambda: setattr(self.network, "weather", CALM)
 
-    def _cut(self, fault: Fault, out: bool = True, back: bool = True) -> Callable[[], object] | None:
+    def _cut(self, fault: Fault, out: bool = True, back: bool = True) -> End | None:
         node = self._node(fault.node)
         if node is None:
             return None
         self.network.cut(node.host, out, back)
         return partial(self.network.mend, node.host)
 
-    def _cut_out(self, fault: Fault) -> Callable[[], object] | None:
+    def _cut_out(self, fault: Fault) -> End | None:
         return self._cut(fault, back=False)
 
-    def _cut_back(self, fault: Fault) -> Callable[[], object] | None:
+    def _cut_back(self, fault: Fault) -> End | None:
         return self._cut(fault, out=False)
 
     def _break(self, fault: Fault) -> None:
         if node := self._node(fault.node):
             self.network.break_all(node.host)
 
-    def _freeze(self, fault: Fault) -> Callable[[], object] | None:
+    def _freeze(self, fault: Fault) -> End | None:
         node = self._node(fault.node)
         if node is None:
             return None
         node.host.freeze()
         return node.host.thaw
 
-    def _kill(self, fault: Fault) -> Callable[[], object] | None:
+    def _kill(self, fault: Fault) -> End | None:
         node = self._node(fault.node)
         if node is None:
             return None
@@ -475,12 +480,12 @@ class Run:
     def _server_stands(self, fault: Fault) -> None:
         self.network.freeze_server(fault.seconds)
 
-    def _server_away(self, _: Fault) -> Callable[[], object]:
+    def _server_away(self, _: Fault) -> End:
         self.network.is_server_down = True
         self.network.break_all()
         return lambda: setattr(self.network, "is_server_down", False)
 
-    def _restart(self, fault: Fault) -> Callable[[], object]:
+    def _restart(self, fault: Fault) -> End:
         self._begin_life(
             {
                 "empty": None,
@@ -527,7 +532,7 @@ class Run:
         self.judge.losses_at.append(self.world.now)
         self.server.evict(fault.of)
 
-    def _full(self, _: Fault) -> Callable[[], object]:
+    def _full(self, _: Fault) -> End:
         self.server.set_full(True)
         return partial(self.server.set_full, False)
 

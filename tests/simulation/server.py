@@ -1,4 +1,4 @@
-"""The simulated server: our scripts in Lua 5.1 over a small Redis, with a clock and data to lose."""
+"""The simulated server: our scripts over a small Redis, with a clock and data to lose."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from typing import Any
 
 from lupa import lua51
 from redis.exceptions import NoScriptError, OutOfMemoryError, ReadOnlyError, ResponseError
+
+from semaphore_middleware.model.lease import STEP
 
 EPOCH_MS = 1_700_000_000_000.0  # what the server's wall clock says at the simulation's second 0
 ERRORS = {"OOM": OutOfMemoryError, "READONLY": ReadOnlyError}
@@ -29,10 +31,12 @@ class Server:
         publish: Callable[[bytes, bytes], None],
         note_bug: Callable[[str], None],
         note_grant: Callable[[bytes, bytes, int, int, int], None],
+        lease: float = 0.0,
     ) -> None:
         self._lua = _lua().globals()
         self._lua.PUBLISH = publish
         self._lua.NOTE_GRANT = note_grant
+        self._lua.STEP = 1000 * STEP * lease
         self._lua.FAILURES, self._lua.IN_A_ROW = _lua().table(), _lua().table()
         self._lua.IS_FULL, self._lua.POLICY, self._lua.EVICTED = False, b"noeviction", 0
         self._note_bug = note_bug
@@ -70,7 +74,7 @@ class Server:
 
     def evict(self, number: int) -> None:
         """Evict one of the keys that are there."""
-        if names := sorted(name for name, _ in self.keys()):
+        if names := sorted(name for name, _ in self.keys_left()):
             self._lua.EVICTED += 1
             self._lua.DB[names[number % len(names)]] = None
 
@@ -108,7 +112,7 @@ class Server:
 
     # What it knows ------------------------------------------------------------------------------
 
-    def keys(self) -> list[tuple[bytes, float | None]]:
+    def keys_left(self) -> list[tuple[bytes, float | None]]:
         """All keys, each with the milliseconds until it expires, if it does."""
         wall = self._lua.WALL
         found = [(name, entry.ex and entry.ex - wall) for name, entry in self._lua.DB.items()]
@@ -145,7 +149,9 @@ def _lua() -> Any:
         lua.execute((Path(__file__).parent / file).read_bytes())
     # As in a real server, a script that sets a global variable is wrong.
     lua.execute(b"KEYS, ARGV, NOTE_GRANT, PUBLISH = {}, {}, false, false")
-    lua.execute(b"setmetatable(_G, { __newindex = function(_, name) error('global ' .. name) end })")
+    lua.execute(
+        b"setmetatable(_G, { __newindex = function(_, name) error('global ' .. name) end })"
+    )
     return lua
 
 

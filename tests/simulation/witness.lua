@@ -1,5 +1,6 @@
 -- What the judge sees of the server: when permits are granted, and how many failures were counted.
 
+STEP = 0 -- the clock's longest step, ms
 NOTE_GRANT = nil -- function(key, node, term, first, last): these permits of the term were granted
 FAILURES = {} -- key -> requests without response that were counted there
 IN_A_ROW = {} -- key -> how many of them came one after the other
@@ -8,10 +9,11 @@ IN_A_ROW = {} -- key -> how many of them came one after the other
 local TERM, GRANTED, RETURNED = 1, 4, 5
 local FAILURES_IN_A_ROW = 3
 
--- Then nothing is granted, and what nodes claim to hold is believed.
+-- Then nothing is granted, and what nodes claim to hold is believed. As clock.lua counts.
 local function is_recovering(key)
   local epoch = DB[string.match(key, '^(.-):scope:') .. ':epoch'].h
-  return tonumber(epoch.clock) < tonumber(epoch.from)
+  local advance = math.max(0, math.floor(WALL) - tonumber(epoch.wall))
+  return tonumber(epoch.clock) + math.min(advance, STEP) < tonumber(epoch.from)
 end
 
 function WITNESS(key, field, new, old)

@@ -1,4 +1,4 @@
-"""Simulated time, and the hosts in it: an event loop each, which stands still while it is frozen."""
+"""Simulated time, and the hosts in it: an event loop each, which stands still if frozen."""
 
 from __future__ import annotations
 

@@ -1,0 +1,99 @@
+"""The semaphore keeps its promises in simulated time, whatever fails, and the judge can tell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from random import Random
+
+import pytest
+
+from tests.simulation.plan import plan_for
+from tests.simulation.power import RULES, convicts
+from tests.simulation.run import run
+from tests.simulation.server import Server
+from tests.support.servers import RedisServer
+
+SEEDS = range(1, 301)
+CHUNKS = 6  # that workers may share
+RULE_SEEDS = 400  # one of which must see that a rule is switched off
+
+
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_promises_are_kept_under_faults(chunk: int) -> None:
+    broken = {seed: run(plan_for(seed)).violations for seed in SEEDS[chunk::CHUNKS]}
+    assert {seed: found for seed, found in broken.items() if found} == {}
+
+
+def test_a_seed_gives_the_same_run_to_the_last_digit() -> None:
+    one, other = (run(plan_for(5)) for _ in range(2))
+    assert one.log == other.log
+    assert one.calls == other.calls > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RULES)
+def test_a_rule_that_is_switched_off_is_seen(name: str) -> None:
+    assert any(convicts(seed, RULES[name]) for seed in range(1, RULE_SEEDS + 1))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_small_redis_replies_as_a_real_server_does(seed: int, server: RedisServer) -> None:
+    simulated = Server(lambda *_: None, pytest.fail, lambda *_: None)
+    real = server.client()
+    for command in _commands(Random(seed)):
+        assert simulated.execute(command, 0.0) == _plain(real.execute_command(*command)), command
+
+
+def _commands(random: Random) -> Iterator[list[bytes]]:
+    """Of the kinds that our scripts use, on keys of one kind each."""
+
+    def name() -> str:
+        return random.choice(("a", "b", "c", "d"))
+
+    def number() -> str:
+        return str(random.choice((-1, 0, 1, 2.5)))
+
+    for _ in range(400):
+        ends = (random.choice(("-inf", "(0", "0", "1")), random.choice(("inf", "(2.5", "1")))
+        names = (random.choice(("-", "[a", "(b")), random.choice(("+", "[c", "(d")))
+        command = random.choice(
+            (
+                ("HSET", "hash", name(), number(), name(), number()),
+                ("HINCRBY", "count", name(), "2"),
+                ("HMGET", "hash", name(), name()),
+                ("HEXISTS", "hash", name()),
+                ("HLEN", "hash"),
+                ("HDEL", "hash", name(), name()),
+                ("ZADD", "zset", number(), name()),
+                ("ZREM", "zset", name()),
+                ("ZSCORE", "zset", name()),
+                ("ZCARD", "zset"),
+                ("ZRANGE", "zset", "0", random.choice(("0", "1", "-1", "-2")), "WITHSCORES"),
+                ("ZRANGE", "zset", *ends, "BYSCORE"),
+                ("ZRANGE", "zset", *ends, "BYSCORE", "LIMIT", "1", "2"),
+                ("ZREMRANGEBYSCORE", "zset", *ends),
+                ("ZADD", "names", "0", name()),
+                ("ZRANGE", "names", *names, "BYLEX", "LIMIT", "0", "2"),
+                ("ZLEXCOUNT", "names", *names),
+                ("SADD", "set", name()),
+                ("EXISTS", random.choice(("hash", "zset", "set"))),
+                ("UNLINK", random.choice(("hash", "set")), "zset"),
+                ("PEXPIRE", "hash", "100000"),
+                ("PERSIST", "hash"),
+                ("PEXPIREAT", "count", "1"),
+            )
+        )
+        yield [part.encode() for part in command]
+
+
+def _plain(reply: object) -> object:
+    """Scores as text, and lists."""
+    if isinstance(reply, float):
+        return f"{reply:g}".encode()
+    if isinstance(reply, list):
+        return [_plain(part) for one in reply for part in (one if _is_pair(one) else [one])]
+    return int(reply) if isinstance(reply, bool) else reply
+
+
+def _is_pair(one: object) -> bool:
+    return isinstance(one, tuple | list)
