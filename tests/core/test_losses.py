@@ -140,21 +140,6 @@ async def test_an_empty_server_is_told_what_is_held_and_grants_nothing_for_the_r
 # The wait, and how it ends ----------------------------------------------------------------------
 
 
-@in_asyncio
-async def test_trust_lets_in_at_once_who_waits_on_any_node(
-    server: RedisServer, outside: Outside
-) -> None:
-    outside.client.flushall()
-    a, _ = watched(server, lease=ENDLESS_S, recovery_wait=ENDLESS_S)
-    b, _ = watched(server, lease=ENDLESS_S, recovery_wait=ENDLESS_S)
-    async with a, b:
-        waiting = [asyncio.create_task(each.acquire("s", 2)) for each in (a, b)]
-        await at_the_site(a, 0, 2)
-        await a.admin.trust()
-        for permit in await asyncio.gather(*waiting):
-            permit.release()
-
-
 @pytest.mark.parametrize("how", ["by itself", "by trust", "after a cut"])
 @in_asyncio
 async def test_the_log_counts_the_wait_down_and_says_when_it_is_over(

@@ -1,6 +1,6 @@
 """What the suites of other semaphores try and no other test here does: the scenarios, not the code.
 
-From asyncio and trio, Redisson, and Hazelcast. `test_cancellation.py`, `test_semaphore.py` and
+From asyncio and trio, and Redisson. `test_cancellation.py`, `test_semaphore.py` and
 `tests/redis/test_scripts.py` have the rest: a request that is cancelled leaves the queue, or leaves
 its permit to the next; a permit that is given back twice frees one; a call that comes twice counts
 once.
@@ -96,24 +96,3 @@ async def test_a_permit_given_back_after_its_lease_has_ended_frees_none_of_anoth
         await late.send(said)
     assert outside.held() == {"living": 1}
     assert outside.waiting() == {"living": 1}
-
-
-@in_asyncio
-async def test_a_release_that_is_sent_again_after_its_node_was_served_anew_frees_nothing(
-    server: RedisServer, outside: Outside
-) -> None:
-    """Hazelcast's: meanwhile the permit has been another node's, and has come back."""
-    a, b = await Caller.join(server, "a"), await Caller.join(server, "b")
-    await a.take("s")
-    await b.take("s")
-    a.book("s").returned += 1
-    released = a.statement("s")
-    a.hear(*await a.send(released) or [])
-    assert outside.held() == {"b": 1}
-    await a.take("s")
-    await b.renew("s")
-    await b.give_back("s")
-    await b.take("s")
-    await a.send(released)
-    assert outside.held() == {"a": 1}
-    assert outside.waiting() == {"b": 1}

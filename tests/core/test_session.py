@@ -184,21 +184,6 @@ async def test_what_has_run_into_a_time_out_is_sent_again_in_smaller_parts_that_
         assert setup.server.sizes[:6] == [1, 2, 3, 4, 5, 5], "each account once"
 
 
-@in_virtual_time
-async def test_a_new_subscription_has_everything_said_again() -> None:
-    """What was said over the channel meanwhile was not heard."""
-    async with Setup() as setup:
-        for scope in "ab":
-            await hold(setup, scope)
-        setup.server.calls.clear()
-        setup.server.is_waiting = True
-        looks = setup.server.looks
-        setup.server.tell(None)
-        await settle()
-        assert setup.server.looks == looks + 1, "an operator may have ended the recovery wait"
-        assert [{one.scope for one in said} for _, said in setup.server.calls] == [{"a", "b"}]
-
-
 @pytest.mark.parametrize("is_waiting", [True, False])
 @in_virtual_time
 async def test_a_changed_rule_stops_all_turns_and_is_asked_for(is_waiting: bool) -> None:
