@@ -49,7 +49,7 @@ class SiteSpider(Spider):
             end_crawl(error)
         settings = crawler.settings
         if not settings.get("CRAWL"):
-            settings.set("CRAWL", arguments.crawl_name, priority="spider")
+            settings.set("CRAWL", arguments.crawl_name, priority="cmdline")  # `-s CRAWL=` is none
         if arguments.max_pages:
             settings.set("CRAWL_MAX_PAGES", arguments.max_pages, priority="spider")
         if arguments.depth:

@@ -6,8 +6,11 @@ import re
 from pathlib import Path
 
 import pytest
+from scrapy.crawler import Crawler
+from scrapy.settings import Settings
 
 from crawler.arguments import SiteArguments
+from crawler.spiders.site import SiteSpider
 
 GOOD = {"url": "https://example.com"}
 
@@ -65,3 +68,10 @@ def test_the_same_arguments_make_the_same_crawl_and_others_another() -> None:
     assert name == SiteArguments.parse({**GOOD, "depth": "0"}).crawl_name
     for other in ({**GOOD, "max_pages": "5"}, {"url": "https://example.com/a"}):
         assert name != SiteArguments.parse(other).crawl_name
+
+
+def test_an_empty_name_on_the_command_line_leaves_the_arguments_to_name_the_crawl() -> None:
+    """As docker-compose.yml passes it."""
+    crawler = Crawler(SiteSpider, Settings({"CRAWL": ""}, priority="cmdline"))
+    SiteSpider.from_crawler(crawler, **GOOD)
+    assert crawler.settings["CRAWL"] == SiteArguments.parse(GOOD).crawl_name
