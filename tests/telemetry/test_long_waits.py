@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from scrapy import Request
 
-from semaphore_middleware import FairSemaphore, Inspection, Limit, Member, Permit
+from semaphore_middleware import FairSemaphore, Inspection, Member
 from semaphore_middleware.core.observer import PermitWaiting
 from semaphore_middleware.telemetry import long_waits
 from semaphore_middleware.telemetry.long_waits import LongWaits, explanation
@@ -116,28 +116,21 @@ async def test_a_scope_is_not_explained_all_the_time(
     """Where requests start minutes apart, each of them waits for long."""
     monkeypatch.setattr(long_waits, "LONG_WAIT_S", 0.0)
     monkeypatch.setattr(long_waits, "SCOPE_INTERVAL_S", 600.0)
-    now = asyncio.get_running_loop().time
     waits, recorder = LongWaits(), Recorder()
     async with FairSemaphore(server.url, observers=[waits, recorder]) as semaphore:
-        looks = Looks(semaphore, monkeypatch)
-        held = await semaphore.acquire("a", 1)
-
-        async def wait_in_line() -> asyncio.Task[Permit]:
-            waiter = asyncio.create_task(semaphore.acquire("a", 1))
-            await until(lambda: len(semaphore.permits()) == 2 and recorder.count(PermitWaiting))
-            recorder.events.clear()
-            return waiter
-
-        first = await wait_in_line()
-        await until(lambda: explained(caplog))
-        await until(lambda: not waits._looks)
-        held.release()
-        held = await first
-        second = await wait_in_line()
-        assert waits._timers["a"].when() > now() + 500.0
-        held.release()
-        (await second).release()
-        assert looks.begun == len(explained(caplog)) == 1
+        held = {scope: await semaphore.acquire(scope, 1) for scope in "ab"}
+        first = asyncio.create_task(semaphore.acquire("a", 1))
+        await until(lambda: len(explained(caplog)) == 1)
+        held["a"].release()
+        held["a"] = await first
+        second = asyncio.create_task(semaphore.acquire("a", 1))
+        await until(lambda: recorder.count(PermitWaiting) == 2)
+        other = asyncio.create_task(semaphore.acquire("b", 1))
+        await until(lambda: len(explained(caplog)) == 2)
+        assert [line[0] for line in explained(caplog)] == ["a", "b"]  # each once
+        for scope, waiter in (("a", second), ("b", other)):
+            held[scope].release()
+            (await waiter).release()
         await waits.close()
 
 
@@ -214,18 +207,13 @@ FULL = Inspection(
 )
 
 
-def test_a_full_site_names_its_holders_and_the_oldest() -> None:
+def test_a_full_site_names_those_that_hold_most_and_the_oldest() -> None:
     assert explanation(FULL, 61.3, 8) == (
         "example.com: a request has waited 61 s for a permit. On all nodes 12 wait for one, on "
         "this node 8. The limit is 4. 4 held by a (3), b (1); the oldest for 75 s by b."
     )
-
-
-def test_requests_of_which_the_server_has_not_heard_yet_are_counted() -> None:
+    # Requests of which the server has not heard yet are counted.
     assert "On all nodes 15 wait for one, on this node 15." in explanation(FULL, 61.3, 15)
-
-
-def test_of_many_nodes_those_that_hold_most_are_named() -> None:
     crowd = replace(FULL, limit=20, members=tuple(holder(f"n{n}", 2, n) for n in range(9)))
     line = explanation(crowd, 61.3, 8)
     assert "18 held by n0 (2), n1 (2), n2 (2), n3 (2), n4 (2), 4 more nodes;" in line
@@ -255,20 +243,3 @@ def test_of_many_nodes_those_that_hold_most_are_named() -> None:
 def test_what_else_is_in_the_way_is_said(changes: dict[str, Any], text: str) -> None:
     assert text in explanation(replace(FULL, **changes), 61.3, 8)
     assert text not in explanation(FULL, 61.3, 8)
-
-
-@asyncio_test
-async def test_who_waits_at_a_paused_site_learns_who_paused_it(
-    server: RedisServer, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with (
-        FairSemaphore(server.url, node="operator") as operator,
-        FairSemaphore(server.url, observers=[LongWaits()]) as semaphore,
-    ):
-        await operator.admin.pause("a")
-        waiter = asyncio.create_task(semaphore.acquire("a", Limit(1)))
-        await until(lambda: explained(caplog))
-        assert f"{operator.node} has paused the site" in explained(caplog)[0]
-        assert "Permits are free" not in explained(caplog)[0]
-        await operator.admin.resume("a")
-        (await waiter).release()

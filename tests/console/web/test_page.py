@@ -1,14 +1,15 @@
-"""The page, as a real browser shows it and a keyboard reaches it."""
+"""The page, as a real browser shows it: to all eyes, to a keyboard, and to a screen reader."""
 
 from __future__ import annotations
 
 import pytest
 
 from semaphore_middleware import FairSemaphore
-from tests.console.web.pages import fill, looking
-from tests.support import accessibility as access
-from tests.support.browser import CHROMIUM, WHY_NOT, Browser, Chromium
-from tests.support.nodes import Outside, in_asyncio
+from tests.console.web import accessibility as access
+from tests.console.web.pages import TOKEN, fill, looking, serving
+from tests.support.browser import CHROMIUM, WHY_NOT, Browser, Chromium, browsing
+from tests.support.frontier import set_one_aside
+from tests.support.nodes import Caller, in_asyncio
 from tests.support.servers import RedisServer
 
 pytestmark = [pytest.mark.skipif(CHROMIUM is None, reason=WHY_NOT), pytest.mark.slow]
@@ -16,19 +17,29 @@ pytestmark = [pytest.mark.skipif(CHROMIUM is None, reason=WHY_NOT), pytest.mark.
 ROWS = "[...document.querySelectorAll('#scopes tbody tr:not(.details)')]"
 NAMES = f"{ROWS}.map((row) => row.cells[0].textContent)"
 CAPTION = "document.querySelector('#caption').textContent"
-DASH = "\u2013"
 FOCUS = "document.activeElement.textContent"
+PROBLEM = "document.querySelector('#problem').textContent"
+NEWS = "document.querySelector('#news').textContent.replace(/^[\\d:]* /, '')"
+ANSWER = "document.querySelector('.details .answer').textContent"
+QUESTION = "document.querySelector('#confirm-text').textContent"
+DASH = "\u2013"
 STRANGE = [
     "<img src=x onerror=alert(1)>",
     "</table><script>alert(1)</script>",
     '" onmouseover="alert(1)',
     "javascript:alert(1)",
-    "&lt;b&gt;",
     "\u202eelpmaxe.reversed",
     "a" * 3000,
-    "ü.example",
     "__proto__",
 ]
+PAUSES = """
+  const pauses = [];
+  const later = window.setTimeout;
+  window.setTimeout = (callback, ms) => {
+    if (callback.name === "look") pauses.push(ms);
+    return later(callback, callback.name === "look" ? 5 : ms);
+  };
+"""
 
 
 def cells(scope: str, *columns: str) -> str:
@@ -37,6 +48,18 @@ def cells(scope: str, *columns: str) -> str:
         f"{list(columns)}.map((column) => {ROWS}.find((row) => row.cells[0].textContent === "
         f"{scope!r})?.querySelector(`td.${{column}} > span`).textContent)"
     )
+
+
+def rows(section: str) -> str:
+    """What the cells of a list say, without those of its buttons."""
+    return (
+        f"[...document.querySelectorAll('{section} tbody tr')]"
+        ".map((tr) => [...tr.cells].slice(0, -1).map((cell) => cell.textContent))"
+    )
+
+
+def answer(section: str) -> str:
+    return f"document.querySelector('{section} .answer').textContent"
 
 
 async def tab_to(browser: Browser, text: str) -> None:
@@ -48,21 +71,18 @@ async def tab_to(browser: Browser, text: str) -> None:
     raise AssertionError(f"Tab does not lead to {text!r}")
 
 
-@in_asyncio
-async def test_a_server_that_grants_nothing_yet_is_said_to_do_so(
-    server: RedisServer, outside: Outside, chromium: Chromium
-) -> None:
-    outside.client.flushall()
-    said = (
-        "No permit is granted for another 3 h: the Redis server is new, or may have lost its data."
-    )
-    async with (
-        FairSemaphore(server.url, recovery_wait=10800),
-        looking(server, chromium) as (browser, page),
-    ):
-        await browser.until("document.querySelector('#recovery').textContent", said)
-        await page.admin.trust()
-        await browser.until("document.querySelector('#recovery').hidden", True)
+async def unlock(browser: Browser, token: str = TOKEN) -> None:
+    await browser.until("document.querySelector('#unlock').hidden", False)
+    await browser.click("#unlock")
+    await browser.until("document.activeElement.id", "token")
+    await browser.type(token)
+    await browser.press("Enter")
+
+
+async def open_nodes(browser: Browser) -> None:
+    await browser.until("document.querySelector('#nodes-count').textContent !== '\u2013'")
+    await browser.click("#show-nodes")
+    await browser.until("document.querySelector('#nodes').hidden", False)
 
 
 @in_asyncio
@@ -98,30 +118,13 @@ async def test_the_table_shows_what_is_held_and_follows_it_by_itself(
 
 
 @in_asyncio
-async def test_the_filter_finds_parts_of_names_and_says_how_many(
+async def test_scopes_are_found_by_parts_of_names_and_sorted_by_keyboard_alone(
     server: RedisServer, chromium: Chromium
 ) -> None:
     async with FairSemaphore(server.url) as node, looking(server, chromium) as (browser, _):
-        for scope in ("a.example.org", "b.example.org", "c.example.net"):
-            await fill(node, scope, held=1)
-        await browser.until(NAMES, ["a.example.org", "b.example.org", "c.example.net"])
-        await browser.click("#filter")
-        await browser.type("EXAMPLE.Org")
-        await browser.until(NAMES, ["a.example.org", "b.example.org"])
-        await browser.until(CAPTION, "2 scopes that match, of 3; sorted by waiting")
-        await browser.type("?")
-        await browser.until(CAPTION, "0 scopes that match, of 3; sorted by waiting")
-        assert await browser.see(NAMES) == []
-
-
-@in_asyncio
-async def test_columns_are_sorted_by_keyboard_alone(
-    server: RedisServer, chromium: Chromium
-) -> None:
-    async with FairSemaphore(server.url) as node, looking(server, chromium) as (browser, _):
-        for scope, held, waiting in (("a", 1, 1), ("b", 3, 0), ("c", 2, 2)):
+        for scope, held, waiting in (("a.org", 1, 1), ("b.org", 3, 0), ("c.net", 2, 2)):
             await fill(node, scope, held, waiting)
-        await browser.until(NAMES, ["c", "a", "b"])
+        await browser.until(NAMES, ["c.net", "a.org", "b.org"])
         sorts = (
             "[...document.querySelectorAll('[aria-sort]')]"
             ".map((th) => th.textContent + th.ariaSort)"
@@ -129,14 +132,20 @@ async def test_columns_are_sorted_by_keyboard_alone(
         assert await browser.see(sorts) == ["Waitingdescending"]
         await tab_to(browser, "Held")
         await browser.press("Enter")
-        await browser.until(NAMES, ["b", "c", "a"])
+        await browser.until(NAMES, ["b.org", "c.net", "a.org"])
         assert await browser.see(sorts) == ["Helddescending"]
         await browser.press("Space")
-        await browser.until(NAMES, ["a", "c", "b"])
+        await browser.until(NAMES, ["a.org", "c.net", "b.org"])
         assert await browser.see(sorts) == ["Heldascending"]
         assert await browser.see(FOCUS) == "Held"
         outline = "getComputedStyle(document.activeElement).outlineStyle"
         assert await browser.see(outline) == "solid"
+        await browser.click("#filter")
+        await browser.type("ORG")
+        await browser.until(NAMES, ["a.org", "b.org"])
+        await browser.until(CAPTION, "2 scopes that match, of 3; sorted by held")
+        await browser.type("?")
+        await browser.until(NAMES, [])
 
 
 @in_asyncio
@@ -195,38 +204,301 @@ async def test_rows_do_not_move_away_from_who_is_at_them(
 
 
 @in_asyncio
-async def test_names_stay_text_whatever_they_are(server: RedisServer, chromium: Chromium) -> None:
-    async with (
-        FairSemaphore(server.url, node="<b>node</b>") as node,
-        looking(server, chromium) as (b, page),
-    ):
-        for name in STRANGE:
-            await fill(node, name, held=1)
+async def test_names_stay_text_whatever_they_are_and_nothing_overflows(
+    server: RedisServer, chromium: Chromium
+) -> None:
+    for name in STRANGE:
+        await (await Caller.join(server, name)).take(name, 1, limit=99)
+        await set_one_aside(server, name)
+    async with looking(server, chromium) as (browser, page):
         await page.admin.configure(STRANGE[0], 2)
+        await unlock(browser)
+        await open_nodes(browser)
         shown = sorted(name if len(name) <= 200 else name[:200] + "…" for name in STRANGE)
-        await b.until(f"{NAMES}.sort()", sorted(shown, key=lambda n: n.encode("utf-16-be")))
+        await browser.until(f"{NAMES}.sort()", shown)
         for i in range(1, len(STRANGE) + 1):
-            await b.click(f"#scopes tbody tr:nth-child({i}) .scope")
-            await b.until("document.querySelector('.nodes tbody th')?.textContent", node.node)
-            await b.click(f"#scopes tbody tr:nth-child({i}) .scope")
-        await b.until("document.querySelector('#rules tbody th')?.textContent", STRANGE[0])
+            await browser.click(f"#scopes tbody tr:nth-child({i}) .scope")
+            await browser.until("document.querySelectorAll('.nodes tbody tr').length", 1)
+            await browser.click(f"#scopes tbody tr:nth-child({i}) .scope")
+        for section in ("#nodes", "#crawls"):
+            await browser.until(f"{rows(section)}.length", len(STRANGE))
+        await browser.until("document.querySelector('#rules tbody th')?.textContent", STRANGE[0])
         made = "document.querySelectorAll('main img, main script, main b, [onmouseover]').length"
-        assert await b.see(made) == 0
+        assert await browser.see(made) == 0
+        await browser.see("document.querySelector('#help').open = true")
         for width in (1280, 360):
-            await b.size(width, 740, phone=width == 360)
-            await access.check(b)
+            await browser.size(width, 740, phone=width == 360)
+            await access.check(browser)
+            await browser.click("#nodes tbody tr:nth-child(6) button")
+            await browser.until("document.querySelector('#confirm').open")
+            await access.check(browser)
+            await browser.click("#confirm .plain")
+
+
+@pytest.mark.parametrize(
+    ("scheme", "width", "height"), [("light", 1280, 800), ("dark", 800, 1000), ("dark", 360, 740)]
+)
+@in_asyncio
+async def test_all_is_readable_named_and_in_order(
+    server: RedisServer, chromium: Chromium, scheme: str, width: int, height: int
+) -> None:
+    async with FairSemaphore(server.url) as node, looking(server, chromium) as (browser, page):
+        await browser.prefer(color_scheme=scheme, reduced_motion="reduce")
+        await browser.size(width, height, phone=width == 360)
+        await fill(node, "busy.example", held=2, waiting=3)
+        await fill(node, "a-rather-long-name.of-a-site.example.org", held=1)
+        parts = {"concurrency": 3, "delay": 60, "rate": "30/m", "burst": 10}
+        await page.admin.configure("*.example.org", parts)
+        await page.admin.pause("paused.example")
+        refused = await node.acquire("refused.example", 1)
+        refused.refused(retry_after=600)
+        refused.release()
+        await browser.until(f"{ROWS}.length", 4)
+        await browser.until(f"{cells('refused.example', 'state')}[0].startsWith('backoff, ')")
+        await access.check(browser)
+        await unlock(browser)
+        await browser.until("document.querySelector('#any').hidden", False)
+        await browser.click("#scopes tbody .scope")
+        await browser.until("document.querySelectorAll('.nodes tbody tr').length", 1)
+        await access.check(browser)
+        tree = await browser.tree()
+        told = {(node["role"]["value"], node.get("name", {}).get("value")) for node in tree}
+        assert told >= {("columnheader", "Longest wait"), ("searchbox", "Filter")}
+        assert {"main", "banner", "alert", "status", "rowheader"} <= {role for role, _ in told}
+        moving = "document.getAnimations().length"
+        assert await browser.see(moving) == 0
 
 
 @in_asyncio
-async def test_of_hundreds_of_scopes_the_first_are_shown_and_the_rest_counted(
+async def test_what_matters_is_announced_and_what_ticks_is_not(
+    server: RedisServer, chromium: Chromium
+) -> None:
+    async with FairSemaphore(server.url) as node, looking(server, chromium) as (browser, page):
+        permits = await fill(node, "busy.example", held=2, waiting=1)
+        await browser.until(NAMES, ["busy.example"])
+        permits[0].release()
+        await browser.until(cells("busy.example", "waiting"), ["0"])
+        assert await browser.see(NEWS) == ""
+        await page.admin.pause("busy.example")
+        await browser.until(NEWS, "busy.example is paused.")
+        await page.admin.resume("busy.example")
+        await browser.until(NEWS, "busy.example goes on.")
+        await page.admin.configure("busy.example", 7)
+        await browser.until(NEWS, "busy.example has a limit of 7, set by page.")
+        await page.admin.configure("busy.example", {"rate": "90/m"})
+        await browser.until(NEWS, "busy.example has a rate of 90/m.")
+        permits[1].refused(retry_after=300)
+        permits[1].release()
+        await browser.until(f"{NEWS}.startsWith('busy.example said “not now”: nothing starts for')")
+
+
+@in_asyncio
+async def test_each_column_and_figure_has_its_help_as_a_title_and_in_the_legend(
+    server: RedisServer, chromium: Chromium
+) -> None:
+    async with looking(server, chromium) as (browser, _):
+        helped = "#totals div, thead th"
+        found = await browser.see(
+            "[document, ...[...document.querySelectorAll('template')].map((one) => one.content)]"
+            f".flatMap((root) => [...root.querySelectorAll('{helped}')])"
+            ".map((part) => [part.textContent.trim(), part.title])"
+        )
+        assert len(found) > 30
+        assert [name for name, title in found if not title] == []
+        legend = await browser.see(
+            "[...document.querySelectorAll('#help dd')].map((dd) => dd.textContent)"
+        )
+        assert {title for _, title in found} == {*legend}
+        await tab_to(browser, "What the figures mean")
+        await browser.press("Enter")
+        await browser.until("document.querySelector('#help').open")
+        await access.check(browser)
+        roles = {node["role"]["value"] for node in await browser.tree()}
+        assert {"DisclosureTriangle", "term", "definition"} <= roles
+
+
+@in_asyncio
+async def test_with_the_token_limits_are_changed_by_keyboard_alone(
+    server: RedisServer, chromium: Chromium
+) -> None:
+    async with FairSemaphore(server.url) as node, looking(server, chromium) as (browser, page):
+        await fill(node, "busy.example", held=2)
+        await browser.until(NAMES, ["busy.example"])
+        await browser.press("Tab")
+        await browser.until("document.activeElement.id", "unlock")
+        await browser.press("Enter")
+        await browser.type(TOKEN)
+        await browser.press("Enter")
+        await browser.until("document.activeElement.textContent", "Lock")
+        await browser.see(f"{ROWS}[0].querySelector('.scope').focus()")
+        await browser.press("Enter")
+        await browser.until("document.activeElement.ariaExpanded", "true")
+        await browser.press("Tab")  # the list of nodes, which scrolls
+        await browser.press("Tab")
+        await browser.until("document.activeElement.name", "limit")
+        await browser.type("6")
+        await browser.press("Tab")
+        await browser.type("0.25")
+        await browser.press("Tab")
+        await browser.type("90/m")
+        await browser.press("Tab")
+        await browser.type("3")
+        await browser.press("Enter")
+        await browser.until(ANSWER, "It is set.")
+        seen = await node.admin.inspect("busy.example")
+        assert (seen.limit, seen.delay, seen.set_by) == (6, 0.25, page.admin.name)
+        assert (seen.rate, seen.burst) == ("90/m", 3)
+        shown = ["2/6", "0.3 s", "90/m (3)"]
+        await browser.until(cells("busy.example", "held", "delay", "rate"), shown)
+        await browser.see("document.querySelector('.details [name=rate]').value = 'none'")
+        await browser.click(".details [type=submit]")
+        await browser.until(cells("busy.example", "rate"), [DASH])
+        await browser.click(".details [data-action=pause]")
+        await browser.until(ANSWER, "It is paused.")
+        assert (await node.admin.inspect("busy.example")).paused
+        await browser.click(".details [data-action=reset]")
+        await browser.until(f"{ANSWER}.endsWith('settings hold again.')")
+        assert await node.admin.rules() == []
+
+
+@in_asyncio
+async def test_a_wrong_token_is_refused_and_the_right_one_kept_in_this_tab_alone(
     server: RedisServer,
     chromium: Chromium,
 ) -> None:
     async with looking(server, chromium) as (browser, page):
-        for i in range(230):
-            await page.admin.configure(f"{i:03}.example.org", 1)
-        await browser.until(CAPTION, "The first 200 of 230 scopes, 30 more; sorted by waiting")
-        assert await browser.see(f"{ROWS}.length") == 200
-        await browser.click("#filter")
-        await browser.type("229")
-        await browser.until(NAMES, ["229.example.org"])
+        await unlock(browser, "wrong")
+        refused = "document.querySelector('#refused').textContent"
+        await browser.until(refused, "Refused: this is not the token that the command was given.")
+        browser.expect_complaint("403")
+        assert await browser.see("document.querySelector('#any').hidden")
+        assert await browser.see("document.activeElement.id") == "token"
+        await browser.type(TOKEN)
+        await browser.press("Enter")
+        await browser.until("document.querySelector('#any').hidden", False)
+        assert await browser.see("[localStorage.length, document.cookie]") == [0, ""]
+        await browser.open(page.url)
+        await browser.until("document.querySelector('#any').hidden", False)
+        await browser.click("#unlock")
+        await browser.until("document.querySelector('#any').hidden", True)
+        assert await browser.see("sessionStorage.length") == 0
+
+
+@in_asyncio
+async def test_the_tile_opens_the_nodes_and_one_is_evicted_by_keyboard_alone(
+    server: RedisServer, chromium: Chromium
+) -> None:
+    dead = await Caller.join(server, "dead-node")
+    await dead.take("a.example", 3, limit=2)
+    other = await Caller.join(server, "other-node")
+    await other.take("b.example", 1, limit=1)
+    async with looking(server, chromium) as (browser, page):
+        await browser.until("document.querySelector('#nodes-count').textContent", "2")
+        names = [node.get("name", {}).get("value") for node in await browser.tree()]
+        assert "2 nodes" in names
+        await browser.see("document.querySelector('#show-nodes').focus()")
+        await browser.press("Enter")
+        await browser.until("document.activeElement.ariaExpanded", "true")
+        shown = f"{rows('#nodes')}.map((row) => row.slice(0, 4))"
+        await browser.until(shown, [["dead-node", "2", "1", "1"], ["other-node", "1", "0", "1"]])
+        assert await browser.see("document.querySelector('#nodes .locked').hidden")
+        await unlock(browser)
+        await browser.until("document.querySelector('#nodes .locked').hidden", False)
+        await access.check(browser)
+        await tab_to(browser, "Evict\u2026")
+        assert await browser.see("document.activeElement.ariaLabel") == "Evict dead-node"
+        await browser.press("Enter")
+        await browser.until("document.querySelector('#confirm').open")
+        assert await browser.see(FOCUS) == "Cancel"
+        said = await browser.see(QUESTION)
+        assert said.startswith("dead-node holds 2 permits and has 1 waiting request, at 1 site. It")
+        await access.check(browser)
+        await browser.press("Enter")
+        await browser.until("document.querySelector('#confirm').open", False)
+        assert await browser.see(FOCUS) == "Evict\u2026"
+        assert len(await page.admin.survey()) == 2
+        await browser.press("Enter")
+        await browser.press("Tab", shift=True)
+        assert await browser.see(FOCUS) == "Evict"
+        await browser.press("Enter")
+        told = "dead-node gave back 2 permits and dropped 1 waiting request."
+        await browser.until(answer("#nodes"), told)
+        await browser.until(shown, [["other-node", "1", "0", "1"]])
+        assert await browser.see(FOCUS) == "Nodes"
+        assert [seen.scope for seen in await page.admin.survey()] == ["b.example"]
+
+
+@in_asyncio
+async def test_crawls_are_listed_retried_and_dropped(
+    server: RedisServer, chromium: Chromium
+) -> None:
+    async with looking(server, chromium) as (browser, page):
+        await browser.until("document.querySelector('#server').textContent", server.url)
+        assert await browser.see("document.querySelector('#crawls').hidden")
+        await set_one_aside(server, "books")
+        await browser.until("document.querySelector('#crawls').hidden", False)
+        shown = f"{rows('#crawls')}.map((row) => row.with(1, row[1].replace(/ [^]*/, '')))"
+        await browser.until(shown, [["books", "ended", *"000001", "1"]])
+        await unlock(browser)
+        await browser.until("document.querySelector('#crawls .locked').hidden", False)
+        await access.check(browser)
+        retry, drop = ("#crawls tbody button:first-child", "#crawls tbody button:last-child")
+        await browser.click(retry)
+        await browser.until(
+            QUESTION,
+            "books has 1 request that three nodes have failed with. Now nodes get them again. The "
+            "crawl has ended: the next node that is started goes on with it.",
+        )
+        await browser.click("#confirm .danger")
+        await browser.until(answer("#crawls"), "books has 1 request queued again.")
+        await browser.until(shown, [["books", "stopped", *"0110010"]])
+        await browser.until(f"document.querySelector('{retry}').disabled")
+        await browser.click(drop)
+        await browser.until("document.querySelector('#confirm').open")
+        await page.state()
+        await browser.click("#confirm .danger")
+        await browser.until(answer("#crawls"), "books is dropped.")
+        await browser.until(shown, [])
+        assert (await page.state())["crawls"] == []
+
+
+@in_asyncio
+async def test_a_redis_server_that_is_away_is_said_and_the_page_goes_on_when_it_is_back(
+    server: RedisServer,
+    chromium: Chromium,
+) -> None:
+    async with FairSemaphore(server.url) as node, looking(server, chromium) as (browser, _):
+        await fill(node, "busy.example", held=1)
+        await browser.until(NAMES, ["busy.example"])
+        server.freeze()
+        try:
+            await browser.until(
+                f"/^Away since [\\d:]+. The Redis server does not answer[^]*\\. No/.test({PROBLEM})"
+            )
+            assert await browser.see(NAMES) == ["busy.example"]
+            await access.check(browser)
+        finally:
+            server.thaw()
+        await browser.until(PROBLEM, "")
+
+
+@in_asyncio
+async def test_while_the_page_s_server_is_away_it_is_asked_less_and_less_often(
+    server: RedisServer, chromium: Chromium
+) -> None:
+    async with browsing(chromium) as browser:
+        await browser.run_first(PAUSES)
+        async with serving(server) as page:
+            await browser.open(page.url)
+            await browser.until("document.querySelector('#server').textContent", server.url)
+            assert await browser.see("Math.max(...pauses)") == 1000
+            assert browser.complaints == []
+            await browser.see("pauses.length = 0")
+            await browser.cut_off(True)
+            await browser.until("pauses.filter((ms) => ms === 30000).length > 1")
+            growing = "[...new Set(pauses)].filter((ms) => ms > 1000).join()"
+            assert await browser.see(growing) == "2000,4000,8000,16000,30000"
+            assert (await browser.see(PROBLEM)).startswith("Connection lost: since ")
+            await browser.cut_off(False)
+            await browser.until(PROBLEM, "")
+            await browser.until("pauses.at(-1)", 1000)

@@ -27,81 +27,38 @@ def names(**query: str) -> list[str]:
 SEEN = Snapshot.of([scope("b", 1, 2), scope("a", 3, 2), scope("C", 2, 0), scope("d", 0, 9)], [])
 
 
+def values(row: dict[str, Any]) -> list[Any]:
+    """What a row says, in the order of its keys, which are those of docs/commands.md."""
+    return list(row.values())
+
+
 def test_a_row_has_all_that_there_is_to_see() -> None:
-    one = Inspection(
-        "www.example.org",
-        3,
-        (Member("n", 1, 2, 1.0, 7.25, 9.0), Member("other", 1, 0, 0.0, 0.0, 8.5)),
-        limit_max=8,
-        delay=0.5,
-        rate="60/m",
-        burst=10,
-        next_start=0.25,
-        backoff_left=2.0,
-        backoff_last=30.0,
-        down_for=90.0,
-        paused=True,
-        set_by="boss",
-        started=17,
-    )
+    n, other = Member("n", 1, 2, 1.0, 7.25, 9.0), Member("other", 1, 0, 0.0, 0.0, 8.5)
+    spaced: dict[str, Any] = {"delay": 0.5, "rate": "60/m", "burst": 10, "next_start": 0.25}
+    off: dict[str, Any] = {"backoff_left": 2.0, "backoff_last": 30.0, "down_for": 90.0}
+    name = "www.example.org"
+    set_by: dict[str, Any] = {"paused": True, "set_by": "boss", "started": 17}
+    one = Inspection(name, 3, (n, other), limit_max=8, **spaced, **off, **set_by)
     rule = Rule("*.example.org", "boss", concurrency=8, delay=0.5, rate="none", paused=True)
-    opened = scope_id("www.example.org")
-    row = {
-        "id": opened,
-        "scope": "www.example.org",
-        "held": 2,
-        "limit": 3,
-        "limit_max": 8,
-        "unlimited": False,
-        "waiting": 2,
-        "longest_wait": 7.25,
-        "starts_per_second": 3.5,
-        "delay": 0.5,
-        "rate": "60/m",
-        "burst": 10,
-        "next_start": 0.25,
-        "backoff_left": 2.0,
-        "backoff_last": 30.0,
-        "down_for": 90.0,
-        "paused": True,
-        "set_by": "boss",
-        "started": 17,
-    }
-    n = {"node": "n", "held": 1, "waiting": 2, "oldest": 1.0, "longest_wait": 7.25}
-    other = {"node": "other", "held": 1, "waiting": 0, "oldest": 0.0, "longest_wait": None}
-    nodes = [{**n, "lease_left": 9.0}, {**other, "lease_left": 8.5}]
-    snapshot = Snapshot.of([one], [rule], {"www.example.org": 3.5}, 9.0)
-    assert show(snapshot, View(open=opened)) == {
-        "totals": {
-            "scopes": 1,
-            "nodes": 2,
-            "held": 2,
-            "waiting": 2,
-            "longest_wait": 7.25,
-            "starts_per_second": 3.5,
-            "recovery_left": 9.0,
-        },
-        "matching": 1,
-        "scopes": [row],
-        "opened": {**row, "nodes": nodes, "more_nodes": 0},
-        "nodes": [{**node, "scopes": 1} for node in nodes],
-        "more_nodes": 0,
-        "rules": [
-            {
-                "name": "*.example.org",
-                "limit": 8,
-                "unlimited": False,
-                "delay": 0.5,
-                "jitter": None,
-                "adaptive": None,
-                "rate": "none",
-                "burst": None,
-                "paused": True,
-                "set_by": "boss",
-            }
-        ],
-        "more_rules": 0,
-    }
+    told = show(Snapshot.of([one], [rule], {name: 3.5}, 9.0), View(open=scope_id(name)))
+    assert values(told["totals"]) == [1, 2, 2, 2, 7.25, 3.5, 9.0]
+    (row,), (shown_rule,), opened = told["scopes"], told["rules"], told["opened"]
+    assert values(row) == [
+        *(scope_id(name), name, 2, 3, 8, False, 2, 7.25, 3.5, 0.5, "60/m", 10, 0.25),
+        *(2.0, 30.0, 90.0, True, "boss", 17),
+    ]
+    assert row.items() >= {**spaced, **off, **set_by, "held": 2, "limit": 3}.items()
+    assert [values(node) for node in opened.pop("nodes")] == [
+        *(["n", 1, 2, 1.0, 7.25, 9.0], ["other", 1, 0, 0.0, None, 8.5]),
+    ]
+    assert opened == {**row, "more_nodes": 0}
+    assert [values(node) for node in told["nodes"]] == [
+        *(["n", 1, 2, 1, 1.0, 7.25, 9.0], ["other", 1, 0, 1, 0.0, None, 8.5]),
+    ]
+    assert values(shown_rule) == [
+        *("*.example.org", 8, False, 0.5, None, None, "none", None, True, "boss")
+    ]
+    assert (told["matching"], told["more_nodes"], told["more_rules"]) == (1, 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -172,18 +129,8 @@ def test_crawls_that_run_stand_first_and_of_many_the_rest_is_counted() -> None:
     assert [(row["name"], row["state"]) for row in told["crawls"]] == [
         *(("b", "running"), ("c", "stopped"), ("a", "ended"), ("d", "ended"))
     ]
-    assert told["crawls"][0] == {
-        "name": "b",
-        "state": "running",
-        "nodes": 2,
-        "sites": 7,
-        "queued": 40,
-        "taken": 9,
-        "pages": 450,
-        "seen": 500,
-        "set_aside": 1,
-        "ended_at": None,
-    }
+    counts = {"nodes": 2, "sites": 7, "queued": 40, "taken": 9, "pages": 450, "seen": 500}
+    assert told["crawls"][0].items() >= {**counts, "set_aside": 1, "ended_at": None}.items()
     told = show_crawls({f"{i:03}": crawl(1) for i in range(MAX_ROWS + 3)})
     assert (len(told["crawls"]), told["more_crawls"]) == (MAX_ROWS, 3)
 
