@@ -17,7 +17,7 @@ from typing import Any, Self
 import hiredis
 
 CHUNK = 65536
-OF_CONNECTION = {b"AUTH", b"SELECT", b"CLIENT"}  # commands that the next server is to hear, too
+MORE = object()  # where a message ends in bytes that are still to come
 FAILED = b"-ERR upstream failure\r\n"  # as Envoy says it
 
 
@@ -87,7 +87,6 @@ class Client:
         self.task = task
         self._proxy = proxy
         self._reader = reader
-        self._to_replay: dict[Any, list[bytes]] = {}
         self._subscription: list[bytes] = []
         self._is_subscribed = False
         self._server: Server | None = None
@@ -95,7 +94,7 @@ class Client:
 
     async def serve(self) -> None:
         """Pass on what the client says, until it goes."""
-        async for command in _messages(self._reader):
+        async for command in messages(self._reader):
             if command[0].upper() == b"SUBSCRIBE":
                 self._subscription = command
                 await self._pass_messages_on()
@@ -121,21 +120,15 @@ class Client:
 
     async def _answer(self, command: list[bytes]) -> bytes:
         try:
-            server = await self._at_server()
-            answer = await server.call(command)
+            return await (await self._at_server()).call(command)
         except OSError:
             self._server = None
             return FAILED
-        if command[0].upper() in OF_CONNECTION and not answer.startswith(b"-"):
-            self._to_replay[command[0].upper(), *command[1:-1]] = command
-        return answer
 
     async def _at_server(self) -> Server:
-        """The connection to the server; a new one has heard what the client has said before."""
+        """The connection to the server; a new one has heard to what the client has subscribed."""
         if self._server is None:
-            server = await Server.at(self._proxy.target)
-            for command in self._to_replay.values():
-                await server.call(command)
+            server = Server(*await asyncio.open_unix_connection(self._proxy.target))
             if self._is_subscribed and self._proxy.subscriptions is Subscriptions.MOVED:
                 await server.call(self._subscription, len(self._subscription) - 1)
             self._server = server  # only now: answers are counted until here
@@ -161,7 +154,7 @@ class Client:
 
     async def _pass_on_from_client(self) -> None:
         with suppress(OSError):
-            async for command in _messages(self._reader):
+            async for command in messages(self._reader):
                 while self._server is None:  # noqa: ASYNC110 - `_pass_messages_on` is about to connect
                     await asyncio.sleep(0.01)
                 self._server.say(command)
@@ -175,10 +168,6 @@ class Server:
         self.reader = reader
         self._writer = writer
 
-    @classmethod
-    async def at(cls, path: Path) -> Self:
-        return cls(*await asyncio.open_unix_connection(path))
-
     def say(self, command: list[bytes]) -> None:
         packed: Any = tuple(command)  # hiredis' types know commands of one word only
         self._writer.write(hiredis.pack_command(packed))
@@ -186,34 +175,24 @@ class Server:
     async def call(self, command: list[bytes], answers: int = 1) -> bytes:
         """The server's answer, as it is."""
         self.say(command)
-        parser, answer = _Parser(), b""
+        parser, answer = hiredis.Reader(notEnoughData=MORE), b""
         while answers:
             chunk = await self.reader.read(CHUNK)
             if not chunk:
                 self.close()
                 raise ConnectionResetError
             answer += chunk
-            answers -= len(parser.read(chunk))
+            parser.feed(chunk)
+            answers -= len(list(iter(parser.gets, MORE)))
         return answer
 
     def close(self) -> None:
         self._writer.close()
 
 
-class _Parser:
-    """Finds where messages end."""
-
-    def __init__(self) -> None:
-        self._reader = hiredis.Reader(notEnoughData=self)
-
-    def read(self, chunk: bytes) -> list[Any]:
-        """The messages that are complete now."""
-        self._reader.feed(chunk)
-        return list(iter(self._reader.gets, self))
-
-
-async def _messages(reader: asyncio.StreamReader) -> AsyncIterator[list[bytes]]:
-    parser = _Parser()
+async def messages(reader: asyncio.StreamReader) -> AsyncIterator[list[bytes]]:
+    parser = hiredis.Reader(notEnoughData=MORE)
     while chunk := await reader.read(CHUNK):
-        for message in parser.read(chunk):
+        parser.feed(chunk)
+        for message in iter(parser.gets, MORE):
             yield message
