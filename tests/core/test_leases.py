@@ -10,6 +10,29 @@ from tests.support.servers import RedisServer
 
 
 @in_asyncio
+async def test_a_dead_node_s_permit_goes_to_the_first_in_the_queue_that_lives_whoever_calls(
+    server: RedisServer, outside: Outside
+) -> None:
+    dead, b, c, d = [await Caller.join(server, name) for name in ("dead", "b", "c", "d")]
+    await dead.take("s", limit=2)
+    await d.take("s", limit=2)
+    for caller in (dead, b, c):
+        await caller.take("s", 10, limit=2)
+    assert outside.queue() == ["b", "c", "dead"]
+    outside.end_leases("b", "s")
+    await b.renew("s", limit=2)  # it asks again in time
+    outside.end_leases("dead", "s")
+    outside.told()
+    await d.renew("s", limit=2)
+    assert outside.told() == [("b", "granted 1 1 s")]
+    assert outside.queue() == ["c", "b"]
+    outside.end_leases("c", "s")
+    await d.give_back("s", limit=2)
+    assert outside.held() == {"b": 2}
+    assert set(outside.look("s")[0].accounts) == {"b"}, "the dead leave nothing behind"
+
+
+@in_asyncio
 async def test_a_grant_does_not_lengthen_the_lease(server: RedisServer) -> None:
     """A waiter's node counts its deadline from its own last call, which the grant is not."""
     a, b = await Caller.join(server, "a"), await Caller.join(server, "b", lease=60)
