@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import itertools
 import json
 import os
@@ -230,11 +229,6 @@ class Browser:
         """What a screen reader is told: role, name and properties of each node."""
         told = await self.do("Accessibility.getFullAXTree")
         return [node for node in told["nodes"] if not node["ignored"]]
-
-    async def picture(self) -> bytes:
-        """What is seen of the page, as PNG."""
-        told = await self.do("Page.captureScreenshot", format="png")
-        return base64.b64decode(told["data"])
 
 
 @asynccontextmanager

@@ -293,31 +293,6 @@ async def test_what_matters_is_announced_and_what_ticks_is_not(
 
 
 @in_asyncio
-async def test_each_column_and_figure_has_its_help_as_a_title_and_in_the_legend(
-    server: RedisServer, chromium: Chromium
-) -> None:
-    async with looking(server, chromium) as (browser, _):
-        helped = "#totals div, thead th"
-        found = await browser.see(
-            "[document, ...[...document.querySelectorAll('template')].map((one) => one.content)]"
-            f".flatMap((root) => [...root.querySelectorAll('{helped}')])"
-            ".map((part) => [part.textContent.trim(), part.title])"
-        )
-        assert len(found) > 30
-        assert [name for name, title in found if not title] == []
-        legend = await browser.see(
-            "[...document.querySelectorAll('#help dd')].map((dd) => dd.textContent)"
-        )
-        assert {title for _, title in found} == {*legend}
-        await tab_to(browser, "What the figures mean")
-        await browser.press("Enter")
-        await browser.until("document.querySelector('#help').open")
-        await access.check(browser)
-        roles = {node["role"]["value"] for node in await browser.tree()}
-        assert {"DisclosureTriangle", "term", "definition"} <= roles
-
-
-@in_asyncio
 async def test_with_the_token_limits_are_changed_by_keyboard_alone(
     server: RedisServer, chromium: Chromium
 ) -> None:
