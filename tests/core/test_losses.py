@@ -178,3 +178,13 @@ async def test_the_log_counts_the_wait_down_and_says_when_it_is_over(
     if counted or how != "by itself":  # a busy process may find that it is over by then
         assert set(counted) == {"No permit is granted for another N s."}
     assert seen.count(StoreLost) == 1
+
+
+@in_asyncio
+async def test_the_log_warns_of_a_server_that_may_evict_keys(
+    server: RedisServer, outside: Outside, caplog: pytest.LogCaptureFixture
+) -> None:
+    outside.client.config_set("maxmemory", 10**9)
+    outside.client.config_set("maxmemory-policy", "allkeys-lru")
+    async with FairSemaphore(server.url, recovery_wait=0):
+        assert "set its maxmemory-policy to noeviction" in caplog.text
