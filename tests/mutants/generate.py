@@ -68,19 +68,12 @@ def mutants_of(file: str, source: str) -> Iterator[Mutant]:
     changes = in_lua.changes(source) if file.endswith(".lua") else in_python.changes(source)
     changed, names = set[tuple[int, int, str]](), Counter[str]()
     for change in changes:
-        what = change.start, change.end, change.code
-        if what in changed:
+        if (what := (change.start, change.end, change.code)) in changed:
             continue  # two rules may make the same
         changed.add(what)
-        mutant = Mutant(
-            f"{file}:{change.function}: {change.says} -> {change.instead or 'nothing'}",
-            file,
-            change,
-        )
-        names[mutant.name] += 1
-        if (number := names[mutant.name]) > 1:
-            mutant = Mutant(f"{mutant.name} #{number}", file, change)
-        yield mutant
+        name = f"{file}:{change.function}: {change.says} -> {change.instead or 'nothing'}"
+        names[name] += 1
+        yield Mutant(f"{name} #{names[name]}" if names[name] > 1 else name, file, change)
 
 
 def accepted() -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from copy import copy
+from itertools import accumulate
 from typing import Any
 
 from tests.mutants.rules import Change, other_numbers
@@ -20,58 +21,49 @@ OTHER_NAMES = {"min": "max", "max": "min"}
 NO_SWAP = (*OTHER_NAMES, "getattr", "hasattr", "isinstance", "issubclass", "setattr")
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 NOT_RUN = ("decorator_list", "annotation", "returns", "bases")  # or run by tools and libraries
-LOG, TEXTS = "logger", ("__repr__", "__str__", "__slots__", "__all__", "TYPE_CHECKING")
+TEXTS = ("__repr__", "__str__", "__slots__", "__all__", "TYPE_CHECKING")
 LOG_LINES_TO_KEEP = ("warning", "error", "exception")  # they ask for action
 
 
 def changes(source: str) -> Iterator[Change]:
     """All changes of a module."""
-    return _Module(source).visit(ast.parse(source), ())
+    code = source.encode()  # of which the tree counts the columns
+    lines = list(accumulate(map(len, code.splitlines(keepends=True)), initial=0))
+    for node, above in _walk(ast.parse(source), ()):
+        start, end = (
+            len(code[: lines[line - 1] + column].decode())
+            for line, column in (
+                (node.lineno, node.col_offset),
+                (node.end_lineno, node.end_col_offset),
+            )
+        )
+        function = ".".join(
+            one.name for one in above if isinstance(one, (ast.ClassDef, *FUNCTIONS))
+        )
+        for new in (*_other_statements(node, above), *_other_expressions(node, above[-1])):
+            says, instead = ast.unparse(node), ast.unparse(new)
+            text = f"({instead})" if isinstance(new, ast.expr) else instead
+            if isinstance(node, ast.Constant):  # too little to know it by
+                says = ast.unparse(above[-1])
+                instead = ast.unparse(_replace(above[-1], node, new))
+                _replace(above[-1], new, node)
+            yield Change(function, node.lineno, says, instead, start, end, text)
 
 
-class _Module:
-    def __init__(self, source: str) -> None:
-        self._lines = source.splitlines(keepends=True)
-        self._begins = [0]
-        for line in self._lines:
-            self._begins.append(self._begins[-1] + len(line))
-
-    def visit(self, node: ast.AST, above: tuple[ast.AST, ...]) -> Iterator[Change]:
-        """Changes of a node and of what is in it; `above` are those that it is in."""
-        if isinstance(node, ast.Assert | ast.JoinedStr) or _is_text(node) or _is_log(node):
-            return
-        if isinstance(node, ast.expr):
-            for new in _other_expressions(node, above[-1]):
-                yield self._change(node, new, above)
-        if isinstance(node, ast.stmt):
-            for new in _other_statements(node, above):
-                yield self._change(node, new, above)
-        if not isinstance(node, ast.Raise):  # whose text is for people
-            for name, value in ast.iter_fields(node):
-                for part in value if isinstance(value, list) else [value]:
-                    if isinstance(part, ast.AST) and name not in NOT_RUN:
-                        yield from self.visit(part, (*above, node))
-
-    def _change(self, node: Any, new: ast.AST, above: tuple[ast.AST, ...]) -> Change:
-        code, says, instead = ast.unparse(new), ast.unparse(node), ast.unparse(new)
-        if isinstance(node, ast.Constant):  # too little to know it by
-            says = ast.unparse(above[-1])
-            _replace(above[-1], node, new)
-            instead = ast.unparse(above[-1])
-            _replace(above[-1], new, node)
-        if isinstance(new, ast.expr):
-            code = f"({code})"
-        names = [one.name for one in above if isinstance(one, (ast.ClassDef, *FUNCTIONS))]
-        begin = self._index(node.lineno, node.col_offset)
-        end = self._index(node.end_lineno, node.end_col_offset)
-        return Change(".".join(names), node.lineno, says, instead, begin, end, code)
-
-    def _index(self, line: int, column: int) -> int:
-        """Of a character in the file; columns count bytes."""
-        return self._begins[line - 1] + len(self._lines[line - 1].encode()[:column].decode())
+def _walk(node: Any, above: tuple[ast.AST, ...]) -> Iterator[tuple[Any, tuple[Any, ...]]]:
+    """All expressions and statements that can go wrong, each with those that it is in."""
+    if isinstance(node, ast.Assert | ast.JoinedStr) or _is_text(node):
+        return
+    if isinstance(node, ast.expr | ast.stmt):
+        yield node, above
+    if not isinstance(node, ast.Raise):  # it has a text
+        for name, value in ast.iter_fields(node):
+            for part in value if isinstance(value, list) else [value]:
+                if isinstance(part, ast.AST) and name not in NOT_RUN:
+                    yield from _walk(part, (*above, node))
 
 
-def _other_expressions(node: ast.expr, parent: Any) -> Iterator[ast.expr]:
+def _other_expressions(node: Any, parent: Any) -> Iterator[ast.expr]:
     match node:
         case ast.Compare():
             for i, op in enumerate(node.ops):
@@ -103,18 +95,16 @@ def _other_expressions(node: ast.expr, parent: Any) -> Iterator[ast.expr]:
         yield ast.UnaryOp(ast.Not(), node)
 
 
-def _other_statements(node: ast.stmt, above: tuple[ast.AST, ...]) -> Iterator[ast.stmt]:
+def _other_statements(node: Any, above: tuple[Any, ...]) -> Iterator[ast.stmt]:
     function = next((one for one in reversed(above) if isinstance(one, FUNCTIONS)), None)
-    if function is None:
-        return
-    parent: Any = above[-1]
+    parent = above[-1]
     match node:
+        case _ if function is None:
+            return
         case ast.Expr(value=ast.Call() | ast.Await()):
-            is_log = _is_log(node.value)
-            if not is_log or node.value.func.attr in LOG_LINES_TO_KEEP:  # type: ignore[union-attr]
-                yield ast.Pass()
+            yield ast.Pass()
             is_alone = isinstance(parent, ast.If) and [node] in (parent.body, parent.orelse)
-            if is_alone and not is_log and function.body[-1] not in above:
+            if is_alone and function.body[-1] not in above:
                 yield ast.Return()  # as if this had to be the end
         case ast.Assign(targets=targets) if function.name != "__init__":
             if all(isinstance(one, ast.Attribute | ast.Subscript) for one in targets):
@@ -126,9 +116,8 @@ def _other_statements(node: ast.stmt, above: tuple[ast.AST, ...]) -> Iterator[as
             yield ast.Pass()
             if type(op) in SWAPPED:
                 yield _with(node, op=SWAPPED[type(op)]())
-        case ast.Return():
-            if parent is not function:
-                yield ast.Pass()
+        case ast.Return() if parent is not function:
+            yield ast.Pass()
         case ast.Delete() | ast.Raise() | ast.Break() | ast.Continue():
             yield ast.Pass()
 
@@ -140,24 +129,25 @@ def _with(node: Any, **fields: Any) -> Any:
     return new
 
 
-def _replace(parent: ast.AST, node: ast.AST, new: ast.AST) -> None:
+def _replace(parent: ast.AST, node: ast.AST, new: ast.AST) -> ast.AST:
     for name, value in ast.iter_fields(parent):
         if value is node:
             setattr(parent, name, new)
         elif isinstance(value, list):
             value[:] = [new if one is node else one for one in value]
+    return parent
 
 
-def _is_text(node: ast.AST) -> bool:
-    """Whether nothing happens here but texts, names and types."""
-    target = getattr(node, "test", getattr(node, "targets", [None])[0])
-    return getattr(node, "name", getattr(target, "id", "")) in TEXTS
-
-
-def _is_log(node: Any) -> bool:
-    """Whether it is a call of the logger's."""
-    owner = getattr(getattr(node, "func", None), "value", None)
-    return isinstance(node, ast.Call) and getattr(owner, "id", "") == LOG
+def _is_text(node: Any) -> bool:
+    """Whether nothing happens here but texts and types. A log line that asks for action does."""
+    match node:
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="logger"))):
+            return True
+        case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id="logger"), attr=level))):
+            return level not in LOG_LINES_TO_KEEP
+        case ast.If(test=ast.Name(id=name)) | ast.Assign(targets=[ast.Name(id=name)]):
+            return name in TEXTS
+    return getattr(node, "name", "") in TEXTS
 
 
 def _is_string(node: ast.expr) -> bool:

@@ -4,50 +4,51 @@ from __future__ import annotations
 
 import os
 import re
-import runpy
 import shutil
 import signal
 import subprocess
 import sys
 import time
+import traceback
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from compileall import compile_dir
 from contextlib import suppress
-from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from py_compile import PycInvalidationMode
 from tempfile import mkdtemp
+from typing import NamedTuple
 
 import pytest
+from hypothesis import Phase, settings
 
 from tests.mutants.generate import Mutant
 from tests.support.paths import REPOSITORY
 
-FILES = ("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
 WARM = (
-    *("aiohttp.web", "hypothesis.stateful", "pytest_timeout", "redis.asyncio", "tldextract"),
+    *("aiohttp.web", "hypothesis.stateful", "lupa.lua51", "redis.asyncio", "tldextract", "valkey"),
     *("scrapy.core.downloader.handlers.http11", "scrapy.core.engine", "scrapy.crawler"),
-    *("scrapy.pipelines.files", "valkey", "xdist.plugin"),
+    *("pytest_timeout", "scrapy.pipelines.files", "xdist.plugin"),
 )
+WORLDS = {"core": "semaphore", "redis": "semaphore", "model": "semaphore", "frontier": "frontier"}
+"""Which simulation runs a room of the package."""
 TEST_ROOMS = {"redis": ("redis", "core"), "model": ("model", "redis", "scrapy")}
 """Which rooms of tests see a room of the package, nearest first; others: that of the same name."""
-SIMULATED = ("core", "redis", "frontier")
 SEEDS = 40
 SIMULATION_TIMEOUT_S, TEST_TIMEOUT_S, TESTS_TIMEOUT_S = 300, 60, 1800
 PYTEST = (
     *("-x", "-q", "-n", "0", "-m", "not slow and not compose", "-p", "no:randomly"),
-    *("--hypothesis-seed=0", f"--timeout={TEST_TIMEOUT_S}", "--timeout-method=thread"),
+    *("--hypothesis-seed=0", "--hypothesis-profile=mutants"),
+    *(f"--timeout={TEST_TIMEOUT_S}", "--timeout-method=thread"),
 )
-HAS_SIMULATION = (REPOSITORY / "tests/simulation/__main__.py").exists()
-CONVICTED = 2  # the exit status of what ended and saw a mistake
+CONVICTED = 2  # the exit status of what came to an end and saw a mistake
 MARK = "MUTANT_IN"  # the variable that tells the processes of a copy from all others
 SIMULATION, TESTS, TIME_OUT, SURVIVED = HOWS = ("simulation", "tests", "time-out", "survived")
 
 
-@dataclass(frozen=True)
-class Result:
+class Result(NamedTuple):
     """What became of a mutant: one of `HOWS`, and by which test."""
 
     mutant: Mutant
@@ -63,19 +64,22 @@ class Worker:
 
     def __init__(self, folder: Path) -> None:
         self._copy = Path(mkdtemp(dir=folder))
-        listed = subprocess.run(FILES, cwd=REPOSITORY, check=True, capture_output=True, text=True)
-        for path in map(REPOSITORY.joinpath, filter(None, listed.stdout.split("\0"))):
+        files = ("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+        listed = subprocess.run(files, cwd=REPOSITORY, check=True, capture_output=True, text=True)
+        for path in map(REPOSITORY.joinpath, listed.stdout.rstrip("\0").split("\0")):
             if path.exists():
                 target = self._copy / path.relative_to(REPOSITORY)
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(path, target)
+        # Bytecode that goes by the source's hash, not by its time: each mutant is seen.
+        compile_dir(self._copy, quiet=1, invalidation_mode=PycInvalidationMode.CHECKED_HASH)
+        for module in WARM:
+            import_module(module)
+        phases = [Phase.explicit, Phase.generate]  # nobody reads what is convicted: not shrunk
+        settings.register_profile("mutants", settings.get_profile("ci"), phases=phases)
         self._last_test = self._copy / "last_test"
         self._kills = Counter[tuple[str, str]]()  # by place and test
         self._passes: dict[str, bool] = {}  # by test: whether it passes without a mutant
-        for module in WARM:
-            import_module(module)
-        # Bytecode that goes by the source's hash, not by its time: each mutant is seen.
-        compile_dir(self._copy, quiet=1, invalidation_mode=PycInvalidationMode.CHECKED_HASH)
 
     def try_out(self, mutant: Mutant) -> Result:
         """Show the mutant to the simulation, then to the tests."""
@@ -84,40 +88,60 @@ class Worker:
         rooms = [f"tests/{name}" for name in TEST_ROOMS.get(room, (room,))]
         while True:
             path.write_text(mutant.apply(source), "utf-8")
-            how, by = self._judge(mutant, room, rooms)
+            how, by = self._simulate(room) or self._test(mutant, rooms)
             path.write_text(source, "utf-8")
-            if how == SURVIVED or self._passes_without(by, rooms):
+            if how == SURVIVED or self._passes_without(by):
                 break
-        for place in (mutant.file, mutant.place):
-            self._kills[place, by] += 1
+        self._kills.update([(mutant.file, by), (mutant.place, by)])
         return Result(mutant, how, by, time.monotonic() - began)
 
-    def _judge(self, mutant: Mutant, room: str, rooms: Sequence[str]) -> tuple[str, str]:
-        """What convicts it: how, and by which test."""
-        if room in SIMULATED and HAS_SIMULATION and self._passes.get(SIMULATION, True):
-            status = self._fork(_simulate, SIMULATION_TIMEOUT_S)
-            if status != 0:
-                return (SIMULATION if status == CONVICTED else TIME_OUT), SIMULATION
-        nearest = _NearestFirst(mutant, rooms, self._kills, self._passes, self._last_test)
-        self._last_test.write_text("")
-        status = self._fork(lambda: pytest.main([*PYTEST, *rooms], [nearest]), TESTS_TIMEOUT_S)
-        if status == 0:
-            return SURVIVED, ""
-        return (TESTS if status == CONVICTED else TIME_OUT), self._last_test.read_text()
+    def _simulate(self, room: str) -> tuple[str, str] | None:
+        if room not in WORLDS or not self._passes.get(WORLDS[room], True):
+            return None
+        status = self._fork(partial(_simulate, WORLDS[room]), SIMULATION_TIMEOUT_S)
+        return None if status == 0 else _verdict(status, SIMULATION, WORLDS[room])
 
-    def _passes_without(self, test: str, rooms: Sequence[str]) -> bool:
+    def _test(self, mutant: Mutant, rooms: list[str]) -> tuple[str, str]:
+        """The tests that have convicted its neighbours come first, then those whose names share
+        words with its place.
+        """
+
+        def rank(item: pytest.Item) -> tuple[int, int, int]:
+            file, _, name = item.nodeid.partition("::")
+            kills = 4 * self._kills[mutant.place, item.nodeid]
+            near = 4 * len(_words(file) & words) + len(_words(name) & words)
+            room = rooms.index(file.rpartition("/")[0])
+            return -kills - self._kills[mutant.file, item.nodeid], room, -near
+
+        class Plugin:
+            @staticmethod
+            def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+                items[:] = [item for item in items if self._passes.get(item.nodeid, True)]
+                items.sort(key=rank)
+
+            @staticmethod
+            def pytest_runtest_logstart(nodeid: str) -> None:
+                self._last_test.write_text(nodeid)
+
+        words = _words(mutant.place)
+        self._last_test.write_text("")
+        status = self._fork(partial(pytest.main, [*PYTEST, *rooms], [Plugin]), TESTS_TIMEOUT_S)
+        return _verdict(status, TESTS, self._last_test.read_text())
+
+    def _passes_without(self, test: str) -> bool:
         """Whether the test passes without a mutant; else it is left out from now on."""
         if test not in self._passes:
-            alone = [test] if test else ["--collect-only", *rooms]
-            work = _simulate if test == SIMULATION else lambda: pytest.main([*PYTEST, *alone])
+            alone = [test] if test else ["--collect-only", "tests"]
+            is_world = test in WORLDS.values()
+            work = partial(_simulate, test) if is_world else partial(pytest.main, [*PYTEST, *alone])
             self._passes[test] = self._fork(work, SIMULATION_TIMEOUT_S) == 0
             if not self._passes[test]:
-                print(f"fails without any mutant: {test}", flush=True)
-        if not (test or self._passes[test]):
-            raise RuntimeError((self._copy / "output").read_text())
+                output = (self._copy / "output").read_text()
+                print(f"fails without any mutant: {test}\n{output}", flush=True)
+        assert self._passes[test] or test, "the tests cannot be collected"
         return self._passes[test]
 
-    def _fork(self, work: Callable[[], int], timeout: float) -> int | None:
+    def _fork(self, work: Callable[[], object], timeout: float) -> int | None:
         """Do it in a process of its own, in the copy, and end all that it leaves behind. Returns
         0 or `CONVICTED`; if it did not come to an end, something else.
         """
@@ -125,8 +149,9 @@ class Worker:
             try:
                 self._enter_copy()
                 os._exit(CONVICTED if work() else 0)
-            finally:
-                os._exit(1)
+            except BaseException:
+                traceback.print_exc()
+                os._exit(CONVICTED)
         status, until = None, time.monotonic() + timeout
         try:
             while time.monotonic() < until and status is None:
@@ -141,8 +166,8 @@ class Worker:
         os.setsid()
         os.chdir(self._copy)
         output = os.open("output", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        for number in (1, 2):
-            os.dup2(output, number)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
         for name in [name for name in sys.modules if re.match(r"tests\b", name)]:
             del sys.modules[name]
         sys.path.insert(0, str(self._copy))
@@ -163,45 +188,19 @@ class Worker:
                     os.kill(int(environment.parent.name), signal.SIGKILL)
 
 
-class _NearestFirst:
-    """Plugin: the order of the tests. First those that have convicted the neighbours, then those
-    whose names share words with the place.
-    """
+def _simulate(world: str) -> bool:
+    """Whether a seed breaks a promise."""
+    from tests.simulation.__main__ import WORLDS  # the copy's
 
-    def __init__(
-        self,
-        mutant: Mutant,
-        rooms: Sequence[str],
-        kills: Counter[tuple[str, str]],
-        passes: Mapping[str, bool],
-        last_test: Path,
-    ) -> None:
-        self._mutant, self._rooms, self._kills = mutant, rooms, kills
-        self._passes, self._last_test = passes, last_test
+    plan_for, run = WORLDS[world]
+    return any(run(plan_for(seed)).violations for seed in range(1, SEEDS + 1))
 
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        items[:] = [item for item in items if self._passes.get(item.nodeid, True)]
-        items.sort(key=lambda item: self._rank(item.nodeid))
 
-    def pytest_runtest_logstart(self, nodeid: str) -> None:
-        self._last_test.write_text(nodeid)
-
-    def _rank(self, test: str) -> tuple[int, int, int]:
-        file, _, name = test.partition("::")
-        kills = 4 * self._kills[self._mutant.place, test] + self._kills[self._mutant.file, test]
-        room = self._rooms.index(file.rpartition("/")[0])
-        near = 4 * len(_words(file) & _words(self._mutant.place))
-        return -kills, room, -near - len(_words(name) & _words(self._mutant.place))
+def _verdict(status: int | None, how: str, by: str) -> tuple[str, str]:
+    if status == 0:
+        return SURVIVED, ""
+    return how if status == CONVICTED else TIME_OUT, by
 
 
 def _words(text: str) -> set[str]:
     return {word.lower() for word in re.findall("[A-Z]?[a-z]{2,}", text)}
-
-
-def _simulate() -> int:
-    sys.argv[1:] = ["--seeds", str(SEEDS)]
-    try:
-        runpy.run_module("tests.simulation", run_name="__main__", alter_sys=True)
-    except SystemExit as end:
-        return bool(end.code)
-    return 0
