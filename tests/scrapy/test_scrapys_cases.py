@@ -8,19 +8,16 @@ from __future__ import annotations
 import asyncio
 import inspect
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, Self
 
 import pytest
-from scrapy import Request, signals
+from scrapy import Request
 from scrapy.crawler import Crawler
 from scrapy.http import Response
 from scrapy.http.request import NO_CALLBACK
 from scrapy.utils.test import get_crawler
 
-from tests.scrapy.test_throttler import Scrapy, page
 from tests.support.crawls import Crawl, asyncio_test, until, waiting
-from tests.support.nodes import in_asyncio
 from tests.support.servers import RedisServer
 from tests.support.site import Site
 from tests.support.visits import Visits
@@ -85,6 +82,21 @@ class Files(Visits):
 
 
 @asyncio_test
+async def test_what_comes_past_the_scheduler_comes_first(server: RedisServer, site: Site) -> None:
+    requests = [Request(site.url(path), priority=9) for path in ("/slow/first", "/page/second")]
+    crawl = Crawl(server, *requests)
+    await site.until(lambda: site.now == 1)
+    await until(lambda: waiting(server))
+    asked = crawl.crawler.engine.download_async(Request(site.url("/page/asked")))
+    task = asyncio.ensure_future(asked)
+    await until(lambda: len(crawl.crawler.engine.downloader.active) == 3)
+    site.let_go()
+    await task
+    await crawl.gave_back(3, site)
+    assert site.arrivals == ["/slow/first", "/page/asked", "/page/second"]
+
+
+@asyncio_test
 async def test_a_flood_of_files_stays_within_the_limit(
     server: RedisServer, site: Site, tmp_path: Path
 ) -> None:
@@ -135,64 +147,53 @@ def test_the_protocol_is_still_the_same() -> None:
     assert methods_of(throttler.ThrottlerProtocol) == PROTOCOL
 
 
-def throttler_for(scrapy: Scrapy) -> Any:
-    """Its throttler, with as much of a downloader as it needs."""
+def throttler_of(crawl: Crawl) -> Any:
     from semaphore_middleware.throttler import SemaphoreThrottler
 
-    scrapy.crawler.engine.downloader = SimpleNamespace(  # type: ignore[assignment]
-        total_concurrency=16, handlers=None, fetch=None
-    )
-    return SemaphoreThrottler.from_crawler(scrapy.crawler)
+    return SemaphoreThrottler.from_crawler(crawl.crawler)
 
 
-@in_asyncio
-async def test_requests_that_only_wait_take_up_no_concurrency(server: RedisServer) -> None:
-    scrapy = Scrapy(server)
-    throttler = throttler_for(scrapy)
-    await scrapy.send(signals.spider_opened)
-    requests = [page(number=n) for n in range(3)]
-    for request in requests:
-        await throttler.acquire(request)
-    await scrapy.begin(requests[0])
-    fetches = [scrapy.fetch(request) for request in requests[1:]]
-    await until(lambda: waiting(server) == 2)
-    robots = page(number=4)
-    await throttler.acquire(robots, unscheduled=True)
-    assert scrapy.crawler.engine.downloader.total_concurrency == 16 + 3
-    assert throttler.get_scope_load("a") == 4
-    assert throttler.get_scope_load("b") == 0
-    for fetch in fetches:
-        fetch.cancel()
-    await asyncio.gather(*fetches, return_exceptions=True)
-    for request in (*requests, robots):
-        throttler.release(request)
-    assert scrapy.crawler.engine.downloader.total_concurrency == 16
-    assert scrapy.held == 0
-    await scrapy.send(signals.spider_closed)
-
-
-@in_asyncio
-async def test_it_shows_scopes_and_limits(
-    server: RedisServer, caplog: pytest.LogCaptureFixture
+@asyncio_test
+async def test_requests_that_only_wait_take_up_no_concurrency(
+    server: RedisServer, site: Site
 ) -> None:
-    scrapy = Scrapy(
-        server,
-        SEMAPHORE_SCOPES=["host", "all"],
-        SEMAPHORE_LIMITS={"a": {"concurrency": 3, "delay": 2}, "all": 9, "free": None},
-    )
-    throttler = throttler_for(scrapy)
-    request = page("a")
+    requests = [Request(site.url(f"/slow/{n}")) for n in range(4)]
+    crawl = Crawl(server, *requests, CONCURRENT_REQUESTS=16)
+    await until(lambda: waiting(server) == 1)
+    throttler, one = throttler_of(crawl), Request(site.url("/slow/more"))
+    await throttler.acquire(one, unscheduled=True)
+    assert crawl.crawler.engine.downloader.total_concurrency == 16 + 2
+    assert throttler.get_scope_load("127.0.0.1") == 3
+    assert throttler.get_scope_load("other") == 0
+    throttler.release(one)
+    assert crawl.crawler.engine.downloader.total_concurrency == 16 + 1
+    site.let_go()
+    await crawl.gave_back(4, site)
+
+
+@asyncio_test
+async def test_it_shows_scopes_and_limits(
+    server: RedisServer, site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    limits = {"a": {"concurrency": 3, "delay": 2}, "all": 9, "free": None}
+    scopes = {"SEMAPHORE_SCOPES": ["host", "all"], "SEMAPHORE_LIMITS": limits}
+    crawl = Crawl(server, Request(site.url("/slow/")), **scopes)
+    await site.until(lambda: site.now == 1)
+    throttler, request = throttler_of(crawl), Request("http://a/")
     assert throttler.get_scopes(request) == throttler.get_applied_scopes(request) == ["a", "all"]
     assert throttler.get_scopes_key(request) == '["a", "all"]'
-    assert throttler.get_scopes_key(page("free", throttling_scopes="x")) == "x"
+    other = Request("http://free/", meta={"throttling_scopes": "x"})
+    assert throttler.get_scopes_key(other) == "x"
     assert not throttler.download_handler_blocked(request)
     manager = throttler.get_scope_manager("a")
     assert (manager.get_concurrency(), manager.get_base_delay()) == (3, 2)
     manager.set_base_delay(7)
     throttler.get_scope_manager("all").set_concurrency(7)
     assert (manager.get_concurrency(), manager.get_base_delay()) == (3, 2)
-    [warning] = caplog.messages
-    assert "scrapy semaphore limit" in warning
+    [warning] = [line for line in caplog.messages if "scrapy semaphore limit" in line]
+    assert warning.startswith("A component changes a scope's delay or concurrency")
+    site.let_go()
+    await crawl.finished()
 
 
 @pytest.mark.parametrize("chosen", [None, OURS, ANOTHER])

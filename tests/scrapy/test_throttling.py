@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 from scrapy import Request
-from scrapy.exceptions import IgnoreRequest
 from scrapy.settings import Settings
 
 from semaphore_middleware import Limit, SettingsError
 from semaphore_middleware.scrapy.scopes import ScopeFinder
 from semaphore_middleware.scrapy.settings import SemaphoreSettings
 from semaphore_middleware.scrapy.throttling import RequestDelays
-from tests.scrapy.test_throttler import opened, page, turns
-from tests.support.crawls import Crawl, asyncio_test, until
-from tests.support.nodes import in_asyncio
+from tests.support.crawls import Crawl, asyncio_test
 from tests.support.servers import RedisServer
 from tests.support.site import Site
 
@@ -127,50 +125,49 @@ def test_meta_names_scopes_or_takes_none(meta: Mapping[str, Any], scopes: set[st
     assert {name for name, _ in finder.scopes_of(request)} == scopes
 
 
-@pytest.mark.parametrize(
-    ("meta", "named"),
-    [
-        ({"throttling_scopes": 5}, "throttling_scopes"),
-        ({"throttling_scopes": []}, "throttling_scopes"),
-        ({"delay": "soon"}, "delay"),
-        ({"delay": -1}, "delay"),
-    ],
-)
-@in_asyncio
+@asyncio_test
 async def test_a_meta_that_is_not_allowed_ends_the_request_alone(
-    server: RedisServer, meta: dict[str, Any], named: str
+    server: RedisServer, site: Site
 ) -> None:
-    async with opened(server) as scrapy:
-        with pytest.raises(IgnoreRequest, match=f"{named}.*allowed"):
-            await scrapy.throttler.acquire_for(Request("http://a.example/", meta=meta))
-        await scrapy.begin(page())
+    bad = [
+        {"throttling_scopes": 5},
+        {"throttling_scopes": []},
+        {"delay": "soon"},
+        {"delay": -1},
+    ]
+    requests = [Request(site.url(f"/page/{n}"), meta=meta) for n, meta in enumerate(bad)]
+    crawl = Crawl(server, *requests, Request(site.url("/page/good")))
+    await crawl.gave_back(1, site)
+    said = {str(failure).partition(": ")[2] for failure in crawl.spider.failures}
+    assert len(said) == 4
+    assert all("allowed" in line for line in said)
+    assert sum("meta['throttling_scopes']" in line for line in said) == 2
+    assert sum("meta['delay']" in line for line in said) == 2
 
 
-@in_asyncio
+@asyncio_test
 async def test_a_delayed_request_waits_once_and_its_site_has_room_meanwhile(
-    server: RedisServer,
+    server: RedisServer, site: Site
 ) -> None:
-    async with opened(server) as scrapy:
-        later, now = page(number=1, delay=0.1), page(number=2)
-        asked = asyncio.get_running_loop().time()
-        waiting = scrapy.fetch(later)
-        other = scrapy.fetch(now)
-        await until(lambda: scrapy.held)
-        assert scrapy.permit_of(now) is not None
-        other.cancel()
-        await until(lambda: scrapy.permit_of(later))
-        assert asyncio.get_running_loop().time() - asked >= 0.1
-        waiting.cancel()
-        assert RequestDelays.delay_of(later.replace(dont_filter=True)) == 0, "a retry waits no more"
-        assert RequestDelays.delay_of(page(**{**later.meta, "delay": 7})) == 7
+    later = Request(site.url("/status-once/503"), meta={"delay": 0.5}, priority=1)
+    now = [Request(site.url(f"/page/{n}")) for n in range(3)]
+    asked = asyncio.get_running_loop().time()
+    crawl = Crawl(server, later, *now)
+    await crawl.gave_back(5, site)
+    assert site.arrivals[3:] == ["/status-once/503"] * 2
+    assert site.times[3] >= asked + 0.5
+    (retried,) = (one for one in crawl.spider.responses if "status-once" in one.url)
+    assert RequestDelays.delay_of(retried.request) == 0, "a retry waits no more"
+    assert RequestDelays.delay_of(retried.request.replace(meta={"delay": 7})) == 7
 
 
-@in_asyncio
-async def test_a_delayed_request_goes_back_when_the_spider_closes(server: RedisServer) -> None:
-    async with opened(server) as scrapy:
-        fetch = scrapy.fetch(page(delay=600))
-        await turns()
-        scrapy.throttler._drain()
-        returned = await fetch
-        assert isinstance(returned, Request)
-        assert RequestDelays.delay_of(returned) == 600
+@asyncio_test
+async def test_a_delayed_request_goes_back_when_the_spider_closes(
+    server: RedisServer, site: Site, tmp_path: Path
+) -> None:
+    requests = [Request(site.url("/page/late"), meta={"delay": 600}), Request(site.url("/page/"))]
+    crawl = Crawl(server, *requests, JOBDIR=str(tmp_path))
+    await site.until(lambda: site.arrivals == ["/page/"])
+    await crawl.crawler.engine.close_spider_async()
+    await crawl.gave_back(1, site)
+    assert crawl.stat("scheduler/enqueued/disk") == 3, "both, and the one that went back"
