@@ -32,6 +32,10 @@ test-all: $(INSTALLED)-companions ## run the slow tests too: crawls under faults
 test-servers: $(INSTALLED) ## run the tests of the server with Redis 6.2, 7.0, 8.2, Valkey 8.1 and 9.0
 	$(BIN)/python -m tests.support.other_servers $(ARGS)
 
+.PHONY: sim
+sim: $(INSTALLED) ## run the system in simulated time under faults, and judge it (SEEDS=1000; SEED=7: its timeline)
+	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) $(ARGS)
+
 .PHONY: mutants
 mutants: $(INSTALLED) ## make small mistakes, and list those that no test sees (BASE=HEAD, ONLY=account.py, SAMPLE=50 SEED=7)
 	$(BIN)/python -m tests.mutants $(if $(BASE),--base $(BASE)) $(if $(ONLY),--only '$(ONLY)') \

@@ -9,7 +9,6 @@ import argparse
 import multiprocessing
 import os
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -25,6 +24,7 @@ WORLDS: dict[str, tuple[Callable[[int], Any], Callable[[Any], Result]]] = {
 ATTEMPTS = 400  # to make a failure smaller
 PROGRESS_EVERY = 500  # seeds
 CHUNK = 5
+COUNTED = ("seeds", "faults", "simulated hours", "requests", "calls")
 
 
 def main() -> int:
@@ -49,17 +49,13 @@ def main() -> int:
 
 def _run_all(world: str, seeds: range, processes: int) -> bool:
     """Run seeds until one breaks a promise; returns whether one did."""
-    totals: Counter[str] = Counter()
+    totals: dict[str, float] = dict.fromkeys(COUNTED, 0)
     with multiprocessing.Pool(processes) as pool:
         results = pool.imap_unordered(partial(_run_one, world), seeds, chunksize=CHUNK)
         for result, faults in results:
-            totals += Counter(
-                seeds=1,
-                faults=faults,
-                requests=result.requests,
-                calls=result.calls,
-                hours=result.seconds / 3600,  # type: ignore[arg-type]
-            )
+            of_one = (1, faults, result.seconds / 3600, result.requests, result.calls)
+            for name, number in zip(COUNTED, of_one, strict=True):
+                totals[name] += number
             if result.violations:
                 pool.terminate()
                 _say(f"{world}: seed {result.plan.seed} breaks a promise. Making it small ...")
@@ -77,12 +73,8 @@ def _run_one(world: str, seed: int) -> tuple[Result, int]:
     return replace(result, log=[]), len(drawn.faults)
 
 
-def _summary(world: str, totals: Counter[str]) -> str:
-    return (
-        f"{world}: {totals['seeds']:,} seeds, {totals['faults']:,} faults, "
-        f"{totals['hours']:,.0f} simulated hours, {totals['requests']:,} requests, "
-        f"{totals['calls']:,} calls"
-    )
+def _summary(world: str, totals: dict[str, float]) -> str:
+    return f"{world}: " + ", ".join(f"{number:,.0f} {name}" for name, number in totals.items())
 
 
 # One seed ---------------------------------------------------------------------------------------

@@ -42,9 +42,10 @@ URL = "redis://simulated"
 KEYS = CrawlKeys("crawl", "sim")
 CONCURRENT_REQUESTS = 6
 HEARTBEAT_S = 5.0  # of Scrapy's engine
+LOOK_S = 0.1  # how often the judge looks whether a node has nothing to do
 SNAPSHOTS_PER_LEASE = 20
 PATIENCE_S = 1200.0  # after which a crawl that has not ended never does
-PROMPT_S = 1.0  # within which a node hears of what there is to do, when nothing is wrong
+PROMPT_S = 0.5  # within which a node hears of what there is to do, when nothing is wrong
 
 
 @dataclass(frozen=True)
@@ -73,10 +74,7 @@ class CrawlPlan:
     most_at_site: int = 2  # requests of a node; then the site is full
     max_pages: int = 0
     is_second_run: bool = False  # a run of the same name has ended before
-
-    @property
-    def is_calm(self) -> bool:
-        return not (self.faults or any(page.is_fatal for page in self.pages))
+    heartbeat: float = HEARTBEAT_S  # where no message is lost, nodes can do without
 
     @property
     def reachable(self) -> set[int]:
@@ -116,11 +114,13 @@ def plan_for(seed: int) -> CrawlPlan:
     # If no node is left that knows better, a server that has gone back to the run before says that
     # the crawl has ended.
     may_end = fatal or any(fault.kind in ("kill", "close") for fault in faults)
+    is_heard = not any(fault.kind in TROUBLE - {"freeze"} for fault in faults)
     return CrawlPlan(
         *(seed, lease, nodes, pages, faults),
         most_at_site=random.choice((1, 2, 6)),
         max_pages=random.choice((0,) * 6 + (10,)),
         is_second_run=random.random() < 0.3 and not may_end,
+        heartbeat=2 * PATIENCE_S if is_heard and random.random() < 0.7 else HEARTBEAT_S,
     )
 
 
@@ -282,7 +282,7 @@ class _ScrapyEngine:
     async def _beat(self) -> None:
         while not self._closing.is_set():
             self.schedule()
-            await asyncio.sleep(HEARTBEAT_S)
+            await asyncio.sleep(self.node.plan.heartbeat)
 
     def schedule(self) -> None:
         if self._next is None:
@@ -423,13 +423,14 @@ class CrawlNode:
         self.run = run
         self.plan = run.plan
         self.number = number
-        self.host = Host(run.world, f"n{number}.{len(run.nodes)}", run.random.uniform(-1e4, 1e4))
+        self.host = Host(run.world, f"n{number}.{len(run.nodes)}", run.random.uniform(0.0, 1e4))
         self.feed = _Feed(run.written)
         self.engine = _ScrapyEngine(self)
         self.began_at = run.world.now
         self.away_s = 0.5
+        self.is_stopped = False  # in order, from outside
         self.closed_at: float | None = None
-        self.starved = 0
+        self.starved_s = 0.0
         settings = BaseSettings(
             {
                 "REDIS_URL": URL,
@@ -526,7 +527,7 @@ class Crawl:
         self._has_lost_data = False
         self._overtaken = False  # a call may have come late, or twice
         self._troubled_until = 0.0
-        self._ended_at = 0.0
+        self._ended_at, self._was_quiet = 0.0, False
 
     def violate(self, text: str) -> None:
         self.violations.append(f"{self.world.now:.3f} {text}")
@@ -563,12 +564,17 @@ class Crawl:
     def on_lease_end(self, name: bytes) -> None:
         node = self._named(name)
         self.note("server", f"{node.host.name} counts as dead")
-        quiet_since = max(self._troubled_until, node.host.thawed_at, node.began_at)
-        if node.is_at_work and self.world.now - quiet_since > 1.3 * self.plan.lease:
+        if node.is_at_work and self.is_quiet_for(node):
             self.violate(f"LEASE of {node.host.name} has ended")
+
+    def is_quiet_for(self, node: CrawlNode) -> bool:
+        """Whether nothing has kept this node from the server for long enough."""
+        since = max(self._troubled_until, node.host.thawed_at)
+        return self.world.now - since > 1.3 * self.plan.lease and not node.host.is_frozen
 
     def on_end(self) -> None:
         self._ended_at = self.world.now
+        self._was_quiet = all(map(self.is_quiet_for, self.nodes))
 
     def _named(self, name: bytes) -> CrawlNode:
         return next(node for node in self.nodes if node.name == name)
@@ -651,10 +657,11 @@ class Crawl:
                 left = [node.host.name for node in self.nodes if not _is_over(node)]
                 self.violate(f"STUCK {left}")
                 return
-            self.world.run(self.world.now + PROMPT_S / 2)
+            self.world.run(self.world.now + LOOK_S)
             for node in self.nodes:
-                node.starved = node.starved + 1 if node.is_starved else 0
-                if node.starved > 2 and self.plan.is_calm and not self.plan.max_pages:
+                starves = not self.plan.max_pages and self.is_quiet_for(node) and node.is_starved
+                node.starved_s = node.starved_s + LOOK_S if starves else 0.0
+                if node.starved_s > PROMPT_S:
                     self.violate(f"STARVED {node.host.name}")
 
     @property
@@ -701,7 +708,9 @@ class Crawl:
                 self.violate(f"ERROR {node.host.name}: {error}")
             if node.host.loop.left and not node.host.is_dead:
                 self.violate(f"LEFT in {node.host.name}: {node.host.loop.left}")
-            if plan.is_calm and (node.closed_at or PATIENCE_S) > self._ended_at + PROMPT_S:
+            is_held_up = node.is_stopped or node.host.is_dead or node.began_at > self._ended_at
+            is_late = (node.closed_at or PATIENCE_S) > self._ended_at + PROMPT_S
+            if is_late and self._was_quiet and not is_held_up:
                 self.violate(f"LATE {node.host.name}: the crawl ended at {self._ended_at:.3f}")
 
     # Faults -------------------------------------------------------------------------------------
@@ -760,7 +769,7 @@ class Crawl:
 
     def _close(self, fault: Fault, *nodes: CrawlNode) -> None:
         for node in nodes:
-            node.away_s = fault.seconds
+            node.away_s, node.is_stopped = fault.seconds, True
             node.crawler.crawling = False
             if node.engine._tasks:
                 node.host.spawn(node.engine.close_spider_async(reason="shutdown"))

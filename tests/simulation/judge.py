@@ -332,7 +332,8 @@ class Judge:
 
 def max_min(wants: dict[int, int], places: float) -> dict[int, float]:
     """Max-min fair shares of so many places."""
-    shares, left = {}, dict(wants)
+    shares: dict[int, float] = {}
+    left = dict(wants)
     while left:
         share = places / len(left)
         small = {node: want for node, want in left.items() if want <= share}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
@@ -147,7 +147,8 @@ THEMES = {
 def plan_for(seed: int) -> Plan:
     """The plan of a seed."""
     random = Random(seed)
-    kinds = (*(partial(_storm, theme) for theme in THEMES), _calm, _crowd, _days)
+    storms = [partial(_storm, theme) for theme in THEMES]
+    kinds: list[Callable[[int, Random], Plan]] = [*storms, _calm, _crowd, _days]
     (draw,) = random.choices(kinds, (5, 4, 2, 3, 1, 2, 4, 2, 1))
     return draw(seed, random)
 
@@ -289,7 +290,8 @@ def _workers(
     harm = random.choice(theme.harm)
     for node in range(nodes):
         for _ in range(random.choice((1, 2, 3))):
-            jobs, left = [], theme.length * lease
+            jobs: list[Job] = []
+            left = theme.length * lease
             while left > 0 and len(jobs) < 30:
                 job = _job(random, theme, lease, uses_shared, harm, slowest_end)
                 jobs.append(job)

@@ -9,6 +9,8 @@ import argparse
 import importlib
 import inspect
 import multiprocessing
+import os
+import re
 import sys
 import tomllib
 from collections import Counter
@@ -30,15 +32,17 @@ class Rule:
     """What the code says where a rule is kept, and what it says where it is not."""
 
     name: str
+    seed: int
+    """One that sees when it is not kept; 0: none is known."""
     file: str
     """Of a script, or of a module."""
     says: str
     instead: str
 
 
+TABLE = Path(__file__).with_suffix(".toml")
 RULES: Mapping[str, Rule] = {
-    rule["name"]: Rule(**rule)
-    for rule in tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))["rule"]
+    rule["name"]: Rule(**rule) for rule in tomllib.loads(TABLE.read_text("utf-8"))["rule"]
 }
 
 
@@ -59,11 +63,15 @@ Undo = list[tuple[Any, str, Any]]
 
 def _change_script(rule: Rule) -> Undo:
     source_of = scripts.source_of
-    file = rule.file.removesuffix(".lua")
-    text = source_of(file)
+    changed_file = rule.file.removesuffix(".lua")
+    text = source_of(changed_file)
     assert text.count(rule.says) == 1, f"{rule.file} does not say once: {rule.says}"
     changed = text.replace(rule.says, rule.instead)
-    scripts.source_of = lambda name: changed if name == file else source_of(name)
+
+    def source_without(file: str) -> str:
+        return changed if file == changed_file else source_of(file)
+
+    scripts.source_of = source_without
     scripts.script.cache_clear()
     return [(scripts, "source_of", source_of)]
 
@@ -112,23 +120,29 @@ def convicts(seed: int, rule: Rule) -> str | None:
 
 
 def main() -> None:
-    """Print of each rule how many seeds see that it is off, the first of them, and as what."""
+    """Print of each rule how many seeds see that it is off, and as what; note the first of them."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=1000)
     parser.add_argument("--only", default="")
-    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--processes", type=int, default=os.cpu_count())
     options = parser.parse_args()
+    seeds = range(1, options.seeds + 1)
     with multiprocessing.Pool(options.processes) as pool:
         for name, rule in RULES.items():
             if options.only in name:
-                seeds = range(1, options.seeds + 1)
                 found = pool.map(partial(convicts, rule=rule), seeds, chunksize=10)
                 as_what = Counter(text.split()[0] for text in found if text)
-                first = next((seed for seed, text in zip(seeds, found, strict=True) if text), None)
-                sys.stdout.write(
-                    f"| {name} | {sum(as_what.values())} | {first} | {dict(as_what)} |\n"
-                )
+                words = ", ".join(word for word, _ in as_what.most_common())
+                sys.stdout.write(f"| {name} | {as_what.total()} | {words} |\n")
                 sys.stdout.flush()
+                first = next((seed for seed, text in zip(seeds, found, strict=True) if text), 0)
+                _note_seed(name, first)
+
+
+def _note_seed(name: str, seed: int) -> None:
+    text = TABLE.read_text("utf-8")
+    says = rf'(name = "{re.escape(name)}"\n)(seed = \d+\n)?'
+    TABLE.write_text(re.sub(says, rf"\g<1>seed = {seed}\n", text), "utf-8")
 
 
 if __name__ == "__main__":

@@ -126,7 +126,7 @@ class Server:
     def field(self, key: bytes, field: bytes) -> Any:
         """A field of a hash, a list if it was packed; None: there is none."""
         entry = self._lua.DB[key]
-        value = entry.h[field] if entry else None
+        value: Any = entry.h[field] if entry else None
         return [value[i] for i in range(1, value.n + 1)] if _is_table(value) else value
 
     def failures_heard(self, key: bytes) -> int:

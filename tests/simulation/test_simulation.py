@@ -13,9 +13,8 @@ from tests.simulation.run import run
 from tests.simulation.server import Server
 from tests.support.servers import RedisServer
 
-SEEDS = range(1, 301)
+SEEDS = range(1, 241)
 CHUNKS = 6  # that workers may share
-RULE_SEEDS = 400  # one of which must see that a rule is switched off
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
@@ -30,10 +29,10 @@ def test_a_seed_gives_the_same_run_to_the_last_digit() -> None:
     assert one.calls == other.calls > 0
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", RULES)
 def test_a_rule_that_is_switched_off_is_seen(name: str) -> None:
-    assert any(convicts(seed, RULES[name]) for seed in range(1, RULE_SEEDS + 1))
+    """If plans have changed: `python -m tests.simulation.power --only` and a part of the name."""
+    assert convicts(RULES[name].seed, RULES[name])
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -41,7 +40,8 @@ def test_the_small_redis_replies_as_a_real_server_does(seed: int, server: RedisS
     simulated = Server(lambda *_: None, pytest.fail, lambda *_: None)
     real = server.client()
     for command in _commands(Random(seed)):
-        assert simulated.execute(command, 0.0) == _plain(real.execute_command(*command)), command
+        reply = real.execute_command(*command)  # type: ignore[no-untyped-call]
+        assert simulated.execute(command, 0.0) == _plain(reply), command
 
 
 def _commands(random: Random) -> Iterator[list[bytes]]:

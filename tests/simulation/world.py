@@ -7,6 +7,7 @@ import heapq
 import math
 import threading
 from asyncio import events
+from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from itertools import count
 from typing import Any
@@ -106,6 +107,9 @@ class _Loop(asyncio.BaseEventLoop):
 
     def __init__(self, world: World, clock_ahead: float) -> None:
         super().__init__()
+        self._ready: deque[asyncio.Handle]  # the base class has them
+        self._scheduled: list[Any]
+        self._timer_cancelled_count: int
         self._world = world
         self._ahead = clock_ahead
         self._clock_resolution = 0.0
@@ -133,9 +137,9 @@ class _Loop(asyncio.BaseEventLoop):
 
     def run_once(self) -> None:
         events._set_running_loop(self)
-        self._thread_id = threading.get_ident()
+        self._thread_id: int | None = threading.get_ident()
         try:
-            self._run_once()
+            self._run_once()  # type: ignore[attr-defined]
         finally:
             self._thread_id = None
             events._set_running_loop(None)
