@@ -244,7 +244,8 @@ def test_the_stricter_of_two_limits_is_one_under_which_both_hold(a: Limit, b: Li
 
 
 def test_a_value_that_is_no_limit_is_refused() -> None:
-    for value in (0, -1, 1.5, 2.0, "2", True, False, [], (1,), math.nan):
+    bad: list[Any] = [0, -1, 1.5, 2.0, "2", True, False, [], (1,), math.nan]
+    for value in bad:
         allowed = f" = {value!r}: allowed is {ALLOWED_LIMIT}"
         assert refused({"example.com": value}) == f"{SETTING}['example.com']{allowed}"
         assert refused({"*.example.com": value}) == f"{SETTING}['*.example.com']{allowed}"

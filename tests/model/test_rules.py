@@ -46,7 +46,11 @@ def test_a_change_is_made_for_a_host_as_it_was_written_and_as_urls_have_it() -> 
 
 def test_a_whole_limit_sets_every_part() -> None:
     assert parts_set(Limit(2, delay=1)) == {
-        "concurrency": 2, "delay": 1, "jitter": 0, "adaptive": False, "rate": "none",
+        "concurrency": 2,
+        "delay": 1,
+        "jitter": 0,
+        "adaptive": False,
+        "rate": "none",
         "burst": 1,
     }
     assert parts_set(Limit(2, rate="10/m", burst=3))["rate"] == "10/m"

@@ -1,4 +1,4 @@
-"""The metrics of a node: what they say, for how many scopes, and that they are in nobody's way."""
+"""The metrics and the stats of a node: what they say, and for how many scopes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from semaphore_middleware import FairSemaphore
 from semaphore_middleware.core.observer import RoundTrip, StatementRefused
 from semaphore_middleware.scrapy.throttler import throttler_of
 from semaphore_middleware.telemetry import prometheus as metrics
-from tests.support.crawls import ADD_ON, TIMEOUT_S, Crawl, asyncio_test, both, until, waiting
+from tests.support.crawls import TIMEOUT_S, Crawl, asyncio_test, both, until, waiting
 from tests.support.nodes import Recorder
 from tests.support.servers import RedisServer
 from tests.support.site import Site
@@ -41,19 +41,17 @@ def lines(caplog: pytest.LogCaptureFixture) -> None:
 
 @both
 @asyncio_test
-async def test_they_say_what_is_held_waits_and_was_granted(
+async def test_they_say_what_is_held_waits_and_was_granted_in_all_and_by_scope(
     server: RedisServer, site: Site, caplog: pytest.LogCaptureFixture, by: Mapping[str, Any]
 ) -> None:
-    requests = [Request(site.url(f"/slow/{n}")) for n in range(5)]
+    requests = [Request(site.url(f"/slow/{n}")) for n in range(4)]
     crawl = Crawl(server, *requests, by=by, limit=2, SEMAPHORE_METRICS_PORT=0)
     url = await address(caplog)
-    # With the middleware alone all of them wait for permits, with the add-on a limit's worth.
-    waiters = 2 if by is ADD_ON else 3
     await site.until(lambda: site.now == 2)
-    await until(lambda: waiting(server) == waiters)
+    await until(lambda: waiting(server) == 2)
 
     seen = await scrape(url)
-    assert seen.of(HOST) == (2, waiters, 2)
+    assert seen.of(HOST) == (2, 2, 2)
     assert seen.get("semaphore_limit", scope=HOST) == 2
     assert seen.get("semaphore_wait_seconds_count", scope=HOST) == 2
     assert seen.get("semaphore_wait_seconds_bucket", scope=HOST, le="600.0") == 2
@@ -66,7 +64,14 @@ async def test_they_say_what_is_held_waits_and_was_granted(
     assert "_created" not in text
     assert (await visit(url, method="POST"))[0] == 405
     site.let_go()
-    await crawl.gave_back(5, site)
+    await crawl.gave_back(4, site)
+
+    stats = crawl.crawler.stats.get_stats()
+    ours = {name: stats[name] for name in stats if name.startswith("semaphore/")}
+    assert (ours["semaphore/held_max"], ours["semaphore/waited"]) == (2, 2)
+    assert 0 < ours["semaphore/wait_seconds_max"] < ours["semaphore/wait_seconds"]
+    for name in ("acquired", "waited", "wait_seconds"):
+        assert ours[f"semaphore/scope/{HOST}/{name}"] == ours[f"semaphore/{name}"]
 
 
 @asyncio_test
