@@ -650,7 +650,10 @@ def test_feedback_that_was_not_answered_is_said_again_word_for_word_before_the_n
     assert third.stage is Stage.HELD
 
 
-def test_a_backoff_withdraws_what_has_been_granted_and_is_an_event() -> None:
+def test_a_backoff_withdraws_what_has_been_granted_and_is_an_event(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
     node = LoneNode()
     held, refused = node.hold(2)
     waiting = node.ask()
@@ -658,6 +661,7 @@ def test_a_backoff_withdraws_what_has_been_granted_and_is_an_event() -> None:
     refused.release()
     node.talk(granted=2, backoff=4.0)
     assert BackoffStarted("s", 4.0) in node.owner.events
+    assert "s refused a request: no node starts a request there for 4 s." in caplog.messages
     assert not held.withdrawn, "other nodes are told, and so is this one"
     node.account.on_backoff()
     assert (held.withdrawn, waiting.withdrawn) == (True, False)
@@ -716,6 +720,7 @@ def test_the_node_that_finds_a_site_down_says_so_once(caplog: pytest.LogCaptureF
         node.talk(granted=1, backoff=None if down_for is None else 4.0, down_for=down_for)
     assert [one for one in node.owner.events if isinstance(one, HostDown)] == [HostDown("s", 60.0)]
     assert sum("s is down" in message for message in caplog.messages) == 1
+    assert sum("s did not respond: no node" in message for message in caplog.messages) == 2
     assert caplog.messages[-1] == "s is no longer down."
 
 

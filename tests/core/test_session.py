@@ -184,28 +184,6 @@ async def test_what_has_run_into_a_time_out_is_sent_again_in_smaller_parts_that_
         assert setup.server.sizes[:6] == [1, 2, 3, 4, 5, 5], "each account once"
 
 
-@pytest.mark.parametrize("is_waiting", [True, False])
-@in_virtual_time
-async def test_a_changed_rule_stops_all_turns_and_is_asked_for(is_waiting: bool) -> None:
-    async with Setup() as setup:
-        in_hand, held = await hold(setup), await hold(setup)
-        in_hand.release()
-        waiting = setup.session.request("s", LIMIT)
-        assert waiting.stage is Stage.HELD
-        waiting.release()
-        setup.server.calls.clear()
-        setup.server.granted, setup.server.changes = 2, {"is_counted": True}
-        setup.server.is_waiting, looks = is_waiting, setup.server.looks
-        setup.server.tell(b"changed")
-        waiting = setup.session.request("s", LIMIT)
-        held.release()
-        assert waiting.stage is Stage.WAITING
-        await settle()
-        assert setup.server.calls[0][1][0].returned == 2
-        assert setup.server.looks == looks + is_waiting, "did an operator end the recovery wait?"
-        waiting.release()
-
-
 # Closing ------------------------------------------------------------------------------------------
 
 
