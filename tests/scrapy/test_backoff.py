@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +10,8 @@ import pytest
 from scrapy import Request
 from scrapy.http import Response
 
-from semaphore_middleware import FairSemaphore, Permit
-from semaphore_middleware.scrapy import throttler
-from semaphore_middleware.scrapy.throttler import throttler_of
-from tests.support.crawls import ADD_ON, Crawl, asyncio_test, both, scrapy, until
+from tests.scrapy.hosts import more_hosts
+from tests.support.crawls import Crawl, asyncio_test, both
 from tests.support.servers import RedisServer, free_port
 from tests.support.site import Site
 from tests.support.visits import Visits
@@ -53,7 +50,7 @@ async def test_no_request_starts_before_retry_after_is_over(
 async def test_refused_requests_are_retried_without_using_retry_times(
     server: RedisServer, site: Site, by: Mapping[str, Any]
 ) -> None:
-    site.refusals = 5
+    site.refusals, site.refusal_headers = 5, {"Set-Cookie": "passed=yes"}
     settings: dict[str, Any] = {"RETRY_TIMES": 0, "SEMAPHORE_BACKOFF_TIMES": 5}
     crawl = Crawl(server, *requests(site, 3), by=by, limit=2, **settings)
 
@@ -64,6 +61,7 @@ async def test_refused_requests_are_retried_without_using_retry_times(
     assert crawl.stat("downloader/response_status_count/429") == 5
     assert crawl.stat("retry/count") == crawl.stat("retry/reason_count/429 Unknown Status") == 5
     assert crawl.stat("retry/max_reached") == 0
+    assert "passed=yes" in site.visits[-1].header("Cookie"), "by which the site may know us"
     assert server.members() == {}
 
 
@@ -132,34 +130,22 @@ async def test_backoff_codes_can_be_chosen(server: RedisServer, site: Site) -> N
 
 
 @asyncio_test
-async def test_refused_connections_in_a_row_start_a_backoff(server: RedisServer) -> None:
-    nobody = f"http://127.0.0.1:{free_port()}/"
-    crawl = Crawl(server, *[Request(f"{nobody}{n}") for n in range(3)], RETRY_TIMES=0)
-
-    await crawl.finished()
-    assert len(crawl.spider.failures) == 3
-    assert crawl.stat("semaphore/backoffs") == 1
-
-
-@asyncio_test
-async def test_download_timeouts_in_a_row_start_a_backoff(server: RedisServer, site: Site) -> None:
-    never = [
-        Request(site.url("/never"), meta={"download_timeout": 0.05}, dont_filter=True)
-        for _ in range(3)
+async def test_hosts_that_do_not_respond_three_times_in_a_row_get_a_backoff(
+    server: RedisServer, site: Site
+) -> None:
+    (silent,) = await more_hosts(site, 1)
+    urls = [
+        site.url("/never", silent),
+        f"http://127.0.0.1:{free_port()}/",
+        "http://nowhere.invalid/",
     ]
-    crawl = Crawl(server, *never, RETRY_TIMES=0, limit=3)
-
-    await crawl.finished()
-    assert crawl.stat("semaphore/backoffs") == 1
-
-
-@asyncio_test
-async def test_an_unknown_host_starts_a_backoff(server: RedisServer) -> None:
-    nowhere = [Request(f"http://nowhere.invalid/{n}") for n in range(3)]
-    crawl = Crawl(server, *nowhere, RETRY_TIMES=0)
-
-    await crawl.finished()
-    assert crawl.stat("semaphore/backoffs") == 1
+    for url in urls:
+        meta = {"download_timeout": 0.05 if silent in url else 30}
+        failing = [Request(url, meta=meta, dont_filter=True) for _ in range(3)]
+        crawl = Crawl(server, *failing, RETRY_TIMES=0, limit=3)
+        await crawl.finished()
+        assert len(crawl.spider.failures) == 3
+        assert crawl.stat("semaphore/backoffs") == 1, url
 
 
 @both
@@ -242,38 +228,6 @@ async def test_a_crawl_can_be_stopped_during_a_backoff(server: RedisServer, site
     assert len(site.arrivals) == 1
 
 
-@asyncio_test
-async def test_a_permit_without_a_place_is_returned_after_a_refusal(
-    server: RedisServer, site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(throttler, "PERMIT_IDLE_TIMEOUT_S", 600.0)
-    host, other = "127.0.0.1", "localhost"
-    async with FairSemaphore(server.url) as outside:
-        first, second = [await outside.acquire(host, 2) for _ in range(2)]
-        requests = [Request(site.url("/page/", host)), Request(site.url("/slow/", other))]
-        crawl = Crawl(server, *requests, limit=2, CONCURRENT_REQUESTS=1)
-        await site.until(lambda: site.arrivals == ["/slow/"])
-        first.release()
-        await until(lambda: server.members().get(host) == (2, 0))
-        second.refused(retry_after=100)
-        second.release()
-        await until(lambda: _permit_of(crawl).withdrawn)
-        site.let_go()
-        await until(lambda: server.members().get(host) == (0, 1))
-        assert site.arrivals == ["/slow/"]
-        await outside.admin.resume(host)
-        await crawl.finished()
-        await outside.admin.reset(host)
-    assert site.arrivals == ["/slow/", "/page/"]
-
-
-def _permit_of(crawl: Crawl) -> Permit:
-    """The permit that waits for a place: only this node knows that it is withdrawn."""
-    permits = throttler_of(crawl.crawler)._semaphore.permits()
-    (permit,) = (permit for permit in permits if permit.scope == "127.0.0.1")
-    return permit
-
-
 @both
 @asyncio_test
 async def test_a_cached_refusal_starts_no_backoff(
@@ -292,36 +246,26 @@ async def test_a_cached_refusal_starts_no_backoff(
     assert second.stat("semaphore/refused") == 0
 
 
-# Three processes --------------------------------------------------------------------------------
+# Three nodes ------------------------------------------------------------------------------------
 
 
 @asyncio_test
-async def test_a_refusal_holds_for_all_processes(
-    server: RedisServer, site: Site, tmp_path: Path
-) -> None:
+async def test_a_refusal_holds_for_all_nodes(server: RedisServer, site: Site) -> None:
     limit = 3
     site.refusals, site.refusal_headers = None, {"Retry-After": "1"}
-    settings = {
-        "SEMAPHORE_REDIS_URL": server.url,
-        "CONCURRENT_REQUESTS_PER_DOMAIN": limit,
-        "SEMAPHORE_BACKOFF_MAX": 10,
-        "SEMAPHORE_BACKOFF_TIMES": 10,
-        **ADD_ON,
-    }
-    async with AsyncExitStack() as stack:
-        crawls = [
-            await stack.enter_async_context(scrapy(tmp_path, *requests(site, 5), **settings))
-            for _ in range(3)
-        ]
-        await site.until(lambda: len(site.refused_at) > limit)
-        site.refusals = 0
-        for crawl in crawls:
-            assert await crawl.ended() == 0
+    settings = {"SEMAPHORE_BACKOFF_MAX": 10, "SEMAPHORE_BACKOFF_TIMES": 10}
+    crawls = [
+        Crawl(server, *requests(site, 5), limit=limit, SEMAPHORE_NODE=node, **settings)
+        for node in "abc"
+    ]
+    await site.until(lambda: len(site.refused_at) > limit)
+    site.refusals = 0
+    for crawl in crawls:
+        await crawl.finished()
     first = site.refused_at[0]
     during = [time for time in site.times if first < time < first + 1]
     assert len(during) < limit, "only what was under way"
-    pages = sum(crawl.stat("downloader/response_status_count/200") for crawl in crawls)
-    assert pages == 15
+    assert sum(len(crawl.spider.responses) for crawl in crawls) == 15
     assert sum(crawl.stat("semaphore/refused") for crawl in crawls) == len(site.refused_at)
     assert sum(crawl.stat("retry/count") for crawl in crawls) == len(site.refused_at)
-    await until(lambda: server.members() == {})
+    assert server.members() == {}
