@@ -27,7 +27,7 @@ from scrapy.utils.request import RequestFingerprinter
 from twisted.internet.defer import Deferred, fail, succeed
 
 from semaphore_middleware.frontier import scheduler as module
-from semaphore_middleware.frontier.client import CrawlClient
+from semaphore_middleware.frontier.client import CALL_TIMEOUT_S, CrawlClient
 from semaphore_middleware.frontier.keys import CrawlKeys, site_of
 from semaphore_middleware.frontier.scheduler import Scheduler
 from semaphore_middleware.model import chance
@@ -570,7 +570,9 @@ class Crawl:
     def is_quiet_for(self, node: CrawlNode) -> bool:
         """Whether nothing has kept this node from the server for long enough."""
         since = max(self._troubled_until, node.host.thawed_at)
-        return self.world.now - since > 1.3 * self.plan.lease and not node.host.is_frozen
+        lost_call_s = 2 * CALL_TIMEOUT_S  # what waits for a reply, then connects
+        settled = self.world.now - since > lost_call_s + self.plan.lease
+        return settled and not node.host.is_frozen
 
     def on_end(self) -> None:
         self._ended_at = self.world.now
