@@ -44,9 +44,9 @@ def changes(source: str) -> Iterator[Change]:
             says, instead = ast.unparse(node), ast.unparse(new)
             text = f"({instead})" if isinstance(new, ast.expr) else instead
             if isinstance(node, ast.Constant):  # too little to know it by
-                says = ast.unparse(above[-1])
-                instead = ast.unparse(_replace(above[-1], node, new))
-                _replace(above[-1], new, node)
+                shown = _parameter(node, above[-1]) or above[-1]
+                says, instead = ast.unparse(shown), ast.unparse(_replace(shown, node, new))
+                _replace(shown, new, node)
             yield Change(function, node.lineno, says, instead, start, end, text)
 
 
@@ -138,10 +138,22 @@ def _replace(parent: ast.AST, node: ast.AST, new: ast.AST) -> ast.AST:
     return parent
 
 
+def _parameter(default: ast.expr, parent: Any) -> ast.keyword | None:
+    """The parameter of a function that has this default."""
+    if not isinstance(parent, ast.arguments):
+        return None
+    positional = [*parent.posonlyargs, *parent.args]
+    names = (*positional[len(positional) - len(parent.defaults) :], *parent.kwonlyargs)
+    values = (*parent.defaults, *parent.kw_defaults)
+    return ast.keyword(names[values.index(default)].arg, default)
+
+
 def _is_text(node: Any) -> bool:
     """Whether nothing happens here but texts and types. A log line that asks for action does."""
     match node:
         case ast.Call(func=ast.Attribute(value=ast.Name(id="logger"))):
+            return True
+        case ast.keyword(arg="strict" | "usedforsecurity"):
             return True
         case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id="logger"), attr=level))):
             return level not in LOG_LINES_TO_KEEP

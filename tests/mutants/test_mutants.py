@@ -25,8 +25,8 @@ def names(file: str, source: str) -> list[str]:
 
 def test_mutants_in_python() -> None:
     assert names("a.py", IN_PYTHON) == [
-        "free: int, wanted=1 -> free: int, wanted=2",
-        "free: int, wanted=1 -> free: int, wanted=0",
+        "wanted=1 -> wanted=2",
+        "wanted=1 -> wanted=0",
         "wanted > free and (not full()) -> wanted > free or not full()",
         "wanted > free and (not full()) -> not full()",
         "wanted > free and (not full()) -> wanted > free",
