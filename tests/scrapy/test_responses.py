@@ -1,9 +1,13 @@
-"""What a response says of its site, and what becomes of a request that was refused."""
+"""What a response says of its site, what becomes of a request that was refused, and what a user's
+own judge of responses may say.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import errno
+import gzip
+import logging
 import math
 import socket
 import time
@@ -17,7 +21,7 @@ from scrapy.exceptions import (
     DownloadFailedError,
     DownloadTimeoutError,
 )
-from scrapy.http import Response
+from scrapy.http import HtmlResponse, Response
 from scrapy.utils.test import get_crawler
 from twisted.internet.error import ConnectBindError, NoRouteError
 
@@ -90,14 +94,40 @@ def retried(seen: ResponseClassifier, request: Request, status: int = 429) -> Re
 # Feedback ---------------------------------------------------------------------------------------
 
 
+MEASURED = {"download_latency": 0.25}
+LEFT, NONE_LEFT = {"RateLimit": '"a";r=1;t=8'}, {"RateLimit": '"a";r=0;t=8'}
+TOLD: list[tuple[int, dict[str, Any], dict[str, str], tuple[Any, ...]]] = [
+    (429, {}, {}, ("refused", 0)),
+    (429, {}, {"Retry_After": "7"}, ("refused", 7)),
+    (429, {}, NONE_LEFT, ("refused", 8)),
+    (429, {}, {"Retry_After": "7", **NONE_LEFT}, ("refused", 7)),
+    (200, MEASURED, {}, ("answered", 0.25, 0)),
+    (302, MEASURED, {}, ("answered", 0.25, 0)),
+    (404, MEASURED, {}, ("answered", 0.25, 0)),
+    (200, MEASURED, {"Retry_After": "5"}, ("answered", 0.25, 0)),  # no refusal
+    (200, MEASURED, LEFT, ("answered", 0.25, 0)),
+    (200, MEASURED, NONE_LEFT, ("answered", 0.25, 8)),
+    (200, MEASURED, {"Retry_After": "5", **NONE_LEFT}, ("answered", 0.25, 5)),
+    (500, MEASURED, {}, ("answered", None, 0)),  # it is there, and no more is known
+    (500, MEASURED, NONE_LEFT, ("answered", None, 8)),
+]
+
+
+@pytest.mark.parametrize(("status", "meta", "headers", "told"), TOLD)
 @in_asyncio
-async def test_a_refusal_is_told_with_the_time_that_the_site_asks_for() -> None:
-    request = Request("http://a/")
-    assert recorded(429, request, Retry_After="7") == [("refused", 7)]
-    assert recorded(429, request, RateLimit='"a";r=0;t=8') == [("refused", 8)]
-    both = recorded(429, request, Retry_After="7", RateLimit='"a";r=0;t=8')
-    assert both == [("refused", 7)], "Retry-After wins"
-    assert recorded(429, request) == [("refused", 0)]
+async def test_what_is_told_of_a_response(
+    status: int, meta: dict[str, Any], headers: dict[str, Any], told: tuple[Any, ...]
+) -> None:
+    assert recorded(status, Request("http://a/", meta=dict(meta)), **headers) == [told]
+
+
+@in_asyncio
+async def test_of_a_handler_that_does_not_measure_the_latency_it_is_the_time_since_the_grant() -> (
+    None
+):
+    ((kind, latency, _),) = recorded(200, Request("http://a/"))
+    assert kind == "answered"
+    assert 0 <= latency < 60
 
 
 @pytest.mark.parametrize(
@@ -138,33 +168,6 @@ async def test_what_a_user_leaves_in_the_meta_harms_nothing() -> None:
     assert recorded(503, request, answered_ago=1) == [("refused", 0)]
 
 
-@in_asyncio
-async def test_of_a_usual_response_the_latency_is_told() -> None:
-    measured = Request("http://a/", meta={"download_latency": 0.25})
-    for status in (200, 302, 404):
-        assert recorded(status, measured) == [("answered", 0.25, 0)]
-    ((kind, latency, _),) = recorded(200, Request("http://a/"))  # by a handler that measures not
-    assert kind == "answered"
-    assert 0 <= latency < 60
-
-
-@in_asyncio
-async def test_a_site_that_allows_no_more_requests_is_heeded_whatever_its_status() -> None:
-    request = Request("http://a/", meta={"download_latency": 0.25})
-    none_left: Any = {"RateLimit": '"a";r=0;t=8'}
-    assert recorded(200, request, **none_left) == [("answered", 0.25, 8)]
-    assert recorded(500, request, **none_left) == [("answered", None, 8)]
-    assert recorded(200, request, RateLimit='"a";r=1;t=8') == [("answered", 0.25, 0)]
-    assert recorded(200, request, Retry_After="5", **none_left) == [("answered", 0.25, 5)]
-    assert recorded(200, request, Retry_After="5") == [("answered", 0.25, 0)], "no refusal"
-
-
-@in_asyncio
-async def test_of_a_server_s_error_only_is_told_that_it_is_there() -> None:
-    request = Request("http://a/", meta={"download_latency": 0.01})
-    assert recorded(500, request) == [("answered", None, 0)]
-
-
 @pytest.mark.parametrize(
     ("error", "told"),
     [
@@ -187,17 +190,11 @@ async def test_of_a_server_s_error_only_is_told_that_it_is_there() -> None:
 async def test_only_a_site_that_does_not_respond_is_a_failure(
     error: Exception, told: list[str]
 ) -> None:
-    permit = FakePermit()
-    classifier().record_failure(cast("Permit", permit), Request("http://a/"), error)
-    assert permit.told == told
-
-
-@in_asyncio
-async def test_behind_a_proxy_a_failure_may_be_the_proxy_s() -> None:
-    permit = FakePermit()
-    request = Request("http://a/", meta={"proxy": "http://b:3128"})
-    classifier().record_failure(cast("Permit", permit), request, DownloadTimeoutError())
-    assert permit.told == []
+    for proxy, expected in ((None, told), ("http://b:3128", [])):  # it may be the proxy's fault
+        permit = FakePermit()
+        request = Request("http://a/", meta={"proxy": proxy})
+        classifier().record_failure(cast("Permit", permit), request, error)
+        assert permit.told == expected
 
 
 # Retries ----------------------------------------------------------------------------------------
@@ -227,13 +224,15 @@ async def test_a_retry_is_counted_and_logged_as_scrapy_does_it(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("DEBUG", "semaphore_middleware")
-    seen, request = classifier(times=1), Request("http://a/b")
+    kept = {"cached_response": Response("http://a/b"), "mine": 1}  # by the HTTP cache, if too old
+    seen, request = classifier(times=1), Request("http://a/b", meta=kept)
     crawler = get_crawler(Visits, {"RETRY_PRIORITY_ADJUST": -7})
     spider, refusal = Visits.from_crawler(crawler), Response("http://a/b", status=429)
     recorded(429, request, seen)
     again = seen.retry_request(request, refusal, spider)
     assert again is not None
     assert again.priority == -7, "others are asked first"
+    assert again.meta.keys() == {"mine", REFUSALS_KEY, REFUSED_AT_KEY}
     recorded(429, again, seen)
     assert seen.retry_request(again, refusal, spider) is None
     reason = "429 Unknown Status"
@@ -241,55 +240,33 @@ async def test_a_retry_is_counted_and_logged_as_scrapy_does_it(
         f"Retrying <GET http://a/b> (failed 1 times): {reason}",
         f"Gave up retrying <GET http://a/b> (failed 2 times): {reason}",
     ]
+    counts = {"retry/count": 1, f"retry/reason_count/{reason}": 1, "retry/max_reached": 1}
     assert crawler.stats is not None
-    assert crawler.stats.get_stats() == {
-        "retry/count": 1,
-        f"retry/reason_count/{reason}": 1,
-        "retry/max_reached": 1,
-    }
+    assert crawler.stats.get_stats() == counts
 
 
 @in_asyncio
-async def test_a_retry_takes_no_response_of_the_http_cache_along() -> None:
-    """RFC2616Policy keeps there what is too old, until the response comes."""
-    kept = {"cached_response": Response("http://a/"), "mine": 1}
-    seen, request = classifier(), Request("http://a/", meta=kept)
-    recorded(429, request, seen)
-    again = retried(seen, request)
-    assert again is not None
-    assert again.meta.keys() == {"mine", REFUSALS_KEY, REFUSED_AT_KEY}
+async def test_what_is_made_of_a_request_that_was_served_or_given_up_starts_afresh() -> None:
+    seen, served = classifier(), refused_before(5)
+    recorded(200, served, seen)
+    assert retried(seen, served, 200) is None
+    assert served.meta == {}
 
+    seen, given_up = classifier(times=0), Request("http://a/", meta={"mine": 1})
+    recorded(429, given_up, seen)
+    assert retried(seen, given_up) is None
+    given_up.meta.update({REFUSALS_KEY: 3, REFUSED_AT_KEY: 4.0})
+    by_middleware = given_up.replace(url="http://a/other")
+    seen.forget_given_up(by_middleware)
+    seen.forget(given_up)
+    assert given_up.meta == by_middleware.meta == {"mine": 1}
 
-@in_asyncio
-async def test_a_request_that_is_not_to_be_retried_is_not() -> None:
-    request, seen = Request("http://a/", meta={"dont_retry": True}), classifier()
-    recorded(429, request, seen)
-    assert retried(seen, request) is None
-    seen.forget(request)
-    assert request.meta == {"dont_retry": True}, "it is the user's"
-
-
-@in_asyncio
-async def test_what_a_spider_makes_of_a_request_that_was_given_up_starts_afresh() -> None:
-    seen, request = classifier(times=0), Request("http://a/", meta={"mine": 1})
-    recorded(429, request, seen)
-    assert retried(seen, request) is None
-    request.meta.update({REFUSALS_KEY: 3, REFUSED_AT_KEY: 4.0})
-    seen.forget(request)
-    assert request.meta == {"mine": 1}
-    seen.forget(request)
-
-
-@in_asyncio
-async def test_what_a_spider_makes_of_a_request_that_was_served_starts_afresh() -> None:
-    seen, request = classifier(), refused_before(5)
-    recorded(200, request, seen)
-    assert retried(seen, request, 200) is None
-    assert request.meta == {}
-
-
-def test_a_refusal_from_a_cache_does_not_count() -> None:
-    assert retried(classifier(), Request("http://a/")) is None
+    users = Request("http://a/", meta={"dont_retry": True})
+    recorded(429, users, seen)
+    assert retried(seen, users) is None
+    seen.forget(users)
+    assert users.meta == {"dont_retry": True}, "it is the user's"
+    assert retried(seen, Request("http://a/")) is None, "its response came from a cache"
 
 
 # The user's judge -------------------------------------------------------------------------------
@@ -313,3 +290,81 @@ async def test_what_the_judge_says_of_a_page_counts_as_a_refusal(verdict: Any, t
     is_refused = seen.record_response(cast("Permit", permit), request, response)
     assert (permit.told, is_refused) == ([told], verdict is not False)
     assert (retried(seen, request, 200) is not None) == (verdict is not False)
+
+
+CAPTCHA = "<title>Are you a robot?</title>"
+
+
+def is_captcha(response: Response) -> bool:
+    """As a user would write it."""
+    return "robot" in response.text
+
+
+def judge(function: Any, **settings: Any) -> Judge:
+    return Judge(function, get_crawler(Visits, settings))
+
+
+@pytest.mark.parametrize(
+    ("verdict", "seconds"),
+    [
+        (True, 0),
+        (False, None),
+        (None, None),
+        (0, None),
+        (30, 30),
+        (0.5, 0.5),
+        (float("inf"), 1e9),
+        (10**400, 1e9),
+    ],
+)
+def test_verdicts(verdict: object, seconds: float | None) -> None:
+    assert judge(lambda _: verdict).refusal(Request("http://a/"), Response("http://a/")) == seconds
+
+
+@pytest.mark.parametrize(
+    ("verdict", "shown"), [("yes", "str"), (float("nan"), "nan"), (-1, "int"), ([], "list")]
+)
+def test_nonsense_is_logged_and_changes_nothing(
+    verdict: object, shown: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert judge(lambda _: verdict).refusal(Request("http://a/"), Response("http://a/")) is None
+    (message,) = caplog.messages
+    assert message == (
+        f"SEMAPHORE_BACKOFF_WHEN returned {shown} for <200 http://a/>: allowed is True, False or a "
+        "number of seconds >= 0."
+    )
+
+
+def test_a_judge_that_raises_is_logged_and_changes_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    image = Response("http://a/", headers={"Content-Type": "image/png"})
+    assert judge(is_captcha).refusal(Request("http://a/"), image) is None
+    ((_, level, message),) = caplog.record_tuples
+    assert level == logging.ERROR
+    assert message.startswith("SEMAPHORE_BACKOFF_WHEN raised AttributeError(")
+    assert message.endswith("for <200 http://a/>.")
+
+
+@pytest.mark.parametrize(("is_on", "seconds"), [(True, 0), (False, None)])
+def test_it_sees_the_response_as_spiders_do(is_on: bool, seconds: float | None) -> None:
+    response = HtmlResponse(
+        "http://a/",
+        headers={"Content-Encoding": "gzip", "Content-Type": "text/html"},
+        body=gzip.compress(CAPTCHA.encode()),
+    )
+    seen = judge(is_captcha, COMPRESSION_ENABLED=is_on)
+    assert seen.refusal(Request("http://a/"), response) == seconds
+    assert response.headers["Content-Encoding"] == b"gzip", "it is left to Scrapy's middleware"
+    crawler_stats = seen._crawler.stats
+    assert crawler_stats is not None
+    assert crawler_stats.get_stats() == {}, "Scrapy's own middleware counts it"
+
+
+def test_a_body_that_cannot_be_read_is_logged_and_changes_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    bomb = gzip.compress(bytes(10**6))
+    response = Response("http://a/", headers={"Content-Encoding": "gzip"}, body=bomb)
+    assert judge(is_captcha, DOWNLOAD_MAXSIZE=1000).refusal(Request("http://a/"), response) is None
+    assert "SEMAPHORE_BACKOFF_WHEN raised IgnoreRequest(" in caplog.text
