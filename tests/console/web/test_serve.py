@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
-import subprocess
-import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -24,6 +23,9 @@ from tests.support.nodes import TIMEOUT_S, in_asyncio
 from tests.support.paths import REPOSITORY
 from tests.support.scrapy_process import start_scrapy
 from tests.support.servers import RedisServer, wait_until
+
+PAGE = (REPOSITORY / "docs" / "page.md").read_text("utf-8")
+EXAMPLES = re.findall(r"```console\n\$ (.*)\n(.*)\n```", PAGE)
 
 
 class Serving:
@@ -46,13 +48,13 @@ class Serving:
         address = re.fullmatch(r"(http://127\.0\.0\.1:\d+/) \(Ctrl-C ends it\)\n", line)
         assert address, (line, self._errors.read_text())
         self.address = address[1]
-        self._told = line
+        self.told = line
 
     def ends_at(self, number: int) -> tuple[int, str, str]:
         """Its exit status, and what it has written since it told its address."""
         self._process.send_signal(number)
         status = self._process.wait(TIMEOUT_S)
-        more = self._output.read_text().removeprefix(self._told)
+        more = self._output.read_text().removeprefix(self.told)
         return status, more, self._errors.read_text()
 
     def kill(self) -> None:
@@ -87,13 +89,21 @@ def status_for(address: str, token: str) -> int:
         return error.code
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
-def test_it_prints_its_address_serves_and_ends_cleanly(
-    server: RedisServer, tmp_path: Path, how: signal.Signals
+@pytest.mark.parametrize(
+    ("example", "how"), [(0, signal.SIGINT), (1, signal.SIGTERM)], ids=["plain", "with a token"]
+)
+def test_the_examples_of_docs_page_md_print_their_address_serve_and_end_cleanly(
+    server: RedisServer, tmp_path: Path, example: int, how: signal.Signals
 ) -> None:
-    with started(server, tmp_path) as serving:
+    line, said = EXAMPLES[example]
+    words = shlex.split(line.replace("$(openssl rand -hex 16)", "secret"))
+    begin = words.index("scrapy")
+    assert words[begin : begin + 3] == ["scrapy", "semaphore", "serve"]
+    environment = dict(word.split("=") for word in words[:begin])
+    with started(server, tmp_path, *words[begin + 3 :], **environment) as serving:
+        assert re.sub(r":\d+/", ":8379/", serving.told) == f"{said}\n"
         told = state(serving.address)
-        assert (told["server"], told["can_change"]) == (server.url, False)
+        assert (told["server"], told["can_change"]) == (server.url, example == 1)
         with urllib.request.urlopen(serving.address, timeout=TIMEOUT_S) as answer:
             assert b"<title>Semaphore</title>" in answer.read()
         assert serving.ends_at(how) == (0, "", "")
@@ -126,16 +136,12 @@ def test_shared_crawls_are_those_of_the_project_s_settings_and_changes_need_a_to
             told = state(serving.address)
             assert [crawl["name"] for crawl in told["crawls"]] == ["books"]
             assert (told["server"], told["can_change"]) == (elsewhere.url, True)
-            assert [status_for(serving.address, token) for token in ("other", "secret")] == [
-                204,
-                403,
-            ]
+            assert status_for(serving.address, "other") == 204
+            assert status_for(serving.address, "secret") == 403
         with started(server, tmp_path, *ours[:2], SEMAPHORE_TOKEN="secret") as serving:
             told = state(serving.address)
-            assert ([crawl["name"] for crawl in told["crawls"]], told["can_change"]) == (
-                ["books"],
-                True,
-            )
+            assert [crawl["name"] for crawl in told["crawls"]] == ["books"]
+            assert told["can_change"]
     finally:
         result_of(client.disconnect())
         elsewhere.remove()
@@ -158,36 +164,3 @@ async def test_what_keeps_it_from_serving_is_one_clear_line(
     assert (ran.status, ran.out) == (3 if "reach" in said else 2, "")
     assert ran.err.startswith(f"scrapy semaphore: {said}")
     assert ran.err.count("\n") == 1
-
-
-@pytest.mark.slow
-def test_the_commands_of_its_documentation_do_what_they_say(
-    server: RedisServer, tmp_path: Path
-) -> None:
-    text = (REPOSITORY / "docs" / "page.md").read_text("utf-8")
-    examples = re.findall(r"```console\n\$ (.*)\n(.*)\n```", text)
-    assert len(examples) == 2
-    for line, said in examples:
-        process = subprocess.Popen(
-            # Its port may be another's on this machine.
-            ["sh", "-c", f"exec env {line.replace('$(openssl rand -hex 16)', 'secret')} --port 0"],
-            cwd=tmp_path,
-            env={
-                **os.environ,
-                "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-                "SEMAPHORE_REDIS_URL": server.url,
-            },
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        try:
-            assert process.stdout is not None
-            printed = process.stdout.readline().strip()
-            assert re.sub(r":\d+/", ":8379/", printed) == said
-            address = printed.partition(" ")[0]
-            assert state(address)["can_change"] is ("SEMAPHORE_TOKEN" in line)
-            process.send_signal(signal.SIGINT)
-            assert process.wait(TIMEOUT_S) == 0
-        finally:
-            process.kill()
-            process.communicate()
