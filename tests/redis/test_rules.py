@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from semaphore_middleware import FairSemaphore, Inspection, Limit, Rule, SettingsError
+from semaphore_middleware import FairSemaphore, Limit, Rule, SettingsError
 from semaphore_middleware.model.rules import LABELS_MAX
 from tests.support.nodes import KEYS, TIMEOUT_S, Caller, Outside, eventually, in_asyncio
 from tests.support.servers import RedisServer
@@ -15,11 +15,11 @@ from tests.support.servers import RedisServer
 HOST = "www.example.org"
 
 
-async def held(semaphore: FairSemaphore, count: int, scope: str = HOST) -> None:
+async def held(semaphore: FairSemaphore, count: int) -> None:
     """Wait until so many permits are held."""
 
     async def enough() -> bool:
-        return (await semaphore.admin.inspect(scope)).held == count
+        return (await semaphore.admin.inspect(HOST)).held == count
 
     await eventually(enough)
 
@@ -28,146 +28,29 @@ def crowd(semaphore: FairSemaphore, size: int, limit: int | Limit) -> list[async
     return [asyncio.create_task(semaphore.acquire(HOST, limit)) for _ in range(size)]
 
 
-async def go_home(tasks: list[asyncio.Task[Any]]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+# At once ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", [HOST, "*.example.org", "*.org"])
 @in_asyncio
-async def test_a_higher_limit_lets_in_at_once_who_waits_on_other_nodes(
+async def test_a_limit_holds_at_once_on_all_nodes_and_takes_no_permit_away(
     server: RedisServer, name: str
 ) -> None:
     async with FairSemaphore(server.url) as node, FairSemaphore(server.url) as operator:
-        tasks = crowd(node, 8, 2)
+        tasks = crowd(node, 5, 2)
         await held(operator, 2)
         await operator.admin.configure(name, 5)
-        await held(operator, 5)
-        await operator.admin.reset(name)
-        seen = await operator.admin.inspect(HOST)
-        assert (seen.limit, seen.held, seen.set_by) == (2, 5, None)
-        await go_home(tasks)
-
-
-@in_asyncio
-async def test_a_lower_limit_takes_nothing_from_holders_and_then_holds(
-    server: RedisServer,
-) -> None:
-    async with FairSemaphore(server.url) as node, FairSemaphore(server.url) as operator:
-        permits = [await node.acquire(HOST, 4) for _ in range(4)]
-        await operator.admin.configure(HOST, 1)
-        waiting = crowd(node, 1, 4)
-        for permit in permits[:3]:
+        *others, last = [await task for task in tasks]
+        await operator.admin.configure(name, 1)
+        (waiting,) = crowd(operator, 1, 9)
+        for permit in others:
             permit.release()
         await held(operator, 1)
-        assert not waiting[0].done()
-        permits[3].release()
-        await waiting[0]
-
-
-@in_asyncio
-async def test_the_most_exact_name_wins_part_by_part(server: RedisServer) -> None:
-    a = await Caller.join(server, "a")
-    async with FairSemaphore(server.url) as operator:
-        await operator.admin.configure("*.org", {"concurrency": 9, "delay": 3})
-        await operator.admin.configure("*.example.org", {"concurrency": 7})
-        seen = await operator.admin.inspect(HOST)
-        assert (seen.limit, seen.delay) == (7, 3)
-        await operator.admin.configure(HOST, {"delay": 0})
-        assert (await a.take(HOST, 9, limit=Limit(2, delay=60))).granted == 7
-        await operator.admin.reset("*.example.org")
-        seen = await operator.admin.inspect(HOST)
-        assert (seen.limit, seen.delay) == (9, 0)
-        assert (await operator.admin.inspect("example.com")).limit is None
-        assert (await operator.admin.inspect("example.org")).limit == 9
-
-
-@pytest.mark.parametrize("name", [HOST, "*.example.org"])
-@pytest.mark.parametrize("idle", [False, True])
-@pytest.mark.parametrize("then", [{"delay": 0}, {"delay": 1}, None])
-@in_asyncio
-async def test_a_shorter_delay_holds_for_the_next_start(
-    server: RedisServer, name: str, idle: bool, then: dict[str, Any] | None
-) -> None:
-    a = await Caller.join(server, "a")
-    own = Limit(4, delay=1)
-    await a.admin.configure(name, {"delay": 3600})
-    await a.take(HOST, limit=own)
-    if idle:
-        await a.give_back(HOST, limit=own)
-    await (a.admin.configure(name, then) if then else a.admin.reset(name))
-    held = a.held(HOST)
-    reply = await a.take(HOST, limit=own)
-    again = 0.0 if a.held(HOST) == held + 1 else reply.retry_in
-    assert again is not None
-    assert again <= (1 if then is None else then["delay"])
-
-
-@in_asyncio
-async def test_a_delay_that_no_operator_changed_is_kept_for_who_does_not_know_it(
-    server: RedisServer,
-) -> None:
-    a = await Caller.join(server, "a")
-    await a.admin.configure(HOST, 3)
-    await a.take(HOST, limit=Limit(4, delay=60))
-    await a.give_back(HOST, limit=Limit(4, delay=60))
-    for _ in range(2):
-        again = (await a.take(HOST, limit=4)).retry_in
-        assert again is not None
-        assert 50 < again <= 60
-
-
-@in_asyncio
-async def test_a_rate_that_an_operator_sets_holds_for_all_nodes(server: RedisServer) -> None:
-    a, b = await Caller.join(server, "a"), await Caller.join(server, "b")
-    await a.admin.configure("*.example.org", {"rate": "1/m", "burst": 3})
-    assert (await a.take(HOST, 2, limit=9)).granted == 2
-    reply = await b.take(HOST, 2, limit=Limit(9, rate="1000/s", burst=1000))
-    assert reply.granted == 1
-    assert reply.retry_in is not None
-    assert 59 < reply.retry_in <= 60
-    assert reply.is_counted
-    seen = await a.inspect(HOST)
-    assert (seen.rate, seen.burst) == ("1/m", 3)
-
-
-@in_asyncio
-async def test_an_operator_lifts_the_rate_that_nodes_ask_for(server: RedisServer) -> None:
-    a = await Caller.join(server, "a")
-    rated = Limit(5, rate="1/h")
-    assert (await a.take(HOST, 5, limit=rated)).granted == 1
-    await a.admin.configure(HOST, {"rate": None})
-    assert (await a.renew(HOST, limit=rated)).granted == 5
-    assert (await a.inspect(HOST)).rate is None
-
-
-@in_asyncio
-async def test_a_burst_alone_is_that_of_the_rate_that_nodes_ask_for(server: RedisServer) -> None:
-    a = await Caller.join(server, "a")
-    await a.admin.configure(HOST, {"burst": 4})
-    assert (await a.take(HOST, 9, limit=Limit(9, rate="1/m"))).granted == 4
-
-
-@pytest.mark.parametrize("name", [HOST, "*.example.org"])
-@pytest.mark.parametrize("idle", [False, True])
-@pytest.mark.parametrize("then", [{"rate": None}, {"rate": "1/s"}, None])
-@in_asyncio
-async def test_a_higher_rate_holds_for_the_next_start(
-    server: RedisServer, name: str, idle: bool, then: dict[str, Any] | None
-) -> None:
-    a = await Caller.join(server, "a")
-    own = Limit(4, rate="1/s")
-    await a.admin.configure(name, {"rate": "1/h"})
-    await a.take(HOST, limit=own)
-    if idle:
-        await a.give_back(HOST, limit=own)
-    await (a.admin.configure(name, then) if then else a.admin.reset(name))
-    held = a.held(HOST)
-    reply = await a.take(HOST, limit=own)
-    again = 0.0 if a.held(HOST) == held + 1 else reply.retry_in
-    assert again is not None
-    assert again <= (0 if then == {"rate": None} else 1)
+        assert not waiting.done()
+        last.release()
+        await waiting
+        await operator.admin.reset(name)
+        assert (await operator.admin.inspect(HOST)).set_by is None
 
 
 @in_asyncio
@@ -183,57 +66,6 @@ async def test_nothing_is_granted_while_a_site_is_paused(server: RedisServer) ->
         await operator.admin.resume(HOST)
         await asyncio.wait_for(asyncio.gather(*waiting), TIMEOUT_S)
         assert not (await operator.admin.inspect(HOST)).paused
-
-
-@in_asyncio
-async def test_a_scope_goes_on_although_its_pattern_is_paused(server: RedisServer) -> None:
-    a = await Caller.join(server, "a")
-    async with FairSemaphore(server.url) as operator:
-        await operator.admin.pause("*.example.org")
-        assert (await a.take(HOST)).granted == 0
-        assert (await a.take("ftp.example.org")).granted == 0
-        assert (await a.take("example.org")).granted == 1
-        await operator.admin.resume(HOST)
-        assert (await a.renew(HOST)).granted == 1
-        assert (await a.renew("ftp.example.org")).granted == 0
-
-
-@in_asyncio
-async def test_resume_says_no_more_than_it_must_so_that_a_later_pause_of_the_pattern_holds(
-    server: RedisServer,
-) -> None:
-    a = await Caller.join(server, "a")
-    async with FairSemaphore(server.url) as operator:
-        await operator.admin.pause(HOST)
-        await operator.admin.resume(HOST)
-        assert await operator.admin.rules() == []
-        await operator.admin.pause("*.example.org")
-        assert (await a.take(HOST)).granted == 0
-
-
-@in_asyncio
-async def test_a_rule_outlives_every_node_and_every_idle_hour(
-    server: RedisServer, outside: Outside
-) -> None:
-    async with FairSemaphore(server.url, node="boss") as operator:
-        await operator.admin.configure(HOST, {"concurrency": 3, "delay": 0.5, "jitter": 0})
-        name = operator.node
-    assert all(outside.ttl(key) == -1 for key in outside.in_use())
-    async with FairSemaphore(server.url) as node:
-        assert await node.admin.rules() == [Rule(HOST, name, concurrency=3, delay=0.5, jitter=0.0)]
-        (seen,) = await node.admin.survey()
-        assert (seen.scope, seen.limit, seen.delay, seen.set_by) == (HOST, 3, 0.5, name)
-
-
-@in_asyncio
-async def test_reset_leaves_nothing_behind(server: RedisServer, outside: Outside) -> None:
-    async with FairSemaphore(server.url) as operator:
-        for name in (HOST, "*.example.org"):
-            await operator.admin.configure(name, Limit(2, delay=1, adaptive=True))
-            await operator.admin.pause(name)
-            await operator.admin.reset(name)
-        assert await operator.admin.rules() == []
-    assert outside.in_use() == set()
 
 
 @in_asyncio
@@ -253,22 +85,150 @@ async def test_resume_ends_the_pause_that_a_site_asked_for(server: RedisServer) 
         await asyncio.wait_for(waiting[0], TIMEOUT_S)
 
 
+# Each part --------------------------------------------------------------------------------------
+
+
 @in_asyncio
-async def test_a_host_may_be_written_in_any_way(server: RedisServer) -> None:
+async def test_the_most_exact_name_wins_part_by_part(server: RedisServer) -> None:
     a = await Caller.join(server, "a")
-    async with FairSemaphore(server.url) as operator:
-        await operator.admin.configure("WWW.Example.org", 2)
-        await operator.admin.configure("*.BÜCHER.example.", 3)
-        assert (await a.take(HOST, 3)).granted == 2
-        assert (await operator.admin.inspect("www.xn--bcher-kva.example")).limit == 3
+    await a.admin.configure("*.org", {"concurrency": 9, "delay": 3})
+    await a.admin.configure("*.example.org", {"concurrency": 7})
+    seen = await a.inspect(HOST)
+    assert (seen.limit, seen.delay) == (7, 3)
+    await a.admin.configure(HOST, {"delay": 0})
+    assert (await a.take(HOST, 9, limit=Limit(2, delay=60))).granted == 7
+    await a.admin.reset("*.example.org")
+    seen = await a.inspect(HOST)
+    assert (seen.limit, seen.delay) == (9, 0)
+    assert (await a.inspect("example.com")).limit is None
+    assert (await a.inspect("example.org")).limit == 9
+
+
+@pytest.mark.parametrize("name", [HOST, "*.example.org"])
+@pytest.mark.parametrize("idle", [False, True])
+@pytest.mark.parametrize(
+    ("own", "first", "then", "most"),
+    [
+        (Limit(4, delay=60), {"delay": 3600}, {"delay": 0}, 0),
+        (Limit(4, delay=60), {"delay": 3600}, {"delay": 90}, 90),
+        (Limit(4, delay=60), {"delay": 3600}, None, 60),
+        (Limit(4, rate="1/m"), {"rate": "1/h"}, {"rate": None}, 0),
+        (Limit(4, rate="1/m"), {"rate": "1/h"}, {"rate": "2/m"}, 60),
+        (Limit(4, rate="1/m"), {"rate": "1/h"}, None, 60),
+    ],
+)
+@in_asyncio
+async def test_a_shorter_delay_and_a_higher_rate_hold_for_the_next_start(
+    server: RedisServer, own: Limit, first: Any, then: Any, most: float, idle: bool, name: str
+) -> None:
+    a = await Caller.join(server, "a")
+    await a.admin.configure(name, first)
+    await a.take(HOST, limit=own)
+    if idle:
+        await a.give_back(HOST, limit=own)
+    await (a.admin.configure(name, then) if then else a.admin.reset(name))
+    before = a.held(HOST)
+    reply = await a.take(HOST, limit=own)
+    again = 0.0 if a.held(HOST) == before + 1 else reply.retry_in
+    assert again is not None
+    assert again <= most
+
+
+@in_asyncio
+async def test_a_delay_that_no_operator_changed_is_kept_for_who_does_not_know_it(
+    server: RedisServer,
+) -> None:
+    a = await Caller.join(server, "a")
+    await a.admin.configure(HOST, 3)
+    await a.take(HOST, limit=Limit(4, delay=3600))
+    await a.give_back(HOST, limit=Limit(4, delay=3600))
+    for _ in range(2):
+        assert 3000 < ((await a.take(HOST, limit=4)).retry_in or 0) <= 3600
+
+
+@in_asyncio
+async def test_a_rate_and_a_burst_hold_for_all_nodes(server: RedisServer) -> None:
+    a, b = [await Caller.join(server, name) for name in "ab"]
+    await a.admin.configure("*.example.org", {"rate": "1/h", "burst": 3})
+    assert (await a.take(HOST, 2, limit=9)).granted == 2
+    reply = await b.take(HOST, 2, limit=Limit(9, rate="1000/s", burst=1000))
+    assert (reply.granted, reply.is_counted) == (1, True)
+    assert 3000 < (reply.retry_in or 0) <= 3600
+    seen = await a.inspect(HOST)
+    assert (seen.rate, seen.burst) == ("1/h", 3)
+    await a.admin.configure("s", {"burst": 4})  # that of the rate that nodes ask for
+    assert (await a.take("s", 9, limit=Limit(9, rate="1/h"))).granted == 4
+    await a.admin.configure("s", {"rate": None})
+    assert (await a.renew("s", limit=Limit(9, rate="1/h"))).granted == 9
+    assert (await a.inspect("s")).rate is None
+    await a.admin.configure("t", None)  # no limit
+    assert (await a.take("t", 200)).granted == 200
+    await a.admin.reset("t")
+    assert (await a.take("t")).granted == 200
+
+
+@in_asyncio
+async def test_a_scope_goes_on_although_its_pattern_is_paused(server: RedisServer) -> None:
+    a = await Caller.join(server, "a")
+    await a.admin.pause(HOST)
+    await a.admin.resume(HOST)
+    assert await a.admin.rules() == [], "it says no more than it must: a later pause holds"
+    await a.admin.pause("*.example.org")
+    for name, granted in ((HOST, 0), ("ftp.example.org", 0), ("example.org", 1)):
+        assert (await a.take(name)).granted == granted
+    await a.admin.resume(HOST)
+    assert (await a.renew(HOST)).granted == 1
+    assert (await a.renew("ftp.example.org")).granted == 0
+
+
+@in_asyncio
+async def test_a_rule_outlives_every_node_and_a_reset_leaves_nothing(
+    server: RedisServer, outside: Outside
+) -> None:
+    async with FairSemaphore(server.url, node="boss") as operator:
+        await operator.admin.configure(HOST, {"concurrency": 3, "delay": 0.5, "jitter": 0})
+        await operator.admin.configure("*.org", Limit(2, delay=1, adaptive=True))
+        await operator.admin.pause("*.org")
+        await operator.admin.reset("*.org")
+        boss = operator.node
+    assert {outside.ttl(key) for key in outside.in_use()} == {-1}
+    async with FairSemaphore(server.url) as node:
+        assert await node.admin.rules() == [Rule(HOST, boss, concurrency=3, delay=0.5, jitter=0.0)]
+        (seen,) = await node.admin.survey()
+        assert (seen.scope, seen.limit, seen.delay, seen.set_by) == (HOST, 3, 0.5, boss)
+        await node.admin.reset(HOST)
+    assert outside.in_use() == set()
+
+
+# Names ------------------------------------------------------------------------------------------
+
+
+@in_asyncio
+async def test_names_and_patterns_fit_what_they_say(server: RedisServer) -> None:
+    a = await Caller.join(server, "a")
+    labels = [f"l{i}" for i in range(40)]
+    deep = {n: ".".join(labels[-n:]) for n in (1, 2, LABELS_MAX, LABELS_MAX + 1, len(labels))}
+    for pattern, limit in (
+        *(("WWW.Example.org", 6), ("*.BÜCHER.example.", 7)),
+        *(("domain:*", 2), ("ip:*", 3), ("*.org", 5), ("ip:192.0.2.1", 4)),
+        *((f"*.{deep[n]}", n + 10) for n in (1, 2, LABELS_MAX)),
+    ):
+        await a.admin.configure(pattern, limit)
+    for scope, granted in (
+        *((HOST, 6), ("www.xn--bcher-kva.example", 7), ("ip:192.0.2.7", 3), ("ip:192.0.2.1", 4)),
+        *(("domain:example.org", 2), ("example.org", 5), ("other:example.org", 5)),
+        *(("proxy:example.org", 99), (deep[1], 99), (deep[2], 11), (deep[LABELS_MAX], 12)),
+        *((deep[LABELS_MAX + 1], LABELS_MAX + 10), (deep[len(labels)], LABELS_MAX + 10)),
+    ):
+        assert (await a.take(scope, 99, limit=99)).granted == granted, scope
 
 
 @pytest.mark.parametrize(
     ("name", "limit", "said"),
     [
         (HOST, 0, f"the limit of {HOST!r} = 0: allowed is an integer >= 1"),
-        (HOST, "2", f"the limit of {HOST!r} = '2': allowed is an integer >= 1"),
         (HOST, {"delay": -1}, f"the limit of {HOST!r}['delay'] = -1: allowed is"),
+        (HOST, {"delay": 1e300}, "0 to 1e9 seconds"),
         (HOST, {"speed": 1}, f"the limit of {HOST!r}: unknown key 'speed'; allowed is"),
         ("", 1, "the limit of '': the host is empty; allowed is a host or '*.host'"),
         ("a*", 1, "the limit of 'a*': a '*' may only stand first"),
@@ -289,41 +249,13 @@ async def test_bad_values_are_refused_in_the_words_of_the_settings(
 @in_asyncio
 async def test_what_is_beyond_all_measure_does_no_harm(server: RedisServer) -> None:
     a = await Caller.join(server, "a")
-    async with FairSemaphore(server.url) as operator:
-        for name in ("\ud800", HOST):
-            await operator.admin.configure(name, {"concurrency": 10**40, "delay": 1e9})
-            assert (await a.take(name, limit=1)).granted == 1
-            await a.give_back(name)
-            seen = await operator.admin.inspect(name)
-            assert (seen.limit, seen.delay) == (2**53, 1e9)
-            await operator.admin.reset(name)
-        with pytest.raises(SettingsError, match="0 to 1e9 seconds"):
-            await operator.admin.configure(HOST, {"delay": 1e300})
-        assert await operator.admin.rules() == []
-
-
-@in_asyncio
-async def test_rules_for_others_are_not_read(server: RedisServer, outside: Outside) -> None:
-    a = await Caller.join(server, "a")
-    for number in range(20):
-        await a.admin.configure(f"*.example{number}.org", 3)
-    outside.client.config_resetstat()
-    assert (await a.take(HOST, 2)).granted == 1
-    assert "cmdstat_hgetall" not in outside.client.info("commandstats")
-
-
-@in_asyncio
-async def test_a_pattern_fits_names_of_any_number_of_labels(server: RedisServer) -> None:
-    a = await Caller.join(server, "a")
-    labels = [f"l{i}" for i in range(40)]
-    patterns = {f"*.{'.'.join(labels[-n:])}": n + 1 for n in (1, 2, LABELS_MAX)}
-    for pattern, limit in patterns.items():
-        await a.admin.configure(pattern, limit)
-    for n in (len(labels), LABELS_MAX + 1):
-        assert (await a.take(".".join(labels[-n:]), 99, limit=99)).granted == LABELS_MAX + 1
-    assert (await a.take(".".join(labels[-LABELS_MAX:]), 99, limit=99)).granted == 3
-    assert (await a.take(".".join(labels[-2:]), 99, limit=99)).granted == 2
-    assert (await a.take(labels[-1], 99, limit=99)).granted == 99
+    for name in ("\ud800", HOST):
+        await a.admin.configure(name, {"concurrency": 10**40, "delay": 1e9})
+        assert (await a.take(name, limit=1)).granted == 1
+        await a.give_back(name)
+        seen = await a.inspect(name)
+        assert (seen.limit, seen.delay) == (2**53, 1e9)
+        await a.admin.reset(name)
 
 
 @pytest.mark.parametrize(
@@ -336,56 +268,20 @@ async def test_a_pattern_fits_names_of_any_number_of_labels(server: RedisServer)
     ],
 )
 @in_asyncio
-async def test_a_name_of_many_labels_costs_no_more_lookups(
-    server: RedisServer, name: str, lookups: int
+async def test_a_name_of_many_labels_costs_no_more_lookups_and_other_rules_none(
+    server: RedisServer, outside: Outside, name: str, lookups: int
 ) -> None:
     """Links to such hosts cost their site nothing, and must not keep the server busy."""
     a = await Caller.join(server, "a")
-    await a.admin.configure("*.example.org", 3)
+    for number in range(20):
+        await a.admin.configure(f"*.example{number}.org", 3)
+    outside.client.config_resetstat()
     with server.client() as marker, server.client() as client, client.monitor() as monitor:
-        await a.take(name)
+        assert (await a.take(name, 2)).granted == 1
         marker.echo("end")
         fields: list[int] = []
         while not (command := monitor.next_command()["command"]).startswith("ECHO"):
             if command.startswith(f"HMGET {KEYS.rules.decode()} "):
                 fields.append(len(command.split()) - 2)
     assert fields == [lookups]
-
-
-@in_asyncio
-async def test_no_limit_can_be_set_and_be_taken_back(server: RedisServer) -> None:
-    a = await Caller.join(server, "a")
-    async with FairSemaphore(server.url) as operator:
-        await operator.admin.configure(HOST, None)
-        assert (await a.take(HOST, 200)).granted == 200
-        await operator.admin.reset(HOST)
-        assert (await a.take(HOST)).granted == 200
-
-
-@in_asyncio
-async def test_a_survey_shows_what_is_in_use_whatever_its_name(server: RedisServer) -> None:
-    names = ["a", "b:c", "{d}:scope:e", "*.org", "ü", "x y"]
-    async with FairSemaphore(server.url, prefix="a[b]*", recovery_wait=0) as node:
-        for name in names:
-            await node.acquire(name, 2)
-        seen = await node.admin.survey()
-    assert [(one.scope, one.held) for one in seen] == [(name, 1) for name in sorted(names)]
-    assert all(isinstance(one, Inspection) for one in seen)
-
-
-@in_asyncio
-async def test_a_pattern_of_a_kind_fits_its_scopes_and_no_pattern_of_hosts_does(
-    server: RedisServer,
-) -> None:
-    a = await Caller.join(server, "a")
-    for pattern, limit in (("domain:*", 2), ("ip:*", 3), ("*.org", 5), ("ip:192.0.2.1", 4)):
-        await a.admin.configure(pattern, limit)
-    for scope, limit in (
-        ("domain:example.org", 2),
-        ("ip:192.0.2.7", 3),
-        ("ip:192.0.2.1", 4),
-        ("example.org", 5),
-        ("proxy:example.org", 9),
-        ("other:example.org", 5),
-    ):
-        assert (await a.take(scope, 9, limit=9)).granted == limit, scope
+    assert "cmdstat_hgetall" not in outside.client.info("commandstats")
