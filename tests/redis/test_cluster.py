@@ -8,16 +8,10 @@ from collections.abc import Iterator
 import pytest
 from redis.crc import key_slot
 
-from semaphore_middleware import (
-    FairSemaphore,
-    ServerRefusedError,
-    ServerUnreachableError,
-    SettingsError,
-)
+from semaphore_middleware import FairSemaphore, ServerRefusedError, ServerUnreachableError
 from semaphore_middleware.core.observer import StoreLost
 from semaphore_middleware.frontier.client import CrawlClient
 from semaphore_middleware.frontier.crawls import Crawls
-from semaphore_middleware.redis.connection import Address
 from semaphore_middleware.redis.keys import Keys
 from semaphore_middleware.redis.location import Server
 from tests.support.nodes import Recorder, eventually, in_asyncio
@@ -47,24 +41,26 @@ def address(node: RedisServer) -> str:
     return f"127.0.0.1:{node.tcp_port}"
 
 
-async def port_of(url: str, prefix: str = "semaphore") -> int:
-    """Of the server that a node would use."""
+async def found_by(url: str, prefix: str = "semaphore") -> str:
+    """The address of the server that a node would use."""
     connection = await Server(url, 5.0, prefix=prefix).connect()
     await connection.close()
-    return connection.address.port
+    return str(connection.address)
 
 
 @in_asyncio
-async def test_any_node_tells_who_owns_our_slot(cluster: Cluster) -> None:
-    owner = cluster.owner(SLOT).tcp_port
+async def test_any_node_tells_who_owns_the_slot_of_a_prefix(cluster: Cluster) -> None:
+    owner = address(cluster.owner(SLOT))
     for node in cluster.nodes:
-        assert await port_of(f"redis+cluster://{address(node)}") == owner
-        assert await port_of(f"redis://{address(node)}") == owner
-    assert await port_of(f"redis+cluster://{NOBODY},{address(cluster.nodes[2])}") == owner
+        for kind in ("redis", "redis+cluster"):
+            assert await found_by(f"{kind}://{address(node)}") == owner
+    assert await found_by(f"redis+cluster://{NOBODY},{address(cluster.nodes[2])}") == owner
+    found = {await found_by(cluster.url, prefix=f"group-{number}") for number in range(20)}
+    assert found == {address(node) for node in cluster.nodes}
 
 
 @in_asyncio
-async def test_each_time_another_node_is_asked_also_of_those_that_were_named(
+async def test_each_time_another_node_is_asked_also_of_those_that_were_not_named(
     cluster: Cluster,
 ) -> None:
     """So one that hangs, or is cut off from the others, costs one attempt at most."""
@@ -82,29 +78,11 @@ async def test_each_time_another_node_is_asked_also_of_those_that_were_named(
 
 
 @in_asyncio
-async def test_a_node_that_has_gone_is_not_asked_any_more(cluster: Cluster) -> None:
-    """Each would cost the time of a call, and pods get new addresses again and again."""
-    known = Server(f"redis+cluster://{NOBODY},{address(cluster.nodes[0])}", 5.0)._cluster
-    gone = Address("127.0.0.1", 2)
-    known._nodes.append(gone)  # as an answer named it
-    await known.find_master()
-    named = {Address("127.0.0.1", 1)}  # may come back
-    assert set(known._nodes) == named | {Address("127.0.0.1", n.tcp_port) for n in cluster.nodes}
-
-
-@in_asyncio
-async def test_a_prefix_is_a_slot(cluster: Cluster) -> None:
-    ports = {await port_of(cluster.url, prefix=f"group-{number}") for number in range(20)}
-    assert ports == {node.tcp_port for node in cluster.nodes}
-
-
-@in_asyncio
 async def test_shared_crawls_of_all_masters_are_listed(cluster: Cluster) -> None:
     names = [f"crawl-{number}" for number in range(9)]
     crawls = [CrawlClient(cluster.url, name, "node") for name in names]
-    assert {(await crawl.connect()).address.port for crawl in crawls} == {
-        node.tcp_port for node in cluster.masters
-    }
+    ports = {(await crawl.connect()).address.port for crawl in crawls}
+    assert ports == {node.tcp_port for node in cluster.masters}
     for crawl in crawls:
         await crawl.join()
     for url in (cluster.url, f"redis://{address(cluster.nodes[0])}"):
@@ -117,62 +95,41 @@ async def test_shared_crawls_of_all_masters_are_listed(cluster: Cluster) -> None
 @in_asyncio
 async def test_permits_are_granted_and_notified_in_a_cluster(cluster: Cluster) -> None:
     one, two = (
-        FairSemaphore(cluster.url, recovery_wait=0, turn=0),
-        FairSemaphore(f"redis://{address(cluster.nodes[1])}", recovery_wait=0, turn=0),
+        FairSemaphore(url, recovery_wait=0, turn=0)
+        for url in (cluster.url, f"redis://{address(cluster.nodes[1])}")
     )
     async with one, two:
-        for _ in range(3):
-            async with one.permit("s", 1):
-                pass
-            async with two.permit("s", 1):
+        for semaphore in (one, two) * 3:
+            async with semaphore.permit("s", 1):
                 pass
         await one.admin.configure("s", 2)
         assert [seen.scope for seen in await two.admin.survey()] == ["s"]
         await one.admin.reset("s")
 
 
+@pytest.mark.parametrize("with_keys", [True, False])
 @in_asyncio
-async def test_our_slot_moves_under_connected_nodes(cluster: Cluster) -> None:
-    """Its keys come with it: they are of another life of the server, so this is a loss."""
+async def test_our_slot_moves_under_connected_nodes_and_that_is_a_loss_of_data(
+    cluster: Cluster, with_keys: bool
+) -> None:
+    """If its keys come with it they are of another life of the server."""
     home = cluster.owner(SLOT)
     there = next(node for node in cluster.nodes if node is not home)
     seen = Recorder()
-    semaphore = FairSemaphore(cluster.url, lease=3, recovery_wait=0.5, observers=[seen])
-    async with semaphore:
+    url = f"redis://{address(there)}"  # the address of any node will do
+    async with FairSemaphore(url, lease=3, recovery_wait=0.5, observers=[seen]) as semaphore:
         permit = await semaphore.acquire("s", 1)
         for target in (there, home):
             losses = seen.count(StoreLost)
-            cluster.move(SLOT, target)
+            cluster.move(SLOT, target, with_keys=with_keys)
 
-            async def is_lost(losses: int = losses) -> bool:
-                return seen.count(StoreLost) > losses
-
-            await eventually(is_lost)
-
-            async def is_registered(target: RedisServer = target) -> bool:
-                return target.members() == {"s": (1, 0)}
+            async def is_registered(target: RedisServer = target, losses: int = losses) -> bool:
+                return seen.count(StoreLost) > losses and target.members() == {"s": (1, 0)}
 
             await eventually(is_registered)
         permit.release()
         async with semaphore.permit("s", 1):
             pass
-
-
-@in_asyncio
-async def test_a_slot_that_comes_without_its_keys_is_a_loss_of_data(cluster: Cluster) -> None:
-    home = cluster.owner(SLOT)
-    there = next(node for node in cluster.nodes if node is not home)
-    url = f"redis://{address(there)}"  # the address of any node will do
-    async with FairSemaphore(url, lease=3, recovery_wait=0.5) as semaphore:
-        permit = await semaphore.acquire("s", 1)
-        cluster.move(SLOT, there, with_keys=False)
-
-        async def registered() -> bool:
-            return there.members() == {"s": (1, 0)}
-
-        await eventually(registered)
-        permit.release()
-    cluster.move(SLOT, home)
 
 
 @in_asyncio
@@ -184,16 +141,13 @@ async def test_while_a_slot_s_keys_are_on_their_way_each_call_asks_again_who_own
     there = next(node for node in cluster.nodes if node is not here)
     keys = Keys("semaphore")
     both = ("HEXISTS", keys.epoch, "a"), ("DEL", keys.epoch, keys.rules)
-    first = await Server(cluster.url, 5.0).connect()
+    first, moving, moved = [await Server(cluster.url, 5.0).connect() for _ in range(3)]
     await first.execute([("HSET", keys.epoch, "a", 1), ("HSET", keys.rules, "a", "{}")])
-    moving = await Server(cluster.url, 5.0).connect()
-    moved = await Server(cluster.url, 5.0).connect()
     cluster.begin_to_move(SLOT, there)
     cluster.carry(SLOT, there, [keys.epoch])
-    with pytest.raises(ServerUnreachableError, match="the slot of our keys is being moved"):
-        await first.call(both[:1])
-    with pytest.raises(ServerUnreachableError, match="the slot of our keys is being moved"):
-        await moving.call(both[1:])
+    for one, call in ((first, both[:1]), (moving, both[1:])):
+        with pytest.raises(ServerUnreachableError, match="the slot of our keys is being moved"):
+            await one.call(call)
     cluster.move(SLOT, there)
     with pytest.raises(ServerUnreachableError, match="the slot of our keys was moved"):
         await moved.call(both[:1])
@@ -210,21 +164,30 @@ async def test_a_slot_that_nobody_serves_stops_all_unless_the_cluster_is_told_no
     lost: int,
 ) -> None:
     node = ClusterServer().start()
+    url = f"redis://{address(node)}"
     try:
         with node.client() as client:
-            client.execute_command("CLUSTER", "ADDSLOTS", *range(16384))
-            wait_until(lambda: b"cluster_state:ok" in client.execute_command("CLUSTER", "INFO"))
-            async with FairSemaphore(f"redis://{address(node)}", recovery_wait=0) as semaphore:
+
+            def say(*command: object) -> None:
+                client.execute_command("CLUSTER", *command)
+
+            def wait_for(state: bytes) -> None:
+                wait_until(lambda: state in client.execute_command("CLUSTER", "INFO"))
+
+            with pytest.raises(ServerUnreachableError, match=f"knows no owner of slot {SLOT}"):
+                await found_by(url)
+            with pytest.raises(ServerRefusedError, match=r"write redis\+cluster://host:port"):
+                await FairSemaphore(node.url).open(wait=False)
+            say("ADDSLOTS", *range(16384))
+            wait_for(b"cluster_state:ok")
+            async with FairSemaphore(url, recovery_wait=0) as semaphore:  # one node is a cluster
                 async with semaphore.permit("s", 1):
                     pass
-                connection = await Server(f"redis://{address(node)}", 5.0).connect()
-                client.execute_command("CLUSTER", "DELSLOTS", lost)
-                wait_until(
-                    lambda: b"cluster_state:fail" in client.execute_command("CLUSTER", "INFO")
-                )
+                connection = await Server(url, 5.0).connect()
+                say("DELSLOTS", lost)
+                wait_for(b"cluster_state:fail")
                 with pytest.raises(ServerUnreachableError, match="lost the connection to"):
                     await connection.call([("HLEN", Keys("semaphore").epoch)])
-                assert not connection.is_open
                 waiting = asyncio.create_task(semaphore.acquire("s", 1))
                 await asyncio.sleep(0.1)
                 assert not waiting.done()
@@ -232,65 +195,44 @@ async def test_a_slot_that_nobody_serves_stops_all_unless_the_cluster_is_told_no
                 if lost == SLOT:
                     await asyncio.sleep(0.1)
                     assert not waiting.done()
-                    client.execute_command("CLUSTER", "ADDSLOTS", lost)
+                    say("ADDSLOTS", lost)
                 (await waiting).release()
     finally:
         node.remove()
 
 
 @in_asyncio
-async def test_nodes_that_are_known_by_their_host_names() -> None:
+async def test_nodes_that_are_known_by_their_host_names(cluster: Cluster) -> None:
     """One that announces none is known by its address."""
-    cluster = Cluster()
-    try:
-        cluster.start()
-        with cluster.nodes[0].client() as client:
-            if client.info("server")["redis_version"] < "7":
-                pytest.skip("this server knows no host names")
-        for number, node in enumerate(cluster.nodes):
+    with cluster.nodes[0].client() as client:
+        if client.info("server")["redis_version"] < "7":
+            pytest.skip("this server knows no host names")
+    announced = dict(zip(cluster.nodes, ("", "localhost", "localhost"), strict=True))
+
+    def announce(kind: str, names: dict[RedisServer, str]) -> None:
+        for node, name in names.items():
             with node.client() as client:
-                client.config_set("cluster-preferred-endpoint-type", "hostname")
-                if number:
-                    client.config_set("cluster-announce-hostname", "localhost")
-        wait_until(
-            lambda: all(
-                str(cluster.say(one, "SLOTS")).count("b'localhost'") >= 2 for one in cluster.nodes
-            )
-        )
-        found = {
-            (str(connection.address), prefix)
-            for prefix in map(str, range(12))
-            for connection in [await Server(cluster.url, 5.0, prefix=prefix).connect()]
-        }
-        assert {one.partition(":")[0] for one, _ in found} == {"127.0.0.1", "localhost"}
-    finally:
-        cluster.remove()
+                client.config_set("cluster-preferred-endpoint-type", kind)
+                client.config_set("cluster-announce-hostname", name)
 
+    def are_known(count: int) -> bool:
+        slots = [str(cluster.say(one, "SLOTS")) for one in cluster.nodes]
+        return all(min(said.count("b'localhost'"), 2) == count for said in slots)
 
-@in_asyncio
-async def test_a_cluster_that_does_not_serve_our_slot_is_waited_for() -> None:
-    node = ClusterServer().start()
-    try:
-        url = f"redis://{address(node)}"
-        with pytest.raises(ServerUnreachableError, match=f"knows no owner of slot {SLOT}"):
-            await port_of(url)
-        with pytest.raises(ServerRefusedError, match=r"write redis\+cluster://host:port"):
-            await FairSemaphore(node.url).open(wait=False)
-        with node.client() as client:
-            client.execute_command("CLUSTER", "ADDSLOTS", *range(16384))
-        async with FairSemaphore(url, recovery_wait=0) as semaphore, semaphore.permit("s", 1):
-            pass  # one node is a cluster, too
-    finally:
-        node.remove()
+    announce("hostname", announced)
+    wait_until(lambda: are_known(2))
+    found = [await found_by(cluster.url, prefix=str(number)) for number in range(12)]
+    assert {one.partition(":")[0] for one in found} == {"127.0.0.1", "localhost"}
+    announce("ip", dict.fromkeys(announced, ""))
+    wait_until(lambda: are_known(0))
 
 
 @in_asyncio
 async def test_what_is_not_a_cluster_is_refused() -> None:
     server, sentinel = RedisServer(tcp_port=free_port()), SentinelServer()
     try:
-        server.start()
-        sentinel.start()
-        for url in (f"redis+cluster://{address(server)}", f"redis+cluster://{address(sentinel)}"):
+        for one in (server, sentinel):
+            url = f"redis+cluster://{address(one.start())}"
             with pytest.raises(ServerRefusedError, match="is not a node of a cluster"):
                 await FairSemaphore(url).open(wait=False)
         with pytest.raises(ServerUnreachableError, match=f"cannot reach .* at {NOBODY}"):
@@ -298,14 +240,3 @@ async def test_what_is_not_a_cluster_is_refused() -> None:
     finally:
         server.remove()
         sentinel.remove()
-
-
-@pytest.mark.parametrize("rest", ["", "a,", "a/service", "a:port", "a?sentinel_password=x"])
-def test_addresses_that_cannot_be_read_are_refused(rest: str) -> None:
-    with pytest.raises(SettingsError, match=r"^REDIS_URL: "):
-        FairSemaphore(f"redis+cluster://{rest}", url_from="REDIS_URL")
-
-
-def test_a_cluster_is_named_without_its_password() -> None:
-    name = str(Server("rediss+cluster://u:t0p-secret@a,b:1?ssl_cert_reqs=none", 1.0))
-    assert name == "rediss+cluster://a:6379,b:1/0"

@@ -10,12 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from semaphore_middleware import (
-    FairSemaphore,
-    ServerRefusedError,
-    ServerUnreachableError,
-    SettingsError,
-)
+from semaphore_middleware import FairSemaphore, ServerRefusedError, ServerUnreachableError
 from semaphore_middleware.redis.location import Server
 from tests.support.certificates import Authority
 from tests.support.nodes import eventually, in_asyncio
@@ -35,11 +30,7 @@ def masters() -> Iterator[tuple[RedisServer, RedisServer]]:
 @pytest.fixture
 def sentinels() -> Iterator[list[SentinelServer]]:
     with ExitStack() as stack:
-        found = [SentinelServer() for _ in range(3)]
-        for one in found:
-            stack.callback(one.remove)
-            one.start()
-        yield found
+        yield [watching(stack) for _ in range(3)]
 
 
 def started(stack: ExitStack, *options: str) -> RedisServer:
@@ -48,9 +39,21 @@ def started(stack: ExitStack, *options: str) -> RedisServer:
     return server.start()
 
 
-def url_of(sentinels: list[SentinelServer], rest: str = "/mymaster") -> str:
+def watching(stack: ExitStack, *lines: str) -> SentinelServer:
+    sentinel = SentinelServer(*lines)
+    stack.callback(sentinel.remove)
+    sentinel.start()
+    return sentinel
+
+
+def watch(sentinels: list[SentinelServer], master: RedisServer) -> None:
+    for sentinel in sentinels:
+        sentinel.watch(master.tcp_port)
+
+
+def url_of(sentinels: list[SentinelServer]) -> str:
     addresses = ",".join(f"127.0.0.1:{one.tcp_port}" for one in sentinels)
-    return f"redis+sentinel://{addresses}{rest}"
+    return f"redis+sentinel://{addresses}/mymaster"
 
 
 async def port_of(url: str) -> int:
@@ -60,29 +63,17 @@ async def port_of(url: str) -> int:
     return connection.address.port
 
 
-# Who is believed --------------------------------------------------------------------------------
-
-
 @in_asyncio
-async def test_most_sentinels_are_believed(
+async def test_most_of_the_sentinels_that_answer_are_believed(
     masters: tuple[RedisServer, RedisServer], sentinels: list[SentinelServer]
 ) -> None:
-    new, old = masters
-    for sentinel, master in zip(sentinels, (old, new, new), strict=True):
-        sentinel.watch(master.tcp_port)
-    assert await port_of(url_of(sentinels)) == new.tcp_port
-
-
-@in_asyncio
-async def test_sentinels_that_do_not_answer_do_not_count(
-    masters: tuple[RedisServer, RedisServer], sentinels: list[SentinelServer]
-) -> None:
-    master, other = masters
-    for sentinel in sentinels:
-        sentinel.watch(master.tcp_port)
+    master, old = masters
+    watch(sentinels, master)
+    sentinels[0].watch(old.tcp_port)
+    assert await port_of(url_of(sentinels)) == master.tcp_port
     sentinels[0].kill()
     assert await port_of(url_of(sentinels)) == master.tcp_port
-    sentinels[1].watch(other.tcp_port)
+    sentinels[1].watch(old.tcp_port)
     with pytest.raises(ServerUnreachableError, match="do not agree on the master of 'mymaster': 1"):
         await port_of(url_of(sentinels))
     sentinels[1].kill()
@@ -98,15 +89,14 @@ async def test_a_master_that_was_replaced_is_left_although_it_answers(
     sentinels: list[SentinelServer],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
+    """It can do without its sentinels, and is left once most of them name another."""
     old, new = masters
-    for sentinel in sentinels:
-        sentinel.watch(old.tcp_port)
+    watch(sentinels, old)
     caplog.set_level(logging.INFO)
     async with FairSemaphore(url_of(sentinels), lease=1.5) as semaphore:
         permit = await semaphore.acquire("s", 1)
         assert old.members() == {"s": (1, 0)}
-        for sentinel in sentinels[:2]:
-            sentinel.watch(new.tcp_port)
+        watch(sentinels[:2], new)
 
         async def moved() -> bool:
             return new.members() == {"s": (1, 0)}
@@ -117,51 +107,32 @@ async def test_a_master_that_was_replaced_is_left_although_it_answers(
 
 
 @in_asyncio
-async def test_a_look_finds_that_a_master_was_replaced(
-    masters: tuple[RedisServer, RedisServer], sentinels: list[SentinelServer]
-) -> None:
-    for sentinel in sentinels:
-        sentinel.watch(masters[0].tcp_port)
-    connection = await Server(url_of(sentinels), 5.0).connect()
-    connection.look_for_master()
-    assert connection._search is not None
-    await connection._search
-    assert connection.is_open
-    for sentinel in sentinels:
-        sentinel.watch(masters[1].tcp_port)
-    connection.look_for_master()
-    await connection._search
-    assert not connection.is_open
-
-
-@in_asyncio
 async def test_a_master_can_do_without_its_sentinels(
     masters: tuple[RedisServer, RedisServer], sentinels: list[SentinelServer]
 ) -> None:
-    for sentinel in sentinels:
-        sentinel.watch(masters[0].tcp_port)
-    connection = await Server(url_of(sentinels), 5.0).connect()
-    for sentinel in sentinels:
-        sentinel.kill()
-    connection.look_for_master()
-    assert connection._search is not None
-    await connection._search
-    assert connection.is_open
-    await connection.close()
+    watch(sentinels, masters[0])
+    async with FairSemaphore(url_of(sentinels), lease=0.3) as semaphore:
+        permit = await semaphore.acquire("s", 1)
+        for sentinel in sentinels:
+            sentinel.kill()
+        with masters[0].client() as client:
+            renewed = client.info("commandstats")["cmdstat_evalsha"]["calls"] + 5
 
+            async def renews() -> bool:
+                return bool(client.info("commandstats")["cmdstat_evalsha"]["calls"] >= renewed)
 
-# What is waited for, and what is not ------------------------------------------------------------
+            await eventually(renews)
+        assert not permit.lost
+        permit.release()
 
 
 @in_asyncio
 async def test_a_master_that_is_not_one_yet_is_waited_for(
     masters: tuple[RedisServer, RedisServer], sentinels: list[SentinelServer]
 ) -> None:
-    server = masters[0]
-    with server.client() as client:
+    with masters[0].client() as client:
         client.replicaof("127.0.0.1", free_port())
-        for sentinel in sentinels:
-            sentinel.watch(server.tcp_port)
+        watch(sentinels, masters[0])
         opening = asyncio.create_task(FairSemaphore(url_of(sentinels)).open())
         with pytest.raises(ServerUnreachableError, match="is a read-only replica"):
             await port_of(url_of(sentinels))
@@ -170,19 +141,22 @@ async def test_a_master_that_is_not_one_yet_is_waited_for(
 
 
 @in_asyncio
-async def test_a_service_that_no_sentinel_knows_is_refused(
+async def test_a_service_that_no_sentinel_knows_is_refused_and_what_is_no_sentinel(
     masters: tuple[RedisServer, RedisServer], sentinels: list[SentinelServer]
 ) -> None:
-    with pytest.raises(ServerRefusedError, match="the sentinels know no service 'mymaster'"):
-        await FairSemaphore(url_of(sentinels)).open(wait=False)
-    url = f"redis+sentinel://127.0.0.1:{masters[0].tcp_port}"
-    with pytest.raises(ServerRefusedError, match=f":{masters[0].tcp_port} is not a sentinel"):
-        await FairSemaphore(f"{url}/mymaster").open(wait=False)
-    # The other one may be there soon.
-    with pytest.raises(
-        ServerUnreachableError, match=r"cannot reach the sentinel at 127\.0\.0\.1:1"
+    port = masters[0].tcp_port
+    for url, error, said in (
+        (url_of(sentinels), ServerRefusedError, "the sentinels know no service 'mymaster'"),
+        (f"redis+sentinel://127.0.0.1:{port}/m", ServerRefusedError, f":{port} is not a sentinel"),
+        # The other one may be there soon.
+        (
+            f"redis+sentinel://127.0.0.1:{port},127.0.0.1:1/m",
+            ServerUnreachableError,
+            r"cannot reach the sentinel at 127\.0\.0\.1:1",
+        ),
     ):
-        await FairSemaphore(f"{url},127.0.0.1:1/mymaster").open(wait=False)
+        with pytest.raises(error, match=said):
+            await FairSemaphore(url).open(wait=False)
 
 
 @in_asyncio
@@ -192,31 +166,28 @@ async def test_sentinels_and_masters_have_passwords_of_their_own(
     caplog.set_level(logging.DEBUG)
     with ExitStack() as stack:
         server = started(stack, "--requirepass", f"{PASSWORD}-1")
-        sentinel = SentinelServer(f"requirepass {PASSWORD}-2")
-        stack.callback(sentinel.remove)
-        sentinel.start()
+        sentinel = watching(stack, f"requirepass {PASSWORD}-2")
         with sentinel.client(password=f"{PASSWORD}-2") as client:
-            watch = ("MONITOR", "mymaster", "127.0.0.1", server.tcp_port, 1)
-            client.execute_command("SENTINEL", *watch)
-        for master, own in (("1", "2"), ("1", "3"), ("3", "2")):
-            url = (
-                f"redis+sentinel://:{PASSWORD}-{master}@127.0.0.1:{sentinel.tcp_port}/mymaster"
-                f"?sentinel_password={PASSWORD}-{own}"
-            )
-            assert PASSWORD not in str(Server(url, 5.0))
-            if "3" not in (master, own):
+            monitored = ("MONITOR", "mymaster", "127.0.0.1", server.tcp_port, 1)
+            client.execute_command("SENTINEL", *monitored)
+        open_sentinel = watching(stack)
+        open_sentinel.watch(server.tcp_port)
+        at = f"@127.0.0.1:{sentinel.tcp_port}/mymaster?sentinel_password={PASSWORD}"
+        for url, who in (
+            (f"redis+sentinel://:{PASSWORD}-1{at}-2", None),
+            (f"redis+sentinel://:{PASSWORD}-1{at}-3", "the sentinel at .* does not accept"),
+            (f"redis+sentinel://:{PASSWORD}-3{at}-2", "the master of 'mymaster' .* not accept"),
+            (  # the sentinel is told no name
+                f"redis+sentinel://u:{PASSWORD}-1@127.0.0.1:{open_sentinel.tcp_port}/mymaster",
+                "the master of 'mymaster' at .* this user",
+            ),
+        ):
+            if who is None:
                 assert await port_of(url) == server.tcp_port
-            else:
-                who = "the sentinel at" if own == "3" else "the master of 'mymaster' at"
-                with pytest.raises(ServerRefusedError, match=f"^{who}.*does not accept") as refused:
-                    await FairSemaphore(url).open(wait=False)
-                assert PASSWORD not in str(refused.value)
-        open_sentinel = SentinelServer()
-        stack.callback(open_sentinel.remove)
-        open_sentinel.start().watch(server.tcp_port)
-        url = f"redis+sentinel://u:{PASSWORD}-1@127.0.0.1:{open_sentinel.tcp_port}/mymaster"
-        with pytest.raises(ServerRefusedError, match=r"^the master of 'mymaster' at .* this user"):
-            await FairSemaphore(url).open(wait=False)  # the sentinel is told no name
+                continue
+            with pytest.raises(ServerRefusedError, match=f"^{who}") as refused:
+                await FairSemaphore(url).open(wait=False)
+            assert PASSWORD not in str(refused.value)
     assert PASSWORD not in caplog.text
 
 
@@ -235,42 +206,3 @@ async def test_tls_is_for_sentinels_and_masters(
         with pytest.raises(ServerRefusedError, match=r"^the sentinel at .* is not confirmed by"):
             await FairSemaphore(url).open()
         assert await port_of(f"{url}?ssl_ca_certs={authority.certificate}") == master
-
-
-# Addresses --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("url", "name"),
-    [
-        ("redis+sentinel://a/mymaster", "redis+sentinel://a:26379/mymaster/0"),
-        ("redis+sentinel://a/my%20master", "redis+sentinel://a:26379/my master/0"),
-        ("redis+sentinel://a:1,b,[::1]:2/x/3", "redis+sentinel://a:1,b:26379,[::1]:2/x/3"),
-        (f"rediss+sentinel://u:{PASSWORD}@a,a/m", "rediss+sentinel://a:26379/m/0"),
-        (f"redis+sentinel://a/m?sentinel_password={PASSWORD}", "redis+sentinel://a:26379/m/0"),
-    ],
-)
-def test_sentinels_are_named_without_passwords(url: str, name: str) -> None:
-    assert str(Server(url, 1.0)) == name
-
-
-@pytest.mark.parametrize(
-    "rest",
-    [
-        "a",
-        "a/",
-        "a/mymaster/zero",
-        "a/mymaster/0/1",
-        "/mymaster",
-        "a,/mymaster",
-        "a:port/mymaster",
-        "a,b:99999/mymaster",
-        f":{PASSWORD}/@a/mymaster",
-        f"a/mymaster?sentinel_pass={PASSWORD}",
-        "a/mymaster?ssl_ca_certs=/etc/ssl/ca.pem",
-    ],
-)
-def test_addresses_that_cannot_be_read_are_refused(rest: str) -> None:
-    with pytest.raises(SettingsError, match=r"^REDIS_URL: ") as refused:
-        FairSemaphore(f"redis+sentinel://{rest}", url_from="REDIS_URL")
-    assert PASSWORD not in str(refused.value)
