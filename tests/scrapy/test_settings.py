@@ -26,36 +26,80 @@ def refused(**settings: Any) -> str:
     return str(error.value)
 
 
+DEFAULTS: dict[str, Any] = {
+    "url": None,
+    "limits": LimitTable(Limit(8, 0, 0.5)),
+    "scopes": ("host",),
+    "lease": 15,
+    "recovery_wait": 15,
+    "acquire_timeout": None,
+    "turn": 0.1,
+    "prefix": "semaphore",
+    "node": f"{socket.gethostname()}-{os.getpid()}",
+    "metrics_port": None,
+    "metrics_host": "127.0.0.1",
+    "backoff": Backoff(1, 300),
+    "backoff_codes": frozenset({429, 503}),
+    "backoff_times": 10,
+    "obey_crawl_delay": False,
+    "max_crawl_delay": 60,
+}
+
+
 def test_defaults() -> None:
     settings = read()
+    assert {name: getattr(settings, name) for name in DEFAULTS} == DEFAULTS
     for name, setting in SETTINGS.items():
         assert setting.read(Settings({name: None})) == setting.read(Settings()), name
-    assert settings.limits == LimitTable(Limit(8, 0, 0.5))
-    assert (settings.metrics_port, settings.metrics_host) == (None, "127.0.0.1")
     assert is_enabled(Settings())
-    assert settings.url is None
-    assert settings.limits.of("example.com") == Limit(8, 0, 0.5)
-    assert settings.scopes == ("host",)
-    assert settings.lease == settings.recovery_wait == 15
-    assert settings.acquire_timeout is None
-    assert settings.prefix == "semaphore"
-    assert settings.node == f"{socket.gethostname()}-{os.getpid()}"
+    # An empty text in the environment is no address.
+    assert read(SEMAPHORE_REDIS_URL="", SEMAPHORE_METRICS_HOST="").metrics_host == "127.0.0.1"
+    assert read(SEMAPHORE_REDIS_URL="").url is None
 
 
-def test_settings_are_read() -> None:
-    settings = read(
-        SEMAPHORE_REDIS_URL="redis://a/1",
-        SEMAPHORE_SCOPES="domain, all",
-        SEMAPHORE_LEASE=30,
-        SEMAPHORE_ACQUIRE_TIMEOUT=0.5,
-        SEMAPHORE_RECOVERY_WAIT=0,
-        SEMAPHORE_PREFIX="crawl",
-        SEMAPHORE_NODE="here",
-    )
-    assert (settings.url, settings.url_from) == ("redis://a/1", "SEMAPHORE_REDIS_URL")
-    assert settings.scopes == ("domain", "all")
-    assert (settings.lease, settings.acquire_timeout, settings.recovery_wait) == (30, 0.5, 0)
-    assert (settings.prefix, settings.node) == ("crawl", "here")
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"SEMAPHORE_SCOPES": "domain, all"}, {"scopes": ("domain", "all")}),
+        ({"SEMAPHORE_PREFIX": "crawl", "SEMAPHORE_NODE": "a"}, {"prefix": "crawl", "node": "a"}),
+        ({"SEMAPHORE_ACQUIRE_TIMEOUT": "60"}, {"acquire_timeout": 60}),
+        ({"SEMAPHORE_LEASE": "7"}, {"lease": 7, "recovery_wait": 7}),
+        ({"SEMAPHORE_LEASE": 7, "SEMAPHORE_RECOVERY_WAIT": 0}, {"lease": 7, "recovery_wait": 0}),
+        # Never longer than 0.3 of the lease
+        ({"SEMAPHORE_TURN": 0}, {"turn": 0}),
+        ({"SEMAPHORE_TURN": "2", "SEMAPHORE_LEASE": 10}, {"turn": 2}),
+        ({"SEMAPHORE_TURN": 2.1, "SEMAPHORE_LEASE": 7}, {"turn": 2.1}),
+        ({"SEMAPHORE_LEASE": 0.1}, {"turn": 0.03}),
+        ({"ROBOTSTXT_OBEY": True}, {"obey_crawl_delay": True}),
+        (
+            {"ROBOTSTXT_OBEY": True, "SEMAPHORE_OBEY_CRAWL_DELAY": False},
+            {"obey_crawl_delay": False},
+        ),
+        ({"SEMAPHORE_BACKOFF_CODES": "420,429"}, {"backoff_codes": {420, 429}}),
+        ({"SEMAPHORE_BACKOFF_CODES": []}, {"backoff_codes": set()}),
+        ({"SEMAPHORE_BACKOFF_START": 400}, {"backoff": Backoff(400, 400)}),
+    ],
+)
+def test_settings_are_read(given: dict[str, Any], expected: dict[str, Any]) -> None:
+    settings = read(**given)
+    assert {name: getattr(settings, name) for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "limit"),
+    [
+        (
+            {"CONCURRENT_REQUESTS_PER_DOMAIN": "3", "DOWNLOAD_DELAY": "2"},
+            Limit(3, 2, 0.5),
+        ),
+        ({"DOWNLOAD_DELAY": 2, "DOWNLOAD_DELAY_JITTER": 0.1}, Limit(8, 2, 0.1)),
+        ({"DOWNLOAD_DELAY_JITTER": 3}, Limit(8, 0, 1)),
+        ({"RANDOMIZE_DOWNLOAD_DELAY": False}, Limit(8, 0, 0)),
+        ({"RANDOMIZE_DOWNLOAD_DELAY": True}, Limit(8, 0, 0.5)),
+    ],
+)
+def test_default_limit_comes_from_scrapys_settings(given: dict[str, Any], limit: Limit) -> None:
+    assert read(**given).limits.of("example.com") == limit
 
 
 @pytest.mark.parametrize(("value", "enabled"), [(True, True), (False, False), ("False", False)])
@@ -63,73 +107,39 @@ def test_everything_can_be_switched_off(value: object, enabled: bool) -> None:
     assert is_enabled(Settings({"SEMAPHORE_ENABLED": value})) is enabled
 
 
-def test_an_empty_text_in_the_environment_is_no_address() -> None:
-    assert read(SEMAPHORE_REDIS_URL="", SEMAPHORE_METRICS_HOST="").metrics_host == "127.0.0.1"
-    assert read(SEMAPHORE_REDIS_URL="").url is None
-
-
-def test_recovery_wait_is_the_lease_by_default() -> None:
-    assert read(SEMAPHORE_LEASE=7).recovery_wait == 7
-    assert read(SEMAPHORE_LEASE=7, SEMAPHORE_RECOVERY_WAIT=2).recovery_wait == 2
-
-
-def test_a_turn_is_0_1_s_by_default_and_never_longer_than_0_3_of_the_lease() -> None:
-    assert read().turn == 0.1
-    assert read(SEMAPHORE_TURN=0).turn == 0
-    assert read(SEMAPHORE_TURN="2", SEMAPHORE_LEASE=10).turn == 2
-    assert read(SEMAPHORE_TURN=2.1, SEMAPHORE_LEASE=7).turn == 2.1
-    assert read(SEMAPHORE_LEASE=0.1).turn == 0.03
-    assert refused(SEMAPHORE_TURN=2.2, SEMAPHORE_LEASE=7) == (
-        "SEMAPHORE_TURN = 2.2: allowed is a number >= 0 and <= 2.1 (0.3 of SEMAPHORE_LEASE)"
-    )
-
-
-def test_default_limit_comes_from_scrapys_settings() -> None:
-    settings = read(CONCURRENT_REQUESTS_PER_DOMAIN=3, DOWNLOAD_DELAY=2, DOWNLOAD_DELAY_JITTER=0.1)
-    assert settings.limits.of("example.com") == Limit(3, 2, 0.1)
-
-
-def test_jitter_above_1_counts_as_1() -> None:
-    assert read(DOWNLOAD_DELAY_JITTER=3).limits.default == Limit(8, 0, 1)
-
-
-@pytest.mark.parametrize(("randomize", "jitter"), [(False, 0.0), (True, 0.5)])
-def test_randomize_download_delay(randomize: bool, jitter: float) -> None:
-    settings = read(DOWNLOAD_DELAY=1, RANDOMIZE_DOWNLOAD_DELAY=randomize)
-    assert settings.limits.default == Limit(8, 1, jitter)
-
-
-def test_places_of_the_server_s_url(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_places_of_the_server_s_url(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REDIS_URL", "redis://environment")
-    assert read().url == "redis://environment"
-    assert read().url_from == "REDIS_URL in the environment"
-    assert read(REDIS_URL="redis://setting").url == "redis://setting"
-    assert read(REDIS_URL="redis://setting").url_from == "REDIS_URL"
-    both = read(REDIS_URL="redis://setting", SEMAPHORE_REDIS_URL="redis://ours")
-    assert (both.url, both.url_from) == ("redis://ours", "SEMAPHORE_REDIS_URL")
+    places: list[tuple[dict[str, Any], str, str]] = [
+        ({}, "redis://environment", "REDIS_URL in the environment"),
+        ({"REDIS_URL": "redis://b"}, "redis://b", "REDIS_URL"),
+        (
+            {"REDIS_URL": "b", "SEMAPHORE_REDIS_URL": "redis://a"},
+            "redis://a",
+            "SEMAPHORE_REDIS_URL",
+        ),
+    ]
+    for given, url, place in places:
+        assert (read(**given).url, read(**given).url_from) == (url, place)
 
 
-def test_values_from_the_command_line() -> None:
+def test_limits_from_the_command_line() -> None:
     settings = read(
         CONCURRENT_REQUESTS_PER_DOMAIN="2",
         DOWNLOAD_DELAY="0.5",
         DOWNLOAD_DELAY_JITTER="0",
         DOWNLOAD_SLOTS='{"slot.example": {"concurrency": 1}}',
-        SEMAPHORE_LEASE="20",
-        SEMAPHORE_ACQUIRE_TIMEOUT="60",
-        SEMAPHORE_RECOVERY_WAIT="1.5",
         SEMAPHORE_LIMITS='{"example.com": 4, "*.example.org": {"delay": 1}, "free.example": null,'
         ' "rate.example": {"rate": "10/m", "burst": 3}}',
     )
-    assert (settings.lease, settings.acquire_timeout, settings.recovery_wait) == (20, 60, 1.5)
-    assert settings.limits.of("example.net") == Limit(2, 0.5, 0)
-    assert settings.limits.of("slot.example") == Limit(1, 0.5, 0)
-    assert settings.limits.of("example.com") == Limit(4, 0.5, 0)
-    assert settings.limits.of("www.example.org") == Limit(2, 1, 0)
-    assert settings.limits.of("free.example") is None
-    assert settings.limits.of("rate.example") == Limit(2, 0.5, 0, rate="10/m", burst=3)
+    expected = {
+        "example.net": Limit(2, 0.5, 0),
+        "slot.example": Limit(1, 0.5, 0),
+        "example.com": Limit(4, 0.5, 0),
+        "www.example.org": Limit(2, 1, 0),
+        "free.example": None,
+        "rate.example": Limit(2, 0.5, 0, rate="10/m", burst=3),
+    }
+    assert {host: settings.limits.of(host) for host in expected} == expected
 
 
 @pytest.mark.parametrize(
@@ -157,7 +167,7 @@ def test_values_from_the_command_line() -> None:
         ("SEMAPHORE_BACKOFF_CODES", ["x", [99], [600], [None], 7.5], "list of HTTP statuses"),
         ("SEMAPHORE_BACKOFF_START", [0, -1, "x", True, float("inf")], "number >= 0.001"),
         ("SEMAPHORE_BACKOFF_MAX", [0.5, -1, "x", float("nan")], "number >= 1"),
-        ("SEMAPHORE_BACKOFF_TIMES", [-1, "x", True], "integer >= 0"),
+        ("SEMAPHORE_BACKOFF_TIMES", [-1, "x", True, 1.5], "integer >= 0"),
         ("SEMAPHORE_OBEY_CRAWL_DELAY", ["maybe"], "True or False"),
         ("SEMAPHORE_MAX_CRAWL_DELAY", [-1, "x", float("inf")], "number >= 0"),
         ("CONCURRENT_REQUESTS_PER_DOMAIN", [0, -1, 1.5, "1.5", "x", None], "integer >= 1"),
@@ -181,19 +191,6 @@ def test_a_path_that_cannot_be_loaded_is_named() -> None:
         message = refused(SEMAPHORE_SCOPES=scopes)
         assert message.startswith("SEMAPHORE_SCOPES: ")
         assert "nowhere.at_all' cannot be loaded: ModuleNotFoundError" in message
-
-
-def test_defaults_of_backoff_and_crawl_delay() -> None:
-    settings = read()
-    assert settings.backoff == Backoff(1, 300)
-    assert (settings.backoff_codes, settings.backoff_times) == (frozenset({429, 503}), 10)
-    assert (settings.obey_crawl_delay, settings.max_crawl_delay) == (False, 60)
-    assert read(ROBOTSTXT_OBEY=True).obey_crawl_delay
-    assert not read(ROBOTSTXT_OBEY=True, SEMAPHORE_OBEY_CRAWL_DELAY=False).obey_crawl_delay
-    assert read(SEMAPHORE_BACKOFF_CODES="420,429").backoff_codes == {420, 429}
-    assert read(SEMAPHORE_BACKOFF_CODES=[]).backoff_codes == set()
-    assert read(SEMAPHORE_BACKOFF_START=400).backoff == Backoff(400, 400)
-    assert "integer >= 0" in refused(SEMAPHORE_BACKOFF_TIMES=1.5)
 
 
 def test_errors_in_a_limit_name_setting_and_key() -> None:
