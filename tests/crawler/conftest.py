@@ -14,7 +14,7 @@ import pytest
 from redis import Redis
 
 from crawler.example_site import ExampleSite
-from tests.support.frontier import TIMEOUT_S, BlockingClient, looking_at, wait_until
+from tests.support.frontier import TIMEOUT_S, Node, looking_at, wait_until
 from tests.support.paths import REPOSITORY
 from tests.support.scrapy_process import ScrapyProcess
 from tests.support.servers import RedisServer
@@ -117,7 +117,7 @@ def start_together(
     scrapy: StartScrapy, client: Redis, count: int, arguments: tuple[str, ...], name: str
 ) -> list[Scrapy]:
     """Nodes of one crawl, kept from ending it before all have joined."""
-    crawl = BlockingClient(client, name, "test", lease=3600)
+    crawl = Node(client, name, "test", lease=3600)
     crawl.joins()
     crawl.works()
     nodes = [scrapy(*arguments, "-s", f"CRAWL={name}") for _ in range(count)]

@@ -16,7 +16,7 @@ from pathlib import Path
 from random import Random
 
 from tests.crawler.conftest import HOST, Scrapy, crawl, pages_asked_for, serving
-from tests.support.frontier import BlockingClient, looking_at, result_of, wait_until
+from tests.support.frontier import Node, looking_at, result_of, wait_until
 from tests.support.servers import RedisServer
 
 NODES = 3
@@ -68,7 +68,7 @@ def _crawl_once(
             start()
         wait()
         with looking_at(server) as client:
-            aside = result_of(BlockingClient(client, f"crawl-{feeds.name}", "operator").retry())
+            aside = result_of(Node(client, f"crawl-{feeds.name}", "operator").retry())
         if aside:  # they are put back, as by `scrapy frontier retry`
             start()
             wait()

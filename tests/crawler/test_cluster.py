@@ -28,11 +28,12 @@ from tests.crawler.conftest import StartScrapy, serving
 from tests.support.frontier import crawl_keys, wait_until
 from tests.support.servers import free_port
 
+PAGES = "item_scraped_count"
 SITE = SiteResult(most=4, requests=304, seconds=8.0, missed=0, twice=0, forbidden=0)
 NODE = NodeResult(
     "node-1",
     {
-        "item_scraped_count": 300,
+        PAGES: 300,
         "elapsed_time_seconds": 10.0,
         "semaphore/acquired": 300,
         "semaphore/wait_seconds": 600.0,
@@ -43,6 +44,14 @@ NODE = NodeResult(
 GOOD = CrawlResult("http://a/[/x]", limit=4, latency=0.1, nodes=[NODE], permits_left=0, site=SITE)
 STATUS = "downloader/response_status_count"
 FAILURE = "downloader/exception_type_count"
+SAYS_NOTHING = {
+    f"{STATUS}/200": 300,
+    f"{STATUS}/404": 1,  # it has no robots.txt
+    "robotstxt/response_status_count/404": 1,
+    f"{FAILURE}/scrapy.exceptions.IgnoreRequest": 2,
+    f"{FAILURE}/semaphore_middleware.errors.PermitLostError": 2,
+}
+"""Of a site."""
 
 
 def elsewhere(stats: Mapping[str, Any]) -> CrawlResult:
@@ -61,18 +70,22 @@ def shown(result: CrawlResult) -> str:
     [
         (GOOD, []),
         (
-            replace(GOOD, site=replace(SITE, most=5)),
-            ["limit 4 was exceeded: 5 requests at once"],
+            replace(GOOD, site=replace(SITE, most=5, missed=2, twice=1, forbidden=1)),
+            [
+                "limit 4 was exceeded: 5 requests at once",
+                *(
+                    "pages missed: 2",
+                    "pages fetched twice: 1",
+                    "requests forbidden by robots.txt: 1",
+                ),
+            ],
         ),
         (
-            replace(GOOD, site=replace(SITE, missed=2, twice=1, forbidden=1)),
-            ["pages missed: 2", "pages fetched twice: 1", "requests forbidden by robots.txt: 1"],
-        ),
-        (replace(GOOD, nodes=[replace(NODE, stats={})]), ["no pages were fetched"]),
-        (replace(GOOD, permits_left=3), ["permits left on the server: 3"]),
-        (
-            replace(GOOD, nodes=[replace(NODE, error="[/y] failed")]),
-            ["node-1 failed: [/y] failed"],
+            replace(GOOD, nodes=[NodeResult("node-1", {}, "[/y] failed")], permits_left=3),
+            [
+                *("node-1 failed: [/y] failed", "no pages were fetched"),
+                "permits left on the server: 3",
+            ],
         ),
         (
             elsewhere({f"{STATUS}/503": 7, f"{STATUS}/404": 2, f"{STATUS}/500": 1}),
@@ -82,27 +95,14 @@ def shown(result: CrawlResult) -> str:
             ],
         ),
         (
-            elsewhere(
-                {f"{FAILURE}/twisted.internet.error.TimeoutError": 3, "item_scraped_count": 0}
-            ),
+            elsewhere({f"{FAILURE}/twisted.internet.error.TimeoutError": 3, PAGES: 0}),
             ["no pages were fetched", "the site did not respond: TimeoutError (3 times)"],
         ),
         (
-            elsewhere({"robotstxt/forbidden": 1, "item_scraped_count": 0}),
+            elsewhere({"robotstxt/forbidden": 1, PAGES: 0}),
             ["no pages were fetched: robots.txt forbids them (1)"],
         ),
-        (
-            elsewhere(  # what says nothing of the site
-                {
-                    f"{STATUS}/200": 300,
-                    f"{STATUS}/404": 1,  # it has no robots.txt
-                    "robotstxt/response_status_count/404": 1,
-                    f"{FAILURE}/scrapy.exceptions.IgnoreRequest": 2,
-                    f"{FAILURE}/semaphore_middleware.errors.PermitLostError": 2,
-                }
-            ),
-            [],
-        ),
+        (elsewhere(SAYS_NOTHING), []),
     ],
 )
 def test_each_broken_promise_is_a_problem(result: CrawlResult, found: list[str]) -> None:
@@ -127,7 +127,7 @@ def test_the_table_shows_measured_and_expected() -> None:
     assert "30.0" in text  # pages a second
     assert re.search(r"requests refused \(429, 503\)\W+11\W+0\W", text)
     assert not re.search("at most|missed", text)
-    bare = NodeResult("node-1", {"item_scraped_count": 3})  # without the add-on
+    bare = NodeResult("node-1", {PAGES: 3})  # without the add-on
     assert "wait" not in shown(replace(GOOD, nodes=[bare]))
     assert NODE.scopes == ["a/b.com"]
 

@@ -14,15 +14,9 @@ from tests.crawler.conftest import serving
 from tests.support.frontier import wait_until
 
 
-def ask(site: ExampleSite, path: str, host: str = "127.0.0.1") -> HTTPConnection:
-    """A request whose response is still to come."""
-    connection = HTTPConnection("127.0.0.1", site.port)
-    connection.request("GET", path, headers={"Host": host})
-    return connection
-
-
-def fetch(site: ExampleSite, path: str) -> bytes:
-    with closing(ask(site, path)) as connection:
+def fetch(site: ExampleSite, path: str, host: str = "127.0.0.1") -> bytes:
+    with closing(HTTPConnection("127.0.0.1", site.port)) as connection:
+        connection.request("GET", path, headers={"Host": host})
         return connection.getresponse().read()
 
 
@@ -42,24 +36,11 @@ def test_the_judge_counts_pages_missed_and_fetched_twice() -> None:
     with serving(pages=3, latency=0) as site:
         for path in ("/", "/page/1", "/page/1", "/robots.txt", FORBIDDEN):
             fetch(site, path)
+        fetch(site, "/page/2", host="other:80")
         record = site.judge.record("127.0.0.1")
         wait_until(lambda: not record.now)
         state = json.loads(fetch(site, "/_judge"))["127.0.0.1"]
     assert (record.robots, record.forbidden, record.most) == (1, 1, 1)
     assert state["pages"] == {"/": 1, "/page/1": 2}
     assert (state["missed"], state["twice"]) == (["/page/2"], ["/page/1"])
-
-
-def test_each_host_has_a_record_in_which_robots_txt_counts() -> None:
-    with serving(latency=3600) as site:
-        hosts = site.judge.hosts
-        requests = [
-            ask(site, path, host)
-            for path, host in (("/", "a:80"), ("/page/1", "a"), ("/robots.txt", "A"), ("/", "b"))
-        ]
-        wait_until(lambda: sum(record.now for record in hosts.values()) == len(requests))
-        assert {host: record.most for host, record in hosts.items()} == {"a": 3, "b": 1}
-        for request in requests:
-            request.close()
-        # A request ends with its connection.
-        wait_until(lambda: not any(record.now for record in hosts.values()))
+    assert site.judge.record("other").pages == {"/page/2": 1}

@@ -25,7 +25,7 @@ from tests.crawler.conftest import (
     start_together,
 )
 from tests.crawler.kills import crawl_and_kill
-from tests.support.frontier import BlockingClient, crawl_keys, wait_until
+from tests.support.frontier import Node, crawl_keys, wait_until
 from tests.support.servers import RedisServer
 
 
@@ -51,21 +51,6 @@ def test_nothing_is_lost_when_nodes_are_killed_at_random_moments(
 ) -> None:
     losses = crawl_and_kill(server, tmp_path, kills=5, random=Random(0))
     assert (losses["kills"], losses["pages lost"], losses["items lost"]) == (5, 0, 0)
-
-
-@pytest.mark.slow
-def test_a_node_that_was_frozen_goes_on_crawling(scrapy: StartScrapy, client: Redis) -> None:
-    with serving(latency=0.05) as site:
-        short = crawl(site, *SHORT_LEASES)
-        frozen, awake = start_together(scrapy, client, 2, short, name="freezing")
-        wait_until(lambda: pages_asked_for(site) > 10)
-        frozen.send(signal.SIGSTOP)
-        working = BlockingClient(client, "freezing", "test").keys.of("working")
-        wait_until(lambda: client.zcard(working) == 1)
-        frozen.send(signal.SIGCONT)
-        assert [awake.finishes(), frozen.finishes()] == [True] * 2
-        assert site.judge.missed(HOST) == []
-    assert crawl_keys(client) == []
 
 
 GATED = """
@@ -101,7 +86,7 @@ def test_a_page_is_unfinished_until_its_items_have_passed_the_pipelines(
 ) -> None:
     (tmp_path / "gated.py").write_text(GATED)
     node = scrapy("runspider", "gated.py", "-a", f"url={site.url}", *SHORT_LEASES)
-    shared = BlockingClient(client, "gated", "test")
+    shared = Node(client, "gated", "test")
     wait_until(lambda: pages_asked_for(site) == 2 and shared.size.unfinished == 1)
     node.kill()
     (tmp_path / "open").touch()
@@ -168,7 +153,7 @@ def test_a_stop_loses_no_page_whatever_middlewares_do_with_its_request(
 def test_an_unreadable_request_ends_three_nodes_and_not_the_crawl(
     scrapy: StartScrapy, client: Redis, site: ExampleSite
 ) -> None:
-    spoiler = BlockingClient(client, "spoilt", "test")
+    spoiler = Node(client, "spoilt", "test")
     spoiler.joins()
     spoiler.pushes(spoiler.new(b"no request", score=-1, site=""))
     spoiler.leaves()

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from redis import Redis
 
-from tests.support.frontier import BlockingClient, looking_at, node
+from tests.support.frontier import Node, looking_at, node
 from tests.support.servers import RedisServer
 
 
@@ -19,10 +19,10 @@ def client(server: RedisServer) -> Iterator[Redis]:
 
 
 @pytest.fixture
-def one(client: Redis) -> BlockingClient:
+def one(client: Redis) -> Node:
     return node(client, "one")
 
 
 @pytest.fixture
-def two(client: Redis) -> BlockingClient:
+def two(client: Redis) -> Node:
     return node(client, "two")

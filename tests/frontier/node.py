@@ -20,7 +20,7 @@ from twisted.python.failure import Failure
 from semaphore_middleware.frontier.client import CrawlClient, Demand
 from semaphore_middleware.frontier.scheduler import Scheduler
 from tests.support.crawls import until
-from tests.support.frontier import BlockingClient
+from tests.support.frontier import Node
 
 
 class Call(NamedTuple):
@@ -205,8 +205,8 @@ class DrivenNode:
         """Requests that were taken and not started."""
         return self.taken - len(self.engine._slot.inprogress)
 
-    def other(self) -> BlockingClient:
-        other = BlockingClient(self.client, "books", "other")
+    def other(self) -> Node:
+        other = Node(self.client, "books", "other")
         other.joins()
         return other
 

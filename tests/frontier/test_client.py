@@ -17,7 +17,7 @@ from semaphore_middleware.frontier.client import (
     NextStep,
     OtherCrawlError,
 )
-from tests.support.frontier import ONE, BlockingClient, crawl_keys, node, result_of, wait_until
+from tests.support.frontier import ONE, Node, crawl_keys, node, result_of, wait_until
 
 AN_HOUR_MS = 3_600_000
 
@@ -29,9 +29,7 @@ def dump(client: Redis) -> dict[bytes, bytes | None]:
 # Queueing and taking ----------------------------------------------------------------------------
 
 
-def test_requests_are_taken_in_order_of_score_each_once(
-    one: BlockingClient, two: BlockingClient
-) -> None:
+def test_requests_are_taken_in_order_of_score_each_once(one: Node, two: Node) -> None:
     pages = [b"%d" % number for number in range(120)]
     one.push(b"later", score=2)
     two.push(b"sooner", score=-1)
@@ -43,7 +41,7 @@ def test_requests_are_taken_in_order_of_score_each_once(
 
 
 def test_a_fingerprint_is_queued_once_for_all_nodes_and_none_each_time(
-    client: Redis, one: BlockingClient, two: BlockingClient
+    client: Redis, one: Node, two: Node
 ) -> None:
     assert one.push(b"b", fingerprint="b")
     requests = [two.new(letter.encode(), fingerprint=letter) for letter in "abca"]
@@ -55,7 +53,7 @@ def test_a_fingerprint_is_queued_once_for_all_nodes_and_none_each_time(
 
 
 @pytest.mark.parametrize("fingerprint", ["a", ""])
-def test_a_request_sent_twice_is_queued_once(one: BlockingClient, fingerprint: str) -> None:
+def test_a_request_sent_twice_is_queued_once(one: Node, fingerprint: str) -> None:
     page = one.new(b"page", fingerprint=fingerprint)
     assert [one.pushes(page), one.pushes(page)] == [[True], [True]]
     assert one.pop().data == b"page"
@@ -96,7 +94,7 @@ def test_a_node_waits_while_others_may_have_the_last_pages(client: Redis) -> Non
     assert one.idles().next_step is NextStep.CLOSE
 
 
-def test_nothing_is_finished_or_taken_if_queueing_fails(client: Redis, one: BlockingClient) -> None:
+def test_nothing_is_finished_or_taken_if_queueing_fails(client: Redis, one: Node) -> None:
     one.push(b"page")
     page = one.pop()
     one.push(b"next")
@@ -110,7 +108,7 @@ def test_nothing_is_finished_or_taken_if_queueing_fails(client: Redis, one: Bloc
 
 
 def test_a_full_server_takes_no_new_requests_and_does_all_else(
-    client: Redis, one: BlockingClient, two: BlockingClient
+    client: Redis, one: Node, two: Node
 ) -> None:
     for page in (b"a", b"b", b"c"):
         one.push(page)
@@ -127,7 +125,7 @@ def test_a_full_server_takes_no_new_requests_and_does_all_else(
     assert crawl_keys(client) == []
 
 
-def test_what_a_crawl_tells_its_nodes(client: Redis, one: BlockingClient) -> None:
+def test_what_a_crawl_tells_its_nodes(client: Redis, one: Node) -> None:
     def receive() -> bool:
         message = listener.get_message(timeout=1.0)
         received.extend([message["data"]] if message else [])
@@ -152,7 +150,7 @@ def test_what_a_crawl_tells_its_nodes(client: Redis, one: BlockingClient) -> Non
 
 
 def test_an_idle_node_waits_for_one_that_works_and_the_last_one_ends_the_crawl(
-    client: Redis, one: BlockingClient, two: BlockingClient
+    client: Redis, one: Node, two: Node
 ) -> None:
     one.push(b"page", fingerprint="a")
     assert two.idles().next_step is NextStep.TAKE_MORE
@@ -160,14 +158,14 @@ def test_an_idle_node_waits_for_one_that_works_and_the_last_one_ends_the_crawl(
     reply = two.idles()
     assert reply.next_step is NextStep.WAIT
     assert 0.0 < reply.wait_s <= 60.0  # the rest of the lease of `one`
-    starting = BlockingClient(client, "books", "starting")
+    starting = Node(client, "books", "starting")
     result_of(starting.join())  # it works from then on
     assert one.idles(taken).next_step is NextStep.WAIT
     assert starting.idles().next_step is NextStep.CLOSE
     assert crawl_keys(client) == []
     with pytest.raises(CrawlEndedError):
         two.idles()
-    late = BlockingClient(client, "books", "late")
+    late = Node(client, "books", "late")
     with pytest.raises(CrawlEndedError):
         late.joins()
     assert crawl_keys(client) == []
@@ -183,9 +181,7 @@ def test_an_idle_node_waits_for_one_that_works_and_the_last_one_ends_the_crawl(
     assert starting.pop().data == b"page"
 
 
-def test_a_crawl_that_is_dropped_leaves_no_keys(
-    client: Redis, one: BlockingClient, two: BlockingClient
-) -> None:
+def test_a_crawl_that_is_dropped_leaves_no_keys(client: Redis, one: Node, two: Node) -> None:
     one.push(b"a", fingerprint="a")
     one.fill(b=3, c=3)
     two.pop()
@@ -205,7 +201,7 @@ def test_a_crawl_that_is_dropped_leaves_no_keys(
 
 
 def test_nodes_that_died_long_ago_neither_count_nor_outlive_a_drop(client: Redis) -> None:
-    dead, operator = node(client, "dead"), BlockingClient(client, "books", "operator")
+    dead, operator = node(client, "dead"), Node(client, "books", "operator")
     dead.push(b"page", fingerprint="a")
     dead.pop()
     assert operator.size.state == "running"
@@ -237,10 +233,10 @@ def test_what_was_set_aside_can_be_put_back_also_after_the_end(client: Redis) ->
 
 @pytest.mark.parametrize(
     "verb",
-    [BlockingClient.take, BlockingClient.works, BlockingClient.idles, BlockingClient.leaves],
+    [Node.take, Node.works, Node.idles, Node.leaves],
 )
 def test_every_call_takes_finished_requests(
-    one: BlockingClient, two: BlockingClient, verb: Callable[..., object]
+    one: Node, two: Node, verb: Callable[..., object]
 ) -> None:
     one.push(b"page")
     one.push(b"next")
@@ -248,9 +244,7 @@ def test_every_call_takes_finished_requests(
     assert two.size.unfinished == 1
 
 
-def test_a_leaving_nodes_requests_go_back_to_their_old_place(
-    one: BlockingClient, two: BlockingClient
-) -> None:
+def test_a_leaving_nodes_requests_go_back_to_their_old_place(one: Node, two: Node) -> None:
     for page in (b"done", b"first", b"second", b"third"):
         two.push(page, score=5, fingerprint=page.decode())
     done, first, _ = one.pop(), one.pop(), one.pop()
@@ -266,7 +260,7 @@ def test_a_leaving_nodes_requests_go_back_to_their_old_place(
 
 @pytest.mark.parametrize("way", ["leaves", "idles"])
 def test_of_a_dead_nodes_requests_each_node_gets_one_at_a_time(
-    client: Redis, one: BlockingClient, two: BlockingClient, way: str
+    client: Redis, one: Node, two: Node, way: str
 ) -> None:
     dead = node(client, "dead")
     for page in (b"first", b"second", b"third"):
@@ -310,9 +304,7 @@ def test_a_request_that_three_nodes_have_died_with_is_set_aside_and_no_other(
     assert sorted(done) == sorted(b"%d" % number for number in range(20))
 
 
-def test_a_node_whose_lease_expired_cannot_finish_requests_of_others(
-    one: BlockingClient, two: BlockingClient
-) -> None:
+def test_a_node_whose_lease_expired_cannot_finish_requests_of_others(one: Node, two: Node) -> None:
     one.push(b"page")
     taken = one.pop()
     one.dies()
@@ -327,7 +319,7 @@ def test_a_node_whose_lease_expired_cannot_finish_requests_of_others(
 
 
 def test_a_restarted_node_of_the_same_name_is_another_node(
-    client: Redis, one: BlockingClient, two: BlockingClient
+    client: Redis, one: Node, two: Node
 ) -> None:
     one.push(b"page")
     taken = one.pop()
@@ -339,7 +331,7 @@ def test_a_restarted_node_of_the_same_name_is_another_node(
 
 
 def test_a_request_whose_reply_was_lost_goes_back_when_its_node_is_idle(
-    one: BlockingClient,
+    one: Node,
 ) -> None:
     one.push(b"page")
     lost = one.pop()
@@ -369,7 +361,7 @@ def test_leases_are_renewed_and_go_by_a_clock_of_their_own(client: Redis) -> Non
 
 
 def test_nodes_that_do_not_fit_do_not_join(client: Redis) -> None:
-    one, two = (BlockingClient(client, "books", name) for name in ("one", "two"))
+    one, two = (Node(client, "books", name) for name in ("one", "two"))
     identity = {"spider": "books", "start_urls": "a"}
     result_of(one.join(identity))
     before = dump(client)
@@ -384,7 +376,7 @@ def test_nodes_that_do_not_fit_do_not_join(client: Redis) -> None:
 
 def test_a_crawl_lost_with_the_servers_data_has_not_ended(client: Redis) -> None:
     with pytest.raises(CrawlLostError):
-        BlockingClient(client, "books", "that has not joined").take()
+        Node(client, "books", "that has not joined").take()
     one, two = node(client, "one"), node(client, "two")
     one.push(b"page", fingerprint="a")
     client.flushall()

@@ -14,26 +14,26 @@ from semaphore_middleware.errors import ServerUnreachableError
 from semaphore_middleware.frontier import client as module
 from semaphore_middleware.frontier import scripts
 from semaphore_middleware.frontier.client import NewRequest
-from tests.support.frontier import BlockingClient, node
+from tests.support.frontier import Node, node
 
 LENGTH = 8
 MOST_BYTES = 20  # of a fingerprint, on the server
 
 
-def push(crawl: BlockingClient, fingerprints: Iterable[bytes]) -> list[bool]:
+def push(crawl: Node, fingerprints: Iterable[bytes]) -> list[bool]:
     """Which of them the server has not seen before."""
     place = crawl.new_place
     return crawl.pushes(*(NewRequest(place("a", 0), b"", one) for one in fingerprints))
 
 
-def buckets(crawl: BlockingClient) -> list[bytes]:
+def buckets(crawl: Node) -> list[bytes]:
     """What the server keeps, in any order."""
     found: Any = crawl.client.hgetall(crawl.keys.of("seen"))
     assert int(found.pop(b"count", 0)) == sum(map(len, found.values())) / LENGTH
     return list(found.values())
 
 
-def in_buckets(crawl: BlockingClient) -> list[bytes]:
+def in_buckets(crawl: Node) -> list[bytes]:
     return [
         bucket[at : at + LENGTH]
         for bucket in buckets(crawl)
@@ -42,7 +42,7 @@ def in_buckets(crawl: BlockingClient) -> list[bytes]:
 
 
 @pytest.fixture
-def chosen(client: Redis, monkeypatch: pytest.MonkeyPatch) -> BlockingClient:
+def chosen(client: Redis, monkeypatch: pytest.MonkeyPatch) -> Node:
     """A node whose fingerprints the server keeps as they are, in buckets of two."""
     monkeypatch.setattr(module, "short_fingerprint", lambda fingerprint, _run: fingerprint)
     script, of_32 = scripts.script, "LENGTH, PER_BUCKET = 8, 32"
@@ -52,7 +52,7 @@ def chosen(client: Redis, monkeypatch: pytest.MonkeyPatch) -> BlockingClient:
     return node(client, "one")
 
 
-def test_what_was_seen_stays_seen_in_few_bytes(client: Redis, one: BlockingClient) -> None:
+def test_what_was_seen_stays_seen_in_few_bytes(client: Redis, one: Node) -> None:
     chance = random.Random(7)
     known = [chance.randbytes(chance.randrange(1, 300)) for _ in range(5000)]  # of any length
     found = [chance.choice(known) for _ in range(5000)] + known
@@ -68,9 +68,7 @@ def test_what_was_seen_stays_seen_in_few_bytes(client: Redis, one: BlockingClien
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_the_server_replies_as_a_set_would_whatever_is_split(
-    chosen: BlockingClient, seed: int
-) -> None:
+def test_the_server_replies_as_a_set_would_whatever_is_split(chosen: Node, seed: int) -> None:
     """Many are in some buckets, none in others, and the middle of two may look like a third one."""
     chance, seen = random.Random(seed), set[bytes]()
     for _ in range(6):
@@ -81,21 +79,7 @@ def test_the_server_replies_as_a_set_would_whatever_is_split(
         assert sorted(in_buckets(chosen)) == sorted(seen)
 
 
-def test_buckets_may_be_empty(chosen: BlockingClient) -> None:
-    """All fingerprints belong in the same bucket, however many there are."""
-    known = [bytes(4) + number.to_bytes(4, "big") for number in range(40)]
-    assert all(push(chosen, known))
-    assert not any(push(chosen, reversed(known)))
-    assert sorted(map(len, buckets(chosen))) == [*[0] * 20, 40 * LENGTH]
-
-
-def test_the_middle_of_two_is_no_third(chosen: BlockingClient) -> None:
-    known = [b"\0\0\0\0abcd", b"\0\0\0\0efgh"]
-    assert push(chosen, known) == [True, True]
-    assert push(chosen, [b"abcd\0\0\0\0", b"cd\0\0\0\0ef", *known]) == [True, True, False, False]
-
-
-def test_a_server_that_is_full_has_seen_what_it_has_queued(chosen: BlockingClient) -> None:
+def test_a_server_that_is_full_has_seen_what_it_has_queued(chosen: Node) -> None:
     client, number = chosen.client, count()
     client.config_set("maxmemory", int(client.info("memory")["used_memory"]) + 200_000)
     done: list[bytes] = []

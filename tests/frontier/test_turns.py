@@ -6,33 +6,33 @@ import pytest
 from redis import Redis
 
 from semaphore_middleware.frontier.client import Demand, NextStep, TakenRequest
-from tests.support.frontier import BlockingClient, crawl_keys, node, wait_until
+from tests.support.frontier import Node, crawl_keys, node, wait_until
 
 
 def sites(taken: list[TakenRequest]) -> str:
     return "".join(one.site for one in taken)
 
 
-def test_sites_take_turns_however_much_each_has(one: BlockingClient, two: BlockingClient) -> None:
+def test_sites_take_turns_however_much_each_has(one: Node, two: Node) -> None:
     one.fill(a=100, b=3, c=3)
     turns = [sites(taker.takes(Demand(2, 1))) for taker in (one, two, one, two, one)]
     assert turns == ["ab", "ca", "bc", "ab", "ca"]
 
 
-def test_a_new_site_waits_for_one_turn_of_the_others(one: BlockingClient) -> None:
+def test_a_new_site_waits_for_one_turn_of_the_others(one: Node) -> None:
     one.fill(a=9, b=9)
     assert sites(one.takes(Demand(1, 1))) == "a"
     one.fill(c=9)
     assert sites(one.takes(Demand(3, 1))) == "bac"
 
 
-def test_one_call_takes_the_same_number_of_each_site(one: BlockingClient) -> None:
+def test_one_call_takes_the_same_number_of_each_site(one: Node) -> None:
     one.fill(a=20, b=20, c=20, d=1)
     assert sites(one.takes(Demand(10, 8))) == "aaabbbcccd"
     assert sites(one.takes(Demand(100, 8))) == "aaaaaaaabbbbbbbbcccccccc"
 
 
-def test_a_skipped_site_keeps_its_turn(one: BlockingClient) -> None:
+def test_a_skipped_site_keeps_its_turn(one: Node) -> None:
     one.fill(a=9, b=9, c=9)
     assert sites(one.takes(Demand(2, 1, frozenset("ac")))) == "b"
     assert sites(one.takes(Demand(3, 1, frozenset("xyz")))) == "acb"
@@ -81,15 +81,7 @@ def test_of_a_short_queue_a_node_takes_only_its_share_and_the_dead_have_none(
     assert len(living.takes(Demand(32, 32))) == 32, "with 20 others it would be 20 at most"
 
 
-def test_priorities_hold_within_a_site(one: BlockingClient) -> None:
-    for site, score in (("a", 3), ("a", 1), ("b", 2), ("a", 2), ("b", 9)):
-        one.pushes(one.new(b"%d" % score, score, site=site))
-    taken = one.takes(Demand(32, 8))
-    order = [("a", b"1"), ("a", b"2"), ("a", b"3"), ("b", b"2"), ("b", b"9")]
-    assert [(each.site, each.data) for each in taken] == order
-
-
-def test_taking_looks_at_no_more_sites_than_needed(client: Redis, one: BlockingClient) -> None:
+def test_taking_looks_at_no_more_sites_than_needed(client: Redis, one: Node) -> None:
     one.pushes(*(one.new(site=f"site-{number}") for number in range(2000)))
     client.config_resetstat()
     assert len(one.takes(Demand(8, 8, frozenset({"site-0", "site-1"})))) == 8
@@ -99,7 +91,7 @@ def test_taking_looks_at_no_more_sites_than_needed(client: Redis, one: BlockingC
 
 
 @pytest.mark.parametrize("site", ["", "a b", "line\nbreak", "🕸", "x" * 10_000])
-def test_a_site_may_have_any_name(client: Redis, one: BlockingClient, site: str) -> None:
+def test_a_site_may_have_any_name(client: Redis, one: Node, site: str) -> None:
     one.pushes(one.new(b"page", -2.5, site=site))
     taken = one.pop()
     assert taken.site == site

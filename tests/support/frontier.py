@@ -27,7 +27,7 @@ TIMEOUT_S = 60.0  # after that a test has failed; it never shows that one has pa
 ONE = Demand(requests=1, per_site=1)
 Result = TypeVar("Result")
 
-_clients: list[BlockingClient] = []
+_clients: list[Node] = []
 
 
 @functools.cache
@@ -60,7 +60,7 @@ def looking_at(server: RedisServer) -> Iterator[redis.Redis]:
                 result_of(_clients.pop().disconnect())
 
 
-class BlockingClient(CrawlClient):
+class Node(CrawlClient):
     """A node without Scrapy: each call waits for its reply. `client` is the test's own."""
 
     def __init__(
@@ -146,9 +146,9 @@ class BlockingClient(CrawlClient):
 
 def node(
     client: redis.Redis, name: str, crawl: str = "books", lease: float = 60.0, max_pages: int = 0
-) -> BlockingClient:
+) -> Node:
     """One that has joined."""
-    shared = BlockingClient(client, crawl, name, lease, max_pages)
+    shared = Node(client, crawl, name, lease, max_pages)
     shared.joins()
     return shared
 
