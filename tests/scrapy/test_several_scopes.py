@@ -6,13 +6,14 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from scrapy import Request
 from scrapy.exceptions import CannotResolveHostError
 from scrapy.settings import Settings
-from twisted.internet.address import IPv4Address, IPv6Address
+from twisted.internet.address import IPv4Address
 
 from semaphore_middleware import FairSemaphore, SettingsError
 from semaphore_middleware.scrapy import addresses
@@ -268,21 +269,6 @@ def test_handlers_that_look_up_addresses_themselves_are_refused(
     Addresses(Settings({"DOWNLOAD_HANDLERS": {"http": None}}))
 
 
-def test_an_address_that_is_known_is_given_alone() -> None:
-    known = addresses.KnownAddresses()
-    known.other = Refuses()
-    address = addresses._addresses["six.example.org"] = IPv6Address("TCP", "::1", 0)
-    assert address is not None, "somebody has it"
-    try:
-        receiver = Receives()
-        known.resolveHostName(receiver, "Six.example.org.", 80)
-        assert receiver.heard == [IPv6Address("TCP", "::1", 80)]
-        with pytest.raises(AssertionError, match="IPv4Address"):
-            known.resolveHostName(receiver, "six.example.org", 80, [IPv4Address])
-    finally:
-        forget_addresses()
-
-
 @in_asyncio
 async def test_a_host_has_one_address_as_long_as_a_request_has_it(
     monkeypatch: pytest.MonkeyPatch,
@@ -323,11 +309,25 @@ class Receives:
         pass
 
 
-class Refuses:
-    """A resolver that nobody is to ask."""
-
-    def resolveHostName(self, *arguments: object) -> None:  # noqa: N802
-        raise AssertionError(arguments)
+@in_asyncio
+async def test_crawls_of_one_process_that_look_a_host_up_at_once_find_one_address(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lookups: list[Any] = []  # the test answers them
+    resolver = SimpleNamespace(resolveHostName=lambda receiver, *_: lookups.append(receiver))
+    monkeypatch.setattr(addresses, "_install", lambda: None)
+    monkeypatch.setattr(addresses._resolver, "other", resolver)
+    host, requests = "both.example.org", [Request("http://a/"), Request("http://b/")]
+    crawls = [Addresses(Settings()), Addresses(Settings())]
+    resolving = [asyncio.ensure_future(crawls[n].resolve(host, requests[n])) for n in (0, 1)]
+    try:
+        await until(lambda: len(lookups) == 2)
+        for receiver, address in zip(lookups, (FIRST, SECOND), strict=True):
+            receiver.addressResolved(IPv4Address("TCP", address, 0))
+        await asyncio.gather(*resolving)
+        assert [crawl.of(host) for crawl in crawls] == [FIRST, FIRST]
+    finally:
+        forget_addresses()
 
 
 # What a holder waits for ------------------------------------------------------------------------
