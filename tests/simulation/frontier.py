@@ -93,14 +93,14 @@ def plan_for(seed: int) -> CrawlPlan:
     random = Random(seed)
     lease = random.choice((2.0, 5.0, 15.0))
     nodes = random.choice((1, 2, 3, 3, 4))
-    count = random.choice((8, 25, 50))
+    count = random.choice((10, 25, 40))
     slow, fatal = random.choice((0.0, 0.05)), random.choice((0.0, 0.0, 0.04))
     pages = tuple(
         Page(
             site=random.choice("aaabcd"),
             links=tuple(random.randrange(count) for _ in range(random.choice((0, 1, 3, 8)))),
             items=random.choice((1, 1, 2)),
-            latency=lease * random.choice((0.001, 0.01, 0.05, 0.1)),
+            latency=lease * random.choice((0.001, 0.05, 0.1, 0.3)),
             callback=lease * (1.3 if random.random() < slow else random.choice((0.0, 0.01))),
             pipeline=lease * random.choice((0.0, 0.0, 0.02, 0.2)),
             failures=int(random.random() < 0.1),
@@ -148,7 +148,8 @@ OVERTAKING = {"weather", "cut", "cut out", "cut back", "server stands"}  # calls
 
 
 def _faults(random: Random, nodes: int, lease: float) -> tuple[Fault, ...]:
-    kinds = random.choice((OF_NETWORK, OF_NODES, OF_NETWORK + OF_NODES + OF_SERVER, OF_SERVER))
+    all_kinds = OF_NETWORK + OF_NODES + OF_SERVER
+    kinds = random.choice((OF_NETWORK, OF_NODES, OF_NODES, all_kinds, OF_SERVER, ("jump", "kill")))
     faults, at, jumped_at = [], random.uniform(0.02, 1.0) * lease, -lease
     for _ in range(random.choice((1, 2, 4, 8))):
         kind = random.choice(kinds)
