@@ -170,20 +170,6 @@ async def test_each_loss_of_data_costs_one_wait_in_which_the_living_keep_what_th
 
 
 @in_asyncio
-async def test_nothing_is_claimed_once_the_wait_is_over(
-    server: RedisServer, outside: Outside
-) -> None:
-    a, b = await pair(server)
-    await a.take("s")
-    outside.client.flushall()
-    await b.take("s")
-    outside.end_recovery()
-    assert (await a.renew("s")).status == "lost"
-    await b.renew("s")
-    assert outside.held() == {"b": 1}
-
-
-@in_asyncio
 async def test_nothing_is_granted_on_a_server_without_an_epoch_even_by_evicting(
     server: RedisServer, outside: Outside
 ) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.redis.protocol import Reply
-from tests.support.nodes import Caller, Outside, eventually, in_asyncio, key
+from tests.support.nodes import Caller, Outside, in_asyncio, key
 from tests.support.servers import RedisServer
 
 HOUR = 3600.0
@@ -85,22 +85,6 @@ async def test_the_limit_holds_beside_a_rate_and_without_any_all_that_are_free_s
         assert reply.is_counted == (scope == "s")
 
 
-@in_asyncio
-async def test_starts_that_are_due_come_by_asking_when_told(
-    server: RedisServer, outside: Outside
-) -> None:
-    a = await Caller.join(server, "a")
-    limit = Limit(5, delay=0.02)
-    await a.take("s", 3, limit=limit)
-
-    async def all_started() -> bool:
-        await a.renew("s", limit=limit)
-        return not outside.waiting()
-
-    await eventually(all_started)
-    assert outside.held() == {"a": 3}
-
-
 @pytest.mark.parametrize(("jitter", "least", "most"), [(0, 1, 1), (0.5, 0.5, 1.5), (1, 0, 2)])
 @in_asyncio
 async def test_jitter_varies_the_delay_by_its_share_either_way(
@@ -117,13 +101,6 @@ async def test_jitter_varies_the_delay_by_its_share_either_way(
 
 
 # Of many nodes --------------------------------------------------------------------------------
-
-
-@in_asyncio
-async def test_a_burst_is_of_all_nodes_together(server: RedisServer) -> None:
-    a, b = [await Caller.join(server, name) for name in "ab"]
-    assert (await a.take("s", 2, limit=RATED)).granted == 2
-    assert_waits(await b.take("s", 2, limit=RATED), 1, HOUR)
 
 
 @in_asyncio
