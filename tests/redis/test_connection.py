@@ -10,10 +10,8 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import cast
 
 import pytest
-from redis.asyncio.connection import AbstractConnection
 
 from semaphore_middleware import (
     ClosedError,
@@ -23,9 +21,7 @@ from semaphore_middleware import (
     SettingsError,
 )
 from semaphore_middleware.redis import embedded
-from semaphore_middleware.redis.connection import Address, Connection
 from semaphore_middleware.redis.location import Server
-from tests.core.virtual_time import in_virtual_time
 from tests.support.nodes import eventually, in_asyncio
 from tests.support.servers import RedisServer, SentinelServer, free_port
 
@@ -49,11 +45,7 @@ async def refusal(url: str) -> str:
 @pytest.mark.parametrize(
     "url",
     [
-        "localhost",
-        "localhost:6379",
-        "http://localhost",
-        "unix://redis.sock",
-        "",
+        *("localhost", "localhost:6379", "http://localhost", "unix://redis.sock", ""),
         f"redis://:{PASSWORD}@localhost:port/0",
         f"redis://:{PASSWORD}@localhost:99999999/0",
         f"redis://:{PASSWORD}@localhost/0?socket_timeout=soon",
@@ -63,12 +55,19 @@ async def refusal(url: str) -> str:
         f"redis://:{PASSWORD}#@localhost/0",
         f"redis://:{PASSWORD}@[::1/0",
         f"redis://:{PASSWORD}@redis..example:6379/0",
-        f"redis+sentinel://:{PASSWORD}@{'a' * 70}/service",
         "redis://user:6379?@localhost",  # a part of the password would be the port
+        f"redis+sentinel://:{PASSWORD}@{'a' * 70}/service",
+        *(f"redis+sentinel://{rest}" for rest in ("a", "a/", "/mymaster", "a,/m", "a:port/m")),
+        *(f"redis+sentinel://{rest}" for rest in ("a/m/zero", "a/m/0/1", "a,b:99999/m")),
+        f"redis+sentinel://:{PASSWORD}/@a/mymaster",
+        f"redis+sentinel://a/mymaster?sentinel_pass={PASSWORD}",
+        "redis+sentinel://a/mymaster?ssl_ca_certs=/etc/ssl/ca.pem",
+        *(f"redis+cluster://{rest}" for rest in ("", "a,", "a/service", "a:port")),
+        f"redis+cluster://a?sentinel_password={PASSWORD}",
     ],
 )
 def test_an_address_that_cannot_be_read_is_refused_at_once(url: str) -> None:
-    with pytest.raises(SettingsError, match="SEMAPHORE_REDIS_URL: ") as refused:
+    with pytest.raises(SettingsError, match=r"^SEMAPHORE_REDIS_URL: ") as refused:
         FairSemaphore(url, url_from="SEMAPHORE_REDIS_URL")
     assert PASSWORD not in shown(refused.value)
 
@@ -81,6 +80,14 @@ def test_an_address_that_cannot_be_read_is_refused_at_once(url: str) -> None:
         ("redis://[::1]", "redis://[::1]:6379/0"),
         (f"unix://user:{PASSWORD}@/run/redis.sock?db=3", "unix:///run/redis.sock"),
         (f"redis://example.com/0?password={PASSWORD}", "redis://example.com:6379/0"),
+        ("redis+sentinel://a/my%20master", "redis+sentinel://a:26379/my master/0"),
+        ("redis+sentinel://a:1,b,[::1]:2/x/3", "redis+sentinel://a:1,b:26379,[::1]:2/x/3"),
+        (f"rediss+sentinel://u:{PASSWORD}@a,a/m", "rediss+sentinel://a:26379/m/0"),
+        (f"redis+sentinel://a/m?sentinel_password={PASSWORD}", "redis+sentinel://a:26379/m/0"),
+        (
+            f"rediss+cluster://u:{PASSWORD}@a,b:1?ssl_cert_reqs=none",
+            "rediss+cluster://a:6379,b:1/0",
+        ),
     ],
 )
 def test_a_server_is_named_without_its_password(url: str, name: str) -> None:
@@ -98,13 +105,7 @@ def test_without_an_address_the_environment_s_counts(monkeypatch: pytest.MonkeyP
     assert FairSemaphore().url == "redis://ours/2"
 
 
-@in_asyncio
-async def test_a_program_need_not_wait_for_a_server_that_is_not_there() -> None:
-    semaphore = FairSemaphore("unix:///nowhere/s")
-    with pytest.raises(ServerUnreachableError, match="cannot reach unix:///nowhere/s: "):
-        await semaphore.open(wait=False)
-    with pytest.raises(ClosedError):
-        await semaphore.admin.survey()
+# The embedded server ----------------------------------------------------------------------------
 
 
 def test_the_embedded_server_may_have_any_directory(
@@ -144,7 +145,9 @@ async def test_without_any_address_there_is_a_server_of_one_s_own() -> None:
 
 @pytest.fixture
 def locked() -> Iterator[RedisServer]:
-    server = RedisServer("--requirepass", PASSWORD, tcp_port=free_port()).start()
+    """One that knows passwords, at an address of IPv6, too."""
+    options = ("--requirepass", PASSWORD, "--bind", "127.0.0.1", "::1")
+    server = RedisServer(*options, tcp_port=free_port()).start()
     yield server
     server.remove()
 
@@ -154,7 +157,7 @@ async def test_a_wrong_password_is_a_refusal(locked: RedisServer) -> None:
     wrong = f"redis://:{PASSWORD}x@127.0.0.1:{locked.tcp_port}"
     for url in (wrong, locked.tcp_url, locked.url):
         assert "does not accept this user name and password" in await refusal(url)
-    right = FairSemaphore(f"redis://:{PASSWORD}@127.0.0.1:{locked.tcp_port}", recovery_wait=0)
+    right = FairSemaphore(f"redis://:{PASSWORD}@[::1]:{locked.tcp_port}", recovery_wait=0)
     async with right, right.permit("s", 1):
         assert PASSWORD not in repr(right)
 
@@ -171,40 +174,27 @@ async def test_a_server_that_knows_no_passwords_shows_none() -> None:
 
 
 @in_asyncio
-async def test_a_user_without_permission_is_refused(server: RedisServer) -> None:
-    server.client().execute_command(  # type: ignore[no-untyped-call]
-        "ACL", "SETUSER", "guest", "on", f">{PASSWORD}", "+client", "+select"
-    )
-    url = f"unix://guest:{PASSWORD}@{server.path}"
-    assert "does not permit this user what is needed" in await refusal(url)
-
-
-@in_asyncio
-async def test_a_replica_is_refused(server: RedisServer) -> None:
+async def test_a_replica_is_refused_and_a_sentinel(server: RedisServer) -> None:
     server.client().replicaof("127.0.0.1", free_port())
     assert "is a read-only replica; give the address of its master" in await refusal(server.url)
-
-
-@pytest.mark.parametrize("database", ["", "/1"])
-@in_asyncio
-async def test_a_sentinel_is_refused(database: str) -> None:
     sentinel = SentinelServer().start()
     try:
-        line = await refusal(f"redis://127.0.0.1:{sentinel.tcp_port}{database}")
+        there = f"redis+sentinel://127.0.0.1:{sentinel.tcp_port}/service"
+        for database in ("", "/1"):
+            line = await refusal(f"redis://127.0.0.1:{sentinel.tcp_port}{database}")
+            assert f"is a sentinel; write {there} with the name of what it watches" in line
     finally:
         sentinel.remove()
-    there = f"redis+sentinel://127.0.0.1:{sentinel.tcp_port}/service"
-    assert f"is a sentinel; write {there} with the name of what it watches" in line
 
 
 @asynccontextmanager
 async def answering(*replies: bytes) -> AsyncIterator[str]:
-    """Something that answers each command with the next of these replies, then the last again."""
+    """Something that answers each command with the next of these replies, or else with the last."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         rest = list(replies)
         while line := await reader.readline():
-            if line.startswith(b"*"):  # the head of a command
+            if line.startswith(b"*") and rest:  # the head of a command
                 writer.write(rest.pop(0) if len(rest) > 1 else rest[0])
         writer.close()
 
@@ -213,87 +203,62 @@ async def answering(*replies: bytes) -> AsyncIterator[str]:
 
 
 @in_asyncio
-async def test_what_does_not_speak_the_protocol_is_refused() -> None:
+async def test_what_does_not_speak_the_protocol_is_refused_or_too_old_a_version() -> None:
     async with answering(b"HTTP/1.1 400 Bad Request\r\n\r\n") as url:
         assert "does not speak the Redis protocol" in await refusal(url)
-
-
-@in_asyncio
-async def test_a_server_older_than_6_2_is_refused() -> None:
     info = b"redis_version:6.0.16\r\nrole:master\r\nrun_id:abc\r\n"
-    bulk = b"$%d\r\n%s\r\n" % (len(info), info)
-    async with answering(b"+OK\r\n", bulk) as url:
+    async with answering(b"+OK\r\n", b"$%d\r\n%s\r\n" % (len(info), info)) as url:
         assert "is version 6.0.16; version 6.2 or newer is needed" in await refusal(url)
 
 
 # Servers that are not there ---------------------------------------------------------------------
 
 
-class Silent:
-    """A connection of redis-py to a server that hangs."""
-
-    is_connected = True
-
-    async def connect(self) -> None:
-        await asyncio.Future()
-
-    async def send_packed_command(self, _: bytes, check_health: bool) -> None:
-        assert not check_health
-
-    async def read_response(self) -> None:
-        await asyncio.Future()
-
-    async def disconnect(self, nowait: bool) -> None:
-        assert nowait
-
-
-@pytest.mark.parametrize("work", ["connect", "call"])
-@in_virtual_time
-async def test_a_server_that_hangs_is_given_up_when_the_time_of_a_call_is_over(work: str) -> None:
-    silent = cast("AbstractConnection", Silent())
-    connection = Connection(silent, Address("localhost"), "the server", 0, 2.5, {})
-    with pytest.raises(ServerUnreachableError, match=r"the server: no answer within 2\.5 s"):
-        await (connection.connect() if work == "connect" else connection.call([("PING",)]))
-    assert asyncio.get_running_loop().time() == 2.5
+@in_asyncio
+async def test_a_program_need_not_wait_for_a_server_that_is_not_there() -> None:
+    semaphore = FairSemaphore("unix:///nowhere/s")
+    with pytest.raises(ServerUnreachableError, match="cannot reach unix:///nowhere/s: "):
+        await semaphore.open(wait=False)
+    with pytest.raises(ClosedError):
+        await semaphore.admin.survey()
 
 
 @in_asyncio
-async def test_opening_waits_for_a_server_that_is_not_there_yet(
+async def test_a_server_that_hangs_is_given_up_when_the_time_of_a_call_is_over(
+    server: RedisServer,
+) -> None:
+    async with answering() as silent:  # for ever
+        with pytest.raises(ServerUnreachableError, match=r"127\..* no answer within 0\.05 s"):
+            await Server(silent, 0.05).connect()
+    connection = await Server(server.url, 0.5).connect()
+    server.freeze()
+    try:
+        with pytest.raises(ServerUnreachableError, match=r"unix:.*: no answer within 0\.5 s"):
+            await connection.call([("PING",)])
+    finally:
+        server.thaw()
+
+
+@in_asyncio
+async def test_opening_waits_for_a_server_that_is_not_there_yet_and_may_be_cancelled(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     server = RedisServer()
-    opening = asyncio.create_task(FairSemaphore(server.url, recovery_wait=0).open())
+    semaphores = [FairSemaphore(server.url, recovery_wait=0) for _ in range(2)]
+    opening, cancelled = [asyncio.create_task(one.open()) for one in semaphores]
 
     async def complained() -> bool:
-        return f"cannot reach {server.url}" in caplog.text
+        return caplog.text.count(f"cannot reach {server.url}") >= 2
 
     try:
         await eventually(complained)
         assert not opening.done()
+        cancelled.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await cancelled
+        assert repr(semaphores[1]).endswith(": closed>")
         await asyncio.to_thread(server.start)
         await opening
-    finally:
-        server.remove()
-
-
-@in_asyncio
-async def test_opening_may_be_cancelled() -> None:
-    semaphore = FairSemaphore(f"redis://127.0.0.1:{free_port()}")
-    opening = asyncio.create_task(semaphore.open())
-    await asyncio.sleep(0.01)
-    opening.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await opening
-    assert repr(semaphore).endswith(": closed>")
-
-
-@in_asyncio
-async def test_an_address_may_be_of_ipv6() -> None:
-    server = RedisServer("--bind", "::1", tcp_port=free_port()).start()
-    try:
-        url = f"redis://[::1]:{server.tcp_port}"
-        async with FairSemaphore(url, recovery_wait=0) as semaphore, semaphore.permit("s", 1):
-            pass
     finally:
         server.remove()
 
