@@ -36,34 +36,22 @@ async def test_these_rights_are_enough(server: RedisServer) -> None:
             assert not [key for key in client.scan_iter() if b"trial" in key]
 
 
-@pytest.mark.parametrize(
-    "command",
-    *[
-        [
-            *(
-                "info",
-                "evalsha",
-                "evalsha_ro",
-                "script",
-                "subscribe",
-                "time",
-                "publish",
-                "del",
-                "hset",
-            ),
-            *("hget", "hmget", "hgetall", "hlen", "hdel", "pexpire", "pexpireat", "zadd", "zrange"),
-            "zrem",
-        ]
-    ],
+COMMANDS = (
+    *("info", "evalsha", "evalsha_ro", "script", "subscribe", "time", "publish", "del", "hset"),
+    *("hget", "hmget", "hgetall", "hlen", "hdel", "pexpire", "pexpireat", "zadd", "zrange", "zrem"),
 )
+
+
 @in_asyncio
-async def test_a_command_that_is_missing(server: RedisServer, command: str) -> None:
+async def test_a_command_that_is_missing(server: RedisServer) -> None:
     with server.client() as client:
-        if command == "evalsha_ro" and client.info("server")["redis_version"] < "7":
-            pytest.skip("this server does not know it")
-    line = await refusal(user(server, f"-{command}"))
-    assert "does not permit this user what is needed: " in line
-    assert re.search(rf"\b{re.escape(command)}\b", line, re.IGNORECASE)
+        is_old = client.info("server")["redis_version"] < "7"
+    for command in COMMANDS:
+        if command == "evalsha_ro" and is_old:
+            continue  # this server does not know it
+        line = await refusal(user(server, f"-{command}"))
+        assert "does not permit this user what is needed: " in line
+        assert re.search(rf"\b{re.escape(command)}\b", line, re.IGNORECASE)
 
 
 @in_asyncio

@@ -144,30 +144,17 @@ async def test_nodes_need_no_other_right(guarded: Guarded) -> None:
     guarded.assert_refused_nothing()
 
 
+@pytest.mark.parametrize("name", SHARING)
 @asyncio_test
-async def test_nodes_that_share_a_crawl_need_no_other_right(guarded: Guarded, site: Site) -> None:
-    url = guarded.url_of("crawler")
-    crawl = Crawl(
-        guarded,
-        *[Request(site.url(f"/page/{n}")) for n in range(3)],
-        SEMAPHORE_REDIS_URL=url,
-        REDIS_URL=url,
-        SCHEDULER="semaphore_middleware.frontier.Scheduler",
-    )
-    await crawl.finished()
-    assert sorted(site.arrivals) == ["/page/0", "/page/1", "/page/2"]
-    guarded.assert_refused_nothing()
-
-
-@asyncio_test
-async def test_nodes_that_share_a_crawl_without_a_semaphore_need_no_other_right(
-    guarded: Guarded, site: Site
+async def test_nodes_that_share_a_crawl_with_a_semaphore_or_without_need_no_other_right(
+    guarded: Guarded, site: Site, name: str
 ) -> None:
+    url = guarded.url_of(name)
     crawl = Crawl(
         guarded,
         *[Request(site.url(f"/page/{n}")) for n in range(3)],
-        by={},
-        REDIS_URL=guarded.url_of("frontier"),
+        **({"SEMAPHORE_REDIS_URL": url} if name == "crawler" else {"by": {}}),
+        REDIS_URL=url,
         SCHEDULER="semaphore_middleware.frontier.Scheduler",
     )
     await crawl.finished()
@@ -230,13 +217,6 @@ async def test_a_viewer_may_look_and_change_nothing(guarded: Guarded) -> None:
             for change in (admin.pause("full"), admin.evict(semaphore.node), admin.reset("full")):
                 with pytest.raises(SemaphoreError, match=r"(?i)permission|can't run this command"):
                     await change
-
-
-def needs_no_right_to_write(guarded: Guarded) -> None:
-    with guarded.client() as client:
-        if client.info("server")["redis_version"] < "7":
-            pytest.skip("this server has no scripts that only read")
-    test_a_viewer_may_look_and_change_nothing(guarded)
 
 
 @in_asyncio

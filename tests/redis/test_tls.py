@@ -60,22 +60,19 @@ async def test_both_sides_prove_who_they_are(server: RedisServer, paper: Paper) 
 
 
 @in_asyncio
-async def test_a_certificate_of_another_authority(server: RedisServer, paper: Paper) -> None:
-    with tls_in_front_of(server, paper.server) as port:
+async def test_a_certificate_of_another_authority_or_that_has_expired(
+    server: RedisServer, paper: Paper
+) -> None:
+    old = paper.authority.issue("old", has_expired=True)
+    file, other = paper.authority.certificate, paper.other.certificate
+    with tls_in_front_of(server, paper.server) as port, tls_in_front_of(server, old) as old_port:
         url = f"rediss://127.0.0.1:{port}"
         line = await refusal(f"{url}?{trusting(paper.other)}")
-        file = paper.other.certificate
-        assert f"{url}/0: its TLS certificate is not confirmed by ssl_ca_certs={file}: " in line
+        assert f"{url}/0: its TLS certificate is not confirmed by ssl_ca_certs={other}: " in line
         line = await refusal(url)
         assert "by this system's authorities, as no ssl_ca_certs is given: " in line
-
-
-@in_asyncio
-async def test_a_certificate_that_has_expired(server: RedisServer, paper: Paper) -> None:
-    old = paper.authority.issue("old", has_expired=True)
-    with tls_in_front_of(server, old) as port:
-        line = await refusal(f"rediss://127.0.0.1:{port}?{trusting(paper.authority)}")
-    assert f"ssl_ca_certs={paper.authority.certificate}: certificate has expired" in line
+        line = await refusal(f"rediss://127.0.0.1:{old_port}?{trusting(paper.authority)}")
+        assert f"ssl_ca_certs={file}: certificate has expired" in line
 
 
 @in_asyncio
@@ -126,25 +123,31 @@ def mistake(options: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "option", ["ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_certfile=/dev/null&ssl_keyfile"]
+    ("options", "line"),
+    [
+        *(
+            (f"{option}=/nowhere/f.pem", f"{option}=/nowhere/f.pem: No such file or directory")
+            for option in ("ssl_ca_certs", "ssl_ca_path", "ssl_certfile")
+        ),
+        (
+            "ssl_certfile=/dev/null&ssl_keyfile=/nowhere/f.pem",
+            "ssl_keyfile=/nowhere/f.pem: No such file or directory",
+        ),
+        ("ssl_ca_certs={key}", "ssl_ca_certs={key}: "),
+        ("ssl_certfile={key}", "ssl_certfile={key}"),
+        ("ssl_certfile={own}&ssl_keyfile={other}", "ssl_keyfile={other}: key values mismatch"),
+        ("ssl_keyfile={key}", "ssl_keyfile={key}: needs an ssl_certfile as well"),
+        ("ssl_cert_reqs=maybe", "ssl_cert_reqs=maybe: allowed is any of none, optional, required"),
+        ("ssl_min_version=7", "ssl_min_version=7: allowed is 771 (TLS 1.2) or 772 (TLS 1.3)"),
+        ("ssl_ciphers=none", "ssl_ciphers=none: No cipher can be selected"),
+        ("ssl_ca_data=none", "ssl_ca_data: "),
+    ],
 )
-def test_a_file_that_is_not_there(option: str) -> None:
-    line = mistake(f"{option}=/nowhere/file.pem")
-    name = option.rpartition("&")[2]
-    assert line == f"REDIS_URL: {name}=/nowhere/file.pem: No such file or directory"
-
-
-def test_a_file_of_another_kind(paper: Paper) -> None:
-    key = paper.node.key
-    assert f"REDIS_URL: ssl_ca_certs={key}: " in mistake(f"ssl_ca_certs={key}")
-    assert f"REDIS_URL: ssl_certfile={key}" in mistake(f"ssl_certfile={key}")
-
-
-def test_a_key_that_does_not_fit(paper: Paper) -> None:
-    line = mistake(f"ssl_certfile={paper.node.certificate}&ssl_keyfile={paper.stranger.key}")
-    assert f"ssl_keyfile={paper.stranger.key}: key values mismatch" in line
-    line = mistake(f"ssl_keyfile={paper.node.key}")
-    assert line.endswith(f"ssl_keyfile={paper.node.key}: needs an ssl_certfile as well")
+def test_an_option_or_a_file_that_makes_no_sense(paper: Paper, options: str, line: str) -> None:
+    files = {"key": paper.node.key, "own": paper.node.certificate, "other": paper.stranger.key}
+    said = mistake(options.format(**files))
+    assert said.startswith("REDIS_URL: ssl_")
+    assert line.format(**files) in said
 
 
 def test_a_key_with_a_password(paper: Paper) -> None:
@@ -161,22 +164,6 @@ def test_a_key_with_a_password(paper: Paper) -> None:
     else:  # an older redis-py
         with pytest.raises(SettingsError, match="does not know the option ssl_password"):
             FairSemaphore(url)
-
-
-@pytest.mark.parametrize(
-    ("option", "problem"),
-    [
-        ("ssl_cert_reqs=maybe", "allowed is any of none, optional, required"),
-        ("ssl_min_version=7", "allowed is 771 (TLS 1.2) or 772 (TLS 1.3)"),
-        ("ssl_ciphers=none", "No cipher can be selected"),
-    ],
-)
-def test_an_option_that_makes_no_sense(option: str, problem: str) -> None:
-    assert mistake(option) == f"REDIS_URL: {option}: {problem}"
-
-
-def test_data_that_is_no_certificate() -> None:
-    assert mistake("ssl_ca_data=none").startswith("REDIS_URL: ssl_ca_data: ")
 
 
 def test_options_of_tls_without_tls() -> None:
