@@ -123,7 +123,7 @@ async def test_spiders_are_told_the_server_of_the_environment_unless_their_queue
 ) -> None:
     monkeypatch.setenv("REDIS_URL", server.url)
     queue = {"REDIS_HOST": "queue.example"} if has_queue else {}
-    own = {"SEMAPHORE_REDIS_URL": server.url if has_queue else None, **queue}
+    own: dict[str, Any] = {"SEMAPHORE_REDIS_URL": server.url if has_queue else None, **queue}
     crawl = Crawl(server, Request(site.url("/page/")), spider=Asks, **own)
 
     await crawl.gave_back(1, site)

@@ -253,7 +253,7 @@ async def test_a_cached_refusal_starts_no_backoff(
 async def test_a_refusal_holds_for_all_nodes(server: RedisServer, site: Site) -> None:
     limit = 3
     site.refusals, site.refusal_headers = None, {"Retry-After": "1"}
-    settings = {"SEMAPHORE_BACKOFF_MAX": 10, "SEMAPHORE_BACKOFF_TIMES": 10}
+    settings: dict[str, Any] = {"SEMAPHORE_BACKOFF_MAX": 10, "SEMAPHORE_BACKOFF_TIMES": 10}
     crawls = [
         Crawl(server, *requests(site, 5), limit=limit, SEMAPHORE_NODE=node, **settings)
         for node in "abc"

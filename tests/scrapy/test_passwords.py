@@ -39,8 +39,8 @@ async def test_password_of_a_server_that_is_not_there_and_then_accepts_it(
     locked.kill()
     url = f"redis://:{ENCODED}@127.0.0.1:{locked.tcp_port}/0"
     # Nothing tells the crawl that this server started empty, so it would wait for recovery.
-    settings = {"SEMAPHORE_REDIS_URL": url, "SEMAPHORE_RECOVERY_WAIT": 0}
-    crawl = Crawl(locked, Request(site.url("/page/")), **settings)
+    page = Request(site.url("/page/"))
+    crawl = Crawl(locked, page, SEMAPHORE_REDIS_URL=url, SEMAPHORE_RECOVERY_WAIT=0)
 
     await until(lambda: "cannot reach redis://127.0.0.1:" in caplog.text)
     locked.start()

@@ -99,7 +99,7 @@ async def test_two_nodes_share_a_full_site_in_turns(
         # The first ones are answered when the test says so: by then both nodes are there.
         slow = [Request(site.url(f"/slow/{n}?{node}"), priority=1) for n in range(limit)]
         rest = [Request(site.url(f"/page/{n}?{node}")) for n in range(count)]
-        settings = {"SEMAPHORE_NODE": node, "SEMAPHORE_TURN": turn}
+        settings: dict[str, Any] = {"SEMAPHORE_NODE": node, "SEMAPHORE_TURN": turn}
         crawls.append(Crawl(server, *slow, *rest, limit=limit, **settings))
     await until(lambda: server.members().get(HOST) == (limit, 2 * limit))
     site.let_go()

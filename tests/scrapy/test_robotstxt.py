@@ -205,9 +205,10 @@ async def test_a_robots_txt_is_fetched_by_one_node_for_all(
 @asyncio_test
 async def test_an_outage_is_one_for_all_nodes(server: RedisServer, site: Site) -> None:
     site.robots_as = {"127.0.0.1": "/status/500"}
-    settings = {"SEMAPHORE_BACKOFF_START": 60, "SEMAPHORE_BACKOFF_MAX": 60, "RETRY_ENABLED": False}
+    pauses = {"SEMAPHORE_BACKOFF_START": 60, "SEMAPHORE_BACKOFF_MAX": 60}
+    settings: dict[str, Any] = {**POLITE, **pauses, "RETRY_ENABLED": False}
     for node in "ab":
-        crawl = Crawl(server, *pages(site, 2), SEMAPHORE_NODE=node, **POLITE, **settings)
+        crawl = Crawl(server, *pages(site, 2), SEMAPHORE_NODE=node, **settings)
         await crawl.finished()
         assert crawl.stat("robotstxt/forbidden") == 2
     assert site.arrivals == ["/robots.txt"]

@@ -392,7 +392,7 @@ async def test_an_unreachable_one_is_asked_for_again_after_pauses_that_double(
     pauses = {"SEMAPHORE_BACKOFF_START": 10, "SEMAPHORE_BACKOFF_MAX": 30, "RETRY_ENABLED": False}
     site.robots_as = {"127.0.0.1": "/status/500"}
     async with reader(server, site, **pauses) as crawl:
-        for times, pause in enumerate((10, 20, 30, 30), start=1):
+        for times, pause in enumerate((10.0, 20.0, 30.0, 30.0), start=1):
             assert not await crawl.fetch()
             clock.now += pause - 0.1
             assert not await crawl.fetch()

@@ -176,8 +176,8 @@ async def test_it_shows_scopes_and_limits(
     server: RedisServer, site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
     limits = {"a": {"concurrency": 3, "delay": 2}, "all": 9, "free": None}
-    scopes = {"SEMAPHORE_SCOPES": ["host", "all"], "SEMAPHORE_LIMITS": limits}
-    crawl = Crawl(server, Request(site.url("/slow/")), **scopes)
+    settings: dict[str, Any] = {"SEMAPHORE_SCOPES": ["host", "all"], "SEMAPHORE_LIMITS": limits}
+    crawl = Crawl(server, Request(site.url("/slow/")), **settings)
     await site.until(lambda: site.now == 1)
     throttler, request = throttler_of(crawl), Request("http://a/")
     assert throttler.get_scopes(request) == throttler.get_applied_scopes(request) == ["a", "all"]

@@ -160,11 +160,12 @@ async def test_a_delay_holds_on_the_wire_where_requests_wait_for_something_else(
     """From one beginning to the next, though the starts were granted long before."""
     delay_s = 0.2
     spaced = {"concurrency": 5, "delay": delay_s, "jitter": 0}
-    scopes = {"SEMAPHORE_SCOPES": ["host", "all"], "SEMAPHORE_LIMITS": {FIRST: spaced, "all": 2}}
+    limits = {FIRST: spaced, "all": 2}
     async with FairSemaphore(server.url) as other:
         held = [await other.acquire("all", 2) for _ in range(2)]
         requests = (Request(site.url(f"/page/{n}")) for n in range(4))
-        crawl = Crawl(server, *requests, **scopes)
+        scopes = ["host", "all"]
+        crawl = Crawl(server, *requests, SEMAPHORE_SCOPES=scopes, SEMAPHORE_LIMITS=limits)
         await until(lambda: waits_of(server, "all") == 1)
         await asyncio.sleep(2 * delay_s)  # the host's next start would be due
         assert waits_of(server, FIRST) >= 1

@@ -68,8 +68,9 @@ async def test_bad_settings_end_a_crawl_before_the_first_request(
     name: str,
     value: object,
 ) -> None:
+    bad: dict[str, Any] = {name: value}
     with pytest.raises(SettingsError, match=name):
-        await Crawl(server, Request(site.url("/page/")), **{"by": by, name: value}).finished()
+        await crawl_of(server, site, by=by, **bad).finished()
 
     assert site.arrivals == []
     [error] = errors(caplog)
