@@ -207,7 +207,8 @@ async def test_nodes_that_are_known_by_their_host_names(cluster: Cluster) -> Non
     with cluster.nodes[0].client() as client:
         if client.info("server")["redis_version"] < "7":
             pytest.skip("this server knows no host names")
-    announced = dict(zip(cluster.nodes, ("", "localhost", "localhost"), strict=True))
+    names = ("", "localhost", "localhost")
+    announced: dict[RedisServer, str] = dict(zip(cluster.nodes, names, strict=True))
 
     def announce(kind: str, names: dict[RedisServer, str]) -> None:
         for node, name in names.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from redis import Redis
@@ -150,10 +151,11 @@ async def test_nodes_that_share_a_crawl_with_a_semaphore_or_without_need_no_othe
     guarded: Guarded, site: Site, name: str
 ) -> None:
     url = guarded.url_of(name)
+    how: dict[str, Any] = {"SEMAPHORE_REDIS_URL": url} if name == "crawler" else {"by": {}}
     crawl = Crawl(
         guarded,
         *[Request(site.url(f"/page/{n}")) for n in range(3)],
-        **({"SEMAPHORE_REDIS_URL": url} if name == "crawler" else {"by": {}}),
+        **how,
         REDIS_URL=url,
         SCHEDULER="semaphore_middleware.frontier.Scheduler",
     )
