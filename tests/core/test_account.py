@@ -63,18 +63,21 @@ def test_within_a_turn_a_permit_is_handed_to_the_next_request_without_a_call(
 def test_the_highest_priority_is_served_first_and_among_equals_who_asked_first() -> None:
     node = LoneNode()
     order: list[Permit] = []
+    waiting: list[Permit] = []
     (permit,) = node.hold(available=FULL)
-    waiting = [node.ask(priority=priority) for priority in (0, 5, 0, 9, 5, -1)]
-    waiting[3].release()
-    for _ in range(100):
-        node.ask(priority=7).release()
+    for number in range(20):
+        waiting.append(node.ask(priority=number // 2))
+        for given_up in range(100):
+            node.ask(priority=7 - given_up % 3).release()
+    waiting[5].release()
     assert len(node.account._line) <= 2 * len(waiting) + LINE_SLACK, "who gave up is forgotten"
     assert len(node.account._newcomers) <= 2 * len(waiting) + LINE_SLACK
     while node.account.held:
         permit.release()
         order += node.account.held
         permit = next(iter(node.account.held), permit)
-    assert order == [waiting[place] for place in (1, 4, 0, 2, 5)]
+    first = sorted(range(20), key=lambda number: -(number // 2))
+    assert order == [waiting[number] for number in first if number != 5]
 
 
 def test_at_a_full_site_a_turn_ends_so_long_after_the_grant() -> None:
