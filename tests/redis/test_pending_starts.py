@@ -35,18 +35,6 @@ async def test_nothing_starts_between_a_start_and_its_beginning(
 
 
 @in_asyncio
-async def test_a_pending_start_that_is_returned_is_another_s_at_once(
-    server: RedisServer, outside: Outside
-) -> None:
-    a, b = [await Caller.join(server, name) for name in "ab"]
-    await take_pending(a, 1, SLOW)
-    await b.take("s", limit=SLOW)
-    a.book("s").returned = a.book("s").unused = 1
-    await a.say("s", SLOW, pending=0, started=0)
-    assert outside.held() == {"b": 1}
-
-
-@in_asyncio
 async def test_pending_starts_count_in_a_burst_and_from_their_beginning(
     server: RedisServer, outside: Outside
 ) -> None:
