@@ -19,6 +19,7 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any, Self
 
+import pytest
 from scrapy import Request, Spider, signals
 from scrapy.exceptions import CloseSpider, DontCloseSpider, IgnoreRequest
 from scrapy.http import Response
@@ -26,7 +27,7 @@ from scrapy.settings import BaseSettings
 from scrapy.utils.request import RequestFingerprinter
 from twisted.internet.defer import Deferred, fail, succeed
 
-from semaphore_middleware.frontier import scheduler as module
+from semaphore_middleware.frontier import scheduler
 from semaphore_middleware.frontier.client import CALL_TIMEOUT_S, CrawlClient
 from semaphore_middleware.frontier.keys import CrawlKeys, site_of
 from semaphore_middleware.frontier.scheduler import Scheduler
@@ -144,12 +145,17 @@ TROUBLE = {  # which may cost a living node its lease
     *("weather", "cut", "cut out", "cut back", "freeze", "server stands", "server away", "restart"),
     *("flush", "replica", "full", "go back"),
 }
-OVERTAKING = {"weather", "cut", "cut out", "cut back", "server stands"}  # calls come late, or twice
+OVERTAKING = {  # calls come late, or twice, or what was sent of late is sent again
+    *("weather", "cut", "cut out", "cut back", "server stands", "restart"),
+}
+LOSING = {"flush", "replica", "go back"}  # data
+OF_NODES_AT_WORK = {"cut", "cut out", "cut back", "break", "freeze", "kill", "close"}
 
 
 def _faults(random: Random, nodes: int, lease: float) -> tuple[Fault, ...]:
     all_kinds = OF_NETWORK + OF_NODES + OF_SERVER
-    kinds = random.choice((OF_NETWORK, OF_NODES, OF_NODES, all_kinds, OF_SERVER, ("jump", "kill")))
+    jumps = ("jump", "jump", "jump", "close")
+    kinds = random.choice((OF_NETWORK, OF_NODES, OF_NODES, all_kinds, OF_SERVER, jumps, jumps))
     faults, at, jumped_at = [], random.uniform(0.02, 1.0) * lease, -lease
     for _ in range(random.choice((1, 2, 4, 8))):
         kind = random.choice(kinds)
@@ -163,7 +169,7 @@ def _faults(random: Random, nodes: int, lease: float) -> tuple[Fault, ...]:
         elif kind == "replica":
             of = random.choice((0.0, 0.01, 0.1, 0.2)) * lease  # what it lacks
         elif kind == "jump":
-            of = random.choice((-3600.0, -1.0, 2.0, 20.0, 3600.0))
+            of = random.choice((-3600.0, -1.0, 2.0, 20.0, 20.0, 3600.0))
             jumped_at = at
         seconds = random.choice((0.05, 0.2, 0.5, 0.8, 1.5, 3.0)) * lease
         faults.append(Fault(at, kind, random.randrange(nodes), seconds, of))
@@ -255,6 +261,10 @@ class _ScrapyEngine:
         self._results: dict[Request, Deferred[Any]] = {}
         self._closing = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def is_open(self) -> bool:
+        return bool(self._tasks)
 
     @property
     def is_closing(self) -> bool:
@@ -378,6 +388,10 @@ class _ScrapyEngine:
 # Nodes, and what they are judged by --------------------------------------------------------------
 
 
+def _stand_in(**parts: Any) -> Any:
+    return SimpleNamespace(**parts)
+
+
 def number_of(url: str) -> int:
     return int(url.rpartition("/")[2])
 
@@ -445,7 +459,7 @@ class CrawlNode:
             }
         )
         exporter = SimpleNamespace(slots=[SimpleNamespace(file=self.feed)])
-        self.crawler: Any = SimpleNamespace(
+        self.crawler = _stand_in(
             settings=settings,
             engine=self.engine,
             signals=_Signals(),
@@ -731,8 +745,12 @@ class Crawl:
         if fault.kind in TROUBLE:
             self._troubled_until = max(self._troubled_until, self.world.now + fault.seconds)
         self._overtaken |= fault.kind in OVERTAKING
+        self._has_lost_data |= fault.kind in LOSING or fault.of == "empty"
         at_work = [node for node in self.nodes if node.is_at_work and node.number == fault.node]
-        end = getattr(self, f"_{fault.kind.replace(' ', '_')}")(fault, *at_work[:1])
+        if fault.kind in OF_NODES_AT_WORK:
+            end = self._strike_node(fault, at_work[0]) if at_work else None
+        else:
+            end = self._strike_server(fault)
         self.world.after(fault.seconds, partial(self._end_fault, fault, end))
 
     def _end_fault(self, fault: Fault, end: Callable[[], object] | None) -> None:
@@ -741,93 +759,62 @@ class Crawl:
             self.note("fault", f"{fault.kind} node {fault.node} is over")
             end()
 
-    # Each strikes, and returns what ends it, if it has one. `node`: if there is one at work.
-
-    def _weather(self, fault: Fault, *_: CrawlNode) -> Callable[[], object]:
-        self.network.weather = Weather(**fault.of)
-        return lambda: setattr(self.network, "weather", CALM)
-
-    def _cut(self, fault: Fault, *nodes: CrawlNode) -> Callable[[], object] | None:
-        for node in nodes:
-            out, back = fault.kind != "cut back", fault.kind != "cut out"
-            self.network.cut(node.host, out, back)
-            return partial(self.network.mend, node.host)
+    def _strike_node(self, fault: Fault, node: CrawlNode) -> Callable[[], object] | None:
+        """Returns what ends it, if it does not end by itself."""
+        match fault.kind:
+            case "cut" | "cut out" | "cut back":
+                out, back = fault.kind != "cut back", fault.kind != "cut out"
+                self.network.cut(node.host, out, back)
+                return partial(self.network.mend, node.host)
+            case "freeze":
+                node.host.freeze()
+                return node.host.thaw
+            case "break":
+                self.network.break_all(node.host)
+            case "kill":
+                self.kill(node, fault.seconds)
+            case "close":
+                node.away_s, node.is_stopped = fault.seconds, True
+                node.crawler.crawling = False
+                if node.engine.is_open:
+                    node.host.spawn(node.engine.close_spider_async(reason="shutdown"))
         return None
 
-    _cut_out = _cut_back = _cut
-
-    def _break(self, _: Fault, *nodes: CrawlNode) -> None:
-        for node in nodes:
-            self.network.break_all(node.host)
-
-    def _freeze(self, _: Fault, *nodes: CrawlNode) -> Callable[[], object] | None:
-        for node in nodes:
-            node.host.freeze()
-            return node.host.thaw
+    def _strike_server(self, fault: Fault) -> Callable[[], object] | None:
+        """Returns what ends it, if it does not end by itself."""
+        network, server = self.network, self.server
+        match fault.kind:
+            case "weather":
+                network.weather = Weather(**fault.of)
+                return lambda: setattr(network, "weather", CALM)
+            case "restart" | "server away":
+                if fault.kind == "restart":
+                    server.begin_life(None if fault.of == "empty" else server.snapshot())
+                network.is_server_down = True
+                network.break_all()
+                return lambda: setattr(network, "is_server_down", False)
+            case "full":
+                server.set_full(True)
+                return partial(server.set_full, False)
+            case "server stands":
+                network.freeze_server(fault.seconds)
+            case "flush":
+                server.flush()
+            case "go back":  # a server with data from before the crawl takes over
+                server.begin_life(self._before)
+                self._before = server.snapshot()
+                network.break_all()
+            case "replica":  # which lacks the last calls takes over; a proxy may hide it
+                copies = [copy for at, copy in self._snapshots if at <= self.world.now - fault.of]
+                server.begin_life(copies[-1] if copies else None)
+                network.move_all() if fault.node % 2 else network.break_all()
+            case "jump":
+                server.clock_ahead_ms += 1000 * fault.of
+            case "scripts gone":
+                server.forget_scripts()
+            case "add":
+                self._start(fault.node)
         return None
-
-    def _kill(self, fault: Fault, *nodes: CrawlNode) -> None:
-        for node in nodes:
-            self.kill(node, fault.seconds)
-
-    def _close(self, fault: Fault, *nodes: CrawlNode) -> None:
-        for node in nodes:
-            node.away_s, node.is_stopped = fault.seconds, True
-            node.crawler.crawling = False
-            if node.engine._tasks:
-                node.host.spawn(node.engine.close_spider_async(reason="shutdown"))
-
-    def _add(self, fault: Fault, *_: CrawlNode) -> None:
-        self._start(fault.node)
-
-    def _server_stands(self, fault: Fault, *_: CrawlNode) -> None:
-        self.network.freeze_server(fault.seconds)
-
-    def _server_away(self, *_: object) -> Callable[[], object]:
-        self.network.is_server_down = True
-        self.network.break_all()
-        return lambda: setattr(self.network, "is_server_down", False)
-
-    def _restart(self, fault: Fault, *_: CrawlNode) -> Callable[[], object]:
-        self._overtaken = True  # what was sent of late is sent again
-        if fault.of == "empty":
-            self._lose()
-        self.server.begin_life(self.server.snapshot() if fault.of != "empty" else None)
-        return self._server_away()
-
-    def _flush(self, *_: object) -> None:
-        self._lose()
-        self.server.flush()
-
-    def _go_back(self, *_: object) -> None:
-        """A server with data from before the crawl takes over."""
-        self._lose()
-        self.server.begin_life(self._before)
-        self._before = self.server.snapshot()
-        self.network.break_all()
-
-    def _replica(self, fault: Fault, *_: CrawlNode) -> None:
-        """Another server takes over, which lacks the last calls; a proxy may hide it."""
-        self._lose()
-        copies = [copy for at, copy in self._snapshots if at <= self.world.now - fault.of]
-        self.server.begin_life(copies[-1] if copies else None)
-        if fault.node % 2:
-            self.network.move_all()
-        else:
-            self.network.break_all()
-
-    def _lose(self) -> None:
-        self._has_lost_data = True
-
-    def _jump(self, fault: Fault, *_: CrawlNode) -> None:
-        self.server.clock_ahead_ms += 1000 * fault.of
-
-    def _scripts_gone(self, *_: object) -> None:
-        self.server.forget_scripts()
-
-    def _full(self, *_: object) -> Callable[[], object]:
-        self.server.set_full(True)
-        return partial(self.server.set_full, False)
 
 
 def _is_over(node: CrawlNode) -> bool:
@@ -850,16 +837,13 @@ class _LogWatch(logging.Handler):
 @contextmanager
 def _in_place(crawl: Crawl) -> Iterator[None]:
     """Logs go to the run, and a scheduler's work is awaited without a reactor."""
-    logger, handler = logging.getLogger("semaphore_middleware.frontier"), _LogWatch(crawl)
-    before = logger.level, logger.propagate, module.deferred_from_coro
-    logger.addHandler(handler)
-    logger.level, logger.propagate = logging.INFO, False
-    module.deferred_from_coro = lambda work: work  # type: ignore[assignment]
-    try:
+    logger, watch = logging.getLogger("semaphore_middleware.frontier"), _LogWatch(crawl)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scheduler, "deferred_from_coro", lambda work: work)
+        logger.setLevel(logging.INFO)
+        patch.setattr(logger, "propagate", False)
+        patch.setattr(logger, "handlers", [watch])
         yield
-    finally:
-        logger.level, logger.propagate, module.deferred_from_coro = before
-        logger.removeHandler(handler)
 
 
 def run(plan: CrawlPlan) -> Result:
