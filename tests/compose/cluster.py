@@ -13,11 +13,6 @@ from tests.support.paths import REPOSITORY
 
 TIMEOUT_S = 300.0  # seconds: after that a test has failed, it never shows that one has passed
 
-PROFILE = ("--profile", "monitoring")
-VARIABLES = (
-    *("URL", "NODES", "LIMIT", "PAGES"),
-    *("REDIS_URL", "REDIS_PASSWORD", "GRAFANA_PASSWORD"),
-)
 
 # The judge is asked in its own container: nothing is published for the test.
 JUDGE = """\
@@ -35,10 +30,6 @@ class Cluster:
     def __init__(self, engine: Engine, project: str, names: tuple[str, ...] = ()) -> None:
         self.engine = engine
         self.project = project
-        # Through the engine's interface, and not with whatever `docker` there is.
-        self._environment = {**engine.environment, "COMPOSE_DOCKER_CLI_BUILD": "0"}
-        for name in VARIABLES:
-            self._environment.pop(name, None)
         self.no_variables = engine.directory / "empty.env"
         self.no_variables.touch()
         self.override = engine.directory / f"{project}.yml"
@@ -47,16 +38,16 @@ class Cluster:
 
     def compose(self, *arguments: str, **environment: str) -> str:
         """What it prints to its standard output; an exit status that is not 0 fails the test."""
-        command = ["docker-compose", "--project-name", self.project]
-        command += ["--env-file", str(self.no_variables)]  # a developer's `.env` is not the tests'
-        for file in (REPOSITORY / "docker-compose.yml", self.override):
-            command += ["--file", str(file)]
-        told = [f"{name}={value}" for name, value in environment.items()]
-        print("$", *told, "docker-compose", *arguments)  # noqa: T201  (make compose-test shows it)
         done = subprocess.run(
-            [*command, *arguments],
+            [
+                *("docker-compose", "--project-name", self.project),
+                *("--env-file", self.no_variables),  # a developer's `.env` is not the tests'
+                *("--file", REPOSITORY / "docker-compose.yml", "--file", self.override),
+                *arguments,
+            ],
             cwd=REPOSITORY,
-            env={**self._environment, **environment},
+            # Through the engine's interface, and not with whatever `docker` there is.
+            env={**self.engine.environment, "COMPOSE_DOCKER_CLI_BUILD": "0", **environment},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             text=True,
@@ -71,8 +62,8 @@ class Cluster:
 
         Detached: attached, docker-compose 1.29 does not hear from podman 4.3 that it has ended.
         """
-        profile = PROFILE if service == "grafana" else ()
-        id = self.compose(*profile, "run", "--detach", service, *command).split()[-1]
+        told = self.compose("--profile", "monitoring", "run", "--detach", service, *command)
+        id = told.split()[-1]
         try:
             status = int(self.engine.podman("wait", id))
             return status, self.engine.podman("logs", id, stderr=subprocess.STDOUT)

@@ -18,7 +18,6 @@ from urllib.parse import quote
 
 PACKAGES = "podman docker-compose debootstrap netavark aardvark-dns runc catatonit iptables"
 PROGRAMS = ("podman", "docker-compose", "debootstrap", "runc")
-HELPERS = ("netavark", "aardvark-dns")
 
 
 def missing() -> str:
@@ -26,16 +25,38 @@ def missing() -> str:
     if os.geteuid() != 0:
         return "debootstrap and podman's bridges need root"
     absent = [program for program in PROGRAMS if not shutil.which(program)]
-    absent += [
-        helper
-        for helper in HELPERS
-        if not any(
-            Path(place, helper).exists() for place in ("/usr/lib/podman", "/usr/libexec/podman")
-        )
-    ]
-    if absent:
-        return f"no {', '.join(absent)} here: apt-get install {PACKAGES}"
-    return ""
+    return f"no {', '.join(absent)} here: apt-get install {PACKAGES}" if absent else ""
+
+
+# Nothing is ever pulled: an image that no test has made is an error.
+REGISTRIES = """\
+unqualified-search-registries = ["docker.io"]
+short-name-mode = "permissive"
+[[registry]]
+location = "docker.io"
+blocked = true
+"""
+# By itself podman asks for more than root may have in some sandboxes, and crun refuses the mixed
+# cgroups of some.
+CONTAINERS = """\
+[containers]
+log_driver = "k8s-file"
+default_ulimits = ["nofile=4096:4096", "nproc=4096:4096"]
+[engine]
+cgroup_manager = "cgroupfs"
+runtime = "runc"
+events_logger = "file"
+tmp_dir = "{directory}/tmp"
+[network]
+network_backend = "netavark"
+network_config_dir = "{directory}/networks"
+"""
+STORAGE = """\
+[storage]
+driver = "overlay"
+graphroot = "{directory}/storage"
+runroot = "{directory}/run"
+"""
 
 
 class Engine:
@@ -46,17 +67,17 @@ class Engine:
         self.socket = directory / "podman.sock"
         self.environment = {
             **os.environ,
-            "CONTAINERS_CONF": str(self._write("containers.conf", _containers_conf(directory))),
-            "CONTAINERS_STORAGE_CONF": str(self._write("storage.conf", _storage_conf(directory))),
-            "CONTAINERS_REGISTRIES_CONF": str(self._write("registries.conf", _REGISTRIES)),
+            "CONTAINERS_CONF": self._write("containers.conf", CONTAINERS),
+            "CONTAINERS_STORAGE_CONF": self._write("storage.conf", STORAGE),
+            "CONTAINERS_REGISTRIES_CONF": self._write("registries.conf", REGISTRIES),
             "DISABLE_HC_SYSTEMD": "true",  # see `_look_after_health`
             "DOCKER_HOST": f"unix://{self.socket}",
         }
         self._ended = threading.Event()
 
-    def _write(self, name: str, text: str) -> Path:
-        (self.directory / name).write_text(text)
-        return self.directory / name
+    def _write(self, name: str, text: str) -> str:
+        (self.directory / name).write_text(text.format(directory=self.directory))
+        return str(self.directory / name)
 
     def podman(self, *arguments: str, **options: Any) -> str:
         done = subprocess.run(
@@ -129,40 +150,3 @@ class _UnixConnection(http.client.HTTPConnection):
         self.sock = socket.socket(socket.AF_UNIX)
         self.sock.settimeout(self.timeout)
         self.sock.connect(str(self._path))
-
-
-# Nothing is ever pulled: an image that no test has made is an error.
-_REGISTRIES = """\
-unqualified-search-registries = ["docker.io"]
-short-name-mode = "permissive"
-[[registry]]
-location = "docker.io"
-blocked = true
-"""
-
-
-def _containers_conf(directory: Path) -> str:
-    # By itself podman asks for more than root may have in some sandboxes, and crun refuses the
-    # mixed cgroups of some.
-    return f"""\
-[containers]
-log_driver = "k8s-file"
-default_ulimits = ["nofile=4096:4096", "nproc=4096:4096"]
-[engine]
-cgroup_manager = "cgroupfs"
-runtime = "runc"
-events_logger = "file"
-tmp_dir = "{directory}/tmp"
-[network]
-network_backend = "netavark"
-network_config_dir = "{directory}/networks"
-"""
-
-
-def _storage_conf(directory: Path) -> str:
-    return f"""\
-[storage]
-driver = "overlay"
-graphroot = "{directory}/storage"
-runroot = "{directory}/run"
-"""

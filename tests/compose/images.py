@@ -49,7 +49,7 @@ def named(file: str, pattern: str) -> str:
 
 
 def make(engine: Engine) -> None:
-    """All that a crawl needs, and Prometheus where this machine has it. Grafana is but a name."""
+    """All that a crawl needs. Grafana is but a name."""
     root = engine.directory / "root"
     _debootstrap(root)
     shown = _run("chroot", str(root), "python3", "-c", "import sys; print(*sys.version_info[:2])")
@@ -63,8 +63,6 @@ def make(engine: Engine) -> None:
     python.unlink()
     _make_server(engine, _full(name))
     engine.podman("tag", _full(name), _full(named("docker-compose.yml", r"image: (grafana/\S+)")))
-    if shutil.which("prometheus"):
-        _make_prometheus(engine, _full(name))
 
 
 def _make_server(engine: Engine, base: str) -> None:
@@ -82,21 +80,6 @@ def _make_server(engine: Engine, base: str) -> None:
             "COPY docker-entrypoint.sh valkey-server /usr/local/bin/\n"
             "WORKDIR /data\n"
             'ENTRYPOINT ["docker-entrypoint.sh"]\n',
-        )
-
-
-def _make_prometheus(engine: Engine, base: str) -> None:
-    with tempfile.TemporaryDirectory(dir=engine.directory) as context:
-        shutil.copy(str(shutil.which("prometheus")), context)
-        _build(
-            *(engine, named("docker-compose.yml", r"image: (prom/\S+)"), context),
-            f"FROM {base}\n"
-            "RUN mkdir /prometheus && chown nobody /prometheus\n"
-            "COPY prometheus /bin/prometheus\n"
-            "USER nobody\n"
-            'ENTRYPOINT ["/bin/prometheus"]\n'
-            'CMD ["--config.file=/etc/prometheus/prometheus.yml",'
-            ' "--storage.tsdb.path=/prometheus"]\n',
         )
 
 
