@@ -15,6 +15,7 @@ from scrapy.http import Response
 from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
 from twisted.internet.defer import CancelledError
 
+from semaphore_middleware.scrapy import throttler
 from tests.support.crawls import ADD_ON, Crawl, asyncio_test, both, until, waiting
 from tests.support.servers import RedisServer
 from tests.support.site import Site
@@ -233,6 +234,30 @@ async def test_end_of_crawl_releases_permits_of_cancelled_fetches(
     if by is ADD_ON:
         await other.gave_back(1, site)
     assert server.members() == {}
+
+
+@pytest.mark.parametrize("is_closing", [True, False], ids=["spider closes", "cancelled"])
+@asyncio_test
+async def test_permit_without_a_place_goes_back_at_once(
+    server: RedisServer, site: Site, monkeypatch: pytest.MonkeyPatch, is_closing: bool
+) -> None:
+    monkeypatch.setattr(throttler, "PERMIT_IDLE_TIMEOUT_S", 600.0)
+    elsewhere = Request(site.url("/slow/elsewhere", host="localhost"))
+    crawl = Crawl(server, elsewhere, CONCURRENT_REQUESTS=1)
+    await site.until(lambda: site.now == 1)
+    engine = crawl.crawler.engine
+    fetch = asyncio.ensure_future(engine.download_async(Request(site.url("/page/b"))))
+    await until(lambda: server.members().get("127.0.0.1") == (1, 0))
+    if is_closing:
+        ending = asyncio.ensure_future(engine.close_spider_async())
+    else:
+        fetch.cancel()
+    await until(lambda: "127.0.0.1" not in server.members())
+    site.let_go()
+    await asyncio.gather(fetch, *([ending] if is_closing else []), return_exceptions=True)
+
+    await crawl.gave_back(2, site)
+    assert site.arrivals == ["/slow/elsewhere"]
 
 
 # The server goes away ---------------------------------------------------------------------------

@@ -87,13 +87,22 @@ async def test_a_start_that_counts_waits_for_no_place(
     assert [visit.host for visit in site.visits] == [FREE, HOST]
 
 
+@pytest.mark.parametrize(("turn", "is_handed_on"), [(0, False), (4, True)])
+@asyncio_test
+async def test_a_permit_is_handed_on_unless_the_turn_is_0(
+    server: RedisServer, site: Site, turn: float, is_handed_on: bool
+) -> None:
+    crawl = Crawl(server, *pages(site, 8), SEMAPHORE_TURN=turn)
+    await crawl.gave_back(8, site)
+    assert (crawl.stat("semaphore/handed_on") > 0) == is_handed_on
+
+
 @pytest.mark.parametrize("turn", [0, 0.02])
 @asyncio_test
 async def test_two_nodes_share_a_full_site_in_turns(
     server: RedisServer, site: Site, turn: float
 ) -> None:
-    """A permit is handed on within a node, as long as its turn lasts."""
-    limit, count = 2, 80  # so many that single turns do not decide
+    limit, count = 2, 40  # so many that single turns do not decide
     crawls = []
     for node in "ab":
         # The first ones are answered when the test says so: by then both nodes are there.
@@ -107,7 +116,6 @@ async def test_two_nodes_share_a_full_site_in_turns(
         await crawl.finished()
         counts = [crawl.stat(f"semaphore/{name}") for name in ("acquired", "released")]
         assert counts == [limit + count] * 2
-        assert (crawl.stat("semaphore/handed_on") > 0) == (turn > 0)
     assert site.most == limit
     assert server.members() == {}
     assert len(set(site.arrivals)) == len(site.arrivals) == 2 * (limit + count)
