@@ -242,10 +242,12 @@ class Account:
             self._unused += 1
 
     def _wants_fewer(self) -> None:
-        """Fewer requests wait. If none does, a full site must not grant any more."""
+        """Fewer requests wait. If none does, the server must not grant any more, nor keep the next
+        start for this node: also where only time stands in the way.
+        """
         if self._waiting:
             self._owner.speak_at_turns_end(self)
-        elif self._asked > self._granted and self.is_at_limit:
+        elif self._asked > self._granted:
             self._owner.speak(self, False)
 
     def _note_outcome(self, permit: Permit) -> bool:

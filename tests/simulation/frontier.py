@@ -27,7 +27,7 @@ from scrapy.settings import BaseSettings
 from scrapy.utils.request import RequestFingerprinter
 from twisted.internet.defer import Deferred, fail, succeed
 
-from semaphore_middleware.frontier import scheduler
+from semaphore_middleware.frontier import scheduler, session
 from semaphore_middleware.frontier.client import CALL_TIMEOUT_S, CrawlClient
 from semaphore_middleware.frontier.keys import CrawlKeys, site_of
 from semaphore_middleware.frontier.scheduler import Scheduler
@@ -75,6 +75,7 @@ class CrawlPlan:
     most_at_site: int = 2  # requests of a node; then the site is full
     max_pages: int = 0
     is_second_run: bool = False  # a run of the same name has ended before
+    most_new: int = 500  # requests in a call
     heartbeat: float = HEARTBEAT_S  # where no message is lost, nodes can do without
 
     @property
@@ -115,12 +116,16 @@ def plan_for(seed: int) -> CrawlPlan:
     # If no node is left that knows better, a server that has gone back to the run before says that
     # the crawl has ended.
     may_end = fatal or any(fault.kind in ("kill", "close") for fault in faults)
+    is_second_run = random.random() < 0.3 and not may_end
+    if is_second_run:
+        faults = (*faults, Fault(random.uniform(0.02, 0.5) * lease, "go back"))
     is_heard = not any(fault.kind in TROUBLE - {"freeze"} for fault in faults)
     return CrawlPlan(
         *(seed, lease, nodes, pages, faults),
         most_at_site=random.choice((1, 2, 6)),
         max_pages=random.choice((0,) * 6 + (10,)),
-        is_second_run=random.random() < 0.3 and not may_end,
+        is_second_run=is_second_run,
+        most_new=random.choice((2, 500)),
         heartbeat=2 * PATIENCE_S if is_heard and random.random() < 0.7 else HEARTBEAT_S,
     )
 
@@ -579,8 +584,9 @@ class Crawl:
     def on_lease_end(self, name: bytes) -> None:
         node = self._named(name)
         self.note("server", f"{node.host.name} counts as dead")
-        if node.is_at_work and self.is_quiet_for(node):
-            self.violate(f"LEASE of {node.host.name} has ended")
+        has_left = node.closed_at is not None
+        if (node.is_at_work or has_left) and self.is_quiet_for(node):
+            self.violate(f"LEASE of {node.host.name} has ended, {has_left=}")
 
     def is_quiet_for(self, node: CrawlNode) -> bool:
         """Whether nothing has kept this node from the server for long enough."""
@@ -840,6 +846,7 @@ def _in_place(crawl: Crawl) -> Iterator[None]:
     logger, watch = logging.getLogger("semaphore_middleware.frontier"), _LogWatch(crawl)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(scheduler, "deferred_from_coro", lambda work: work)
+        patch.setattr(session, "MAX_NEW_REQUESTS", crawl.plan.most_new)
         logger.setLevel(logging.INFO)
         patch.setattr(logger, "propagate", False)
         patch.setattr(logger, "handlers", [watch])

@@ -323,11 +323,10 @@ class Judge:
     # The end ------------------------------------------------------------------------------------
 
     def free_after(self) -> float:
-        """Seconds within which a permit that is free goes to who waits, on a calm day."""
-        # A request that gives up where time stands in the way is heard of at the next renewal.
-        renewal = RENEWAL * self.plan.lease
-        dead = self.plan.lease if self.plan.kind == "storm" else 0.0
-        return 2 * self.plan.turn + 0.1 + renewal + dead
+        """Seconds within which a permit that is free goes to who waits, once faults are over."""
+        lease = self.plan.lease
+        of_dead_nodes = (1 + RENEWAL) * lease if self.plan.kind == "storm" else 0.0
+        return 2 * self.plan.turn + 0.1 + of_dead_nodes + lease / 50
 
 
 def max_min(wants: dict[int, int], places: float) -> dict[int, float]:
