@@ -27,7 +27,7 @@ from scrapy.settings import BaseSettings
 from scrapy.utils.request import RequestFingerprinter
 from twisted.internet.defer import Deferred, fail, succeed
 
-from semaphore_middleware.frontier import scheduler, session
+from semaphore_middleware.frontier import prefetch, scheduler, session
 from semaphore_middleware.frontier.client import CALL_TIMEOUT_S, CrawlClient
 from semaphore_middleware.frontier.keys import CrawlKeys, site_of
 from semaphore_middleware.frontier.scheduler import Scheduler
@@ -76,6 +76,7 @@ class CrawlPlan:
     max_pages: int = 0
     is_second_run: bool = False  # a run of the same name has ended before
     most_new: int = 500  # requests in a call
+    most_ready: int = 32  # that a node has taken ahead: the others are on the server only
     heartbeat: float = HEARTBEAT_S  # where no message is lost, nodes can do without
 
     @property
@@ -126,6 +127,7 @@ def plan_for(seed: int) -> CrawlPlan:
         max_pages=random.choice((0,) * 6 + (10,)),
         is_second_run=is_second_run,
         most_new=random.choice((2, 500)),
+        most_ready=random.choice((2, 32)),
         heartbeat=2 * PATIENCE_S if is_heard and random.random() < 0.7 else HEARTBEAT_S,
     )
 
@@ -496,11 +498,11 @@ class CrawlNode:
         """Whether it has nothing to do, though there are requests that it could start."""
         server = self.run.server
         sites = {site_of(place) for place in server.fields(KEYS.of("queue"))}
-        prefetch = self.scheduler.session._prefetch
+        ahead = self.scheduler.session._prefetch
         return (
             self.is_at_work
-            and not (self.engine._slot.inprogress or prefetch.ready)
-            and not all(map(prefetch.is_skipped, sites))
+            and not (self.engine._slot.inprogress or ahead.ready)
+            and not all(map(ahead.is_skipped, sites))
         )
 
     async def live(self) -> None:
@@ -847,6 +849,7 @@ def _in_place(crawl: Crawl) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(scheduler, "deferred_from_coro", lambda work: work)
         patch.setattr(session, "MAX_NEW_REQUESTS", crawl.plan.most_new)
+        patch.setattr(prefetch, "PREFETCH_TARGET", crawl.plan.most_ready)
         logger.setLevel(logging.INFO)
         patch.setattr(logger, "propagate", False)
         patch.setattr(logger, "handlers", [watch])
