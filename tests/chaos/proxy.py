@@ -21,6 +21,7 @@ class Proxy:
     def __init__(self, target: Path) -> None:
         self.target = target
         self.port = 0
+        self.delay = 0.0  # seconds that every chunk takes longer, each way
         self.passed = 0  # chunks, since the beginning
         self.loses_reply = False  # the next one, with its connection
         self.held_back = asyncio.Event()  # something was, since the latest cut
@@ -86,6 +87,8 @@ class Proxy:
             if replies and self.loses_reply:
                 self.loses_reply = False
                 break
+            if self.delay:
+                await asyncio.sleep(self.delay)
             writer.write(chunk)
             self.passed += 1
             await writer.drain()
