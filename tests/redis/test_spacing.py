@@ -128,6 +128,20 @@ async def test_the_first_in_the_queue_is_told_once_when_to_come_back_and_then_th
     assert told_to_retry(outside) == ["d"]
 
 
+@in_asyncio
+async def test_who_was_told_before_another_one_is_told_again(
+    server: RedisServer, outside: Outside
+) -> None:
+    a, b, c = [await Caller.join(server, name) for name in "abc"]
+    for caller in (a, b, c):
+        await caller.take("s", limit=SLOW)
+    await b.give_up("s", limit=SLOW)
+    await b.take("s", limit=SLOW)  # behind c
+    assert told_to_retry(outside) == ["c"]
+    await c.give_up("s", limit=SLOW)
+    assert told_to_retry(outside) == ["b"]
+
+
 @pytest.mark.parametrize("action", ["configure", "pause"])
 @in_asyncio
 async def test_who_came_back_in_vain_is_told_again_when_time_is_in_its_way(
