@@ -57,6 +57,7 @@ class Judge:
         self.starts: dict[str, list[Start]] = defaultdict(list)
         self.granted_at: dict[tuple[str, str, int], dict[int, float]] = defaultdict(dict)
         """By scope, node and term: when the server granted each permit."""
+        self.last_grant_at: dict[str, float] = {}
         self.failures: dict[str, int] = defaultdict(int)
         self.held_s: dict[int, float] = defaultdict(float)
         """By node: how long requests were open, of all its requests together."""
@@ -86,6 +87,7 @@ class Judge:
     # Grants, as the server and the nodes see them -----------------------------------------------
 
     def on_server_grant(self, scope: str, node: str, term: int, first: int, last: int) -> None:
+        self.last_grant_at[scope] = self.world.now
         times = self.granted_at[scope, node, term]
         for number in range(first, last + 1):
             times.setdefault(number, self.world.now)
@@ -258,7 +260,7 @@ class Judge:
         for before, at in zip([-math.inf, *times], times, strict=False):
             early = arrival - (burst - 1) * interval - at
             has_jumped = any(before <= jumped_at <= at for jumped_at in self.jumps_at)
-            slack = 0.001 + has_jumped * STEP * self.plan.lease  # it counts in whole milliseconds
+            slack = 0.002 + has_jumped * STEP * self.plan.lease  # it counts in whole milliseconds
             if early > slack + ROUNDING_S:
                 self.violate(f"PACE {scope}: a start at {at:.3f} comes {early:.3f} s too early")
             arrival = interval + (at if has_jumped else max(arrival, at))
@@ -302,8 +304,9 @@ class Judge:
         pace = max(limit.delay * (1 + limit.jitter), limit.interval * limit.burst)
         if any(rule == "delay" for _, _, rule in rules):
             pace = max(pace, 0.5)
-        starts = self.starts[scope]
-        last = max((start.at for start in starts[-10:]), default=-math.inf)
+        starts = [start.at for start in self.starts[scope][-10:]]
+        # A start that is granted when its request has just given up is lost.
+        last = max([*starts, self.last_grant_at.get(scope, -math.inf)])
         return self.world.now >= max(last + pace, self.harmed_at.get(scope, -math.inf) + 2.0)
 
     # Fairness -----------------------------------------------------------------------------------
@@ -312,7 +315,8 @@ class Judge:
         """At a site that is wanted all the time, the places at it are shared by max-min; and no
         node waits for longer than the others' turns and requests take.
         """
-        longest = (len(wants) - 1) * (self.plan.turn + hold) + hold + TRAVEL_S
+        # Whoever asks for the next permit as it gives one back comes behind all who wait then.
+        longest = len(wants) * (self.plan.turn + hold) + TRAVEL_S
         for node, share in max_min(wants, limit).items():
             held = self.held_s[node] / length  # less its ways to the server
             if not self.plan.turn and held < 0.4 * share:
