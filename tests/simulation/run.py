@@ -419,7 +419,7 @@ class Run:
         self._faults_left -= 1
         if not self._faults_left:
             self.judge.faults_end = self.world.now
-            for scope in self.judge.rules:
+            for scope in sorted({one.of[0] for one in self.plan.faults if one.kind == "rule"}):
                 self._operator.spawn(self._resume_in_the_end(scope))
 
     # Each strikes, and returns what ends it; None: it is over at once.
