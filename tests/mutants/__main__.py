@@ -17,7 +17,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tests.mutants.generate import Mutant, accepted, files, mutants
+from tests.mutants.generate import Mutant, accepted, files, mutants, names_of
 from tests.mutants.rules import Change
 from tests.mutants.run import HOWS, SURVIVED, Result, Worker
 from tests.support.paths import PACKAGE, REPOSITORY
@@ -120,14 +120,14 @@ def summary(columns: dict[str, list[Mutant]]) -> str:
 
 
 def main() -> int:
-    given, reasons, generated = arguments(), accepted(), list(mutants(files()))
-    if unknown := reasons.keys() - {one.name for one in generated}:
+    given, reasons, generated = arguments(), accepted().keys(), list(mutants(files()))
+    if unknown := reasons - set().union(*map(names_of, generated)):
         sys.exit("\n".join(["accepted.toml names what is no mutant any more:", *sorted(unknown)]))
     wanted = [planted(*given.plant)] if given.plant else chosen(given, generated)
     if given.list:
         print(*(one.name for one in wanted), sep="\n")
         return 0
-    to_run = [one for one in wanted if one.name not in reasons]
+    to_run = [one for one in wanted if not reasons & names_of(one)]
     results = try_all(given, to_run)
     survivors = sorted(
         (one.mutant for one in results if one.how == SURVIVED),
@@ -136,7 +136,7 @@ def main() -> int:
     columns = {"generated": generated, "run": to_run}
     for how in HOWS:
         columns[how] = [one.mutant for one in results if one.how == how]
-    columns["accepted"] = [one for one in wanted if one.name in reasons]
+    columns["accepted"] = [one for one in wanted if reasons & names_of(one)]
     print("", *(f"survived, line {one.change.line}: {one.name}" for one in survivors), sep="\n")
     print("", summary(columns), sep="\n")
     return bool(survivors)

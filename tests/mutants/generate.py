@@ -68,8 +68,9 @@ def mutants_of(file: str, source: str) -> Iterator[Mutant]:
     changes = in_lua.changes(source) if file.endswith(".lua") else in_python.changes(source)
     changed, names = set[tuple[int, int, str]](), Counter[str]()
     for change in changes:
-        if (what := (change.start, change.end, change.code)) in changed:
-            continue  # two rules may make the same
+        what = change.start, change.end, change.code
+        if what in changed or change.says == change.instead:
+            continue  # two rules may make the same, and equal arguments may be swapped
         changed.add(what)
         name = f"{file}:{change.function}: {change.says} -> {change.instead or 'nothing'}"
         names[name] += 1
@@ -77,5 +78,12 @@ def mutants_of(file: str, source: str) -> Iterator[Mutant]:
 
 
 def accepted() -> dict[str, str]:
-    """Names of mutants that need not be seen, each with the reason."""
+    """Names of mutants that need not be seen, each with the reason; or names without what the code
+    says instead: then whatever it says.
+    """
     return {name: str(reason) for name, reason in tomllib.loads(ACCEPTED.read_text()).items()}
+
+
+def names_of(mutant: Mutant) -> set[str]:
+    """The names under which a mutant may be accepted."""
+    return {mutant.name, mutant.name.partition(" -> ")[0]}
