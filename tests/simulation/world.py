@@ -136,13 +136,14 @@ class _Loop(asyncio.BaseEventLoop):
         return [repr(handle) for handle in (*self._ready, *timers)]
 
     def run_once(self) -> None:
+        of_the_test = events._get_running_loop()  # the reactor's, which is to go on
         events._set_running_loop(self)
         self._thread_id: int | None = threading.get_ident()
         try:
             self._run_once()  # type: ignore[attr-defined]
         finally:
             self._thread_id = None
-            events._set_running_loop(None)
+            events._set_running_loop(of_the_test)
 
     def select(self, _timeout: float | None = None) -> Sequence[Any]:
         return ()
