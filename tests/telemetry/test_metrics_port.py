@@ -132,9 +132,10 @@ async def test_a_strange_name_that_leads_here_gets_nothing_and_is_logged_once(
 ) -> None:
     """See test_own_names.py for the names."""
     here = Crawl(server, Request(site.url("/slow/1")), SEMAPHORE_METRICS_PORT=0)
+    url = await address(caplog)
     ports: dict[str, Any] = {"SEMAPHORE_METRICS_PORT": 0, "SEMAPHORE_METRICS_HOST": "0.0.0.0"}
     for_others = Crawl(server, Request(site.url("/slow/2")), **ports)
-    url, url_for_others = await address(caplog), (await address(caplog, 1)).replace("0.0.0.0", HOST)
+    url_for_others = (await address(caplog, 1)).replace("0.0.0.0", HOST)
     for name in ("evil.example", "127.0.0.1.evil.example"):
         no_name = f"these metrics are for names of this machine, not for {name!r}\n"
         assert await status_for(url, name) == (403, no_name)
