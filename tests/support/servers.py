@@ -6,11 +6,12 @@ import os
 import random
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self
@@ -438,13 +439,20 @@ def wait_until(happened: Callable[[], bool]) -> None:
 
 
 def free_port(among: Sequence[int] = PORTS, *offsets: int) -> int:
-    """A loopback port that was free a moment ago, as were those so far above it."""
-    import socket
+    """A loopback port that nobody else is given, with those so far above it.
 
+    It stays bound until the tests' process ends, in a way that leaves room for a server (which says
+    SO_REUSEADDR, as they all do), and for nobody who asks whether it is free.
+    """
     while True:
         port = random.choice(among)
-        with suppress(OSError):
+        with suppress(OSError), ExitStack() as bound:
             for offset in (0, *offsets):
-                with socket.socket() as probe:
-                    probe.bind(("127.0.0.1", port + offset))
+                one = bound.enter_context(socket.socket())
+                one.bind(("127.0.0.1", port + offset))
+                one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            _kept_ports.push(bound.pop_all())
             return port
+
+
+_kept_ports = ExitStack()
