@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import pytest
 from scrapy import Request
-from scrapy.crawler import Crawler
 from scrapy.settings import Settings
 from scrapy.utils.misc import load_object
 
@@ -53,7 +52,6 @@ async def test_spider_attributes_hold_for_all_nodes_unless_its_settings_say_othe
 
     await site.until(lambda: site.now == limit)
     assert local_slots(crawl) == {"127.0.0.1": (16, 0.0)}, "the local slot is open"
-    site.let_go()
     await crawl.gave_back(4, site)
     assert site.most == limit
 
@@ -102,33 +100,6 @@ async def test_download_handlers_open_as_many_connections_as_there_are_permits(
 
 
 # The server's name ------------------------------------------------------------------------------
-
-
-class Asks(Visits):
-    """Asks for the server when it is made, as scrapy-redis's spiders do."""
-
-    told: str | None
-
-    @classmethod
-    def from_crawler(cls, crawler: Crawler, *args: Any, **kwargs: Any) -> Self:
-        spider = super().from_crawler(crawler, *args, **kwargs)
-        spider.told = crawler.settings.get("REDIS_URL")
-        return spider
-
-
-@pytest.mark.parametrize("has_queue", [False, True], ids=["nothing else", "a queue elsewhere"])
-@asyncio_test
-async def test_spiders_are_told_the_server_of_the_environment_unless_their_queue_is_elsewhere(
-    server: RedisServer, site: Site, monkeypatch: pytest.MonkeyPatch, has_queue: bool
-) -> None:
-    monkeypatch.setenv("REDIS_URL", server.url)
-    queue = {"REDIS_HOST": "queue.example"} if has_queue else {}
-    own: dict[str, Any] = {"SEMAPHORE_REDIS_URL": server.url if has_queue else None, **queue}
-    crawl = Crawl(server, Request(site.url("/page/")), spider=Asks, **own)
-
-    await crawl.gave_back(1, site)
-    assert isinstance(crawl.spider, Asks)
-    assert crawl.spider.told == (None if has_queue else server.url)
 
 
 @pytest.mark.parametrize(

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
 from scrapy import Request
 from scrapy.http import Response
 
-from tests.scrapy.hosts import more_hosts
 from tests.support.crawls import Crawl, asyncio_test, both
-from tests.support.servers import RedisServer, free_port
+from tests.support.servers import RedisServer
 from tests.support.site import Site
 from tests.support.visits import Visits
 
@@ -96,22 +94,6 @@ async def test_without_retries_the_refusal_goes_to_the_spider(
     assert crawl.stat("semaphore/backoffs") == 1
 
 
-@both
-@asyncio_test
-async def test_refusals_at_the_same_time_count_as_one_backoff(
-    server: RedisServer, site: Site, by: Mapping[str, Any]
-) -> None:
-    site.refusals = 4
-    crawl = Crawl(server, *requests(site, 8, "/busy/slow"), by=by, limit=4)
-
-    await site.until(lambda: site.now == 4)
-    site.let_go()
-    await crawl.finished()
-    assert len(crawl.spider.responses) == 8
-    assert crawl.stat("semaphore/refused") == 4
-    assert crawl.stat("semaphore/backoffs") == 1
-
-
 @asyncio_test
 async def test_backoff_codes_can_be_chosen(server: RedisServer, site: Site) -> None:
     crawl = Crawl(
@@ -127,25 +109,6 @@ async def test_backoff_codes_can_be_chosen(server: RedisServer, site: Site) -> N
     of = "retry/reason_count"
     assert crawl.stat(f"{of}/503 Service Unavailable") == 1, "by Scrapy"
     assert crawl.stat(f"{of}/418 I'm a teapot") == 1
-
-
-@asyncio_test
-async def test_hosts_that_do_not_respond_three_times_in_a_row_get_a_backoff(
-    server: RedisServer, site: Site
-) -> None:
-    (silent,) = await more_hosts(site, 1)
-    urls = [
-        site.url("/never", silent),
-        f"http://127.0.0.1:{free_port()}/",
-        "http://nowhere.invalid/",
-    ]
-    for url in urls:
-        meta = {"download_timeout": 0.05 if silent in url else 30}
-        failing = [Request(url, meta=meta, dont_filter=True) for _ in range(3)]
-        crawl = Crawl(server, *failing, RETRY_TIMES=0, limit=3)
-        await crawl.finished()
-        assert len(crawl.spider.failures) == 3
-        assert crawl.stat("semaphore/backoffs") == 1, url
 
 
 @both
@@ -166,22 +129,6 @@ async def test_a_page_that_always_fails_stops_its_site_once(
     assert crawl.stat("retry/count") == len(of_page) - 1
     metas = [response.meta.keys() for response in crawl.spider.responses]
     assert not any({"semaphore_refusals", "semaphore_refused_at"} & meta for meta in metas)
-
-
-@both
-@asyncio_test
-async def test_when_no_request_is_left_none_starts_before_the_reset(
-    server: RedisServer, site: Site, by: Mapping[str, Any]
-) -> None:
-    site.headers_of["/page/0"] = {"RateLimit": '"minute";r=0;t=1'}
-    pages = [Request(site.url(f"/page/{n}"), priority=-n) for n in range(4)]
-    crawl = Crawl(server, *pages, by=by, limit=1, SEMAPHORE_BACKOFF_MAX=10)
-
-    await crawl.finished()
-    assert site.arrivals[0] == "/page/0"
-    assert site.times[1] >= site.times[0] + 1
-    assert [response.status for response in crawl.spider.responses] == [200] * 4
-    assert (crawl.stat("semaphore/refused"), crawl.stat("semaphore/backoffs")) == (0, 1)
 
 
 def is_captcha(response: Response) -> bool:
@@ -217,55 +164,4 @@ async def test_refusals_without_a_limit_are_left_to_scrapy(server: RedisServer, 
     assert crawl.stat("retry/count") == 2
 
 
-@asyncio_test
-async def test_a_crawl_can_be_stopped_during_a_backoff(server: RedisServer, site: Site) -> None:
-    site.refusals, site.refusal_headers = None, {"Retry-After": "200"}
-    crawl = Crawl(server, *requests(site, 5), SEMAPHORE_BACKOFF_MAX=300)
-
-    await site.until(lambda: len(site.refused_at) == 1)
-    await crawl.crawler.engine.close_spider_async(reason="enough")
-    await crawl.finished()
-    assert len(site.arrivals) == 1
-
-
-@both
-@asyncio_test
-async def test_a_cached_refusal_starts_no_backoff(
-    server: RedisServer, site: Site, by: Mapping[str, Any], tmp_path: Path
-) -> None:
-    site.refusals = None
-    cache: dict[str, Any] = {"HTTPCACHE_ENABLED": True, "HTTPCACHE_DIR": str(tmp_path)}
-    cache |= {"SEMAPHORE_BACKOFF_TIMES": 0, "RETRY_TIMES": 0}
-    first = Crawl(server, *requests(site, 1), spider=Tolerant, by=by, **cache)
-    await first.finished()
-    second = Crawl(server, *requests(site, 1), spider=Tolerant, by=by, **cache)
-    await second.finished()
-
-    assert len(site.arrivals) == 1
-    assert [response.status for response in second.spider.responses] == [429]
-    assert second.stat("semaphore/refused") == 0
-
-
 # Three nodes ------------------------------------------------------------------------------------
-
-
-@asyncio_test
-async def test_a_refusal_holds_for_all_nodes(server: RedisServer, site: Site) -> None:
-    limit = 3
-    site.refusals, site.refusal_headers = None, {"Retry-After": "1"}
-    settings: dict[str, Any] = {"SEMAPHORE_BACKOFF_MAX": 10, "SEMAPHORE_BACKOFF_TIMES": 10}
-    crawls = [
-        Crawl(server, *requests(site, 5), limit=limit, SEMAPHORE_NODE=node, **settings)
-        for node in "abc"
-    ]
-    await site.until(lambda: len(site.refused_at) > limit)
-    site.refusals = 0
-    for crawl in crawls:
-        await crawl.finished()
-    first = site.refused_at[0]
-    during = [time for time in site.times if first < time < first + 1]
-    assert len(during) < limit, "only what was under way"
-    assert sum(len(crawl.spider.responses) for crawl in crawls) == 15
-    assert sum(crawl.stat("semaphore/refused") for crawl in crawls) == len(site.refused_at)
-    assert sum(crawl.stat("retry/count") for crawl in crawls) == len(site.refused_at)
-    assert server.members() == {}

@@ -17,7 +17,7 @@ from semaphore_middleware.scrapy import backpressure, throttler
 from semaphore_middleware.scrapy.priority_queue import SemaphorePriorityQueue
 from semaphore_middleware.telemetry import stats
 from tests.scrapy.hosts import more_hosts
-from tests.support.crawls import Crawl, asyncio_test, holding, until, waiting
+from tests.support.crawls import Crawl, asyncio_test, holding, taken, until, waiting
 from tests.support.servers import RedisServer
 from tests.support.site import Site
 from tests.support.visits import Visits
@@ -64,7 +64,6 @@ async def test_a_full_site_does_not_hold_up_others_and_stays_on_disk_under_jobdi
     on_disk = scheduler_of(crawl).dqs
     assert on_disk is not None
     await until(lambda: len(on_disk) == 18)  # one is on the wire, and one waits
-    site.let_go()
     await crawl.gave_back(40, site)
 
 
@@ -91,20 +90,8 @@ async def test_queue_tells_which_sites_are_full_by_names_for_files(
     assert all(len(name.encode()) <= 100 and name.isprintable() for name in odd)
     several = [f"{'é' * 40}{n}" for n in range(10)]  # of two bytes each
     assert name_of(several) == " + ".join(several[:2])
-    site.let_go()
     await crawl.gave_back(5, site)
     assert not queue.is_full(domain)
-
-
-@asyncio_test
-async def test_waiting_requests_do_not_grow_with_the_queue(server: RedisServer, site: Site) -> None:
-    crawl = Crawl(server, *pages(site, "/slow/", FULL, 30), limit=3)
-    await site.until(lambda: site.now == 3)
-    await until(lambda: waiting(server) == 3)
-
-    assert len(crawl.crawler.engine.downloader.active) == 6
-    site.let_go()
-    await crawl.gave_back(30, site)
 
 
 @asyncio_test
@@ -112,13 +99,11 @@ async def test_waiting_requests_do_not_grow_with_the_number_of_full_sites(
     server: RedisServer, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(backpressure, "MAX_WAITING", 5)
-    async with FairSemaphore(server.url) as other:
-        held = [await other.acquire(f"site{number}", 1) for number in range(8)]
+    async with taken(server, *(f"site{number}" for number in range(8))) as release:
         crawl = Crawl(server, *of_sites(site, "/page/", 8, each=1))
         await until(lambda: waiting(server) == 5)
         assert len(crawl.crawler.engine.downloader.active) == 5
-        for permit in held:
-            permit.release()
+        release()
         await crawl.finished()
     assert len(site.arrivals) == 8
 
@@ -131,12 +116,11 @@ async def test_what_came_past_the_scheduler_does_not_stop_it(
     fetches = {"fetches": pages(site, "/page/", FULL, 20)}
     requests = [Request(site.url("/page/first", FREE), meta=fetches)]
     requests += pages(site, "/page/", FREE, 20)
-    async with FairSemaphore(server.url) as other:
-        permit = await other.acquire(FULL, 1)
+    async with taken(server, FULL) as release:
         crawl = Crawl(server, *requests, spider=Fetches, CONCURRENT_REQUESTS=4)
         await until(lambda: waiting(server) == 20)
         await site.until(lambda: of_free(site) == 21)
-        permit.release()
+        release()
         await crawl.gave_back(41, site)
 
 
@@ -159,12 +143,10 @@ async def test_concurrent_requests_holds_for_requests_that_have_waited(
     server: RedisServer, site: Site, most: int
 ) -> None:
     at_once = most or 6
-    async with FairSemaphore(server.url) as other:
-        held = [await other.acquire(f"site{number}", 1) for number in range(6)]
+    async with taken(server, *(f"site{number}" for number in range(6))) as release:
         crawl = Crawl(server, *of_sites(site, "/slow/", 6, each=3), CONCURRENT_REQUESTS=most)
         await until(lambda: waiting(server) == 6)
-        for permit in held:
-            permit.release()
+        release()
         await site.until(lambda: site.now == at_once)
         await until(lambda: holding(server) == at_once)  # without a place they go to other nodes
         site.let_go()
@@ -260,7 +242,6 @@ async def test_a_request_counts_as_work_until_it_is_told_to_wait(
     crawl = Crawl(server, *pages(site, "/slow/", FULL, 40), limit=20, CONCURRENT_REQUESTS=4)
     await site.until(lambda: site.now == 4)
     assert len(crawl.crawler.engine.downloader.active) == 4
-    site.let_go()
     await crawl.gave_back(40, site)
     assert site.hosts[FULL].most == 4
 
@@ -271,15 +252,13 @@ async def test_requests_without_permits_count_as_work(
 ) -> None:
     """Otherwise those that waited for permits would all start beside them."""
     monkeypatch.setattr(throttler, "PERMIT_IDLE_TIMEOUT_S", 0.01)
-    async with FairSemaphore(server.url) as other:
-        held = [await other.acquire(FULL, 2) for _ in range(2)]
+    async with taken(server, FULL, limit=2) as release:
         full = [page.replace(priority=1) for page in pages(site, "/slow/", FULL, 2)]
         requests, limits = [*full, *pages(site, "/slow/", FREE, 4)], {FREE: None}
         crawl = Crawl(server, *requests, limit=2, CONCURRENT_REQUESTS=2, SEMAPHORE_LIMITS=limits)
         await site.until(lambda: site.hosts[FREE].now == 2)
         await until(lambda: server.members()[FULL] == (2, 2))
-        for permit in held:
-            permit.release()
+        release()
         await until(lambda: FULL not in server.members())  # granted, and given back
         assert site.now == 2
     site.let_go()
@@ -302,7 +281,6 @@ async def test_requests_that_wait_for_robots_txt_count_as_waiting(
     crawl = Crawl(server, *requests, CONCURRENT_REQUESTS=2, ROBOTSTXT_OBEY=True)
 
     await site.until(lambda: of_free(site) == 10)
-    site.let_go()
     await crawl.gave_back(31, site)
 
 
@@ -318,13 +296,11 @@ async def test_full_sites_take_no_room_with_their_robots_txt(
         for n, request in enumerate(of_sites(site, "/page/", 8, each=1))
     ]
     requests = [*full, *other_scopes, *pages(site, "/page/", FREE, 30)]
-    async with FairSemaphore(server.url) as other:
-        held = [await other.acquire(host, 1) for host in hosts]
+    async with taken(server, *hosts) as release:
         crawl = Crawl(server, *requests, ROBOTSTXT_OBEY=True, CONCURRENT_REQUESTS=4)
         await site.until(lambda: of_free(site) == 30)
         assert {visit.host for visit in site.visits} == {FREE}
-        for permit in held:
-            permit.release()
+        release()
         await crawl.finished()
     assert len(site.arrivals) == 8 * 4 + 8 + 31
     assert server.members() == {}
@@ -363,12 +339,11 @@ async def test_requests_take_no_room_behind_what_a_middleware_fetches_from_a_ful
         request.replace(meta={**request.meta, **token})
         for request in of_sites(site, "/page/", 8, 1)
     ]
-    async with FairSemaphore(server.url) as other:
-        permit = await other.acquire(FULL, 1)
+    async with taken(server, FULL) as release:
         requests = [*full, *pages(site, "/page/", FREE, 20)]
         crawl = Crawl(server, *requests, middlewares={NeedsToken: 10}, CONCURRENT_REQUESTS=4)
         await site.until(lambda: of_free(site) == 20)
-        permit.release()
+        release()
         await crawl.finished()
     assert len(site.arrivals) == 8 + 8 + 20
     assert site.most <= 4
@@ -384,5 +359,4 @@ async def test_a_page_counts_as_work_behind_a_robots_txt_that_is_on_its_way(
 
     await site.until(lambda: site.now == 4)
     assert len(crawl.crawler.engine.downloader.active) == 8  # four pages, and what they need
-    site.let_go()
     await crawl.gave_back(20, site)

@@ -16,7 +16,6 @@ from scrapy.exceptions import (
     DownloadConnectionRefusedError,
     DownloadFailedError,
     DownloadTimeoutError,
-    IgnoreRequest,
     NotSupported,
     ResponseDataLossError,
     StopDownload,
@@ -134,31 +133,11 @@ async def test_a_request_that_is_being_fetched_is_not_fetched_again(
     assert middleware is not None
     with pytest.raises(SemaphoreError, match="is being fetched already; yield a copy of it"):
         await middleware.process_request(request)
-    site.let_go()
     await crawl.gave_back(2, site)
     assert len(crawl.spider.responses) == len(site.arrivals) == 1
 
 
 # robots.txt -------------------------------------------------------------------------------------
-
-
-@both
-@asyncio_test
-async def test_robots_txt_takes_a_permit_and_forbidden_requests_none(
-    server: RedisServer, site: Site, by: Mapping[str, Any]
-) -> None:
-    site.robots_is_slow = True
-    paths = ["/forbidden", *(f"/page/{name}" for name in "abc")]
-    requests = [Request(site.url(path)) for path in paths]
-
-    crawl = Crawl(server, *requests, by=by, ROBOTSTXT_OBEY=True)
-    await site.until(lambda: site.now == 1)
-    assert site.arrivals == ["/robots.txt"]
-    site.let_go()
-
-    await crawl.gave_back(4, site)
-    assert sorted(site.arrivals[1:]) == paths[1:]
-    assert [type(failure) for failure in crawl.spider.failures] == [IgnoreRequest]
 
 
 # What takes no permit, or another ---------------------------------------------------------------
@@ -210,8 +189,6 @@ async def test_a_request_waits_no_longer_than_the_acquire_timeout(
 
     await site.until(lambda: site.now == 1)
     await until(lambda: crawl.spider.failures or crawl.stat("retry/count"))
-    site.let_go()
-
     await crawl.gave_back(2 if retries else 1, site)
     assert site.arrivals == (["/slow/a", "/slow/b"] if retries else ["/slow/a"])
     failures = [type(failure) for failure in crawl.spider.failures]

@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import pytest
 from scrapy import Request
-from scrapy.crawler import Crawler
 from scrapy.exceptions import CloseSpider
 from scrapy.http import Response
 from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
@@ -29,42 +28,6 @@ ALL_FOUR = ["/slow/a", "/slow/b", "/slow/c", "/slow/d"]
 
 
 # Fetches past the scheduler ---------------------------------------------------------------------
-
-
-class Asking(Visits):
-    """Asks for another page from its callback, and makes an item of it."""
-
-    async def parse(self, response: Response) -> Any:
-        other = Request(response.urljoin("/page/from-callback"))
-        self.responses.append(await self.crawler.engine.download_async(other))
-        return [{"url": response.urljoin("/page/from-pipeline")}]
-
-
-class AskingPipeline:
-    def __init__(self, crawler: Crawler) -> None:
-        self.crawler = crawler
-
-    @classmethod
-    def from_crawler(cls, crawler: Crawler) -> Self:
-        return cls(crawler)
-
-    async def process_item(self, item: dict[str, str]) -> dict[str, str]:
-        await self.crawler.engine.download_async(Request(item["url"]))
-        return item
-
-
-@both
-@asyncio_test
-async def test_permits_of_downloads_in_callbacks_and_pipelines_go_back(
-    server: RedisServer, site: Site, by: Mapping[str, Any]
-) -> None:
-    requests = [Request(site.url(f"/page/{name}")) for name in "abc"]
-
-    crawl = Crawl(server, *requests, by=by, spider=Asking, ITEM_PIPELINES={AskingPipeline: 1})
-
-    await crawl.gave_back(9, site)
-    assert crawl.stat("item_scraped_count") == 3
-    assert len(site.arrivals) == 9
 
 
 # The spider closes ------------------------------------------------------------------------------
@@ -88,8 +51,6 @@ async def test_closing_spider_returns_waiting_requests_and_finishes_transfers(
     crawl.crawler.engine.crawl(Request(site.url("/page/enough", host="localhost")))
     await until(lambda: not waiting(server))
     assert site.now == 1, "the request on the wire goes on"
-    site.let_go()
-
     await crawl.gave_back(2, site)
     assert crawl.stat("finish_reason") == "enough"
     assert len(site.arrivals) == 2
@@ -181,8 +142,6 @@ async def test_cancelled_fetch_stops_waiting(
     with pytest.raises(CANCELLED):
         await fetch
     await until(lambda: not waiting(server))
-    site.let_go()
-
     await crawl.gave_back(1, site)
     assert site.arrivals == ["/slow/a"]
 
@@ -274,8 +233,6 @@ async def test_lost_permit_ends_its_transfer_and_is_retried(
     await site.until(lambda: site.now == 0)
     server.start()
     await site.until(lambda: site.now == 1)
-    site.let_go()
-
     await crawl.gave_back(2, site)
     assert site.arrivals == [path, path]
     assert len(crawl.spider.responses) == 1

@@ -9,7 +9,6 @@ from scrapy import Request
 
 from semaphore_middleware.errors import HostDownError
 from tests.support.crawls import Crawl, asyncio_test
-from tests.support.nodes import Outside
 from tests.support.servers import RedisServer, free_port
 from tests.support.site import Site
 
@@ -48,23 +47,3 @@ async def test_a_full_queue_of_a_dead_host_ends_and_others_do_not_wait(
     said = [message for message in caplog.messages if "is down: it has not responded" in message]
     assert len(said) == 1
     assert server.members() == {}
-
-
-@asyncio_test
-async def test_a_host_that_comes_back_is_crawled_again(server: RedisServer, site: Site) -> None:
-    nobody = f"http://127.0.0.1:{free_port()}/"
-    first = Crawl(server, *[Request(f"{nobody}{n}") for n in range(20)], limit=LIMIT, **AT_ONCE)
-    await first.finished()
-    assert first.stat("semaphore/hosts_down") == 1
-    outside = Outside(server)
-    pages = [Request(site.url(f"/page/{n}")) for n in range(6)]
-    outside.edit("127.0.0.1", "learned", backoff_end=60_000)  # the pause lasts
-    in_vain = Crawl(server, pages[0])
-    await in_vain.finished()
-    assert [type(error) for error in in_vain.spider.failures] == [HostDownError]
-    assert site.arrivals == []
-    outside.edit("127.0.0.1", "learned", backoff_end=0)
-    for requests in (pages[:1], pages):
-        crawl = Crawl(server, *requests, limit=LIMIT)
-        await crawl.finished()
-        assert len(crawl.spider.responses) == len(requests)

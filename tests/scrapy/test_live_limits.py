@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from scrapy import Request
 
 from semaphore_middleware import FairSemaphore
-from tests.support.crawls import Crawl, asyncio_test, both, until, waiting
+from tests.support.crawls import Crawl, asyncio_test, until, waiting
 from tests.support.servers import RedisServer
 from tests.support.site import Site
 
@@ -41,17 +38,3 @@ async def test_three_nodes_obey_what_operators_set_also_before_they_start(
     assert len(site.arrivals) == 12
     assert site.most == 3
     assert server.members() == {}
-
-
-@both
-@asyncio_test
-async def test_stats_show_an_adaptive_limit(
-    server: RedisServer, site: Site, by: Mapping[str, Any]
-) -> None:
-    limits = {HOST: {"concurrency": 100, "adaptive": True}}
-    requests = [Request(site.url(f"/page/{n}")) for n in range(40)]
-    crawl = Crawl(server, *requests, by=by, SEMAPHORE_LIMITS=limits, limit=100)
-
-    await crawl.finished()
-    # It grows from 1; how far depends on the latencies.
-    assert 1 <= crawl.stat(f"semaphore/scope/{HOST}/limit") < 100

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from scrapy import Request
 
 from semaphore_middleware.errors import SettingsError
-from tests.support.crawls import ADD_ON, Crawl, asyncio_test, scrapy, until
+from tests.support.crawls import Crawl, asyncio_test, until
 from tests.support.servers import RedisServer, free_port
 from tests.support.site import Site
 
@@ -96,18 +95,3 @@ async def test_password_in_an_unreadable_url(
 
     assert site.arrivals == []
     assert_no_password(f"{error.value!r}\n{caplog.text}")
-
-
-@asyncio_test
-async def test_password_in_an_unreadable_url_on_the_command_line(
-    site: Site, tmp_path: Path
-) -> None:
-    options = ("-s", "SEMAPHORE_REDIS_URL=redis://:s3cr/w0rd@localhost:6379/0")
-
-    async with scrapy(tmp_path, Request(site.url("/page/")), options=options, **ADD_ON) as crawl:
-        assert await crawl.ended() == 1
-
-    [error] = crawl.errors
-    assert "SEMAPHORE_REDIS_URL" in error
-    assert "Traceback" not in crawl.log
-    assert_no_password(crawl.log)

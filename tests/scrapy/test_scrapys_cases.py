@@ -6,7 +6,6 @@ They run with whatever Scrapy is installed: with the add-on's downloader, or wit
 from __future__ import annotations
 
 import asyncio
-import inspect
 from pathlib import Path
 from typing import Any, Self
 
@@ -69,7 +68,6 @@ async def test_what_a_response_waits_for_does_not_wait_for_it(
 
     await site.until(lambda: site.now == 1)
     await until(lambda: waiting(server))
-    site.let_go()
     await crawl.gave_back(4, site)
     assert "/page/token" in site.arrivals
 
@@ -113,39 +111,6 @@ async def test_a_flood_of_files_stays_within_the_limit(
 
 # The throttler ----------------------------------------------------------------------------------
 
-PROTOCOL = {
-    "get_scopes": ["request"],
-    "get_applied_scopes": ["request"],
-    "acquire": ["request", "unscheduled"],
-    "release": ["request"],
-    "download_handler_blocked": ["request"],
-    "get_scopes_key": ["request"],
-    "get_scope_load": ["scope_id"],
-    "get_scope_manager": ["scope_id"],
-}
-"""Scrapy's `ThrottlerProtocol` as of 5 August 2026 (0929c9cf2)."""
-
-
-def methods_of(protocol: type) -> dict[str, list[str]]:
-    return {
-        name: list(inspect.signature(method).parameters)[1:]
-        for name, method in inspect.getmembers(protocol, inspect.isfunction)
-        if not name.startswith("_")
-    }
-
-
-def test_it_has_the_methods_of_the_protocol() -> None:
-    from semaphore_middleware.throttler import SemaphoreThrottler
-
-    ours = methods_of(SemaphoreThrottler)
-    assert {name: ours.get(name) for name in PROTOCOL} == PROTOCOL
-    assert inspect.iscoroutinefunction(SemaphoreThrottler.acquire)
-
-
-def test_the_protocol_is_still_the_same() -> None:
-    throttler = pytest.importorskip("scrapy.throttler", reason="this Scrapy has no throttler")
-    assert methods_of(throttler.ThrottlerProtocol) == PROTOCOL
-
 
 def throttler_of(crawl: Crawl) -> Any:
     from semaphore_middleware.throttler import SemaphoreThrottler
@@ -167,7 +132,6 @@ async def test_requests_that_only_wait_take_up_no_concurrency(
     assert throttler.get_scope_load("other") == 0
     throttler.release(one)
     assert crawl.crawler.engine.downloader.total_concurrency == 16 + 1
-    site.let_go()
     await crawl.gave_back(4, site)
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -15,10 +14,10 @@ from scrapy.exceptions import CannotResolveHostError
 from scrapy.settings import Settings
 from twisted.internet.address import IPv4Address
 
-from semaphore_middleware import FairSemaphore, SettingsError
+from semaphore_middleware import SettingsError
 from semaphore_middleware.scrapy import addresses
 from semaphore_middleware.scrapy.addresses import Addresses
-from tests.support.crawls import Crawl, asyncio_test, until, waiting
+from tests.support.crawls import Crawl, asyncio_test, taken, until, waiting
 from tests.support.names import FIRST, SECOND, LoopbackNames
 from tests.support.nodes import in_asyncio
 from tests.support.servers import RedisServer
@@ -64,65 +63,19 @@ def pages(site: Site, path: str, hosts: list[str], count: int) -> list[Request]:
 
 # Over three nodes -------------------------------------------------------------------------------
 
-SIX_HOSTS = [*HOSTS, "e.example.net", "second.example.net"]
-KINDS = [
-    ["host", "domain", "ip", "all"],
-    ["all", "ip", "domain", "host"],
-    ["ip", "host", "all", "domain"],
-]
-
-
-@pytest.mark.parametrize(
-    ("limits", "group", "limit"),
-    [
-        ({"domain:*": 5}, lambda visit: visit.host[-3:], 5),
-        pytest.param({"all": 4}, lambda _: "all", 4, marks=pytest.mark.slow),
-        ({"ip:*": 2}, address_of, 2),
-    ],
-    ids=["domain 5", "all 4", "ip 2"],
-)
-@asyncio_test
-async def test_limits_of_several_kinds_hold_over_three_nodes_whatever_order_they_name(
-    server: RedisServer,
-    site: Site,
-    names: LoopbackNames,  # noqa: ARG001 - it is installed
-    limits: dict[str, Any],
-    group: Callable[[Visit], str],
-    limit: int,
-) -> None:
-    await site.listen(SECOND, site.port)
-    every = {**dict.fromkeys(SIX_HOSTS, 3), "domain:*": 99, "ip:*": 99, "all": 99, **limits}
-    requests = pages(site, "/take/0.02/", SIX_HOSTS, 2)
-    crawls = [
-        Crawl(
-            server, *requests, SEMAPHORE_NODE=node, SEMAPHORE_SCOPES=kinds, SEMAPHORE_LIMITS=every
-        )
-        for node, kinds in zip("abc", KINDS, strict=True)
-    ]
-    for crawl in crawls:
-        await crawl.finished()
-    assert len(site.visits) == 3 * len(requests)
-    groups: defaultdict[str, list[Visit]] = defaultdict(list)
-    for visit in site.visits:
-        groups[group(visit)].append(visit)
-    assert max(most_at_once(visits) for visits in groups.values()) <= limit
-    assert site.most <= 3
-    assert server.members() == {}
-
 
 # The scheduler ----------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("names")
 @asyncio_test
 async def test_a_full_domain_holds_up_no_other_and_its_hosts_stay_in_the_scheduler(
     server: RedisServer,
     site: Site,
-    names: LoopbackNames,  # noqa: ARG001 - it is installed
 ) -> None:
     hosts = [f"w{n}.example.org" for n in range(20)]
     requests = pages(site, "/page/", hosts, 1) + pages(site, "/page/", ["localhost"], 20)
-    async with FairSemaphore(server.url) as other:
-        held = [await other.acquire(DOMAIN, 2) for _ in range(2)]
+    async with taken(server, DOMAIN, limit=2) as release:
         crawl = Crawl(
             server,
             *requests,
@@ -137,8 +90,7 @@ async def test_a_full_domain_holds_up_no_other_and_its_hosts_stay_in_the_schedul
         active = crawl.crawler.engine.downloader.active
         assert len([one for one in active if "example.org" in one.url]) <= 4
         assert waits_of(server, DOMAIN) == waiting(server), "and not for their hosts"
-        for permit in held:
-            permit.release()
+        release()
         await crawl.finished()
     assert most_at_once(visit for visit in site.visits if visit.host != "localhost") <= 2
     assert len(site.visits) == 40
@@ -161,8 +113,7 @@ async def test_a_delay_holds_on_the_wire_where_requests_wait_for_something_else(
     delay_s = 0.2
     spaced = {"concurrency": 5, "delay": delay_s, "jitter": 0}
     limits = {FIRST: spaced, "all": 2}
-    async with FairSemaphore(server.url) as other:
-        held = [await other.acquire("all", 2) for _ in range(2)]
+    async with taken(server, "all", limit=2) as release:
         requests = (Request(site.url(f"/page/{n}")) for n in range(4))
         scopes = ["host", "all"]
         crawl = Crawl(server, *requests, SEMAPHORE_SCOPES=scopes, SEMAPHORE_LIMITS=limits)
@@ -170,8 +121,7 @@ async def test_a_delay_holds_on_the_wire_where_requests_wait_for_something_else(
         await asyncio.sleep(2 * delay_s)  # the host's next start would be due
         assert waits_of(server, FIRST) >= 1
         begin = asyncio.get_running_loop().time()
-        for permit in held:
-            permit.release()
+        release()
         await crawl.gave_back(8, site)
     assert all(time >= begin + n * delay_s - 0.001 for n, time in enumerate(sorted(site.times)))
 
@@ -179,11 +129,11 @@ async def test_a_delay_holds_on_the_wire_where_requests_wait_for_something_else(
 # Addresses --------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("names")
 @asyncio_test
 async def test_names_of_one_address_share_its_limit(
     server: RedisServer,
     site: Site,
-    names: LoopbackNames,  # noqa: ARG001 - it is installed
 ) -> None:
     await site.listen(SECOND, site.port)
     hosts = ["a.example.org", "b.example.net", "second.example.org"]
@@ -216,11 +166,11 @@ async def test_the_address_that_a_permit_is_for_is_connected_to(
     assert crawl.stat(f"semaphore/scope/ip:{FIRST}/acquired") == 6
 
 
+@pytest.mark.usefixtures("names")
 @asyncio_test
 async def test_a_name_without_an_address_fails_as_it_does_in_scrapy(
     server: RedisServer,
     site: Site,
-    names: LoopbackNames,  # noqa: ARG001 - it is installed
 ) -> None:
     requests = [Request("http://nowhere.invalid/"), Request(site.url("/page/"))]
     crawl = Crawl(server, *requests, SEMAPHORE_SCOPES=["host", "ip"], SEMAPHORE_LIMITS={"ip:*": 1})
@@ -235,20 +185,12 @@ async def test_a_name_without_an_address_fails_as_it_does_in_scrapy(
 async def test_behind_a_proxy_there_is_no_address(server: RedisServer, site: Site) -> None:
     meta = {"proxy": site.url("")}
     requests = [Request(f"http://nowhere.invalid/slow/{n}", meta=meta) for n in range(2)]
-    limits = {"ip:*": 1, "proxy:*": 1}
-    crawl = Crawl(
-        server,
-        *requests,
-        limit=8,
-        SEMAPHORE_SCOPES=["host", "ip", "proxy"],
-        SEMAPHORE_LIMITS=limits,
-    )
+    scopes, limits = ["host", "ip", "proxy"], {"ip:*": 1, "proxy:*": 1}
+    crawl = Crawl(server, *requests, limit=8, SEMAPHORE_SCOPES=scopes, SEMAPHORE_LIMITS=limits)
     proxy = f"proxy:{FIRST}:{site.port}"
     await until(lambda: server.members().get(proxy) == (1, 1))
     assert set(server.members()) == {"nowhere.invalid", proxy}
-    site.let_go()
-    await crawl.finished()
-    assert site.most == 1
+    await crawl.gave_back(4, site)
 
 
 @pytest.mark.parametrize(

@@ -90,5 +90,4 @@ async def test_a_crawl_that_closes_leaves_the_other_s_requests_waiting(
     await closing.crawler.engine.close_spider_async()
     await closing.finished()
     assert len(site.arrivals) == 1
-    site.let_go()
     await going_on.gave_back(6, site)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-import signal
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,7 @@ from typing import Any
 import pytest
 from scrapy import Request
 
-import semaphore_middleware
 from semaphore_middleware.errors import SemaphoreError, SettingsError
-from semaphore_middleware.scrapy.settings import SETTINGS
 from tests.support.crawls import ADD_ON, ALONE, Crawl, asyncio_test, both, scrapy, until
 from tests.support.scrapy_process import ScrapyProcess
 from tests.support.servers import RedisServer, free_port
@@ -159,13 +156,6 @@ async def test_semaphore_enabled_false_turns_everything_off(
 # What the log says ------------------------------------------------------------------------------
 
 
-def test_the_table_has_every_setting_that_is_read() -> None:
-    package = Path(semaphore_middleware.__file__).parent
-    sources = [path.read_text("utf-8") for path in package.rglob("*.py")]
-    read = {name for source in sources for name in re.findall(r'"(SEMAPHORE_[A-Z_]+)"', source)}
-    assert read - {"SEMAPHORE_EMBEDDED_DIRECTORY", "SEMAPHORE_TOKEN"} == set(SETTINGS)
-
-
 @asyncio_test
 async def test_the_log_names_the_node_its_server_and_mistakes_in_the_settings(
     server: RedisServer, site: Site, caplog: pytest.LogCaptureFixture
@@ -228,30 +218,6 @@ async def test_a_crawl_that_is_stopped_while_it_waits_for_its_server_stops_alone
     server.start()
     await crawls[1].gave_back(1, site)
     assert site.arrivals == ["/page/"]
-
-
-@asyncio_test
-async def test_sigint_ends_a_process_that_waits_for_its_server(site: Site, tmp_path: Path) -> None:
-    settings = {**ADD_ON, "SEMAPHORE_REDIS_URL": NOWHERE}
-    async with scrapy(tmp_path, Request(site.url("/page/")), **settings) as crawl:
-        await crawl.says(f"cannot reach {NOWHERE}")
-        crawl.send(signal.SIGINT)
-        await crawl.ended()
-
-    assert "Traceback" not in crawl.log
-    assert site.arrivals == []
-
-
-@asyncio_test
-async def test_a_process_gives_up_its_server_after_the_start_timeout(
-    site: Site, tmp_path: Path
-) -> None:
-    nowhere: dict[str, Any] = {"SEMAPHORE_REDIS_URL": NOWHERE, "SEMAPHORE_START_TIMEOUT": 0.1}
-    async with scrapy(tmp_path, Request(site.url("/page/")), **ADD_ON, **nowhere) as crawl:
-        line = await refusal(crawl, site)
-
-    assert f"cannot use {NOWHERE} (for longer than SEMAPHORE_START_TIMEOUT, 0.1 s)" in line
-    assert SHARED not in crawl.log
 
 
 # Servers that cannot be used: tests/redis has more of them ---------------------------------------

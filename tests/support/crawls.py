@@ -18,6 +18,7 @@ from scrapy import Request
 from scrapy.crawler import AsyncCrawlerRunner, Crawler
 from twisted.internet.defer import Deferred
 
+from semaphore_middleware import FairSemaphore
 from tests.support.paths import REPOSITORY
 from tests.support.scrapy_process import ScrapyProcess
 from tests.support.servers import RedisServer
@@ -122,11 +123,30 @@ class Crawl:
             self._task.cancel()
 
     async def gave_back(self, permits: int, site: Site) -> None:
-        """Wait for the end of the crawl, and hold it to what every crawl promises."""
+        """Let the site answer, wait for the end of the crawl, and hold it to what every crawl
+        promises.
+        """
+        site.let_go()
         await self.finished()
         assert (self.stat("semaphore/acquired"), self.stat("semaphore/released")) == (permits,) * 2
         assert self._server.members() == {}
         assert site.most <= self._limit
+
+
+@asynccontextmanager
+async def taken(
+    server: RedisServer, *scopes: str, limit: int = 1
+) -> AsyncIterator[Callable[[], None]]:
+    """Another node holds all permits of these scopes, until what is returned is called."""
+    async with FairSemaphore(server.url) as other:
+        held = [await other.acquire(scope, limit) for scope in scopes for _ in range(limit)]
+
+        def release() -> None:
+            while held:
+                held.pop().release()
+
+        yield release
+        release()
 
 
 @asynccontextmanager

@@ -61,7 +61,6 @@ async def test_they_ask_for_what_a_node_exports_and_the_docs_name_all_of_it(
     crawl = Crawl(server, Request(site.url("/slow/")), SEMAPHORE_METRICS_PORT=0)
     await site.until(lambda: site.now == 1)
     exported = {name for name, _ in (await scrape(await address(caplog))).samples}
-    site.let_go()
     await crawl.gave_back(1, site)
 
     variables = [str(variable.get("query")) for variable in DASHBOARD["templating"]["list"]]

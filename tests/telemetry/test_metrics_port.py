@@ -81,7 +81,6 @@ async def test_the_port_is_free_at_the_end_whoever_is_still_reading(
     writer.write(b"GET /metrics HTTP/1.1\r\n")  # and it never ends
     assert not is_free(url)
     await site.until(lambda: site.now == 1)
-    site.let_go()
     await crawl.gave_back(1, site)
 
     assert await reader.read() == b""

@@ -63,7 +63,6 @@ async def test_they_say_what_is_held_waits_and_was_granted_in_all_and_by_scope(
     assert (status, kind.split(";")[0]) == (200, "text/plain")
     assert "_created" not in text
     assert (await visit(url, method="POST"))[0] == 405
-    site.let_go()
     await crawl.gave_back(4, site)
 
     stats = crawl.crawler.stats.get_stats()
@@ -86,7 +85,6 @@ async def test_at_the_end_they_agree_with_the_stats(
 
     seen = await scrape(await address(caplog))
     assert seen.of(HOST) == (1, 0, 31)
-    site.let_go()
     await crawl.gave_back(31, site)
     waited = seen.get("semaphore_wait_seconds_sum", scope=HOST)
     assert waited is not None
@@ -173,7 +171,6 @@ async def test_further_scopes_are_counted_together_until_they_prove_busy(
     assert [seen.of(scope)[2] for scope in ("a", "b", "c", "(others)")] == [1, 1, 2, 9]
     assert seen.of("(others)") == (1, 0, 9)
     assert seen.scopes("semaphore_limit") == {"a", "b", "c"}
-    site.let_go()
     await crawl.gave_back(13, site)
 
 
