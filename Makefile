@@ -25,7 +25,7 @@ test: $(INSTALLED) ## run the tests; SEMAPHORE_TEST_SERVER=/path/to/redis-server
 	$(PYTEST) -m 'not slow and not compose' $(ARGS)
 
 .PHONY: test-all
-test-all: $(INSTALLED)-companions ## run the slow tests too: crawls under faults, mutants, benchmarks, a browser
+test-all: $(INSTALLED)-companions ## run the slow tests too: crawls under faults, benchmarks, a browser
 	$(PYTEST) $(ARGS)
 
 .PHONY: test-servers
