@@ -13,8 +13,7 @@ import pytest
 from scrapy import Request
 
 from semaphore_middleware.errors import SemaphoreError, SettingsError
-from tests.support.crawls import ADD_ON, ALONE, Crawl, asyncio_test, both, scrapy, until
-from tests.support.scrapy_process import ScrapyProcess
+from tests.support.crawls import ADD_ON, Crawl, asyncio_test, both, scrapy, until
 from tests.support.servers import RedisServer, free_port
 from tests.support.site import Site
 
@@ -30,32 +29,20 @@ def crawl_of(server: RedisServer, site: Site, **settings: Any) -> Crawl:
     return Crawl(server, Request(site.url("/page/")), **settings)
 
 
-async def refusal(crawl: ScrapyProcess, site: Site) -> str:
-    """The only error in the log of a process that could not start, and fetched nothing."""
-    assert await crawl.ended() == 1
-    assert site.arrivals == []
-    assert "Traceback" not in crawl.log
-    assert len(crawl.errors) == 1, crawl.log
-    return crawl.errors[0]
-
-
 # Settings and versions --------------------------------------------------------------------------
-
-BAD: list[tuple[str, Any]] = [
-    ("SEMAPHORE_LIMITS", {"example.com": 0}),
-    ("SEMAPHORE_LIMITS", {"www.*": 2}),
-    ("SEMAPHORE_SCOPES", "hosts"),
-    ("SEMAPHORE_LEASE", "soon"),
-    ("SEMAPHORE_ENABLED", "maybe"),
-    ("SEMAPHORE_REDIS_URL", "localhost:6379"),
-    ("SEMAPHORE_METRICS_HOST", "a..example"),
-    ("CONCURRENT_REQUESTS_PER_DOMAIN", 0),
-    ("DOWNLOAD_SLOTS", {"example.com": {"concurrency": 0}}),
-]
 
 
 @both
-@pytest.mark.parametrize(("name", "value"), BAD)
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("SEMAPHORE_LIMITS", {"www.*": 2}),
+        ("SEMAPHORE_ENABLED", "maybe"),
+        ("SEMAPHORE_REDIS_URL", "localhost:6379"),
+        ("SEMAPHORE_METRICS_HOST", "a..example"),
+        ("CONCURRENT_REQUESTS_PER_DOMAIN", 0),
+    ],
+)
 @asyncio_test
 async def test_bad_settings_end_a_crawl_before_the_first_request(
     server: RedisServer,
@@ -68,53 +55,40 @@ async def test_bad_settings_end_a_crawl_before_the_first_request(
     bad: dict[str, Any] = {name: value}
     with pytest.raises(SettingsError, match=name):
         await crawl_of(server, site, by=by, **bad).finished()
-
     assert site.arrivals == []
     [error] = errors(caplog)
     assert re.search("allowed|check its|may only", error)
 
 
+SELECT = ("-s", "TWISTED_REACTOR=twisted.internet.selectreactor.SelectReactor")
+
+
 @pytest.mark.parametrize(
-    ("by", "options", "settings"),
+    ("options", "settings", "said"),
     [
-        (ALONE, ("-s", 'SEMAPHORE_LIMITS={"example.com": 0}'), {}),
-        (ADD_ON, (), {"SEMAPHORE_LIMITS": {"example.com": 1.5}}),
+        ((), {"SEMAPHORE_LIMITS": {"example.com": 1.5}}, "SEMAPHORE_LIMITS.*allowed is"),
+        # Scrapy adds a traceback of its own: without asyncio nothing can keep it from that.
+        (SELECT, {}, "TWISTED_REACTOR: the semaphore needs asyncio; allowed is"),
     ],
-    ids=["typed", "spider's"],
+    ids=["settings", "reactor"],
 )
 @asyncio_test
-async def test_bad_settings_end_a_process_with_status_1(
-    site: Site,
-    tmp_path: Path,
-    by: Mapping[str, Any],
-    options: tuple[str, ...],
-    settings: Mapping[str, Any],
+async def test_what_is_not_allowed_ends_a_process_with_status_1(
+    site: Site, tmp_path: Path, options: tuple[str, ...], settings: dict[str, Any], said: str
 ) -> None:
     page = Request(site.url("/page/"))
-    async with scrapy(tmp_path, page, options=options, **by, **settings) as crawl:
-        assert re.search(r"SEMAPHORE_LIMITS.*allowed is", await refusal(crawl, site))
-
-
-@asyncio_test
-async def test_other_reactors_than_asyncio_are_refused(
-    server: RedisServer, site: Site, tmp_path: Path
-) -> None:
-    options = ("-s", "TWISTED_REACTOR=twisted.internet.selectreactor.SelectReactor")
-    settings = {**ADD_ON, "SEMAPHORE_REDIS_URL": server.url}
-
-    async with scrapy(tmp_path, Request(site.url("/page/")), options=options, **settings) as crawl:
+    async with scrapy(tmp_path, page, options=options, **ADD_ON, **settings) as crawl:
         assert await crawl.ended() == 1
-
-    # Scrapy adds a traceback of its own: without asyncio nothing can keep it from that.
-    assert "TWISTED_REACTOR: the semaphore needs asyncio; allowed is" in crawl.errors[0]
+    assert re.search(said, crawl.errors[0])
+    assert options or (len(crawl.errors) == 1 and "Traceback" not in crawl.log)
     assert site.arrivals == []
 
 
+@both
 @pytest.mark.parametrize(
     ("library", "version", "needed"),
     [("scrapy", "2.18.0", ">=2.19"), ("redis", "8.0.0", "!=8.0.0,>=6.4")],
 )
-@both
 @asyncio_test
 async def test_library_that_is_too_old_ends_a_crawl_with_one_line(
     server: RedisServer,
@@ -146,14 +120,10 @@ async def test_semaphore_enabled_false_turns_everything_off(
     caplog.set_level("INFO")
     off: dict[str, Any] = {"SEMAPHORE_ENABLED": False, "SEMAPHORE_REDIS_URL": NOWHERE}
     crawl = crawl_of(server, site, by=by, **off)
-
     await crawl.finished()
     assert "SEMAPHORE_ENABLED is off" in caplog.text
     assert not [name for name in crawl.crawler.stats.get_stats() if "semaphore" in name]
     assert site.arrivals == ["/page/"]
-
-
-# What the log says ------------------------------------------------------------------------------
 
 
 @asyncio_test
@@ -164,7 +134,6 @@ async def test_the_log_names_the_node_its_server_and_mistakes_in_the_settings(
     limits = {"http://127.0.0.1:80/": 2, "localhost:80": 2, "127.0.0.1": 1, "text": 1, "ip:*": 2}
     mistakes = {"SEMAPHORE_LIMIT": 2, "SEMAPHORE_XYZ": 1, "SEMAPHORE_LIMITS": limits}
     crawl = crawl_of(server, site, SEMAPHORE_NODE="one", DOWNLOAD_DELAY=0.01, **mistakes)
-
     await crawl.gave_back(1, site)
     said = "\n".join(caplog.messages)
     assert re.search(rf"Node one-.* {SHARED} at {re.escape(server.url)}\. ", said)
@@ -177,18 +146,17 @@ async def test_the_log_names_the_node_its_server_and_mistakes_in_the_settings(
     assert "SEMAPHORE_LIMITS has limits of the kind 'ip', which SEMAPHORE_SCOPES" in said
 
 
-# A server that is not there yet -----------------------------------------------------------------
+# The server -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("address", ["unix socket", "TCP port"])
 @both
 @asyncio_test
 async def test_a_crawl_waits_for_its_server(
-    site: Site, caplog: pytest.LogCaptureFixture, by: Mapping[str, Any], address: str
+    site: Site, caplog: pytest.LogCaptureFixture, by: Mapping[str, Any]
 ) -> None:
     caplog.set_level("INFO")
     server = RedisServer(tcp_port=free_port())
-    url = server.url if address == "unix socket" else server.tcp_url
+    url = server.url if by is ADD_ON else server.tcp_url
     # The crawl may be there before it can be known that this server has nothing to recover.
     crawl = crawl_of(server, site, by=by, SEMAPHORE_REDIS_URL=url, SEMAPHORE_RECOVERY_WAIT=0)
     try:
@@ -212,15 +180,11 @@ async def test_a_crawl_that_is_stopped_while_it_waits_for_its_server_stops_alone
     crawls = [crawl_of(server, site, SEMAPHORE_RECOVERY_WAIT=0) for _ in range(2)]
     await until(lambda: all(crawl.crawler.crawling for crawl in crawls))
     await asyncio.sleep(0)
-
     await crawls[0].crawler.stop_async()
     await crawls[0].finished()
     server.start()
     await crawls[1].gave_back(1, site)
     assert site.arrivals == ["/page/"]
-
-
-# Servers that cannot be used: tests/redis has more of them ---------------------------------------
 
 
 def not_there(*_: Any) -> tuple[str, str]:
@@ -253,7 +217,6 @@ async def test_a_server_that_cannot_be_used_ends_a_crawl_with_one_line(
     url, said = why(server, site)
     timeout = {"SEMAPHORE_START_TIMEOUT": 0.1} if why is not_there else {}
     crawl = crawl_of(server, site, by=by, SEMAPHORE_REDIS_URL=url, **timeout)
-
     await crawl.finished()
     [error] = errors(caplog)
     assert said in error

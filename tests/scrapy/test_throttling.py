@@ -11,7 +11,7 @@ import pytest
 from scrapy import Request
 from scrapy.settings import Settings
 
-from semaphore_middleware import Limit, SettingsError
+from semaphore_middleware import Limit
 from semaphore_middleware.scrapy.scopes import ScopeFinder
 from semaphore_middleware.scrapy.settings import SemaphoreSettings
 from semaphore_middleware.scrapy.throttling import RequestDelays
@@ -53,37 +53,22 @@ def test_default_concurrency_is_that_of_the_setting_of_higher_priority(
 
 
 def test_throttling_scopes_are_limits_of_hosts_and_names() -> None:
-    scopes = {"A.example": {"concurrency": 3, "delay": 1.5, "jitter": 0}, "API": {"delay": 2}}
+    scopes = {
+        "A.example": {"concurrency": 3, "delay": 1.5, "jitter": 0},
+        "API": {"delay": 2},
+        "c.example": {"delay": 9},
+    }
     slots = {"a.example": {"concurrency": 9}, "b.example": {"concurrency": 4}}
-    limits = read(("THROTTLING_SCOPES", scopes, "project"), ("DOWNLOAD_SLOTS", slots, "project"))
-    of = limits.limits.of
+    ours = {"c.example": 2}
+    of = read(
+        ("THROTTLING_SCOPES", scopes, "cmdline"),
+        ("DOWNLOAD_SLOTS", slots, "project"),
+        ("SEMAPHORE_LIMITS", ours, "project"),
+    ).limits.of
     assert of("a.example") == Limit(3, 1.5, 0)
     assert of("API") == Limit(8, 2, 0.5)
     assert of("b.example") == Limit(4, 0, 0.5)
-
-
-def test_semaphore_limits_win_over_throttling_scopes() -> None:
-    settings = read(
-        ("SEMAPHORE_LIMITS", {"a.example": 2}, "project"),
-        ("THROTTLING_SCOPES", {"a.example": {"concurrency": 7}}, "cmdline"),
-    )
-    assert settings.limits.of("a.example") == Limit(2, 0, 0.5)
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        (NEW, 0),
-        (NEW, "many"),
-        ("THROTTLING_SCOPES", {"a": 2}),
-        ("THROTTLING_SCOPES", {"a": {"concurrency": 0}}),
-        ("THROTTLING_SCOPES", {"a": {"delay": -1}}),
-        ("THROTTLING_SCOPES", "a=2"),
-    ],
-)
-def test_mistakes_name_the_setting(name: str, value: object) -> None:
-    with pytest.raises(SettingsError, match=f"{name}.*allowed"):
-        read((name, value, "project"))
+    assert of("c.example") == Limit(2, 0, 0.5), "ours comes first"
 
 
 @asyncio_test
