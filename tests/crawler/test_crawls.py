@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 from pathlib import Path
 
 import pytest
@@ -76,35 +75,20 @@ def test_an_interrupted_crawl_is_resumed_but_by_none_with_other_arguments(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["SIGTERM", "SIGINT twice", "CLOSESPIDER_PAGECOUNT"])
-def test_a_node_that_ends_before_its_crawl_exits_with_status_1(
-    scrapy: StartScrapy, client: Redis, how: str
+def test_a_node_that_is_interrupted_twice_exits_with_status_1(
+    scrapy: StartScrapy, client: Redis
 ) -> None:
     with serving(latency=0.05) as site:
-        options = ("-s", "CLOSESPIDER_PAGECOUNT=5") if how.startswith("CLOSE") else ()
-        node = scrapy(*crawl(site, *options))
-        if how == "SIGTERM":
-            wait_until(lambda: pages_asked_for(site) > 5)
-            node.send(signal.SIGTERM)
-        if how == "SIGINT twice":
-            wait_until(lambda: pages_asked_for(site) > 1)
-            site.latency = 30.0
-            wait_until(lambda: pages_asked_for(site) > 5)
-            node.interrupt()
-            wait_until(lambda: "shutting down gracefully" in node.log)
-            node.interrupt()
+        node = scrapy(*crawl(site))
+        wait_until(lambda: pages_asked_for(site) > 1)
+        site.latency = 30.0
+        wait_until(lambda: pages_asked_for(site) > 5)
+        node.interrupt()
+        wait_until(lambda: "shutting down gracefully" in node.log)
+        node.interrupt()
         assert node.wait() == 1
         assert site.judge.missed(HOST)
     assert crawl_keys(client)
-
-
-def test_max_pages_holds_for_all_nodes_together(scrapy: StartScrapy, client: Redis) -> None:
-    with serving(latency=0.02) as site:
-        limited = crawl(site, "-a", "max_pages=25")  # robots.txt forbids one of the first
-        nodes = start_together(scrapy, client, 3, limited, name="limited")
-        assert [node.finishes() for node in nodes] == [True] * 3
-        assert pages_asked_for(site) == 25
-        assert site.judge.twice(HOST) == []
 
 
 @pytest.mark.slow
@@ -122,18 +106,20 @@ def test_it_crawls_without_a_reactor_on_uvloop_and_with_the_embedded_server(
 
 
 def test_what_is_wrong_ends_the_crawl_before_it_starts(
-    scrapy: StartScrapy, site: ExampleSite, client: Redis
+    scrapy: StartScrapy, site: ExampleSite, server: RedisServer, client: Redis
 ) -> None:
     before = client.dbsize()
-    nodes = {
-        "-a colour: no such argument": scrapy(*crawl(site, "-a", "colour=red")),
-        "REDIS_URL is not set": scrapy(*crawl(site, "-s", "ADDONS={}"), url=""),
-    }
-    assert [node.fails_with(text) for text, node in nodes.items()] == [True] * 2
-    url = f"redis://127.0.0.1:{free_port()}/0"
-    early = scrapy(*crawl(site, "-s", "SEMAPHORE_START_TIMEOUT=0.1"), url=url)
-    text = "longer than SEMAPHORE_START_TIMEOUT, 0.1 s"
-    assert early.fails_with(text, text)  # one of the crawl, and one of the semaphore
+    stranger = server.url.replace("://", "://nobody:swordfish@")
+    nowhere = f"redis://127.0.0.1:{free_port()}/0"
+    late = ("longer than SEMAPHORE_START_TIMEOUT, 0.1 s",) * 2  # the crawl, and the semaphore
+    nodes = [
+        (scrapy(*crawl(site, "-a", "colour=red")), ("-a colour: no such argument",)),
+        (scrapy(*crawl(site, "-s", "ADDONS={}"), url=""), ("REDIS_URL is not set",)),
+        (scrapy(*crawl(site, "-s", "SEMAPHORE_START_TIMEOUT=0.1"), url=nowhere), late),
+        (scrapy(*crawl(site), url=stranger), ("does not accept this user name and password",) * 2),
+    ]
+    assert [node.fails_with(*texts) for node, texts in nodes] == [True] * 4
+    assert not [node for node, _ in nodes if "swordfish" in node.log]
     assert site.judge.hosts == {}
     assert client.dbsize() == before
 
@@ -150,18 +136,5 @@ def test_a_server_that_comes_late_is_waited_for(scrapy: StartScrapy, site: Examp
         server.start()
         assert waiting.finishes()
         assert_each_page_was_asked_for_once(site)
-    finally:
-        server.remove()
-
-
-def test_a_server_that_refuses_ends_the_crawl(scrapy: StartScrapy, site: ExampleSite) -> None:
-    server = RedisServer("--requirepass", "right", tcp_port=free_port()).start()
-    try:
-        url = server.tcp_url.replace("127.0.0.1", ":swordfish@127.0.0.1")
-        node = scrapy(*crawl(site), url=url)
-        text = "does not accept this user name and password"
-        assert node.fails_with(text, text)  # one of the crawl, and one of the semaphore
-        assert "swordfish" not in node.log
-        assert site.judge.hosts == {}
     finally:
         server.remove()
