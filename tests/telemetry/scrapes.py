@@ -39,11 +39,10 @@ class Scrape:
         return {dict(labels)["scope"] for sample, labels in self.samples if sample == name}
 
 
-async def visit(url: str, accept: str = "", method: str = "GET") -> tuple[int, str, str]:
-    timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
+async def visit(url: str, method: str = "GET", **headers: str) -> tuple[int, str, str]:
     async with (
-        aiohttp.ClientSession(timeout=timeout) as session,
-        session.request(method, url, headers={"Accept": accept} if accept else {}) as response,
+        aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=TIMEOUT_S)) as session,
+        session.request(method, url, headers=headers) as response,
     ):
         return response.status, response.headers.get("Content-Type", ""), await response.text()
 

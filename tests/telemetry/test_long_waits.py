@@ -7,13 +7,13 @@ import logging
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from scrapy import Request
 
-from semaphore_middleware import FairSemaphore, Inspection, Member
-from semaphore_middleware.core.observer import PermitWaiting
+from semaphore_middleware import FairSemaphore, Inspection, Member, Permit
+from semaphore_middleware.core.observer import Observer, PermitWaiting
 from semaphore_middleware.telemetry import long_waits
 from semaphore_middleware.telemetry.long_waits import LongWaits, explanation
 from tests.support.crawls import ADD_ON, Crawl, asyncio_test, both, until, waiting
@@ -35,23 +35,30 @@ def explained(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [line.getMessage() for line in caplog.records if line.name == long_waits.__name__]
 
 
-class Looks:
-    """How often the server is looked at; the looks can be held up."""
+class Looking(FairSemaphore):
+    """A semaphore whose long waits are explained; looks at the server can be held up."""
 
-    def __init__(self, semaphore: FairSemaphore, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, server: RedisServer, *observers: Observer) -> None:
+        self.waits = LongWaits()
+        super().__init__(server.url, observers=[self.waits, *observers])
         self.begun = self.ended = 0
         self.may_end = asyncio.Event()
         self.may_end.set()
-        inspect = semaphore.admin.inspect
 
-        async def watched(scope: str) -> Inspection:
-            self.begun += 1
-            seen = await inspect(scope)
-            await self.may_end.wait()
-            self.ended += 1
-            return seen
+    async def __aenter__(self) -> Self:
+        await super().__aenter__()
+        self._inspect, self.admin.inspect = self.admin.inspect, self._look  # type: ignore[method-assign]
+        return self
 
-        monkeypatch.setattr(semaphore.admin, "inspect", watched)
+    async def _look(self, scope: str) -> Inspection:
+        self.begun += 1
+        seen = await self._inspect(scope)
+        await self.may_end.wait()
+        self.ended += 1
+        return seen
+
+    def wait_for(self, scope: str) -> asyncio.Task[Permit]:
+        return asyncio.create_task(self.acquire(scope, 1))
 
 
 # A crawl ----------------------------------------------------------------------------------------
@@ -91,83 +98,66 @@ async def test_one_look_a_scope_speaks_for_all_that_wait(
     server: RedisServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(long_waits, "SCOPE_INTERVAL_S", LONG_WAIT_S)
-    waits = LongWaits()
-    async with FairSemaphore(server.url, observers=[waits]) as semaphore:
-        looks = Looks(semaphore, monkeypatch)
+    async with Looking(server) as semaphore:
         held = [await semaphore.acquire(scope, 1) for scope in "ab"]
-        waiters = [asyncio.create_task(semaphore.acquire(scope, 1)) for scope in "aaab"]
+        waiters = [semaphore.wait_for(scope) for scope in "aaab"]
         await until(lambda: len(explained(caplog)) == 2)
         assert sorted(line[0] for line in explained(caplog)) == ["a", "b"]
-        late = asyncio.create_task(semaphore.acquire("a", 1))
+        waiters.append(semaphore.wait_for("a"))
         await until(lambda: len(explained(caplog)) == 3)  # of the late one: the others are
         assert "on this node 4." in explained(caplog)[2]
-        assert looks.begun == 3
-        await waits.close()
-        for task in (*waiters, late):
+        assert semaphore.begun == 3
+        await semaphore.waits.close()
+        for task in waiters:
             task.cancel()
         for permit in held:
             permit.release()
 
 
 @asyncio_test
-async def test_a_scope_is_not_explained_all_the_time(
+async def test_a_scope_where_requests_start_minutes_apart_is_not_explained_all_the_time(
     server: RedisServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where requests start minutes apart, each of them waits for long."""
     monkeypatch.setattr(long_waits, "LONG_WAIT_S", 0.0)
     monkeypatch.setattr(long_waits, "SCOPE_INTERVAL_S", 600.0)
-    waits, recorder = LongWaits(), Recorder()
-    async with FairSemaphore(server.url, observers=[waits, recorder]) as semaphore:
+    recorder = Recorder()
+    async with Looking(server, recorder) as semaphore:
         held = {scope: await semaphore.acquire(scope, 1) for scope in "ab"}
-        first = asyncio.create_task(semaphore.acquire("a", 1))
+        first = semaphore.wait_for("a")
         await until(lambda: len(explained(caplog)) == 1)
         held["a"].release()
         held["a"] = await first
-        second = asyncio.create_task(semaphore.acquire("a", 1))
+        second = semaphore.wait_for("a")
         await until(lambda: recorder.count(PermitWaiting) == 2)
-        other = asyncio.create_task(semaphore.acquire("b", 1))
+        other = semaphore.wait_for("b")
         await until(lambda: len(explained(caplog)) == 2)
         assert [line[0] for line in explained(caplog)] == ["a", "b"]  # each once
         for scope, waiter in (("a", second), ("b", other)):
             held[scope].release()
             (await waiter).release()
-        await waits.close()
+        await semaphore.waits.close()
 
 
+@pytest.mark.parametrize("is_closed", [False, True])
 @asyncio_test
-async def test_a_wait_that_has_ended_meanwhile_is_not_explained(
-    server: RedisServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+async def test_a_wait_that_ends_while_the_server_is_looked_at_is_not_explained(
+    server: RedisServer, caplog: pytest.LogCaptureFixture, is_closed: bool
 ) -> None:
-    waits = LongWaits()
-    async with FairSemaphore(server.url, observers=[waits]) as semaphore:
-        looks = Looks(semaphore, monkeypatch)
-        looks.may_end.clear()
+    async with Looking(server) as semaphore:
+        semaphore.may_end.clear()
         held = await semaphore.acquire("a", 1)
-        waiter = asyncio.create_task(semaphore.acquire("a", 1))
-        await until(lambda: looks.begun)
+        waiter = semaphore.wait_for("a")
+        await until(lambda: semaphore.begun)
+        if is_closed:
+            await semaphore.waits.close()
         held.release()
         (await waiter).release()
-        looks.may_end.set()
-        await until(lambda: looks.ended)
-        await until(lambda: not waits._timers)  # and nobody watches the scope any more
+        semaphore.may_end.set()
+        if not is_closed:
+            await until(lambda: semaphore.ended)
+            await until(lambda: not semaphore.waits._timers)  # nobody watches the scope any more
     assert explained(caplog) == []
-    assert looks.begun == 1
-
-
-@asyncio_test
-async def test_a_close_ends_what_is_being_looked_at(
-    server: RedisServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    waits = LongWaits()
-    async with FairSemaphore(server.url, observers=[waits]) as semaphore:
-        looks = Looks(semaphore, monkeypatch)
-        looks.may_end.clear()
-        async with semaphore.permit("a", 1):
-            waiter = asyncio.create_task(semaphore.acquire("a", 1))
-            await until(lambda: looks.begun)
-            await waits.close()
-            waiter.cancel()
-    assert (looks.ended, explained(caplog)) == (0, [])
+    assert (semaphore.begun, semaphore.ended) == (1, 0 if is_closed else 1)
 
 
 @asyncio_test

@@ -45,7 +45,8 @@ async def test_they_say_what_is_held_waits_and_was_granted_in_all_and_by_scope(
     server: RedisServer, site: Site, caplog: pytest.LogCaptureFixture, by: Mapping[str, Any]
 ) -> None:
     requests = [Request(site.url(f"/slow/{n}")) for n in range(4)]
-    crawl = Crawl(server, *requests, by=by, limit=2, SEMAPHORE_METRICS_PORT=0)
+    ours: dict[str, Any] = {"SEMAPHORE_METRICS_PORT": 0, "SEMAPHORE_NODE": "here"}
+    crawl = Crawl(server, *requests, by=by, limit=2, **ours)
     url = await address(caplog)
     await site.until(lambda: site.now == 2)
     await until(lambda: waiting(server) == 2)
@@ -53,10 +54,12 @@ async def test_they_say_what_is_held_waits_and_was_granted_in_all_and_by_scope(
     seen = await scrape(url)
     assert seen.of(HOST) == (2, 2, 2)
     assert seen.get("semaphore_limit", scope=HOST) == 2
+    [node] = [dict(labels)["node"] for name, labels in seen.samples if name.endswith("_info")]
+    assert node.startswith("here-")
     assert seen.get("semaphore_wait_seconds_count", scope=HOST) == 2
     assert seen.get("semaphore_wait_seconds_bucket", scope=HOST, le="600.0") == 2
     assert seen["semaphore_server_round_trip_seconds_count"]
-    status, kind, text = await visit(url, "application/openmetrics-text; version=1.0.0")
+    status, kind, text = await visit(url, Accept="application/openmetrics-text")
     assert (status, kind.split(";")[0]) == (200, "application/openmetrics-text")
     assert text.endswith("# EOF\n")
     status, kind, text = await visit(f"{url}?any")
@@ -121,30 +124,6 @@ async def test_what_goes_wrong_is_counted_and_the_stats_agree(
     for name in ("reconnects", "refused_statements", "timeouts", "backoffs"):
         assert crawl.stat(f"semaphore/{name}") == 1, name
     assert crawl.stat("semaphore/lost") == crawl.stat("semaphore/store_losses") == 0
-
-
-@asyncio_test
-async def test_nodes_tell_who_they_are_and_share_a_scope(
-    server: RedisServer, site: Site, caplog: pytest.LogCaptureFixture
-) -> None:
-    def crawl(name: str) -> Crawl:
-        requests = [Request(site.url(f"/slow/{name}/{n}")) for n in range(3)]
-        return Crawl(server, *requests, limit=3, SEMAPHORE_METRICS_PORT=0, SEMAPHORE_NODE=name)
-
-    first = crawl("first")
-    await site.until(lambda: site.now == 3)
-    second = crawl("second")
-    await until(lambda: waiting(server) == 3)
-
-    a, b = [await scrape(await address(caplog, number)) for number in range(2)]
-    assert [seen.of(HOST) for seen in (a, b)] == [(3, 0, 3), (0, 3, 0)]
-    assert [seen.get("semaphore_limit", scope=HOST) for seen in (a, b)] == [3, 3]
-    for seen, name in ((a, "first"), (b, "second")):
-        [node] = [dict(labels)["node"] for name, labels in seen.samples if name.endswith("_info")]
-        assert node.startswith(f"{name}-")
-    site.let_go()
-    await first.finished()
-    await second.gave_back(3, site)
 
 
 # Scopes -----------------------------------------------------------------------------------------
