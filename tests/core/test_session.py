@@ -1,48 +1,181 @@
-"""When a session speaks, what it does when its server does not, and when time is up."""
+"""When a session speaks, what it does when its server does not, and when time is up.
+
+In virtual time: its timers fire as if time passed, and no test waits for them.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import functools
+import selectors
+from collections.abc import Callable, Coroutine, Sequence
 from itertools import pairwise
+from typing import Any, ParamSpec
 
 import pytest
 
-from semaphore_middleware.core.observer import ProcessStalled
+from semaphore_middleware.core.observer import Event, ProcessStalled
 from semaphore_middleware.core.permit import Permit, Stage
 from semaphore_middleware.core.session import (
     ACCOUNTS_AT_ONCE,
     BATCH_DELAY_S,
     SHUTDOWN_TIMEOUT_S,
     TIMER_LAG_S,
+    Session,
 )
 from semaphore_middleware.model.lease import RENEWAL
 from semaphore_middleware.model.limits import Limit
-from tests.core.lone_node import FULL, LEASE_S, TURN_S
-from tests.core.virtual_time import CALL_TIMEOUT_S, Setup, in_virtual_time, settle
+from semaphore_middleware.redis.connection import CallTimeoutError
+from semaphore_middleware.redis.protocol import Reply, Statement
+from tests.core.lone_node import FULL, LEASE_S, REPLY, TURN_S
+from tests.support.nodes import Loop
 
 LIMIT = Limit(9)
 RENEWAL_S = RENEWAL * LEASE_S
+CALL_TIMEOUT_S = LEASE_S / 6
+
+P = ParamSpec("P")
 
 
-async def keep_busy(setup: Setup) -> None:
-    """Let requests come fast."""
-    for _ in range(200):
-        setup.session.request("other", LIMIT).release()
-    await settle()
-    setup.server.calls.clear()
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """An event loop whose clock jumps to the next timer when there is nothing else to do."""
+
+    def __init__(self) -> None:
+        self.clock = 0.0
+        super().__init__(JumpingSelector(self))
+
+    def time(self) -> float:
+        return self.clock
 
 
-async def hold(setup: Setup, scope: str = "s") -> Permit:
-    permit = setup.session.request(scope, LIMIT)
-    await permit.granted()
-    await settle()
-    return permit
+class JumpingSelector(selectors.SelectSelector):
+    """Waits for nothing: moves the loop's clock ahead in its place."""
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        super().__init__()
+        self._loop = loop
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        assert timeout is not None, "nothing will ever happen any more"
+        self._loop.clock += max(0.0, timeout)
+        return super().select(0)
 
 
-async def lost(permit: Permit) -> None:
-    is_lost = asyncio.Event()
-    permit.end_with_loss(is_lost.set)
-    await is_lost.wait()
+def in_virtual_time(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    @functools.wraps(test)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        loop = Loop(VirtualLoop)
+        try:
+            loop.run(test(*args, **kwargs))
+        finally:
+            loop.close()
+
+    return run
+
+
+class FakeServer:
+    """Grants what is asked for. It is `Server`, `Store`, `Recovery` and `Connection` at once."""
+
+    def __init__(self) -> None:
+        self.channels = (b"node", b"changes")
+        self.recovery = self
+        self.calls: list[tuple[float, Sequence[Statement]]] = []  # when each was sent
+        self.round_trip = 0.0  # seconds
+        self.is_silent = False
+        self.looks = 0  # at the server's life
+        self.epoch = b"one"
+        self.is_waiting = False
+        self.granted: int | None = None  # no more than this to an account
+        self.changes: dict[str, Any] = {}  # parts of the replies
+        self.tell: Callable[[bytes | None], None] = lambda _: None
+
+    async def reach(self, *_: object) -> FakeServer:
+        return self
+
+    connect = reach
+
+    async def close(self, *_: object) -> None:
+        pass
+
+    check_rights = close
+
+    async def join_epoch(self, _: object) -> None:
+        self.looks += 1
+
+    async def listen(
+        self, _: object, __: float, on_message: Callable[[bytes | None], None]
+    ) -> None:
+        self.tell = on_message
+        on_message(None)
+        await asyncio.Event().wait()
+
+    async def sync(self, _: object, statements: Sequence[Statement], look: bool) -> list[Reply]:
+        self.calls.append((asyncio.get_running_loop().time(), statements))
+        self.looks += look
+        if self.is_silent:
+            await asyncio.sleep(CALL_TIMEOUT_S)
+            raise CallTimeoutError("no answer")
+        await asyncio.sleep(self.round_trip)
+        return [self._reply(said) for said in statements]
+
+    def _reply(self, said: Statement) -> Reply:
+        most = said.asked if self.granted is None else self.granted
+        granted = max(said.believed, min(said.asked, most))
+        parts: dict[str, Any] = {**REPLY, **self.changes}
+        return Reply(said, term=said.term, granted=granted, **parts)
+
+    @property
+    def times(self) -> list[float]:
+        """When each of the `calls` was sent."""
+        return [time for time, _ in self.calls]
+
+    @property
+    def sizes(self) -> list[int]:
+        """How many statements each of them had."""
+        return [len(said) for _, said in self.calls]
+
+
+class Setup:
+    """A session with a fake server. All that is said so far has been heard."""
+
+    def __init__(self) -> None:
+        self.server = FakeServer()
+        self.events: list[Event] = []
+        fake: Any = self.server
+        self.session = Session(fake, fake, LEASE_S, TURN_S, self.events.append)
+        self.loop: Any = asyncio.get_running_loop()
+
+    async def __aenter__(self) -> Setup:
+        await self.session.start()
+        await settle()
+        self.server.calls.clear()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.session.stop()
+
+    def ask(self, scope: str = "s") -> Permit:
+        return self.session.request(scope, LIMIT)
+
+    async def hold(self, scope: str = "s") -> Permit:
+        permit = self.ask(scope)
+        await permit.granted()
+        await settle()
+        self.server.calls.clear()
+        return permit
+
+    async def keep_busy(self) -> None:
+        """Let requests come fast."""
+        for _ in range(200):
+            self.ask("other").release()
+        await settle()
+        self.server.calls.clear()
+
+
+async def settle() -> None:
+    """Let all happen that needs no time."""
+    for _ in range(50):
+        await asyncio.sleep(0)
 
 
 # What is said at once, and what waits for more to be said in the same call ------------------------
@@ -54,10 +187,10 @@ async def test_who_asks_for_little_asks_at_once_and_a_busy_node_gathers() -> Non
         await asyncio.sleep(1)
         setup.server.calls.clear()
         now = setup.loop.time()
-        await setup.session.request("s", LIMIT).granted()
+        await setup.ask().granted()
         assert setup.server.times == [now]
-        await keep_busy(setup)
-        permits = [setup.session.request(scope, LIMIT) for scope in "ab"]
+        await setup.keep_busy()
+        permits = [setup.ask(scope) for scope in "ab"]
         await settle()
         assert setup.server.times == []
         for permit in permits:
@@ -69,13 +202,13 @@ async def test_who_asks_for_little_asks_at_once_and_a_busy_node_gathers() -> Non
 async def test_of_a_full_site_all_is_said_at_once_but_one_call_at_a_time() -> None:
     async with Setup() as setup:
         setup.server.changes = {"available": FULL}
-        first = await hold(setup)
-        await keep_busy(setup)
+        first = await setup.hold()
+        await setup.keep_busy()
         setup.server.round_trip = 1.0
         now = setup.loop.time()
-        permits = [setup.session.request("s", LIMIT)]
+        permits = [setup.ask()]
         await settle()
-        permits += [setup.session.request("s", LIMIT) for _ in range(3)]
+        permits += [setup.ask() for _ in range(3)]
         for permit in permits:
             await permit.granted()
         first.release()
@@ -89,13 +222,9 @@ async def test_of_a_full_site_all_is_said_at_once_but_one_call_at_a_time() -> No
 async def test_what_nobody_has_used_is_returned_when_the_turn_of_all_accounts_ends() -> None:
     async with Setup() as setup:
         await asyncio.sleep(1.5 * TURN_S)
-        permits = [await hold(setup, scope) for scope in "ab"]
-        setup.server.calls.clear()
-        for permit in permits:
+        for permit in [await setup.hold(scope) for scope in "ab"]:
             permit.release()
-        await asyncio.sleep(TURN_S)
-        assert setup.server.times == [], "others may use them"
-        await asyncio.sleep(TURN_S)
+        await asyncio.sleep(2 * TURN_S)
         assert setup.server.times == [3 * TURN_S], "in one call"
         assert [said.returned for said in setup.server.calls[0][1]] == [1, 1]
         assert setup.session.accounts == {}
@@ -106,8 +235,7 @@ async def test_what_is_held_is_renewed_every_third_of_a_lease_and_nothing_is_sai
     None
 ):
     async with Setup() as setup:
-        permit = await hold(setup)
-        setup.server.calls.clear()
+        permit = await setup.hold()
         await asyncio.sleep(10 * LEASE_S)
         gaps = [later - time for time, later in pairwise(setup.server.times)]
         assert len(gaps) == 32
@@ -120,17 +248,19 @@ async def test_what_is_held_is_renewed_every_third_of_a_lease_and_nothing_is_sai
         assert setup.server.times == []
 
 
-@pytest.mark.parametrize("way", ["reply", "channel", "both"])
+@pytest.mark.parametrize(("reply", "channel"), [(4.0, None), (None, 4.0), (9.0, 4.0)])
 @in_virtual_time
-async def test_a_node_asks_again_when_the_server_said(way: str) -> None:
+async def test_a_node_asks_again_when_the_server_said(
+    reply: float | None, channel: float | None
+) -> None:
+    """The latest word counts."""
     async with Setup() as setup:
-        setup.server.granted = 0
-        setup.server.changes = {"retry_in": {"reply": 4.0, "channel": None, "both": 9.0}[way]}
-        permit = setup.session.request("s", LIMIT)
+        setup.server.granted, setup.server.changes = 0, {"retry_in": reply}
+        permit = setup.ask()
         await settle()
         setup.server.granted, setup.server.changes = None, {}
-        if way != "reply":
-            setup.server.tell(b"retry 4000 s")  # the latest word counts
+        if channel:
+            setup.server.tell(b"retry %d s" % (1000 * channel))
         now = setup.loop.time()
         await permit.granted()
         assert setup.loop.time() == now + 4.0 - TIMER_LAG_S
@@ -141,13 +271,13 @@ async def test_one_round_trip_carries_no_more_than_can_be_answered_soon() -> Non
     async with Setup() as setup:
         scopes = [f"s{i}" for i in range(2 * ACCOUNTS_AT_ONCE + 1)]
         for scope in scopes:
-            setup.session.request(scope, LIMIT)
+            setup.ask(scope)
         await settle()
         assert setup.server.sizes == [ACCOUNTS_AT_ONCE, ACCOUNTS_AT_ONCE, 1]
         assert [one.scope for _, said in setup.server.calls for one in said] == scopes
 
 
-# Leases -------------------------------------------------------------------------------------------
+# Faults -------------------------------------------------------------------------------------------
 
 
 @in_virtual_time
@@ -155,7 +285,7 @@ async def test_a_node_that_was_stopped_says_so_and_ends_what_is_over(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with Setup() as setup:
-        permit = await hold(setup)
+        permit = await setup.hold()
         setup.loop.clock += LEASE_S
         setup.server.tell(b"granted 1 2 s")  # it lay in the socket
         assert permit.lost
@@ -165,16 +295,13 @@ async def test_a_node_that_was_stopped_says_so_and_ends_what_is_over(
         permit.release()
 
 
-# Faults -------------------------------------------------------------------------------------------
-
-
 @in_virtual_time
 async def test_what_has_run_into_a_time_out_is_sent_again_in_smaller_parts_that_grow_again() -> (
     None
 ):
     async with Setup() as setup:
         setup.server.is_silent = True
-        permits = [setup.session.request(f"s{i}", LIMIT) for i in range(20)]
+        permits = [setup.ask(f"s{i}") for i in range(20)]
         await asyncio.sleep(8 * CALL_TIMEOUT_S)
         assert setup.server.sizes[:6] == [20, 10, 5, 2, 1, 1], "never none"
         setup.server.is_silent = False
@@ -194,10 +321,10 @@ async def test_closing_takes_no_longer_than_the_server_does_if_it_answers_soon(
 ) -> None:
     setup = Setup()
     async with setup:
-        held, in_hand = [await hold(setup) for _ in range(2)]
+        held, in_hand = [await setup.hold() for _ in range(2)]
         in_hand.release()
         setup.server.granted, setup.server.is_silent = 2, is_silent
-        setup.session.request("s", LIMIT).release()
+        setup.ask().release()
         now = setup.loop.time()
     assert setup.loop.time() == now + is_silent * SHUTDOWN_TIMEOUT_S
     assert held.stage is Stage.RELEASED
@@ -207,9 +334,11 @@ async def test_closing_takes_no_longer_than_the_server_does_if_it_answers_soon(
 @in_virtual_time
 async def test_closing_waits_for_what_was_lost_to_end_and_no_longer() -> None:
     async with Setup() as setup:
-        permit = await hold(setup)
+        permit = await setup.hold()
         setup.server.is_silent = True
-        await lost(permit)
+        is_lost = asyncio.Event()
+        permit.end_with_loss(is_lost.set)
+        await is_lost.wait()
         setup.server.is_silent = False
         await asyncio.sleep(2 * CALL_TIMEOUT_S)
         setup.loop.call_later(0.5, permit.release)
