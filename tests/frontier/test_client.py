@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable
-
 import pytest
 from redis import Redis
 
 from semaphore_middleware.errors import ServerUnreachableError
 from semaphore_middleware.frontier.client import (
     CrawlEndedError,
-    CrawlLostError,
     Demand,
     FinishedRequest,
     NextStep,
@@ -40,46 +36,6 @@ def test_requests_are_taken_in_order_of_score_each_once(one: Node, two: Node) ->
     assert [two.pop().data for _ in range(15)][-2:] == [pages[-1], b"later"]
 
 
-def test_a_fingerprint_is_queued_once_for_all_nodes_and_none_each_time(
-    client: Redis, one: Node, two: Node
-) -> None:
-    assert one.push(b"b", fingerprint="b")
-    requests = [two.new(letter.encode(), fingerprint=letter) for letter in "abca"]
-    before = client.info("commandstats")["cmdstat_evalsha"]["calls"]
-    assert two.pushes(*requests) == [True, False, True, False]
-    assert client.info("commandstats")["cmdstat_evalsha"]["calls"] == before + 1
-    assert [one.push(b"plain"), one.push(b"plain")] == [True, True]
-    assert one.queued == 5
-
-
-@pytest.mark.parametrize("fingerprint", ["a", ""])
-def test_a_request_sent_twice_is_queued_once(one: Node, fingerprint: str) -> None:
-    page = one.new(b"page", fingerprint=fingerprint)
-    assert [one.pushes(page), one.pushes(page)] == [[True], [True]]
-    assert one.pop().data == b"page"
-    assert one.pushes(page) == [True]  # the server knows its place
-    assert one.take() is None
-
-
-def test_max_pages_counts_the_pages_of_all_nodes_together(client: Redis) -> None:
-    nodes = [node(client, f"node-{number}", max_pages=25) for number in range(4)]
-    nodes[0].fill(**dict.fromkeys("abcde", 20))
-    pages, in_hand = 0, [each.takes(Demand(32, 8)) for each in nodes]
-    assert sum(map(len, in_hand)) <= 25
-    numbers = itertools.count(1)
-    while any(in_hand):
-        for each, taken in zip(nodes, in_hand, strict=True):
-            finished = [
-                FinishedRequest(one.place, is_page=bool(next(numbers) % 3)) for one in taken
-            ]
-            pages += sum(one.is_page for one in finished)
-            taken[:] = result_of(each.sync(finished=finished, demand=Demand(32, 8))).taken
-    assert pages == 25
-    assert nodes[0].queued > 0
-    assert nodes[0].idles().next_step is NextStep.CLOSE
-    assert crawl_keys(client) == []
-
-
 def test_a_node_waits_while_others_may_have_the_last_pages(client: Redis) -> None:
     one, two = node(client, "one", max_pages=1), node(client, "two", max_pages=1)
     one.fill(a=2)
@@ -105,24 +61,6 @@ def test_nothing_is_finished_or_taken_if_queueing_fails(client: Redis, one: Node
         result_of(one.sync(new, [FinishedRequest(page.place, is_page=True)], ONE))
     client.delete(seen)
     assert (one.queued, one.size.unfinished, one.taken) == (2, 3, 1)
-
-
-def test_a_full_server_takes_no_new_requests_and_does_all_else(
-    client: Redis, one: Node, two: Node
-) -> None:
-    for page in (b"a", b"b", b"c"):
-        one.push(page)
-    taken = one.pop()
-    client.config_set("maxmemory", 1)
-    with pytest.raises(ServerUnreachableError, match="maxmemory"):
-        one.push(b"d")
-    one.works(taken)
-    assert one.size.unfinished == 2
-    two.works(two.pop())
-    assert one.idles(one.pop()).next_step is NextStep.WAIT
-    two.leaves()
-    assert one.idles().next_step is NextStep.CLOSE
-    assert crawl_keys(client) == []
 
 
 def test_what_a_crawl_tells_its_nodes(client: Redis, one: Node) -> None:
@@ -231,19 +169,6 @@ def test_what_was_set_aside_can_be_put_back_also_after_the_end(client: Redis) ->
     assert result_of(late.retry()) == 0
 
 
-@pytest.mark.parametrize(
-    "verb",
-    [Node.take, Node.works, Node.idles, Node.leaves],
-)
-def test_every_call_takes_finished_requests(
-    one: Node, two: Node, verb: Callable[..., object]
-) -> None:
-    one.push(b"page")
-    one.push(b"next")
-    verb(one, one.pop())
-    assert two.size.unfinished == 1
-
-
 def test_a_leaving_nodes_requests_go_back_to_their_old_place(one: Node, two: Node) -> None:
     for page in (b"done", b"first", b"second", b"third"):
         two.push(page, score=5, fingerprint=page.decode())
@@ -278,32 +203,6 @@ def test_of_a_dead_nodes_requests_each_node_gets_one_at_a_time(
     assert two.pop() == suspect
 
 
-def test_a_request_that_three_nodes_have_died_with_is_set_aside_and_no_other(
-    client: Redis,
-) -> None:
-    living = node(client, "living")
-    for page in (b"poison", *(b"%d" % number for number in range(20))):
-        living.push(page)
-    done: list[bytes] = []
-    for number in range(3):
-        victim = node(client, f"victim-{number}")
-        taken = victim.takes(Demand(8, 8))
-        while b"poison" not in [one.data for one in taken]:
-            victim.works(*taken)
-            done += [one.data for one in taken]
-            taken = victim.takes(Demand(8, 8))
-        victim.dies()
-    set_aside: list[bytes] = []
-    while (reply := living.idles()).next_step is NextStep.TAKE_MORE:
-        set_aside += reply.set_aside
-        while taken := living.takes(Demand(8, 8)):
-            living.works(*taken)
-            done += [one.data for one in taken]
-    assert set_aside + reply.set_aside == [b"poison"]
-    assert living.size.set_aside == 1
-    assert sorted(done) == sorted(b"%d" % number for number in range(20))
-
-
 def test_a_node_whose_lease_expired_cannot_finish_requests_of_others(one: Node, two: Node) -> None:
     one.push(b"page")
     taken = one.pop()
@@ -316,45 +215,6 @@ def test_a_node_whose_lease_expired_cannot_finish_requests_of_others(one: Node, 
     assert two.size.unfinished == 1
     two.leaves()  # the page goes back
     assert one.pop().data == b"page"
-
-
-def test_a_restarted_node_of_the_same_name_is_another_node(
-    client: Redis, one: Node, two: Node
-) -> None:
-    one.push(b"page")
-    taken = one.pop()
-    again = node(client, "one")
-    assert again.push(b"link")
-    assert again.pop().data == b"link"
-    one.dies()
-    assert two.pop().place == taken.place
-
-
-def test_a_request_whose_reply_was_lost_goes_back_when_its_node_is_idle(
-    one: Node,
-) -> None:
-    one.push(b"page")
-    lost = one.pop()
-    assert one.idles().next_step is NextStep.TAKE_MORE
-    assert one.pop() == lost
-
-
-def test_leases_are_renewed_and_go_by_a_clock_of_their_own(client: Redis) -> None:
-    one, two = node(client, "one", lease=0.05), node(client, "two", lease=60.0)
-    one.push(b"page")
-    one.pop()
-    run = one.keys.of("run")
-    client.hincrbyfloat(run, "wall", AN_HOUR_MS)  # the server's clock is set back
-    wait_until(lambda: two.idles().next_step is NextStep.TAKE_MORE)
-    assert two.pop().tries == 1
-    client.hincrbyfloat(run, "wall", -AN_HOUR_MS)  # and ahead
-    one.lease = 60.0
-    assert 0.0 < one.idles().wait_s <= 60.0
-    assert two.taken == 1
-    one.works()
-    assert two.idles().next_step is NextStep.TAKE_MORE
-    two.works(two.pop())
-    assert two.idles().wait_s > 30.0
 
 
 # Which crawl ------------------------------------------------------------------------------------
@@ -372,23 +232,6 @@ def test_nodes_that_do_not_fit_do_not_join(client: Redis) -> None:
     result_of(two.join(dict(reversed(identity.items()))))
     one.drops()
     result_of(two.join({"spider": "another"}, new_run=True))
-
-
-def test_a_crawl_lost_with_the_servers_data_has_not_ended(client: Redis) -> None:
-    with pytest.raises(CrawlLostError):
-        Node(client, "books", "that has not joined").take()
-    one, two = node(client, "one"), node(client, "two")
-    one.push(b"page", fingerprint="a")
-    client.flushall()
-    for lost in (one, two):
-        with pytest.raises(CrawlLostError):
-            lost.idles()
-    one.joins()
-    with pytest.raises(CrawlLostError):  # even when others have begun a new run
-        two.take()
-    two.joins()
-    assert two.push(b"page", fingerprint="a")
-    assert one.pop().data == b"page"
 
 
 def test_crawls_of_any_name_do_not_mix(client: Redis) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -24,7 +23,6 @@ from semaphore_middleware.frontier.client import CrawlClient, Demand
 from semaphore_middleware.redis.connection import CallTimeoutError
 from tests.frontier.node import Call, joined, urls, watch_calls
 from tests.support.crawls import asyncio_test, until
-from tests.support.frontier import crawl_keys
 from tests.support.servers import RedisServer
 
 
@@ -48,11 +46,6 @@ def frozen(server: RedisServer) -> Iterator[None]:
         yield
     finally:
         server.thaw()
-
-
-async def some_turns_of_the_loop() -> None:
-    for _ in range(500):
-        await asyncio.sleep(0)
 
 
 # Finished, and only then ----------------------------------------------------------------------
@@ -115,48 +108,6 @@ async def test_a_node_has_one_request_at_a_time_that_others_have_died_with(clien
         await node.idles()
 
 
-@asyncio_test
-async def test_a_node_that_works_renews_its_lease_and_looks_at_its_server(
-    client: Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    looks = count_looks(monkeypatch)
-    async with joined(client, CRAWL_LEASE=0.1) as node:
-        node.enqueue("http://a/")
-        page = await node.start()
-        await node.finds_nothing()
-        lease_end, begin = node.lease_end, len(looks)
-        await until(lambda: len(looks) > begin + 3)  # as often as it renews its lease
-        assert node.lease_end > lease_end
-        node.finish(page)
-        begin = len(looks)
-        async with asyncio.timeout(10):
-            for number in itertools.count():  # it is never without a call
-                node.enqueue(f"http://a/{number}")
-                await asyncio.sleep(0)
-                if len(looks) > begin + 3:
-                    break
-        assert len(node.session._sent) < number
-
-
-@asyncio_test
-async def test_a_node_is_not_idle_with_a_request_between_downloader_and_spider(
-    client: Redis,
-) -> None:
-    async with joined(client) as node:
-        node.enqueue("http://a/")
-        page = await node.start()
-        await node.finds_nothing()
-        with pytest.raises(DontCloseSpider):
-            node.scheduler._spider_idle()
-        other = node.other()
-        await until(lambda: not node.session._wants_idle)
-        assert other.idles().wait_s > 0  # it still works
-        assert node.taken == 1
-        node.finish(page)
-        await node.idles()
-        assert crawl_keys(client) == []
-
-
 # Calls ------------------------------------------------------------------------------------------
 
 
@@ -196,28 +147,6 @@ async def test_what_is_not_answered_in_time_is_halved_until_it_is(
         await until(lambda: calls)
         assert 0 < calls[0].demand.requests < 10
         assert len({(await node.start()).url for _ in range(9)}) == 9
-
-
-@asyncio_test
-async def test_the_engine_waits_for_no_reply(client: Redis, server: RedisServer) -> None:
-    async with joined(client) as node:
-        with frozen(server):
-            node.enqueue(*urls("a", 100))
-            assert [node.start_now() for _ in range(100)] == [None] * 100
-            assert node.scheduler.has_pending_requests()
-            await asyncio.sleep(0)  # the call has begun
-            assert node.start_now() is None
-        assert await node.start()
-        assert node.unfinished == 100
-
-
-@asyncio_test
-async def test_another_nodes_requests_wake_a_node_without_any(client: Redis) -> None:
-    async with joined(client) as node:
-        await node.finds_nothing()
-        other = node.other()
-        other.pushes(node.session._codec.encode(other.new_place("a", 0), Request("http://a/")))
-        assert (await node.start()).url == "http://a/"
 
 
 @pytest.mark.parametrize("ends", [False, True])
@@ -344,7 +273,8 @@ async def test_start_requests_wait_for_the_server(
         await node.has_unfinished(1)
         with frozen(server):
             begins.set()
-            await some_turns_of_the_loop()
+            for _ in range(500):
+                await asyncio.sleep(0)
             assert len(node.session._unsent) == 2 * 20 + 1
         await reading
         await node.has_unfinished(201)
@@ -479,19 +409,6 @@ async def test_a_node_fails_that_closes_before_the_end_and_neither_at_it_nor_aft
         assert not node.closes("finished")
     async with joined(client) as node:
         assert not node.closes("finished")
-
-
-@asyncio_test
-async def test_unfinished_requests_go_back_to_their_old_place(client: Redis) -> None:
-    async with joined(client) as node:
-        node.enqueue(*urls("a", 30))
-        node.enqueue("http://a/urgent", priority=5)
-        first = await node.start()
-        assert first.url == "http://a/urgent"
-        node.finish(first)
-        await node.start()
-        node.enqueue("http://a/last")
-    assert node.takes_as_other() == [*urls("a", 30), "http://a/last"]
 
 
 @asyncio_test

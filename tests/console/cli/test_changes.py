@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
-
-from semaphore_middleware import FairSemaphore, Limit
+from semaphore_middleware import FairSemaphore
 from tests.support.cli import LONG_NAME, SITE, semaphore, three_nodes
 from tests.support.nodes import TIMEOUT_S, Outside, in_asyncio
 from tests.support.servers import RedisServer
@@ -56,29 +54,15 @@ async def test_each_verb_says_what_holds_from_now_on(server: RedisServer) -> Non
 async def test_a_site_that_nobody_uses_yet_can_be_paused_and_is_said_to_be_idle(
     server: RedisServer, outside: Outside
 ) -> None:
+    for verb in ("status", "resume", "reset"):
+        ran = await semaphore(server, verb, SITE)
+        assert ran == (4, "", f"scrapy semaphore: nothing is known of {SITE!r}\n")
     ran = await semaphore(server, "pause", SITE)
     assert ran == (0, f"{SITE}: paused; not in use just now\n", "")
     async with FairSemaphore(server.url) as node:
         assert (await node.admin.inspect(SITE)).paused
         assert (await semaphore(server, "reset", SITE)).status == 0
         assert not (await node.admin.inspect(SITE)).paused
-    assert outside.in_use() == set()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "host"),
-    [
-        (("limit", "http://Shop.example.org/", "2"), "shop.example.org"),
-        *(((verb, "https://[::1]:8000/cart"), "::1") for verb in ("pause", "reset", "status")),
-    ],
-)
-@in_asyncio
-async def test_a_url_is_refused_with_the_host_to_write(
-    server: RedisServer, outside: Outside, arguments: tuple[str, ...], host: str
-) -> None:
-    ran = await semaphore(server, *arguments)
-    said = f"{arguments[1]!r} is a URL, and a site goes by its host: write {host!r}"
-    assert ran == (2, "", f"scrapy semaphore: {said}\n")
     assert outside.in_use() == set()
 
 
@@ -97,23 +81,6 @@ async def test_a_scope_in_use_may_be_named_like_a_url_and_a_port_is_said_to_be_n
 
 
 @in_asyncio
-async def test_a_delay_and_a_rate_that_the_nodes_ask_for_can_be_changed_and_lifted(
-    server: RedisServer,
-) -> None:
-    slow = Limit(3, delay=600, rate="1/d")
-    async with FairSemaphore(server.url) as node:
-        await node.acquire(SITE, slow)
-        await semaphore(
-            server, *("limit", SITE, "2", "--delay", "0", "--rate", "90/m", "--burst", "3")
-        )
-        seen = await node.admin.inspect(SITE)
-        assert (seen.limit, seen.delay, seen.rate, seen.burst) == (2, 0, "90/m", 3)
-        await semaphore(server, "limit", SITE, "2", "--rate", "none")
-        assert (await node.admin.inspect(SITE)).rate is None
-        await asyncio.wait_for(node.acquire(SITE, slow), TIMEOUT_S)
-
-
-@in_asyncio
 async def test_who_sets_is_the_user_at_this_host_or_has_a_name(server: RedisServer) -> None:
     async with FairSemaphore(server.url) as node:
         await semaphore(server, "pause", SITE, environment={"LOGNAME": "alice"})
@@ -122,14 +89,3 @@ async def test_who_sets_is_the_user_at_this_host_or_has_a_name(server: RedisServ
         await semaphore(server, "pause", SITE, "-s", "SEMAPHORE_NODE=night-shift")
         (rule,) = await node.admin.rules()
         assert rule.by == "night-shift"
-
-
-@pytest.mark.parametrize("verb", ["status", "resume", "reset"])
-@in_asyncio
-async def test_of_an_unknown_scope_nothing_is_told_or_taken_back(
-    server: RedisServer, outside: Outside, verb: str
-) -> None:
-    for scope in ("www.exmaple.org", "*.museum"):
-        ran = await semaphore(server, verb, scope)
-        assert ran == (4, "", f"scrapy semaphore: nothing is known of {scope!r}\n")
-    assert outside.in_use() == set()

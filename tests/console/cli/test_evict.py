@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from semaphore_middleware import FairSemaphore, PermitLostError
-from semaphore_middleware.core.admin import SCOPES_PER_CALL, Admin
+from semaphore_middleware.core.admin import Admin
 from tests.support.cli import LONG_NAME, SITE, semaphore, terminal, three_nodes
 from tests.support.nodes import ENDLESS_S, TIMEOUT_S, Caller, Outside, eventually, in_asyncio
 from tests.support.servers import RedisServer
@@ -38,32 +38,6 @@ async def test_what_it_held_is_free_at_once_and_limits_stay_as_they_were(
     async with Admin(server.url) as operator:
         seen = await operator.inspect(SITE)
     assert (seen.limit, seen.limit_max, seen.delay) == (2, 2, 0)
-
-
-@in_asyncio
-async def test_who_waits_for_a_dead_node_gets_its_permit_at_once(server: RedisServer) -> None:
-    dead = await Caller.join(server, "dead")
-    await dead.take(SITE)
-    async with FairSemaphore(server.url, node="living", lease=ENDLESS_S) as living:
-        waiting = asyncio.create_task(living.acquire(SITE, 1))
-
-        async def in_the_queue() -> bool:
-            return (await living.admin.inspect(SITE)).waiting == 1
-
-        await eventually(in_the_queue)
-        assert await living.admin.evict("dead") == (1, 0)
-        await asyncio.wait_for(waiting, TIMEOUT_S)
-
-
-@in_asyncio
-async def test_more_than_one_call_can_carry_goes_back_too(server: RedisServer) -> None:
-    dead = await Caller.join(server, "dead")
-    for i in range(2 * SCOPES_PER_CALL + 1):
-        await dead.take(f"{i}.example", 3)
-    async with Admin(server.url) as operator:
-        assert await operator.evict("dead") == (401, 802)
-        assert await operator.survey() == []
-        assert await operator.evict("dead") == (0, 0)
 
 
 @in_asyncio

@@ -6,8 +6,6 @@ import json
 import re
 from pathlib import Path
 
-import pytest
-
 from semaphore_middleware import FairSemaphore
 from semaphore_middleware.core.admin import Admin
 from tests.support.cli import (
@@ -16,11 +14,9 @@ from tests.support.cli import (
     SITE,
     semaphore,
     semaphore_process,
-    terminal,
     three_nodes,
 )
 from tests.support.nodes import ENDLESS_S, Caller, Outside, in_asyncio
-from tests.support.paths import REPOSITORY
 from tests.support.servers import RedisServer
 
 TABLE = f"""\
@@ -160,38 +156,18 @@ async def test_no_name_commands_the_terminal(server: RedisServer) -> None:
 
 
 @in_asyncio
-async def test_in_a_narrow_terminal_all_fits_and_empty_columns_are_left_out(
-    server: RedisServer,
-) -> None:
-    await three_nodes(server)
-    await (await Caller.join(server, "four")).take("other.example")
-    async with terminal(server, "status", width=48) as shown:
-        assert await shown.ended() == 0
-        assert re.sub(r"\x1b\[[0-9;]*m", "", shown.drawn).splitlines() == [
-            "scope                     held  waiting  longest",
-            "www.example.org            2/2        3      3 h",
-            "a-very-long-…example.edu   3/8        0        -",
-            "other.example              1/1        0        -",
-        ]
-
-
-@pytest.mark.parametrize("where", ["project", "option", "option before the verb", "old name"])
-@in_asyncio
 async def test_it_finds_the_server_of_the_project_s_crawls(
-    server: RedisServer, tmp_path: Path, where: str
+    server: RedisServer, tmp_path: Path
 ) -> None:
     await three_nodes(server)
     (tmp_path / "scrapy.cfg").write_text("[settings]\ndefault = their_settings\n")
     (tmp_path / "their_settings.py").write_text(f"SEMAPHORE_REDIS_URL = {server.url!r}\n")
-    option = ("-s", f"SEMAPHORE_REDIS_URL={server.url}")
-    match where:
-        case "project":
-            at = {"directory": tmp_path, "environment": {"PYTHONPATH": str(tmp_path)}}
-            ran = await semaphore_process("redis://0.0.0.0:1", "status", **at)  # type: ignore[arg-type]
-        case "option":
-            ran = await semaphore_process(None, "status", *option, directory=REPOSITORY)
-        case "option before the verb":
-            ran = await semaphore(None, *option, "status")
-        case _:
-            ran = await semaphore(None, "status", environment={"REDIS_URL": server.url})
-    assert ran == (0, TABLE, "")
+    environment = {"PYTHONPATH": str(tmp_path)}
+    for ran in (
+        await semaphore_process(
+            "redis://0.0.0.0:1", "status", directory=tmp_path, environment=environment
+        ),
+        await semaphore(None, "-s", f"SEMAPHORE_REDIS_URL={server.url}", "status"),
+        await semaphore(None, "status", environment={"REDIS_URL": server.url}),
+    ):
+        assert ran == (0, TABLE, "")

@@ -8,7 +8,7 @@ import pytest
 
 from semaphore_middleware import FairSemaphore
 from tests.support.cli import SITE, semaphore
-from tests.support.nodes import ENDLESS_S, TIMEOUT_S, Caller, Outside, in_asyncio
+from tests.support.nodes import ENDLESS_S, TIMEOUT_S, Outside, in_asyncio
 from tests.support.servers import RedisServer
 
 EXPLAINED = (
@@ -28,15 +28,6 @@ async def test_who_waits_for_the_recovery_wait_to_end_is_granted_a_permit_at_onc
         assert (ran.status, ran.err) == (0, "")
         assert ran.lines == [f"{server.url} {EXPLAINED}", "Permits are granted from now on."]
         (await asyncio.wait_for(waiting, TIMEOUT_S)).release()
-
-
-@in_asyncio
-async def test_it_may_be_said_before_the_first_crawl(server: RedisServer, outside: Outside) -> None:
-    outside.client.flushall()
-    assert (await semaphore(server, "trust", "--yes")).status == 0
-    node = await Caller.join(server, "a")
-    assert (await node.take(SITE)).granted == 1
-    assert node.losses == []
 
 
 @pytest.mark.parametrize(

@@ -76,15 +76,9 @@ async def test_without_a_token_configured_nothing_can_be_changed(server: RedisSe
 async def test_a_wrong_token_or_another_site_is_refused_and_the_page_s_own_origin_is_not(
     server: RedisServer,
 ) -> None:
-    """See test_auth.py for the tokens and origins."""
     async with serving(server) as page:
         action = {"action": "pause", "name": HOST}
-        for headers in (
-            {},
-            {"Authorization": "Bearer wrong"},
-            {"Cookie": f"token={TOKEN}"},
-            {**BEARER, "Origin": "http://evil.example"},
-        ):
+        for headers in ({}, {**BEARER, "Origin": "http://evil.example"}):
             for path in ("actions", f"actions?token={TOKEN}", "token"):
                 url = page.url + path
                 async with page.client.post(url, json=action, headers=headers) as answer:

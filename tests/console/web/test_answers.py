@@ -16,7 +16,7 @@ from semaphore_middleware.console.snapshot import scope_id
 from semaphore_middleware.console.web import server as web
 from semaphore_middleware.console.web.server import FILES
 from semaphore_middleware.core.admin import Admin
-from tests.console.web.pages import TOKEN, serving
+from tests.console.web.pages import TOKEN, Served, fill, serving
 from tests.support.nodes import eventually, in_asyncio
 from tests.support.paths import PACKAGE
 from tests.support.servers import RedisServer
@@ -88,14 +88,7 @@ async def test_there_is_nothing_else(server: RedisServer) -> None:
 async def test_the_state_is_that_of_the_server(server: RedisServer) -> None:
     """See test_view.py for what is shown of it."""
     async with FairSemaphore(server.url, node="a") as a, serving(server) as page:
-        for _ in range(3):
-            await a.acquire(HOST, 3)
-        waiting = [asyncio.create_task(a.acquire(HOST, 3)) for _ in range(2)]
-
-        async def all_there() -> bool:
-            return (await page.admin.inspect(HOST)).waiting == 2
-
-        await eventually(all_there)
+        await fill(a, HOST, held=3, waiting=2)
         told = await page.state(open=scope_id(HOST))
         assert (told["server"], told["lease"], told["can_change"]) == (server.url, 15.0, True)
         problems = ("problem", "crawls_problem")
@@ -106,8 +99,6 @@ async def test_the_state_is_that_of_the_server(server: RedisServer) -> None:
         assert scope.items() >= expected.items()
         assert told["nodes"] == [{**node, "scopes": 1}]
         assert (node["node"], node["held"], node["waiting"]) == (a.node, 3, 2)
-        for task in waiting:
-            task.cancel()
 
 
 @pytest.mark.usefixtures("impatient")
@@ -147,6 +138,10 @@ async def test_all_browsers_share_one_survey_a_second_and_none_is_made_for_nobod
         assert surveys == 1
 
 
+async def is_back(page: Served) -> bool:
+    return (await page.state())["problem"] is None
+
+
 @pytest.mark.usefixtures("impatient")
 @in_asyncio
 async def test_a_server_that_hangs_is_said_and_the_last_state_is_shown_until_it_is_back(
@@ -155,22 +150,16 @@ async def test_a_server_that_hangs_is_said_and_the_last_state_is_shown_until_it_
     begin = time.time()
     async with FairSemaphore(server.url) as node, serving(server) as page:
         await node.acquire(HOST, 1)
-        assert (await page.state())["problem"] is None
+        assert await is_back(page)
         server.freeze()
-        try:
-            told = await page.state()
-            assert told["problem"] == "The Redis server does not answer."
-            since = told["problem_since"]
-            assert begin <= since <= time.time()
-            assert (await page.state())["problem_since"] == since
-            assert [row["scope"] for row in told["scopes"]] == [HOST]
-        finally:
-            server.thaw()
-
-        async def back() -> bool:
-            return (await page.state())["problem"] is None
-
-        await eventually(back)
+        told = await page.state()
+        since = told["problem_since"]
+        assert (await page.state())["problem_since"] == since
+        server.thaw()
+        assert told["problem"] == "The Redis server does not answer."
+        assert begin <= since <= time.time()
+        assert [row["scope"] for row in told["scopes"]] == [HOST]
+        await eventually(lambda: is_back(page))
 
 
 @pytest.mark.usefixtures("impatient")
@@ -185,11 +174,7 @@ async def test_the_log_has_one_line_when_the_server_goes_and_one_when_it_is_back
         told = [await page.state() for _ in range(5)]
         assert len({one["problem_since"] for one in told} - {None}) == 1
         server.start()
-
-        async def back() -> bool:
-            return (await page.state())["problem"] is None
-
-        await eventually(back)
+        await eventually(lambda: is_back(page))
     lines = [record.getMessage() for record in caplog.records]
     assert len(lines) == 2, lines
     assert server.url in lines[0]
@@ -214,13 +199,11 @@ async def test_a_strange_name_that_leads_here_sees_and_changes_nothing(server: R
 @pytest.mark.parametrize(
     ("header", "values"),
     [
-        ("Host", ["[::1", "a@b@c", "\xe9", "", "127.0.0.1:x", "\0", "a" * 100_000]),
-        ("Origin", ["http://[::1", "null", "", "http://[x]:99999", "\0", "http://\xe2\x84\x80"]),
-        ("Authorization", ["", "Bearer", "Bearer \xff", "a" * 8000, "\0", "Bearer \x80\0"]),
+        ("Host", ["[::1", "a@b@c", "\xe9", "", "127.0.0.1:x", "a" * 100_000]),
+        ("Origin", ["http://[::1", "null", "", "http://[x]:99999", "http://\xe2\x84\x80"]),
+        ("Authorization", ["", "Bearer", "Bearer \xff", "a" * 8000, "Bearer \x80"]),
         ("Content-Type", ["", ";", "\xe9/x", "application/json;;="]),
         ("If-None-Match", ["x", '"', '"\xe9"', "*, *", "W/", '"a"' * 2000]),
-        ("Content-Length", ["x", "-1", "9" * 30]),
-        ("X", ["\xff\0", "\r\nX: ".join(["\xff\0"] * 1000)]),
     ],
     ids=lambda value: str(value)[:14],
 )

@@ -21,72 +21,48 @@ from tests.support.cli import semaphore_process
 from tests.support.frontier import result_of
 from tests.support.nodes import TIMEOUT_S, in_asyncio
 from tests.support.paths import REPOSITORY
-from tests.support.scrapy_process import start_scrapy
+from tests.support.scrapy_process import ScrapyProcess
 from tests.support.servers import RedisServer, wait_until
 
 PAGE = (REPOSITORY / "docs" / "page.md").read_text("utf-8")
 EXAMPLES = re.findall(r"```console\n\$ (.*)\n(.*)\n```", PAGE)
 
 
-class Serving:
-    """The command, which has told its address."""
-
-    def __init__(self, server: RedisServer, directory: Path, *arguments: str, **env: str) -> None:
-        self._output, self._errors = directory / "output", directory / "errors"
-        with self._output.open("wb") as output, self._errors.open("wb") as errors:
-            self._process = start_scrapy(
-                *("semaphore", "serve", "-s", f"SEMAPHORE_REDIS_URL={server.url}"),
-                *("--port", "0", *arguments),
-                cwd=directory,
-                env={**os.environ, **env},
-                stdout=output,
-                stderr=errors,
-            )
-        ended = self._process.poll
-        wait_until(lambda: self._output.read_text().endswith("\n") or ended() is not None)
-        line = self._output.read_text()
-        address = re.fullmatch(r"(http://127\.0\.0\.1:\d+/) \(Ctrl-C ends it\)\n", line)
-        assert address, (line, self._errors.read_text())
-        self.address = address[1]
-        self.told = line
-
-    def ends_at(self, number: int) -> tuple[int, str, str]:
-        """Its exit status, and what it has written since it told its address."""
-        self._process.send_signal(number)
-        status = self._process.wait(TIMEOUT_S)
-        more = self._output.read_text().removeprefix(self.told)
-        return status, more, self._errors.read_text()
-
-    def kill(self) -> None:
-        self._process.kill()
-        self._process.wait(TIMEOUT_S)
-
-
 @contextmanager
 def started(
     server: RedisServer, directory: Path, *arguments: str, **environment: str
-) -> Iterator[Serving]:
-    serving = Serving(server, directory, *arguments, **environment)
+) -> Iterator[tuple[ScrapyProcess, str]]:
+    """The command, and the address that it has told."""
+    process = ScrapyProcess(
+        *("semaphore", "serve", "-s", f"SEMAPHORE_REDIS_URL={server.url}"),
+        *("--port", "0", *arguments),
+        directory=directory,
+        log_file=directory / "output",
+        environment={**os.environ, **environment},
+    )
     try:
-        yield serving
+        wait_until(lambda: process.log.endswith("\n") or not process.running)
+        told = re.fullmatch(r"(http://127\.0\.0\.1:\d+/) \(Ctrl-C ends it\)\n", process.log)
+        assert told, process.log
+        yield process, told[1]
     finally:
-        serving.kill()
+        process.kill()
+
+
+def read(address: str, path: str = "", token: str = "") -> tuple[int, bytes]:
+    """Status and body; with a token, of a POST."""
+    headers, method = {"Authorization": f"Bearer {token}"}, "POST" if token else "GET"
+    asked = urllib.request.Request(address + path, method=method, headers=headers)
+    try:
+        with urllib.request.urlopen(asked, timeout=TIMEOUT_S) as answer:
+            return answer.status, answer.read()
+    except urllib.error.HTTPError as error:
+        return error.code, b""
 
 
 def state(address: str) -> dict[str, Any]:
-    with urllib.request.urlopen(f"{address}state.json", timeout=TIMEOUT_S) as answer:
-        told: dict[str, Any] = json.load(answer)
-        return told
-
-
-def status_for(address: str, token: str) -> int:
-    headers = {"Authorization": f"Bearer {token}"}
-    asked = urllib.request.Request(f"{address}token", method="POST", headers=headers)
-    try:
-        with urllib.request.urlopen(asked, timeout=TIMEOUT_S) as answer:
-            return int(answer.status)
-    except urllib.error.HTTPError as error:
-        return error.code
+    told: dict[str, Any] = json.loads(read(address, "state.json")[1])
+    return told
 
 
 @pytest.mark.parametrize(
@@ -100,28 +76,28 @@ def test_the_examples_of_docs_page_md_print_their_address_serve_and_end_cleanly(
     begin = words.index("scrapy")
     assert words[begin : begin + 3] == ["scrapy", "semaphore", "serve"]
     environment = dict(word.split("=") for word in words[:begin])
-    with started(server, tmp_path, *words[begin + 3 :], **environment) as serving:
-        assert re.sub(r":\d+/", ":8379/", serving.told) == f"{said}\n"
-        told = state(serving.address)
+    with started(server, tmp_path, *words[begin + 3 :], **environment) as (process, address):
+        log = process.log
+        assert re.sub(r":\d+/", ":8379/", log) == f"{said}\n"
+        told = state(address)
         assert (told["server"], told["can_change"]) == (server.url, example == 1)
-        with urllib.request.urlopen(serving.address, timeout=TIMEOUT_S) as answer:
-            assert b"<title>Semaphore</title>" in answer.read()
-        assert serving.ends_at(how) == (0, "", "")
-    assert server.members() == {}
+        assert b"<title>Semaphore</title>" in read(address)[1]
+        process.send(how)
+        assert (process.wait(), process.log) == (0, log)
 
 
 def test_it_ends_though_the_server_is_away_and_somebody_looks(
     server: RedisServer, tmp_path: Path
 ) -> None:
-    with started(server, tmp_path) as serving:
+    with started(server, tmp_path) as (process, address):
         server.kill()
-        problem = str(state(serving.address)["problem"])
+        problem = str(state(address)["problem"])
         assert problem.startswith("The Redis server does not answer: ")
         assert server.url in problem
-        status, output, errors = serving.ends_at(signal.SIGINT)
-        assert (status, output) == (0, "")
-        assert errors.endswith("; trying again.\n")
-        assert errors.count("\n") == 1
+        process.send(signal.SIGINT)
+        assert process.wait() == 0
+        assert process.log.endswith("; trying again.\n")
+        assert process.log.count("\n") == 2
 
 
 def test_shared_crawls_are_those_of_the_project_s_settings_and_changes_need_a_token(
@@ -132,16 +108,14 @@ def test_shared_crawls_are_those_of_the_project_s_settings_and_changes_need_a_to
     ours = ("-s", "CRAWL_PREFIX=mine", "-s", f"REDIS_URL={server.url}", "--token", "other")
     try:
         result_of(client.join())
-        with started(elsewhere, tmp_path, *ours, SEMAPHORE_TOKEN="secret") as serving:
-            told = state(serving.address)
-            assert [crawl["name"] for crawl in told["crawls"]] == ["books"]
-            assert (told["server"], told["can_change"]) == (elsewhere.url, True)
-            assert status_for(serving.address, "other") == 204
-            assert status_for(serving.address, "secret") == 403
-        with started(server, tmp_path, *ours[:2], SEMAPHORE_TOKEN="secret") as serving:
-            told = state(serving.address)
-            assert [crawl["name"] for crawl in told["crawls"]] == ["books"]
-            assert told["can_change"]
+        for at, arguments in ((elsewhere, ours), (server, ours[:2])):
+            with started(at, tmp_path, *arguments, SEMAPHORE_TOKEN="secret") as (_, address):
+                told = state(address)
+                assert [crawl["name"] for crawl in told["crawls"]] == ["books"]
+                assert (told["server"], told["can_change"]) == (at.url, True)
+                given, refused = ("other", "secret") if arguments == ours else ("secret", "other")
+                assert read(address, "token", given)[0] == 204
+                assert read(address, "token", refused)[0] == 403
     finally:
         result_of(client.disconnect())
         elsewhere.remove()
