@@ -14,9 +14,6 @@ from tests.support.command_proxy import CommandProxy, Subscriptions
 from tests.support.nodes import ENDLESS_S, KEYS, Outside, Recorder, eventually, in_asyncio
 from tests.support.servers import RedisServer
 
-LEASE_S = 60.0  # longer than a test: nothing is renewed
-SHORT_LEASE_S = 1.5
-
 
 @pytest.fixture
 def heir() -> Iterator[RedisServer]:
@@ -25,7 +22,7 @@ def heir() -> Iterator[RedisServer]:
     server.remove()
 
 
-def behind(proxy: CommandProxy, lease: float = LEASE_S) -> tuple[FairSemaphore, Recorder]:
+def behind(proxy: CommandProxy, lease: float) -> tuple[FairSemaphore, Recorder]:
     seen = Recorder()
     url = f"unix://{proxy.path}"
     return FairSemaphore(url, lease=lease, recovery_wait=ENDLESS_S, observers=[seen]), seen
@@ -56,7 +53,7 @@ async def test_a_hidden_failover_is_seen_before_anything_is_granted(
     server: RedisServer, heir: RedisServer, tmp_path: Path, subscriptions: Subscriptions
 ) -> None:
     async with CommandProxy(tmp_path / "s", server.path, subscriptions) as proxy:
-        (a, by_a), (b, by_b) = behind(proxy), behind(proxy)
+        (a, by_a), (b, by_b) = behind(proxy, 60.0), behind(proxy, 60.0)  # nothing is renewed
         async with a, b:
             outside = Outside(heir)
             held = await a.acquire("s", 1)
@@ -82,7 +79,7 @@ async def test_a_node_that_asks_for_nothing_registers_what_it_holds_when_it_rene
     server: RedisServer, heir: RedisServer, tmp_path: Path
 ) -> None:
     async with CommandProxy(tmp_path / "s", server.path) as proxy:
-        semaphore, seen = behind(proxy, SHORT_LEASE_S)
+        semaphore, seen = behind(proxy, 1.5)
         async with semaphore:
             held = await semaphore.acquire("s", 1)
             await fail_over(proxy, server, heir)

@@ -27,7 +27,7 @@ from semaphore_middleware.model.lease import RENEWAL
 from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.redis.connection import CallTimeoutError
 from semaphore_middleware.redis.protocol import Reply, Statement
-from tests.core.lone_node import FULL, LEASE_S, REPLY, TURN_S
+from tests.core.lone_node import FULL, GRACE_S, LEASE_S, REPLY, TURN_S
 from tests.support.nodes import Loop
 
 LIMIT = Limit(9)
@@ -82,6 +82,7 @@ class FakeServer:
         self.calls: list[tuple[float, Sequence[Statement]]] = []  # when each was sent
         self.round_trip = 0.0  # seconds
         self.is_silent = False
+        self.is_deaf = False
         self.looks = 0  # at the server's life
         self.epoch = b"one"
         self.is_waiting = False
@@ -106,7 +107,8 @@ class FakeServer:
         self, _: object, __: float, on_message: Callable[[bytes | None], None]
     ) -> None:
         self.tell = on_message
-        on_message(None)
+        if not self.is_deaf:
+            on_message(None)
         await asyncio.Event().wait()
 
     async def sync(self, _: object, statements: Sequence[Statement], look: bool) -> list[Reply]:
@@ -266,6 +268,23 @@ async def test_a_node_asks_again_when_the_server_said(
         assert setup.loop.time() == now + 4.0 - TIMER_LAG_S
 
 
+@pytest.mark.parametrize("heard", [None, b"changed"])
+@in_virtual_time
+async def test_after_a_gap_and_a_change_of_rules_all_is_said_again(heard: bytes | None) -> None:
+    async with Setup() as setup:
+        held = await setup.hold()
+        setup.server.granted = 1
+        waiting = setup.ask()
+        await asyncio.sleep(1.0)
+        setup.server.calls.clear()
+        setup.server.tell(heard)
+        held.release()
+        assert (waiting.stage is Stage.HELD) == (heard is None), "a new rule ends turns"
+        setup.server.granted = None
+        await settle()
+        assert setup.server.sizes == [1]
+
+
 @in_virtual_time
 async def test_one_round_trip_carries_no_more_than_can_be_answered_soon() -> None:
     async with Setup() as setup:
@@ -292,6 +311,21 @@ async def test_a_node_that_was_stopped_says_so_and_ends_what_is_over(
         await settle()
         assert [type(one) for one in setup.events].count(ProcessStalled) == 1
         assert "This process stood still for 70.0 s" in caplog.text
+        permit.release()
+
+
+@in_virtual_time
+async def test_a_node_without_a_subscription_loses_what_it_cannot_renew(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    setup = Setup()
+    setup.server.is_deaf = True
+    async with setup:
+        permit = await setup.hold()
+        setup.server.is_silent = True
+        await asyncio.sleep(GRACE_S + 0.01)
+        assert permit.lost
+        assert "no answer. No permit is granted until it can be used again" in caplog.text
         permit.release()
 
 
