@@ -39,7 +39,7 @@ sim: $(INSTALLED) ## run the system in simulated time under faults, and judge it
 .PHONY: mutants
 mutants: $(INSTALLED) ## make small mistakes, and list those that no test sees (BASE=HEAD, ONLY=account.py, SAMPLE=50 SEED=7)
 	$(BIN)/python -m tests.mutants $(if $(BASE),--base $(BASE)) $(if $(ONLY),--only '$(ONLY)') \
-		$(if $(NAMES),--names $(NAMES)) $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(SEED),--seed $(SEED)) $(ARGS)
+		$(if $(SAMPLE),--sample $(SAMPLE)) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 .PHONY: chaos
 chaos: $(INSTALLED) ## crawl under faults and judge (SEED=7 ARGS='--runs 3 --budget 5')

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
@@ -20,7 +19,6 @@ from redis.crc import key_slot
 
 from semaphore_middleware.model.lease import GRACE
 from semaphore_middleware.redis.keys import Keys
-from tests.chaos import machine
 from tests.chaos.proxy import Proxy
 from tests.chaos.world import Node, Setup, World
 from tests.docs.pages import block_of
@@ -40,10 +38,6 @@ class Fault:
 
     def why_not_here(self) -> str:
         """Why this machine cannot have it; empty if it can."""
-        if self.setup.server_clock:
-            return machine.why_no_server_clock()
-        if self.setup.node_clocks:
-            return machine.why_no_clocks()
         return why_no_haproxy() if self.setup.haproxy else ""
 
 
@@ -63,8 +57,6 @@ def fault(setup: Setup = NO_SETUP) -> Callable[[Happens], Happens]:
 
 
 # Nodes ------------------------------------------------------------------------------------------
-
-HOUR_S = 3600.0
 
 
 @fault()
@@ -111,16 +103,6 @@ async def node_interrupted(world: World) -> None:
     world.prove(f"{node.name} was told to end", "Received SIGINT, shutting down" in node.log)
 
 
-@fault(Setup(node_clocks=(HOUR_S, -HOUR_S, 0.0)))
-async def node_clocks_an_hour_off(world: World) -> None:
-    true = time.time() - time.monotonic()
-    for node, off in zip(world.nodes, (HOUR_S, -HOUR_S, 0.0), strict=True):
-        ((clock,),) = node.noted("clock")
-        world.prove(f"the clock of {node.name} is off", abs(clock - true - off) < 60)
-    await world.kill(world.any_node())
-    await world.recovers()
-
-
 # The network ------------------------------------------------------------------------------------
 
 
@@ -145,22 +127,11 @@ async def node_cut_off_for_more_than_a_lease(world: World) -> None:
     await world.recovers()
 
 
-@fault()
-async def replies_dropped(world: World) -> None:
-    """The command was run; the node that sent it never hears so."""
-    for _ in range(5):
-        proxy = world.any_node().proxy
-        proxy.loses_reply = True
-        await world.sees(lambda proxy=proxy: not proxy.loses_reply, "a reply to drop")  # type: ignore[misc]
-    await world.recovers()
-
-
 # The server -------------------------------------------------------------------------------------
 
 MARK = "{semaphore}-mark"  # a key beside those of the nodes: what befalls it, befalls these
 JUNK = b"x" * 20_000
 FULL = 200  # pieces of junk: then the server has no memory left
-JUMP_S = 20.0  # longer than a lease, shorter than most keys live
 
 
 async def mark(world: World, text: str) -> None:
@@ -179,17 +150,6 @@ async def server_killed_and_back_empty(world: World) -> None:
     await mark(world, "data")
     await world.restart_server(world.dice.uniform(0, 1.5))
     await prove_mark(world, None)
-    await world.recovers_from_loss()
-
-
-@fault()
-async def server_back_with_an_old_snapshot(world: World) -> None:
-    await mark(world, "the snapshot")
-    await world.command("SAVE")
-    await mark(world, "what came after the snapshot")
-    await world.more(world.dice.randint(100, 500))
-    await world.restart_server(world.dice.uniform(0, 1.5))
-    await prove_mark(world, "the snapshot")
     await world.recovers_from_loss()
 
 
@@ -222,20 +182,6 @@ async def keys_evicted(world: World) -> None:
     await world.sees(partial(asyncio.to_thread, evict), "a server to evict keys of ours")
     await world.recovers_from_loss()
     await world.command("CONFIG", "SET", "maxmemory", 0)
-
-
-@fault(Setup(server_clock=True))
-async def server_clock_to_and_fro(world: World) -> None:
-    assert world.clock
-    for seconds in (JUMP_S, 0.0, -JUMP_S, 0.0, HOUR_S, 0.0, -HOUR_S):
-        world.clock.jump(seconds)
-        its_time, _ = await world.command("TIME")
-        world.prove(f"the clock is {seconds} s off", abs(its_time - time.time() - seconds) < 10)
-        await world.some_time(0.1, 0.4)
-    await world.recovers_from_loss()
-    # A clock that is off must not keep the places of the dead, either.
-    await world.kill(world.any_node())
-    await world.recovers()
 
 
 # Another server becomes the master --------------------------------------------------------------
@@ -289,19 +235,6 @@ async def mark_all(world: World) -> None:
     """Write something to the server, and wait until its replica has heard of it."""
     await mark(world, "all data")
     world.prove("a replica is in step", await world.command("WAIT", 1, IN_STEP_MS))
-
-
-@fault()
-async def failover_to_a_replica_that_lags(world: World) -> None:
-    """What the master has granted in the meantime, the replica has never heard of."""
-    replica = await world.start_server()
-    await lag(world, replica, await follow(world, replica, world.server))
-    world.server.kill()
-    await world.command("REPLICAOF", "NO", "ONE", at=replica)
-    world.use(replica)
-    await prove_mark(world, "what was before the lag")
-    await drop_connections(world, *world.living)
-    await world.recovers_from_loss()
 
 
 @fault(Setup(deployment=Watched))

@@ -23,7 +23,6 @@ class Proxy:
         self.port = 0
         self.delay = 0.0  # seconds that every chunk takes longer, each way
         self.passed = 0  # chunks, since the beginning
-        self.loses_reply = False  # the next one, with its connection
         self.held_back = asyncio.Event()  # something was, since the latest cut
         self._healed = asyncio.Event()
         self._healed.set()
@@ -67,9 +66,7 @@ class Proxy:
             answers, server = await asyncio.open_unix_connection(str(self.target))
             writers.append(server)
             with suppress(ConnectionError):
-                await asyncio.gather(
-                    self._pass_on(reader, server), self._pass_on(answers, writer, replies=True)
-                )
+                await asyncio.gather(self._pass_on(reader, server), self._pass_on(answers, writer))
         except (OSError, asyncio.CancelledError):
             pass
         finally:
@@ -77,16 +74,11 @@ class Proxy:
             for one in writers:
                 one.transport.abort()
 
-    async def _pass_on(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, replies: bool = False
-    ) -> None:
+    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while chunk := await reader.read(CHUNK):
             while not self._healed.is_set():
                 self.held_back.set()
                 await self._healed.wait()
-            if replies and self.loses_reply:
-                self.loses_reply = False
-                break
             if self.delay:
                 await asyncio.sleep(self.delay)
             writer.write(chunk)

@@ -62,7 +62,6 @@ class Notes:
         os.write(self._file, json.dumps([what, *facts]).encode() + b"\n")
 
     def _opened(self) -> None:
-        self.write("clock", time.time() - time.monotonic())
         self._beat(time.monotonic())
 
     def _beat(self, expected: float) -> None:

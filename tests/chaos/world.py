@@ -20,7 +20,6 @@ from random import Random
 from typing import Any, Self, TypeVar
 
 from tests.chaos.judge import Span, Verdict, judge
-from tests.chaos.machine import Clock, clock_off_by, is_stopped
 from tests.chaos.proxy import Proxy
 from tests.chaos.site import Site, node_of
 from tests.support.haproxy import HAProxy
@@ -28,6 +27,11 @@ from tests.support.paths import REPOSITORY
 from tests.support.servers import Cluster, RedisServer, Watched
 
 T = TypeVar("T")
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a process stands still, as after SIGSTOP."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
 class StuckError(Exception):
@@ -51,8 +55,6 @@ class Plan:
 class Setup:
     """What a fault needs from the start."""
 
-    server_clock: bool = False
-    node_clocks: tuple[float, ...] = ()  # seconds that the nodes' clocks are off
     deployment: Callable[[], Cluster | Watched] | None = None  # in place of one server
     haproxy: bool = False
 
@@ -70,9 +72,7 @@ class Node:
         self._log = directory / f"{name}.log"
         self._process: Process
 
-    async def start(
-        self, urls: Sequence[str], settings: Mapping[str, Any], environment: Mapping[str, str]
-    ) -> None:
+    async def start(self, urls: Sequence[str], settings: Mapping[str, Any]) -> None:
         ours = {"CHAOS_NODE": self.name, "CHAOS_NOTES": self._notes, **settings}
         with self._log.open("wb") as log:
             self._process = await asyncio.create_subprocess_exec(
@@ -83,7 +83,6 @@ class Node:
                     **os.environ,
                     "PYTHONPATH": str(REPOSITORY),
                     "SCRAPY_SETTINGS_MODULE": "tests.chaos.settings",
-                    **environment,
                 },
                 stdin=DEVNULL,
                 stdout=log,
@@ -148,12 +147,9 @@ class World:
         self.problems: list[str] = []
         self.recoveries: list[tuple[float, float]] = []  # seconds: measured, and promised
         self.nodes: list[Node] = []
-        self.clock = Clock(directory / "server-clock") if setup.server_clock else None
-        # A server that anyone may have used before: the nodes wait once for the recovery wait.
-        environment = self.clock.environment if self.clock else {}
-        self.server = RedisServer(started_empty=False, environment=environment)
+        # Anyone may have used it before: the nodes wait once for the recovery wait.
+        self.server = RedisServer(started_empty=False)
         self.deployment = setup.deployment() if setup.deployment else None
-        self._setup = setup
         self._frontier = RedisServer()
         self._stack = AsyncExitStack()
         addresses = [f"127.0.0.{number + 1}" for number in range(plan.hosts)]
@@ -181,10 +177,8 @@ class World:
             await node.end()
 
     async def start_node(self) -> Node:
-        number = len(self.nodes)
         proxy = await self.proxy_of(self.server)
-        node = Node(f"node-{number + 1}", self.directory, proxy)
-        off = self._setup.node_clocks
+        node = Node(f"node-{len(self.nodes) + 1}", self.directory, proxy)
         settings = {
             "SEMAPHORE_REDIS_URL": self.deployment.url if self.deployment else proxy.url,
             "REDIS_URL": self._frontier.url,
@@ -193,8 +187,7 @@ class World:
             "SEMAPHORE_LEASE": self.lease,
             "CONCURRENT_REQUESTS_PER_DOMAIN": self.plan.asked_limit,
         }
-        environment = clock_off_by(off[number % len(off)]) if off else {}
-        await node.start(self.site.start_urls, settings, environment)
+        await node.start(self.site.start_urls, settings)
         self.nodes.append(node)
         return node
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import re
 import subprocess
@@ -31,13 +30,10 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make mutants", description=__doc__)
     parser.add_argument("--base", help="only in lines that changed since this revision")
     parser.add_argument("--only", default="", help="only those with this in their names")
-    parser.add_argument("--names", type=Path, help="only those that this file lists (JSON)")
     parser.add_argument("--sample", type=int, help="so many of them, at random")
     parser.add_argument("--seed", default="0", help="of the sample")
-    parser.add_argument("--json", type=Path, help="write here what became of each")
     parser.add_argument("--plant", nargs=3, metavar=("FILE", "SAYS", "INSTEAD"), help="try this")
     parser.add_argument("-n", "--workers", type=int, default=2)
-    parser.add_argument("--list", action="store_true", help="list them, and try none")
     return parser.parse_args()
 
 
@@ -47,11 +43,6 @@ def chosen(given: argparse.Namespace, found: list[Mutant]) -> list[Mutant]:
     if given.base:
         lines = changed_lines(given.base)
         found = [one for one in found if one.change.line in lines[one.file]]
-    if given.names:
-        names = set(json.loads(given.names.read_text()))
-        found = [one for one in found if one.name in names]
-        for name in sorted(names - {one.name for one in found}):
-            print(f"there is no such mutant: {name}")
     if given.sample:
         found = random.Random(given.seed).sample(found, min(given.sample, len(found)))
     return found
@@ -103,20 +94,7 @@ def try_all(given: argparse.Namespace, found: Sequence[Mutant]) -> list[Result]:
                 f"{result.mutant.name}",
                 flush=True,
             )
-            if given.json:
-                outcome = {one.mutant.name: [one.how, one.by] for one in results}
-                given.json.write_text(json.dumps(outcome, indent=1))
     return results
-
-
-def summary(columns: dict[str, list[Mutant]]) -> str:
-    """A table by room."""
-    counts = {title: Counter(one.room for one in column) for title, column in columns.items()}
-    lines = ["".join(f"{title:>12}" for title in ("room", *counts))]
-    for room in [*counts["generated"], ""]:
-        numbers = (count[room] if room else count.total() for count in counts.values())
-        lines.append(f"{room:>12}" + "".join(f"{number:12}" for number in numbers))
-    return "\n".join(lines)
 
 
 def main() -> int:
@@ -124,21 +102,16 @@ def main() -> int:
     if unknown := reasons - set().union(*map(names_of, generated)):
         sys.exit("\n".join(["accepted.toml names what is no mutant any more:", *sorted(unknown)]))
     wanted = [planted(*given.plant)] if given.plant else chosen(given, generated)
-    if given.list:
-        print(*(one.name for one in wanted), sep="\n")
-        return 0
     to_run = [one for one in wanted if not reasons & names_of(one)]
     results = try_all(given, to_run)
     survivors = sorted(
         (one.mutant for one in results if one.how == SURVIVED),
         key=lambda one: (one.file, one.change.line),
     )
-    columns = {"generated": generated, "run": to_run}
-    for how in HOWS:
-        columns[how] = [one.mutant for one in results if one.how == how]
-    columns["accepted"] = [one for one in wanted if reasons & names_of(one)]
     print("", *(f"survived, line {one.change.line}: {one.name}" for one in survivors), sep="\n")
-    print("", summary(columns), sep="\n")
+    counts = Counter(one.how for one in results)
+    print("", f"{len(generated)} generated, {len(wanted) - len(to_run)} accepted", sep="\n")
+    print(*(f"{counts[how]} {how}" for how in HOWS), sep=", ")
     return bool(survivors)
 
 

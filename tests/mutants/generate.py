@@ -41,11 +41,6 @@ class Mutant:
         """The file and the function."""
         return f"{self.file}:{self.change.function}"
 
-    @property
-    def room(self) -> str:
-        room = self.file.partition("/")[0]
-        return f"{room}/lua" if self.file.endswith(".lua") else room
-
     def apply(self, source: str) -> str:
         """The file's text with the mistake."""
         return source[: self.change.start] + self.change.code + source[self.change.end :]
