@@ -35,8 +35,8 @@ def test_within_a_turn_a_permit_is_handed_on_without_a_call() -> None:
     second, third = node.ask(), node.ask()
     node.pass_time(1.0)
     node.owner.at_once.clear()
-    first.release()
-    second.release()
+    for permit in (first, first, second):  # the second time it does nothing
+        permit.release()
     assert stages(first, second, third) == ["released", "released", "held"]
     assert node.owner.granted() == [False, True, True]
     assert node.owner.at_once == []
@@ -206,6 +206,16 @@ def test_of_a_full_site_what_nobody_here_uses_is_returned_at_once(reply: dict[st
     assert node.say().returned == 2
 
 
+def test_a_surplus_of_a_full_site_is_returned_at_once() -> None:
+    node = LoneNode()
+    given_up = node.ask()
+    said = node.talk(granted=0, available=FULL)
+    given_up.release()
+    node.owner.at_once.clear()
+    node.account.on_granted(said.term, 1)
+    assert (node.owner.at_once, node.say().returned) == ([True], 1)
+
+
 # Starts -----------------------------------------------------------------------------------------
 
 
@@ -231,16 +241,18 @@ def test_a_start_counts_when_its_request_begins() -> None:
 
 def test_a_permit_that_no_request_has_begun_under_is_returned_as_unused() -> None:
     node = LoneNode(Limit(9, delay=1.0))
-    first, second = node.hold(2, is_counted=True)
+    first, second, _ = node.hold(3, is_counted=True)
     first.return_unused()
     said = node.talk(is_counted=True)
-    assert (said.returned, said.unused, said.started, said.pending) == (1, 1, 1, -1)
+    assert (said.returned, said.unused, said.started, said.pending) == (1, 1, 2, -1)
     (third,) = node.hold(is_counted=True)
     second.return_unused()
     assert node.say().unused == 1, "it is not of the latest grant"
     third.return_unused()
-    said = node.talk(is_counted=True)
-    assert (said.returned, said.unused) == (3, 2)
+    assert (node.say().returned, node.say().unused) == (3, 2)
+    node.ask()
+    node.account.on_granted(said.term, 5)
+    assert node.say().unused == 1, "the second was not heard of before the next grant"
 
 
 # The lease, and terms ---------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from semaphore_middleware import Admin, ClosedError, FairSemaphore, Rule, ServerUnreachableError
-from tests.support.nodes import ENDLESS_S, Caller, eventually, in_asyncio
+from tests.support.nodes import ENDLESS_S, Caller, in_asyncio
 from tests.support.servers import RedisServer
 
 HOST = "www.example.org"
@@ -105,42 +105,26 @@ async def test_nobody_there_is_an_error_at_once() -> None:
 
 
 @in_asyncio
-async def test_many_calls_at_once_share_the_connection(server: RedisServer) -> None:
-    async with Admin(server.url) as admin:
-        seen = await asyncio.gather(*(admin.inspect(f"s{number}") for number in range(20)))
-        assert [one.scope for one in seen] == [f"s{number}" for number in range(20)]
-        with server.client() as client:
-            assert len(client.client_list()) == 2  # this one, and its own
-
-
-@in_asyncio
-async def test_a_semaphore_s_own_is_closed_with_it(server: RedisServer) -> None:
+async def test_a_semaphore_s_own_is_closed_with_it_and_calls_at_once_share_a_connection(
+    server: RedisServer,
+) -> None:
     async with FairSemaphore(server.url, lease=ENDLESS_S) as semaphore:
         admin = semaphore.admin
         assert admin is semaphore.admin
-        await admin.inspect("s")
+        await asyncio.gather(*(admin.inspect(f"s{number}") for number in range(20)))
+        with server.client() as client:
+            assert len(client.client_list()) == 4  # the admin's, its node's two, and this one
     with pytest.raises(ClosedError):
         await admin.inspect("s")
-    with pytest.raises(ClosedError):
-        assert semaphore.admin
 
 
 @in_asyncio
 async def test_evict_says_what_the_node_held_and_how_many_of_its_requests_waited(
     server: RedisServer,
 ) -> None:
-    async with FairSemaphore(server.url, lease=ENDLESS_S) as dead, Admin(server.url) as admin:
-        for scope, limit in (("s", 2), ("s", 2), ("t", 1)):
-            await dead.acquire(scope, limit)
-        waiting = [asyncio.create_task(dead.acquire("t", 1)) for _ in range(3)]
-
-        async def known() -> bool:
-            return (await admin.inspect("t")).waiting == 3
-
-        await eventually(known)
-        assert await admin.evict("nobody") == (0, 0)
-        assert await admin.evict(dead.node) == (3, 3)
-        assert await admin.evict(dead.node) == (0, 0)
-        assert await admin.survey() == []
-        for task in waiting:
-            task.cancel()
+    dead = await Caller.join(server, "dead")
+    await dead.take("s", 2, limit=2)
+    await dead.take("t", 4)
+    for node, found in (("nobody", (0, 0)), ("dead", (3, 3)), ("dead", (0, 0))):
+        assert await dead.admin.evict(node) == found
+    assert await dead.admin.survey() == []

@@ -125,10 +125,6 @@ async def test_in_a_forked_child_one_that_the_parent_has_opened_is_refused_and_l
 def look(admin: Admin, results: Connection) -> None:
     """In a child: look with what the parent has looked with, and forget it."""
     results.send(asyncio.run(admin.inspect("s")).held)
-    asyncio.run(forget(admin))
-
-
-async def forget(admin: Admin) -> None:
     admin._connection = None
     gc.collect()
 

@@ -18,15 +18,13 @@ STRANGE = """granted | granted x | granted s | granted 1 s | granted 1 1 | grant
 granted 1 x s | granted 1.5 1 s | granted 1 1.5 s | granted -1 1 s | granted 1 -1 s | granted 1 +1 s
 granted 1 1_0 s | granted 1 \u0661 s | GRANTED 1 1 s | retry | retry s | retry 1 | retry -5 s
 retry 1e9 s | retry nan s | retry 1.5 s | changed s | changed 1 | gone s"""
-UNREADABLE = [
-    b"",
-    b" ",
-    b" granted 1 1 s",
-    b"granted  1 1 s",
-    b"granted 1\n1 s",
-    b"granted 1 1 \xff",
+DICE = random.Random(0)
+STRANGE_BYTES = [
+    *(text.strip().encode() for line in STRANGE.splitlines() for text in line.split("|")),
+    *(b"", b" ", b" granted 1 1 s", b"granted  1 1 s", b"granted 1\n1 s", b"granted 1 1 \xff"),
+    *(b"x" * 100_000, b"granted 1 " + b"9" * 400 + b" s", b"granted " + b"9" * 17 + b" 1 s"),
+    *(DICE.randbytes(DICE.randint(1, 60)) for _ in range(200)),
 ]
-HUGE = [b"x" * 100_000, b"granted 1 " + b"9" * 400 + b" s", b"granted " + b"9" * 17 + b" 1 s"]
 
 
 @pytest.mark.parametrize(
@@ -50,9 +48,6 @@ async def test_what_is_strange_or_old_or_for_others_is_ignored_and_the_first_is_
     server: RedisServer,
 ) -> None:
     recorder = Recorder()
-    dice = random.Random(0)
-    strange = [text.strip().encode() for line in STRANGE.splitlines() for text in line.split("|")]
-    strange += [*UNREADABLE, *HUGE, *(dice.randbytes(dice.randint(1, 60)) for _ in range(200))]
     client = server.client()
     async with (
         FairSemaphore(server.url, observers=[recorder]) as a,
@@ -70,11 +65,11 @@ async def test_what_is_strange_or_old_or_for_others_is_ignored_and_the_first_is_
             client.publish(KEYS.channel(a.node), f"granted {text}")
         for text in (f"retry {int(ENDLESS_S * 1000)} s", "retry 0 other", "backoff other"):
             client.publish(KEYS.channel(a.node), text)
-        for payload in strange:
+        for payload in STRANGE_BYTES:
             client.publish(KEYS.channel(a.node), payload)
 
         async def all_heard() -> bool:
-            return recorder.count(UnknownNotification) == len(strange)
+            return recorder.count(UnknownNotification) == len(STRANGE_BYTES)
 
         await eventually(all_heard)
         assert not waiting.done()
@@ -83,7 +78,7 @@ async def test_what_is_strange_or_old_or_for_others_is_ignored_and_the_first_is_
         (await waiting).release()
         held.release()
     counts = Counter(event.counter for event in recorder.events if event.counter)
-    assert counts == {"strange_messages": len(strange), "acquired": 2, "released": 2}
+    assert counts == {"strange_messages": len(STRANGE_BYTES), "acquired": 2, "released": 2}
 
 
 @in_asyncio
