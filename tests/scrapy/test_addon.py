@@ -11,7 +11,6 @@ from scrapy.settings import Settings
 from scrapy.utils.misc import load_object
 
 from semaphore_middleware.addon import SemaphoreAddon
-from semaphore_middleware.scrapy.settings import server_of
 from tests.support.crawls import ADD_ON, Crawl, asyncio_test, scrapy
 from tests.support.servers import RedisServer
 from tests.support.site import Site
@@ -102,28 +101,21 @@ async def test_download_handlers_open_as_many_connections_as_there_are_permits(
 # The server's name ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("given", "named"),
-    [
+def test_the_server_is_named_where_the_project_names_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REDIS_URL", "redis://environment")
+    given_and_named: list[tuple[dict[str, Any], str | None]] = [
         ({}, "redis://environment"),
         ({"REDIS_URL": ""}, "redis://environment"),
         ({"REDIS_URL": "redis://project"}, "redis://project"),
         ({"SEMAPHORE_REDIS_URL": "redis://ours"}, "redis://ours"),
         ({"REDIS_HOST": "project"}, None),
         ({"REDIS_PORT": 6380}, None),
-        ({"SEMAPHORE_ENABLED": False}, None),
-        ({"SEMAPHORE_ENABLED": "perhaps"}, None),
-    ],
-)
-def test_the_server_is_named_where_the_project_names_none(
-    given: dict[str, Any], named: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("REDIS_URL", "redis://environment")
-    settings = Settings(given)
-    SemaphoreAddon.update_pre_crawler_settings(settings)
-    assert settings.get("REDIS_URL") == named
-    if not given:
-        assert server_of(settings) == (named, "REDIS_URL in the environment")
+        *(({"SEMAPHORE_ENABLED": value}, None) for value in (False, "perhaps")),
+    ]
+    for given, named in given_and_named:
+        settings = Settings(given)
+        SemaphoreAddon.update_pre_crawler_settings(settings)
+        assert settings.get("REDIS_URL") == named, given
 
 
 # Warnings ---------------------------------------------------------------------------------------
@@ -131,24 +123,19 @@ def test_the_server_is_named_where_the_project_names_none(
 QUEUE = "scrapy.pqueues.ScrapyPriorityQueue"
 
 
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"AUTOTHROTTLE_ENABLED": True}, "AUTOTHROTTLE_ENABLED: "),
-        ({"SEMAPHORE_OBEY_CRAWL_DELAY": True}, "OBEY_CRAWL_DELAY has no effect without ROBOTSTXT"),
-        ({"SCHEDULER_PRIORITY_QUEUE": QUEUE}, "SCHEDULER_PRIORITY_QUEUE is"),
-    ],
-)
 @asyncio_test
 async def test_settings_that_weaken_the_limit_get_a_warning(
-    server: RedisServer,
-    site: Site,
-    caplog: pytest.LogCaptureFixture,
-    settings: dict[str, Any],
-    said: str,
+    server: RedisServer, site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await Crawl(server, Request(site.url("/page/")), **settings).gave_back(1, site)
-    assert said in caplog.text
+    weak: dict[str, Any] = {
+        "AUTOTHROTTLE_ENABLED": True,
+        "SEMAPHORE_OBEY_CRAWL_DELAY": True,
+        "SCHEDULER_PRIORITY_QUEUE": QUEUE,
+    }
+    await Crawl(server, Request(site.url("/page/")), **weak).gave_back(1, site)
+    assert "AUTOTHROTTLE_ENABLED: " in caplog.text
+    assert "OBEY_CRAWL_DELAY has no effect without ROBOTSTXT" in caplog.text
+    assert "SCHEDULER_PRIORITY_QUEUE is" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,6 @@ import pytest
 from scrapy import Request
 from scrapy.exceptions import CloseSpider
 from scrapy.http import Response
-from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
 from twisted.internet.defer import CancelledError
 
 from semaphore_middleware.scrapy import throttler
@@ -21,8 +20,6 @@ from tests.support.site import Site
 from tests.support.visits import FetchesFirst, Visits
 
 BEFORE, AFTER = 940, 960  # ours is at 950
-
-Cancel = Callable[[], object]
 
 ALL_FOUR = ["/slow/a", "/slow/b", "/slow/c", "/slow/d"]
 
@@ -112,33 +109,20 @@ async def test_closing_spider_returns_a_request_that_a_middleware_fetches_someth
 # A fetch is cancelled ---------------------------------------------------------------------------
 
 
-def as_task(fetch: Awaitable[Any]) -> tuple[Awaitable[Any], Cancel]:
-    task = asyncio.ensure_future(fetch)
-    return task, task.cancel
-
-
-def as_deferred(fetch: Awaitable[Any]) -> tuple[Awaitable[Any], Cancel]:
-    deferred = deferred_from_coro(fetch)
-    return maybe_deferred_to_future(deferred), deferred.cancel
-
-
-each_way = pytest.mark.parametrize("way", [as_task, as_deferred], ids=["task", "Deferred"])
 CANCELLED = (asyncio.CancelledError, CancelledError)
-Way = Callable[[Awaitable[Any]], tuple[Awaitable[Any], Cancel]]
 
 
 @both
-@each_way
 @asyncio_test
 async def test_cancelled_fetch_stops_waiting(
-    server: RedisServer, site: Site, by: Mapping[str, Any], way: Way
+    server: RedisServer, site: Site, by: Mapping[str, Any]
 ) -> None:
     crawl = Crawl(server, Request(site.url("/slow/a")), by=by)
     await site.until(lambda: site.now == 1)
 
-    fetch, cancel = way(crawl.crawler.engine.download_async(Request(site.url("/page/b"))))
+    fetch = asyncio.ensure_future(crawl.crawler.engine.download_async(Request(site.url("/page/b"))))
     await until(lambda: waiting(server))
-    cancel()
+    fetch.cancel()
     with pytest.raises(CANCELLED):
         await fetch
     await until(lambda: not waiting(server))
@@ -147,26 +131,25 @@ async def test_cancelled_fetch_stops_waiting(
 
 
 async def crawl_with_a_cancelled_fetch_on_the_wire(
-    server: RedisServer, site: Site, path: str, by: Mapping[str, Any] = ADD_ON, way: Way = as_task
+    server: RedisServer, site: Site, path: str, by: Mapping[str, Any]
 ) -> Crawl:
     crawl = Crawl(server, Request(site.url("/slow/elsewhere", host="localhost")), by=by)
     await site.until(lambda: site.now == 1)
-    fetch, cancel = way(crawl.crawler.engine.download_async(Request(site.url(path))))
+    fetch = asyncio.ensure_future(crawl.crawler.engine.download_async(Request(site.url(path))))
     await site.until(lambda: site.now == 2)
-    cancel()
+    fetch.cancel()
     with pytest.raises(CANCELLED):
         await fetch
     return crawl
 
 
 @both
-@each_way
 @pytest.mark.parametrize("path", ["/slow/a", "/half/a"])
 @asyncio_test
 async def test_cancelled_fetch_keeps_its_permit_until_its_transfer_ends(
-    server: RedisServer, site: Site, by: Mapping[str, Any], way: Way, path: str
+    server: RedisServer, site: Site, by: Mapping[str, Any], path: str
 ) -> None:
-    crawl = await crawl_with_a_cancelled_fetch_on_the_wire(server, site, path, by, way)
+    crawl = await crawl_with_a_cancelled_fetch_on_the_wire(server, site, path, by)
     next_fetch = crawl.crawler.engine.download_async(Request(site.url("/page/b")))
     next_task = asyncio.ensure_future(next_fetch)
     await until(lambda: waiting(server))

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import pytest
 from scrapy import Request
-from scrapy.exceptions import IgnoreRequest
-from scrapy.http import Response
 
 from semaphore_middleware import Limit, SettingsError
 from semaphore_middleware.model.limits import LIMITLESS, parse_limits
@@ -19,7 +16,6 @@ from semaphore_middleware.scrapy.scopes import ScopeFinder
 from tests.support.crawls import Crawl, asyncio_test, both, until, waiting
 from tests.support.servers import RedisServer
 from tests.support.site import Site
-from tests.support.visits import Visits
 
 FIRST, OTHER = "127.0.0.1", "localhost"
 
@@ -97,7 +93,6 @@ async def test_a_middleware_may_choose_the_scope_of_the_request_that_it_returns(
 ) -> None:
     request = Request(site.url("/slow/"), meta={"semaphore_scope": "old"})
     crawl = Crawl(server, request, by=by, middlewares={MovesToOther: 10})
-
     await until(lambda: server.members() == {"new": (1, 0)})
     site.let_go()
     await crawl.finished()
@@ -111,7 +106,6 @@ async def test_a_retry_and_a_redirect_on_the_same_host_keep_what_meta_says(
     paths = ["/status-once/503", "/redirect/page/"]
     requests = [Request(site.url(path), meta={"semaphore_skip": True}) for path in paths]
     crawl = Crawl(server, *requests, by=by, limit=9, SEMAPHORE_BACKOFF_CODES=[])
-
     await crawl.gave_back(0, site)
     assert len(site.arrivals) == 4
 
@@ -130,43 +124,22 @@ BAD: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-class Fetches(Visits):
-    """Fetches its requests past the scheduler."""
-
-    async def parse(self, response: Response) -> Any:  # noqa: ARG002 - a callback's
-        for request in self.settings.get("FETCHED"):
-            try:
-                assert self.crawler.engine is not None
-                await self.crawler.engine.download_async(request)
-            except IgnoreRequest as error:
-                self.failures.append(error)
-
-
 @both
 @asyncio_test
 async def test_requests_whose_meta_is_not_allowed_fail_alone(
-    server: RedisServer,
-    site: Site,
-    by: Mapping[str, Any],
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
+    server: RedisServer, site: Site, by: Mapping[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     bad = [Request(site.url(f"/page/bad/{n}"), meta=meta) for n, (meta, _) in enumerate(BAD)]
     good = [Request(site.url(f"/page/{n}")) for n in range(2)]
-    crawl = Crawl(
-        server, good[0], *bad, good[1], by=by, spider=Fetches, FETCHED=bad, JOBDIR=tmp_path
-    )
-
+    crawl = Crawl(server, good[0], *bad, good[1], by=by)
     await crawl.gave_back(2, site)
     assert sorted(site.arrivals) == ["/page/0", "/page/1"]
-    failed = [str(failure) for failure in crawl.spider.failures]
-    assert len(failed) == 3 * len(bad)  # by its errback, and in the two callbacks that fetch it
-    for request, (_, text) in zip(bad, BAD, strict=True):
-        lines = [line for line in failed if line.startswith(f"{request}: ")]
-        assert len(lines) == 3
-        assert all(text in line for line in lines)
+    failed = sorted(str(failure) for failure in crawl.spider.failures)
+    for line, request, (_, text) in zip(failed, bad, BAD, strict=True):
+        assert line.startswith(f"{request}: ")
+        assert text in line
     errors = [r for r in caplog.records if r.levelno >= logging.ERROR]
-    assert sorted(r.getMessage() for r in errors) == sorted(failed)
+    assert sorted(r.getMessage() for r in errors) == failed
     assert not [r for r in errors if r.exc_info]
 
 
@@ -196,25 +169,15 @@ def names(request: Request, *kinds: Any, **limits: Any) -> tuple[str, ...]:
     return tuple(name for name, _ in scopes)
 
 
-@pytest.mark.parametrize(
-    ("url", "meta", "scope"),
-    [
-        ("http://A.Example.:8080/page", {}, "a.example"),
-        ("http://a.example/", {"download_slot": "of the request before"}, "a.example"),
-        ("http://a.example/", {"semaphore_scope": "any text"}, "any text"),
-        ("http://a.example/", {"semaphore_skip": True}, None),
-        ("http://a.example/", {"semaphore_skip": True, "semaphore_scope": "any text"}, None),
-        ("data:,text", {}, None),
-        ("file://localhost/etc/hosts", {}, None),
-    ],
-)
-def test_a_request_s_scope_is_its_host_unless_its_meta_names_one(
-    url: str, meta: dict[str, Any], scope: str | None
-) -> None:
-    assert names(Request(url, meta=meta)) == (() if scope is None else (scope,))
-
-
-def test_hosts_of_one_registered_domain_share_a_scope_if_they_are_to() -> None:
+def test_a_request_s_scope_is_its_host_unless_its_meta_names_one() -> None:
+    scope, skip = {"semaphore_scope": "any text"}, {"semaphore_skip": True}
+    page = "http://A.Example.:80/page"
+    assert (
+        names(Request(page)) == names(Request(page, meta={"download_slot": ""})) == ("a.example",)
+    )
+    assert names(Request(page, meta=scope)) == ("any text",)
+    assert names(Request(page, meta=skip)) == names(Request(page, meta={**skip, **scope})) == ()
+    assert names(Request("data:,text")) == names(Request("file://localhost/etc/hosts")) == ()
     assert names(Request("http://www.example.co.uk/"), "domain") == ("domain:example.co.uk",)
     assert names(Request("http://127.1/"), "domain") == (f"domain:{FIRST}",)
 
@@ -261,23 +224,19 @@ def test_of_limits_of_other_kinds_parts_that_are_left_out_are_open() -> None:
     assert other["domain:a.example"] == Limit(LIMITLESS, 2.0, 0.5)
 
 
-@pytest.mark.parametrize(
-    ("proxy", "scope"),
-    [
-        ("http://user:secret@10.0.0.1:3128", "proxy:10.0.0.1:3128"),
-        ("10.0.0.1:3128", "proxy:10.0.0.1:3128"),
-        ("https://Proxy.Example", "proxy:proxy.example:443"),
-        ("http://proxy.example/", "proxy:proxy.example:80"),
-        ("socks5://[::1]", "proxy:[::1]:1080"),
-        ("http://proxy.example:port", None),
-        (None, None),
-        ("", None),
-        (7, None),
-    ],
-)
-def test_a_proxy_is_its_host_and_port(proxy: Any, scope: str | None) -> None:
-    request = Request("http://a.example/", meta={"proxy": proxy})
-    assert names(request, "proxy") == (() if scope is None else (scope,))
+def test_a_proxy_is_its_host_and_port() -> None:
+    proxies = {
+        "http://user:secret@10.0.0.1:3128": "10.0.0.1:3128",
+        "10.0.0.1:3128": "10.0.0.1:3128",
+        "https://Proxy.Example": "proxy.example:443",
+        "http://proxy.example/": "proxy.example:80",
+        "socks5://[::1]": "[::1]:1080",
+    }
+    for proxy, scope in proxies.items():
+        request = Request("http://a.example/", meta={"proxy": proxy})
+        assert names(request, "proxy") == (f"proxy:{scope}",)
+    for nonsense in ("http://proxy.example:port", None, "", 7):
+        assert names(Request("http://a.example/", meta={"proxy": nonsense}), "proxy") == ()
 
 
 @pytest.mark.parametrize("given", [5, "", ["a", None], b"a", ["x"] * 11, ["x" * 1001], [["a"]]])
