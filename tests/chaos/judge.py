@@ -17,8 +17,6 @@ HASTE_S = 0.2  # within which what was begun before a node stood still may arriv
 
 @dataclass
 class Verdict:
-    """Broken promises, and what was measured."""
-
     problems: list[str] = field(default_factory=list)
     requests: int = 0
     most: int = 0  # open at one host at once, but for what frozen nodes could not close
@@ -99,7 +97,6 @@ def _not_excused(span: Span, frozen: Iterable[Span], lease: float) -> Iterable[S
 
 
 def most_at_once(spans: Iterable[Span]) -> tuple[int, float]:
-    """How many there were at once, at most, and when first."""
     changes = sorted(c for span in spans for c in ((span.start, 1), (span.end, -1)))
     counts = itertools.accumulate(change for _, change in changes)
     most, before = max(zip(counts, (-at for at, _ in changes), strict=True), default=(0, 0.0))

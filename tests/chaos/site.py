@@ -18,7 +18,6 @@ LINKS = 10  # most new pages that a page links to
 
 
 def node_of(visit: Visit) -> str:
-    """The node whose request it is."""
     return visit.header("User-Agent")
 
 

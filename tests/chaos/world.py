@@ -30,7 +30,6 @@ T = TypeVar("T")
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether a process stands still, as after SIGSTOP."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
@@ -53,8 +52,6 @@ class Plan:
 
 @dataclass(frozen=True)
 class Setup:
-    """What a fault needs from the start."""
-
     deployment: Callable[[], Cluster | Watched] | None = None  # in place of one server
     haproxy: bool = False
 
@@ -115,7 +112,6 @@ class Node:
 
     @property
     def stills(self) -> list[Span]:
-        """When it stood still."""
         return [Span(self.name, start, end) for start, end in self.noted("still")]
 
     @property
@@ -271,7 +267,6 @@ class World:
             self.problems.append(f"left on the servers: {left}")
 
     def verdict(self) -> Verdict:
-        """After the end of all nodes."""
         arrived = Counter((host, path) for node in self.nodes for host, path in node.noted("page"))
         stills = [span for node in self.nodes for span in node.stills]
         verdict = judge(
@@ -287,7 +282,6 @@ class World:
         return verdict
 
     def write_visits(self) -> None:
-        """For whoever wants to look into a problem."""
         with (self.directory / "visits").open("w") as file:
             file.writelines(
                 f"{visit.begin:.3f} {visit.end:.3f} {node_of(visit)} {visit.host}{visit.path}\n"
@@ -318,7 +312,6 @@ class World:
 
     @asynccontextmanager
     async def stopped(self, pid: int) -> AsyncIterator[None]:
-        """Let a process stand still."""
         os.kill(pid, signal.SIGSTOP)
         try:
             await self.sees(lambda: is_stopped(pid), "a process to stand still")

@@ -38,7 +38,6 @@ def arguments() -> argparse.Namespace:
 
 
 def chosen(given: argparse.Namespace, found: list[Mutant]) -> list[Mutant]:
-    """Those to try."""
     found = [one for one in found if given.only in one.name]
     if given.base:
         lines = changed_lines(given.base)
@@ -49,7 +48,6 @@ def chosen(given: argparse.Namespace, found: list[Mutant]) -> list[Mutant]:
 
 
 def planted(file: str, says: str, instead: str) -> Mutant:
-    """One that is made by hand."""
     before, _, _ = (PACKAGE / file).read_text("utf-8").partition(says)
     line, end = before.count("\n") + 1, len(before) + len(says)
     change = Change("", line, says, instead, len(before), end, instead)

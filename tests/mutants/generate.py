@@ -42,7 +42,6 @@ class Mutant:
         return f"{self.file}:{self.change.function}"
 
     def apply(self, source: str) -> str:
-        """The file's text with the mistake."""
         return source[: self.change.start] + self.change.code + source[self.change.end :]
 
 
@@ -53,13 +52,11 @@ def files() -> Iterator[str]:
 
 
 def mutants(of: Iterable[str]) -> Iterator[Mutant]:
-    """All mutants of these files, line by line."""
     for file in of:
         yield from mutants_of(file, (PACKAGE / file).read_text("utf-8"))
 
 
 def mutants_of(file: str, source: str) -> Iterator[Mutant]:
-    """The mutants of one file."""
     changes = in_lua.changes(source) if file.endswith(".lua") else in_python.changes(source)
     changed, names = set[tuple[int, int, str]](), Counter[str]()
     for change in changes:

@@ -27,7 +27,6 @@ EDGES = {"if", "elseif", "while", "return", "then", "do", "end", "and", "or", "=
 
 
 def changes(source: str) -> Iterator[Change]:
-    """All changes of a script's file."""
     compiles = LuaRuntime().eval("function(text) return loadstring(text) ~= nil end")
     begin, functions = 0, list[tuple[int, str]]()  # those around a line, with their columns
     for number, line in enumerate(source.splitlines(), 1):

@@ -26,7 +26,6 @@ LOG_LINES_TO_KEEP = ("warning", "error", "exception")  # they ask for action
 
 
 def changes(source: str) -> Iterator[Change]:
-    """All changes of a module."""
     code = source.encode()  # of which the tree counts the columns
     lines = list(accumulate(map(len, code.splitlines(keepends=True)), initial=0))
     for node, above in _walk(ast.parse(source), ()):

@@ -121,7 +121,6 @@ class Browser:
         self.complaints.clear()
 
     async def begin(self) -> None:
-        """Open the page, blank."""
         self._context = (await self.do("Target.createBrowserContext"))["browserContextId"]
         made = await self.do(
             "Target.createTarget", url="about:blank", browserContextId=self._context
@@ -132,7 +131,6 @@ class Browser:
             await self.do(f"{domain}.enable")
 
     async def end(self) -> None:
-        """Close the page, and forget what it has stored."""
         self._session = ""
         await self.do("Target.disposeBrowserContext", browserContextId=self._context)
         self._reader.cancel()
@@ -159,13 +157,6 @@ class Browser:
             mobile=phone,
         )
 
-    async def prefer(self, **features: str) -> None:
-        """Set what the user prefers, such as color_scheme="dark"."""
-        media = [
-            {"name": f"prefers-{k.replace('_', '-')}", "value": v} for k, v in features.items()
-        ]
-        await self.do("Emulation.setEmulatedMedia", features=media)
-
     async def cut_off(self, offline: bool) -> None:
         """Cut the page off from every server, or connect it again."""
         await self.do("Network.enable")
@@ -180,11 +171,9 @@ class Browser:
         await self.do("Input.dispatchKeyEvent", type="keyUp", **about)
 
     async def type(self, text: str) -> None:
-        """Type a text into what has the focus."""
         await self.do("Input.insertText", text=text)
 
     async def click(self, selector: str) -> None:
-        """Click on an element with the pointer, where it is seen."""
         place = await self.see(
             f"(e => {{ e.scrollIntoView({{block: 'center'}}); const b = e.getBoundingClientRect();"
             f" return [b.x + b.width / 2, b.y + b.height / 2] }})"
@@ -203,7 +192,6 @@ class Browser:
     # What a person sees -------------------------------------------------------------------------
 
     async def see(self, expression: str) -> Any:
-        """The value of a JavaScript expression."""
         told = await self.do(
             "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
         )

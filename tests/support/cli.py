@@ -43,8 +43,6 @@ class Ran(NamedTuple):
 
 
 class Typed(io.StringIO):
-    """A standard input in which this has been typed."""
-
     def __init__(self, text: str, in_terminal: bool) -> None:
         super().__init__(text)
         self._in_terminal = in_terminal
@@ -175,7 +173,6 @@ class Terminal:
         return lines if len(lines) > 1 else []  # but for the empty one that it begins with
 
     async def shows(self, what: Callable[[list[str]], object]) -> list[str]:
-        """Wait until a whole screen is so, and return it."""
         async with asyncio.timeout(TIMEOUT_S):
             while not (self.frame and what(self.frame)):
                 self._news.clear()
@@ -247,7 +244,6 @@ class OldCaller(Caller):
         return super().statement(scope, limit, held_age=OLD, wait_age=OLD, **overrides)
 
     async def hold(self, scope: str, limit: int | Limit) -> None:
-        """Take a permit, and say how long ago that was."""
         await self.take(scope, limit=limit)
         await self.renew(scope, limit)
 

@@ -113,7 +113,6 @@ class Client:
                 self.close()
 
     def close(self) -> None:
-        """End both connections."""
         self.writer.close()
         if self._server is not None:
             self._server.close()
@@ -162,8 +161,6 @@ class Client:
 
 
 class Server:
-    """A connection to a server."""
-
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
         self._writer = writer
@@ -173,7 +170,6 @@ class Server:
         self._writer.write(hiredis.pack_command(packed))
 
     async def call(self, command: list[bytes], answers: int = 1) -> bytes:
-        """The server's answer, as it is."""
         self.say(command)
         parser, answer = hiredis.Reader(notEnoughData=MORE), b""
         while answers:

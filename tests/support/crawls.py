@@ -63,7 +63,6 @@ def within(
 
 
 def asyncio_test(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, Deferred[None]]:
-    """Run the test as an asyncio task on the reactor's loop."""
     return within(2 * TIMEOUT_S)(test)
 
 
@@ -75,12 +74,10 @@ async def until(happened: Callable[[], object]) -> None:
 
 
 def waiting(server: RedisServer) -> int:
-    """How many requests wait for a permit, by the server's accounts."""
     return sum(waits for _, waits in server.members().values())
 
 
 def holding(server: RedisServer) -> int:
-    """How many permits are held, by whomever."""
     return sum(held for held, _ in server.members().values())
 
 

@@ -94,7 +94,6 @@ class Node(CrawlClient):
         return queued
 
     def fill(self, **counts: int) -> None:
-        """Queue so many requests of each site."""
         for site, count in counts.items():
             self.pushes(*(self.new(site=site) for _ in range(count)))
 
@@ -139,7 +138,6 @@ class Node(CrawlClient):
 
     @property
     def taken(self) -> int:
-        """How many requests it has taken and not finished."""
         bounds = (f"[{self.node}\0", f"({self.node}\1")
         return self.client.zlexcount(self.keys.of("taken"), *bounds)
 

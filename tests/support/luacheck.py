@@ -20,7 +20,6 @@ OPTIONS = (
 
 
 def assembled() -> dict[str, str]:
-    """All scripts, by name."""
     of_semaphore = {name: scripts.script(name) for name in scripts.SCRIPTS}
     return of_semaphore | {
         f"frontier_{name}": frontier.script(name) for name in (*frontier.SCRIPTS, "try_rights")

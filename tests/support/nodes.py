@@ -18,7 +18,7 @@ from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.redis.connection import Connection
 from semaphore_middleware.redis.keys import Keys
 from semaphore_middleware.redis.location import Server
-from semaphore_middleware.redis.protocol import Notification, Reply, Statement, pack_head
+from semaphore_middleware.redis.protocol import Reply, Statement, pack_head
 from semaphore_middleware.redis.recovery import Recovery
 from semaphore_middleware.redis.scripts import SCOPES, source_of
 from semaphore_middleware.redis.store import Store
@@ -49,8 +49,6 @@ class Loop:
 
 
 def in_asyncio(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
-    """Run the test on a new loop."""
-
     @functools.wraps(test)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
         loop = Loop()
@@ -70,8 +68,6 @@ async def eventually(happened: Callable[[], Awaitable[object]]) -> None:
 
 
 class Recorder(Observer):
-    """Keeps the events of a semaphore."""
-
     def __init__(self) -> None:
         self.events: list[Event] = []
 
@@ -79,7 +75,6 @@ class Recorder(Observer):
         self.events.append(event)
 
     def count(self, kind: type[Event]) -> int:
-        """How many events of this type there were."""
         return sum(type(event) is kind for event in self.events)
 
 
@@ -144,7 +139,6 @@ class Caller:
     # What tests say -----------------------------------------------------------------------------
 
     async def take(self, scope: str, n: int = 1, limit: int | Limit = 1) -> Reply:
-        """Ask for `n` permits more."""
         self.book(scope).asked += n
         return await self.say(scope, limit)
 
@@ -164,17 +158,14 @@ class Caller:
         return await self.say(scope, limit, feedback=feedback)
 
     async def return_unused(self, scope: str, n: int = 1, limit: int | Limit = 1) -> Reply:
-        """Give `n` permits back that no request has begun under."""
         self.book(scope).unused += n
         return await self.give_back(scope, n, limit)
 
     async def give_up(self, scope: str, n: int = 1, limit: int | Limit = 1) -> Reply:
-        """No longer want `n` permits."""
         self.book(scope).asked -= n
         return await self.say(scope, limit)
 
     async def renew(self, scope: str, limit: int | Limit = 1) -> Reply:
-        """Say the present counts."""
         return await self.say(scope, limit)
 
     async def poke(self, scope: str) -> Reply:
@@ -201,7 +192,6 @@ class Caller:
         return self.books[scope]
 
     def held(self, scope: str) -> int:
-        """How many permits it has, as far as it has heard."""
         return self.book(scope).held
 
     def statement(self, scope: str, limit: int | Limit = 1, **overrides: Any) -> Statement:
@@ -239,14 +229,6 @@ class Caller:
             if was_last_and_empty and reply.granted == book.asked == book.returned:
                 del self.books[scope]  # the server has closed the account
 
-    def hear_notification(self, text: str) -> None:
-        """A message on its channel, which may be late."""
-        message = Notification.read(encoded(text))
-        assert message is not None
-        book = self.book(message.scope)
-        if message.kind == "granted" and message.term == book.term:
-            self._hear_granted(book, message.granted)
-
     def _hear_granted(self, book: Book, granted: int) -> None:
         book.believed = max(book.believed, granted)
         book.asked = max(book.asked, book.believed)
@@ -269,7 +251,6 @@ class Caller:
 
 
 def key(scope: str) -> bytes:
-    """The key of a scope's state and accounts."""
     return KEYS.of(scope)[0]
 
 
@@ -336,8 +317,6 @@ return 1
 
 @dataclass(frozen=True)
 class Look:
-    """A scope's keys at one moment."""
-
     state: Mapping[str, str]
     """Empty: there is no key."""
     learned: Mapping[str, str]
@@ -348,13 +327,11 @@ class Look:
 
     @property
     def held(self) -> dict[str, int]:
-        """Permits by node, of those that have any, by name."""
         counts = {n: int(a["granted"] - a["returned"]) for n, a in sorted(self.accounts.items())}
         return {node: count for node, count in counts.items() if count}
 
     @property
     def waiting(self) -> dict[str, int]:
-        """Requests by node, of those that wait, by name."""
         counts = {n: int(a["asked"] - a["granted"]) for n, a in sorted(self.accounts.items())}
         return {node: count for node, count in counts.items() if count > 0}
 
@@ -392,15 +369,12 @@ class Outside:
         ]
 
     def held(self, scope: str = "s") -> dict[str, int]:
-        """Permits by node, of those that have any."""
         return self.look(scope)[0].held
 
     def waiting(self, scope: str = "s") -> dict[str, int]:
-        """Requests by node, of those that wait."""
         return self.look(scope)[0].waiting
 
     def queue(self, scope: str = "s") -> list[str]:
-        """The nodes that wait, the next one first."""
         return self.look(scope)[0].queue
 
     def state(self, scope: str = "s") -> Mapping[str, str]:

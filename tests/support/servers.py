@@ -10,10 +10,9 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Self
 
 import redis
@@ -81,14 +80,12 @@ class RedisServer:
         *options: str,
         tcp_port: int = 0,
         started_empty: bool = True,
-        environment: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="sem-"))
         self.path = self.directory / "s"
         self.tcp_port = tcp_port
         self._options = options
         self._started_empty = started_empty
-        self._environment = environment
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -107,7 +104,6 @@ class RedisServer:
     def start(self) -> Self:
         self._process = subprocess.Popen(
             [os.environ.get(BINARY) or find_program(), *self.arguments()],
-            env={**os.environ, **self._environment},
             stdin=subprocess.DEVNULL,
             stdout=(self.directory / "log").open("ab"),
         )
@@ -128,7 +124,6 @@ class RedisServer:
                 time.sleep(0.005)
 
     def arguments(self) -> list[str]:
-        """What its program is started with."""
         return [
             *("--port", str(self.tcp_port), "--bind", "127.0.0.1"),
             *("--unixsocket", str(self.path), "--unixsocketperm", "700"),
@@ -137,7 +132,6 @@ class RedisServer:
         ]
 
     def client(self, **options: object) -> redis.Redis:
-        """A plain client of the tests' own, to look at the server from outside."""
         once = Retry(NoBackoff(), 0)
         return redis.Redis(unix_socket_path=str(self.path), retry=once, **options)  # type: ignore[arg-type]
 
@@ -147,7 +141,6 @@ class RedisServer:
 
     @property
     def is_awake(self) -> bool:
-        """Whether its process runs, and is not frozen."""
         if self._process is None or self._process.poll() is not None:
             return False
         return "\nState:\tT" not in Path(f"/proc/{self.pid}/status").read_text()
@@ -314,7 +307,6 @@ class Cluster:
         return self.owner(self._guarded)
 
     def owner(self, slot: int) -> RedisServer:
-        """The owner of a slot, as the last of the nodes that run knows it."""
         asked = next(node for node in reversed(self.nodes) if node.is_running)
         for first, last, (_, port, *_), *_ in self.say(asked, "SLOTS"):
             if first <= slot <= last:
@@ -322,7 +314,6 @@ class Cluster:
         raise LookupError(slot)
 
     def move(self, slot: int, there: RedisServer, *, with_keys: bool = True) -> None:
-        """Give a slot to another master."""
         here = self.owner(slot)
         self.begin_to_move(slot, there)
         while keys := self.say(here, "GETKEYSINSLOT", slot, 100):
@@ -341,7 +332,6 @@ class Cluster:
         self.say(here, "SETSLOT", slot, "MIGRATING", self.id_of(there))
 
     def carry(self, slot: int, there: RedisServer, keys: Sequence[bytes]) -> None:
-        """Carry some keys of a slot that is being moved."""
         target = ("127.0.0.1", there.tcp_port, "", 0, 5000)
         with self.owner(slot).client() as client:
             client.execute_command("MIGRATE", *target, "KEYS", *keys)
@@ -420,7 +410,6 @@ class Watched:
         return f"redis+sentinel://{addresses}/mymaster"
 
     def have_chosen(self, server: RedisServer) -> bool:
-        """Whether all sentinels name this server as the master."""
         return all(one.named() == server.tcp_port for one in self.sentinels)
 
 

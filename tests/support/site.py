@@ -60,8 +60,6 @@ class Visit:
 
 @dataclass
 class Host:
-    """The count of one host's requests."""
-
     in_hand: set[Visit] = field(default_factory=set)
     most: int = 0  # in hand at once
 
@@ -89,16 +87,13 @@ class JudgingSite:
 
     @property
     def now(self) -> int:
-        """Requests in hand."""
         return sum(host.now for host in self.hosts.values())
 
     @property
     def most(self) -> int:
-        """Requests that any one host has had in hand at once."""
         return max((host.most for host in self.hosts.values()), default=0)
 
     async def until(self, seen: Callable[[], bool]) -> None:
-        """Wait until the site has seen what `seen` asks for."""
         while not seen():
             self._changed.clear()
             await self._changed.wait()
@@ -248,17 +243,14 @@ class Site(JudgingSite):
         return f"http://{host}:{self.port}{path}"
 
     def let_go(self) -> None:
-        """Answer all slow requests, those in hand and those to come."""
         self._may_answer.set()
 
     @property
     def arrivals(self) -> list[str]:
-        """Paths and queries, in the order of their requests."""
         return [visit.path for visit in self.visits]
 
     @property
     def times(self) -> list[float]:
-        """Of the arrivals, on the loop's clock."""
         return [visit.begin for visit in self.visits]
 
     def begin(self, visit: Visit) -> Work | None:

@@ -7,13 +7,11 @@ import shlex
 from collections.abc import Iterator
 from typing import Any
 
-from semaphore_middleware.console.cli.connect import Status
-from semaphore_middleware.console.cli.semaphore import EXIT_STATUSES
 from semaphore_middleware.console.snapshot import Snapshot, as_json
 from semaphore_middleware.model.inspection import Inspection, Member
 from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.model.rules import Rule
-from tests.support.cli import OldCaller, semaphore, terminal
+from tests.support.cli import OldCaller, semaphore
 from tests.support.nodes import ENDLESS_S, in_asyncio
 from tests.support.paths import REPOSITORY
 from tests.support.servers import RedisServer
@@ -61,19 +59,6 @@ async def test_each_example_prints_what_the_page_says(server: RedisServer) -> No
     assert seen == 15
 
 
-@in_asyncio
-async def test_watch_shows_the_columns_of_the_page(server: RedisServer) -> None:
-    await crawl(server)
-    assert "\n    scrapy semaphore watch\n" in PAGE
-    head = next(line for line in PAGE.splitlines() if line.startswith("    scope "))
-    async with terminal(server, "watch") as shown:
-        frame = await shown.shows(lambda frame: frame[2].startswith("www.example.org "))
-        assert frame[1].split() == head.split()
-        assert frame[-1].strip() == "q quits"
-        shown.press(b"q")
-        assert await shown.ended() == 0
-
-
 def keys_of(what: str) -> list[str]:
     (row,) = re.findall(rf"^\| {what} \| (.*) \|$", PAGE, re.MULTILINE)
     return re.findall(r"`(\w+)`", row)
@@ -90,9 +75,3 @@ def test_the_keys_of_the_json_are_those_of_the_page() -> None:
     assert list(scope["nodes"][0]) == keys_of("node of a scope")
     assert list(node) == keys_of("node")
     assert list(rule) == keys_of("rule")
-
-
-def test_the_exit_statuses_are_those_of_the_page_and_of_the_help() -> None:
-    rows = re.findall(r"^\| (\d+) \| ", PAGE, re.MULTILINE)
-    assert rows == [*(str(int(status)) for status in Status), "130"]
-    assert re.findall(r"(\d+) [a-z]", EXIT_STATUSES) == rows

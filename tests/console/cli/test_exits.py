@@ -121,18 +121,6 @@ async def test_a_server_that_hangs_is_given_up(server: RedisServer) -> None:
 
 
 @in_asyncio
-async def test_a_wrong_password_is_said_and_not_shown() -> None:
-    locked = RedisServer("--requirepass", "right", tcp_port=free_port()).start()
-    try:
-        ran = await semaphore(f"redis://:wrong@127.0.0.1:{locked.tcp_port}/0", "status")
-    finally:
-        locked.remove()
-    assert (ran.status, ran.out) == (3, "")
-    assert ran.err.endswith("does not accept this user name and password\n")
-    assert "wrong" not in ran.err
-
-
-@in_asyncio
 async def test_without_an_address_the_embedded_server_is_found_but_not_started() -> None:
     directory = Path(os.environ[embedded.DIRECTORY])
     none = (

@@ -122,26 +122,16 @@ async def test_an_empty_server_another_prefix_and_a_server_that_lost_its_data_ar
 
 @in_asyncio
 async def test_json_tells_the_same(server: RedisServer) -> None:
-    """Its keys are those of docs/commands.md: see test_docs_commands.py."""
+    """Its keys are those of docs/commands.md, its rows those of the page: see test_view.py."""
     await three_nodes(server)
-    async with Admin(server.url, name="alice@desk") as operator:
-        parts = {"concurrency": 2, "delay": 0.25, "rate": "30/m", "burst": 10}
-        await operator.configure("*.org", parts)
     shown = json.loads((await semaphore(server, "status", "--json", SITE)).out)
-    totals, (scope,), (rule,) = shown["totals"], shown["scopes"], shown["rules"]
-    assert (totals["scopes"], totals["nodes"], totals["held"], totals["waiting"]) == (1, 3, 2, 3)
-    expected = {"scope": SITE, "held": 2, "limit": 2, "unlimited": False, "waiting": 3}
-    expected |= {"delay": 0.25, "rate": "30/m", "burst": 10, "paused": False, "started": 2}
-    assert scope.items() >= {**expected, "set_by": "alice@desk", "backoff_left": None}.items()
-    assert rule.items() >= {"name": "*.org", "limit": 2, "delay": 0.25, "rate": "30/m"}.items()
-    of_scope = [(n["node"], n["held"], n["waiting"]) for n in scope["nodes"]]
-    assert of_scope == [("three", 0, 1), ("one", 1, 1), ("two", 1, 1)]
-    by_node = [(n["node"], n["held"], n["scopes"]) for n in shown["nodes"]]
-    assert by_node == [("one", 1, 1), ("two", 1, 1), ("three", 0, 1)]
-    assert scope["nodes"][0]["oldest"] is None
-    ages = [totals["longest_wait"], scope["longest_wait"], scope["nodes"][1]["oldest"]]
+    (scope,) = shown["scopes"]
+    expected = {"scope": SITE, "held": 2, "limit": 2, "waiting": 3, "started": 2}
+    assert scope.items() >= expected.items()
+    nodes = [(node["node"], node["held"], node["waiting"]) for node in scope["nodes"]]
+    assert nodes == [("three", 0, 1), ("one", 1, 1), ("two", 1, 1)]
+    ages = [shown["totals"]["longest_wait"], scope["longest_wait"], scope["nodes"][1]["oldest"]]
     assert all(OLD <= age < OLD + ENDLESS_S for age in ages)
-    assert all(0 < node["lease_left"] <= ENDLESS_S for node in scope["nodes"])
 
 
 @in_asyncio

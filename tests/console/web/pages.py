@@ -21,6 +21,10 @@ from tests.support.nodes import eventually
 from tests.support.servers import RedisServer
 
 TOKEN = "a-token-of-the-tests"
+CONTROLS = {
+    *("button", "textbox", "searchbox", "spinbutton", "checkbox", "combobox", "link"),
+    *("table", "dialog", "region", "form", "image"),
+}
 
 
 @dataclass
@@ -71,6 +75,14 @@ async def looking(
         await browser.open(page.url)
         yield browser, page
         assert browser.complaints == []
+
+
+async def check(browser: Browser) -> None:
+    """A screen reader has a name for each control, and nothing is wider than the screen."""
+    found = [node for node in await browser.tree() if node["role"]["value"] in CONTROLS]
+    assert [node for node in found if not node.get("name", {}).get("value")] == []
+    wide = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+    assert await browser.see(wide) == 0
 
 
 async def fill(semaphore: FairSemaphore, scope: str, held: int, waiting: int = 0) -> list[Permit]:
