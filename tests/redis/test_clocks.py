@@ -15,42 +15,13 @@ from tests.support.servers import RedisServer
 
 HOUR = 3600.0
 LEASE = 15.0  # seconds, of those that no test lives to see the end of
-SHORT_LEASE_S = 0.3
+RATED = Limit(9, rate="5/d")  # 4.8 hours
+REFUSED = FeedbackSummary.of([(Feedback(refused=True, retry_after=300), 0.0)])
 
 
 def jump(outside: Outside, seconds: float) -> None:
     """Let the epoch's clock see the server's jump: the last time that it saw is that far away."""
     outside.client.hincrbyfloat(KEYS.epoch, "wall", -1000 * seconds)
-
-
-@pytest.mark.parametrize("seconds", [20.0, HOUR, -20.0, -HOUR])
-@in_asyncio
-async def test_a_jump_of_the_server_s_clock_ends_no_living_lease_and_keeps_no_dead_node_s_permit(
-    server: RedisServer, outside: Outside, seconds: float
-) -> None:
-    holder, waiter = [await Caller.join(server, name, lease=LEASE) for name in "ab"]
-    dead, heir = [await Caller.join(server, name, lease=SHORT_LEASE_S) for name in "de"]
-    for caller, scope in ((holder, "s"), (waiter, "s"), (dead, "t"), (heir, "t")):
-        await caller.take(scope)
-    clock = float(outside.client.hget(KEYS.epoch, "clock"))
-    jump(outside, seconds)
-    assert (await waiter.renew("s")).granted == 0
-    assert (await holder.renew("s")).status == "ok"
-    assert (outside.held(), outside.queue()) == ({"a": 1}, ["b"])
-    moved = float(outside.client.hget(KEYS.epoch, "clock")) - clock
-    assert 0 <= moved < 1000 * LEASE, "it neither goes back nor follows a jump ahead"
-
-    async def granted() -> bool:
-        return (await heir.renew("t")).granted == 1
-
-    await eventually(granted)
-    assert outside.held("t") == {"e": 1}
-
-
-# Idle sites -----------------------------------------------------------------------------------
-
-RATED = Limit(9, rate="5/d")  # 4.8 hours
-REFUSED = FeedbackSummary.of([(Feedback(refused=True, retry_after=300), 0.0)])
 
 
 @pytest.mark.parametrize("feedback", [REFUSED, None], ids=["backoff", "rate"])

@@ -1,4 +1,4 @@
-"""Delays and rates: who may start next, and who is told when to come back.
+"""Delays and rates: how many start, when, and who is told when to come back.
 
 Both are the generic cell rate algorithm (ITU-T I.371); a delay is a rate with a burst of 1. Their
 steps are hours, so that no machine is too slow.
@@ -44,9 +44,6 @@ def move(outside: Outside, seconds: float) -> None:
     outside.edit("s", "state", **moved)
 
 
-# How many start, and when ---------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("limit", "steps"),
     [  # how many start now, and for how long the next one waits; then after so many hours...
@@ -74,17 +71,6 @@ async def test_so_many_start_and_the_next_one_is_told_when(
     assert outside.told() == []
 
 
-@in_asyncio
-async def test_the_limit_holds_beside_a_rate_and_without_any_all_that_are_free_start(
-    server: RedisServer,
-) -> None:
-    a = await Caller.join(server, "a")
-    for scope, limit in (("s", Limit(2, rate="1000/s", burst=1000)), ("t", Limit(2))):
-        reply = await a.take(scope, 9, limit=limit)
-        assert (reply.granted, reply.retry_in) == (2, None)
-        assert reply.is_counted == (scope == "s")
-
-
 @pytest.mark.parametrize(("jitter", "least", "most"), [(0, 1, 1), (0.5, 0.5, 1.5), (1, 0, 2)])
 @in_asyncio
 async def test_jitter_varies_the_delay_by_its_share_either_way(
@@ -98,9 +84,6 @@ async def test_jitter_varies_the_delay_by_its_share_either_way(
         waits.append((reply.retry_in or 0) / 1e9)
     assert least - 1e-6 <= min(waits) <= max(waits) <= most
     assert max(waits) - min(waits) >= 0.8 * (most - least)
-
-
-# Of many nodes --------------------------------------------------------------------------------
 
 
 @in_asyncio
@@ -139,21 +122,6 @@ async def test_who_was_told_before_another_one_is_told_again(
     await b.take("s", limit=SLOW)  # behind c
     assert told_to_retry(outside) == ["c"]
     await c.give_up("s", limit=SLOW)
-    assert told_to_retry(outside) == ["b"]
-
-
-@pytest.mark.parametrize("action", ["configure", "pause"])
-@in_asyncio
-async def test_who_came_back_in_vain_is_told_again_when_time_is_in_its_way(
-    server: RedisServer, outside: Outside, action: str
-) -> None:
-    a, b = [await Caller.join(server, name) for name in "ab"]
-    await a.take("s", limit=SLOW)
-    await b.take("s", limit=SLOW)
-    await (a.admin.pause("s") if action == "pause" else a.admin.configure("s", 1))
-    assert (await b.renew("s", limit=SLOW)).retry_in is None
-    await a.admin.resume("s")
-    await a.give_back("s", limit=SLOW)
     assert told_to_retry(outside) == ["b"]
 
 
@@ -197,9 +165,6 @@ async def test_the_lowest_rate_and_the_smallest_burst_in_use_win(server: RedisSe
         assert (seen.rate, seen.burst if seen.rate else None) == in_force
 
 
-# Idle sites -----------------------------------------------------------------------------------
-
-
 @in_asyncio
 async def test_delays_and_rates_outlive_the_idle_scope_and_go_on_though_nobody_calls(
     server: RedisServer, outside: Outside
@@ -221,27 +186,6 @@ async def test_delays_and_rates_outlive_the_idle_scope_and_go_on_though_nobody_c
         assert (await b.take("s", 2, limit=limit)).granted == 1
         await b.give_up("s", 1, limit=limit)
         await b.give_back("s", 1, limit=limit)
-
-
-@in_asyncio
-async def test_a_quota_of_a_day_outlives_idle_times_and_all_nodes(
-    server: RedisServer, outside: Outside
-) -> None:
-    quota = Limit(5, rate="4/d", burst=4)  # a further one each six hours
-    a = await Caller.join(server, "a")
-    assert (await a.take("s", 5, limit=quota)).granted == 4
-    await a.give_up("s", limit=quota)
-    await a.give_back("s", 4, limit=quota)
-    await a.connection.close()
-    outside.pass_idle(5 * HOUR)
-    b = await Caller.join(server, "b")
-    assert_waits(await b.take("s", 5, limit=quota), 0, HOUR)
-    await b.give_up("s", 5, limit=quota)
-    outside.pass_idle(2 * HOUR)
-    assert (await b.take("s", 5, limit=quota)).granted == 1
-
-
-# Starts that did not begin --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("limit", [SLOW, Limit(5, rate="1/h"), RATED])
@@ -276,3 +220,55 @@ async def test_a_start_that_did_not_begin_is_gone_once_another_was_granted(
     assert_waits(await a.take("s", limit=SLOW), 0, HOUR)
     await a.send(late)  # of another term by now
     assert_waits(await a.renew("s", limit=SLOW), 0, HOUR)
+
+
+async def take_pending(caller: Caller, n: int, limit: Limit) -> None:
+    """Starts that begin later: their requests wait for permits of other scopes."""
+    caller.book("s").asked += n
+    assert (await caller.say("s", limit, pending=0, started=0)).granted == n
+
+
+@in_asyncio
+async def test_nothing_starts_between_a_start_and_its_beginning(
+    server: RedisServer, outside: Outside
+) -> None:
+    a, b = [await Caller.join(server, name) for name in "ab"]
+    await take_pending(a, 1, SLOW)
+    reply = await b.take("s", limit=SLOW)
+    assert (reply.granted, reply.retry_in) == (0, None), "no time is known"
+    for _ in range(2):  # it begins; that is heard twice, and counts once
+        await a.say("s", SLOW, pending=0, started=1)
+    assert outside.told() == [("b", "retry 3600000 s")]
+    outside.start_is_due()
+    assert (await b.renew("s", limit=SLOW)).granted == 1
+
+
+@in_asyncio
+async def test_pending_starts_count_in_a_burst_and_from_their_beginning(
+    server: RedisServer,
+) -> None:
+    a, b = [await Caller.join(server, name) for name in "ab"]
+    await take_pending(a, 2, RATED)
+    b.book("s").asked = 2
+    for have_begun in (False, True):
+        if have_begun:
+            await a.say("s", RATED, pending=0, started=2)
+        assert_waits(await b.renew("s", limit=RATED), 1, HOUR)
+
+
+@pytest.mark.parametrize("end", ["lease", "term", "evicted"])
+@in_asyncio
+async def test_a_node_that_is_gone_may_have_begun_what_was_pending(
+    server: RedisServer, outside: Outside, end: str
+) -> None:
+    a, b = [await Caller.join(server, name) for name in "ab"]
+    await take_pending(a, 1, SLOW)
+    await b.take("s", limit=SLOW)
+    if end == "lease":
+        outside.end_leases("a", "s")
+    elif end == "term":
+        a.lose("s")
+        await a.renew("s", limit=SLOW)
+    else:
+        await b.admin.evict("a")
+    assert_waits(await b.renew("s", limit=SLOW), 0, HOUR)
