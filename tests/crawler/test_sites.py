@@ -39,7 +39,6 @@ def test_a_full_site_does_not_block_others(scrapy: StartScrapy, client: Redis) -
         wait_until(lambda: not site.judge.missed(FREE))
         record = site.judge.record(FULL)
         assert (record.now, record.pages.total()) == (2, 2)
-
         site.open = True
         assert [node.finishes() for node in nodes] == [True] * 2
         for host in (FULL, FREE):

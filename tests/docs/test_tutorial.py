@@ -106,7 +106,6 @@ def test_each_step_of_the_tutorial(tmp_path: Path, site: ExampleSite, server: Re
         if block.page == "docs/tutorial.md":
             reader.follow(block)
     assert len(reader.ran) == 9
-
     crawls = [printed for line, printed in reader.ran if "crawl pages" in line]
     assert "shares its limits with all nodes at unix://" in crawls[0][0]
     assert "(embedded: only for this user's crawls on this machine)" in crawls[0][0]

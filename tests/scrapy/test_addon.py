@@ -11,7 +11,7 @@ from scrapy.settings import Settings
 from scrapy.utils.misc import load_object
 
 from semaphore_middleware.addon import SemaphoreAddon
-from tests.support.crawls import ADD_ON, Crawl, asyncio_test, scrapy
+from tests.support.crawls import ADD_ON, Crawl, scrapy
 from tests.support.servers import RedisServer
 from tests.support.site import Site
 from tests.support.visits import Visits
@@ -42,20 +42,17 @@ class Modern(Polite):
         (Modern, 2),
     ],
 )
-@asyncio_test
 async def test_spider_attributes_hold_for_all_nodes_unless_its_settings_say_otherwise(
     server: RedisServer, site: Site, spider: type[Visits], limit: int
 ) -> None:
     requests = [Request(site.url(f"/slow/{n}")) for n in range(4)]
     crawl = Crawl(server, *requests, spider=spider, limit=4)
-
     await site.until(lambda: site.now == limit)
     assert local_slots(crawl) == {"127.0.0.1": (16, 0.0)}, "the local slot is open"
     await crawl.gave_back(4, site)
     assert site.most == limit
 
 
-@asyncio_test
 async def test_settings_of_the_user_stay_as_they_are_and_the_local_slot_allows_the_largest_limit(
     server: RedisServer, site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -66,7 +63,6 @@ async def test_settings_of_the_user_stay_as_they_are_and_the_local_slot_allows_t
         "DOWNLOAD_DELAY": 0.01,
     }
     crawl = Crawl(server, Request(site.url("/page/")), limit=2, SEMAPHORE_NODE="here", **own)
-
     await crawl.finished()
     settings = crawl.crawler.settings
     assert {name: settings[name] for name in own} == own
@@ -81,7 +77,6 @@ async def test_settings_of_the_user_stay_as_they_are_and_the_local_slot_allows_t
     assert settings["SEMAPHORE_NODE"].startswith("here-")
 
 
-@asyncio_test
 async def test_download_handlers_open_as_many_connections_as_there_are_permits(
     server: RedisServer, site: Site, tmp_path: Path
 ) -> None:
@@ -90,15 +85,11 @@ async def test_download_handlers_open_as_many_connections_as_there_are_permits(
     settings = {**ADD_ON, **limit, "SEMAPHORE_REDIS_URL": server.url}
     requests = [Request(site.url(f"/slow/{n}")) for n in range(4)]
     options = ("-s", "TWISTED_REACTOR_ENABLED=False")
-
     async with scrapy(tmp_path, *requests, options=options, **settings) as crawl:
         await site.until(lambda: site.now == 3)
         site.let_go()
         assert await crawl.ended() == 0
     assert site.most == 3
-
-
-# The server's name ------------------------------------------------------------------------------
 
 
 def test_the_server_is_named_where_the_project_names_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,12 +109,9 @@ def test_the_server_is_named_where_the_project_names_none(monkeypatch: pytest.Mo
         assert settings.get("REDIS_URL") == named, given
 
 
-# Warnings ---------------------------------------------------------------------------------------
-
 QUEUE = "scrapy.pqueues.ScrapyPriorityQueue"
 
 
-@asyncio_test
 async def test_settings_that_weaken_the_limit_get_a_warning(
     server: RedisServer, site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -147,7 +135,6 @@ async def test_settings_that_weaken_the_limit_get_a_warning(
     ],
 )
 @pytest.mark.parametrize("load", [str, load_object], ids=["path", "object"])
-@asyncio_test
 async def test_a_class_that_is_derived_from_ours_is_kept_without_a_warning(
     server: RedisServer,
     site: Site,

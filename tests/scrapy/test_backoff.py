@@ -9,7 +9,7 @@ import pytest
 from scrapy import Request
 from scrapy.http import Response
 
-from tests.support.crawls import Crawl, asyncio_test, both
+from tests.support.crawls import Crawl, both
 from tests.support.servers import RedisServer
 from tests.support.site import Site
 from tests.support.visits import Visits
@@ -25,17 +25,12 @@ def requests(site: Site, count: int, path: str = "/busy/") -> list[Request]:
     return [Request(site.url(f"{path}{n}")) for n in range(count)]
 
 
-# One process ------------------------------------------------------------------------------------
-
-
 @both
-@asyncio_test
 async def test_no_request_starts_before_retry_after_is_over(
     server: RedisServer, site: Site, by: Mapping[str, Any]
 ) -> None:
     site.refusals, site.refusal_headers = 1, {"Retry-After": "1"}
     crawl = Crawl(server, *requests(site, 4), by=by, limit=1, SEMAPHORE_BACKOFF_MAX=10)
-
     await crawl.finished()
     assert len(crawl.spider.responses) == 4
     assert len(site.arrivals) == 5
@@ -44,14 +39,12 @@ async def test_no_request_starts_before_retry_after_is_over(
 
 
 @both
-@asyncio_test
 async def test_refused_requests_are_retried_without_using_retry_times(
     server: RedisServer, site: Site, by: Mapping[str, Any]
 ) -> None:
     site.refusals, site.refusal_headers = 5, {"Set-Cookie": "passed=yes"}
     settings: dict[str, Any] = {"RETRY_TIMES": 0, "SEMAPHORE_BACKOFF_TIMES": 5}
     crawl = Crawl(server, *requests(site, 3), by=by, limit=2, **settings)
-
     await crawl.finished()
     assert [response.status for response in crawl.spider.responses] == [200] * 3
     assert all("semaphore_refusals" not in response.meta for response in crawl.spider.responses)
@@ -64,14 +57,12 @@ async def test_refused_requests_are_retried_without_using_retry_times(
 
 
 @both
-@asyncio_test
 async def test_a_request_refused_too_often_goes_to_the_spider(
     server: RedisServer, site: Site, by: Mapping[str, Any]
 ) -> None:
     site.refusals = None
     settings: dict[str, Any] = {"RETRY_TIMES": 2, "SEMAPHORE_BACKOFF_TIMES": 3}
     crawl = Crawl(server, *requests(site, 1), spider=Tolerant, by=by, **settings)
-
     await crawl.finished()
     (response,) = crawl.spider.responses
     assert response.status == 429
@@ -80,21 +71,18 @@ async def test_a_request_refused_too_often_goes_to_the_spider(
 
 
 @pytest.mark.parametrize("how", ["dont_retry", "RETRY_ENABLED"])
-@asyncio_test
 async def test_without_retries_the_refusal_goes_to_the_spider(
     server: RedisServer, site: Site, how: str
 ) -> None:
     site.refusals = None
     request = Request(site.url("/busy/"), meta={"dont_retry": how == "dont_retry"})
     crawl = Crawl(server, request, spider=Tolerant, RETRY_ENABLED=how == "dont_retry")
-
     await crawl.finished()
     assert [response.status for response in crawl.spider.responses] == [429]
     assert len(site.arrivals) == 1
     assert crawl.stat("semaphore/backoffs") == 1
 
 
-@asyncio_test
 async def test_backoff_codes_can_be_chosen(server: RedisServer, site: Site) -> None:
     crawl = Crawl(
         server,
@@ -103,7 +91,6 @@ async def test_backoff_codes_can_be_chosen(server: RedisServer, site: Site) -> N
         spider=Tolerant,
         SEMAPHORE_BACKOFF_CODES=[418],
     )
-
     await crawl.finished()
     assert crawl.stat("semaphore/refused") == 1
     of = "retry/reason_count"
@@ -112,7 +99,6 @@ async def test_backoff_codes_can_be_chosen(server: RedisServer, site: Site) -> N
 
 
 @both
-@asyncio_test
 async def test_a_page_that_always_fails_stops_its_site_once(
     server: RedisServer, site: Site, by: Mapping[str, Any]
 ) -> None:
@@ -120,7 +106,6 @@ async def test_a_page_that_always_fails_stops_its_site_once(
     bad = Request(site.url("/status/503"), priority=1)  # first of all
     settings: dict[str, Any] = {"RETRY_TIMES": 2, "SEMAPHORE_BACKOFF_TIMES": 9}
     crawl = Crawl(server, bad, *good, spider=Tolerant, by=by, limit=2, **settings)
-
     await crawl.finished()
     assert crawl.stat("semaphore/backoffs") == 1
     of_page = [visit for visit in site.visits if visit.path == "/status/503"]
@@ -137,31 +122,24 @@ def is_captcha(response: Response) -> bool:
 
 
 @both
-@asyncio_test
 async def test_a_page_that_the_judge_takes_for_a_refusal_is_retried(
     server: RedisServer, site: Site, by: Mapping[str, Any]
 ) -> None:
     pages = [Request(site.url(path)) for path in ("/page/captcha", "/page/0", "/large")]
     when = f"{__name__}.is_captcha"
     crawl = Crawl(server, *pages, by=by, SEMAPHORE_BACKOFF_WHEN=when, SEMAPHORE_BACKOFF_TIMES=1)
-
     await crawl.finished()
     assert site.arrivals.count("/page/captcha") == 2
     assert len(crawl.spider.responses) == 3
     assert crawl.stat("semaphore/refused") == 2
 
 
-@asyncio_test
 async def test_refusals_without_a_limit_are_left_to_scrapy(server: RedisServer, site: Site) -> None:
     site.refusals = None
     free = Request(site.url("/busy/a"), meta={"semaphore_skip": True})
     limits = {"localhost": None}
     unlimited = Request(site.url("/busy/b", "localhost"))
     crawl = Crawl(server, free, unlimited, spider=Tolerant, SEMAPHORE_LIMITS=limits)
-
     await crawl.finished()
     assert crawl.stat("semaphore/refused") == 0
     assert crawl.stat("retry/count") == 2
-
-
-# Three nodes ------------------------------------------------------------------------------------

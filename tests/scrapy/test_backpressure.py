@@ -17,7 +17,7 @@ from semaphore_middleware.scrapy import backpressure, throttler
 from semaphore_middleware.scrapy.priority_queue import SemaphorePriorityQueue
 from semaphore_middleware.telemetry import stats
 from tests.scrapy.hosts import more_hosts
-from tests.support.crawls import Crawl, asyncio_test, holding, taken, until, waiting
+from tests.support.crawls import Crawl, holding, taken, until, waiting
 from tests.support.servers import RedisServer
 from tests.support.site import Site
 from tests.support.visits import Visits
@@ -49,16 +49,11 @@ def scheduler_of(crawl: Crawl) -> Scheduler:
     return scheduler
 
 
-# The scheduler ----------------------------------------------------------------------------------
-
-
-@asyncio_test
 async def test_a_full_site_does_not_hold_up_others_and_stays_on_disk_under_jobdir(
     server: RedisServer, site: Site, tmp_path: Path
 ) -> None:
     full, free = pages(site, "/slow/", FULL, 20), pages(site, "/page/", FREE, 20)
     crawl = Crawl(server, *full, *free, CONCURRENT_REQUESTS=2, JOBDIR=str(tmp_path))
-
     await site.until(lambda: of_free(site) == 20)
     assert site.hosts[FULL].now == 1
     on_disk = scheduler_of(crawl).dqs
@@ -67,7 +62,6 @@ async def test_a_full_site_does_not_hold_up_others_and_stays_on_disk_under_jobdi
     await crawl.gave_back(40, site)
 
 
-@asyncio_test
 async def test_queue_tells_which_sites_are_full_by_names_for_files(
     server: RedisServer, site: Site
 ) -> None:
@@ -94,7 +88,6 @@ async def test_queue_tells_which_sites_are_full_by_names_for_files(
     assert not queue.is_full(domain)
 
 
-@asyncio_test
 async def test_waiting_requests_do_not_grow_with_the_number_of_full_sites(
     server: RedisServer, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -108,7 +101,6 @@ async def test_waiting_requests_do_not_grow_with_the_number_of_full_sites(
     assert len(site.arrivals) == 8
 
 
-@asyncio_test
 async def test_what_came_past_the_scheduler_does_not_stop_it(
     server: RedisServer, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,11 +126,7 @@ class Fetches(Visits):
         await asyncio.gather(*map(fetch, response.meta.get("fetches", [])))
 
 
-# CONCURRENT_REQUESTS ----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("most", [2, 0], ids=["2", "no limit"])
-@asyncio_test
 async def test_concurrent_requests_holds_for_requests_that_have_waited(
     server: RedisServer, site: Site, most: int
 ) -> None:
@@ -156,7 +144,6 @@ async def test_concurrent_requests_holds_for_requests_that_have_waited(
     assert server.members() == {}
 
 
-@asyncio_test
 async def test_permits_that_find_no_place_are_used_next_by_priority(
     server: RedisServer, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -184,7 +171,6 @@ async def test_permits_that_find_no_place_are_used_next_by_priority(
     assert len(site.arrivals) == 16
 
 
-@asyncio_test
 async def test_a_permit_that_finds_no_place_is_not_handed_on(
     server: RedisServer, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,7 +195,6 @@ async def test_a_permit_that_finds_no_place_is_not_handed_on(
     assert len(site.arrivals) == 3
 
 
-@asyncio_test
 async def test_a_woken_request_that_must_wait_again_lets_others_start(
     server: RedisServer, site: Site
 ) -> None:
@@ -234,7 +219,6 @@ async def test_a_woken_request_that_must_wait_again_lets_others_start(
     assert len(site.arrivals) == 4
 
 
-@asyncio_test
 async def test_a_request_counts_as_work_until_it_is_told_to_wait(
     server: RedisServer, site: Site
 ) -> None:
@@ -246,7 +230,6 @@ async def test_a_request_counts_as_work_until_it_is_told_to_wait(
     assert site.hosts[FULL].most == 4
 
 
-@asyncio_test
 async def test_requests_without_permits_count_as_work(
     server: RedisServer, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -267,10 +250,6 @@ async def test_requests_without_permits_count_as_work(
     assert sum(host.most for host in site.hosts.values()) <= 4
 
 
-# Behind other requests ---------------------------------------------------------------------------
-
-
-@asyncio_test
 async def test_requests_that_wait_for_robots_txt_count_as_waiting(
     server: RedisServer, site: Site
 ) -> None:
@@ -279,12 +258,10 @@ async def test_requests_that_wait_for_robots_txt_count_as_waiting(
     free = [request.replace(meta=skipping) for request in pages(site, "/page/", FREE, 10)]
     requests = [*pages(site, "/page/", FULL, 20), *free]
     crawl = Crawl(server, *requests, CONCURRENT_REQUESTS=2, ROBOTSTXT_OBEY=True)
-
     await site.until(lambda: of_free(site) == 10)
     await crawl.gave_back(31, site)
 
 
-@asyncio_test
 async def test_full_sites_take_no_room_with_their_robots_txt(
     server: RedisServer, site: Site
 ) -> None:
@@ -330,7 +307,6 @@ class NeedsToken:
 
 
 @pytest.mark.parametrize("way", ["awaited", "in a task", "as a Deferred"])
-@asyncio_test
 async def test_requests_take_no_room_behind_what_a_middleware_fetches_from_a_full_site(
     server: RedisServer, site: Site, way: str
 ) -> None:
@@ -349,14 +325,12 @@ async def test_requests_take_no_room_behind_what_a_middleware_fetches_from_a_ful
     assert site.most <= 4
 
 
-@asyncio_test
 async def test_a_page_counts_as_work_behind_a_robots_txt_that_is_on_its_way(
     server: RedisServer, site: Site
 ) -> None:
     site.robots_is_slow = True
     requests = [Request(site.url("/page/", host)) for host in await more_hosts(site, 10)]
     crawl = Crawl(server, *requests, ROBOTSTXT_OBEY=True, CONCURRENT_REQUESTS=4)
-
     await site.until(lambda: site.now == 4)
     assert len(crawl.crawler.engine.downloader.active) == 8  # four pages, and what they need
     await crawl.gave_back(20, site)

@@ -27,7 +27,7 @@ from twisted.python.failure import Failure
 from semaphore_middleware.errors import AcquireTimeoutError, SemaphoreError
 from semaphore_middleware.middleware import SemaphoreMiddleware
 from tests.scrapy.hosts import host_of, more_hosts
-from tests.support.crawls import TIMEOUT_S, Crawl, asyncio_test, both, until
+from tests.support.crawls import TIMEOUT_S, Crawl, both, until
 from tests.support.servers import RedisServer, free_port
 from tests.support.site import Site
 from tests.support.visits import Visits
@@ -87,7 +87,6 @@ class Outcomes(Visits):
 
 
 @both
-@asyncio_test
 async def test_permit_goes_back_after_whatever_a_site_does(
     server: RedisServer, site: Site, by: Mapping[str, Any]
 ) -> None:
@@ -123,7 +122,6 @@ async def test_permit_goes_back_after_whatever_a_site_does(
     assert crawl.stat("spider_exceptions/ValueError") == 2
 
 
-@asyncio_test
 async def test_a_request_that_is_being_fetched_is_not_fetched_again(
     server: RedisServer, site: Site
 ) -> None:
@@ -137,13 +135,6 @@ async def test_a_request_that_is_being_fetched_is_not_fetched_again(
     assert len(crawl.spider.responses) == len(site.arrivals) == 1
 
 
-# robots.txt -------------------------------------------------------------------------------------
-
-
-# What takes no permit, or another ---------------------------------------------------------------
-
-
-@asyncio_test
 async def test_what_takes_no_permit(server: RedisServer, site: Site, tmp_path: Path) -> None:
     file = tmp_path / "page.txt"
     file.write_text("a page")
@@ -153,32 +144,23 @@ async def test_what_takes_no_permit(server: RedisServer, site: Site, tmp_path: P
         Request(site.url("/page/"), meta={"semaphore_skip": True}),
         Request(site.url("/page/", host="localhost")),
     ]
-
     crawl = Crawl(server, *requests, SEMAPHORE_LIMITS={"localhost": None})
-
     await crawl.gave_back(0, site)
     assert len(crawl.spider.responses) == 4
 
 
-@asyncio_test
 async def test_cached_pages_take_no_permit(server: RedisServer, site: Site, tmp_path: Path) -> None:
     cache: dict[str, Any] = {"HTTPCACHE_ENABLED": True, "HTTPCACHE_DIR": str(tmp_path)}
     request = Request(site.url("/page/"))
-
     await Crawl(server, request, **cache).gave_back(1, site)
     again = Crawl(server, request, **cache)
-
     await again.gave_back(0, site)
     assert "cached" in again.spider.responses[0].flags
     assert len(site.arrivals) == 1
 
 
-# No permit in time ------------------------------------------------------------------------------
-
-
 @both
 @pytest.mark.parametrize("retries", [0, 1000], ids=["errback", "retries"])
-@asyncio_test
 async def test_a_request_waits_no_longer_than_the_acquire_timeout(
     server: RedisServer, site: Site, by: Mapping[str, Any], retries: int
 ) -> None:
@@ -186,7 +168,6 @@ async def test_a_request_waits_no_longer_than_the_acquire_timeout(
     # Long beside what a busy machine takes: a permit that comes as the time is up counts, too.
     timeout = 0.4 if retries else 0.1
     crawl = Crawl(server, *requests, by=by, SEMAPHORE_ACQUIRE_TIMEOUT=timeout, RETRY_TIMES=retries)
-
     await site.until(lambda: site.now == 1)
     await until(lambda: crawl.spider.failures or crawl.stat("retry/count"))
     await crawl.gave_back(2 if retries else 1, site)

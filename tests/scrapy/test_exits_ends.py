@@ -14,7 +14,7 @@ from scrapy.http import Response
 from twisted.internet.defer import CancelledError
 
 from semaphore_middleware.scrapy import throttler
-from tests.support.crawls import ADD_ON, Crawl, asyncio_test, both, until, waiting
+from tests.support.crawls import ADD_ON, Crawl, both, until, waiting
 from tests.support.servers import RedisServer
 from tests.support.site import Site
 from tests.support.visits import FetchesFirst, Visits
@@ -24,24 +24,16 @@ BEFORE, AFTER = 940, 960  # ours is at 950
 ALL_FOUR = ["/slow/a", "/slow/b", "/slow/c", "/slow/d"]
 
 
-# Fetches past the scheduler ---------------------------------------------------------------------
-
-
-# The spider closes ------------------------------------------------------------------------------
-
-
 class Closing(Visits):
     async def parse(self, response: Response) -> Any:  # noqa: ARG002 - Scrapy's names
         raise CloseSpider("enough")
 
 
 @both
-@asyncio_test
 async def test_closing_spider_returns_waiting_requests_and_finishes_transfers(
     server: RedisServer, site: Site, tmp_path: Path, by: Mapping[str, Any]
 ) -> None:
     requests = [Request(site.url(path)) for path in ALL_FOUR]
-
     crawl = Crawl(server, *requests, by=by, spider=Closing, JOBDIR=str(tmp_path))
     await site.until(lambda: site.now == 1)
     await until(lambda: waiting(server))
@@ -51,12 +43,10 @@ async def test_closing_spider_returns_waiting_requests_and_finishes_transfers(
     await crawl.gave_back(2, site)
     assert crawl.stat("finish_reason") == "enough"
     assert len(site.arrivals) == 2
-
     await Crawl(server, *requests, by=by, JOBDIR=str(tmp_path)).gave_back(3, site)
     assert sorted(site.arrivals) == ["/page/enough", *ALL_FOUR]
 
 
-@asyncio_test
 async def test_closing_spider_does_not_wait_for_robots_txt(
     server: RedisServer, site: Site, tmp_path: Path
 ) -> None:
@@ -65,7 +55,6 @@ async def test_closing_spider_does_not_wait_for_robots_txt(
         Request(site.url("/slow/b")),
     ]
     settings: dict[str, Any] = {"ROBOTSTXT_OBEY": True, "JOBDIR": str(tmp_path)}
-
     crawl = Crawl(server, *requests, **settings)
     await site.until(lambda: site.now == 1)
     await until(lambda: waiting(server))
@@ -73,7 +62,6 @@ async def test_closing_spider_does_not_wait_for_robots_txt(
     await until(lambda: not waiting(server))
     site.let_go()
     await closing
-
     await crawl.gave_back(1, site)
     await Crawl(server, *requests, **settings).gave_back(2, site)
     assert site.arrivals == ["/slow/a", "/robots.txt", "/slow/b"]
@@ -81,7 +69,6 @@ async def test_closing_spider_does_not_wait_for_robots_txt(
 
 @pytest.mark.parametrize("place", [BEFORE, AFTER])
 @pytest.mark.parametrize("waits", [True, False], ids=["that waits", "on the wire"])
-@asyncio_test
 async def test_closing_spider_returns_a_request_that_a_middleware_fetches_something_for(
     server: RedisServer, site: Site, tmp_path: Path, place: int, waits: bool
 ) -> None:
@@ -89,7 +76,6 @@ async def test_closing_spider_returns_a_request_that_a_middleware_fetches_someth
     first = site.url("/slow/first", host="localhost")
     request = Request(site.url("/page/a"), meta={"first": first})
     settings: dict[str, Any] = {"middlewares": {FetchesFirst: place}, "JOBDIR": str(tmp_path)}
-
     crawl = Crawl(server, *(before or [request]), **settings)
     await site.until(lambda: site.now == 1)
     if waits:
@@ -101,25 +87,19 @@ async def test_closing_spider_returns_a_request_that_a_middleware_fetches_someth
     await closing
     await crawl.finished()
     assert "/page/a" not in site.arrivals
-
     await Crawl(server, **settings).finished()
     assert site.arrivals[-2:] == ["/slow/first", "/page/a"]
-
-
-# A fetch is cancelled ---------------------------------------------------------------------------
 
 
 CANCELLED = (asyncio.CancelledError, CancelledError)
 
 
 @both
-@asyncio_test
 async def test_cancelled_fetch_stops_waiting(
     server: RedisServer, site: Site, by: Mapping[str, Any]
 ) -> None:
     crawl = Crawl(server, Request(site.url("/slow/a")), by=by)
     await site.until(lambda: site.now == 1)
-
     fetch = asyncio.ensure_future(crawl.crawler.engine.download_async(Request(site.url("/page/b"))))
     await until(lambda: waiting(server))
     fetch.cancel()
@@ -145,7 +125,6 @@ async def crawl_with_a_cancelled_fetch_on_the_wire(
 
 @both
 @pytest.mark.parametrize("path", ["/slow/a", "/half/a"])
-@asyncio_test
 async def test_cancelled_fetch_keeps_its_permit_until_its_transfer_ends(
     server: RedisServer, site: Site, by: Mapping[str, Any], path: str
 ) -> None:
@@ -156,12 +135,10 @@ async def test_cancelled_fetch_keeps_its_permit_until_its_transfer_ends(
     assert site.now == 2, "Scrapy goes on with the transfer of a cancelled fetch"
     site.let_go()
     await next_task
-
     await crawl.gave_back(3, site)
 
 
 @both
-@asyncio_test
 async def test_end_of_crawl_releases_permits_of_cancelled_fetches(
     server: RedisServer, site: Site, by: Mapping[str, Any]
 ) -> None:
@@ -170,7 +147,6 @@ async def test_end_of_crawl_releases_permits_of_cancelled_fetches(
         other = Crawl(server, Request(site.url("/page/other")), SEMAPHORE_NODE="other")
         await until(lambda: waiting(server))
     site.let_go()
-
     await crawl.finished()
     assert crawl.stat("semaphore/released") == crawl.stat("semaphore/acquired") == 2
     if by is ADD_ON:
@@ -179,7 +155,6 @@ async def test_end_of_crawl_releases_permits_of_cancelled_fetches(
 
 
 @pytest.mark.parametrize("is_closing", [True, False], ids=["spider closes", "cancelled"])
-@asyncio_test
 async def test_permit_without_a_place_goes_back_at_once(
     server: RedisServer, site: Site, monkeypatch: pytest.MonkeyPatch, is_closing: bool
 ) -> None:
@@ -197,16 +172,11 @@ async def test_permit_without_a_place_goes_back_at_once(
     await until(lambda: "127.0.0.1" not in server.members())
     site.let_go()
     await asyncio.gather(fetch, *([ending] if is_closing else []), return_exceptions=True)
-
     await crawl.gave_back(2, site)
     assert site.arrivals == ["/slow/elsewhere"]
 
 
-# The server goes away ---------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("path", ["/slow/", "/half/"])
-@asyncio_test
 async def test_lost_permit_ends_its_transfer_and_is_retried(
     server: RedisServer, site: Site, path: str
 ) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from scrapy import Request
 
-from tests.support.crawls import ADD_ON, ALONE, asyncio_test, scrapy, until, waiting
+from tests.support.crawls import ADD_ON, ALONE, scrapy, until, waiting
 from tests.support.scrapy_process import ScrapyProcess
 from tests.support.servers import RedisServer, free_port
 from tests.support.site import Site
@@ -38,7 +38,6 @@ def assert_gave_back(crawl: ScrapyProcess, server: RedisServer, permits: int) ->
 
 
 @each_way
-@asyncio_test
 async def test_permits_go_back_however_requests_end(
     server: RedisServer, site: Site, tmp_path: Path, by: Mapping[str, Any], loop: tuple[str, ...]
 ) -> None:
@@ -65,7 +64,6 @@ async def test_permits_go_back_however_requests_end(
         robots = 1
         metas[unreachable] = {"dont_obey_robotstxt": True}
     requests = [Request(url, meta=metas.get(url)) for url in permits_of]
-
     async with scrapy(
         tmp_path,
         *requests,
@@ -76,13 +74,11 @@ async def test_permits_go_back_however_requests_end(
         ROBOTSTXT_OBEY=True,
     ) as crawl:
         assert await crawl.ended() == 0
-
     assert_gave_back(crawl, server, sum(permits_of.values()) + robots)
     assert site.most <= 2
 
 
 @each_way
-@asyncio_test
 async def test_sigint_leaves_waiting_requests_on_disk(
     server: RedisServer, site: Site, tmp_path: Path, by: Mapping[str, Any], loop: tuple[str, ...]
 ) -> None:
@@ -93,7 +89,6 @@ async def test_sigint_leaves_waiting_requests_on_disk(
         "CONCURRENT_REQUESTS_PER_DOMAIN": 1,
         "JOBDIR": str(tmp_path / "job"),
     }
-
     async with scrapy(tmp_path, *requests, options=loop, **settings) as first:
         await site.until(lambda: site.now == 1)
         await until(lambda: waiting(server))
@@ -104,7 +99,6 @@ async def test_sigint_leaves_waiting_requests_on_disk(
     assert_gave_back(first, server, 1)
     assert first.stat("finish_reason") == "shutdown"
     assert len(site.arrivals) == 1
-
     async with scrapy(tmp_path, *requests, options=loop, **settings) as second:
         assert await second.ended() == 0
     assert_gave_back(second, server, 3)
@@ -112,7 +106,6 @@ async def test_sigint_leaves_waiting_requests_on_disk(
     assert site.most == 1
 
 
-@asyncio_test
 async def test_lost_permit_ends_its_transfer_and_is_retried_without_a_reactor(
     server: RedisServer, site: Site, tmp_path: Path
 ) -> None:

@@ -13,7 +13,7 @@ from scrapy.exceptions import IgnoreRequest
 from scrapy.http import Response
 
 from tests.scrapy.hosts import more_hosts
-from tests.support.crawls import Crawl, asyncio_test, both
+from tests.support.crawls import Crawl, both
 from tests.support.servers import RedisServer
 from tests.support.site import Site
 
@@ -66,7 +66,6 @@ def interfered(site: Site, host: str, method: str, outcome: str) -> list[Request
 
 @both
 @pytest.mark.parametrize("position", [BEFORE, AFTER], ids=["before", "after"])
-@asyncio_test
 async def test_permit_goes_back_whatever_another_middleware_does(
     server: RedisServer, site: Site, by: Mapping[str, Any], position: int
 ) -> None:
@@ -78,7 +77,6 @@ async def test_permit_goes_back_whatever_another_middleware_does(
         for request in interfered(site, host, *case)
     ]
     crawl = Crawl(server, *requests, by=by, middlewares={Interferer: position}, RETRY_ENABLED=False)
-
     expected = {}
     for host, (method, outcome) in zip(hosts, cases, strict=True):
         never_asked = position == BEFORE and method == "process_request"
@@ -114,7 +112,6 @@ class AsksAgain:
 
 
 @both
-@asyncio_test
 async def test_middleware_may_ask_the_same_site_while_a_response_passes(
     server: RedisServer, site: Site, by: Mapping[str, Any]
 ) -> None:
@@ -124,9 +121,7 @@ async def test_middleware_may_ask_the_same_site_while_a_response_passes(
         for host, outcome in hosts.items()
         for request in interfered(site, host, "process_request", outcome)
     ]
-
     crawl = Crawl(server, *requests, by=by, middlewares={Interferer: AFTER, AsksAgain: BEFORE})
-
     await crawl.gave_back(8, site)
     asked = sorted((visit.host, visit.path) for visit in site.visits)
     assert asked == [(host, f"/page/then-{name}") for host in hosts for name in "ab"]

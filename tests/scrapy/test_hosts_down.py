@@ -8,7 +8,7 @@ import pytest
 from scrapy import Request
 
 from semaphore_middleware.errors import HostDownError
-from tests.support.crawls import Crawl, asyncio_test
+from tests.support.crawls import Crawl
 from tests.support.servers import RedisServer, free_port
 from tests.support.site import Site
 
@@ -21,7 +21,6 @@ AT_ONCE: dict[str, Any] = {
 }
 
 
-@asyncio_test
 async def test_a_full_queue_of_a_dead_host_ends_and_others_do_not_wait(
     server: RedisServer, site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -30,7 +29,6 @@ async def test_a_full_queue_of_a_dead_host_ends_and_others_do_not_wait(
     alive = [Request(site.url(f"/page/{n}", "localhost")) for n in range(QUEUED)]
     crawl = Crawl(server, *dead, *alive, limit=LIMIT, RETRY_TIMES=2, **AT_ONCE)
     of_same_node = Crawl(server, alive[0], limit=LIMIT, RETRY_TIMES=2, **AT_ONCE)
-
     await crawl.finished()
     await of_same_node.finished()
     assert of_same_node.stat("semaphore/failed_at_once") == 0, "each crawl counts its own"

@@ -5,14 +5,13 @@ from __future__ import annotations
 from scrapy import Request
 
 from semaphore_middleware import FairSemaphore
-from tests.support.crawls import Crawl, asyncio_test, until, waiting
+from tests.support.crawls import Crawl, until, waiting
 from tests.support.servers import RedisServer
 from tests.support.site import Site
 
 HOST = "127.0.0.1"
 
 
-@asyncio_test
 async def test_three_nodes_obey_what_operators_set_also_before_they_start(
     server: RedisServer, site: Site
 ) -> None:

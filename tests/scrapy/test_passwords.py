@@ -8,7 +8,7 @@ import pytest
 from scrapy import Request
 
 from semaphore_middleware.errors import SettingsError
-from tests.support.crawls import Crawl, asyncio_test, until
+from tests.support.crawls import Crawl, until
 from tests.support.servers import RedisServer, free_port
 from tests.support.site import Site
 
@@ -30,7 +30,6 @@ def locked() -> Iterator[RedisServer]:
     server.remove()
 
 
-@asyncio_test
 async def test_password_of_a_server_that_is_not_there_and_then_accepts_it(
     locked: RedisServer, site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -40,7 +39,6 @@ async def test_password_of_a_server_that_is_not_there_and_then_accepts_it(
     # Nothing tells the crawl that this server started empty, so it would wait for recovery.
     page = Request(site.url("/page/"))
     crawl = Crawl(locked, page, SEMAPHORE_REDIS_URL=url, SEMAPHORE_RECOVERY_WAIT=0)
-
     await until(lambda: "cannot reach redis://127.0.0.1:" in caplog.text)
     locked.start()
     await crawl.finished()
@@ -57,13 +55,11 @@ async def test_password_of_a_server_that_is_not_there_and_then_accepts_it(
         "unix://:not-{encoded}@{path}",
     ],
 )
-@asyncio_test
 async def test_password_that_a_server_refuses(
     locked: RedisServer, site: Site, caplog: pytest.LogCaptureFixture, url: str
 ) -> None:
     caplog.set_level("DEBUG")
     url = url.format(encoded=ENCODED, port=locked.tcp_port, path=locked.path)
-
     await Crawl(locked, Request(site.url("/page/")), SEMAPHORE_REDIS_URL=url).finished()
     (error,) = [record for record in caplog.records if record.levelname == "ERROR"]
     assert "does not accept this user name and password" in error.getMessage()
@@ -83,15 +79,12 @@ async def test_password_that_a_server_refuses(
         "redis://localhost/0?password=s3crw0rd&socket_timeout=soon",
     ],
 )
-@asyncio_test
 async def test_password_in_an_unreadable_url(
     server: RedisServer, site: Site, caplog: pytest.LogCaptureFixture, url: str
 ) -> None:
     caplog.set_level("DEBUG")
     crawl = Crawl(server, Request(site.url("/page/")), SEMAPHORE_REDIS_URL=url)
-
     with pytest.raises(SettingsError, match="SEMAPHORE_REDIS_URL") as error:
         await crawl.finished()
-
     assert site.arrivals == []
     assert_no_password(f"{error.value!r}\n{caplog.text}")

@@ -9,7 +9,7 @@ import pytest
 import redis
 from scrapy import Request
 
-from tests.support.crawls import ADD_ON, asyncio_test, scrapy, until, waiting
+from tests.support.crawls import ADD_ON, scrapy, until, waiting
 from tests.support.servers import RedisServer
 from tests.support.site import Site
 
@@ -41,13 +41,11 @@ def runs(pid: int) -> bool:
     return True
 
 
-@asyncio_test
 async def test_embedded_server_is_shared_and_ends_with_the_last_process(
     site: Site, tmp_path: Path
 ) -> None:
     settings = {**ADD_ON, "CONCURRENT_REQUESTS_PER_DOMAIN": 1}
     embedded = Embedded()
-
     async with (
         scrapy(tmp_path, Request(site.url("/slow/a")), **settings) as a,
         scrapy(tmp_path, Request(site.url("/slow/b")), **settings) as b,
@@ -58,7 +56,6 @@ async def test_embedded_server_is_shared_and_ends_with_the_last_process(
         site.let_go()
         assert await a.ended() == 0
         assert await b.ended() == 0
-
     assert site.most == 1
     assert sorted(site.arrivals) == ["/slow/a", "/slow/b"]
     await until(lambda: not runs(pid))
@@ -66,7 +63,6 @@ async def test_embedded_server_is_shared_and_ends_with_the_last_process(
 
 
 @pytest.mark.slow
-@asyncio_test
 async def test_embedded_server_outlives_a_killed_process_but_not_the_last_one(
     site: Site, tmp_path: Path
 ) -> None:

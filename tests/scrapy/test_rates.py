@@ -9,7 +9,7 @@ from scrapy import Request
 
 from semaphore_middleware import FairSemaphore, Limit
 from semaphore_middleware.scrapy import throttler
-from tests.support.crawls import Crawl, asyncio_test, until
+from tests.support.crawls import Crawl, until
 from tests.support.servers import RedisServer
 from tests.support.site import Site
 
@@ -20,7 +20,6 @@ def pages(site: Site, count: int, path: str = "/page/") -> list[Request]:
     return [Request(site.url(f"{path}{n}")) for n in range(count)]
 
 
-@asyncio_test
 async def test_a_burst_starts_at_once_and_the_next_when_an_operator_lifts_the_rate(
     server: RedisServer, site: Site
 ) -> None:
@@ -44,7 +43,6 @@ async def test_a_burst_starts_at_once_and_the_next_when_an_operator_lifts_the_ra
         {"concurrency": 1, "adaptive": True},
     ],
 )
-@asyncio_test
 async def test_a_start_that_counts_waits_for_no_place(
     server: RedisServer, site: Site, monkeypatch: pytest.MonkeyPatch, limit: dict[str, Any]
 ) -> None:
@@ -67,7 +65,6 @@ async def test_a_start_that_counts_waits_for_no_place(
 
 
 @pytest.mark.parametrize(("turn", "is_handed_on"), [(0, False), (4, True)])
-@asyncio_test
 async def test_a_permit_is_handed_on_unless_the_turn_is_0(
     server: RedisServer, site: Site, turn: float, is_handed_on: bool
 ) -> None:

@@ -91,9 +91,6 @@ def retried(seen: ResponseClassifier, request: Request, status: int = 429) -> Re
     return seen.retry_request(request, Response("http://a/", status=status), spider)
 
 
-# Feedback ---------------------------------------------------------------------------------------
-
-
 MEASURED = {"download_latency": 0.25}
 LEFT, NONE_LEFT = {"RateLimit": '"a";r=1;t=8'}, {"RateLimit": '"a";r=0;t=8'}
 TOLD: list[tuple[int, dict[str, Any], dict[str, str], tuple[Any, ...]]] = [
@@ -188,9 +185,6 @@ async def test_only_a_site_that_does_not_respond_is_a_failure() -> None:
             assert permit.told == expected, repr(error)
 
 
-# Retries ----------------------------------------------------------------------------------------
-
-
 @in_asyncio
 async def test_a_refused_request_is_made_again_so_often_and_past_the_dupefilter() -> None:
     seen, request = classifier(times=2), Request("http://a/", meta={"retry_times": 1})
@@ -242,7 +236,6 @@ async def test_what_is_made_of_a_request_that_was_served_or_given_up_starts_afre
     recorded(200, served, seen)
     assert retried(seen, served, 200) is None
     assert served.meta == {}
-
     seen, given_up = classifier(times=0), Request("http://a/", meta={"mine": 1})
     recorded(429, given_up, seen)
     assert retried(seen, given_up) is None
@@ -251,7 +244,6 @@ async def test_what_is_made_of_a_request_that_was_served_or_given_up_starts_afre
     seen.forget_given_up(by_middleware)
     seen.forget(given_up)
     assert given_up.meta == by_middleware.meta == {"mine": 1}
-
     users = Request("http://a/", meta={"dont_retry": True})
     recorded(429, users, seen)
     assert retried(seen, users) is None
@@ -259,8 +251,6 @@ async def test_what_is_made_of_a_request_that_was_served_or_given_up_starts_afre
     assert users.meta == {"dont_retry": True}, "it is the user's"
     assert retried(seen, Request("http://a/")) is None, "its response came from a cache"
 
-
-# The user's judge -------------------------------------------------------------------------------
 
 CAPTCHA = "<title>Are you a robot?</title>"
 

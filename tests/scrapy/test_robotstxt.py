@@ -13,7 +13,7 @@ from scrapy.settings import Settings
 
 from semaphore_middleware import Limit
 from semaphore_middleware.scrapy.crawl_delays import CrawlDelays
-from tests.support.crawls import ADD_ON, Crawl, asyncio_test, both, until
+from tests.support.crawls import ADD_ON, Crawl, both, until
 from tests.support.servers import RedisServer
 from tests.support.site import Site
 
@@ -34,11 +34,7 @@ def assert_spaced(site: Site, delay: float, since: float) -> None:
     assert all(time >= since + n * delay - 0.001 for n, time in enumerate(starts))
 
 
-# Delays -----------------------------------------------------------------------------------------
-
-
 @both
-@asyncio_test
 async def test_three_nodes_keep_a_crawl_delay_together(
     server: RedisServer, site: Site, by: Mapping[str, Any]
 ) -> None:
@@ -56,13 +52,11 @@ async def test_three_nodes_keep_a_crawl_delay_together(
     assert_spaced(site, DELAY, since)
 
 
-@asyncio_test
 async def test_max_crawl_delay_is_used_and_logged_once(
     server: RedisServer, site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
     site.robots = "User-agent: *\nCrawl-delay: 86400"
     crawl = Crawl(server, *pages(site, 3), SEMAPHORE_MAX_CRAWL_DELAY=DELAY, **POLITE)
-
     since = asyncio.get_running_loop().time()
     await crawl.gave_back(4, site)
     assert_spaced(site, DELAY, since)
@@ -70,7 +64,6 @@ async def test_max_crawl_delay_is_used_and_logged_once(
     assert "asks for a delay of 86400 s. The delay is 0.2 s: SEMAPHORE_MAX_CRAWL_DELAY." in said
 
 
-@asyncio_test
 async def test_delays_that_are_not_to_be_obeyed_are_ignored(
     server: RedisServer, site: Site
 ) -> None:
@@ -79,8 +72,6 @@ async def test_delays_that_are_not_to_be_obeyed_are_ignored(
     await crawl.gave_back(4, site)
     assert crawl.stat("semaphore/crawl_delays") == 0
 
-
-# How long the delay is --------------------------------------------------------------------------
 
 PAGE, OTHER = Request("http://a.example/page"), Request("http://b.example/page")
 AGENTS = "User-agent: mine\nCrawl-delay: 3\n\nUser-agent: *\nCrawl-delay: 5\n"
@@ -151,11 +142,7 @@ def test_a_limit_s_own_delay_is_never_lowered_and_its_rate_holds_beside() -> Non
         assert learned("User-agent: *\nCrawl-delay: 5", limit=limit) == then
 
 
-# One file for all nodes -------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("is_shared", [True, False])
-@asyncio_test
 async def test_a_robots_txt_is_fetched_by_one_node_for_all(
     server: RedisServer, site: Site, is_shared: bool
 ) -> None:
@@ -180,7 +167,6 @@ async def test_a_robots_txt_is_fetched_by_one_node_for_all(
     assert asked == ([1, 0, 0] if is_shared else [1, 1, 1])
 
 
-@asyncio_test
 async def test_an_outage_is_one_for_all_nodes(server: RedisServer, site: Site) -> None:
     site.robots_as = {"127.0.0.1": "/status/500"}
     pauses = {"SEMAPHORE_BACKOFF_START": 60, "SEMAPHORE_BACKOFF_MAX": 60}
@@ -192,18 +178,13 @@ async def test_an_outage_is_one_for_all_nodes(server: RedisServer, site: Site) -
     assert site.arrivals == ["/robots.txt"]
 
 
-# The middleware ---------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("middlewares", [{}, {SCRAPYS: 50}], ids=["Scrapy's place", "project's"])
-@asyncio_test
 async def test_every_request_that_waited_for_robots_txt_is_checked(
     server: RedisServer, site: Site, middlewares: dict[Any, int]
 ) -> None:
     site.robots_is_slow = True
     forbidden = [Request(site.url(f"/forbidden/{n}")) for n in range(6)]
     crawl = Crawl(server, *forbidden, limit=8, middlewares=middlewares, **POLITE)
-
     await site.until(lambda: site.now == 1)
     await until(lambda: len(crawl.crawler.engine.downloader.active) == 7)
     site.let_go()
@@ -212,7 +193,6 @@ async def test_every_request_that_waited_for_robots_txt_is_checked(
     assert crawl.stat("robotstxt/forbidden") == 6
 
 
-@asyncio_test
 async def test_a_disabled_robotstxt_middleware_stays_disabled(
     server: RedisServer, site: Site
 ) -> None:

@@ -20,7 +20,7 @@ from semaphore_middleware.scrapy.robotstxt_download import origin_of
 from semaphore_middleware.scrapy.throttler import NotAllowedError
 from tests.conftest import in_the_loop
 from tests.scrapy.hosts import host_of, more_hosts
-from tests.support.crawls import Crawl, asyncio_test, until
+from tests.support.crawls import Crawl, until
 from tests.support.servers import RedisServer
 from tests.support.site import Site, Visit, response
 from tests.support.visits import Visits
@@ -110,7 +110,6 @@ def hostile() -> Iterator[HostileSite]:
         in_the_loop(site.stop)
 
 
-@asyncio_test
 async def test_what_is_fetched_and_nothing_does_harm(
     server: RedisServer, hostile: HostileSite, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -121,7 +120,6 @@ async def test_what_is_fetched_and_nothing_does_harm(
     Impatient.hosts = {hosts["never answers"], hosts["a byte from time to time"]}
     crawl = Crawl(server, *pages, middlewares={Impatient: 10}, **POLITE)
     await crawl.finished()
-
     for name, (_, asked, outcome) in ANSWERS.items():
         paths = [visit.path for visit in hostile.visits if visit.host == hosts[name]]
         assert len(paths) - paths.count("/page") == asked, name
@@ -140,7 +138,6 @@ class StayingThere(Visits):
     allowed_domains = ("127.0.0.1",)
 
 
-@asyncio_test
 async def test_a_redirect_may_lead_off_the_site_that_is_crawled(
     server: RedisServer, site: Site
 ) -> None:
@@ -151,9 +148,6 @@ async def test_a_redirect_may_lead_off_the_site_that_is_crawled(
     await crawl.finished()
     assert site.arrivals == ["/robots.txt", "/rules"]
     assert crawl.stat("robotstxt/forbidden") == 1
-
-
-# Step by step -----------------------------------------------------------------------------------
 
 
 class Reader:
@@ -196,7 +190,6 @@ async def reader(server: RedisServer, site: Site, **settings: Any) -> AsyncItera
     assert server.members() == {}
 
 
-@asyncio_test
 async def test_an_unreachable_one_may_allow_all(
     server: RedisServer, site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -206,7 +199,6 @@ async def test_an_unreachable_one_may_allow_all(
         assert "its requests are allowed" in caplog.text
 
 
-@asyncio_test
 async def test_a_parser_that_fails_lets_nothing_through(
     server: RedisServer, site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -227,10 +219,6 @@ def test_each_scheme_and_port_has_its_own() -> None:
     assert origin_of(Request("https://[::1]:443/")) == "https://[::1]"
 
 
-# Our own errors ---------------------------------------------------------------------------------
-
-
-@asyncio_test
 async def test_a_robots_txt_that_waits_too_long_for_our_permit_opens_no_site(
     server: RedisServer, site: Site
 ) -> None:
@@ -251,7 +239,6 @@ def by_section(request: Request) -> str:
     return f"section {request.meta['section']}"
 
 
-@asyncio_test
 async def test_a_function_that_fails_for_a_robots_txt_opens_no_site(
     server: RedisServer, site: Site
 ) -> None:
@@ -275,7 +262,6 @@ class RefusesRobots:
             raise IgnoreRequest("not in the cache")
 
 
-@asyncio_test
 async def test_what_a_middleware_does_not_ask_for_is_allowed_as_in_scrapy(
     server: RedisServer, site: Site
 ) -> None:
@@ -286,7 +272,6 @@ async def test_what_a_middleware_does_not_ask_for_is_allowed_as_in_scrapy(
         assert crawl.crawl.stat("robotstxt/request_count") == 0
 
 
-@asyncio_test
 async def test_if_the_request_that_asks_is_cancelled_another_asks(
     server: RedisServer, site: Site
 ) -> None:
@@ -298,9 +283,6 @@ async def test_if_the_request_that_asks_is_cancelled_another_asks(
         await until(lambda: len(crawl.asked) == 2)
         site.let_go()
         assert [await fetch for fetch in fetches[1:]] == [False, False]
-
-
-# For how long -----------------------------------------------------------------------------------
 
 
 class Clock:
@@ -316,7 +298,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-@asyncio_test
 async def test_a_day_after_it_was_asked_for_it_is_asked_for_again(
     server: RedisServer, site: Site, clock: Clock
 ) -> None:
@@ -336,7 +317,6 @@ async def test_a_day_after_it_was_asked_for_it_is_asked_for_again(
         assert len(crawl.asked) == 2
 
 
-@asyncio_test
 async def test_the_rules_that_were_used_longest_ago_are_forgotten(
     server: RedisServer, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -348,7 +328,6 @@ async def test_the_rules_that_were_used_longest_ago_are_forgotten(
         assert crawl.asked == [a, b, c, b]
 
 
-@asyncio_test
 async def test_an_unreachable_one_is_asked_for_again_after_pauses_that_double(
     server: RedisServer, site: Site, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:

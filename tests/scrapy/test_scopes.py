@@ -13,13 +13,11 @@ from scrapy import Request
 from semaphore_middleware import Limit, SettingsError
 from semaphore_middleware.model.limits import LIMITLESS, parse_limits
 from semaphore_middleware.scrapy.scopes import ScopeFinder
-from tests.support.crawls import Crawl, asyncio_test, both, until, waiting
+from tests.support.crawls import Crawl, both, until, waiting
 from tests.support.servers import RedisServer
 from tests.support.site import Site
 
 FIRST, OTHER = "127.0.0.1", "localhost"
-
-# Spellings --------------------------------------------------------------------------------------
 
 SPELLINGS = [
     "127.0.0.1",
@@ -33,14 +31,12 @@ SPELLINGS = [
 ]
 
 
-@asyncio_test
 async def test_all_spellings_of_an_address_share_one_semaphore(
     server: RedisServer, site: Site
 ) -> None:
     requests = [Request(site.url(f"/slow/{n}", host)) for n, host in enumerate(SPELLINGS)]
     # A limit holds for all spellings, too.
     crawl = Crawl(server, *requests, limit=8, SEMAPHORE_LIMITS={"127.1": 1})
-
     await until(lambda: server.members() == {"127.0.0.1": (1, 1)})
     await site.until(lambda: site.now == 1)
     assert len(site.arrivals) == 1
@@ -50,13 +46,10 @@ async def test_all_spellings_of_an_address_share_one_semaphore(
     assert crawl.stat("semaphore/acquired") == len(SPELLINGS)
 
 
-# Redirects --------------------------------------------------------------------------------------
-
 MARKS: list[dict[str, Any]] = [{"semaphore_skip": True}, {"semaphore_scope": "another"}]
 
 
 @both
-@asyncio_test
 async def test_what_is_said_of_one_host_does_not_hold_for_the_one_it_redirects_to(
     server: RedisServer, site: Site, by: Mapping[str, Any]
 ) -> None:
@@ -66,7 +59,6 @@ async def test_what_is_said_of_one_host_does_not_hold_for_the_one_it_redirects_t
         for n, (way, mark) in enumerate(ways)
     ]
     crawl = Crawl(server, *requests, by=by, SEMAPHORE_LIMITS={"another": 4})
-
     await until(lambda: site.hosts[OTHER].now and waiting(server))
     site.let_go()
     await crawl.finished()
@@ -87,7 +79,6 @@ class MovesToOther:
 
 
 @both
-@asyncio_test
 async def test_a_middleware_may_choose_the_scope_of_the_request_that_it_returns(
     server: RedisServer, site: Site, by: Mapping[str, Any]
 ) -> None:
@@ -99,7 +90,6 @@ async def test_a_middleware_may_choose_the_scope_of_the_request_that_it_returns(
 
 
 @both
-@asyncio_test
 async def test_a_retry_and_a_redirect_on_the_same_host_keep_what_meta_says(
     server: RedisServer, site: Site, by: Mapping[str, Any]
 ) -> None:
@@ -109,8 +99,6 @@ async def test_a_retry_and_a_redirect_on_the_same_host_keep_what_meta_says(
     await crawl.gave_back(0, site)
     assert len(site.arrivals) == 4
 
-
-# What is not allowed ----------------------------------------------------------------------------
 
 TEXT = "a text of 1 to 1000 characters, or a list of 1 to 10 of them"
 BAD: list[tuple[dict[str, Any], str]] = [
@@ -125,7 +113,6 @@ BAD: list[tuple[dict[str, Any], str]] = [
 
 
 @both
-@asyncio_test
 async def test_requests_whose_meta_is_not_allowed_fail_alone(
     server: RedisServer, site: Site, by: Mapping[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -143,7 +130,6 @@ async def test_requests_whose_meta_is_not_allowed_fail_alone(
     assert not [r for r in errors if r.exc_info]
 
 
-@asyncio_test
 async def test_the_longest_scope_and_odd_ones_are_names(server: RedisServer, site: Site) -> None:
     names = ["x" * 1000, "a.b." * 250, " ", "\0\n", "\ud800", "😀" * 1000]
     requests = [
@@ -151,9 +137,6 @@ async def test_the_longest_scope_and_odd_ones_are_names(server: RedisServer, sit
         for n, name in enumerate(names)
     ]
     await Crawl(server, *requests, limit=len(names)).gave_back(len(names), site)
-
-
-# Without a crawl --------------------------------------------------------------------------------
 
 
 DEFAULT = Limit(8, 1.0, 0.5)
@@ -181,8 +164,6 @@ def test_a_request_s_scope_is_its_host_unless_its_meta_names_one() -> None:
     assert names(Request("http://www.example.co.uk/"), "domain") == ("domain:example.co.uk",)
     assert names(Request("http://127.1/"), "domain") == (f"domain:{FIRST}",)
 
-
-# Several ----------------------------------------------------------------------------------------
 
 EVERY = {"domain:*": 5, "proxy:*": 4, "all": {"rate": "100/s"}, "shop": 2, "a.example.org": 3}
 

@@ -16,7 +16,7 @@ from scrapy.http import Response
 from scrapy.http.request import NO_CALLBACK
 from scrapy.utils.test import get_crawler
 
-from tests.support.crawls import Crawl, asyncio_test, until, waiting
+from tests.support.crawls import Crawl, until, waiting
 from tests.support.servers import RedisServer
 from tests.support.site import Site
 from tests.support.visits import Visits
@@ -25,13 +25,11 @@ OURS = "semaphore_middleware.throttler.SemaphoreThrottler"
 ANOTHER = f"{__name__}.TokenMiddleware"
 
 
-@asyncio_test
 async def test_robots_txt_does_not_wait_for_the_page_that_waits_for_it(
     server: RedisServer, site: Site
 ) -> None:
     requests = [Request(site.url(f"/page/{n}")) for n in range(3)]
     crawl = Crawl(server, *requests, limit=1, ROBOTSTXT_OBEY=True, CONCURRENT_REQUESTS=1)
-
     await crawl.gave_back(4, site)
     assert site.arrivals[0] == "/robots.txt"
     assert len(site.arrivals) == 4
@@ -59,13 +57,11 @@ class TokenMiddleware:
 
 
 @pytest.mark.parametrize("place", [100, 1000], ids=["before the semaphore", "behind it"])
-@asyncio_test
 async def test_what_a_response_waits_for_does_not_wait_for_it(
     server: RedisServer, site: Site, place: int
 ) -> None:
     requests = [Request(site.url("/slow/1")), *(Request(site.url(f"/page/{n}")) for n in "ab")]
     crawl = Crawl(server, *requests, limit=1, middlewares={TokenMiddleware: place})
-
     await site.until(lambda: site.now == 1)
     await until(lambda: waiting(server))
     await crawl.gave_back(4, site)
@@ -79,7 +75,6 @@ class Files(Visits):
         yield {"file_urls": [response.urljoin(f"/take/0.05/{n}") for n in range(8)]}
 
 
-@asyncio_test
 async def test_what_comes_past_the_scheduler_comes_first(server: RedisServer, site: Site) -> None:
     requests = [Request(site.url(path), priority=9) for path in ("/slow/first", "/page/second")]
     crawl = Crawl(server, *requests)
@@ -94,7 +89,6 @@ async def test_what_comes_past_the_scheduler_comes_first(server: RedisServer, si
     assert site.arrivals == ["/slow/first", "/page/asked", "/page/second"]
 
 
-@asyncio_test
 async def test_a_flood_of_files_stays_within_the_limit(
     server: RedisServer, site: Site, tmp_path: Path
 ) -> None:
@@ -103,13 +97,9 @@ async def test_a_flood_of_files_stays_within_the_limit(
         "FILES_STORE": str(tmp_path),
     }
     crawl = Crawl(server, Request(site.url("/page/")), spider=Files, limit=2, **media)
-
     await crawl.gave_back(9, site)
     assert site.most == 2
     assert crawl.stat("file_count") == 8
-
-
-# The throttler ----------------------------------------------------------------------------------
 
 
 def throttler_of(crawl: Crawl) -> Any:
@@ -118,7 +108,6 @@ def throttler_of(crawl: Crawl) -> Any:
     return SemaphoreThrottler.from_crawler(crawl.crawler)
 
 
-@asyncio_test
 async def test_requests_that_only_wait_take_up_no_concurrency(
     server: RedisServer, site: Site
 ) -> None:
@@ -135,7 +124,6 @@ async def test_requests_that_only_wait_take_up_no_concurrency(
     await crawl.gave_back(4, site)
 
 
-@asyncio_test
 async def test_it_shows_scopes_and_limits(
     server: RedisServer, site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -17,7 +17,7 @@ from twisted.internet.address import IPv4Address
 from semaphore_middleware import SettingsError
 from semaphore_middleware.scrapy import addresses
 from semaphore_middleware.scrapy.addresses import Addresses
-from tests.support.crawls import Crawl, asyncio_test, taken, until, waiting
+from tests.support.crawls import Crawl, taken, until, waiting
 from tests.support.names import FIRST, SECOND, LoopbackNames
 from tests.support.nodes import in_asyncio
 from tests.support.servers import RedisServer
@@ -61,14 +61,7 @@ def pages(site: Site, path: str, hosts: list[str], count: int) -> list[Request]:
     return [Request(site.url(f"{path}{n}", host)) for n in range(count) for host in hosts]
 
 
-# Over three nodes -------------------------------------------------------------------------------
-
-
-# The scheduler ----------------------------------------------------------------------------------
-
-
 @pytest.mark.usefixtures("names")
-@asyncio_test
 async def test_a_full_domain_holds_up_no_other_and_its_hosts_stay_in_the_scheduler(
     server: RedisServer,
     site: Site,
@@ -102,10 +95,6 @@ def waits_of(server: RedisServer, scope: str) -> int:
     return server.members().get(scope, (0, 0))[1]
 
 
-# Starts -----------------------------------------------------------------------------------------
-
-
-@asyncio_test
 async def test_a_delay_holds_on_the_wire_where_requests_wait_for_something_else(
     server: RedisServer, site: Site
 ) -> None:
@@ -126,11 +115,7 @@ async def test_a_delay_holds_on_the_wire_where_requests_wait_for_something_else(
     assert all(time >= begin + n * delay_s - 0.001 for n, time in enumerate(sorted(site.times)))
 
 
-# Addresses --------------------------------------------------------------------------------------
-
-
 @pytest.mark.usefixtures("names")
-@asyncio_test
 async def test_names_of_one_address_share_its_limit(
     server: RedisServer,
     site: Site,
@@ -138,7 +123,6 @@ async def test_names_of_one_address_share_its_limit(
     await site.listen(SECOND, site.port)
     hosts = ["a.example.org", "b.example.net", "second.example.org"]
     crawl = Crawl(server, *pages(site, "/slow/", hosts, 2), SEMAPHORE_SCOPES=["ip"])
-
     await site.until(lambda: site.now == 2)
     await until(lambda: waiting(server) == 4)
     assert server.members() == {f"ip:{FIRST}": (1, 3), f"ip:{SECOND}": (1, 1)}
@@ -149,7 +133,6 @@ async def test_names_of_one_address_share_its_limit(
     assert most_at_once(of_first) == 1
 
 
-@asyncio_test
 async def test_the_address_that_a_permit_is_for_is_connected_to(
     server: RedisServer, site: Site, names: LoopbackNames
 ) -> None:
@@ -159,7 +142,6 @@ async def test_the_address_that_a_permit_is_for_is_connected_to(
     headers = {"Connection": "close"}
     requests = [Request(site.url(f"/page/{n}", name), headers=headers) for n in range(6)]
     crawl = Crawl(server, *requests, SEMAPHORE_SCOPES=["ip"])
-
     await crawl.gave_back(6, site)
     assert names.lookups[name] == 1
     assert {address_of(visit) for visit in site.visits} == {FIRST}
@@ -167,21 +149,18 @@ async def test_the_address_that_a_permit_is_for_is_connected_to(
 
 
 @pytest.mark.usefixtures("names")
-@asyncio_test
 async def test_a_name_without_an_address_fails_as_it_does_in_scrapy(
     server: RedisServer,
     site: Site,
 ) -> None:
     requests = [Request("http://nowhere.invalid/"), Request(site.url("/page/"))]
     crawl = Crawl(server, *requests, SEMAPHORE_SCOPES=["host", "ip"], SEMAPHORE_LIMITS={"ip:*": 1})
-
     await crawl.finished()
     assert site.arrivals == ["/page/"]
     assert [type(failure) for failure in crawl.spider.failures] == [CannotResolveHostError]
     assert server.members() == {}
 
 
-@asyncio_test
 async def test_behind_a_proxy_there_is_no_address(server: RedisServer, site: Site) -> None:
     meta = {"proxy": site.url("")}
     requests = [Request(f"http://nowhere.invalid/slow/{n}", meta=meta) for n in range(2)]
@@ -273,10 +252,6 @@ async def test_crawls_of_one_process_that_look_a_host_up_at_once_find_one_addres
         forget_addresses()
 
 
-# What a holder waits for ------------------------------------------------------------------------
-
-
-@asyncio_test
 async def test_what_a_holder_waits_for_does_not_wait_behind_it(
     server: RedisServer, site: Site
 ) -> None:
@@ -301,16 +276,12 @@ async def test_what_a_holder_waits_for_does_not_wait_behind_it(
     assert server.members() == {}
 
 
-# Functions --------------------------------------------------------------------------------------
-
-
 def by_path(request: Request) -> Any:
     if "bad" in request.url:
         return 5 if "returns" in request.url else 1 / 0
     return "search" if "search" in request.url else None
 
 
-@asyncio_test
 async def test_a_function_may_name_scopes_and_its_faults_are_those_of_one_request(
     server: RedisServer, site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from scrapy import Request
 
-from tests.support.crawls import Crawl, asyncio_test, until, waiting
+from tests.support.crawls import Crawl, until, waiting
 from tests.support.servers import RedisServer
 from tests.support.site import Site
 
@@ -23,12 +23,10 @@ def nodes(server: RedisServer) -> int:
         return sum(field.startswith(b"node:") for field in fields)
 
 
-@asyncio_test
 async def test_two_crawls_of_a_process_are_one_node_within_the_limit(
     server: RedisServer, site: Site
 ) -> None:
     crawls = [Crawl(server, *requests(site, who), limit=2) for who in "ab"]
-
     await site.until(lambda: site.now == 2)
     await until(lambda: waiting(server))
     assert nodes(server) == 1
@@ -42,13 +40,11 @@ async def test_two_crawls_of_a_process_are_one_node_within_the_limit(
     assert server.members() == {}
 
 
-@asyncio_test
 async def test_the_end_of_one_crawl_leaves_the_other_its_permits(
     server: RedisServer, site: Site
 ) -> None:
     short = Crawl(server, Request(site.url("/page/")), limit=2)
     long = Crawl(server, *requests(site, "long"), limit=2)
-
     await short.finished()
     await site.until(lambda: site.now == 2)
     assert nodes(server) == 1
@@ -63,7 +59,6 @@ async def test_the_end_of_one_crawl_leaves_the_other_its_permits(
 @pytest.mark.parametrize(
     "settings", [{"SEMAPHORE_NODE": "other"}, {"SEMAPHORE_LEASE": 14.0}, {"SEMAPHORE_TURN": 0.05}]
 )
-@asyncio_test
 async def test_crawls_with_other_settings_are_nodes_of_their_own(
     server: RedisServer, site: Site, settings: dict[str, Any]
 ) -> None:
@@ -76,7 +71,6 @@ async def test_crawls_with_other_settings_are_nodes_of_their_own(
     assert site.most == 1
 
 
-@asyncio_test
 async def test_a_crawl_that_closes_leaves_the_other_s_requests_waiting(
     server: RedisServer, site: Site
 ) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.crawls import ADD_ON, asyncio_test
+from tests.support.crawls import ADD_ON
 from tests.support.paths import REPOSITORY
 from tests.support.scrapy_process import ScrapyProcess
 from tests.support.servers import RedisServer
@@ -24,7 +24,6 @@ from tests.support.site import Site
         ),
     ],
 )
-@asyncio_test
 async def test_a_shell_gives_its_permits_back_before_its_process_ends(
     server: RedisServer, site: Site, tmp_path: Path, options: tuple[str, ...]
 ) -> None:

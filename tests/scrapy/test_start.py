@@ -13,7 +13,7 @@ import pytest
 from scrapy import Request
 
 from semaphore_middleware.errors import SemaphoreError, SettingsError
-from tests.support.crawls import ADD_ON, Crawl, asyncio_test, both, scrapy, until
+from tests.support.crawls import ADD_ON, Crawl, both, scrapy, until
 from tests.support.servers import RedisServer, free_port
 from tests.support.site import Site
 
@@ -29,9 +29,6 @@ def crawl_of(server: RedisServer, site: Site, **settings: Any) -> Crawl:
     return Crawl(server, Request(site.url("/page/")), **settings)
 
 
-# Settings and versions --------------------------------------------------------------------------
-
-
 @both
 @pytest.mark.parametrize(
     ("name", "value"),
@@ -43,7 +40,6 @@ def crawl_of(server: RedisServer, site: Site, **settings: Any) -> Crawl:
         ("CONCURRENT_REQUESTS_PER_DOMAIN", 0),
     ],
 )
-@asyncio_test
 async def test_bad_settings_end_a_crawl_before_the_first_request(
     server: RedisServer,
     site: Site,
@@ -72,7 +68,6 @@ SELECT = ("-s", "TWISTED_REACTOR=twisted.internet.selectreactor.SelectReactor")
     ],
     ids=["settings", "reactor"],
 )
-@asyncio_test
 async def test_what_is_not_allowed_ends_a_process_with_status_1(
     site: Site, tmp_path: Path, options: tuple[str, ...], settings: dict[str, Any], said: str
 ) -> None:
@@ -89,7 +84,6 @@ async def test_what_is_not_allowed_ends_a_process_with_status_1(
     ("library", "version", "needed"),
     [("scrapy", "2.18.0", ">=2.19"), ("redis", "8.0.0", "!=8.0.0,>=6.4")],
 )
-@asyncio_test
 async def test_library_that_is_too_old_ends_a_crawl_with_one_line(
     server: RedisServer,
     site: Site,
@@ -113,7 +107,6 @@ async def test_library_that_is_too_old_ends_a_crawl_with_one_line(
 
 
 @both
-@asyncio_test
 async def test_semaphore_enabled_false_turns_everything_off(
     server: RedisServer, site: Site, caplog: pytest.LogCaptureFixture, by: Mapping[str, Any]
 ) -> None:
@@ -126,7 +119,6 @@ async def test_semaphore_enabled_false_turns_everything_off(
     assert site.arrivals == ["/page/"]
 
 
-@asyncio_test
 async def test_the_log_names_the_node_its_server_and_mistakes_in_the_settings(
     server: RedisServer, site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -146,11 +138,7 @@ async def test_the_log_names_the_node_its_server_and_mistakes_in_the_settings(
     assert "SEMAPHORE_LIMITS has limits of the kind 'ip', which SEMAPHORE_SCOPES" in said
 
 
-# The server -------------------------------------------------------------------------------------
-
-
 @both
-@asyncio_test
 async def test_a_crawl_waits_for_its_server(
     site: Site, caplog: pytest.LogCaptureFixture, by: Mapping[str, Any]
 ) -> None:
@@ -172,7 +160,6 @@ async def test_a_crawl_waits_for_its_server(
     assert errors(caplog) == []
 
 
-@asyncio_test
 async def test_a_crawl_that_is_stopped_while_it_waits_for_its_server_stops_alone(
     server: RedisServer, site: Site
 ) -> None:
@@ -206,7 +193,6 @@ def not_permitted(server: RedisServer, _: Any) -> tuple[str, str]:
 
 @both
 @pytest.mark.parametrize("why", [not_there, no_redis, not_permitted])
-@asyncio_test
 async def test_a_server_that_cannot_be_used_ends_a_crawl_with_one_line(
     server: RedisServer,
     site: Site,

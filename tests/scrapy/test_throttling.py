@@ -15,7 +15,7 @@ from semaphore_middleware import Limit
 from semaphore_middleware.scrapy.scopes import ScopeFinder
 from semaphore_middleware.scrapy.settings import SemaphoreSettings
 from semaphore_middleware.scrapy.throttling import RequestDelays
-from tests.support.crawls import Crawl, asyncio_test
+from tests.support.crawls import Crawl
 from tests.support.servers import RedisServer
 from tests.support.site import Site
 
@@ -28,9 +28,6 @@ def read(*settings: tuple[str, Any, str]) -> SemaphoreSettings:
     for name, value, priority in settings:
         made.set(name, value, priority)
     return SemaphoreSettings.read(made)
-
-
-# Settings ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -71,7 +68,6 @@ def test_throttling_scopes_are_limits_of_hosts_and_names() -> None:
     assert of("c.example") == Limit(2, 0, 0.5), "ours comes first"
 
 
-@asyncio_test
 async def test_log_says_which_setting_counts(
     server: RedisServer, site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -79,16 +75,12 @@ async def test_log_says_which_setting_counts(
     both = {"127.0.0.1": {"concurrency": 2}}
     limits: dict[str, Any] = {"SEMAPHORE_LIMITS": both, "THROTTLING_SCOPES": both, NEW: 3}
     crawl = Crawl(server, Request(site.url("/page/")), limit=1, **limits)
-
     await crawl.gave_back(1, site)
     lines = [line for line in caplog.messages if line.endswith("counts.")]
     assert lines == [
         f"{OLD} and {NEW} are both set: {NEW} counts.",
         "SEMAPHORE_LIMITS and THROTTLING_SCOPES both name '127.0.0.1': SEMAPHORE_LIMITS counts.",
     ]
-
-
-# A request's meta --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -110,7 +102,6 @@ def test_meta_names_scopes_or_takes_none(meta: Mapping[str, Any], scopes: set[st
     assert {name for name, _ in finder.scopes_of(request)} == scopes
 
 
-@asyncio_test
 async def test_a_meta_that_is_not_allowed_ends_the_request_alone(
     server: RedisServer, site: Site
 ) -> None:
@@ -130,7 +121,6 @@ async def test_a_meta_that_is_not_allowed_ends_the_request_alone(
     assert sum("meta['delay']" in line for line in said) == 2
 
 
-@asyncio_test
 async def test_a_delayed_request_waits_once_and_its_site_has_room_meanwhile(
     server: RedisServer, site: Site
 ) -> None:
@@ -147,7 +137,6 @@ async def test_a_delayed_request_waits_once_and_its_site_has_room_meanwhile(
     assert RequestDelays.delay_of(retried.replace(meta={"delay": 7})) == 7
 
 
-@asyncio_test
 async def test_a_delayed_request_goes_back_when_the_spider_closes(
     server: RedisServer, site: Site, tmp_path: Path
 ) -> None:

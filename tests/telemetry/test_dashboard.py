@@ -14,7 +14,7 @@ import pytest
 from scrapy import Request
 
 from semaphore_middleware.telemetry import prometheus as metrics
-from tests.support.crawls import Crawl, asyncio_test
+from tests.support.crawls import Crawl
 from tests.support.paths import REPOSITORY
 from tests.support.servers import RedisServer
 from tests.support.site import Site
@@ -39,7 +39,6 @@ def families(names: Iterable[str]) -> set[str]:
     return {re.sub("_(bucket|count|sum)$", "", name) for name in names}
 
 
-@asyncio_test
 async def test_they_ask_for_what_a_node_exports_and_the_docs_name_all_of_it(
     server: RedisServer, site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -48,15 +47,11 @@ async def test_they_ask_for_what_a_node_exports_and_the_docs_name_all_of_it(
     await site.until(lambda: site.now == 1)
     exported = {name for name, _ in (await scrape(await address(caplog))).samples}
     await crawl.gave_back(1, site)
-
     variables = [str(variable.get("query")) for variable in DASHBOARD["templating"]["list"]]
     for text in (*expressions(), *variables, BLOCKS[RULES]):
         assert set(re.findall(METRIC, text)) <= exported
     assert set(re.findall(rf"^\| `({METRIC})`", DOCS, re.MULTILINE)) == families(exported)
     assert families(re.findall(METRIC, "\n".join(expressions()))) == families(exported)
-
-
-# As Prometheus reads them -----------------------------------------------------------------------
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="no promtool here")

@@ -16,7 +16,7 @@ from semaphore_middleware import FairSemaphore, Inspection, Member, Permit
 from semaphore_middleware.core.observer import Observer, PermitWaiting
 from semaphore_middleware.telemetry import long_waits
 from semaphore_middleware.telemetry.long_waits import LongWaits, explanation
-from tests.support.crawls import ADD_ON, Crawl, asyncio_test, both, until, waiting
+from tests.support.crawls import ADD_ON, Crawl, both, until, waiting
 from tests.support.nodes import Recorder
 from tests.support.servers import RedisServer
 from tests.support.site import Site
@@ -61,11 +61,7 @@ class Looking(FairSemaphore):
         return asyncio.create_task(self.acquire(scope, 1))
 
 
-# A crawl ----------------------------------------------------------------------------------------
-
-
 @both
-@asyncio_test
 async def test_who_waits_for_long_in_a_crawl_is_explained_once(
     server: RedisServer, site: Site, caplog: pytest.LogCaptureFixture, by: Mapping[str, Any]
 ) -> None:
@@ -76,7 +72,6 @@ async def test_who_waits_for_long_in_a_crawl_is_explained_once(
         await until(lambda: waiting(server) == 2)
         await until(lambda: explained(caplog))
         node = crawl.crawler.settings["SEMAPHORE_NODE"] if by is ADD_ON else ""
-
         [line] = explained(caplog)
         assert re.match(rf"{HOST}: a request has waited \d+ s for a permit\.", line)
         assert "On all nodes 2 wait for one, on this node 2." in line
@@ -90,10 +85,6 @@ async def test_who_waits_for_long_in_a_crawl_is_explained_once(
     assert len(explained(caplog)) == 1
 
 
-# When -------------------------------------------------------------------------------------------
-
-
-@asyncio_test
 async def test_one_look_a_scope_speaks_for_all_that_wait(
     server: RedisServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -114,7 +105,6 @@ async def test_one_look_a_scope_speaks_for_all_that_wait(
             permit.release()
 
 
-@asyncio_test
 async def test_a_scope_where_requests_start_minutes_apart_is_not_explained_all_the_time(
     server: RedisServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,7 +129,6 @@ async def test_a_scope_where_requests_start_minutes_apart_is_not_explained_all_t
 
 
 @pytest.mark.parametrize("is_closed", [False, True])
-@asyncio_test
 async def test_a_wait_that_ends_while_the_server_is_looked_at_is_not_explained(
     server: RedisServer, caplog: pytest.LogCaptureFixture, is_closed: bool
 ) -> None:
@@ -160,7 +149,6 @@ async def test_a_wait_that_ends_while_the_server_is_looked_at_is_not_explained(
     assert (semaphore.begun, semaphore.ended) == (1, 0 if is_closed else 1)
 
 
-@asyncio_test
 async def test_a_server_that_cannot_be_reached_is_asked_once_it_can(
     server: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -181,9 +169,6 @@ async def test_a_server_that_cannot_be_reached_is_asked_once_it_can(
         await waits.close()
         waiter.cancel()
         held.release()
-
-
-# What it says -----------------------------------------------------------------------------------
 
 
 def holder(node: str, held: int, oldest: float) -> Member:

@@ -14,7 +14,7 @@ from scrapy import Request
 
 from semaphore_middleware import SettingsError
 from semaphore_middleware.telemetry.prometheus import Metrics
-from tests.support.crawls import ADD_ON, Crawl, asyncio_test, both, scrapy, until, waiting
+from tests.support.crawls import ADD_ON, Crawl, both, scrapy, until, waiting
 from tests.support.servers import RedisServer, free_port
 from tests.support.site import Site
 from tests.telemetry.scrapes import HOST, address, addresses_in, is_free, port_of, scrape, visit
@@ -25,10 +25,6 @@ def lines(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
 
 
-# The port ---------------------------------------------------------------------------------------
-
-
-@asyncio_test
 async def test_they_are_served_without_a_reactor_too(
     server: RedisServer, site: Site, tmp_path: Path
 ) -> None:
@@ -44,7 +40,6 @@ async def test_they_are_served_without_a_reactor_too(
     assert is_free(url)
 
 
-@asyncio_test
 async def test_two_crawls_in_one_process_share_nothing_but_the_wish_for_a_port(
     server: RedisServer, site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -55,7 +50,6 @@ async def test_two_crawls_in_one_process_share_nothing_but_the_wish_for_a_port(
     await site.until(lambda: site.now == 1)
     second = Crawl(server, Request(site.url("/slow/2")), SEMAPHORE_METRICS_PORT=port)
     await until(lambda: waiting(server) == 1)
-
     assert (await scrape(url)).of(HOST) == (1, 0, 1)
     [warning] = [record for record in caplog.records if record.levelno == logging.WARNING]
     told = warning.getMessage()
@@ -67,7 +61,6 @@ async def test_two_crawls_in_one_process_share_nothing_but_the_wish_for_a_port(
 
 
 @both
-@asyncio_test
 async def test_the_port_is_free_at_the_end_whoever_is_still_reading(
     server: RedisServer, site: Site, caplog: pytest.LogCaptureFixture, by: Mapping[str, Any]
 ) -> None:
@@ -78,13 +71,11 @@ async def test_the_port_is_free_at_the_end_whoever_is_still_reading(
     assert not is_free(url)
     await site.until(lambda: site.now == 1)
     await crawl.gave_back(1, site)
-
     assert await reader.read() == b""
     writer.close()
     assert is_free(url)
 
 
-@asyncio_test
 async def test_a_crawl_that_cannot_begin_leaves_no_port_open(
     site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -97,7 +88,6 @@ async def test_a_crawl_that_cannot_begin_leaves_no_port_open(
         refusing.remove()
 
 
-@asyncio_test
 async def test_a_node_that_cannot_reach_the_server_can_be_asked(
     server: RedisServer, site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -110,10 +100,6 @@ async def test_a_node_that_cannot_reach_the_server_can_be_asked(
     await crawl.gave_back(1, site)
 
 
-# Visitors ---------------------------------------------------------------------------------------
-
-
-@asyncio_test
 async def test_a_strange_name_that_leads_here_gets_nothing_and_is_logged_once(
     server: RedisServer, site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -132,7 +118,6 @@ async def test_a_strange_name_that_leads_here_gets_nothing_and_is_logged_once(
     assert "a visitor asked for 'evil.example', which is no name of this machine" in warning
 
 
-@asyncio_test
 async def test_without_the_package_the_error_says_what_to_install(
     server: RedisServer, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:

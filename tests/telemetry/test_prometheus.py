@@ -13,7 +13,7 @@ from semaphore_middleware import FairSemaphore
 from semaphore_middleware.core.observer import RoundTrip, StatementRefused
 from semaphore_middleware.scrapy.throttler import throttler_of
 from semaphore_middleware.telemetry import prometheus as metrics
-from tests.support.crawls import TIMEOUT_S, Crawl, asyncio_test, both, until, waiting
+from tests.support.crawls import TIMEOUT_S, Crawl, both, until, waiting
 from tests.support.nodes import Recorder
 from tests.support.servers import RedisServer
 from tests.support.site import Site
@@ -36,11 +36,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
 
 
-# What they say ----------------------------------------------------------------------------------
-
-
 @both
-@asyncio_test
 async def test_they_say_what_is_held_waits_and_was_granted_in_all_and_by_scope(
     server: RedisServer, site: Site, caplog: pytest.LogCaptureFixture, by: Mapping[str, Any]
 ) -> None:
@@ -50,7 +46,6 @@ async def test_they_say_what_is_held_waits_and_was_granted_in_all_and_by_scope(
     url = await address(caplog)
     await site.until(lambda: site.now == 2)
     await until(lambda: waiting(server) == 2)
-
     seen = await scrape(url)
     assert seen.of(HOST) == (2, 2, 2)
     assert seen.get("semaphore_limit", scope=HOST) == 2
@@ -67,7 +62,6 @@ async def test_they_say_what_is_held_waits_and_was_granted_in_all_and_by_scope(
     assert "_created" not in text
     assert (await visit(url, method="POST"))[0] == 405
     await crawl.gave_back(4, site)
-
     stats = crawl.crawler.stats.get_stats()
     ours = {name: stats[name] for name in stats if name.startswith("semaphore/")}
     assert (ours["semaphore/held_max"], ours["semaphore/waited"]) == (2, 2)
@@ -76,7 +70,6 @@ async def test_they_say_what_is_held_waits_and_was_granted_in_all_and_by_scope(
         assert ours[f"semaphore/scope/{HOST}/{name}"] == ours[f"semaphore/{name}"]
 
 
-@asyncio_test
 async def test_at_the_end_they_agree_with_the_stats(
     server: RedisServer, site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -85,7 +78,6 @@ async def test_at_the_end_they_agree_with_the_stats(
     crawl = Crawl(server, *requests, last, limit=2, SEMAPHORE_METRICS_PORT=0)
     await site.until(lambda: "/slow/last" in site.arrivals)
     await until(lambda: len(crawl.spider.responses) == 30)
-
     seen = await scrape(await address(caplog))
     assert seen.of(HOST) == (1, 0, 31)
     await crawl.gave_back(31, site)
@@ -96,7 +88,6 @@ async def test_at_the_end_they_agree_with_the_stats(
     assert handed_on == crawl.stat("semaphore/handed_on") > 0
 
 
-@asyncio_test
 async def test_what_goes_wrong_is_counted_and_the_stats_agree(
     server: RedisServer, site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -126,10 +117,6 @@ async def test_what_goes_wrong_is_counted_and_the_stats_agree(
     assert crawl.stat("semaphore/lost") == crawl.stat("semaphore/store_losses") == 0
 
 
-# Scopes -----------------------------------------------------------------------------------------
-
-
-@asyncio_test
 async def test_further_scopes_are_counted_together_until_they_prove_busy(
     server: RedisServer, site: Site, caplog: pytest.LogCaptureFixture, monkeypatch: Any
 ) -> None:
@@ -143,7 +130,6 @@ async def test_further_scopes_are_counted_together_until_they_prove_busy(
     last = Request(site.url("/slow/"), meta={"semaphore_scope": "last", "after": 12})
     crawl = Crawl(server, *requests, last, spider=InTurn, SEMAPHORE_METRICS_PORT=0)
     await site.until(lambda: site.now == 1 and "/slow/" in site.arrivals)
-
     seen = await scrape(await address(caplog))
     # Three of c came before it was busy, and all of d after the last name was given.
     assert seen.scopes("semaphore_permits_held") == {"a", "b", "c", "(others)"}
@@ -153,7 +139,6 @@ async def test_further_scopes_are_counted_together_until_they_prove_busy(
     await crawl.gave_back(13, site)
 
 
-@asyncio_test
 async def test_any_scope_has_a_name_that_can_be_read(
     server: RedisServer, site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -164,7 +149,6 @@ async def test_any_scope_has_a_name_that_can_be_read(
     ]
     crawl = Crawl(server, *requests, SEMAPHORE_METRICS_PORT=0)
     await site.until(lambda: site.now == len(scopes))
-
     seen = await scrape(await address(caplog))
     names = [metrics.scope_label(scope) for scope in scopes]
     assert [seen.of(name) for name in names] == [(1, 0, 1)] * len(scopes)
@@ -173,10 +157,6 @@ async def test_any_scope_has_a_name_that_can_be_read(
     await crawl.finished()
 
 
-# Round trips ------------------------------------------------------------------------------------
-
-
-@asyncio_test
 async def test_a_program_can_hear_how_long_the_server_takes(server: RedisServer) -> None:
     recorder = Recorder()
 
