@@ -1,4 +1,6 @@
-"""The users of docs/many-machines.md have the rights that they need, and no others."""
+"""The users of docs/many-machines.md have the rights that they need, and no others; a right that is
+missing is found at the start, and named in one line.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from redis import Redis
 from redis.exceptions import NoPermissionError
 from scrapy import Request
 
-from semaphore_middleware import FairSemaphore, Limit, SemaphoreError
+from semaphore_middleware import FairSemaphore, Limit, SemaphoreError, ServerRefusedError
 from semaphore_middleware.core.admin import Admin
 from semaphore_middleware.frontier import scripts as frontier
 from semaphore_middleware.redis.scripts import script
@@ -237,3 +239,77 @@ async def test_an_operator_may_look_and_change_all(guarded: Guarded) -> None:
     assert allowed("operator") == ATTACHING | {"evalsha_ro", "scan", "publish"} | commands_in(
         *scripts
     )
+
+
+# Missing rights ---------------------------------------------------------------------------------
+
+
+def user(server: RedisServer, *changes: str) -> str:
+    """The address for a user who may do what a node must, but for some changes."""
+    with server.client() as client:
+        rights = rights_of("node", client)
+        client.execute_command("ACL", "SETUSER", "node", "reset", "on", ">p", *rights, *changes)
+    return f"unix://node:p@{server.path}"
+
+
+async def refusal(url: str) -> str:
+    with pytest.raises(ServerRefusedError) as refused:
+        await FairSemaphore(url).open()
+    assert "\n" not in str(refused.value)
+    return str(refused.value)
+
+
+COMMANDS = (
+    *("info", "evalsha", "evalsha_ro", "script", "subscribe", "time", "publish", "del", "hset"),
+    *("hget", "hmget", "hgetall", "hlen", "hdel", "pexpire", "pexpireat", "zadd", "zrange", "zrem"),
+)
+
+
+@in_asyncio
+async def test_a_command_that_is_missing(server: RedisServer) -> None:
+    with server.client() as client:
+        is_old = client.info("server")["redis_version"] < "7"
+    for command in COMMANDS:
+        if command == "evalsha_ro" and is_old:
+            continue  # this server does not know it
+        line = await refusal(user(server, f"-{command}"))
+        assert "does not permit this user what is needed: " in line
+        assert re.search(rf"\b{re.escape(command)}\b", line, re.IGNORECASE)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (("resetkeys", "~{semaphores}:*"), "all keys and channels begin with '{semaphore}'"),
+        (("resetkeys", "~{semaphore}:scope:*"), "all keys and channels begin with '{semaphore}'"),
+        (("resetchannels", "&{semaphores}:*"), "all keys and channels begin with '{semaphore}'"),
+        # What a node hears, but not what operators tell all of them.
+        (
+            ("resetchannels", "&{semaphore}:node:*"),
+            r"the channels are '{semaphore}:node:.*', '{semaphore}:changes'$",
+        ),
+    ],
+)
+@in_asyncio
+async def test_keys_and_channels_that_are_missing(
+    server: RedisServer, changes: tuple[str, ...], said: str
+) -> None:
+    line = await refusal(user(server, *changes))
+    assert "does not permit this user what is needed: " in line
+    assert re.search(said, line)
+
+
+def test_each_command_of_a_script_is_tried() -> None:
+    tried = {name.lower() for name in re.findall(r"{ '([A-Z]+)'", script("try_rights"))}
+    assert tried == commands_in(script("begin_epoch"), script("sync"))
+
+
+@in_asyncio
+async def test_a_script_that_cannot_be_loaded_is_not_run_again(server: RedisServer) -> None:
+    """What SCRIPT LOAD replies is looked at, also after the start."""
+    async with FairSemaphore(user(server), recovery_wait=0) as semaphore:
+        user(server, "-script")
+        with server.client() as client:
+            client.script_flush()
+        with pytest.raises(ServerRefusedError, match=r"script\|load|'script'"):
+            await semaphore.admin.inspect("s")

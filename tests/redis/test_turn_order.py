@@ -1,4 +1,4 @@
-"""Who is next: the node that holds the fewest, then the one served longest ago; strictest limit."""
+"""Who is next, and under which limit: what the simulation does not judge."""
 
 from __future__ import annotations
 
