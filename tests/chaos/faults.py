@@ -130,8 +130,6 @@ async def node_cut_off_for_more_than_a_lease(world: World) -> None:
 # The server -------------------------------------------------------------------------------------
 
 MARK = "{semaphore}-mark"  # a key beside those of the nodes: what befalls it, befalls these
-JUNK = b"x" * 20_000
-FULL = 200  # pieces of junk: then the server has no memory left
 
 
 async def mark(world: World, text: str) -> None:
@@ -158,30 +156,6 @@ async def server_frozen_for_more_than_a_lease(world: World) -> None:
     async with world.stopped(world.server.pid):
         await world.some_time(1.1, 3)
     await world.recovers()
-
-
-@fault()
-async def keys_evicted(world: World) -> None:
-    """Others fill a server that may evict keys, until it has thrown away ours."""
-    used = (await world.info("memory"))["used_memory"]
-    await world.command("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
-    await world.command("CONFIG", "SET", "maxmemory", used + FULL * len(JUNK))
-    await world.command("CLIENT", "KILL", "TYPE", "normal")  # nodes look at this as they connect
-    await world.some_time(0.3, 0.6)
-
-    def evict() -> bool:
-        with world.server.client() as client, client.pipeline(transaction=False) as together:
-            # At once: what was not used for a second would be thrown away first.
-            for number in range(2 * FULL):
-                together.set(f"junk-{number}", JUNK)
-            together.unlink(*(f"junk-{number}" for number in range(2 * FULL)))
-            together.execute()
-            return not client.exists(MARK)
-
-    await mark(world, "data")
-    await world.sees(partial(asyncio.to_thread, evict), "a server to evict keys of ours")
-    await world.recovers_from_loss()
-    await world.command("CONFIG", "SET", "maxmemory", 0)
 
 
 # Another server becomes the master --------------------------------------------------------------
