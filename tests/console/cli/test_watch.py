@@ -33,9 +33,6 @@ async def test_it_shows_what_is_follows_the_terminal_s_size_and_changes_nothing(
         assert frame[1].split() == ["scope", "held", "waiting", "longest", "starts/s"]
         assert [line.split()[0] for line in frame[2:4]] == [SITE, LONG_NAME]
         assert frame[-1].rstrip() == "q quits"
-        shown.size(132, 10)
-        frame = await shown.shows(lambda frame: len(frame) == 10)
-        assert f"{LONG_NAME} " in frame[3]
         shown.size(60, 6)
         frame = await shown.shows(lambda frame: len(frame) == 6)
         assert "…" in frame[3]

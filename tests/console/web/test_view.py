@@ -28,7 +28,7 @@ SEEN = Snapshot.of([scope("b", 1, 2), scope("a", 3, 2), scope("C", 2, 0), scope(
 
 
 def values(row: dict[str, Any]) -> list[Any]:
-    """What a row says, in the order of its keys, which are those of docs/commands.md."""
+    """In the order of its keys, which are those of docs/commands.md."""
     return list(row.values())
 
 
@@ -47,7 +47,6 @@ def test_a_row_has_all_that_there_is_to_see() -> None:
         *(scope_id(name), name, 2, 3, 8, False, 2, 7.25, 3.5, 0.5, "60/m", 10, 0.25),
         *(2.0, 30.0, 90.0, True, "boss", 17),
     ]
-    assert row.items() >= {**spaced, **off, **set_by, "held": 2, "limit": 3}.items()
     assert [values(node) for node in opened.pop("nodes")] == [
         *(["n", 1, 2, 1.0, 7.25, 9.0], ["other", 1, 0, 0.0, None, 8.5]),
     ]
