@@ -49,6 +49,25 @@ async def test_nothing_is_left_when_a_later_permit_does_not_come(
         blocker.release()
 
 
+@in_asyncio
+async def test_all_are_taken_anew_if_one_is_lost_meanwhile(
+    server: RedisServer, outside: Outside
+) -> None:
+    async with FairSemaphore(server.url) as one, FairSemaphore(server.url) as other:
+        blocker = await other.acquire(ALL, 1)
+        waiting = asyncio.ensure_future(one.acquire_all([(HOST, 1), (ALL, 1)]))
+
+        async def waits() -> bool:
+            return bool(outside.waiting(ALL))
+
+        await eventually(waits)
+        lost = next(permit for permit in one.permits() if permit.scope == HOST)
+        lost._account.lose_all()
+        await eventually(waits)
+        blocker.release()
+        assert not [permit for permit in (await waiting).permits if permit.lost]
+
+
 @pytest.mark.parametrize("scope", WANTED)
 @in_asyncio
 async def test_the_loss_of_any_ends_what_runs(server: RedisServer, scope: str) -> None:

@@ -120,9 +120,6 @@ async def test_an_idle_site_stays_down_for_ten_minutes_after_the_pause(
         assert ((await a.inspect("s")).down_for is not None) == is_down
 
 
-# When it last answered well ---------------------------------------------------------------------
-
-
 @in_asyncio
 async def test_all_nodes_hear_when_the_youngest_request_began_that_was_answered_well(
     server: RedisServer, outside: Outside

@@ -99,30 +99,18 @@ async def test_the_first_in_the_queue_is_told_once_when_to_come_back_and_then_th
     assert told_to_retry(outside) == []
     await b.give_up("s", limit=SLOW)
     assert told_to_retry(outside) == ["c"]
-    outside.start_is_due()
-    assert (await c.renew("s", limit=SLOW)).granted == 1
-    assert told_to_retry(outside) == ["d"]
-    await d.give_up("s", limit=SLOW)
-    await a.give_back("s", limit=SLOW)
-    await c.renew("s", limit=Limit(1))  # full: d waits for a permit, and not for time
-    assert (await d.take("s", limit=SLOW)).retry_in is None
-    assert told_to_retry(outside) == []
-    await c.give_back("s", limit=SLOW)
-    assert told_to_retry(outside) == ["d"]
-
-
-@in_asyncio
-async def test_who_was_told_before_another_one_is_told_again(
-    server: RedisServer, outside: Outside
-) -> None:
-    a, b, c = [await Caller.join(server, name) for name in "abc"]
-    for caller in (a, b, c):
-        await caller.take("s", limit=SLOW)
-    await b.give_up("s", limit=SLOW)
-    await b.take("s", limit=SLOW)  # behind c
-    assert told_to_retry(outside) == ["c"]
+    await b.take("s", limit=SLOW)
     await c.give_up("s", limit=SLOW)
-    assert told_to_retry(outside) == ["b"]
+    await d.give_up("s", limit=SLOW)
+    assert told_to_retry(outside) == ["d", "b"], "who was told before, too"
+    outside.start_is_due()
+    assert (await b.renew("s", limit=SLOW)).granted == 1
+    await b.renew("s", limit=Limit(1))  # full: c waits for a permit, and not for time
+    assert (await c.take("s", limit=SLOW)).retry_in is None
+    for caller in (a, b):
+        assert told_to_retry(outside) == []
+        await caller.give_back("s", limit=SLOW)
+    assert told_to_retry(outside) == ["c"]
 
 
 @pytest.mark.parametrize(
@@ -188,20 +176,17 @@ async def test_delays_and_rates_outlive_the_idle_scope_and_go_on_though_nobody_c
         await b.give_back("s", 1, limit=limit)
 
 
-@pytest.mark.parametrize("limit", [SLOW, Limit(5, rate="1/h"), RATED])
+@pytest.mark.parametrize(("limit", "starts"), [(SLOW, 1), (RATED, 3)])
 @in_asyncio
 async def test_a_start_that_did_not_begin_is_the_next_one_s_once(
-    server: RedisServer, outside: Outside, limit: Limit
+    server: RedisServer, limit: Limit, starts: int
 ) -> None:
     a, b = [await Caller.join(server, name) for name in "ab"]
-    starts = limit.burst if limit is RATED else 1
     await a.take("s", starts, limit=limit)
     await b.take("s", 2, limit=limit)
-    a.book("s").returned = a.book("s").unused = 1
-    said = a.statement("s", limit)
+    said = a.statement("s", limit, returned=1, unused=1)
     for _ in range(3):
         await a.send(said)
-    assert outside.held() == {name: n for name, n in (("a", starts - 1), ("b", 1)) if n}
     assert_waits(await b.renew("s", limit=limit), 1, HOUR)
 
 
