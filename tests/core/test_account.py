@@ -19,14 +19,11 @@ from semaphore_middleware.core.observer import (
 from semaphore_middleware.core.permit import Permit, Stage
 from semaphore_middleware.errors import HostDownError, PermitLostError
 from semaphore_middleware.model.limits import Limit
-from tests.core.lone_node import FULL, GRACE_S, LEASE_S, SPARE, TURN_S, LoneNode
+from tests.core.lone_node import FULL, GRACE_S, LEASE_S, TURN_S, LoneNode
 
 
 def stages(*permits: Permit) -> list[str]:
     return [permit.stage.value for permit in permits]
-
-
-# A turn: a permit serves one request after another ----------------------------------------------
 
 
 def test_within_a_turn_a_permit_is_handed_on_without_a_call() -> None:
@@ -55,25 +52,6 @@ def test_requests_that_gave_up_are_forgotten() -> None:
     assert len(node.account._newcomers) <= 2 * len(waiting) + LINE_SLACK
     node.talk(granted=1)
     assert waiting[18].stage is Stage.HELD
-
-
-def test_turns_end_together_where_there_is_some_to_spare_and_after_each_grant_elsewhere() -> None:
-    node = LoneNode()
-    node.pass_time(3.0)
-    (early,) = node.hold()
-    node.pass_time(TURN_S - 3.0)
-    waiting = node.ask()
-    early.release()
-    assert waiting.stage is Stage.WAITING
-    node.hear(node.say(), available=FULL)
-    later = node.ask()
-    node.pass_time(TURN_S - 0.01)
-    waiting.release()
-    assert later.stage is Stage.HELD
-    last = node.ask()
-    node.pass_time(0.01)
-    later.release()
-    assert last.stage is Stage.WAITING
 
 
 def counted(node: LoneNode) -> None:
@@ -125,19 +103,6 @@ def test_where_each_start_counts_nothing_is_handed_on(limit: Limit) -> None:
     assert node.say().limit == limit, "the strictest that requests have named"
 
 
-@pytest.mark.parametrize(("available", "stage"), [(SPARE, "held"), (FULL, "waiting")])
-def test_a_turn_that_was_stopped_begins_again_if_there_is_some_to_spare(
-    available: int, stage: str
-) -> None:
-    node = LoneNode()
-    (first,) = node.hold(available=available)
-    waiting = node.ask()
-    node.account.stop_turns()
-    node.talk(granted=1, available=available)
-    first.release()
-    assert stages(waiting) == [stage]
-
-
 @pytest.mark.parametrize("from_hand", [True, False])
 def test_at_the_deadline_nothing_is_handed_on(from_hand: bool) -> None:
     """A process may be so late that it hears of the time before its timers do."""
@@ -150,9 +115,6 @@ def test_at_the_deadline_nothing_is_handed_on(from_hand: bool) -> None:
     if not from_hand:
         first.release()
     assert waiting.stage is Stage.WAITING
-
-
-# In hand ----------------------------------------------------------------------------------------
 
 
 def test_what_is_kept_in_hand_for_a_whole_turn_without_use_is_returned_at_its_end() -> None:
@@ -216,9 +178,6 @@ def test_a_surplus_of_a_full_site_is_returned_at_once() -> None:
     assert (node.owner.at_once, node.say().returned) == ([True], 1)
 
 
-# Starts -----------------------------------------------------------------------------------------
-
-
 def test_a_start_counts_when_its_request_begins() -> None:
     node = LoneNode(Limit(9, delay=1.0))
     permit, never = node.ask(begins_later=True), node.ask(begins_later=True)
@@ -253,9 +212,6 @@ def test_a_permit_that_no_request_has_begun_under_is_returned_as_unused() -> Non
     node.ask()
     node.account.on_granted(said.term, 5)
     assert node.say().unused == 1, "the second was not heard of before the next grant"
-
-
-# The lease, and terms ---------------------------------------------------------------------------
 
 
 def test_the_deadline_counts_from_the_first_statement_then_from_the_latest_answered() -> None:
@@ -329,9 +285,6 @@ def test_after_a_refused_statement_the_node_pauses(status: str) -> None:
     assert node.owner.retries == ([REFUSED_RETRY_S] if is_refused else [])
     assert node.owner.count(StatementRefused) == is_refused
     assert node.say().term > 7_000, "above the term that the server knows"
-
-
-# Feedback ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["refused", "exhausted quota"])
@@ -431,9 +384,6 @@ def test_of_all_nodes_requests_the_youngest_that_was_answered_well_is_known() ->
     assert held.site_answered_at == own.granted_at
 
 
-# Hosts that are down ----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("is_told", [False, True])
 def test_requests_for_a_site_that_is_down_fail_at_once_but_for_the_one_that_tries_it(
     is_told: bool,
@@ -471,9 +421,6 @@ def test_the_node_that_finds_a_site_down_says_so_once(caplog: pytest.LogCaptureF
     assert caplog.messages[-1] == "s is no longer down."
 
 
-# Waiting ----------------------------------------------------------------------------------------
-
-
 def test_a_request_that_gets_no_permit_at_once_is_said_to_wait() -> None:
     node = LoneNode()
     first, second = node.ask(), node.ask()
@@ -494,16 +441,6 @@ def test_a_request_that_gets_no_permit_at_once_is_said_to_wait() -> None:
     late.release()
     node.talk(granted=2, retry_in=2.0)
     assert node.owner.retries == [2.0], "nobody waits"
-
-
-@pytest.mark.parametrize(("available", "at_once"), [(SPARE, False), (FULL, True)])
-def test_of_a_full_site_all_is_said_at_once(available: int, at_once: bool) -> None:
-    node = LoneNode(turn=0.0)
-    (permit,) = node.hold(available=available)
-    node.owner.at_once.clear()
-    node.ask()
-    permit.release()
-    assert node.owner.at_once == [at_once, True], "then one waits for it"
 
 
 def test_a_node_in_the_queue_says_at_the_turn_s_end_how_many_more_wait() -> None:

@@ -23,6 +23,7 @@ from semaphore_middleware.core.session import (
     TIMER_LAG_S,
     Session,
 )
+from semaphore_middleware.errors import HostDownError
 from semaphore_middleware.model.lease import RENEWAL
 from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.redis.connection import CallTimeoutError
@@ -180,9 +181,6 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-# What is said at once, and what waits for more to be said in the same call ------------------------
-
-
 @in_virtual_time
 async def test_who_asks_for_little_asks_at_once_and_a_busy_node_gathers() -> None:
     async with Setup() as setup:
@@ -286,6 +284,21 @@ async def test_after_a_gap_and_a_change_of_rules_all_is_said_again(heard: bytes 
 
 
 @in_virtual_time
+async def test_what_the_channel_says_of_a_site_reaches_its_requests() -> None:
+    async with Setup() as setup:
+        held = await setup.hold()
+        setup.server.granted = 1
+        waiting = setup.ask()
+        setup.server.tell(b"backoff s")
+        assert held.withdrawn
+        setup.server.tell(b"down 65000 s")
+        with pytest.raises(HostDownError, match="65 s"):
+            await waiting.granted()
+        held.release()
+        waiting.release()
+
+
+@in_virtual_time
 async def test_one_round_trip_carries_no_more_than_can_be_answered_soon() -> None:
     async with Setup() as setup:
         scopes = [f"s{i}" for i in range(2 * ACCOUNTS_AT_ONCE + 1)]
@@ -294,9 +307,6 @@ async def test_one_round_trip_carries_no_more_than_can_be_answered_soon() -> Non
         await settle()
         assert setup.server.sizes == [ACCOUNTS_AT_ONCE, ACCOUNTS_AT_ONCE, 1]
         assert [one.scope for _, said in setup.server.calls for one in said] == scopes
-
-
-# Faults -------------------------------------------------------------------------------------------
 
 
 @in_virtual_time
@@ -343,9 +353,6 @@ async def test_what_has_run_into_a_time_out_is_sent_again_in_smaller_parts_that_
         await asyncio.sleep(2 * CALL_TIMEOUT_S)
         assert all(permit.stage is Stage.HELD for permit in permits)
         assert setup.server.sizes[:6] == [1, 2, 3, 4, 5, 5], "each account once"
-
-
-# Closing ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("is_silent", [False, True])

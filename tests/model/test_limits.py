@@ -37,9 +37,6 @@ def refused(settings: dict[Any, Any], slots: dict[Any, Any] | None = None) -> st
     return str(error.value)
 
 
-# Which limit ------------------------------------------------------------------------------------
-
-
 def test_the_exact_host_wins_then_the_longest_pattern_then_the_slot_then_the_default() -> None:
     slot = {"concurrency": 5}
     table = limits(
@@ -113,9 +110,6 @@ def test_download_slots_are_read_as_scrapy_reads_them() -> None:
     assert table.of("c") == Limit(8, 1, 0.2)
 
 
-# How hosts are written --------------------------------------------------------------------------
-
-
 def test_a_host_may_be_written_in_any_way() -> None:
     for host, spellings in {
         "example.com": ("Example.COM", "example.com.", " example.com "),
@@ -148,9 +142,6 @@ def test_a_name_that_is_no_host_stays_as_it_is() -> None:
 def test_names_are_cleaned_of_what_terminals_obey() -> None:
     assert clean("bücher.example") == "bücher.example"
     assert clean("a\x1b[2J\u202eb\ud800") == r"a\x1b[2J\u202eb\ud800"
-
-
-# Rates -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -202,27 +193,11 @@ def test_a_bad_rate_is_refused() -> None:
         assert str(error.value) == f"Limit.rate = {rate!r}: allowed is {ALLOWED_LIMIT}"
 
 
-# The stricter of two -----------------------------------------------------------------------------
-
-RATES = st.one_of(
-    st.just({}),
-    st.builds(
-        lambda rate, burst: {"rate": rate, "burst": burst},
-        st.sampled_from(["60/m", "1/s", "1.5/s", "10/h", "7/d"]),
-        st.integers(1, 10**6),
-    ),
-)
+RATES = ("60/m", "1/s", "1.5/s", "10/h", "7/d")
 LIMITS = st.builds(
-    lambda parts, rate: Limit(**parts, **rate),
-    st.fixed_dictionaries(
-        {
-            "concurrency": st.integers(1, 100),
-            "delay": st.floats(0, 1e9),
-            "jitter": st.floats(0, 1),
-            "adaptive": st.booleans(),
-        }
-    ),
-    RATES,
+    lambda *parts, rate: Limit(*parts, *rate),
+    *(st.integers(1, 100), st.floats(0, 1e9), st.floats(0, 1), st.booleans()),
+    rate=st.just(()) | st.tuples(st.sampled_from(RATES), st.integers(1, 10**6)),
 )
 
 
@@ -240,74 +215,51 @@ def test_the_stricter_of_two_limits_is_one_under_which_both_hold(a: Limit, b: Li
             assert strictest(limit, same) == strictest(same, limit) == limit
 
 
-# What is refused --------------------------------------------------------------------------------
+BAD: list[Any] = [0, -1, 1.5, 2.0, "2", True, False, [], (1,), math.nan]
+NEEDS_CONCURRENCY = ": a 'delay', 'rate' or 'adaptive' needs a 'concurrency'; "
+AT_FAULT: list[tuple[dict[Any, Any], str]] = [
+    *(({"concurrency": value}, f"['concurrency'] = {value!r}: ") for value in BAD),
+    *(({"delay": each}, f"['delay'] = {each!r}: ") for each in (-1, "1", None, True, math.inf)),
+    *(({"jitter": jitter}, f"['jitter'] = {jitter}: ") for jitter in (-0.1, 1.1)),
+    *(
+        ({"rate": "60/m", "burst": burst}, f"['burst'] = {burst!r}: ")
+        for burst in (0, -1, 1.5, 2.0, 10**6 + 1, "2", True, None, math.inf)
+    ),
+    ({"adaptive": 1}, "['adaptive'] = 1: "),
+    *(({key: 2}, f": unknown key {key!r}; ") for key in ("concurency", 1)),
+    *(
+        ({**no_rate, "burst": 5}, ": a 'burst' needs a 'rate'; ")
+        for no_rate in ({}, {"rate": None}, {"concurrency": None})
+    ),
+    *(
+        ({"concurrency": None, **part}, NEEDS_CONCURRENCY)
+        for part in ({"rate": "60/m"}, {"delay": 1}, {"adaptive": True})
+    ),
+]
 
 
-def test_a_value_that_is_no_limit_is_refused() -> None:
-    bad: list[Any] = [0, -1, 1.5, 2.0, "2", True, False, [], (1,), math.nan]
-    for value in bad:
-        allowed = f" = {value!r}: allowed is {ALLOWED_LIMIT}"
-        assert refused({"example.com": value}) == f"{SETTING}['example.com']{allowed}"
-        assert refused({"*.example.com": value}) == f"{SETTING}['*.example.com']{allowed}"
-        assert refused({"a": {"concurrency": value}}) == f"{SETTING}['a']['concurrency']{allowed}"
-    with pytest.raises(SettingsError, match="here = 0: allowed is"):
-        parse_limit(0, "here", DEFAULT)
-
-
-@pytest.mark.parametrize(
-    ("limit", "at_fault"),
-    [
-        *(
-            ({"delay": delay}, f"['delay'] = {delay!r}: ")
-            for delay in (-1, "1", None, True, math.inf, math.nan)
-        ),
-        *(({"jitter": jitter}, f"['jitter'] = {jitter}: ") for jitter in (-0.1, 1.1)),
-        *(
-            ({"rate": "60/m", "burst": burst}, f"['burst'] = {burst!r}: ")
-            for burst in (0, -1, 1.5, 2.0, 10**6 + 1, "2", True, None, math.inf)
-        ),
-        ({"adaptive": 1}, "['adaptive'] = 1: "),
-        *(({key: 2}, f": unknown key {key!r}; ") for key in ("concurency", 1)),
-        *(
-            ({**no_rate, "burst": 5}, ": a 'burst' needs a 'rate'; ")
-            for no_rate in ({}, {"rate": None}, {"concurrency": None})
-        ),
-        *(
-            (
-                {"concurrency": None, **part},
-                ": a 'delay', 'rate' or 'adaptive' needs a 'concurrency'; ",
-            )
-            for part in ({"rate": "60/m"}, {"delay": 1}, {"adaptive": True})
-        ),
-    ],
-)
-def test_a_dict_with_a_mistake_is_refused_by_the_key_at_fault(
-    limit: dict[Any, Any], at_fault: str
-) -> None:
-    assert refused({"a": limit}) == f"{SETTING}['a']{at_fault}allowed is {ALLOWED_LIMIT}"
-
-
-def test_an_empty_host_and_a_star_anywhere_else_are_refused() -> None:
+def test_what_is_no_limit_is_refused_by_the_key_at_fault() -> None:
+    for limit, at_fault in AT_FAULT:
+        assert refused({"a": limit}) == f"{SETTING}['a']{at_fault}allowed is {ALLOWED_LIMIT}"
+    for value in BAD:
+        for host in ("example.com", "*.example.com"):
+            said = f"{SETTING}[{host!r}] = {value!r}: allowed is {ALLOWED_LIMIT}"
+            assert refused({host: value}) == said
     empty: tuple[Any, ...] = ("", " ", ".", None, 1, b"example.com")
     for host in empty:
         said = f"{SETTING}[{host!r}]: the host is empty; allowed is a host or '*.host'"
         assert refused({host: 1}).startswith(said)
     for host in ("*", "*.", "*. ", "*.*.org", "a.*.org", "a*", "**.org"):
         assert refused({host: 1}).startswith(f"{SETTING}[{host!r}]: ")
-
-
-@pytest.mark.parametrize(
-    ("slots", "message"),
-    [
-        ({"a": {"concurrency": 0}}, "DOWNLOAD_SLOTS['a']['concurrency'] = 0: allowed is"),
-        ({"a": {"delay": -1}}, "DOWNLOAD_SLOTS['a']['delay'] = -1: allowed is"),
-        ({"a": 3}, "DOWNLOAD_SLOTS['a'] = 3: allowed is"),
-        ({"a": None}, "DOWNLOAD_SLOTS['a'] = None: allowed is"),
-        ({1: {}}, "DOWNLOAD_SLOTS[1] = {}: allowed is"),
-    ],
-)
-def test_a_bad_slot_is_refused(slots: dict[Any, Any], message: str) -> None:
-    assert refused({}, slots).startswith(message)
+    slots: list[tuple[dict[Any, Any], str]] = [
+        ({"a": {"concurrency": 0}}, "['a']['concurrency'] = 0: allowed is"),
+        ({"a": {"delay": -1}}, "['a']['delay'] = -1: allowed is"),
+        ({"a": 3}, "['a'] = 3: allowed is"),
+        ({"a": None}, "['a'] = None: allowed is"),
+        ({1: {}}, "[1] = {}: allowed is"),
+    ]
+    for slot, said in slots:
+        assert refused({}, slot).startswith(f"DOWNLOAD_SLOTS{said}")
 
 
 @pytest.mark.parametrize(
