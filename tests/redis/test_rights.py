@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from redis import Redis
@@ -20,15 +18,13 @@ from semaphore_middleware.frontier import scripts as frontier
 from semaphore_middleware.redis.scripts import script
 from tests.docs.pages import page
 from tests.support.crawls import Crawl, asyncio_test
-from tests.support.nodes import eventually, in_asyncio
-from tests.support.servers import RedisServer, free_port
+from tests.support.nodes import Caller, eventually, in_asyncio
+from tests.support.servers import RedisServer
 from tests.support.site import Site
 
 DOCUMENTED = re.findall(r"^user (\w+) on >(\S+) (.*)$", page("docs/many-machines.md"), re.MULTILINE)
-PASSWORDS = {name: password for name, password, _ in DOCUMENTED}
 RIGHTS = {name: rights.split() for name, _, rights in DOCUMENTED}
 # A node that shares no crawl: the page says what it can do without.
-PASSWORDS["node"] = PASSWORDS["crawler"]
 RIGHTS["node"] = RIGHTS["crawler"][: RIGHTS["crawler"].index("~{crawl:*")]
 
 SHARING = ("crawler", "frontier")  # those who may share a crawl
@@ -44,80 +40,52 @@ def rights_of(name: str, client: Redis) -> list[str]:
     return rights
 
 
-class Guarded(RedisServer):
-    """A server with these users."""
-
-    def __init__(self) -> None:
-        super().__init__(tcp_port=free_port())
-
-    def add_users(self) -> None:
-        with self.client() as client:
-            for name in RIGHTS:
-                rights = rights_of(name, client)
-                client.execute_command("ACL", "SETUSER", name, "on", f">{PASSWORDS[name]}", *rights)
-
-    def url_of(self, name: str) -> str:
-        return f"redis://{name}:{PASSWORDS[name]}@127.0.0.1:{self.tcp_port}/0"
-
-    def client_of(self, name: str) -> Redis:
-        return Redis.from_url(self.url_of(name))
-
-    def assert_refused_nothing(self) -> None:
-        with self.client() as client:
-            entries = client.execute_command("ACL", "LOG")
-        assert entries == []
-
-    def forget_commands(self) -> None:
-        with self.client() as client:
-            client.config_resetstat()
-
-    @property
-    def commands(self) -> set[str]:
-        """Those that were run since then, by clients and by scripts."""
-        with self.client() as client:
-            names = {name.removeprefix("cmdstat_") for name in client.info("commandstats")}
-        return {name.partition("|")[0] for name in names}
+def user(server: RedisServer, *changes: str, name: str = "node") -> str:
+    """The address for such a user, whose rights differ from those on the page by some changes."""
+    with server.client() as client:
+        rights = rights_of(name, client)
+        client.execute_command("ACL", "SETUSER", name, "reset", "on", ">p", *rights, *changes)
+        client.execute_command("ACL", "LOG", "RESET")
+        client.config_resetstat()
+    return f"unix://{name}:p@{server.path}"
 
 
-@pytest.fixture
-def guarded() -> Iterator[Guarded]:
-    server = Guarded()
-    try:
-        server.start()
-        server.add_users()
-        yield server
-    finally:
-        server.remove()
+def assert_refused_nothing(server: RedisServer) -> None:
+    with server.client() as client:
+        assert client.execute_command("ACL", "LOG") == []
 
 
-def commands_of(rights: list[str]) -> set[str]:
-    return {right[1:].partition("|")[0] for right in rights if right.startswith("+")}
+def commands_run(server: RedisServer) -> set[str]:
+    """By clients and by scripts, since the user was made."""
+    with server.client() as client:
+        names = {name.removeprefix("cmdstat_") for name in client.info("commandstats")}
+    return {name.partition("|")[0] for name in names}
 
 
 def allowed(name: str) -> set[str]:
     """The commands that a user may send."""
-    return commands_of(RIGHTS[name])
+    return {right[1:].partition("|")[0] for right in RIGHTS[name] if right.startswith("+")}
 
 
 def commands_in(*scripts: str) -> set[str]:
     return {name.lower() for name in re.findall(r"""redis\.call\(['"](\w+)""", "".join(scripts))}
 
 
-# Nodes ------------------------------------------------------------------------------------------
-
-
-def test_a_node_may_do_what_its_scripts_do_and_no_more() -> None:
+def test_users_may_do_what_their_scripts_do_and_no_more() -> None:
     scripts = [script(name) for name in ("sync", "begin_epoch", "inspect")]
     assert allowed("node") == FOR_NODES | commands_in(*scripts)
     shared = commands_in(*(frontier.script(name) for name in frontier.NODES_SCRIPTS))
     assert allowed("frontier") == FOR_NODES - {"evalsha_ro"} | shared
     assert allowed("crawler") == allowed("node") | shared
+    scripts = [script(name) for name in ("inspect", "evict", "change_rule", "clear_backoff")]
+    for_operators = ATTACHING | {"evalsha_ro", "scan", "publish"}
+    assert allowed("operator") == for_operators | commands_in(*scripts)
 
 
 @in_asyncio
-async def test_nodes_need_no_other_right(guarded: Guarded) -> None:
-    url = guarded.url_of("node")
-    with guarded.client() as client:
+async def test_nodes_need_no_other_right(server: RedisServer) -> None:
+    url = user(server)
+    with server.client() as client:
         client.flushall()  # so that the epoch begins
     a, b = (FairSemaphore(url, lease=0.5, recovery_wait=0.0) for _ in range(2))
     async with a, b:
@@ -137,38 +105,33 @@ async def test_nodes_need_no_other_right(guarded: Guarded) -> None:
                 async with a.permit(f"paced by {limit}", limit) as permit:
                     permit.answered(0.1)
         kept = await a.acquire("kept", 1)
-        guarded.forget_commands()
 
         async def is_quiet_for_long() -> bool:
-            return {"ping", "info"} <= guarded.commands
+            return {"ping", "info"} <= commands_run(server)
 
         await eventually(is_quiet_for_long)
         kept.release()
-    guarded.assert_refused_nothing()
+    assert_refused_nothing(server)
+    with server.client() as client:
+        assert not [key for key in client.scan_iter() if b"trial" in key]
 
 
-@pytest.mark.parametrize("name", SHARING)
 @asyncio_test
-async def test_nodes_that_share_a_crawl_with_a_semaphore_or_without_need_no_other_right(
-    guarded: Guarded, site: Site, name: str
+async def test_nodes_that_share_a_crawl_need_no_other_right(
+    server: RedisServer, site: Site
 ) -> None:
-    url = guarded.url_of(name)
-    how: dict[str, Any] = {"SEMAPHORE_REDIS_URL": url} if name == "crawler" else {"by": {}}
-    crawl = Crawl(
-        guarded,
-        *[Request(site.url(f"/page/{n}")) for n in range(3)],
-        **how,
-        REDIS_URL=url,
-        SCHEDULER="semaphore_middleware.frontier.Scheduler",
-    )
+    url = user(server, name="crawler")
+    requests = [Request(site.url(f"/page/{n}")) for n in range(3)]
+    shared = "semaphore_middleware.frontier.Scheduler"
+    crawl = Crawl(server, *requests, SEMAPHORE_REDIS_URL=url, REDIS_URL=url, SCHEDULER=shared)
     await crawl.finished()
     assert sorted(site.arrivals) == ["/page/0", "/page/1", "/page/2"]
-    guarded.assert_refused_nothing()
+    assert_refused_nothing(server)
 
 
 @pytest.mark.parametrize("name", RIGHTS)
-def test_nobody_may_touch_what_is_another_s(guarded: Guarded, name: str) -> None:
-    with guarded.client_of(name) as client:
+def test_nobody_may_touch_what_is_another_s(server: RedisServer, name: str) -> None:
+    with Redis.from_url(user(server, name=name)) as client:
         for command in (
             *(["FLUSHALL"], ["CONFIG", "GET", "*"], ["KEYS", "*"], ["CLIENT", "LIST"]),
             *(["GET", "another"], ["SUBSCRIBE", "another"], ["ACL", "LIST"]),
@@ -180,76 +143,35 @@ def test_nobody_may_touch_what_is_another_s(guarded: Guarded, name: str) -> None
                 client.execute_command(*command)
 
 
-# Operators --------------------------------------------------------------------------------------
-
-
-async def in_use(server: RedisServer, semaphore: FairSemaphore) -> None:
-    """A full site, one that has refused a request, and a rule; at one, a request waits."""
-    refused = await semaphore.acquire("refused", 1)
-    refused.refused(retry_after=100)
-    refused.release()
-    await semaphore.acquire("full", 1)
-    waiter = asyncio.ensure_future(semaphore.acquire("full", 1))
-    waiter.add_done_callback(lambda done: done.cancelled() or done.exception())
-
-    async def waits() -> bool:
-        return server.members().get("full") == (1, 1)
-
-    await eventually(waits)
-    await semaphore.admin.configure("ruled", 2)
-
-
-async def look(admin: Admin) -> None:
-    assert {seen.scope for seen in await admin.survey()} == {"full", "refused", "ruled"}
-    assert (await admin.inspect("full")).held == 1
-    assert [rule.name for rule in await admin.rules()] == ["ruled"]
-    assert await admin.rule("ruled") is not None
-
-
+@pytest.mark.parametrize("name", ["viewer", "operator"])
 @in_asyncio
-async def test_a_viewer_may_look_and_change_nothing(guarded: Guarded) -> None:
-    async with FairSemaphore(guarded.url, lease=600.0) as semaphore:
-        await in_use(guarded, semaphore)
-        async with Admin(guarded.url_of("viewer"), lease=600.0) as admin:
-            with guarded.client() as client:
-                client.script_flush()
-                rights = rights_of("viewer", client)
-            guarded.forget_commands()
-            await look(admin)
-            guarded.assert_refused_nothing()
-            assert commands_of(rights) - {"client"} <= guarded.commands
-            for change in (admin.pause("full"), admin.evict(semaphore.node), admin.reset("full")):
+async def test_operators_may_look_and_change_all_and_viewers_change_nothing(
+    server: RedisServer, name: str
+) -> None:
+    node = await Caller.join(server, "a")
+    await node.take("full", 2)
+    await node.admin.configure("ruled", 2)
+    with server.client() as client:
+        client.script_flush()
+    async with Admin(user(server, name=name), lease=600.0) as admin:
+        assert {seen.scope for seen in await admin.survey()} == {"full", "ruled"}
+        assert (await admin.inspect("full")).held == 1
+        assert [rule.name for rule in await admin.rules()] == ["ruled"]
+        assert await admin.rule("ruled") is not None
+        if name == "viewer":
+            assert_refused_nothing(server)
+            known = allowed("viewer") - {"client", "evalsha_ro"}
+            assert known <= commands_run(server)
+            for change in (admin.pause("full"), admin.evict("a"), admin.reset("full")):
                 with pytest.raises(SemaphoreError, match=r"(?i)permission|can't run this command"):
                     await change
-
-
-@in_asyncio
-async def test_an_operator_may_look_and_change_all(guarded: Guarded) -> None:
-    async with FairSemaphore(guarded.url, lease=600.0) as semaphore:
-        await in_use(guarded, semaphore)
-        async with Admin(guarded.url_of("operator"), lease=600.0) as admin:
-            await look(admin)
+        else:
             await admin.configure("full", {"concurrency": 3, "delay": 1})
             await admin.pause("*.example.org")
             await admin.resume("refused")
             await admin.reset("full")
-            await admin.evict(semaphore.node)
-    guarded.assert_refused_nothing()
-    scripts = [script(name) for name in ("inspect", "evict", "change_rule", "clear_backoff")]
-    assert allowed("operator") == ATTACHING | {"evalsha_ro", "scan", "publish"} | commands_in(
-        *scripts
-    )
-
-
-# Missing rights ---------------------------------------------------------------------------------
-
-
-def user(server: RedisServer, *changes: str) -> str:
-    """The address for a user who may do what a node must, but for some changes."""
-    with server.client() as client:
-        rights = rights_of("node", client)
-        client.execute_command("ACL", "SETUSER", "node", "reset", "on", ">p", *rights, *changes)
-    return f"unix://node:p@{server.path}"
+            await admin.evict("a")
+            assert_refused_nothing(server)
 
 
 async def refusal(url: str) -> str:
