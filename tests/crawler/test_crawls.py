@@ -22,9 +22,7 @@ from tests.support.frontier import crawl_keys, wait_until
 from tests.support.servers import RedisServer, free_port
 
 
-def test_three_nodes_share_one_crawl_and_end_together(
-    scrapy: StartScrapy, client: Redis, tmp_path: Path
-) -> None:
+def test_three_nodes_share_one_crawl(scrapy: StartScrapy, client: Redis, tmp_path: Path) -> None:
     with serving(pages=60, latency=0.03) as site:
         nodes = start_together(scrapy, client, 3, crawl(site), name="a/b %s 🕸")
         assert [node.finishes() for node in nodes] == [True] * 3
@@ -38,9 +36,7 @@ def test_three_nodes_share_one_crawl_and_end_together(
     assert crawl_keys(client) == []
 
 
-def test_a_finished_crawl_is_run_again_only_if_one_says_so(
-    scrapy: StartScrapy, tmp_path: Path
-) -> None:
+def test_a_finished_crawl_is_run_again_if_one_says_so(scrapy: StartScrapy, tmp_path: Path) -> None:
     with serving(pages=20) as site:
         few = crawl(site, "-a", "depth=1", "-O", "other.jsonl")
         assert scrapy(*few).finishes()
@@ -55,9 +51,7 @@ def test_a_finished_crawl_is_run_again_only_if_one_says_so(
     assert not (tmp_path / "pages").exists()  # -O replaces the default feed
 
 
-def test_an_interrupted_crawl_is_resumed_but_by_none_with_other_arguments(
-    scrapy: StartScrapy, client: Redis
-) -> None:
+def test_an_interrupted_crawl_is_resumed(scrapy: StartScrapy, client: Redis) -> None:
     with serving(latency=0.05) as site:
         nodes = start_together(scrapy, client, 2, crawl(site), name="shared")
         wait_until(lambda: pages_asked_for(site) > 10)
@@ -75,9 +69,7 @@ def test_an_interrupted_crawl_is_resumed_but_by_none_with_other_arguments(
 
 
 @pytest.mark.slow
-def test_a_node_that_is_interrupted_twice_exits_with_status_1(
-    scrapy: StartScrapy, client: Redis
-) -> None:
+def test_interrupted_twice_it_exits_with_status_1(scrapy: StartScrapy, client: Redis) -> None:
     with serving(latency=0.05) as site:
         node = scrapy(*crawl(site))
         wait_until(lambda: pages_asked_for(site) > 1)
@@ -97,9 +89,7 @@ def test_a_node_that_is_interrupted_twice_exits_with_status_1(
     ["TWISTED_REACTOR_ENABLED=False", "ASYNCIO_EVENT_LOOP=uvloop.Loop", "REDIS_URL="],
     ids=["without a reactor", "uvloop", "the embedded server"],
 )
-def test_it_crawls_without_a_reactor_on_uvloop_and_with_the_embedded_server(
-    scrapy: StartScrapy, site: ExampleSite, setting: str
-) -> None:
+def test_it_crawls_with_any_loop(scrapy: StartScrapy, site: ExampleSite, setting: str) -> None:
     url = {"url": ""} if setting == "REDIS_URL=" else {}
     assert scrapy(*crawl(site, "-s", setting), **url).finishes()
     assert_each_page_was_asked_for_once(site)

@@ -68,9 +68,7 @@ def test_a_planned_failover_in_a_cluster(scrapy: StartScrapy, cluster: Cluster) 
 
 
 @pytest.mark.parametrize("with_keys", [True, False])
-def test_the_slot_of_a_crawl_is_given_to_another_master(
-    scrapy: StartScrapy, cluster: Cluster, with_keys: bool
-) -> None:
+def test_its_slot_moves(scrapy: StartScrapy, cluster: Cluster, with_keys: bool) -> None:
     other = next(node for node in cluster.nodes[:3] if node is not cluster.owner(SLOT))
     url = f"redis://127.0.0.1:{cluster.nodes[2].tcp_port}"  # the address of any node will do
     crawl_while(lambda: cluster.move(SLOT, other, with_keys=with_keys), url, scrapy)

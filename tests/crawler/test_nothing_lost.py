@@ -29,9 +29,7 @@ from tests.support.frontier import crawl_keys, wait_until
 from tests.support.servers import RedisServer
 
 
-def test_a_killed_nodes_pages_and_items_are_done_by_others(
-    scrapy: StartScrapy, client: Redis, tmp_path: Path
-) -> None:
+def test_a_killed_node_s_pages_are_done(scrapy: StartScrapy, client: Redis, tmp_path: Path) -> None:
     with serving(latency=0.03) as site:
         short = crawl(site, *SHORT_LEASES)
         victim, *others = start_together(scrapy, client, 3, short, name="killing")
@@ -46,9 +44,7 @@ def test_a_killed_nodes_pages_and_items_are_done_by_others(
 
 
 @pytest.mark.slow
-def test_nothing_is_lost_when_nodes_are_killed_at_random_moments(
-    server: RedisServer, tmp_path: Path
-) -> None:
+def test_nothing_is_lost_by_kills(server: RedisServer, tmp_path: Path) -> None:
     losses = crawl_and_kill(server, tmp_path, kills=5, random=Random(0))
     assert (losses["kills"], losses["pages lost"], losses["items lost"]) == (5, 0, 0)
 
@@ -72,9 +68,7 @@ class Poisoned(Spider):
 
 
 @pytest.mark.slow
-def test_a_page_that_kills_its_nodes_does_so_three_times(
-    scrapy: StartScrapy, site: ExampleSite, tmp_path: Path
-) -> None:
+def test_a_page_that_kills_nodes(scrapy: StartScrapy, site: ExampleSite, tmp_path: Path) -> None:
     (tmp_path / "poisoned.py").write_text(POISONED)
     command = ("runspider", "poisoned.py", "-a", f"url={site.url}", *FAST, *SHORT_LEASES)
     for _ in range(3):

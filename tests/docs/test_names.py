@@ -11,12 +11,7 @@ from scrapy.settings import Settings
 
 import crawler.settings
 from semaphore_middleware import FairSemaphore, SettingsError
-from semaphore_middleware.scrapy.settings import (
-    SETTINGS,
-    Derived,
-    SemaphoreSettings,
-    is_enabled,
-)
+from semaphore_middleware.scrapy.settings import SETTINGS, Derived, SemaphoreSettings, is_enabled
 from semaphore_middleware.telemetry.stats import ScopeCount
 from tests.docs.pages import PATHS, anchors, links, name_of, page, rows
 from tests.support.paths import PACKAGE, REPOSITORY

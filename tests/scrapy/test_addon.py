@@ -11,7 +11,7 @@ from scrapy.settings import Settings
 from scrapy.utils.misc import load_object
 
 from semaphore_middleware.addon import SemaphoreAddon
-from tests.support.crawls import ADD_ON, Crawl, scrapy
+from tests.support.crawls import ADD_ON, Crawl, Log, Patch, scrapy
 from tests.support.servers import RedisServer
 from tests.support.site import Site
 from tests.support.visits import Visits
@@ -53,9 +53,7 @@ async def test_spider_attributes_hold_for_all_nodes_unless_its_settings_say_othe
     assert site.most == limit
 
 
-async def test_settings_of_the_user_stay_as_they_are_and_the_local_slot_allows_the_largest_limit(
-    server: RedisServer, site: Site, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_the_user_s_settings_stay(server: RedisServer, site: Site, caplog: Log) -> None:
     caplog.set_level("INFO")
     own: dict[str, Any] = {
         "SEMAPHORE_LIMITS": {"127.0.0.1": 40, "example.com": None},
@@ -77,7 +75,7 @@ async def test_settings_of_the_user_stay_as_they_are_and_the_local_slot_allows_t
     assert settings["SEMAPHORE_NODE"].startswith("here-")
 
 
-async def test_download_handlers_open_as_many_connections_as_there_are_permits(
+async def test_a_connection_for_each_permit(
     server: RedisServer, site: Site, tmp_path: Path
 ) -> None:
     # Scrapy's handler for aiohttp opens no more than CONCURRENT_REQUESTS_PER_DOMAIN.
@@ -92,7 +90,7 @@ async def test_download_handlers_open_as_many_connections_as_there_are_permits(
     assert site.most == 3
 
 
-def test_the_server_is_named_where_the_project_names_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_server_is_named_where_the_project_names_none(monkeypatch: Patch) -> None:
     monkeypatch.setenv("REDIS_URL", "redis://environment")
     given_and_named: list[tuple[dict[str, Any], str | None]] = [
         ({}, "redis://environment"),
@@ -112,8 +110,8 @@ def test_the_server_is_named_where_the_project_names_none(monkeypatch: pytest.Mo
 QUEUE = "scrapy.pqueues.ScrapyPriorityQueue"
 
 
-async def test_settings_that_weaken_the_limit_get_a_warning(
-    server: RedisServer, site: Site, caplog: pytest.LogCaptureFixture
+async def test_warnings_of_what_weakens_limits(
+    server: RedisServer, site: Site, caplog: Log
 ) -> None:
     weak: dict[str, Any] = {
         "AUTOTHROTTLE_ENABLED": True,
@@ -138,7 +136,7 @@ async def test_settings_that_weaken_the_limit_get_a_warning(
 async def test_a_class_that_is_derived_from_ours_is_kept_without_a_warning(
     server: RedisServer,
     site: Site,
-    caplog: pytest.LogCaptureFixture,
+    caplog: Log,
     path: str,
     used: str,
     is_warned_of: bool,

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from scrapy.http import Response
 
 from semaphore_middleware.scrapy.asked_pauses import quota_reset, retry_after
+from tests.support.crawls import Patch
 
 NOW = 1_800_000_000
 DATE = formatdate(NOW, usegmt=True)
@@ -52,7 +53,7 @@ def test_retry_after() -> None:
 
 
 @pytest.mark.parametrize("form", ["%A, %d-%b-%y %H:%M:%S GMT", "%a %b %d %H:%M:%S %Y"])
-def test_each_form_of_a_date_is_in_utc(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_form_of_a_date_is_in_utc(form: str, monkeypatch: Patch) -> None:
     """RFC 9110, 5.6.7: the last one is that of C's asctime."""
     moment = time.strftime(form, time.gmtime(NOW + 90))
     monkeypatch.setenv("TZ", "Asia/Tokyo")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
 from scrapy import Request
 from scrapy.http import Response
 
-from tests.support.crawls import Crawl, both
+from tests.support.crawls import By, Crawl, both
 from tests.support.servers import RedisServer
 from tests.support.site import Site
 from tests.support.visits import Visits
@@ -26,9 +25,7 @@ def requests(site: Site, count: int, path: str = "/busy/") -> list[Request]:
 
 
 @both
-async def test_no_request_starts_before_retry_after_is_over(
-    server: RedisServer, site: Site, by: Mapping[str, Any]
-) -> None:
+async def test_none_starts_before_retry_after(server: RedisServer, site: Site, by: By) -> None:
     site.refusals, site.refusal_headers = 1, {"Retry-After": "1"}
     crawl = Crawl(server, *requests(site, 4), by=by, limit=1, SEMAPHORE_BACKOFF_MAX=10)
     await crawl.finished()
@@ -39,9 +36,7 @@ async def test_no_request_starts_before_retry_after_is_over(
 
 
 @both
-async def test_refused_requests_are_retried_without_using_retry_times(
-    server: RedisServer, site: Site, by: Mapping[str, Any]
-) -> None:
+async def test_retries_of_refusals_are_no_others(server: RedisServer, site: Site, by: By) -> None:
     site.refusals, site.refusal_headers = 5, {"Set-Cookie": "passed=yes"}
     settings: dict[str, Any] = {"RETRY_TIMES": 0, "SEMAPHORE_BACKOFF_TIMES": 5}
     crawl = Crawl(server, *requests(site, 3), by=by, limit=2, **settings)
@@ -57,9 +52,7 @@ async def test_refused_requests_are_retried_without_using_retry_times(
 
 
 @both
-async def test_a_request_refused_too_often_goes_to_the_spider(
-    server: RedisServer, site: Site, by: Mapping[str, Any]
-) -> None:
+async def test_what_is_refused_too_often(server: RedisServer, site: Site, by: By) -> None:
     site.refusals = None
     settings: dict[str, Any] = {"RETRY_TIMES": 2, "SEMAPHORE_BACKOFF_TIMES": 3}
     crawl = Crawl(server, *requests(site, 1), spider=Tolerant, by=by, **settings)
@@ -71,9 +64,7 @@ async def test_a_request_refused_too_often_goes_to_the_spider(
 
 
 @pytest.mark.parametrize("how", ["dont_retry", "RETRY_ENABLED"])
-async def test_without_retries_the_refusal_goes_to_the_spider(
-    server: RedisServer, site: Site, how: str
-) -> None:
+async def test_a_refusal_without_retries(server: RedisServer, site: Site, how: str) -> None:
     site.refusals = None
     request = Request(site.url("/busy/"), meta={"dont_retry": how == "dont_retry"})
     crawl = Crawl(server, request, spider=Tolerant, RETRY_ENABLED=how == "dont_retry")
@@ -99,9 +90,7 @@ async def test_backoff_codes_can_be_chosen(server: RedisServer, site: Site) -> N
 
 
 @both
-async def test_a_page_that_always_fails_stops_its_site_once(
-    server: RedisServer, site: Site, by: Mapping[str, Any]
-) -> None:
+async def test_a_page_that_always_fails(server: RedisServer, site: Site, by: By) -> None:
     good = [Request(site.url(f"/page/{n}")) for n in range(9)]
     bad = Request(site.url("/status/503"), priority=1)  # first of all
     settings: dict[str, Any] = {"RETRY_TIMES": 2, "SEMAPHORE_BACKOFF_TIMES": 9}
@@ -122,9 +111,7 @@ def is_captcha(response: Response) -> bool:
 
 
 @both
-async def test_a_page_that_the_judge_takes_for_a_refusal_is_retried(
-    server: RedisServer, site: Site, by: Mapping[str, Any]
-) -> None:
+async def test_a_page_that_the_judge_refuses(server: RedisServer, site: Site, by: By) -> None:
     pages = [Request(site.url(path)) for path in ("/page/captcha", "/page/0", "/large")]
     when = f"{__name__}.is_captcha"
     crawl = Crawl(server, *pages, by=by, SEMAPHORE_BACKOFF_WHEN=when, SEMAPHORE_BACKOFF_TIMES=1)

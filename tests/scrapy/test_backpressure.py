@@ -17,7 +17,7 @@ from semaphore_middleware.scrapy import backpressure, throttler
 from semaphore_middleware.scrapy.priority_queue import SemaphorePriorityQueue
 from semaphore_middleware.telemetry import stats
 from tests.scrapy.hosts import more_hosts
-from tests.support.crawls import Crawl, holding, taken, until, waiting
+from tests.support.crawls import Crawl, Patch, holding, taken, until, waiting
 from tests.support.servers import RedisServer
 from tests.support.site import Site
 from tests.support.visits import Visits
@@ -49,9 +49,7 @@ def scheduler_of(crawl: Crawl) -> Scheduler:
     return scheduler
 
 
-async def test_a_full_site_does_not_hold_up_others_and_stays_on_disk_under_jobdir(
-    server: RedisServer, site: Site, tmp_path: Path
-) -> None:
+async def test_a_full_site_stays_on_disk(server: RedisServer, site: Site, tmp_path: Path) -> None:
     full, free = pages(site, "/slow/", FULL, 20), pages(site, "/page/", FREE, 20)
     crawl = Crawl(server, *full, *free, CONCURRENT_REQUESTS=2, JOBDIR=str(tmp_path))
     await site.until(lambda: of_free(site) == 20)
@@ -62,9 +60,7 @@ async def test_a_full_site_does_not_hold_up_others_and_stays_on_disk_under_jobdi
     await crawl.gave_back(40, site)
 
 
-async def test_queue_tells_which_sites_are_full_by_names_for_files(
-    server: RedisServer, site: Site
-) -> None:
+async def test_queue_names_full_sites(server: RedisServer, site: Site) -> None:
     full = pages(site, "/slow/", FULL, 5)
     crawl = Crawl(server, *full, SEMAPHORE_SCOPES=["domain"])
     await until(lambda: waiting(server) == 1)
@@ -88,9 +84,7 @@ async def test_queue_tells_which_sites_are_full_by_names_for_files(
     assert not queue.is_full(domain)
 
 
-async def test_waiting_requests_do_not_grow_with_the_number_of_full_sites(
-    server: RedisServer, site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_most_that_wait(server: RedisServer, site: Site, monkeypatch: Patch) -> None:
     monkeypatch.setattr(backpressure, "MAX_WAITING", 5)
     async with taken(server, *(f"site{number}" for number in range(8))) as release:
         crawl = Crawl(server, *of_sites(site, "/page/", 8, each=1))
@@ -101,9 +95,7 @@ async def test_waiting_requests_do_not_grow_with_the_number_of_full_sites(
     assert len(site.arrivals) == 8
 
 
-async def test_what_came_past_the_scheduler_does_not_stop_it(
-    server: RedisServer, site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_past_the_scheduler(server: RedisServer, site: Site, monkeypatch: Patch) -> None:
     monkeypatch.setattr(backpressure, "MAX_WAITING", 5)
     fetches = {"fetches": pages(site, "/page/", FULL, 20)}
     requests = [Request(site.url("/page/first", FREE), meta=fetches)]
@@ -127,9 +119,7 @@ class Fetches(Visits):
 
 
 @pytest.mark.parametrize("most", [2, 0], ids=["2", "no limit"])
-async def test_concurrent_requests_holds_for_requests_that_have_waited(
-    server: RedisServer, site: Site, most: int
-) -> None:
+async def test_places_after_a_wait(server: RedisServer, site: Site, most: int) -> None:
     at_once = most or 6
     async with taken(server, *(f"site{number}" for number in range(6))) as release:
         crawl = Crawl(server, *of_sites(site, "/slow/", 6, each=3), CONCURRENT_REQUESTS=most)
@@ -144,9 +134,7 @@ async def test_concurrent_requests_holds_for_requests_that_have_waited(
     assert server.members() == {}
 
 
-async def test_permits_that_find_no_place_are_used_next_by_priority(
-    server: RedisServer, site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_no_place_by_priority(server: RedisServer, site: Site, monkeypatch: Patch) -> None:
     """Otherwise a node that always has other work would never use them."""
     monkeypatch.setattr(throttler, "PERMIT_IDLE_TIMEOUT_S", 600.0)
     monkeypatch.setattr(stats, "WRITE_INTERVAL_S", 0.01)
@@ -171,9 +159,7 @@ async def test_permits_that_find_no_place_are_used_next_by_priority(
     assert len(site.arrivals) == 16
 
 
-async def test_a_permit_that_finds_no_place_is_not_handed_on(
-    server: RedisServer, site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_no_place_for_another(server: RedisServer, site: Site, monkeypatch: Patch) -> None:
     """The next request here has no place for it, either, but another node may."""
     monkeypatch.setattr(throttler, "PERMIT_IDLE_TIMEOUT_S", 0.01)
     async with FairSemaphore(server.url) as other, FairSemaphore(server.url) as third:
@@ -195,9 +181,7 @@ async def test_a_permit_that_finds_no_place_is_not_handed_on(
     assert len(site.arrivals) == 3
 
 
-async def test_a_woken_request_that_must_wait_again_lets_others_start(
-    server: RedisServer, site: Site
-) -> None:
+async def test_woken_to_wait_again_lets_others_start(server: RedisServer, site: Site) -> None:
     """It was parked, another node has taken its site since, and nothing is on the wire."""
     async with FairSemaphore(server.url) as other:
         held = [await other.acquire(f"site{number}", 1) for number in range(4)]
@@ -219,9 +203,7 @@ async def test_a_woken_request_that_must_wait_again_lets_others_start(
     assert len(site.arrivals) == 4
 
 
-async def test_a_request_counts_as_work_until_it_is_told_to_wait(
-    server: RedisServer, site: Site
-) -> None:
+async def test_work_until_it_is_told_to_wait(server: RedisServer, site: Site) -> None:
     """Otherwise all that the site's limit allows would leave the scheduler and start at once."""
     crawl = Crawl(server, *pages(site, "/slow/", FULL, 40), limit=20, CONCURRENT_REQUESTS=4)
     await site.until(lambda: site.now == 4)
@@ -230,9 +212,7 @@ async def test_a_request_counts_as_work_until_it_is_told_to_wait(
     assert site.hosts[FULL].most == 4
 
 
-async def test_requests_without_permits_count_as_work(
-    server: RedisServer, site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_work_without_permits(server: RedisServer, site: Site, monkeypatch: Patch) -> None:
     """Otherwise those that waited for permits would all start beside them."""
     monkeypatch.setattr(throttler, "PERMIT_IDLE_TIMEOUT_S", 0.01)
     async with taken(server, FULL, limit=2) as release:
@@ -250,9 +230,7 @@ async def test_requests_without_permits_count_as_work(
     assert sum(host.most for host in site.hosts.values()) <= 4
 
 
-async def test_requests_that_wait_for_robots_txt_count_as_waiting(
-    server: RedisServer, site: Site
-) -> None:
+async def test_waiting_for_robots_txt_is_no_work(server: RedisServer, site: Site) -> None:
     site.robots_is_slow = True
     skipping = {"dont_obey_robotstxt": True}
     free = [request.replace(meta=skipping) for request in pages(site, "/page/", FREE, 10)]
@@ -262,9 +240,7 @@ async def test_requests_that_wait_for_robots_txt_count_as_waiting(
     await crawl.gave_back(31, site)
 
 
-async def test_full_sites_take_no_room_with_their_robots_txt(
-    server: RedisServer, site: Site
-) -> None:
+async def test_robots_txt_of_full_sites_take_no_room(server: RedisServer, site: Site) -> None:
     """Nor do pages of other scopes that wait for it."""
     hosts = await more_hosts(site, 8)
     full = [Request(site.url(f"/page/{n}", host)) for n in range(3) for host in hosts]
@@ -307,9 +283,7 @@ class NeedsToken:
 
 
 @pytest.mark.parametrize("way", ["awaited", "in a task", "as a Deferred"])
-async def test_requests_take_no_room_behind_what_a_middleware_fetches_from_a_full_site(
-    server: RedisServer, site: Site, way: str
-) -> None:
+async def test_no_room_behind_a_full_site(server: RedisServer, site: Site, way: str) -> None:
     token = {"token": site.url("/page/token"), "way": way}
     full = [
         request.replace(meta={**request.meta, **token})
@@ -325,9 +299,7 @@ async def test_requests_take_no_room_behind_what_a_middleware_fetches_from_a_ful
     assert site.most <= 4
 
 
-async def test_a_page_counts_as_work_behind_a_robots_txt_that_is_on_its_way(
-    server: RedisServer, site: Site
-) -> None:
+async def test_work_behind_a_robots_txt_on_its_way(server: RedisServer, site: Site) -> None:
     site.robots_is_slow = True
     requests = [Request(site.url("/page/", host)) for host in await more_hosts(site, 10)]
     crawl = Crawl(server, *requests, ROBOTSTXT_OBEY=True, CONCURRENT_REQUESTS=4)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,7 @@ from twisted.python.failure import Failure
 from semaphore_middleware.errors import AcquireTimeoutError, SemaphoreError
 from semaphore_middleware.middleware import SemaphoreMiddleware
 from tests.scrapy.hosts import host_of, more_hosts
-from tests.support.crawls import TIMEOUT_S, Crawl, both, until
+from tests.support.crawls import TIMEOUT_S, By, Crawl, both, until
 from tests.support.servers import RedisServer, free_port
 from tests.support.site import Site
 from tests.support.visits import Visits
@@ -87,9 +86,7 @@ class Outcomes(Visits):
 
 
 @both
-async def test_permit_goes_back_after_whatever_a_site_does(
-    server: RedisServer, site: Site, by: Mapping[str, Any]
-) -> None:
+async def test_whatever_a_site_does(server: RedisServer, site: Site, by: By) -> None:
     of_site = dict(zip(await more_hosts(site, len(CASES)), CASES.values(), strict=True))
     urls = {site.url(case.path, host): case for host, case in of_site.items()}
     urls |= {url.format(free_port=free_port()): case for url, case in ELSEWHERE.items()}
@@ -111,6 +108,7 @@ async def test_permit_goes_back_after_whatever_a_site_does(
     for handler, signal in zip(stops, STOPS, strict=True):
         crawl.crawler.signals.connect(handler, signal)
 
+    await crawl.finished()  # while the site still answers some of them only in part
     await crawl.gave_back(2 * sum(case.requests for case in urls.values()), site)
     assert isinstance(crawl.spider, Outcomes)
     expected = {host_of(url): case for url, case in urls.items()}
@@ -122,9 +120,7 @@ async def test_permit_goes_back_after_whatever_a_site_does(
     assert crawl.stat("spider_exceptions/ValueError") == 2
 
 
-async def test_a_request_that_is_being_fetched_is_not_fetched_again(
-    server: RedisServer, site: Site
-) -> None:
+async def test_a_request_is_fetched_once_at_a_time(server: RedisServer, site: Site) -> None:
     crawl = Crawl(server, request := Request(site.url("/slow/")), limit=2)
     await site.until(lambda: site.now == 1)
     middleware = crawl.crawler.get_downloader_middleware(SemaphoreMiddleware)
@@ -161,9 +157,7 @@ async def test_cached_pages_take_no_permit(server: RedisServer, site: Site, tmp_
 
 @both
 @pytest.mark.parametrize("retries", [0, 1000], ids=["errback", "retries"])
-async def test_a_request_waits_no_longer_than_the_acquire_timeout(
-    server: RedisServer, site: Site, by: Mapping[str, Any], retries: int
-) -> None:
+async def test_acquire_timeout(server: RedisServer, site: Site, by: By, retries: int) -> None:
     requests = [Request(site.url(f"/slow/{name}"), priority=-ord(name)) for name in "ab"]
     # Long beside what a busy machine takes: a permit that comes as the time is up counts, too.
     timeout = 0.4 if retries else 0.1

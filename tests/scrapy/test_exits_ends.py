@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from scrapy.http import Response
 from twisted.internet.defer import CancelledError
 
 from semaphore_middleware.scrapy import throttler
-from tests.support.crawls import ADD_ON, Crawl, both, until, waiting
+from tests.support.crawls import ADD_ON, By, Crawl, Patch, both, until, waiting
 from tests.support.servers import RedisServer
 from tests.support.site import Site
 from tests.support.visits import FetchesFirst, Visits
@@ -30,9 +29,7 @@ class Closing(Visits):
 
 
 @both
-async def test_closing_spider_returns_waiting_requests_and_finishes_transfers(
-    server: RedisServer, site: Site, tmp_path: Path, by: Mapping[str, Any]
-) -> None:
+async def test_a_closing_spider(server: RedisServer, site: Site, tmp_path: Path, by: By) -> None:
     requests = [Request(site.url(path)) for path in ALL_FOUR]
     crawl = Crawl(server, *requests, by=by, spider=Closing, JOBDIR=str(tmp_path))
     await site.until(lambda: site.now == 1)
@@ -47,9 +44,7 @@ async def test_closing_spider_returns_waiting_requests_and_finishes_transfers(
     assert sorted(site.arrivals) == ["/page/enough", *ALL_FOUR]
 
 
-async def test_closing_spider_does_not_wait_for_robots_txt(
-    server: RedisServer, site: Site, tmp_path: Path
-) -> None:
+async def test_closing_during_robots_txt(server: RedisServer, site: Site, tmp_path: Path) -> None:
     requests = [
         Request(site.url("/slow/a"), meta={"dont_obey_robotstxt": True}),
         Request(site.url("/slow/b")),
@@ -95,9 +90,7 @@ CANCELLED = (asyncio.CancelledError, CancelledError)
 
 
 @both
-async def test_cancelled_fetch_stops_waiting(
-    server: RedisServer, site: Site, by: Mapping[str, Any]
-) -> None:
+async def test_cancelled_while_it_waits(server: RedisServer, site: Site, by: By) -> None:
     crawl = Crawl(server, Request(site.url("/slow/a")), by=by)
     await site.until(lambda: site.now == 1)
     fetch = asyncio.ensure_future(crawl.crawler.engine.download_async(Request(site.url("/page/b"))))
@@ -111,7 +104,7 @@ async def test_cancelled_fetch_stops_waiting(
 
 
 async def crawl_with_a_cancelled_fetch_on_the_wire(
-    server: RedisServer, site: Site, path: str, by: Mapping[str, Any]
+    server: RedisServer, site: Site, path: str, by: By
 ) -> Crawl:
     crawl = Crawl(server, Request(site.url("/slow/elsewhere", host="localhost")), by=by)
     await site.until(lambda: site.now == 1)
@@ -125,9 +118,7 @@ async def crawl_with_a_cancelled_fetch_on_the_wire(
 
 @both
 @pytest.mark.parametrize("path", ["/slow/a", "/half/a"])
-async def test_cancelled_fetch_keeps_its_permit_until_its_transfer_ends(
-    server: RedisServer, site: Site, by: Mapping[str, Any], path: str
-) -> None:
+async def test_cancelled_on_the_wire(server: RedisServer, site: Site, by: By, path: str) -> None:
     crawl = await crawl_with_a_cancelled_fetch_on_the_wire(server, site, path, by)
     next_fetch = crawl.crawler.engine.download_async(Request(site.url("/page/b")))
     next_task = asyncio.ensure_future(next_fetch)
@@ -139,9 +130,7 @@ async def test_cancelled_fetch_keeps_its_permit_until_its_transfer_ends(
 
 
 @both
-async def test_end_of_crawl_releases_permits_of_cancelled_fetches(
-    server: RedisServer, site: Site, by: Mapping[str, Any]
-) -> None:
+async def test_cancelled_and_the_crawl_ends(server: RedisServer, site: Site, by: By) -> None:
     crawl = await crawl_with_a_cancelled_fetch_on_the_wire(server, site, "/never", by)
     if by is ADD_ON:  # the transfer ends first
         other = Crawl(server, Request(site.url("/page/other")), SEMAPHORE_NODE="other")
@@ -156,7 +145,7 @@ async def test_end_of_crawl_releases_permits_of_cancelled_fetches(
 
 @pytest.mark.parametrize("is_closing", [True, False], ids=["spider closes", "cancelled"])
 async def test_permit_without_a_place_goes_back_at_once(
-    server: RedisServer, site: Site, monkeypatch: pytest.MonkeyPatch, is_closing: bool
+    server: RedisServer, site: Site, monkeypatch: Patch, is_closing: bool
 ) -> None:
     monkeypatch.setattr(throttler, "PERMIT_IDLE_TIMEOUT_S", 600.0)
     elsewhere = Request(site.url("/slow/elsewhere", host="localhost"))
@@ -177,9 +166,7 @@ async def test_permit_without_a_place_goes_back_at_once(
 
 
 @pytest.mark.parametrize("path", ["/slow/", "/half/"])
-async def test_lost_permit_ends_its_transfer_and_is_retried(
-    server: RedisServer, site: Site, path: str
-) -> None:
+async def test_a_lost_permit_is_retried(server: RedisServer, site: Site, path: str) -> None:
     crawl = Crawl(server, Request(site.url(path)), SEMAPHORE_LEASE=0.5)
     await site.until(lambda: site.now == 1)
     server.kill()

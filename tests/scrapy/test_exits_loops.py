@@ -6,14 +6,13 @@ The other `test_exits*.py` show the same on the asyncio reactor, in the test's o
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from scrapy import Request
 
-from tests.support.crawls import ADD_ON, ALONE, scrapy, until, waiting
+from tests.support.crawls import ADD_ON, ALONE, By, scrapy, until, waiting
 from tests.support.scrapy_process import ScrapyProcess
 from tests.support.servers import RedisServer, free_port
 from tests.support.site import Site
@@ -39,7 +38,7 @@ def assert_gave_back(crawl: ScrapyProcess, server: RedisServer, permits: int) ->
 
 @each_way
 async def test_permits_go_back_however_requests_end(
-    server: RedisServer, site: Site, tmp_path: Path, by: Mapping[str, Any], loop: tuple[str, ...]
+    server: RedisServer, site: Site, tmp_path: Path, by: By, loop: tuple[str, ...]
 ) -> None:
     unreachable = f"http://127.0.0.1:{free_port()}/"
     permits_of = {
@@ -80,7 +79,7 @@ async def test_permits_go_back_however_requests_end(
 
 @each_way
 async def test_sigint_leaves_waiting_requests_on_disk(
-    server: RedisServer, site: Site, tmp_path: Path, by: Mapping[str, Any], loop: tuple[str, ...]
+    server: RedisServer, site: Site, tmp_path: Path, by: By, loop: tuple[str, ...]
 ) -> None:
     requests = [Request(site.url(path)) for path in ALL_FOUR]
     settings = {
@@ -106,9 +105,7 @@ async def test_sigint_leaves_waiting_requests_on_disk(
     assert site.most == 1
 
 
-async def test_lost_permit_ends_its_transfer_and_is_retried_without_a_reactor(
-    server: RedisServer, site: Site, tmp_path: Path
-) -> None:
+async def test_a_lost_permit_is_retried(server: RedisServer, site: Site, tmp_path: Path) -> None:
     ours = {**ADD_ON, "SEMAPHORE_REDIS_URL": server.url, "SEMAPHORE_LEASE": 0.5}
     async with scrapy(tmp_path, Request(site.url("/half/")), options=NO_REACTOR, **ours) as crawl:
         await site.until(lambda: site.now == 1)

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any
 
 import pytest
 from scrapy import Request
-from scrapy.crawler import Crawler
 from scrapy.exceptions import IgnoreRequest
 from scrapy.http import Response
 
 from tests.scrapy.hosts import more_hosts
-from tests.support.crawls import Crawl, both
+from tests.support.crawls import By, Crawl, both
 from tests.support.servers import RedisServer
 from tests.support.site import Site
 
@@ -66,9 +64,7 @@ def interfered(site: Site, host: str, method: str, outcome: str) -> list[Request
 
 @both
 @pytest.mark.parametrize("position", [BEFORE, AFTER], ids=["before", "after"])
-async def test_permit_goes_back_whatever_another_middleware_does(
-    server: RedisServer, site: Site, by: Mapping[str, Any], position: int
-) -> None:
+async def test_each_interference(server: RedisServer, site: Site, by: By, position: int) -> None:
     cases = [(method, outcome) for method in PATHS for outcome in OUTCOMES]
     hosts = await more_hosts(site, len(cases))
     requests = [
@@ -87,41 +83,3 @@ async def test_permit_goes_back_whatever_another_middleware_does(
         assert crawl.stat(f"semaphore/scope/{host}/acquired") == permits, host
     errors = Counter(type(failure) for failure in crawl.spider.failures)
     assert (errors[IgnoreRequest], errors[ValueError]) == (2 * len(PATHS),) * 2
-
-
-class AsksAgain:
-    """On its way back to the engine, asks the same site for another page."""
-
-    def __init__(self, crawler: Crawler) -> None:
-        self._crawler = crawler
-
-    @classmethod
-    def from_crawler(cls, crawler: Crawler) -> Self:
-        return cls(crawler)
-
-    async def process_response(self, request: Request, response: Response) -> Any:
-        await self._ask(request)
-        return response
-
-    async def process_exception(self, request: Request, exception: Exception) -> Any:  # noqa: ARG002
-        await self._ask(request)
-
-    async def _ask(self, request: Request) -> None:
-        if "then" in request.meta:
-            await self._crawler.engine.download_async(Request(request.meta["then"]))
-
-
-@both
-async def test_middleware_may_ask_the_same_site_while_a_response_passes(
-    server: RedisServer, site: Site, by: Mapping[str, Any]
-) -> None:
-    hosts = dict(zip(await more_hosts(site, 2), ("a response", "bug"), strict=True))
-    requests = [
-        request
-        for host, outcome in hosts.items()
-        for request in interfered(site, host, "process_request", outcome)
-    ]
-    crawl = Crawl(server, *requests, by=by, middlewares={Interferer: AFTER, AsksAgain: BEFORE})
-    await crawl.gave_back(8, site)
-    asked = sorted((visit.host, visit.path) for visit in site.visits)
-    assert asked == [(host, f"/page/then-{name}") for host in hosts for name in "ab"]

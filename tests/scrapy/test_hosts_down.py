@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from scrapy import Request
 
 from semaphore_middleware.errors import HostDownError
-from tests.support.crawls import Crawl
+from tests.support.crawls import Crawl, Log
 from tests.support.servers import RedisServer, free_port
 from tests.support.site import Site
 
@@ -21,9 +20,7 @@ AT_ONCE: dict[str, Any] = {
 }
 
 
-async def test_a_full_queue_of_a_dead_host_ends_and_others_do_not_wait(
-    server: RedisServer, site: Site, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_full_queue_of_a_dead_host(server: RedisServer, site: Site, caplog: Log) -> None:
     nobody = f"http://127.0.0.1:{free_port()}/"
     dead = [Request(f"{nobody}{n}", priority=1) for n in range(QUEUED)]
     alive = [Request(site.url(f"/page/{n}", "localhost")) for n in range(QUEUED)]

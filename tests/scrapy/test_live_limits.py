@@ -12,9 +12,7 @@ from tests.support.site import Site
 HOST = "127.0.0.1"
 
 
-async def test_three_nodes_obey_what_operators_set_also_before_they_start(
-    server: RedisServer, site: Site
-) -> None:
+async def test_three_nodes_obey_what_operators_set(server: RedisServer, site: Site) -> None:
     requests = [Request(site.url(f"/slow/{n}")) for n in range(4)]
     async with FairSemaphore(server.url) as operator:
         await operator.admin.configure(HOST, {"concurrency": 1})

@@ -8,7 +8,7 @@ import pytest
 from scrapy import Request
 
 from semaphore_middleware.errors import SettingsError
-from tests.support.crawls import Crawl, until
+from tests.support.crawls import Crawl, Log, until
 from tests.support.servers import RedisServer, free_port
 from tests.support.site import Site
 
@@ -30,9 +30,7 @@ def locked() -> Iterator[RedisServer]:
     server.remove()
 
 
-async def test_password_of_a_server_that_is_not_there_and_then_accepts_it(
-    locked: RedisServer, site: Site, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_server_that_is_not_there(locked: RedisServer, site: Site, caplog: Log) -> None:
     caplog.set_level("DEBUG")
     locked.kill()
     url = f"redis://:{ENCODED}@127.0.0.1:{locked.tcp_port}/0"
@@ -55,9 +53,7 @@ async def test_password_of_a_server_that_is_not_there_and_then_accepts_it(
         "unix://:not-{encoded}@{path}",
     ],
 )
-async def test_password_that_a_server_refuses(
-    locked: RedisServer, site: Site, caplog: pytest.LogCaptureFixture, url: str
-) -> None:
+async def test_a_refused_password(locked: RedisServer, site: Site, caplog: Log, url: str) -> None:
     caplog.set_level("DEBUG")
     url = url.format(encoded=ENCODED, port=locked.tcp_port, path=locked.path)
     await Crawl(locked, Request(site.url("/page/")), SEMAPHORE_REDIS_URL=url).finished()
@@ -71,17 +67,13 @@ async def test_password_that_a_server_refuses(
 @pytest.mark.parametrize(
     "url",
     [
-        "redis://:s3cr/w0rd@localhost:6379/0",
         "redis://:2025/w0rd@localhost:6379/0",  # would be read as port 2025 of localhost
         "redis://:s3crw0rd@localhost/zero",  # would be read as database 0
-        "redis://:s3cr%2Fw0rd@[::1/0",
         "s3cr-w0rd@localhost",
         "redis://localhost/0?password=s3crw0rd&socket_timeout=soon",
     ],
 )
-async def test_password_in_an_unreadable_url(
-    server: RedisServer, site: Site, caplog: pytest.LogCaptureFixture, url: str
-) -> None:
+async def test_an_unreadable_url(server: RedisServer, site: Site, caplog: Log, url: str) -> None:
     caplog.set_level("DEBUG")
     crawl = Crawl(server, Request(site.url("/page/")), SEMAPHORE_REDIS_URL=url)
     with pytest.raises(SettingsError, match="SEMAPHORE_REDIS_URL") as error:

@@ -41,9 +41,7 @@ def runs(pid: int) -> bool:
     return True
 
 
-async def test_embedded_server_is_shared_and_ends_with_the_last_process(
-    site: Site, tmp_path: Path
-) -> None:
+async def test_embedded_server_ends_with_the_last_process(site: Site, tmp_path: Path) -> None:
     settings = {**ADD_ON, "CONCURRENT_REQUESTS_PER_DOMAIN": 1}
     embedded = Embedded()
     async with (
@@ -63,9 +61,7 @@ async def test_embedded_server_is_shared_and_ends_with_the_last_process(
 
 
 @pytest.mark.slow
-async def test_embedded_server_outlives_a_killed_process_but_not_the_last_one(
-    site: Site, tmp_path: Path
-) -> None:
+async def test_embedded_server_outlives_a_killed_process(site: Site, tmp_path: Path) -> None:
     settings = {**ADD_ON, "CONCURRENT_REQUESTS_PER_DOMAIN": 1, "SEMAPHORE_LEASE": 0.5}
     embedded = Embedded()
     async with scrapy(tmp_path, Request(site.url("/slow/killed")), **settings) as first:

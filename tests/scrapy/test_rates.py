@@ -9,7 +9,7 @@ from scrapy import Request
 
 from semaphore_middleware import FairSemaphore, Limit
 from semaphore_middleware.scrapy import throttler
-from tests.support.crawls import Crawl, until
+from tests.support.crawls import Crawl, Patch, until
 from tests.support.servers import RedisServer
 from tests.support.site import Site
 
@@ -20,9 +20,7 @@ def pages(site: Site, count: int, path: str = "/page/") -> list[Request]:
     return [Request(site.url(f"{path}{n}")) for n in range(count)]
 
 
-async def test_a_burst_starts_at_once_and_the_next_when_an_operator_lifts_the_rate(
-    server: RedisServer, site: Site
-) -> None:
+async def test_a_burst_until_an_operator_lifts_the_rate(server: RedisServer, site: Site) -> None:
     limits = {HOST: {"concurrency": 8, "rate": "1/d", "burst": 3}}
     crawl = Crawl(server, *pages(site, 5, "/slow/"), limit=8, SEMAPHORE_LIMITS=limits)
     async with FairSemaphore(server.url) as operator:
@@ -44,7 +42,7 @@ async def test_a_burst_starts_at_once_and_the_next_when_an_operator_lifts_the_ra
     ],
 )
 async def test_a_start_that_counts_waits_for_no_place(
-    server: RedisServer, site: Site, monkeypatch: pytest.MonkeyPatch, limit: dict[str, Any]
+    server: RedisServer, site: Site, monkeypatch: Patch, limit: dict[str, Any]
 ) -> None:
     """Begun later, it would be too close to the next one."""
     monkeypatch.setattr(throttler, "PERMIT_IDLE_TIMEOUT_S", 600.0)

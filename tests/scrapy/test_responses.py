@@ -28,12 +28,8 @@ from twisted.internet.error import ConnectBindError, NoRouteError
 from semaphore_middleware import Permit
 from semaphore_middleware.errors import PermitLostError
 from semaphore_middleware.scrapy.judge import Judge
-from semaphore_middleware.scrapy.responses import (
-    REFUSALS_KEY,
-    REFUSED_AT_KEY,
-    ResponseClassifier,
-)
-from tests.support.nodes import in_asyncio
+from semaphore_middleware.scrapy.responses import REFUSALS_KEY, REFUSED_AT_KEY, ResponseClassifier
+from tests.support.crawls import Log
 from tests.support.visits import Visits
 
 
@@ -110,14 +106,12 @@ TOLD: list[tuple[int, dict[str, Any], dict[str, str], tuple[Any, ...]]] = [
 
 
 @pytest.mark.parametrize(("status", "meta", "headers", "told"), TOLD)
-@in_asyncio
 async def test_what_is_told_of_a_response(
     status: int, meta: dict[str, Any], headers: dict[str, Any], told: tuple[Any, ...]
 ) -> None:
     assert recorded(status, Request("http://a/", meta=dict(meta)), **headers) == [told]
 
 
-@in_asyncio
 async def test_a_latency_that_the_handler_does_not_measure_is_the_time_since_the_grant() -> None:
     ((kind, latency, _),) = recorded(200, Request("http://a/"))
     assert kind == "answered"
@@ -136,7 +130,6 @@ async def test_a_latency_that_the_handler_does_not_measure_is_the_time_since_the
         (503, {}, -3600, 1, True),  # by another node, with another clock
     ],
 )
-@in_asyncio
 async def test_a_refusal_speaks_for_its_site_unless_the_site_s_other_answers_contradict(
     status: int,
     headers: dict[str, str],
@@ -155,7 +148,6 @@ async def test_a_refusal_speaks_for_its_site_unless_the_site_s_other_answers_con
         assert kept <= request.meta.keys(), "for the copy that Scrapy's retry middleware makes"
 
 
-@in_asyncio
 async def test_what_a_user_leaves_in_the_meta_harms_nothing() -> None:
     request = Request("http://a/", meta={REFUSED_AT_KEY: "yesterday"})
     assert recorded(503, request, answered_ago=1) == [("refused", 0)]
@@ -174,7 +166,6 @@ OTHERS = [
 ]
 
 
-@in_asyncio
 async def test_only_a_site_that_does_not_respond_is_a_failure() -> None:
     for error in (*FAILURES, *OTHERS):
         for proxy in (None, "http://b:3128"):  # it may be the proxy's fault
@@ -185,7 +176,6 @@ async def test_only_a_site_that_does_not_respond_is_a_failure() -> None:
             assert permit.told == expected, repr(error)
 
 
-@in_asyncio
 async def test_a_refused_request_is_made_again_so_often_and_past_the_dupefilter() -> None:
     seen, request = classifier(times=2), Request("http://a/", meta={"retry_times": 1})
     refused_at = []
@@ -204,33 +194,18 @@ async def test_a_refused_request_is_made_again_so_often_and_past_the_dupefilter(
     assert request.meta["dont_retry"], "Scrapy's middleware must not begin anew"
 
 
-@in_asyncio
-async def test_a_retry_is_counted_and_logged_as_scrapy_does_it(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    caplog.set_level("DEBUG", "semaphore_middleware")
-    kept = {"cached_response": Response("http://a/b"), "mine": 1}  # by the HTTP cache, if too old
-    seen, request = classifier(times=1), Request("http://a/b", meta=kept)
+def test_a_retry_is_asked_for_after_others_and_leaves_the_cache() -> None:
+    kept = {"cached_response": Response("http://a/"), "mine": 1}
     crawler = get_crawler(Visits, {"RETRY_PRIORITY_ADJUST": -7})
-    spider, refusal = Visits.from_crawler(crawler), Response("http://a/b", status=429)
-    recorded(429, request, seen)
-    again = seen.retry_request(request, refusal, spider)
+    refusal, request = Response("http://a/", status=429), Request("http://a/", meta=kept)
+    seen = classifier()
+    seen.record_response(cast("Permit", FakePermit()), request, refusal)
+    again = seen.retry_request(request, refusal, Visits.from_crawler(crawler))
     assert again is not None
-    assert again.priority == -7, "others are asked first"
+    assert again.priority == -7
     assert again.meta.keys() == {"mine", REFUSALS_KEY, REFUSED_AT_KEY}
-    recorded(429, again, seen)
-    assert seen.retry_request(again, refusal, spider) is None
-    reason = "429 Unknown Status"
-    assert caplog.messages == [
-        f"Retrying <GET http://a/b> (failed 1 times): {reason}",
-        f"Gave up retrying <GET http://a/b> (failed 2 times): {reason}",
-    ]
-    counts = {"retry/count": 1, f"retry/reason_count/{reason}": 1, "retry/max_reached": 1}
-    assert crawler.stats is not None
-    assert crawler.stats.get_stats() == counts
 
 
-@in_asyncio
 async def test_what_is_made_of_a_request_that_was_served_or_given_up_starts_afresh() -> None:
     seen, served = classifier(), refused_before(5)
     recorded(200, served, seen)
@@ -271,10 +246,7 @@ def judge(function: Any, **settings: Any) -> Judge:
         *((float("inf"), 1e9), (10**400, 1e9)),
     ],
 )
-@in_asyncio
-async def test_what_the_judge_says_of_a_page_counts_as_a_refusal(
-    verdict: Any, seconds: float | None
-) -> None:
+async def test_the_judge_s_verdict_counts(verdict: Any, seconds: float | None) -> None:
     seen = ResponseClassifier(frozenset(), 2, judge(lambda _: verdict))
     request = Request("http://a/", meta={"download_latency": 0.25})
     permit = FakePermit()
@@ -298,9 +270,7 @@ def raises(_: Response) -> None:
         (is_captcha, "raised IgnoreRequest("),  # the body is too large to be decompressed
     ],
 )
-def test_a_judge_that_fails_is_logged_and_changes_nothing(
-    verdict: Any, said: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_judge_that_fails_changes_nothing(verdict: Any, said: str, caplog: Log) -> None:
     bomb = gzip.compress(bytes(10**6))
     response = Response("http://a/", headers={"Content-Encoding": "gzip"}, body=bomb)
     given = verdict if callable(verdict) else lambda _: verdict

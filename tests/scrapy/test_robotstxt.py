@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from scrapy.settings import Settings
 
 from semaphore_middleware import Limit
 from semaphore_middleware.scrapy.crawl_delays import CrawlDelays
-from tests.support.crawls import ADD_ON, Crawl, both, until
+from tests.support.crawls import ADD_ON, By, Crawl, Log, both, until
 from tests.support.servers import RedisServer
 from tests.support.site import Site
 
@@ -35,9 +34,7 @@ def assert_spaced(site: Site, delay: float, since: float) -> None:
 
 
 @both
-async def test_three_nodes_keep_a_crawl_delay_together(
-    server: RedisServer, site: Site, by: Mapping[str, Any]
-) -> None:
+async def test_three_nodes_keep_a_crawl_delay(server: RedisServer, site: Site, by: By) -> None:
     site.robots = f"User-agent: *\nCrawl-delay: {DELAY}"
     since = asyncio.get_running_loop().time()
     crawls = [
@@ -52,9 +49,7 @@ async def test_three_nodes_keep_a_crawl_delay_together(
     assert_spaced(site, DELAY, since)
 
 
-async def test_max_crawl_delay_is_used_and_logged_once(
-    server: RedisServer, site: Site, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_max_crawl_delay_is_logged_once(server: RedisServer, site: Site, caplog: Log) -> None:
     site.robots = "User-agent: *\nCrawl-delay: 86400"
     crawl = Crawl(server, *pages(site, 3), SEMAPHORE_MAX_CRAWL_DELAY=DELAY, **POLITE)
     since = asyncio.get_running_loop().time()
@@ -64,9 +59,7 @@ async def test_max_crawl_delay_is_used_and_logged_once(
     assert "asks for a delay of 86400 s. The delay is 0.2 s: SEMAPHORE_MAX_CRAWL_DELAY." in said
 
 
-async def test_delays_that_are_not_to_be_obeyed_are_ignored(
-    server: RedisServer, site: Site
-) -> None:
+async def test_delays_need_not_be_obeyed(server: RedisServer, site: Site) -> None:
     site.robots = "User-agent: *\nCrawl-delay: 50"
     crawl = Crawl(server, *pages(site, 3), **POLITE, SEMAPHORE_OBEY_CRAWL_DELAY=False)
     await crawl.gave_back(4, site)
@@ -143,9 +136,7 @@ def test_a_limit_s_own_delay_is_never_lowered_and_its_rate_holds_beside() -> Non
 
 
 @pytest.mark.parametrize("is_shared", [True, False])
-async def test_a_robots_txt_is_fetched_by_one_node_for_all(
-    server: RedisServer, site: Site, is_shared: bool
-) -> None:
+async def test_one_node_fetches_it(server: RedisServer, site: Site, is_shared: bool) -> None:
     """Also for one that comes later; and who waits for another node's fetch takes no room."""
     site.robots, site.robots_is_slow = "User-agent: *\nDisallow: /page/1", True
     settings = {"CONCURRENT_REQUESTS": 1, "SEMAPHORE_ROBOTSTXT_SHARED": is_shared, **POLITE}
@@ -193,9 +184,7 @@ async def test_every_request_that_waited_for_robots_txt_is_checked(
     assert crawl.stat("robotstxt/forbidden") == 6
 
 
-async def test_a_disabled_robotstxt_middleware_stays_disabled(
-    server: RedisServer, site: Site
-) -> None:
+async def test_a_disabled_middleware_stays_disabled(server: RedisServer, site: Site) -> None:
     off: dict[Any, Any] = {SCRAPYS: None}
     await Crawl(server, *pages(site, 1), middlewares=off, **POLITE).finished()
     assert site.arrivals == ["/page/0"]

@@ -20,7 +20,7 @@ from semaphore_middleware.scrapy.robotstxt_download import origin_of
 from semaphore_middleware.scrapy.throttler import NotAllowedError
 from tests.conftest import in_the_loop
 from tests.scrapy.hosts import host_of, more_hosts
-from tests.support.crawls import Crawl, until
+from tests.support.crawls import Crawl, Log, Patch, until
 from tests.support.servers import RedisServer
 from tests.support.site import Site, Visit, response
 from tests.support.visits import Visits
@@ -110,9 +110,7 @@ def hostile() -> Iterator[HostileSite]:
         in_the_loop(site.stop)
 
 
-async def test_what_is_fetched_and_nothing_does_harm(
-    server: RedisServer, hostile: HostileSite, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_hostile_answers(server: RedisServer, hostile: HostileSite, caplog: Log) -> None:
     hosts = dict(zip(ANSWERS, await more_hosts(hostile, len(ANSWERS)), strict=True))
     hostile.robots_as = {host: ANSWERS[name][0] for name, host in hosts.items()}
     pages = [Request(hostile.url("/page", host)) for host in hosts.values()]
@@ -138,9 +136,7 @@ class StayingThere(Visits):
     allowed_domains = ("127.0.0.1",)
 
 
-async def test_a_redirect_may_lead_off_the_site_that_is_crawled(
-    server: RedisServer, site: Site
-) -> None:
+async def test_a_redirect_may_lead_off_the_site(server: RedisServer, site: Site) -> None:
     await site.listen("127.0.0.2", site.port)
     site.robots_as = {"127.0.0.1": f"{MOVED}//127.0.0.2:{site.port}/rules"}
     site.robots = FORBIDDING
@@ -190,18 +186,14 @@ async def reader(server: RedisServer, site: Site, **settings: Any) -> AsyncItera
     assert server.members() == {}
 
 
-async def test_an_unreachable_one_may_allow_all(
-    server: RedisServer, site: Site, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_an_unreachable_one_may_allow(server: RedisServer, site: Site, caplog: Log) -> None:
     site.robots_as = {"127.0.0.1": "/status/500"}
     async with reader(server, site, SEMAPHORE_ROBOTSTXT_UNREACHABLE="allow") as crawl:
         assert await crawl.fetch()
         assert "its requests are allowed" in caplog.text
 
 
-async def test_a_parser_that_fails_lets_nothing_through(
-    server: RedisServer, site: Site, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_parser_that_fails_forbids(server: RedisServer, site: Site, caplog: Log) -> None:
     settings = {"ROBOTSTXT_PARSER": "scrapy.robotstxt.PythonRobotParser"}
     async with reader(server, site, **settings) as crawl:
         assert not await crawl.fetch("/forbidden")
@@ -219,9 +211,7 @@ def test_each_scheme_and_port_has_its_own() -> None:
     assert origin_of(Request("https://[::1]:443/")) == "https://[::1]"
 
 
-async def test_a_robots_txt_that_waits_too_long_for_our_permit_opens_no_site(
-    server: RedisServer, site: Site
-) -> None:
+async def test_no_permit_for_it_opens_no_site(server: RedisServer, site: Site) -> None:
     site.robots = FORBIDDING
     settings = {"SEMAPHORE_ACQUIRE_TIMEOUT": 0.1, "RETRY_ENABLED": False}
     async with FairSemaphore(server.url) as other, reader(server, site, **settings) as crawl:
@@ -239,9 +229,7 @@ def by_section(request: Request) -> str:
     return f"section {request.meta['section']}"
 
 
-async def test_a_function_that_fails_for_a_robots_txt_opens_no_site(
-    server: RedisServer, site: Site
-) -> None:
+async def test_a_function_that_fails_opens_no_site(server: RedisServer, site: Site) -> None:
     site.robots = FORBIDDING
     scopes = ["host", f"{__name__}.by_section"]
     pages = (Request(site.url(f"/page/{n}"), meta={"section": "news"}) for n in range(2))
@@ -262,9 +250,7 @@ class RefusesRobots:
             raise IgnoreRequest("not in the cache")
 
 
-async def test_what_a_middleware_does_not_ask_for_is_allowed_as_in_scrapy(
-    server: RedisServer, site: Site
-) -> None:
+async def test_what_a_middleware_refuses_is_allowed(server: RedisServer, site: Site) -> None:
     site.robots = FORBIDDING
     async with reader(server, site, middlewares={RefusesRobots: 10}) as crawl:
         assert [await crawl.fetch(f"/page/{n}") for n in range(2)] == [True, True]
@@ -272,9 +258,7 @@ async def test_what_a_middleware_does_not_ask_for_is_allowed_as_in_scrapy(
         assert crawl.crawl.stat("robotstxt/request_count") == 0
 
 
-async def test_if_the_request_that_asks_is_cancelled_another_asks(
-    server: RedisServer, site: Site
-) -> None:
+async def test_if_who_asks_is_cancelled_another_asks(server: RedisServer, site: Site) -> None:
     site.robots, site.robots_is_slow = FORBIDDING, True
     async with reader(server, site, limit=2) as crawl:
         fetches = [asyncio.ensure_future(crawl.fetch(f"/page/{n}")) for n in range(3)]
@@ -292,15 +276,13 @@ class Clock:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+def clock(monkeypatch: Patch) -> Clock:
     clock = Clock()
     monkeypatch.setattr(RobotsTxtMiddleware, "_now", lambda _: clock.now)
     return clock
 
 
-async def test_a_day_after_it_was_asked_for_it_is_asked_for_again(
-    server: RedisServer, site: Site, clock: Clock
-) -> None:
+async def test_it_is_asked_for_each_day(server: RedisServer, site: Site, clock: Clock) -> None:
     assert MAX_AGE_S == 24 * 60 * 60
     site.robots, site.robots_is_slow = "", True
     async with reader(server, site) as crawl:
@@ -317,9 +299,7 @@ async def test_a_day_after_it_was_asked_for_it_is_asked_for_again(
         assert len(crawl.asked) == 2
 
 
-async def test_the_rules_that_were_used_longest_ago_are_forgotten(
-    server: RedisServer, site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_old_rules_are_forgotten(server: RedisServer, site: Site, monkeypatch: Patch) -> None:
     monkeypatch.setattr(robotstxt, "RULES_MAX", 2)
     a, b, c = await more_hosts(site, 3)
     async with reader(server, site) as crawl:
@@ -329,7 +309,7 @@ async def test_the_rules_that_were_used_longest_ago_are_forgotten(
 
 
 async def test_an_unreachable_one_is_asked_for_again_after_pauses_that_double(
-    server: RedisServer, site: Site, clock: Clock, caplog: pytest.LogCaptureFixture
+    server: RedisServer, site: Site, clock: Clock, caplog: Log
 ) -> None:
     caplog.set_level("INFO")
     pauses = {"SEMAPHORE_BACKOFF_START": 10, "SEMAPHORE_BACKOFF_MAX": 30, "RETRY_ENABLED": False}

@@ -16,7 +16,7 @@ from scrapy.http import Response
 from scrapy.http.request import NO_CALLBACK
 from scrapy.utils.test import get_crawler
 
-from tests.support.crawls import Crawl, until, waiting
+from tests.support.crawls import Crawl, Log, until, waiting
 from tests.support.servers import RedisServer
 from tests.support.site import Site
 from tests.support.visits import Visits
@@ -25,9 +25,7 @@ OURS = "semaphore_middleware.throttler.SemaphoreThrottler"
 ANOTHER = f"{__name__}.TokenMiddleware"
 
 
-async def test_robots_txt_does_not_wait_for_the_page_that_waits_for_it(
-    server: RedisServer, site: Site
-) -> None:
+async def test_robots_txt_does_not_wait_for_its_page(server: RedisServer, site: Site) -> None:
     requests = [Request(site.url(f"/page/{n}")) for n in range(3)]
     crawl = Crawl(server, *requests, limit=1, ROBOTSTXT_OBEY=True, CONCURRENT_REQUESTS=1)
     await crawl.gave_back(4, site)
@@ -57,9 +55,7 @@ class TokenMiddleware:
 
 
 @pytest.mark.parametrize("place", [100, 1000], ids=["before the semaphore", "behind it"])
-async def test_what_a_response_waits_for_does_not_wait_for_it(
-    server: RedisServer, site: Site, place: int
-) -> None:
+async def test_what_a_response_waits_for(server: RedisServer, site: Site, place: int) -> None:
     requests = [Request(site.url("/slow/1")), *(Request(site.url(f"/page/{n}")) for n in "ab")]
     crawl = Crawl(server, *requests, limit=1, middlewares={TokenMiddleware: place})
     await site.until(lambda: site.now == 1)
@@ -89,9 +85,7 @@ async def test_what_comes_past_the_scheduler_comes_first(server: RedisServer, si
     assert site.arrivals == ["/slow/first", "/page/asked", "/page/second"]
 
 
-async def test_a_flood_of_files_stays_within_the_limit(
-    server: RedisServer, site: Site, tmp_path: Path
-) -> None:
+async def test_a_flood_of_files(server: RedisServer, site: Site, tmp_path: Path) -> None:
     media: dict[str, Any] = {
         "ITEM_PIPELINES": {"scrapy.pipelines.files.FilesPipeline": 1},
         "FILES_STORE": str(tmp_path),
@@ -108,9 +102,7 @@ def throttler_of(crawl: Crawl) -> Any:
     return SemaphoreThrottler.from_crawler(crawl.crawler)
 
 
-async def test_requests_that_only_wait_take_up_no_concurrency(
-    server: RedisServer, site: Site
-) -> None:
+async def test_what_only_waits_takes_no_concurrency(server: RedisServer, site: Site) -> None:
     requests = [Request(site.url(f"/slow/{n}")) for n in range(4)]
     crawl = Crawl(server, *requests, CONCURRENT_REQUESTS=16)
     await until(lambda: waiting(server) == 1)
@@ -124,9 +116,7 @@ async def test_requests_that_only_wait_take_up_no_concurrency(
     await crawl.gave_back(4, site)
 
 
-async def test_it_shows_scopes_and_limits(
-    server: RedisServer, site: Site, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_it_shows_scopes_and_limits(server: RedisServer, site: Site, caplog: Log) -> None:
     limits = {"a": {"concurrency": 3, "delay": 2}, "all": 9, "free": None}
     settings: dict[str, Any] = {"SEMAPHORE_SCOPES": ["host", "all"], "SEMAPHORE_LIMITS": limits}
     crawl = Crawl(server, Request(site.url("/slow/")), **settings)
@@ -149,9 +139,7 @@ async def test_it_shows_scopes_and_limits(
 
 
 @pytest.mark.parametrize("chosen", [None, OURS, ANOTHER])
-def test_the_add_on_sets_it_where_scrapy_has_the_setting(
-    server: RedisServer, caplog: pytest.LogCaptureFixture, chosen: str | None
-) -> None:
+def test_where_scrapy_has_the_setting(server: RedisServer, caplog: Log, chosen: str | None) -> None:
     from semaphore_middleware.addon import SemaphoreAddon
 
     crawler = get_crawler(settings_dict={"SEMAPHORE_REDIS_URL": server.url})

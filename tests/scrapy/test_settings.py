@@ -13,6 +13,7 @@ from semaphore_middleware import Limit, SettingsError
 from semaphore_middleware.model.feedback import Backoff
 from semaphore_middleware.model.limits import LimitTable
 from semaphore_middleware.scrapy.settings import SETTINGS, SemaphoreSettings, is_enabled
+from tests.support.crawls import Patch
 
 
 def read(**settings: Any) -> SemaphoreSettings:
@@ -90,10 +91,7 @@ def test_settings_are_read(given: dict[str, Any], expected: dict[str, Any]) -> N
 @pytest.mark.parametrize(
     ("given", "limit"),
     [
-        (
-            {"CONCURRENT_REQUESTS_PER_DOMAIN": "3", "DOWNLOAD_DELAY": "2"},
-            Limit(3, 2, 0.5),
-        ),
+        ({"CONCURRENT_REQUESTS_PER_DOMAIN": "3", "DOWNLOAD_DELAY": "2"}, Limit(3, 2, 0.5)),
         ({"DOWNLOAD_DELAY": 2, "DOWNLOAD_DELAY_JITTER": 0.1}, Limit(8, 2, 0.1)),
         ({"DOWNLOAD_DELAY_JITTER": 3}, Limit(8, 0, 1)),
         ({"RANDOMIZE_DOWNLOAD_DELAY": False}, Limit(8, 0, 0)),
@@ -104,7 +102,7 @@ def test_default_limit_comes_from_scrapys_settings(given: dict[str, Any], limit:
     assert read(**given).limits.of("example.com") == limit
 
 
-def test_places_of_the_server_s_url(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_places_of_the_server_s_url(monkeypatch: Patch) -> None:
     monkeypatch.setenv("REDIS_URL", "redis://environment")
     places: list[tuple[dict[str, Any], str, str]] = [
         ({}, "redis://environment", "REDIS_URL in the environment"),
@@ -169,9 +167,7 @@ def test_limits_from_the_command_line() -> None:
         ("THROTTLING_SCOPES", ["a=2"], "dict"),
     ],
 )
-def test_errors_name_the_setting_and_the_allowed_values(
-    name: str, values: list[Any], allowed: str
-) -> None:
+def test_errors_name_what_is_allowed(name: str, values: list[Any], allowed: str) -> None:
     for value in values:
         message = refused(**{name: value})
         assert message.startswith(f"{name} = {value!r}: allowed is ")

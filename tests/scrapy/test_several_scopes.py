@@ -17,7 +17,7 @@ from twisted.internet.address import IPv4Address
 from semaphore_middleware import SettingsError
 from semaphore_middleware.scrapy import addresses
 from semaphore_middleware.scrapy.addresses import Addresses
-from tests.support.crawls import Crawl, taken, until, waiting
+from tests.support.crawls import Crawl, Log, Patch, taken, until, waiting
 from tests.support.names import FIRST, SECOND, LoopbackNames
 from tests.support.nodes import in_asyncio
 from tests.support.servers import RedisServer
@@ -62,10 +62,7 @@ def pages(site: Site, path: str, hosts: list[str], count: int) -> list[Request]:
 
 
 @pytest.mark.usefixtures("names")
-async def test_a_full_domain_holds_up_no_other_and_its_hosts_stay_in_the_scheduler(
-    server: RedisServer,
-    site: Site,
-) -> None:
+async def test_a_full_domain_holds_up_no_other(server: RedisServer, site: Site) -> None:
     hosts = [f"w{n}.example.org" for n in range(20)]
     requests = pages(site, "/page/", hosts, 1) + pages(site, "/page/", ["localhost"], 20)
     async with taken(server, DOMAIN, limit=2) as release:
@@ -95,9 +92,7 @@ def waits_of(server: RedisServer, scope: str) -> int:
     return server.members().get(scope, (0, 0))[1]
 
 
-async def test_a_delay_holds_on_the_wire_where_requests_wait_for_something_else(
-    server: RedisServer, site: Site
-) -> None:
+async def test_a_delay_holds_after_another_wait(server: RedisServer, site: Site) -> None:
     """From one beginning to the next, though the starts were granted long before."""
     delay_s = 0.2
     spaced = {"concurrency": 5, "delay": delay_s, "jitter": 0}
@@ -116,10 +111,7 @@ async def test_a_delay_holds_on_the_wire_where_requests_wait_for_something_else(
 
 
 @pytest.mark.usefixtures("names")
-async def test_names_of_one_address_share_its_limit(
-    server: RedisServer,
-    site: Site,
-) -> None:
+async def test_names_of_one_address_share_a_limit(server: RedisServer, site: Site) -> None:
     await site.listen(SECOND, site.port)
     hosts = ["a.example.org", "b.example.net", "second.example.org"]
     crawl = Crawl(server, *pages(site, "/slow/", hosts, 2), SEMAPHORE_SCOPES=["ip"])
@@ -133,9 +125,7 @@ async def test_names_of_one_address_share_its_limit(
     assert most_at_once(of_first) == 1
 
 
-async def test_the_address_that_a_permit_is_for_is_connected_to(
-    server: RedisServer, site: Site, names: LoopbackNames
-) -> None:
+async def test_it_is_connected_to(server: RedisServer, site: Site, names: LoopbackNames) -> None:
     """However often its name is looked up, and though that gives another one each time."""
     await site.listen(SECOND, site.port)
     name = "both.example.org"
@@ -149,10 +139,7 @@ async def test_the_address_that_a_permit_is_for_is_connected_to(
 
 
 @pytest.mark.usefixtures("names")
-async def test_a_name_without_an_address_fails_as_it_does_in_scrapy(
-    server: RedisServer,
-    site: Site,
-) -> None:
+async def test_a_name_without_an_address(server: RedisServer, site: Site) -> None:
     requests = [Request("http://nowhere.invalid/"), Request(site.url("/page/"))]
     crawl = Crawl(server, *requests, SEMAPHORE_SCOPES=["host", "ip"], SEMAPHORE_LIMITS={"ip:*": 1})
     await crawl.finished()
@@ -176,15 +163,10 @@ async def test_behind_a_proxy_there_is_no_address(server: RedisServer, site: Sit
     ("settings", "said"),
     [
         ({"TWISTED_REACTOR_ENABLED": False}, "needs TWISTED_REACTOR_ENABLED = True"),
-        (
-            {"DOWNLOAD_HANDLERS": {"https": HTTPX}},
-            f"for https; DOWNLOAD_HANDLERS has {HTTPX!r}",
-        ),
+        ({"DOWNLOAD_HANDLERS": {"https": HTTPX}}, f"for https; DOWNLOAD_HANDLERS has {HTTPX!r}"),
     ],
 )
-def test_handlers_that_look_up_addresses_themselves_are_refused(
-    settings: dict[str, Any], said: str
-) -> None:
+def test_handlers_with_their_own_addresses_are_refused(settings: dict[str, Any], said: str) -> None:
     with pytest.raises(SettingsError, match=r"^SEMAPHORE_SCOPES: 'ip' needs ") as raised:
         Addresses(Settings(settings))
     assert said in str(raised.value)
@@ -192,9 +174,7 @@ def test_handlers_that_look_up_addresses_themselves_are_refused(
 
 
 @in_asyncio
-async def test_a_host_has_one_address_as_long_as_a_request_has_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_host_has_one_address_as_long_as_a_request_has_it(monkeypatch: Patch) -> None:
     """However many other hosts come after it, and not for ever."""
     monkeypatch.setattr(addresses, "HOSTS_MAX", 2)
     known, host, requests = Addresses(Settings()), "both.example.org", [Request("http://a/")]
@@ -232,9 +212,7 @@ class Receives:
 
 
 @in_asyncio
-async def test_crawls_of_one_process_that_look_a_host_up_at_once_find_one_address(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_crawls_that_look_a_host_up_at_once_find_one_address(monkeypatch: Patch) -> None:
     lookups: list[Any] = []  # the test answers them
     resolver = SimpleNamespace(resolveHostName=lambda receiver, *_: lookups.append(receiver))
     monkeypatch.setattr(addresses, "_install", lambda: None)
@@ -252,9 +230,7 @@ async def test_crawls_of_one_process_that_look_a_host_up_at_once_find_one_addres
         forget_addresses()
 
 
-async def test_what_a_holder_waits_for_does_not_wait_behind_it(
-    server: RedisServer, site: Site
-) -> None:
+async def test_what_a_holder_waits_for(server: RedisServer, site: Site) -> None:
     requests = [
         Request(site.url(f"/page/{n}"), meta={"first": site.url(f"/page/first-{n}")})
         for n in range(3)
@@ -282,9 +258,7 @@ def by_path(request: Request) -> Any:
     return "search" if "search" in request.url else None
 
 
-async def test_a_function_may_name_scopes_and_its_faults_are_those_of_one_request(
-    server: RedisServer, site: Site, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_function_names_scopes(server: RedisServer, site: Site, caplog: Log) -> None:
     paths = ["bad/raises", "bad/returns", "search/1", "search/2", "1", "2"]
     crawl = Crawl(
         server,

@@ -23,35 +23,18 @@ def nodes(server: RedisServer) -> int:
         return sum(field.startswith(b"node:") for field in fields)
 
 
-async def test_two_crawls_of_a_process_are_one_node_within_the_limit(
-    server: RedisServer, site: Site
-) -> None:
+async def test_two_crawls_of_a_process_are_one_node(server: RedisServer, site: Site) -> None:
+    short = Crawl(server, Request(site.url("/page/")), limit=2)
     crawls = [Crawl(server, *requests(site, who), limit=2) for who in "ab"]
+    await short.finished()
     await site.until(lambda: site.now == 2)
-    await until(lambda: waiting(server))
+    await until(lambda: waiting(server) == 4)
     assert nodes(server) == 1
     site.let_go()
     for crawl in crawls:
         await crawl.finished()
-    assert site.most == 2
-    for crawl in crawls:
-        counts = [crawl.stat(f"semaphore/{name}") for name in ("acquired", "released")]
-        assert counts == [3, 3], "each crawl counts its own permits"
-    assert server.members() == {}
-
-
-async def test_the_end_of_one_crawl_leaves_the_other_its_permits(
-    server: RedisServer, site: Site
-) -> None:
-    short = Crawl(server, Request(site.url("/page/")), limit=2)
-    long = Crawl(server, *requests(site, "long"), limit=2)
-    await short.finished()
-    await site.until(lambda: site.now == 2)
-    assert nodes(server) == 1
-    site.let_go()
-    await long.finished()
-    assert long.stat("semaphore/acquired") == long.stat("semaphore/released") == 3
-    assert long.stat("semaphore/lost") == 0
+        counts = [crawl.stat(f"semaphore/{name}") for name in ("acquired", "released", "lost")]
+        assert counts == [3, 3, 0], "each crawl counts its own permits"
     assert site.most == 2
     assert server.members() == {}
 
@@ -59,9 +42,7 @@ async def test_the_end_of_one_crawl_leaves_the_other_its_permits(
 @pytest.mark.parametrize(
     "settings", [{"SEMAPHORE_NODE": "other"}, {"SEMAPHORE_LEASE": 14.0}, {"SEMAPHORE_TURN": 0.05}]
 )
-async def test_crawls_with_other_settings_are_nodes_of_their_own(
-    server: RedisServer, site: Site, settings: dict[str, Any]
-) -> None:
+async def test_other_settings(server: RedisServer, site: Site, settings: dict[str, Any]) -> None:
     crawls = [Crawl(server, *requests(site, "a")), Crawl(server, *requests(site, "b"), **settings)]
     await site.until(lambda: site.now == 1)
     await until(lambda: nodes(server) == 2)
@@ -71,9 +52,7 @@ async def test_crawls_with_other_settings_are_nodes_of_their_own(
     assert site.most == 1
 
 
-async def test_a_crawl_that_closes_leaves_the_other_s_requests_waiting(
-    server: RedisServer, site: Site
-) -> None:
+async def test_what_closes_leaves_others_waiting(server: RedisServer, site: Site) -> None:
     """And is not held up by its own ones, also if they have one of two permits already."""
     scopes: dict[str, Any] = {"SEMAPHORE_SCOPES": ["host", "all"], "SEMAPHORE_LIMITS": {"all": 1}}
     other_host = Request(site.url("/slow/closing", "localhost"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import pytest
 from scrapy import Request
 
 from semaphore_middleware.errors import SemaphoreError, SettingsError
-from tests.support.crawls import ADD_ON, Crawl, both, scrapy, until
+from tests.support.crawls import ADD_ON, By, Crawl, Log, Patch, both, scrapy, until
 from tests.support.servers import RedisServer, free_port
 from tests.support.site import Site
 
@@ -21,7 +21,7 @@ SHARED = "shares its limits with all nodes"
 NOWHERE = "unix:///nowhere"
 
 
-def errors(caplog: pytest.LogCaptureFixture) -> list[str]:
+def errors(caplog: Log) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
 
 
@@ -41,12 +41,7 @@ def crawl_of(server: RedisServer, site: Site, **settings: Any) -> Crawl:
     ],
 )
 async def test_bad_settings_end_a_crawl_before_the_first_request(
-    server: RedisServer,
-    site: Site,
-    caplog: pytest.LogCaptureFixture,
-    by: Mapping[str, Any],
-    name: str,
-    value: object,
+    server: RedisServer, site: Site, caplog: Log, by: By, name: str, value: object
 ) -> None:
     bad: dict[str, Any] = {name: value}
     with pytest.raises(SettingsError, match=name):
@@ -88,9 +83,9 @@ async def test_library_that_is_too_old_ends_a_crawl_with_one_line(
     server: RedisServer,
     site: Site,
     tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-    by: Mapping[str, Any],
+    caplog: Log,
+    monkeypatch: Patch,
+    by: By,
     library: str,
     version: str,
     needed: str,
@@ -107,9 +102,7 @@ async def test_library_that_is_too_old_ends_a_crawl_with_one_line(
 
 
 @both
-async def test_semaphore_enabled_false_turns_everything_off(
-    server: RedisServer, site: Site, caplog: pytest.LogCaptureFixture, by: Mapping[str, Any]
-) -> None:
+async def test_everything_is_off(server: RedisServer, site: Site, caplog: Log, by: By) -> None:
     caplog.set_level("INFO")
     off: dict[str, Any] = {"SEMAPHORE_ENABLED": False, "SEMAPHORE_REDIS_URL": NOWHERE}
     crawl = crawl_of(server, site, by=by, **off)
@@ -119,9 +112,7 @@ async def test_semaphore_enabled_false_turns_everything_off(
     assert site.arrivals == ["/page/"]
 
 
-async def test_the_log_names_the_node_its_server_and_mistakes_in_the_settings(
-    server: RedisServer, site: Site, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_the_log_names_mistakes(server: RedisServer, site: Site, caplog: Log) -> None:
     caplog.set_level("INFO")
     limits = {"http://127.0.0.1:80/": 2, "localhost:80": 2, "127.0.0.1": 1, "text": 1, "ip:*": 2}
     mistakes = {"SEMAPHORE_LIMIT": 2, "SEMAPHORE_XYZ": 1, "SEMAPHORE_LIMITS": limits}
@@ -139,9 +130,7 @@ async def test_the_log_names_the_node_its_server_and_mistakes_in_the_settings(
 
 
 @both
-async def test_a_crawl_waits_for_its_server(
-    site: Site, caplog: pytest.LogCaptureFixture, by: Mapping[str, Any]
-) -> None:
+async def test_a_crawl_waits_for_its_server(site: Site, caplog: Log, by: By) -> None:
     caplog.set_level("INFO")
     server = RedisServer(tcp_port=free_port())
     url = server.url if by is ADD_ON else server.tcp_url
@@ -160,9 +149,7 @@ async def test_a_crawl_waits_for_its_server(
     assert errors(caplog) == []
 
 
-async def test_a_crawl_that_is_stopped_while_it_waits_for_its_server_stops_alone(
-    server: RedisServer, site: Site
-) -> None:
+async def test_stopped_while_it_waits_for_its_server(server: RedisServer, site: Site) -> None:
     server.kill()
     crawls = [crawl_of(server, site, SEMAPHORE_RECOVERY_WAIT=0) for _ in range(2)]
     await until(lambda: all(crawl.crawler.crawling for crawl in crawls))
@@ -196,8 +183,8 @@ def not_permitted(server: RedisServer, _: Any) -> tuple[str, str]:
 async def test_a_server_that_cannot_be_used_ends_a_crawl_with_one_line(
     server: RedisServer,
     site: Site,
-    caplog: pytest.LogCaptureFixture,
-    by: Mapping[str, Any],
+    caplog: Log,
+    by: By,
     why: Callable[[RedisServer, Site], tuple[str, str]],
 ) -> None:
     url, said = why(server, site)

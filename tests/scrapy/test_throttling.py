@@ -15,7 +15,7 @@ from semaphore_middleware import Limit
 from semaphore_middleware.scrapy.scopes import ScopeFinder
 from semaphore_middleware.scrapy.settings import SemaphoreSettings
 from semaphore_middleware.scrapy.throttling import RequestDelays
-from tests.support.crawls import Crawl
+from tests.support.crawls import Crawl, Log
 from tests.support.servers import RedisServer
 from tests.support.site import Site
 
@@ -41,9 +41,7 @@ def read(*settings: tuple[str, Any, str]) -> SemaphoreSettings:
         ([(NEW, 3, "cmdline"), (OLD, 5, "spider")], 3),
     ],
 )
-def test_default_concurrency_is_that_of_the_setting_of_higher_priority(
-    settings: list[tuple[str, Any, str]], concurrency: int
-) -> None:
+def test_default_concurrency(settings: list[tuple[str, Any, str]], concurrency: int) -> None:
     default = read(*settings).limits.default
     assert default is not None
     assert default.concurrency == concurrency
@@ -68,9 +66,7 @@ def test_throttling_scopes_are_limits_of_hosts_and_names() -> None:
     assert of("c.example") == Limit(2, 0, 0.5), "ours comes first"
 
 
-async def test_log_says_which_setting_counts(
-    server: RedisServer, site: Site, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_log_says_which_counts(server: RedisServer, site: Site, caplog: Log) -> None:
     caplog.set_level("INFO")
     both = {"127.0.0.1": {"concurrency": 2}}
     limits: dict[str, Any] = {"SEMAPHORE_LIMITS": both, "THROTTLING_SCOPES": both, NEW: 3}
@@ -102,28 +98,7 @@ def test_meta_names_scopes_or_takes_none(meta: Mapping[str, Any], scopes: set[st
     assert {name for name, _ in finder.scopes_of(request)} == scopes
 
 
-async def test_a_meta_that_is_not_allowed_ends_the_request_alone(
-    server: RedisServer, site: Site
-) -> None:
-    bad: list[dict[str, Any]] = [
-        {"throttling_scopes": 5},
-        {"throttling_scopes": []},
-        {"delay": "soon"},
-        {"delay": -1},
-    ]
-    requests = [Request(site.url(f"/page/{n}"), meta=meta) for n, meta in enumerate(bad)]
-    crawl = Crawl(server, *requests, Request(site.url("/page/good")))
-    await crawl.gave_back(1, site)
-    said = {str(failure).partition(": ")[2] for failure in crawl.spider.failures}
-    assert len(said) == 4
-    assert all("allowed" in line for line in said)
-    assert sum("meta['throttling_scopes']" in line for line in said) == 2
-    assert sum("meta['delay']" in line for line in said) == 2
-
-
-async def test_a_delayed_request_waits_once_and_its_site_has_room_meanwhile(
-    server: RedisServer, site: Site
-) -> None:
+async def test_a_delayed_request_waits_once(server: RedisServer, site: Site) -> None:
     later = Request(site.url("/status-once/503"), meta={"delay": 0.5}, priority=1)
     now = [Request(site.url(f"/page/{n}")) for n in range(3)]
     asked = asyncio.get_running_loop().time()
@@ -137,9 +112,7 @@ async def test_a_delayed_request_waits_once_and_its_site_has_room_meanwhile(
     assert RequestDelays.delay_of(retried.replace(meta={"delay": 7})) == 7
 
 
-async def test_a_delayed_request_goes_back_when_the_spider_closes(
-    server: RedisServer, site: Site, tmp_path: Path
-) -> None:
+async def test_delayed_when_it_closes(server: RedisServer, site: Site, tmp_path: Path) -> None:
     requests = [Request(site.url("/page/late"), meta={"delay": 600}), Request(site.url("/page/"))]
     crawl = Crawl(server, *requests, JOBDIR=str(tmp_path))
     await site.until(lambda: site.arrivals == ["/page/"])

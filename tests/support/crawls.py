@@ -44,6 +44,9 @@ both = pytest.mark.parametrize("by", [ADD_ON, ALONE], ids=["add-on", "middleware
 
 numbers = itertools.count()  # of processes
 P = ParamSpec("P")
+By = Mapping[str, Any]  # the settings of the add-on, or of the middleware alone
+Log = pytest.LogCaptureFixture
+Patch = pytest.MonkeyPatch
 
 
 def within(

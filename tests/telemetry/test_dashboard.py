@@ -14,7 +14,7 @@ import pytest
 from scrapy import Request
 
 from semaphore_middleware.telemetry import prometheus as metrics
-from tests.support.crawls import Crawl
+from tests.support.crawls import Crawl, Log
 from tests.support.paths import REPOSITORY
 from tests.support.servers import RedisServer
 from tests.support.site import Site
@@ -39,9 +39,7 @@ def families(names: Iterable[str]) -> set[str]:
     return {re.sub("_(bucket|count|sum)$", "", name) for name in names}
 
 
-async def test_they_ask_for_what_a_node_exports_and_the_docs_name_all_of_it(
-    server: RedisServer, site: Site, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_they_ask_for_what_is_exported(server: RedisServer, site: Site, caplog: Log) -> None:
     caplog.set_level("INFO", metrics.__name__)
     crawl = Crawl(server, Request(site.url("/slow/")), SEMAPHORE_METRICS_PORT=0)
     await site.until(lambda: site.now == 1)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Self
 
@@ -16,7 +15,7 @@ from semaphore_middleware import FairSemaphore, Inspection, Member, Permit
 from semaphore_middleware.core.observer import Observer, PermitWaiting
 from semaphore_middleware.telemetry import long_waits
 from semaphore_middleware.telemetry.long_waits import LongWaits, explanation
-from tests.support.crawls import ADD_ON, Crawl, both, until, waiting
+from tests.support.crawls import ADD_ON, By, Crawl, Log, Patch, both, until, waiting
 from tests.support.nodes import Recorder
 from tests.support.servers import RedisServer
 from tests.support.site import Site
@@ -26,12 +25,12 @@ HOST = "127.0.0.1"
 
 
 @pytest.fixture(autouse=True)
-def brief(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def brief(monkeypatch: Patch, caplog: Log) -> None:
     caplog.set_level(logging.INFO)
     monkeypatch.setattr(long_waits, "LONG_WAIT_S", LONG_WAIT_S)
 
 
-def explained(caplog: pytest.LogCaptureFixture) -> list[str]:
+def explained(caplog: Log) -> list[str]:
     return [line.getMessage() for line in caplog.records if line.name == long_waits.__name__]
 
 
@@ -62,9 +61,7 @@ class Looking(FairSemaphore):
 
 
 @both
-async def test_who_waits_for_long_in_a_crawl_is_explained_once(
-    server: RedisServer, site: Site, caplog: pytest.LogCaptureFixture, by: Mapping[str, Any]
-) -> None:
+async def test_who_waits_for_long(server: RedisServer, site: Site, caplog: Log, by: By) -> None:
     async with FairSemaphore(server.url, node="other") as other:
         held = await other.acquire(HOST, 2)
         requests = [Request(site.url(f"/slow/{n}")) for n in range(3)]
@@ -85,9 +82,7 @@ async def test_who_waits_for_long_in_a_crawl_is_explained_once(
     assert len(explained(caplog)) == 1
 
 
-async def test_one_look_a_scope_speaks_for_all_that_wait(
-    server: RedisServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_one_look_for_all(server: RedisServer, caplog: Log, monkeypatch: Patch) -> None:
     monkeypatch.setattr(long_waits, "SCOPE_INTERVAL_S", LONG_WAIT_S)
     async with Looking(server) as semaphore:
         held = [await semaphore.acquire(scope, 1) for scope in "ab"]
@@ -105,9 +100,7 @@ async def test_one_look_a_scope_speaks_for_all_that_wait(
             permit.release()
 
 
-async def test_a_scope_where_requests_start_minutes_apart_is_not_explained_all_the_time(
-    server: RedisServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_not_all_the_time(server: RedisServer, caplog: Log, monkeypatch: Patch) -> None:
     monkeypatch.setattr(long_waits, "LONG_WAIT_S", 0.0)
     monkeypatch.setattr(long_waits, "SCOPE_INTERVAL_S", 600.0)
     recorder = Recorder()
@@ -129,9 +122,7 @@ async def test_a_scope_where_requests_start_minutes_apart_is_not_explained_all_t
 
 
 @pytest.mark.parametrize("is_closed", [False, True])
-async def test_a_wait_that_ends_while_the_server_is_looked_at_is_not_explained(
-    server: RedisServer, caplog: pytest.LogCaptureFixture, is_closed: bool
-) -> None:
+async def test_a_wait_that_has_ended(server: RedisServer, caplog: Log, is_closed: bool) -> None:
     async with Looking(server) as semaphore:
         semaphore.may_end.clear()
         held = await semaphore.acquire("a", 1)
@@ -149,9 +140,7 @@ async def test_a_wait_that_ends_while_the_server_is_looked_at_is_not_explained(
     assert (semaphore.begun, semaphore.ended) == (1, 0 if is_closed else 1)
 
 
-async def test_a_server_that_cannot_be_reached_is_asked_once_it_can(
-    server: RedisServer, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_server_is_asked_once_it_can_be(server: RedisServer, caplog: Log) -> None:
     waits, recorder = LongWaits(), Recorder()
     async with FairSemaphore(server.url, observers=[recorder]) as semaphore:
         await waits.open(semaphore)

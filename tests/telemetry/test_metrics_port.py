@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +13,18 @@ from scrapy import Request
 
 from semaphore_middleware import SettingsError
 from semaphore_middleware.telemetry.prometheus import Metrics
-from tests.support.crawls import ADD_ON, Crawl, both, scrapy, until, waiting
+from tests.support.crawls import ADD_ON, By, Crawl, Log, Patch, both, scrapy, until, waiting
 from tests.support.servers import RedisServer, free_port
 from tests.support.site import Site
 from tests.telemetry.scrapes import HOST, address, addresses_in, is_free, port_of, scrape, visit
 
 
 @pytest.fixture(autouse=True)
-def lines(caplog: pytest.LogCaptureFixture) -> None:
+def lines(caplog: Log) -> None:
     caplog.set_level(logging.INFO)
 
 
-async def test_they_are_served_without_a_reactor_too(
-    server: RedisServer, site: Site, tmp_path: Path
-) -> None:
+async def test_without_a_reactor(server: RedisServer, site: Site, tmp_path: Path) -> None:
     ours = {**ADD_ON, "SEMAPHORE_REDIS_URL": server.url, "SEMAPHORE_METRICS_PORT": 0}
     options = ("-s", "TWISTED_REACTOR_ENABLED=False")
     async with scrapy(tmp_path, Request(site.url("/slow/")), options=options, **ours) as crawl:
@@ -40,9 +37,7 @@ async def test_they_are_served_without_a_reactor_too(
     assert is_free(url)
 
 
-async def test_two_crawls_in_one_process_share_nothing_but_the_wish_for_a_port(
-    server: RedisServer, site: Site, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_two_crawls_want_one_port(server: RedisServer, site: Site, caplog: Log) -> None:
     port = free_port()
     first = Crawl(server, Request(site.url("/slow/1")), SEMAPHORE_METRICS_PORT=port)
     url = await address(caplog)
@@ -61,9 +56,7 @@ async def test_two_crawls_in_one_process_share_nothing_but_the_wish_for_a_port(
 
 
 @both
-async def test_the_port_is_free_at_the_end_whoever_is_still_reading(
-    server: RedisServer, site: Site, caplog: pytest.LogCaptureFixture, by: Mapping[str, Any]
-) -> None:
+async def test_the_port_is_free_then(server: RedisServer, site: Site, caplog: Log, by: By) -> None:
     crawl = Crawl(server, Request(site.url("/slow/")), by=by, SEMAPHORE_METRICS_PORT=0)
     url = await address(caplog)
     reader, writer = await asyncio.open_connection(HOST, port_of(url))
@@ -76,9 +69,7 @@ async def test_the_port_is_free_at_the_end_whoever_is_still_reading(
     assert is_free(url)
 
 
-async def test_a_crawl_that_cannot_begin_leaves_no_port_open(
-    site: Site, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_crawl_that_cannot_begin_leaves_no_port_open(site: Site, caplog: Log) -> None:
     refusing = RedisServer("--requirepass", "secret").start()
     try:
         crawl = Crawl(refusing, Request(site.url("/page/")), SEMAPHORE_METRICS_PORT=0)
@@ -88,9 +79,7 @@ async def test_a_crawl_that_cannot_begin_leaves_no_port_open(
         refusing.remove()
 
 
-async def test_a_node_that_cannot_reach_the_server_can_be_asked(
-    server: RedisServer, site: Site, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_node_without_a_server(server: RedisServer, site: Site, caplog: Log) -> None:
     server.freeze()
     try:
         crawl = Crawl(server, Request(site.url("/page/")), SEMAPHORE_METRICS_PORT=0)
@@ -100,9 +89,7 @@ async def test_a_node_that_cannot_reach_the_server_can_be_asked(
     await crawl.gave_back(1, site)
 
 
-async def test_a_strange_name_that_leads_here_gets_nothing_and_is_logged_once(
-    server: RedisServer, site: Site, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_strange_name_gets_nothing(server: RedisServer, site: Site, caplog: Log) -> None:
     """See test_own_names.py for the names."""
     ports: dict[str, Any] = {"SEMAPHORE_METRICS_PORT": 0, "SEMAPHORE_METRICS_HOST": "0.0.0.0"}
     crawl = Crawl(server, Request(site.url("/slow/")), **ports)
@@ -118,9 +105,7 @@ async def test_a_strange_name_that_leads_here_gets_nothing_and_is_logged_once(
     assert "a visitor asked for 'evil.example', which is no name of this machine" in warning
 
 
-async def test_without_the_package_the_error_says_what_to_install(
-    server: RedisServer, site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_without_the_package(server: RedisServer, site: Site, monkeypatch: Patch) -> None:
     monkeypatch.delitem(sys.modules, Metrics.__module__)
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     crawl = Crawl(server, Request(site.url("/page/")), SEMAPHORE_METRICS_PORT=0)

@@ -8,6 +8,7 @@ import pytest
 
 from semaphore_middleware.console.web.auth import Auth
 from semaphore_middleware.telemetry.own_names import OwnNames
+from tests.support.crawls import Patch
 
 MACHINE, FULL_NAME = "crawler-1", "crawler-1.prod.example.com"
 HERE = [
@@ -29,7 +30,7 @@ STRANGE = [
 
 
 @pytest.fixture(autouse=True)
-def machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def machine(monkeypatch: Patch) -> None:
     monkeypatch.setattr(socket, "gethostname", lambda: MACHINE)
     monkeypatch.setattr(socket, "getfqdn", lambda: FULL_NAME)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -13,7 +13,7 @@ from semaphore_middleware import FairSemaphore
 from semaphore_middleware.core.observer import RoundTrip, StatementRefused
 from semaphore_middleware.scrapy.throttler import throttler_of
 from semaphore_middleware.telemetry import prometheus as metrics
-from tests.support.crawls import TIMEOUT_S, Crawl, both, until, waiting
+from tests.support.crawls import TIMEOUT_S, By, Crawl, Log, both, until, waiting
 from tests.support.nodes import Recorder
 from tests.support.servers import RedisServer
 from tests.support.site import Site
@@ -32,14 +32,12 @@ class InTurn(Visits):
 
 
 @pytest.fixture(autouse=True)
-def lines(caplog: pytest.LogCaptureFixture) -> None:
+def lines(caplog: Log) -> None:
     caplog.set_level(logging.INFO)
 
 
 @both
-async def test_they_say_what_is_held_waits_and_was_granted_in_all_and_by_scope(
-    server: RedisServer, site: Site, caplog: pytest.LogCaptureFixture, by: Mapping[str, Any]
-) -> None:
+async def test_what_they_say(server: RedisServer, site: Site, caplog: Log, by: By) -> None:
     requests = [Request(site.url(f"/slow/{n}")) for n in range(4)]
     ours: dict[str, Any] = {"SEMAPHORE_METRICS_PORT": 0, "SEMAPHORE_NODE": "here"}
     crawl = Crawl(server, *requests, by=by, limit=2, **ours)
@@ -70,14 +68,11 @@ async def test_they_say_what_is_held_waits_and_was_granted_in_all_and_by_scope(
         assert ours[f"semaphore/scope/{HOST}/{name}"] == ours[f"semaphore/{name}"]
 
 
-async def test_at_the_end_they_agree_with_the_stats(
-    server: RedisServer, site: Site, caplog: pytest.LogCaptureFixture
-) -> None:
-    requests = [Request(site.url(f"/page/{n}")) for n in range(30)]
+async def test_they_agree_with_the_stats(server: RedisServer, site: Site, caplog: Log) -> None:
+    pages = [Request(site.url(f"/page/{n}")) for n in range(30)]
     last = Request(site.url("/slow/last"), priority=-1)
-    crawl = Crawl(server, *requests, last, limit=2, SEMAPHORE_METRICS_PORT=0)
-    await site.until(lambda: "/slow/last" in site.arrivals)
-    await until(lambda: len(crawl.spider.responses) == 30)
+    crawl = Crawl(server, *pages, last, limit=2, SEMAPHORE_METRICS_PORT=0)
+    await until(lambda: site.now == 1 and len(crawl.spider.responses) == 30)
     seen = await scrape(await address(caplog))
     assert seen.of(HOST) == (1, 0, 31)
     await crawl.gave_back(31, site)
@@ -88,9 +83,7 @@ async def test_at_the_end_they_agree_with_the_stats(
     assert handed_on == crawl.stat("semaphore/handed_on") > 0
 
 
-async def test_what_goes_wrong_is_counted_and_the_stats_agree(
-    server: RedisServer, site: Site, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_what_goes_wrong_is_counted(server: RedisServer, site: Site, caplog: Log) -> None:
     site.refusals = 1
     requests = [Request(site.url(f"/slow/{n}"), meta={"max_retry_times": 0}) for n in range(2)]
     requests.append(Request(site.url("/busy/", "localhost")))
@@ -118,7 +111,7 @@ async def test_what_goes_wrong_is_counted_and_the_stats_agree(
 
 
 async def test_further_scopes_are_counted_together_until_they_prove_busy(
-    server: RedisServer, site: Site, caplog: pytest.LogCaptureFixture, monkeypatch: Any
+    server: RedisServer, site: Site, caplog: Log, monkeypatch: Any
 ) -> None:
     monkeypatch.setattr(metrics, "FIRST_NAMED_SCOPES", 2)
     monkeypatch.setattr(metrics, "NAMED_SCOPES_MAX", 3)
@@ -139,9 +132,7 @@ async def test_further_scopes_are_counted_together_until_they_prove_busy(
     await crawl.gave_back(13, site)
 
 
-async def test_any_scope_has_a_name_that_can_be_read(
-    server: RedisServer, site: Site, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_any_scope_has_a_name(server: RedisServer, site: Site, caplog: Log) -> None:
     scopes = ["\ud800", 'a"\\\n{}', "long" * 100, "(others)", "кино"]
     requests = [
         Request(site.url(f"/slow/{n}"), meta={"semaphore_scope": scope})
@@ -159,16 +150,8 @@ async def test_any_scope_has_a_name_that_can_be_read(
 
 async def test_a_program_can_hear_how_long_the_server_takes(server: RedisServer) -> None:
     recorder = Recorder()
-
-    def heard() -> list[float]:
-        return [event.seconds for event in recorder.events if isinstance(event, RoundTrip)]
-
-    async with (
-        FairSemaphore(server.url, observers=[recorder]) as semaphore,
-        semaphore.permit("s", 1) as permit,
-    ):
-        assert len(heard()) == 1
-        assert list(semaphore.permits()) == [permit]
-    assert len(heard()) > 1
-    assert all(0 < seconds < TIMEOUT_S for seconds in heard())
-    assert list(semaphore.permits()) == []
+    async with FairSemaphore(server.url, observers=[recorder]) as semaphore:
+        await semaphore.acquire("s", 1)
+        seconds = [event.seconds for event in recorder.events if isinstance(event, RoundTrip)]
+    assert len(seconds) == 1
+    assert 0 < seconds[0] < TIMEOUT_S
