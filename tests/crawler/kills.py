@@ -29,7 +29,9 @@ LEASES = ("-s", "CRAWL_LEASE=2", "-s", "SEMAPHORE_LEASE=2")
 def crawl_and_kill(
     server: RedisServer, directory: Path, kills: int, random: Random
 ) -> Counter[str]:
-    """Crawl again and again, until so many nodes were killed. Each is replaced by another one."""
+    """Crawl again and again, until so many nodes were killed. Each is replaced by another one, and
+    has a feed of its own.
+    """
     losses = Counter({"kills": 0, "pages lost": 0, "items lost": 0})
     while losses["kills"] < kills:
         feeds = directory / f"{losses['crawls']}"
@@ -41,18 +43,12 @@ def crawl_and_kill(
 def _crawl_once(
     server: RedisServer, feeds: Path, kills: int, random: Random, losses: Counter[str]
 ) -> None:
-    """Nodes crawl a site, each with a feed of its own, and some are killed."""
-
     def start() -> None:
         feed = ("-o", f"{len(nodes)}.jsonl", "-s", f"CRAWL=crawl-{feeds.name}")
         nodes.append(Scrapy(feeds, len(nodes), crawl(site, *LEASES, *feed), server.url))
 
     def running() -> list[Scrapy]:
         return [node for node in nodes if node.running]
-
-    def wait() -> None:
-        for node in running():
-            assert node.wait() == 0, node.log
 
     nodes: list[Scrapy] = []
     with serving(PAGES, latency=0.03) as site:
@@ -66,29 +62,23 @@ def _crawl_once(
             random.choice(living).kill()
             losses["kills"] += 1
             start()
-        wait()
+        assert not any(node.wait() for node in running())
         with looking_at(server) as client:
-            aside = result_of(Node(client, f"crawl-{feeds.name}", "operator").retry())
-        if aside:  # they are put back, as by `scrapy frontier retry`
-            start()
-            wait()
-        items = Counter(_urls_in(feeds))
+            if result_of(Node(client, f"crawl-{feeds.name}", "operator").retry()):
+                start()  # for what was set aside
+                assert nodes[-1].wait() == 0
+        items = {url for feed in feeds.glob("*.jsonl") for url in _urls_in(feed)}
         losses["crawls"] += 1
-        losses["set aside"] += aside
-        losses["pages"] += len(site.judge.record(HOST).pages)
         losses["pages lost"] += len(site.judge.missed(HOST))
         losses["pages twice"] += len(site.judge.twice(HOST))
-        start_url = site.url.rstrip("/")
-        losses["items lost"] += sum(not items[start_url + path] for path in site.judge.paths)
-        losses["items twice"] += sum(number > 1 for number in items.values())
+        losses["items lost"] += sum(site.url.rstrip("/") + p not in items for p in site.judge.paths)
 
 
-def _urls_in(feeds: Path) -> Iterator[str]:
+def _urls_in(feed: Path) -> Iterator[str]:
     """Of all items that were written whole: the last line of a killed node may not be."""
-    for feed in feeds.glob("*.jsonl"):
-        for line in feed.read_text().splitlines():
-            with suppress(ValueError):
-                yield json.loads(line)["url"]
+    for line in feed.read_text().splitlines():
+        with suppress(ValueError):
+            yield json.loads(line)["url"]
 
 
 def main() -> None:

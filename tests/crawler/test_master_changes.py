@@ -63,10 +63,6 @@ def test_a_cluster_replaces_a_master_that_was_killed(scrapy: StartScrapy, cluste
     crawl_while(lambda: cluster.owner(SLOT).kill(), cluster.url, scrapy)
 
 
-def test_a_planned_failover_in_a_cluster(scrapy: StartScrapy, cluster: Cluster) -> None:
-    crawl_while(lambda: cluster.say(cluster.nodes[-1], "FAILOVER"), cluster.url, scrapy)
-
-
 @pytest.mark.parametrize("with_keys", [True, False])
 def test_its_slot_moves(scrapy: StartScrapy, cluster: Cluster, with_keys: bool) -> None:
     other = next(node for node in cluster.nodes[:3] if node is not cluster.owner(SLOT))

@@ -5,14 +5,13 @@ The other `test_exits*.py` show the same on the asyncio reactor, in the test's o
 
 from __future__ import annotations
 
-import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 from scrapy import Request
 
-from tests.support.crawls import ADD_ON, ALONE, By, scrapy, until, waiting
+from tests.support.crawls import ADD_ON, ALONE, By, scrapy
 from tests.support.scrapy_process import ScrapyProcess
 from tests.support.servers import RedisServer, free_port
 from tests.support.site import Site
@@ -75,34 +74,6 @@ async def test_permits_go_back_however_requests_end(
         assert await crawl.ended() == 0
     assert_gave_back(crawl, server, sum(permits_of.values()) + robots)
     assert site.most <= 2
-
-
-@each_way
-async def test_sigint_leaves_waiting_requests_on_disk(
-    server: RedisServer, site: Site, tmp_path: Path, by: By, loop: tuple[str, ...]
-) -> None:
-    requests = [Request(site.url(path)) for path in ALL_FOUR]
-    settings = {
-        **by,
-        "SEMAPHORE_REDIS_URL": server.url,
-        "CONCURRENT_REQUESTS_PER_DOMAIN": 1,
-        "JOBDIR": str(tmp_path / "job"),
-    }
-    async with scrapy(tmp_path, *requests, options=loop, **settings) as first:
-        await site.until(lambda: site.now == 1)
-        await until(lambda: waiting(server))
-        first.send(signal.SIGINT)
-        await until(lambda: not waiting(server))
-        site.let_go()
-        assert await first.ended() == 0
-    assert_gave_back(first, server, 1)
-    assert first.stat("finish_reason") == "shutdown"
-    assert len(site.arrivals) == 1
-    async with scrapy(tmp_path, *requests, options=loop, **settings) as second:
-        assert await second.ended() == 0
-    assert_gave_back(second, server, 3)
-    assert sorted(site.arrivals) == ALL_FOUR
-    assert site.most == 1
 
 
 async def test_a_lost_permit_is_retried(server: RedisServer, site: Site, tmp_path: Path) -> None:
