@@ -33,7 +33,9 @@ from semaphore_middleware.frontier.keys import CrawlKeys, site_of
 from semaphore_middleware.frontier.scheduler import Scheduler
 from semaphore_middleware.model import chance
 from semaphore_middleware.scrapy.engine import Engine
-from tests.simulation.network import CALM, Network, Weather, Wire
+from tests.frontier.node import SitesQueue
+from tests.simulation.faults import End, Misfortune
+from tests.simulation.network import Network, Wire
 from tests.simulation.plan import Fault
 from tests.simulation.run import Result, connected_by
 from tests.simulation.server import Server
@@ -44,7 +46,7 @@ KEYS = CrawlKeys("crawl", "sim")
 CONCURRENT_REQUESTS = 6
 HEARTBEAT_S = 5.0  # of Scrapy's engine
 LOOK_S = 0.1  # how often the judge looks whether a node has nothing to do
-SNAPSHOTS_PER_LEASE = 20
+COPIES_PER_LEASE = 20  # of the server's data
 PATIENCE_S = 1200.0  # after which a crawl that has not ended never does
 PROMPT_S = 0.5  # within which a node hears of what there is to do, when nothing is wrong
 
@@ -202,30 +204,14 @@ class _Signals:
         """Nobody hears of requests that are dropped."""
 
 
-class _SiteQueue:
+class _SiteQueue(SitesQueue):
     """First in, first out, but for requests of full sites."""
 
     @classmethod
-    def from_crawler(cls, crawler: Any, **_: object) -> Self:
-        return cls(crawler.engine)
-
-    def __init__(self, engine: _ScrapyEngine) -> None:
-        self._engine = engine
-        self._requests: list[Request] = []
-        self.push = self._requests.append
-
-    def pop(self) -> Request | None:
-        for request in self._requests:
-            if not self.is_full(self.site_of(request)):
-                self._requests.remove(request)
-                return request
-        return None
-
-    def site_of(self, request: Request) -> str:
-        return request.url.split("/")[2]
-
-    def is_full(self, site: str) -> bool:
-        return self._engine.open_at[site] >= self._engine.node.plan.most_at_site
+    def from_crawler(cls, *crawler: Any, **_: object) -> Self:
+        queue = cls()
+        queue.is_full = crawler[0].engine.is_full  # type: ignore[method-assign]
+        return queue
 
 
 class _Engine(Engine):
@@ -268,6 +254,9 @@ class _ScrapyEngine:
         self._results: dict[Request, Deferred[Any]] = {}
         self._closing = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
+
+    def is_full(self, site: str) -> bool:
+        return self.open_at[site] >= self.node.plan.most_at_site
 
     @property
     def is_open(self) -> bool:
@@ -533,6 +522,7 @@ class Crawl:
         self.world = World()
         self.network = Network(self.world, self.random, plan.lease)
         self.server = self.network.server = _Server(self, self.network.publish)
+        self.faults = Misfortune(self.network, COPIES_PER_LEASE)
         self.nodes: list[CrawlNode] = []
         self.written: list[tuple[int, int]] = []  # page and item: in the feeds' files
         self.visits: Counter[int] = Counter()
@@ -542,7 +532,6 @@ class Crawl:
         self.violations: list[str] = []
         self.log: list[tuple[float, str, str]] = []
         self._operator = Host(self.world, "operator")
-        self._snapshots: list[tuple[float, Any]] = []
         self._before: Any = None  # the server's data before the crawl
         self._to_come = len(plan.faults)  # faults
         self._starting = 0  # nodes that will
@@ -627,7 +616,7 @@ class Crawl:
             self._start(number, new_run=plan.is_second_run)
         for fault in plan.faults:
             self.world.after(fault.at, partial(self._strike, fault))
-        self._take_snapshot()
+        self.faults.copy_while(lambda: self._to_come > 0)
         self._wait_for_end()
         for _ in range(3):
             if not self._judge_aside() or self.violations:
@@ -740,11 +729,6 @@ class Crawl:
 
     # Faults -------------------------------------------------------------------------------------
 
-    def _take_snapshot(self) -> None:
-        self._snapshots = [*self._snapshots[-8:], (self.world.now, self.server.snapshot())]
-        if self._to_come:
-            self.world.after(self.plan.lease / SNAPSHOTS_PER_LEASE, self._take_snapshot)
-
     def _strike(self, fault: Fault) -> None:
         if self._is_over:  # what a server loses then, nobody is there to notice
             self._to_come -= 1
@@ -755,30 +739,29 @@ class Crawl:
         self._overtaken |= fault.kind in OVERTAKING
         self._has_lost_data |= fault.kind in LOSING or fault.of == "empty"
         at_work = [node for node in self.nodes if node.is_at_work and node.number == fault.node]
+        end: End | None = None
         if fault.kind in OF_NODES_AT_WORK:
             end = self._strike_node(fault, at_work[0]) if at_work else None
+        elif fault.kind == "add":
+            self._start(fault.node)
+        elif fault.kind == "go back":
+            self._go_back()
         else:
-            end = self._strike_server(fault)
+            end = self.faults.strike(fault)
         self.world.after(fault.seconds, partial(self._end_fault, fault, end))
 
-    def _end_fault(self, fault: Fault, end: Callable[[], object] | None) -> None:
+    def _end_fault(self, fault: Fault, end: End | None) -> None:
         self._to_come -= 1
         if end is not None:
             self.note("fault", f"{fault.kind} node {fault.node} is over")
             end()
 
-    def _strike_node(self, fault: Fault, node: CrawlNode) -> Callable[[], object] | None:
+    def _strike_node(self, fault: Fault, node: CrawlNode) -> End | None:
         """Returns what ends it, if it does not end by itself."""
         match fault.kind:
-            case "cut" | "cut out" | "cut back":
-                out, back = fault.kind != "cut back", fault.kind != "cut out"
-                self.network.cut(node.host, out, back)
-                return partial(self.network.mend, node.host)
             case "freeze":
                 node.host.freeze()
                 return node.host.thaw
-            case "break":
-                self.network.break_all(node.host)
             case "kill":
                 self.kill(node, fault.seconds)
             case "close":
@@ -786,43 +769,15 @@ class Crawl:
                 node.crawler.crawling = False
                 if node.engine.is_open:
                     node.host.spawn(node.engine.close_spider_async(reason="shutdown"))
+            case _:
+                return self.faults.strike_link(fault, node.host)
         return None
 
-    def _strike_server(self, fault: Fault) -> Callable[[], object] | None:
-        """Returns what ends it, if it does not end by itself."""
-        network, server = self.network, self.server
-        match fault.kind:
-            case "weather":
-                network.weather = Weather(**fault.of)
-                return lambda: setattr(network, "weather", CALM)
-            case "restart" | "server away":
-                if fault.kind == "restart":
-                    server.begin_life(None if fault.of == "empty" else server.snapshot())
-                network.is_server_down = True
-                network.break_all()
-                return lambda: setattr(network, "is_server_down", False)
-            case "full":
-                server.set_full(True)
-                return partial(server.set_full, False)
-            case "server stands":
-                network.freeze_server(fault.seconds)
-            case "flush":
-                server.flush()
-            case "go back":  # a server with data from before the crawl takes over
-                server.begin_life(self._before)
-                self._before = server.snapshot()
-                network.break_all()
-            case "replica":  # which lacks the last calls takes over; a proxy may hide it
-                copies = [copy for at, copy in self._snapshots if at <= self.world.now - fault.of]
-                server.begin_life(copies[-1] if copies else None)
-                network.move_all() if fault.node % 2 else network.break_all()
-            case "jump":
-                server.clock_ahead_ms += 1000 * fault.of
-            case "scripts gone":
-                server.forget_scripts()
-            case "add":
-                self._start(fault.node)
-        return None
+    def _go_back(self) -> None:
+        """A server with data from before the crawl takes over."""
+        self.server.begin_life(self._before)
+        self._before = self.server.snapshot()
+        self.network.break_all()
 
 
 def _is_over(node: CrawlNode) -> bool:

@@ -12,13 +12,16 @@ from semaphore_middleware.core.permit import Permit
 from semaphore_middleware.core.permit_set import PermitSet
 from semaphore_middleware.model.lease import GRACE, RENEWAL, STEP
 from semaphore_middleware.model.limits import Limit
+from tests.simulation.world import BEGIN_S
 
 if TYPE_CHECKING:
+    from tests.simulation.faults import Misfortune
     from tests.simulation.plan import Job, Plan
     from tests.simulation.run import Node
     from tests.simulation.world import World
 
 ROUNDING_S = 1e-6
+CONNECT_S = 0.2  # from a connection's break until all is said again, on a calm day
 TRAVEL_S = 0.03  # a call there and back on a calm day, and what it is held back for
 
 
@@ -34,19 +37,12 @@ class Request:
 
 
 @dataclass
-class Start:
-    """A request's beginning at one scope: `at` is when it counts."""
-
-    at: float
-    node: Node
-
-
-@dataclass
 class Judge:
     """Hears of all that the nodes do, and notes what breaks a promise."""
 
     world: World
     plan: Plan
+    faults: Misfortune
     violations: list[str] = field(default_factory=list)
     log: list[tuple[float, str, str]] = field(default_factory=list)
     """When, who, what: the timeline."""
@@ -54,7 +50,8 @@ class Judge:
     def __post_init__(self) -> None:
         self.open: dict[str, list[Request]] = defaultdict(list)
         self.waiting: list[Request] = []
-        self.starts: dict[str, list[Start]] = defaultdict(list)
+        self.starts: dict[str, list[float]] = defaultdict(list)
+        """By scope: when each counts."""
         self.granted_at: dict[tuple[str, str, int], dict[int, float]] = defaultdict(dict)
         """By scope, node and term: when the server granted each permit."""
         self.last_grant_at: dict[str, float] = {}
@@ -67,10 +64,8 @@ class Judge:
         """By scope: what an operator has set, from when on it may hold, and from when it does."""
         self.harmed_at: dict[str, float] = {}
         self.refused_at: dict[str, float] = {}
-        self.jumps_at: list[float] = []
-        self.losses_at: list[float] = []
-        self.faults_end = -math.inf
-        """When the last of them ended; infinite while they go on."""
+        self.faults_end = BEGIN_S
+        """When the last of those that are over ended."""
         self.begun = 0
         self._stalled: dict[str, float] = {}
         self._units: dict[tuple[str, str, int], tuple[int, int]] = {}
@@ -89,8 +84,9 @@ class Judge:
     def on_server_grant(self, scope: str, node: str, term: int, first: int, last: int) -> None:
         self.last_grant_at[scope] = self.world.now
         times = self.granted_at[scope, node, term]
-        for number in range(first, last + 1):
-            times.setdefault(number, self.world.now)
+        if first <= max(times, default=0):  # in a new epoch what is held is counted anew
+            times.clear()
+        times.update(dict.fromkeys(range(first, last + 1), self.world.now))
 
     def on_grant(self, node: Node, permit: Permit, handed_on: bool) -> None:
         """A node has given a permit to one of its requests."""
@@ -103,8 +99,11 @@ class Judge:
             return
         account = (permit.scope, node.semaphore.node, permit._account._term)
         granted = self.granted_at[account]
-        before, of_batch = self._units.get(account, (min(granted, default=1) - 1, 0))
-        if permit.grant_number != of_batch:
+        none_yet = min(granted, default=1) - 1
+        before, of_batch = self._units.get(account, (none_yet, none_yet))
+        if permit.grant_number < of_batch:
+            before = none_yet
+        elif permit.grant_number != of_batch:
             before = of_batch
         self._units[account] = (before + 1, permit.grant_number)
         granted_at = granted.get(before + 1)
@@ -142,8 +141,7 @@ class Judge:
             self.open[scope].append(request)
             self.check_limit(scope, permit.limit)
             self._check_pause(scope, node, permit)
-            start = Start(node.granted_at.pop(permit, now), node)
-            self.starts[scope].append(start)
+            self.starts[scope].append(node.granted_at.pop(permit, now))
         gap = now - max(request.asked_at, self.served_at.get(node.number, -math.inf))
         self.longest_gap[node.number] = max(self.longest_gap[node.number], gap)
         self.served_at[node.number] = now
@@ -186,7 +184,9 @@ class Judge:
         if not (host.is_frozen or host.thawed_at == self.world.now):
             return False
         rest = (1 - GRACE) * self.plan.lease
-        if any(self.world.now - jumped_at < 2 * self.plan.lease for jumped_at in self.jumps_at):
+        if any(
+            self.world.now - jumped_at < 2 * self.plan.lease for jumped_at in self.faults.jumps_at
+        ):
             rest -= STEP * self.plan.lease
         return self.world.now - rest + ROUNDING_S >= permit.deadline - request.node.clock_ahead
 
@@ -194,7 +194,8 @@ class Judge:
         """What may be in force of what an operator has set: `values` gives it for the changes that
         matter here. None: nothing.
         """
-        since = self.world.now - self._news_take
+        # So long nodes may go by what held before.
+        since = self.world.now - 2 * self.plan.turn - TRAVEL_S
         changes = [one for one in self.rules[scope] if one[2] in values]
         known = [(-math.inf, -math.inf, None), *changes]
         found = [
@@ -203,12 +204,6 @@ class Judge:
             if not any(done <= since for _, done, _ in known[index + 1 :])
         ]
         return [*found, *([None] if changes and self._has_lost_data(changes[0][0]) else [])]
-
-    @property
-    def _news_take(self) -> float:
-        """For how long nodes may go by what held before."""
-        is_calm = self.faults_end < self.world.now
-        return 2 * self.plan.turn + TRAVEL_S if is_calm else 2.5 * self.plan.lease
 
     def _check_pause(self, scope: str, node: Node, permit: Permit) -> None:
         pauses = self._may_be(scope, {"pause": True, "resume": False, "reset": False})
@@ -221,7 +216,7 @@ class Judge:
                 self.violate(f"BACKOFF {scope}: {node.name} begins a request")
 
     def _has_lost_data(self, since: float) -> bool:
-        return any(at >= since for at in self.losses_at)
+        return any(at >= since for at in self.faults.losses_at)
 
     def on_lost(self, node: Node, permit: Permit) -> None:
         """A node has lost a permit."""
@@ -247,7 +242,7 @@ class Judge:
         """
         for scope, starts in self.starts.items():
             limit = self.plan.limits[scope]
-            times = sorted(start.at for start in starts)
+            times = sorted(starts)
             if limit.delay:
                 is_ruled = any(rule == "delay" for _, _, rule in self.rules[scope])
                 delay = min(limit.delay, 0.5) if is_ruled else limit.delay
@@ -259,7 +254,7 @@ class Judge:
         arrival = -math.inf
         for before, at in zip([-math.inf, *times], times, strict=False):
             early = arrival - (burst - 1) * interval - at
-            has_jumped = any(before <= jumped_at <= at for jumped_at in self.jumps_at)
+            has_jumped = any(before <= jumped_at <= at for jumped_at in self.faults.jumps_at)
             slack = 0.002 + has_jumped * STEP * self.plan.lease  # it counts in whole milliseconds
             if early > slack + ROUNDING_S:
                 self.violate(f"PACE {scope}: a start at {at:.3f} comes {early:.3f} s too early")
@@ -304,23 +299,28 @@ class Judge:
         pace = max(limit.delay * (1 + limit.jitter), limit.interval * limit.burst)
         if any(rule == "delay" for _, _, rule in rules):
             pace = max(pace, 0.5)
-        starts = [start.at for start in self.starts[scope][-10:]]
         # A start that is granted when its request has just given up is lost.
-        last = max([*starts, self.last_grant_at.get(scope, -math.inf)])
+        last = max([*self.starts[scope][-10:], self.last_grant_at.get(scope, -math.inf)])
         return self.world.now >= max(last + pace, self.harmed_at.get(scope, -math.inf) + 2.0)
 
     # Fairness -----------------------------------------------------------------------------------
 
-    def check_shares(self, wants: dict[int, int], limit: int, hold: float, length: float) -> None:
+    def check_shares(
+        self, wants: dict[int, int], limit: int, holds: dict[int, float], length: float
+    ) -> None:
         """At a site that is wanted all the time, the places at it are shared by max-min; and no
         node waits for longer than the others' turns and requests take.
         """
         # Whoever asks for the next permit as it gives one back comes behind all who wait then.
-        longest = len(wants) * (self.plan.turn + hold) + TRAVEL_S
+        longest = len(wants) * (self.plan.turn + max(holds.values())) + TRAVEL_S
+        are_alike = len(set(holds.values())) == 1
         for node, share in max_min(wants, limit).items():
+            # Of those that hold as many each is served in turn, however long it takes; and whose
+            # only request has ended must wait for another's end.
+            due = share if are_alike else min(math.floor(share), wants[node] - 1)
             held = self.held_s[node] / length  # less its ways to the server
-            if not self.plan.turn and held < 0.4 * share:
-                self.violate(f"SHARE node {node} has {held:.2f} places, {share:.2f} are due to it")
+            if not self.plan.turn and held < 0.4 * due:
+                self.violate(f"SHARE node {node} has {held:.2f} places, {due:.2f} are due to it")
             if wants[node] <= limit and self.longest_gap[node] > longest:
                 self.violate(f"WAIT node {node} waited for {self.longest_gap[node]:.3f} s")
 
@@ -330,7 +330,8 @@ class Judge:
         """Seconds within which a permit that is free goes to who waits, once faults are over."""
         lease = self.plan.lease
         of_dead_nodes = (1 + RENEWAL) * lease if self.plan.kind == "storm" else 0.0
-        return 2 * self.plan.turn + 0.1 + of_dead_nodes + lease / 50
+        of_breaks = CONNECT_S if self.plan.kind == "calm" and self.plan.faults else 0.0
+        return 2 * self.plan.turn + 0.1 + of_dead_nodes + of_breaks + lease / 50
 
 
 def max_min(wants: dict[int, int], places: float) -> dict[int, float]:

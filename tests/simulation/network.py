@@ -82,14 +82,6 @@ class Network:
         for arrive in waiting:
             self.world.after(self.latency(), arrive)
 
-    def mend_all(self) -> None:
-        """End all faults of the network and of the server's machine."""
-        self.weather = CALM
-        self.is_server_down = False
-        self._thaws_at = 0.0
-        for host in self._links:
-            self.mend(host)
-
     def freeze_server(self, seconds: float) -> None:
         """Let the server stand still for so long."""
         self._thaws_at = max(self._thaws_at, self.world.now + seconds)

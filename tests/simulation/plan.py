@@ -127,6 +127,14 @@ THEMES = {
         pauses=(0.0, 0.02, 0.2),
         loss=(0.0, 0.2, 0.5),
     ),
+    "evicting": Theme(  # a server that may evict any key, and does
+        ("evict", "evict", "break", "weather", "kill"),
+        between=(0.1, 0.8),
+        seconds=(0.1, 0.5),
+        holds=(0.1, 0.3, 1.2, 2.5),
+        pauses=(0.0, 0.02, 0.2),
+        loss=(0.0, 0.02),
+    ),
     "safe": Theme(  # nothing that costs anybody a permit
         ("flush", "scripts gone", "break", "restart", "evict the dead", "full"),
         between=(0.1, 0.8),
@@ -148,8 +156,8 @@ def plan_for(seed: int) -> Plan:
     """The plan of a seed."""
     random = Random(seed)
     storms = [partial(_storm, theme) for theme in THEMES]
-    kinds: list[Callable[[int, Random], Plan]] = [*storms, _calm, _crowd, _days]
-    (draw,) = random.choices(kinds, (5, 4, 2, 3, 1, 2, 4, 2, 1))
+    kinds: list[Callable[[int, Random], Plan]] = [*storms, _calm, _paced, _crowd, _days]
+    (draw,) = random.choices(kinds, (5, 4, 2, 3, 2, 1, 2, 3, 2, 4, 1))
     return draw(seed, random)
 
 
@@ -163,9 +171,6 @@ def _storm(name: str, seed: int, random: Random) -> Plan:
     nodes = random.choice((2, 3, 3, 4))
     limits = _limits(random, theme.sites)
     faults = _faults(random, theme, nodes, lease)
-    is_evicting = name == "losses" and random.random() < 0.2
-    if is_evicting:
-        faults += _evictions(random, theme.length * lease)
     jumps = any(fault.kind == "jump" for fault in faults)
     return Plan(
         seed,
@@ -177,7 +182,7 @@ def _storm(name: str, seed: int, random: Random) -> Plan:
         workers=_workers(random, theme, nodes, lease, 0.0 if jumps else 0.3 * lease),
         faults=faults,
         own_limits=_own_limits(random, nodes) if theme.sites > 1 else {},
-        is_evicting=is_evicting,
+        is_evicting=name == "evicting",
         theme=name,
     )
 
@@ -200,13 +205,39 @@ def _calm(seed: int, random: Random) -> Plan:
     )
 
 
+def _paced(seed: int, random: Random) -> Plan:
+    """A site where time stands in the way, and nodes whose requests wait, or give up."""
+    lease = random.choice((2.0, 6.0))
+    nodes = random.choice((2, 3, 4))
+    limits = (Limit(2, delay=0.3), Limit(9, delay=1.0), Limit(9, rate="2/s", burst=4), Limit(1))
+    theme = replace(THEMES["all"], sites=1, length=8.0)
+    theme = replace(theme, holds=(0.0, 0.01, 0.05), pauses=(0.0, 0.0, 0.2))
+    return Plan(
+        seed,
+        "calm",
+        lease,
+        turn=random.choice((0.0, 0.1, 0.5)),
+        nodes=nodes,
+        limits={"a.com": random.choice(limits)},
+        workers=_workers(random, theme, nodes, lease, 0.0),
+        faults=_breaks(random, nodes, 8 * lease) if random.random() < 0.5 else (),
+    )
+
+
 def _crowd(seed: int, random: Random) -> Plan:
-    """Nodes that want one site all the time, some of them a little and some of them much."""
+    """Nodes that want one site all the time, some of them a little and some of them much; the
+    requests of some take longer.
+    """
     nodes = random.choice((2, 3, 5))
-    hold = random.choice((0.02, 0.05, 0.2))
+    hold = random.choice((0.02, 0.05, 0.2, 0.2))
+    least = min(hold, 0.04)
+    holds = [random.choice((least, hold)) for _ in range(nodes)]
     wants = [random.choice((1, 1, 2, 10, 20)) for _ in range(nodes)]
     limit = random.choice((1, 2, 3, 5))
-    pauses = [random.choice((0.0, 0.0, 0.0, hold)) if want == 1 else 0.0 for want in wants]
+    pauses = [
+        random.choice((0.0, 0.0, 0.0, hold)) if want == 1 and own_hold == hold else 0.0
+        for want, own_hold in zip(wants, holds, strict=True)
+    ]
     return Plan(
         seed,
         "crowd",
@@ -215,7 +246,7 @@ def _crowd(seed: int, random: Random) -> Plan:
         nodes=nodes,
         limits={"a.com": Limit(limit)},
         workers=tuple(
-            Worker(node, (Job(("a.com",), hold, pause),) * 300)
+            Worker(node, (Job(("a.com",), holds[node], pause),) * 1500)
             for node, (want, pause) in enumerate(zip(wants, pauses, strict=True))
             for _ in range(want)
         ),
@@ -346,13 +377,15 @@ def _faults(random: Random, theme: Theme, nodes: int, lease: float) -> tuple[Fau
             of = random.choice(("empty", "with its data", "from a snapshot"))
         elif kind == "replica":
             of = random.choice((0.0, 0.01, 0.3, 1.5)) * lease  # what it lacks
+        elif kind == "evict":
+            of = random.randrange(100)
         elif kind == "jump":
             of = random.choice((-3600.0, -20.0, -1.0, 0.3, 2.0, 20.0, 3600.0))
             if at - jumped_at < 1.5 * lease:
                 kind = "break"
             else:
                 jumped_at = at
-        seconds = random.choice(theme.seconds) * lease
+        seconds = random.choice((0.05, 1.2) if kind == "full" else theme.seconds) * lease
         faults.append(Fault(at, kind, random.randrange(nodes), seconds, of))
         at += random.uniform(*theme.between) * lease
     if theme.sites > 1 and random.random() < 0.3:
@@ -360,9 +393,10 @@ def _faults(random: Random, theme: Theme, nodes: int, lease: float) -> tuple[Fau
     return tuple(sorted(faults, key=lambda fault: fault.at))
 
 
-def _evictions(random: Random, length: float) -> tuple[Fault, ...]:
+def _breaks(random: Random, nodes: int, length: float) -> tuple[Fault, ...]:
+    """Connections that break, and are soon replaced."""
     return tuple(
-        Fault(random.uniform(0, length), "evict", of=random.randrange(100)) for _ in range(4)
+        Fault(random.uniform(0.0, length), "break", random.randrange(nodes)) for _ in range(5)
     )
 
 

@@ -30,8 +30,9 @@ from semaphore_middleware.redis.location import Server as Location
 from semaphore_middleware.redis.protocol import VERSION, pack_head
 from semaphore_middleware.redis.recovery import pack_begin
 from semaphore_middleware.redis.scripts import evaluate
+from tests.simulation.faults import OF_LINKS, End, Misfortune
 from tests.simulation.judge import Judge, Request
-from tests.simulation.network import CALM, Network, Weather, Wire
+from tests.simulation.network import Network, Weather, Wire
 from tests.simulation.plan import Fault, Job, Plan
 from tests.simulation.server import Server
 from tests.simulation.world import BEGIN_S, Host, World
@@ -39,8 +40,7 @@ from tests.simulation.world import BEGIN_S, Host, World
 URL = "redis://simulated"
 KEYS = Keys("semaphore")
 BACKOFF = Backoff(start=0.5, most=2.0, down_after=5.0)
-SNAPSHOTS_PER_LEASE = 2
-End = Callable[[], object]
+COPIES_PER_LEASE = 2  # of the server's data
 PATIENCE_LEASES = 400  # after which a run that has not ended is stuck
 MOST_KEPT_MS = 2.2 * 86400e3  # of a key
 CLOSING_S = 2.5  # that closing a node may take
@@ -224,8 +224,9 @@ class Run:
         self.random = Random(plan.seed + 1)
         chance.source = Random(plan.seed + 2)
         self.world = World()
-        self.judge = Judge(self.world, plan)
         self.network = Network(self.world, self.random, plan.lease)
+        self.faults = Misfortune(self.network, COPIES_PER_LEASE)
+        self.judge = Judge(self.world, plan, self.faults)
         self.server = self.network.server = Server(
             self.network.publish, self._on_bug, self._on_grant, plan.lease
         )
@@ -234,7 +235,6 @@ class Run:
         self.nodes: list[Node] = []
         self.workers = [_Worker(one.node, list(one.jobs)) for one in plan.workers]
         self._tasks: list[tuple[Node, asyncio.Task[Any]]] = []
-        self._snapshots: list[Any] = []
         self._faults_left = len(plan.faults)
         self._operator = Host(self.world, "operator")
         self._admin = Admin(URL, name="operator", lease=plan.lease)
@@ -254,8 +254,9 @@ class Run:
         for fault in self.plan.faults:
             self.world.after(fault.at, partial(self._strike, fault))
         self._watch()
+        self._watch_keys()
         if self.plan.faults:
-            self._take_snapshot()
+            self.faults.copy_while(lambda: self._faults_left > 0)
         if self.plan.kind == "crowd":
             self._judge_crowd()
         else:
@@ -287,14 +288,19 @@ class Run:
     def _watch(self) -> None:
         """Look at all that holds at any time, again and again."""
         judge, lease = self.judge, self.plan.lease
-        settled = judge.faults_end + 2.5 * lease
-        if not self._faults_left and judge.faults_end == -float("inf"):
-            settled = BEGIN_S + 2.5 * lease
-        if self.world.now > settled and not self._faults_left:
+        is_calm = self.plan.kind == "calm"
+        settling_since = BEGIN_S if is_calm else judge.faults_end
+        has_settled = self.world.now > settling_since + 2.5 * lease
+        if has_settled and (is_calm or not self._faults_left):
             living = [node for node in self.nodes if not node.host.is_dead]
             judge.check_progress(living, judge.free_after())
         if any(not task.done() for _, task in self._tasks):
             self.world.after(max(0.05, lease / 50), self._watch)
+
+    def _watch_keys(self) -> None:
+        self._check_keys()
+        if any(not task.done() for _, task in self._tasks):
+            self.world.after(self.plan.lease, self._watch_keys)
 
     def _finish_work(self) -> None:
         """Let all requests end; faults do so by themselves."""
@@ -316,7 +322,7 @@ class Run:
     def _close_all(self) -> None:
         """Nothing may be left: neither in nodes nor on the server."""
         if self.plan.kind == "calm":
-            self.world.run(self.world.now + 0.1)
+            self.world.run(self.world.now + 0.5)
             for account in self._accounts():
                 self.judge.violate(f"LEFT {account} by nodes that have closed")
         self.world.run(self.world.now + 3 * self.plan.lease)
@@ -334,7 +340,7 @@ class Run:
             timers = node.host.loop.left
             if not node.host.is_dead and (session is not None or timers):
                 self.judge.violate(f"LEFT in {node.name}: {session}, {timers}")
-        if self._is_data_safe():
+        if not self.faults.losses_at:
             for scope, told in self.judge.failures.items():
                 heard = self.server.failures_heard(KEYS.of(scope)[0])
                 if heard > told:
@@ -349,9 +355,6 @@ class Run:
                     permit.release()
             await asyncio.sleep(0.4 * self.plan.lease)
         await node.semaphore.close()
-
-    def _is_data_safe(self) -> bool:
-        return not self.judge.losses_at
 
     def _accounts(self) -> list[str]:
         found = []
@@ -371,7 +374,8 @@ class Run:
     def _judge_crowd(self) -> None:
         judge, plan = self.judge, self.plan
         self.network.weather = Weather(latency=(0.0002, 0.0004))
-        hold = plan.workers[0].jobs[0].hold
+        holds = {worker.node: worker.jobs[0].hold for worker in plan.workers}
+        hold = max(holds.values())
         limit = plan.limits["a.com"].concurrency
         self.world.run(self.world.now + plan.lease + 20 * hold)  # the recovery wait, and a start
         judge.held_s.clear()
@@ -381,7 +385,7 @@ class Run:
         wants: dict[int, int] = {}
         for worker in plan.workers:
             wants[worker.node] = wants.get(worker.node, 0) + 1
-        judge.check_shares(wants, limit, hold, length)
+        judge.check_shares(wants, limit, holds, length)
 
     # Faults -------------------------------------------------------------------------------------
 
@@ -405,8 +409,14 @@ class Run:
 
     def _strike(self, fault: Fault) -> None:
         self.judge.note("fault", f"{fault.kind} node {fault.node}, {fault.seconds:g} s: {fault.of}")
-        strike = getattr(self, f"_{fault.kind.replace(' ', '_')}")
-        end = strike(fault)
+        own = getattr(self, f"_{fault.kind.replace(' ', '_')}", None)
+        if own is not None:
+            end = own(fault)
+        elif fault.kind in OF_LINKS:
+            node = self._node(fault.node)
+            end = self.faults.strike_link(fault, node.host) if node else None
+        else:
+            end = self.faults.strike(fault)
         if end is None:
             self._end_fault(fault, lambda: None)
         else:
@@ -423,27 +433,6 @@ class Run:
                 self._operator.spawn(self._resume_in_the_end(scope))
 
     # Each strikes, and returns what ends it; None: it is over at once.
-
-    def _weather(self, fault: Fault) -> End:
-        self.network.weather = Weather(**fault.of)
-        return lambda: setattr(self.network, "weather", CALM)
-
-    def _cut(self, fault: Fault, out: bool = True, back: bool = True) -> End | None:
-        node = self._node(fault.node)
-        if node is None:
-            return None
-        self.network.cut(node.host, out, back)
-        return partial(self.network.mend, node.host)
-
-    def _cut_out(self, fault: Fault) -> End | None:
-        return self._cut(fault, back=False)
-
-    def _cut_back(self, fault: Fault) -> End | None:
-        return self._cut(fault, out=False)
-
-    def _break(self, fault: Fault) -> None:
-        if node := self._node(fault.node):
-            self.network.break_all(node.host)
 
     def _freeze(self, fault: Fault) -> End | None:
         node = self._node(fault.node)
@@ -477,65 +466,6 @@ class Run:
         jobs = self.plan.workers[0].jobs[:3] if self.plan.workers else ()
         self._tasks.append((node, node.host.spawn(node.live([_Worker(fault.node, list(jobs))]))))
 
-    def _server_stands(self, fault: Fault) -> None:
-        self.network.freeze_server(fault.seconds)
-
-    def _server_away(self, _: Fault) -> End:
-        self.network.is_server_down = True
-        self.network.break_all()
-        return lambda: setattr(self.network, "is_server_down", False)
-
-    def _restart(self, fault: Fault) -> End:
-        self._begin_life(
-            {
-                "empty": None,
-                "with its data": self.server.snapshot(),
-                "from a snapshot": self._snapshot_before(self.world.now),
-            }[fault.of]
-        )
-        return self._server_away(fault)
-
-    def _flush(self, _: Fault) -> None:
-        self.judge.losses_at.append(self.world.now)
-        self.server.flush()
-
-    def _replica(self, fault: Fault) -> None:
-        """Another server takes over, which lacks the last calls; a proxy may hide it."""
-        self._begin_life(self._snapshot_before(self.world.now - fault.of))
-        if fault.node % 2:
-            self.network.move_all()
-        else:
-            self.network.break_all()
-
-    def _begin_life(self, data: Any) -> None:
-        self.judge.losses_at.append(self.world.now)
-        self.server.begin_life(data)
-
-    def _snapshot_before(self, at: float) -> Any:
-        found = [copy for taken_at, copy in self._snapshots if taken_at <= at]
-        return found[-1] if found else None
-
-    def _take_snapshot(self) -> None:
-        self._snapshots = [*self._snapshots[-5:], (self.world.now, self.server.snapshot())]
-        if self._faults_left:
-            self.world.after(self.plan.lease / SNAPSHOTS_PER_LEASE, self._take_snapshot)
-
-    def _jump(self, fault: Fault) -> None:
-        self.judge.jumps_at.append(self.world.now)
-        self.server.clock_ahead_ms += 1000 * fault.of
-
-    def _scripts_gone(self, _: Fault) -> None:
-        self.server.forget_scripts()
-
-    def _evict(self, fault: Fault) -> None:
-        """The server evicts a key."""
-        self.judge.losses_at.append(self.world.now)
-        self.server.evict(fault.of)
-
-    def _full(self, _: Fault) -> End:
-        self.server.set_full(True)
-        return partial(self.server.set_full, False)
-
     # What operators do --------------------------------------------------------------------------
 
     def _evict_the_dead(self, _: Fault) -> None:
@@ -552,7 +482,7 @@ class Run:
         older = tuple("1" if part == VERSION else part for part in call)
         if self.server.field(KEYS.epoch, b"version"):  # else it would be the first to come
             (reply,) = await evaluate(connection, [older])
-            if reply[0] and not self.judge.losses_at:
+            if reply[0] and not self.faults.losses_at:
                 self.judge.violate("VERSION: a node of another version may use the server")
         await connection.close()
 
