@@ -6,7 +6,6 @@ A script that never returns cannot be killed once it has written, and the server
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -18,41 +17,33 @@ CROWD = 1000  # as many as one call looks at
 QUEUE = KEYS.of("s")[1]
 
 
-def lose_the_queue(outside: Outside) -> None:
-    outside.client.delete(QUEUE)
-
-
-def end_all_leases(outside: Outside) -> None:
-    outside.client.hincrbyfloat(KEYS.epoch, "clock", 2000 * ENDLESS_S)
-
-
-def lose_the_accounts(outside: Outside) -> None:
-    outside.client.hdel(KEYS.of("s")[0], *(f"node:n{i}" for i in range(CROWD)))
-
-
 def queue_strangers(outside: Outside) -> None:
     outside.client.zadd(QUEUE, {f"stranger {i}": -1 - i for i in range(3 * CROWD)})
 
 
-def queue_one_that_waits_for_nothing(outside: Outside) -> None:
-    outside.client.zadd(QUEUE, {"a": -1})
+MISFORTUNES: dict[str, Callable[[Outside], object]] = {
+    "queue lost": lambda outside: outside.client.delete(QUEUE),
+    "leases over": lambda outside: outside.client.hincrbyfloat(
+        KEYS.epoch, "clock", 2e3 * ENDLESS_S
+    ),
+    "accounts lost": lambda outside: outside.client.hdel(
+        KEYS.of("s")[0], *(f"node:n{i}" for i in range(CROWD))
+    ),
+    "strangers": queue_strangers,
+    "waits for nothing": lambda outside: outside.client.zadd(QUEUE, {"a": -1}),
+}
 
 
 @pytest.mark.parametrize(
-    "misfortunes",
+    "names",
     [
-        [lose_the_queue, end_all_leases],
-        [end_all_leases, lose_the_queue],
-        [lose_the_accounts],
-        [lose_the_accounts, lose_the_queue],
-        [queue_one_that_waits_for_nothing],
-        [queue_strangers, end_all_leases],
+        *(("queue lost", "leases over"), ("leases over", "queue lost"), ("accounts lost",)),
+        *(("accounts lost", "queue lost"), ("waits for nothing",), ("strangers", "leases over")),
     ],
-    ids=lambda misfortunes: "-and-".join(one.__name__ for one in misfortunes),
 )
 @in_asyncio
 async def test_every_call_returns_and_in_the_end_somebody_is_served(
-    server: RedisServer, outside: Outside, misfortunes: list[Callable[[Outside], Any]]
+    server: RedisServer, outside: Outside, names: tuple[str, ...]
 ) -> None:
     a, b = [await Caller.join(server, name) for name in "ab"]
     await a.take("s")
@@ -60,8 +51,8 @@ async def test_every_call_returns_and_in_the_end_somebody_is_served(
     for i in range(CROWD):
         await Store(KEYS, f"n{i}", ENDLESS_S, a.recovery).sync(a.connection, [statement])
     assert outside.client.zcard(QUEUE) == CROWD
-    for misfortune in misfortunes:
-        misfortune(outside)
+    for name in names:
+        MISFORTUNES[name](outside)
     await b.take("s")  # a call that takes too long raises
     await a.give_back("s")
     calls = 0

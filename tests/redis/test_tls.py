@@ -22,8 +22,7 @@ class Paper:
     def __init__(self, directory: Path) -> None:
         self.authority = Authority(directory, "authority")
         self.other = Authority(directory, "other")
-        self.server = self.authority.issue("server")
-        self.node = self.authority.issue("node")
+        self.server, self.node = [self.authority.issue(name) for name in ("server", "node")]
         self.stranger = self.other.issue("stranger")
 
 
@@ -46,9 +45,6 @@ def trusting(authority: Authority, certificate: Certificate | None = None) -> st
     if certificate is None:
         return options
     return f"{options}&ssl_certfile={certificate.certificate}&ssl_keyfile={certificate.key}"
-
-
-# What the server and the node find out about each other -----------------------------------------
 
 
 @in_asyncio
@@ -110,9 +106,6 @@ async def test_tls_on_one_side_only(paper: Paper) -> None:
         assert line.endswith("it speaks TLS: write rediss:// in place of redis://")
     finally:
         server.remove()
-
-
-# What can be told before anything is sent -------------------------------------------------------
 
 
 def mistake(options: str) -> str:
