@@ -2,7 +2,7 @@
 
 A fault is done to a world in full swing. It proves that it has done what its name says
 (`World.prove`): a run in which it did not shows nothing. It waits for what it has to see
-(`recovers` measures the way back to full use), and lets time pass only where the length of time is
+(`recovers`: full use again), and lets time pass only where the length of time is
 what the fault is. They are what only real processes, servers, networks and clocks can show; what
 becomes of the protocol when messages and data are lost, tests/simulation shows.
 """
@@ -148,7 +148,7 @@ async def server_killed_and_back_empty(world: World) -> None:
     await mark(world, "data")
     await world.restart_server(world.dice.uniform(0, 1.5))
     await prove_mark(world, None)
-    await world.recovers_from_loss()
+    await world.recovers()
 
 
 @fault()
@@ -200,7 +200,7 @@ async def take_over(world: World, heir: RedisServer, is_master: Callable[[], boo
     await world.sees(lambda: asyncio.to_thread(is_master), "another master")
     world.use(heir)
     await prove_mark(world, "all data")
-    await world.recovers_from_loss()
+    await world.recovers()
     news = f"at 127.0.0.1:{heir.tcp_port} is new, or may have lost its data"
     await world.sees(lambda: all(news in node.log for node in world.living), f"{news!r} in logs")
 
@@ -252,7 +252,7 @@ async def haproxy_with_a_replica_that_lags(world: World) -> None:
     )
     world.server = heir
     await prove_mark(world, "what was before the lag")
-    await world.recovers_from_loss()
+    await world.recovers()
 
 
 @fault()
@@ -275,7 +275,7 @@ async def split_brain_with_min_replicas(world: World) -> None:
     node.proxy.target = master.path
     await drop_connections(world, *others)
     async with world.afflicted(node):
-        await world.recovers_from_loss()
+        await world.recovers()
         roles = {(await world.info("replication", at=one))["role"] for one in (master, heir)}
         world.prove("both are masters", roles == {"master"})
         refused = (await world.info("errorstats", at=master)).get("errorstat_NOREPLICAS")

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -22,19 +21,15 @@ class Verdict:
     most: int = 0  # open at one host at once, but for what frozen nodes could not close
     excess: int = 0  # above that, by frozen nodes
     lost: int = 0  # pages
-    twice: int = 0  # pages that were worked on more than once
     lost_permits: int = 0  # by the nodes' stat
     gap: float = 0.0  # seconds without a start at any host, the longest
-    recovery: float = 0.0  # seconds to full use, the longest
-    promise: float = 0.0  # what was promised for that one
     kept_in: str = ""  # the directory with all that was written down; empty if all is well
 
     def __str__(self) -> str:
         frozen = f" (+{self.excess} frozen)" if self.excess > 0 else ""
         return (
             f"{self.requests} requests, {self.most}{frozen} at once, {self.lost} pages lost, "
-            f"{self.twice} twice, {self.lost_permits} permits lost, gap {self.gap:.1f} s, "
-            f"full use after {self.recovery:.1f} s of {self.promise:.1f} s: "
+            f"{self.lost_permits} permits lost, gap {self.gap:.1f} s: "
             + (f"BROKEN, see {self.kept_in}" if self.problems else "kept")
         )
 
@@ -51,7 +46,7 @@ class Span:
 def judge(
     visits: Sequence[Visit],
     known: Iterable[tuple[str, str]],
-    arrived: Counter[tuple[str, str]],
+    arrived: Container[tuple[str, str]],
     stills: Sequence[Span],
     limit: int,
     lease: float,
@@ -60,11 +55,10 @@ def judge(
     sends as it wakes, until it must have found its permits lost: one lease later.
     """
     starts = sorted(visit.begin for visit in visits)
-    lost = [f"{host}{path}" for host, path in known if not arrived[host, path]]
+    lost = [f"{host}{path}" for host, path in known if (host, path) not in arrived]
     verdict = Verdict(
         requests=len(visits),
         lost=len(lost),
-        twice=sum(count > 1 for count in arrived.values()),
         gap=max((after - before for before, after in pairwise(starts)), default=0.0),
     )
     frozen = [still for still in stills if still.end - still.start > FROZEN_LEASES * lease]

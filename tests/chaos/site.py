@@ -71,10 +71,9 @@ class Site(JudgingSite):
         end = time.monotonic() + seconds
         return {node_of(visit) for visit, its_end in self._ends.items() if its_end > end}
 
-    async def in_full_use(self, since: float) -> float:
-        """Wait until at every host a start has taken the last free place; when that was."""
+    async def in_full_use(self, since: float) -> None:
+        """Wait until at every host a start has taken the last free place."""
         await self.until(lambda: all(pages.filled > since for pages in self.pages.values()))
-        return max(pages.filled for pages in self.pages.values())
 
     def begin(self, visit: Visit) -> Work:
         node = node_of(visit)

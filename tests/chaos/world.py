@@ -11,7 +11,6 @@ import signal
 import sys
 import time
 from asyncio.subprocess import DEVNULL, Process
-from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -141,7 +140,6 @@ class World:
         self.dice = Random(plan.seed)
         self.directory = directory
         self.problems: list[str] = []
-        self.recoveries: list[tuple[float, float]] = []  # seconds: measured, and promised
         self.nodes: list[Node] = []
         # Anyone may have used it before: the nodes wait once for the recovery wait.
         self.server = RedisServer(started_empty=False)
@@ -216,18 +214,9 @@ class World:
         """Wait until a node has one that will last: whatever is lost now, that holds a permit."""
         await self.in_time(self.site.until(lambda: bool(self._busy)), "a transfer that lasts")
 
-    async def recovers(self, promise: float = 0.0) -> None:
-        """Wait for full use again, and note how long it took from now on.
-
-        What is promised, by default, is what holds for all that happens to nodes.
-        """
-        since = time.monotonic()
-        then = await self.in_time(self.site.in_full_use(since), "full use again")
-        self.recoveries.append((then - since, promise or self.lease + self.lease / 3))
-
-    async def recovers_from_loss(self) -> None:
-        """The same for a server that has lost its data, or may have: the recovery wait is added."""
-        await self.recovers(self.lease + self.lease + self.lease / 3)
+    async def recovers(self) -> None:
+        """Wait for full use again."""
+        await self.in_time(self.site.in_full_use(time.monotonic()), "full use again")
 
     async def in_time(self, happens: Awaitable[T], what: str) -> T:
         try:
@@ -267,14 +256,13 @@ class World:
             self.problems.append(f"left on the servers: {left}")
 
     def verdict(self) -> Verdict:
-        arrived = Counter((host, path) for node in self.nodes for host, path in node.noted("page"))
+        arrived = {(host, path) for node in self.nodes for host, path in node.noted("page")}
         stills = [span for node in self.nodes for span in node.stills]
         verdict = judge(
             self.site.visits, self.site.known, arrived, stills, self.plan.limit, self.lease
         )
         verdict.problems += self.problems
         verdict.lost_permits = sum(node.lost_permits for node in self.nodes)
-        verdict.recovery, verdict.promise = max(self.recoveries, default=(0.0, 0.0))
         for node in self.nodes:
             long = any(span.end - span.start > self.lease for span in node.stills)
             if long and node.status == 0 and "This process stood still for" not in node.log:

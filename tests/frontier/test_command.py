@@ -116,37 +116,22 @@ def test_without_an_address_it_is_the_semaphore_s_server(
     )
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (
-            "bogus",
-            "argument <verb>: invalid choice: 'bogus' (choose from 'status', 'drop', 'retry')",
-        ),
-        ("drop", "the following arguments are required: NAME"),
-        ("retry a b c", "unrecognized arguments: b c"),
-    ],
-)
-def test_a_mistake_is_named_in_one_line(
-    server: RedisServer, words: str, said: str, capsys: Captured
-) -> None:
-    assert ran(server, *words.split()) == 2
-    assert capsys.readouterr() == ("", f"scrapy frontier: {said}; see scrapy frontier -h\n")
+def test_a_mistake_is_named_in_one_line(server: RedisServer, capsys: Captured) -> None:
+    assert ran(server, "retry", "a", "b", "c") == 2
+    said = "scrapy frontier: unrecognized arguments: b c; see scrapy frontier -h\n"
+    assert capsys.readouterr() == ("", said)
 
 
-@pytest.mark.parametrize(
-    ("command", "printed"),
-    [
-        ("fetch --nolog URL", "<title>Page 0</title>"),
-        ("parse --nolog --spider=site -a url=URL --noitems URL", "/page/1>"),
-        ("shell --nolog URL -c print(response.status,response.url)", "200 URL"),
-    ],
-)
 def test_scrapys_own_commands_share_nothing(
-    server: RedisServer, client: Redis, tmp_path: Path, command: str, printed: str
+    server: RedisServer, client: Redis, tmp_path: Path
 ) -> None:
     with serving(pages=3) as site:
-        status, shown = typed(server, tmp_path, *command.replace("URL", site.url).split())
-        assert status == 0
-        assert printed.replace("URL", site.url) in shown
+        for command, printed in (
+            ("fetch --nolog URL", "<title>Page 0</title>"),
+            ("parse --nolog --spider=site -a url=URL --noitems URL", "/page/1>"),
+            ("shell --nolog URL -c print(response.status,response.url)", "200 URL"),
+        ):
+            status, shown = typed(server, tmp_path, *command.replace("URL", site.url).split())
+            assert status == 0
+            assert printed.replace("URL", site.url) in shown
     assert list(client.scan_iter("{crawl:*")) == []

@@ -7,7 +7,6 @@ import logging
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -49,32 +48,6 @@ def frozen(server: RedisServer) -> Iterator[None]:
 
 
 # Finished, and only then ----------------------------------------------------------------------
-
-
-@asyncio_test
-async def test_a_request_is_finished_when_its_links_are_queued_and_its_items_are_in_files(
-    client: Redis, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    def look(call: Call) -> None:
-        if call.finished:
-            written.append((tmp_path / "feed").read_text())
-
-    monkeypatch.setattr(session, "MAX_NEW_REQUESTS", 2)
-    calls, written = watch_calls(monkeypatch, look), list[str]()
-    async with joined(client) as node:
-        with (tmp_path / "feed").open("w") as node.feed.file:
-            node.enqueue("http://a/")
-            page = await node.start()
-            await node.finds_nothing()
-            assert node.unfinished == 1
-            node.feed.file.write("item")
-            calls.clear()
-            node.enqueue(*urls("a", 5))
-            node.finish(page)
-            await until(lambda: sum(call.finished for call in calls))
-            assert [(call.new, call.finished) for call in calls] == [(2, 0), (2, 0), (1, 1)]
-            assert written == ["item"]
-            await node.has_unfinished(5)
 
 
 @asyncio_test
