@@ -219,9 +219,7 @@ class DrivenNode:
 
 @asynccontextmanager
 async def joined(
-    client: Redis,
-    start: AsyncIterator[str] | None = None,
-    **settings: Any,
+    client: Redis, start: AsyncIterator[str] | None = None, **settings: Any
 ) -> AsyncIterator[DrivenNode]:
     url = f"unix://{client.connection_pool.connection_kwargs['path']}"
     ours = {"REDIS_URL": url, "CRAWL": "books", "SCHEDULER_PRIORITY_QUEUE": SitesQueue}

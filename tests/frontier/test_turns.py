@@ -66,9 +66,7 @@ def test_sites_that_have_nothing_but_suspects_take_turns(client: Redis) -> None:
     assert one.size.sites == 0
 
 
-def test_of_a_short_queue_a_node_takes_only_its_share_and_the_dead_have_none(
-    client: Redis,
-) -> None:
+def test_of_a_short_queue_a_node_takes_only_its_share_and_the_dead_have_none(client: Redis) -> None:
     nodes = [node(client, f"node-{number}") for number in range(3)]
     nodes[0].fill(a=9)
     assert [len(each.takes(Demand(32, 8))) for each in nodes] == [3, 2, 2]

@@ -151,10 +151,7 @@ async def taken(
 
 @asynccontextmanager
 async def scrapy(
-    directory: Path,
-    *requests: Request,
-    options: tuple[str, ...] = (),
-    **settings: Any,
+    directory: Path, *requests: Request, options: tuple[str, ...] = (), **settings: Any
 ) -> AsyncIterator[ScrapyProcess]:
     """Make the requests in a process; `settings` are the spider's own, `options` are typed."""
     arguments = json.dumps([{"url": request.url, "meta": request.meta} for request in requests])

@@ -64,12 +64,7 @@ class Node(CrawlClient):
     """A node without Scrapy: each call waits for its reply. `client` is the test's own."""
 
     def __init__(
-        self,
-        client: redis.Redis,
-        name: str,
-        node: str,
-        lease: float = 15.0,
-        max_pages: int = 0,
+        self, client: redis.Redis, name: str, node: str, lease: float = 15.0, max_pages: int = 0
     ) -> None:
         path = client.connection_pool.connection_kwargs["path"]
         super().__init__(f"unix://{path}", name, node, lease, max_pages)

@@ -119,11 +119,7 @@ class ScrapyProcess:
     """`scrapy <arguments>` in `directory`; what it prints and logs is in `log_file`."""
 
     def __init__(
-        self,
-        *arguments: str,
-        directory: Path,
-        log_file: Path,
-        environment: Mapping[str, str],
+        self, *arguments: str, directory: Path, log_file: Path, environment: Mapping[str, str]
     ) -> None:
         self.log_file = log_file
         with log_file.open("wb") as log:

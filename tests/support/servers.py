@@ -75,12 +75,7 @@ class RedisServer:
     `started_empty`: no node of the default prefix need wait because it has only just started.
     """
 
-    def __init__(
-        self,
-        *options: str,
-        tcp_port: int = 0,
-        started_empty: bool = True,
-    ) -> None:
+    def __init__(self, *options: str, tcp_port: int = 0, started_empty: bool = True) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="sem-"))
         self.path = self.directory / "s"
         self.tcp_port = tcp_port

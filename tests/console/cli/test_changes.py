@@ -34,10 +34,7 @@ async def test_each_verb_says_what_holds_from_now_on(server: RedisServer) -> Non
             (*limit, "--rate", "90/m", "--burst", "10"),
             f"{SITE}: limit 1, delay 0 s, rate 90/m, burst 10, paused; 2/1 held, 3 waiting",
         ),
-        (
-            ("resume", SITE),
-            f"{SITE}: limit 1, delay 0 s, rate 90/m, burst 10; 2/1 held, 3 waiting",
-        ),
+        (("resume", SITE), f"{SITE}: limit 1, delay 0 s, rate 90/m, burst 10; 2/1 held, 3 waiting"),
         (
             (*limit, "--delay", "0.25", "--rate", "None"),
             f"{SITE}: limit 1, delay 0.25 s, rate none, burst 10; 2/1 held, 3 waiting",

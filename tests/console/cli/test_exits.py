@@ -44,10 +44,7 @@ async def test_it_lists_its_verbs_and_each_has_its_help() -> None:
             (("limit", "x", number), f"N = '{number}': allowed is an integer >= 1, or 'none'")
             for number in ("0", "-1", "1.5")
         ),
-        (
-            ("limit", "x", "1", "--delay", "inf"),
-            "--delay inf: allowed is a number of seconds >= 0",
-        ),
+        (("limit", "x", "1", "--delay", "inf"), "--delay inf: allowed is a number of seconds >= 0"),
         (
             ("limit", "x", "1", "--rate", "60"),
             "--rate 60: allowed is a number per s, m, h or d, like '60/m', at most 1e6 per",

@@ -8,14 +8,7 @@ from pathlib import Path
 
 from semaphore_middleware import FairSemaphore
 from semaphore_middleware.core.admin import Admin
-from tests.support.cli import (
-    LONG_NAME,
-    OLD,
-    SITE,
-    semaphore,
-    semaphore_process,
-    three_nodes,
-)
+from tests.support.cli import LONG_NAME, OLD, SITE, semaphore, semaphore_process, three_nodes
 from tests.support.nodes import ENDLESS_S, Caller, Outside, in_asyncio
 from tests.support.servers import RedisServer
 

@@ -283,8 +283,7 @@ async def test_with_the_token_limits_are_changed_by_keyboard_alone(
 
 @in_asyncio
 async def test_a_wrong_token_is_refused_and_the_right_one_kept_in_this_tab_alone(
-    server: RedisServer,
-    chromium: Chromium,
+    server: RedisServer, chromium: Chromium
 ) -> None:
     async with looking(server, chromium) as (browser, page):
         await unlock(browser, "wrong")
@@ -380,8 +379,7 @@ async def test_crawls_are_listed_retried_and_dropped(
 
 @in_asyncio
 async def test_a_redis_server_that_is_away_is_said_and_the_page_goes_on_when_it_is_back(
-    server: RedisServer,
-    chromium: Chromium,
+    server: RedisServer, chromium: Chromium
 ) -> None:
     async with FairSemaphore(server.url) as node, looking(server, chromium) as (browser, _):
         await fill(node, "busy.example", held=1)

@@ -48,11 +48,11 @@ def test_a_row_has_all_that_there_is_to_see() -> None:
         *(2.0, 30.0, 90.0, True, "boss", 17),
     ]
     assert [values(node) for node in opened.pop("nodes")] == [
-        *(["n", 1, 2, 1.0, 7.25, 9.0], ["other", 1, 0, 0.0, None, 8.5]),
+        *(["n", 1, 2, 1.0, 7.25, 9.0], ["other", 1, 0, 0.0, None, 8.5])
     ]
     assert opened == {**row, "more_nodes": 0}
     assert [values(node) for node in told["nodes"]] == [
-        *(["n", 1, 2, 1, 1.0, 7.25, 9.0], ["other", 1, 0, 1, 0.0, None, 8.5]),
+        *(["n", 1, 2, 1, 1.0, 7.25, 9.0], ["other", 1, 0, 1, 0.0, None, 8.5])
     ]
     assert values(shown_rule) == [
         *("*.example.org", 8, False, 0.5, None, None, "none", None, True, "boss")
