@@ -77,19 +77,6 @@ async def test_one_node_fetches_and_the_others_are_told(
 
 
 @in_asyncio
-async def test_a_fetch_that_is_given_up_is_the_next_one_s(
-    server: RedisServer, outside: Outside
-) -> None:
-    a, b = Asker(server, "a"), Asker(server, "b")
-    await a.ask()
-    await b.ask()
-    assert await a.put(None)
-    assert outside.told() == [("b", f"robotstxt {SITE}")]
-    assert (await b.ask()).step == "fetch"
-    assert (await a.ask()).step == "wait"
-
-
-@in_asyncio
 async def test_of_a_node_that_is_not_heard_of_another_takes_over(server: RedisServer) -> None:
     a, b = Asker(server, "a", lease=0.1), Asker(server, "b")
     late = RobotsTxt(b"late", 200)
@@ -103,33 +90,6 @@ async def test_of_a_node_that_is_not_heard_of_another_takes_over(server: RedisSe
     assert await b.put()
     assert not await a.put(late)
     assert (await a.ask()).robotstxt == FILE
-
-
-@in_asyncio
-async def test_who_fetches_keeps_the_lease_by_asking_again(server: RedisServer) -> None:
-    a, b = Asker(server, "a"), Asker(server, "b")
-    await a.ask()
-
-    async def is_lengthened() -> bool:
-        before = (await b.ask()).left
-        assert (await a.ask()).step == "fetch"
-        return (await b.ask()).left > before
-
-    await eventually(is_lengthened)
-
-
-@in_asyncio
-async def test_what_is_no_longer_valid_is_fetched_again_by_one(server: RedisServer) -> None:
-    a, b = Asker(server, "a"), Asker(server, "b")
-    down = RobotsTxt(status=503, problem="503", failures=2)
-    await a.ask()
-    await a.put(down, 0.05)
-    reply = await b.ask()
-    while reply.step == "valid":
-        assert reply.left <= 0.05
-        reply = await b.ask()
-    assert (reply.step, reply.robotstxt) == ("fetch", down), "it is told what was before"
-    assert (await a.ask()).step == "wait"
 
 
 @in_asyncio
