@@ -41,7 +41,7 @@ def stand_still() -> None:
 
 @pytest.mark.slow
 @in_asyncio
-async def test_a_request_that_is_sent_as_its_process_wakes_is_ended_at_once(
+async def test_a_request_sent_as_its_process_wakes_is_ended(
     server: RedisServer, tmp_path: Path
 ) -> None:
     """Its bytes are in a buffer, past every check: nothing can call them back."""

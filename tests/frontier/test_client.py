@@ -87,7 +87,7 @@ def test_what_a_crawl_tells_its_nodes(client: Redis, one: Node) -> None:
 # Finished, dead, idle ----------------------------------------------------------------------------
 
 
-def test_an_idle_node_waits_for_one_that_works_and_the_last_one_ends_the_crawl(
+def test_an_idle_node_waits_and_the_last_one_ends_the_crawl(
     client: Redis, one: Node, two: Node
 ) -> None:
     one.push(b"page", fingerprint="a")
@@ -184,7 +184,7 @@ def test_a_leaving_nodes_requests_go_back_to_their_old_place(one: Node, two: Nod
 
 
 @pytest.mark.parametrize("way", ["leaves", "idles"])
-def test_of_a_dead_nodes_requests_each_node_gets_one_at_a_time(
+def test_a_node_gets_one_request_of_a_dead_one(
     client: Redis, one: Node, two: Node, way: str
 ) -> None:
     dead = node(client, "dead")

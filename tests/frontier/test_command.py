@@ -122,9 +122,7 @@ def test_a_mistake_is_named_in_one_line(server: RedisServer, capsys: Captured) -
     assert capsys.readouterr() == ("", said)
 
 
-def test_scrapys_own_commands_share_nothing(
-    server: RedisServer, client: Redis, tmp_path: Path
-) -> None:
+def test_scrapys_commands_share_nothing(server: RedisServer, client: Redis, tmp_path: Path) -> None:
     with serving(pages=3) as site:
         for command, printed in (
             ("fetch --nolog URL", "<title>Page 0</title>"),

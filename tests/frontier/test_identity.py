@@ -85,9 +85,7 @@ async def test_arguments_are_those_that_the_user_gave(is_async: bool) -> None:
     assert told.value.args == ({"1": "first", "shelf": "3"},)
 
 
-def test_the_source_of_the_spider_and_its_bases_is_its_version(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_source_of_a_spider_is_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
     before = identity()
     monkeypatch.setattr("inspect.getsource", lambda module: f"# changed {module}")
     assert identity() != before

@@ -44,9 +44,7 @@ async def test_each_right_that_is_missing_is_named(client: Redis) -> None:
 
 
 @in_asyncio
-async def test_the_documented_rights_are_enough_and_trying_them_leaves_nothing(
-    client: Redis,
-) -> None:
+async def test_the_documented_rights_are_enough(client: Redis) -> None:
     crawl = CrawlClient(user(client), "books", "one")
     await crawl.check_rights()
     assert list(client.scan_iter("{crawl:*")) == []

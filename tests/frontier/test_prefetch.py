@@ -52,9 +52,7 @@ async def test_of_a_site_only_a_few_are_prefetched_and_sites_take_turns(client: 
 
 
 @asyncio_test
-async def test_a_full_site_s_requests_stay_on_the_server_until_it_has_room(
-    client: Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_requests_of_a_full_site_stay(client: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = watch_calls(monkeypatch)
     async with joined(client) as node:
         node.enqueue(*urls("full", 50))
@@ -79,7 +77,7 @@ async def test_a_full_site_s_requests_stay_on_the_server_until_it_has_room(
 
 
 @asyncio_test
-async def test_requests_of_sites_that_all_are_full_are_not_taken_without_end(
+async def test_of_full_sites_only_some_are_taken(
     client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(prefetch, "MAX_READY", 60)

@@ -85,9 +85,7 @@ async def test_a_node_has_one_request_at_a_time_that_others_have_died_with(clien
 
 
 @asyncio_test
-async def test_a_call_brings_all_there_is_up_to_so_many_bytes_or_one_request(
-    client: Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_call_brings_so_many_bytes(client: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = watch_calls(monkeypatch)
     async with joined(client) as node:
         node.enqueue(*urls("a", 300))
@@ -101,7 +99,7 @@ async def test_a_call_brings_all_there_is_up_to_so_many_bytes_or_one_request(
 
 
 @asyncio_test
-async def test_what_is_not_answered_in_time_is_halved_until_it_is(
+async def test_a_call_without_answer_is_halved(
     client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def slow(call: Call) -> None:
@@ -195,7 +193,7 @@ async def test_a_node_that_is_idle_while_its_server_is_away_says_so_once(
 
 
 @asyncio_test
-async def test_start_requests_leave_the_event_loop_to_others(
+async def test_start_requests_let_others_run(
     client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(session, "MAX_LOOP_HOLD_S", 0.0)
@@ -280,9 +278,7 @@ async def test_a_server_that_is_full_is_not_said_to_be_away(
 
 
 @asyncio_test
-async def test_a_node_that_leaves_a_full_server_gives_back_what_has_led_to_new_requests(
-    client: Redis,
-) -> None:
+async def test_a_node_that_leaves_a_full_server_gives_back_what_has_links(client: Redis) -> None:
     async with joined(client) as node:
         node.enqueue("http://a/")
         page = await node.start()
@@ -318,7 +314,7 @@ async def test_a_server_that_goes_back_to_before_the_run_is_one_that_has_lost_it
 
 
 @asyncio_test
-async def test_a_loss_while_the_crawl_starts_over_loses_no_start_request(
+async def test_a_loss_in_a_new_start_loses_none(
     client: Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with joined(client) as node:
@@ -349,7 +345,7 @@ async def test_a_loss_while_the_crawl_starts_over_loses_no_start_request(
 
 
 @asyncio_test
-async def test_a_node_that_cannot_start_over_fails(
+async def test_a_node_without_a_start_fails(
     client: Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with joined(client) as node:
@@ -371,9 +367,7 @@ async def test_a_node_that_cannot_start_over_fails(
 
 
 @asyncio_test
-async def test_a_node_fails_that_closes_before_the_end_and_neither_at_it_nor_after_it(
-    client: Redis,
-) -> None:
+async def test_a_node_fails_only_if_it_closes_before_the_end(client: Redis) -> None:
     for reason in ("shutdown", "closespider_timeout"):
         async with joined(client) as node:
             assert node.closes(reason)
@@ -399,9 +393,7 @@ async def test_what_a_node_could_not_read_is_said_when_it_leaves(client: Redis) 
 
 
 @asyncio_test
-async def test_a_node_whose_lease_expired_leaves_its_prefetched_requests_to_others(
-    client: Redis,
-) -> None:
+async def test_an_expired_node_leaves_prefetched_requests_to_others(client: Redis) -> None:
     async with joined(client) as node:
         node.enqueue(*urls("a", 6))
         begun = await node.start()
@@ -417,9 +409,7 @@ async def test_a_node_whose_lease_expired_leaves_its_prefetched_requests_to_othe
 
 
 @asyncio_test
-async def test_what_could_not_be_done_because_the_spider_closes_goes_back_as_it_is_stored(
-    client: Redis,
-) -> None:
+async def test_what_the_spider_s_end_cut_short_goes_back_as_stored(client: Redis) -> None:
     closing = Failure(IgnoreRequest("the spider is closing"))  # type: ignore[no-untyped-call]
     async with joined(client) as node:
         node.enqueue(*urls("a", 3), "http://a/asks", "http://a/done-later", dont_filter=True)
@@ -461,9 +451,7 @@ async def test_a_node_leaves_even_if_the_server_does_not_reply(
 
 
 @asyncio_test
-async def test_duplicates_are_dropped_unless_dont_filter_is_set(
-    client: Redis, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_duplicates_are_dropped(client: Redis, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     async with joined(client) as node:
         node.enqueue("http://a/", "http://a/")
@@ -481,7 +469,7 @@ async def test_duplicates_are_dropped_unless_dont_filter_is_set(
 
 
 @asyncio_test
-async def test_a_request_that_cannot_be_stored_is_an_error_at_once(
+async def test_what_cannot_be_stored_is_an_error(
     client: Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with joined(client) as node:

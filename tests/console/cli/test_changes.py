@@ -48,9 +48,7 @@ async def test_each_verb_says_what_holds_from_now_on(server: RedisServer) -> Non
 
 
 @in_asyncio
-async def test_a_site_that_nobody_uses_yet_can_be_paused_and_is_said_to_be_idle(
-    server: RedisServer, outside: Outside
-) -> None:
+async def test_a_site_that_nobody_uses_can_be_paused(server: RedisServer, outside: Outside) -> None:
     for verb in ("status", "resume", "reset"):
         ran = await semaphore(server, verb, SITE)
         assert ran == (4, "", f"scrapy semaphore: nothing is known of {SITE!r}\n")
@@ -64,9 +62,7 @@ async def test_a_site_that_nobody_uses_yet_can_be_paused_and_is_said_to_be_idle(
 
 
 @in_asyncio
-async def test_a_scope_in_use_may_be_named_like_a_url_and_a_port_is_said_to_be_no_part_of_a_name(
-    server: RedisServer,
-) -> None:
+async def test_a_scope_in_use_may_be_named_like_a_url_not_with_a_port(server: RedisServer) -> None:
     name = "https://api.example.org/search"
     async with FairSemaphore(server.url) as node:
         await node.acquire(name, 1)

@@ -25,9 +25,7 @@ async def nodes_at(server: RedisServer, scope: str) -> list[tuple[str, int, int]
 
 
 @in_asyncio
-async def test_what_it_held_is_free_at_once_and_limits_stay_as_they_were(
-    server: RedisServer,
-) -> None:
+async def test_what_it_held_is_free_at_once_and_limits_stay(server: RedisServer) -> None:
     await three_nodes(server)
     assert await nodes_at(server, SITE) == [("three", 0, 1), ("one", 1, 1), ("two", 1, 1)]
     ran = await semaphore(server, "evict", "one", "--yes")
@@ -41,9 +39,7 @@ async def test_what_it_held_is_free_at_once_and_limits_stay_as_they_were(
 
 
 @in_asyncio
-async def test_a_living_node_loses_its_permits_at_its_next_renewal_and_its_work_ends(
-    server: RedisServer,
-) -> None:
+async def test_a_living_node_loses_its_permits_when_it_renews(server: RedisServer) -> None:
     async with FairSemaphore(server.url, node="living", lease=2) as living:
         waiting: list[asyncio.Task[object]] = []
         with pytest.raises(PermitLostError):
@@ -62,9 +58,7 @@ async def test_a_living_node_loses_its_permits_at_its_next_renewal_and_its_work_
 
 
 @in_asyncio
-async def test_it_says_what_the_node_holds_and_does_nothing_unless_told_yes(
-    server: RedisServer, outside: Outside
-) -> None:
+async def test_it_does_nothing_unless_told_yes(server: RedisServer, outside: Outside) -> None:
     await three_nodes(server)
     before = outside.dump()
     lease = ("-s", f"SEMAPHORE_LEASE={ENDLESS_S}")
@@ -86,7 +80,7 @@ async def test_it_says_what_the_node_holds_and_does_nothing_unless_told_yes(
 
 
 @in_asyncio
-async def test_ctrl_c_at_its_question_changes_nothing(
+async def test_ctrl_c_at_the_question_changes_nothing(
     server: RedisServer, outside: Outside
 ) -> None:
     await three_nodes(server)
@@ -99,7 +93,7 @@ async def test_ctrl_c_at_its_question_changes_nothing(
 
 
 @in_asyncio
-async def test_a_name_s_beginning_is_enough_if_only_one_node_has_it(
+async def test_a_name_s_beginning_is_enough_for_one_node(
     server: RedisServer, outside: Outside
 ) -> None:
     await three_nodes(server)

@@ -36,9 +36,7 @@ three     1        1       2     3 h      3 h      10 min
 
 
 @in_asyncio
-async def test_it_shows_scopes_their_queues_and_nodes_and_changes_nothing(
-    server: RedisServer, outside: Outside
-) -> None:
+async def test_it_shows_queues_and_changes_nothing(server: RedisServer, outside: Outside) -> None:
     await three_nodes(server)
     before = outside.dump()
     assert await semaphore(server, "status") == (0, TABLE, "")
@@ -91,7 +89,7 @@ async def test_a_pause_that_a_site_has_asked_for_is_shown(server: RedisServer) -
 
 
 @in_asyncio
-async def test_an_empty_server_another_prefix_and_a_server_that_lost_its_data_are_said_to_be_such(
+async def test_an_empty_server_and_one_that_lost_its_data(
     server: RedisServer, outside: Outside
 ) -> None:
     ran = await semaphore(server, "status", "--json")
@@ -139,9 +137,7 @@ async def test_no_name_commands_the_terminal(server: RedisServer) -> None:
 
 
 @in_asyncio
-async def test_it_finds_the_server_of_the_project_s_crawls(
-    server: RedisServer, tmp_path: Path
-) -> None:
+async def test_it_finds_the_server_of_the_project(server: RedisServer, tmp_path: Path) -> None:
     await three_nodes(server)
     (tmp_path / "scrapy.cfg").write_text("[settings]\ndefault = their_settings\n")
     (tmp_path / "their_settings.py").write_text(f"SEMAPHORE_REDIS_URL = {server.url!r}\n")

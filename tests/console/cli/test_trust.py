@@ -18,9 +18,7 @@ EXPLAINED = (
 
 
 @in_asyncio
-async def test_who_waits_for_the_recovery_wait_to_end_is_granted_a_permit_at_once(
-    server: RedisServer, outside: Outside
-) -> None:
+async def test_who_waits_gets_a_permit_at_once(server: RedisServer, outside: Outside) -> None:
     outside.client.flushall()
     async with FairSemaphore(server.url, lease=ENDLESS_S) as living:
         waiting = asyncio.create_task(living.acquire(SITE, 1))

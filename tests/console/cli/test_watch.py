@@ -20,7 +20,7 @@ def has(*words: str) -> Callable[[list[str]], bool]:
 
 
 @in_asyncio
-async def test_it_shows_what_is_follows_the_terminal_s_size_and_changes_nothing(
+async def test_it_follows_the_size_and_changes_nothing(
     server: RedisServer, outside: Outside
 ) -> None:
     nodes = await three_nodes(server)
@@ -69,9 +69,7 @@ async def test_q_ctrl_c_and_a_signal_end_it_and_leave_the_terminal_as_it_was(
 
 
 @in_asyncio
-async def test_ctrl_z_gives_the_terminal_to_the_shell_and_fg_takes_it_back(
-    server: RedisServer,
-) -> None:
+async def test_ctrl_z_gives_the_terminal_back_and_fg_takes_it(server: RedisServer) -> None:
     await three_nodes(server)
     async with terminal(server, "watch") as shown:
         await shown.shows(has(SITE, "2/2"))
@@ -87,9 +85,7 @@ async def test_ctrl_z_gives_the_terminal_to_the_shell_and_fg_takes_it_back(
 
 @pytest.mark.slow
 @in_asyncio
-async def test_a_server_that_is_gone_is_said_and_it_goes_on_when_that_is_back(
-    server: RedisServer,
-) -> None:
+async def test_a_server_that_is_gone_is_said_until_it_is_back(server: RedisServer) -> None:
     await three_nodes(server)
     async with terminal(server, "watch", width=120) as shown:
         await shown.shows(has(SITE, "2/2"))

@@ -38,9 +38,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @in_asyncio
-async def test_files_come_with_their_type_and_all_answers_with_a_policy_that_allows_nothing_else(
-    server: RedisServer,
-) -> None:
+async def test_all_answers_have_a_policy_that_allows_no_more(server: RedisServer) -> None:
     async with serving(server) as page:
         for path in ("", *FILES, "nothing", "state.json?sort=speed"):
             async with page.client.get(f"{page.url}{path}") as answer:
@@ -134,9 +132,7 @@ async def is_back(page: Served) -> bool:
 
 @pytest.mark.usefixtures("impatient")
 @in_asyncio
-async def test_a_server_that_hangs_is_said_and_the_last_state_is_shown_until_it_is_back(
-    server: RedisServer,
-) -> None:
+async def test_a_server_that_hangs_is_said_until_it_is_back(server: RedisServer) -> None:
     begin = time.time()
     async with FairSemaphore(server.url) as node, serving(server) as page:
         await node.acquire(HOST, 1)

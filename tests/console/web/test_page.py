@@ -79,9 +79,7 @@ async def unlock(browser: Browser, token: str = TOKEN) -> None:
 
 
 @in_asyncio
-async def test_the_table_shows_what_is_held_and_follows_it_by_itself(
-    server: RedisServer, chromium: Chromium
-) -> None:
+async def test_the_table_follows_what_is_held(server: RedisServer, chromium: Chromium) -> None:
     async with FairSemaphore(server.url) as node, looking(server, chromium) as (browser, page):
         await browser.until(CAPTION, "No scope is in use.")
         first = await fill(node, "busy.example", held=3, waiting=2)
@@ -111,7 +109,7 @@ async def test_the_table_shows_what_is_held_and_follows_it_by_itself(
 
 
 @in_asyncio
-async def test_scopes_are_found_by_parts_of_names_and_sorted_by_keyboard_alone(
+async def test_scopes_are_found_and_sorted_by_keyboard(
     server: RedisServer, chromium: Chromium
 ) -> None:
     async with FairSemaphore(server.url) as node, looking(server, chromium) as (browser, _):
@@ -167,9 +165,7 @@ async def test_a_scope_s_nodes_are_shown_on_demand(server: RedisServer, chromium
 
 
 @in_asyncio
-async def test_rows_do_not_move_away_from_who_is_at_them(
-    server: RedisServer, chromium: Chromium
-) -> None:
+async def test_rows_stay_for_who_is_at_them(server: RedisServer, chromium: Chromium) -> None:
     async with FairSemaphore(server.url) as node, looking(server, chromium) as (browser, _):
         first = await fill(node, "first", held=1, waiting=1)
         await fill(node, "second", held=1)
@@ -191,9 +187,7 @@ async def test_rows_do_not_move_away_from_who_is_at_them(
 
 
 @in_asyncio
-async def test_names_stay_text_whatever_they_are_and_nothing_overflows(
-    server: RedisServer, chromium: Chromium
-) -> None:
+async def test_names_stay_text_whatever_they_are(server: RedisServer, chromium: Chromium) -> None:
     for name in STRANGE:
         await (await Caller.join(server, name)).take(name, 1, limit=99)
         await set_one_aside(server, name)
@@ -220,9 +214,7 @@ async def test_names_stay_text_whatever_they_are_and_nothing_overflows(
 
 
 @in_asyncio
-async def test_what_matters_is_announced_and_what_ticks_is_not(
-    server: RedisServer, chromium: Chromium
-) -> None:
+async def test_what_matters_is_announced(server: RedisServer, chromium: Chromium) -> None:
     async with FairSemaphore(server.url) as node, looking(server, chromium) as (browser, page):
         permits = await fill(node, "busy.example", held=2, waiting=1)
         await browser.until(NAMES, ["busy.example"])
@@ -243,9 +235,7 @@ async def test_what_matters_is_announced_and_what_ticks_is_not(
 
 
 @in_asyncio
-async def test_with_the_token_limits_are_changed_by_keyboard_alone(
-    server: RedisServer, chromium: Chromium
-) -> None:
+async def test_limits_are_changed_by_keyboard(server: RedisServer, chromium: Chromium) -> None:
     async with FairSemaphore(server.url) as node, looking(server, chromium) as (browser, page):
         await fill(node, "busy.example", held=2)
         await browser.until(NAMES, ["busy.example"])
@@ -282,9 +272,7 @@ async def test_with_the_token_limits_are_changed_by_keyboard_alone(
 
 
 @in_asyncio
-async def test_a_wrong_token_is_refused_and_the_right_one_kept_in_this_tab_alone(
-    server: RedisServer, chromium: Chromium
-) -> None:
+async def test_the_token_is_kept_in_this_tab(server: RedisServer, chromium: Chromium) -> None:
     async with looking(server, chromium) as (browser, page):
         await unlock(browser, "wrong")
         refused = "document.querySelector('#refused').textContent"
@@ -304,9 +292,7 @@ async def test_a_wrong_token_is_refused_and_the_right_one_kept_in_this_tab_alone
 
 
 @in_asyncio
-async def test_the_tile_opens_the_nodes_and_one_is_evicted_by_keyboard_alone(
-    server: RedisServer, chromium: Chromium
-) -> None:
+async def test_a_node_is_evicted_by_keyboard(server: RedisServer, chromium: Chromium) -> None:
     dead = await Caller.join(server, "dead-node")
     await dead.take("a.example", 3, limit=2)
     other = await Caller.join(server, "other-node")
@@ -345,9 +331,7 @@ async def test_the_tile_opens_the_nodes_and_one_is_evicted_by_keyboard_alone(
 
 
 @in_asyncio
-async def test_crawls_are_listed_retried_and_dropped(
-    server: RedisServer, chromium: Chromium
-) -> None:
+async def test_crawls_are_retried_and_dropped(server: RedisServer, chromium: Chromium) -> None:
     async with looking(server, chromium) as (browser, page):
         await browser.until("document.querySelector('#server').textContent", server.url)
         assert await browser.see("document.querySelector('#crawls').hidden")
@@ -378,9 +362,7 @@ async def test_crawls_are_listed_retried_and_dropped(
 
 
 @in_asyncio
-async def test_a_redis_server_that_is_away_is_said_and_the_page_goes_on_when_it_is_back(
-    server: RedisServer, chromium: Chromium
-) -> None:
+async def test_a_redis_server_that_is_away_is_said(server: RedisServer, chromium: Chromium) -> None:
     async with FairSemaphore(server.url) as node, looking(server, chromium) as (browser, _):
         await fill(node, "busy.example", held=1)
         await browser.until(NAMES, ["busy.example"])
@@ -397,7 +379,7 @@ async def test_a_redis_server_that_is_away_is_said_and_the_page_goes_on_when_it_
 
 
 @in_asyncio
-async def test_while_the_page_s_server_is_away_it_is_asked_less_and_less_often(
+async def test_a_page_server_away_is_asked_less_often(
     server: RedisServer, chromium: Chromium
 ) -> None:
     async with browsing(chromium) as browser:

@@ -86,9 +86,7 @@ def test_the_examples_of_docs_page_md_print_their_address_serve_and_end_cleanly(
         assert (process.wait(), process.log) == (0, log)
 
 
-def test_it_ends_though_the_server_is_away_and_somebody_looks(
-    server: RedisServer, tmp_path: Path
-) -> None:
+def test_it_ends_though_the_server_is_away(server: RedisServer, tmp_path: Path) -> None:
     with started(server, tmp_path) as (process, address):
         server.kill()
         problem = str(state(address)["problem"])
