@@ -19,7 +19,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 
-from tests.foreign.expected import EXPECTED
 from tests.support.paths import REPOSITORY
 from tests.support.servers import RedisServer
 
@@ -36,6 +35,20 @@ SUITES = (
     *("spidermiddleware_httperror", "spidermiddleware_output_chain"),
     "spidermiddleware_process_start",
 )
+EXPECTED = {  # by class and name of the test: what may come out otherwise, and why that is right
+    "tests.test_crawl.TestCrawl.test_retry_503": (
+        "a 503 is a refusal: the add-on lets the site rest and retries, not RETRY_TIMES times"
+    ),
+    "tests.test_downloaderslotssettings.test_delay": (
+        "meta's download_slot chooses no semaphore: the delay of the host holds"
+    ),
+    "tests.test_engine.test_download_wrong_type": (
+        "the test's downloader returns text where a Deferred belongs, so the error is another one"
+    ),
+    "tests.test_spider_crawl.TestCrawlSpider.test_closed_signal_call": (
+        "the test sends spider_opened and spider_closed without awaiting what they start"
+    ),
+}
 EVERYWHERE = """\
 # Python runs this at its start: every crawler of every process gets the add-on.
 import os

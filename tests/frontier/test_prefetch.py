@@ -13,9 +13,11 @@ from semaphore_middleware.frontier.prefetch import PREFETCH_TARGET, SITE_BATCH, 
 from tests.frontier.node import SitesQueue, joined, urls, watch_calls
 from tests.support.crawls import asyncio_test, until
 
+Patch = pytest.MonkeyPatch
+
 
 @asyncio_test
-async def test_many_are_taken_in_one_call(client: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_many_are_taken_in_one_call(client: Redis, monkeypatch: Patch) -> None:
     calls = watch_calls(monkeypatch)
     async with joined(client) as node:
         for site in "abcdefgh":
@@ -52,7 +54,7 @@ async def test_of_a_site_only_a_few_are_prefetched_and_sites_take_turns(client: 
 
 
 @asyncio_test
-async def test_requests_of_a_full_site_stay(client: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_requests_of_a_full_site_stay(client: Redis, monkeypatch: Patch) -> None:
     calls = watch_calls(monkeypatch)
     async with joined(client) as node:
         node.enqueue(*urls("full", 50))
@@ -77,9 +79,7 @@ async def test_requests_of_a_full_site_stay(client: Redis, monkeypatch: pytest.M
 
 
 @asyncio_test
-async def test_of_full_sites_only_some_are_taken(
-    client: Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_of_full_sites_only_some_are_taken(client: Redis, monkeypatch: Patch) -> None:
     monkeypatch.setattr(prefetch, "MAX_READY", 60)
     sites = [f"site-{number}" for number in range(20)]
     async with joined(client) as node:

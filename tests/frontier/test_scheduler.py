@@ -24,8 +24,11 @@ from tests.frontier.node import Call, joined, urls, watch_calls
 from tests.support.crawls import asyncio_test, until
 from tests.support.servers import RedisServer
 
+Logged = pytest.LogCaptureFixture
+Patch = pytest.MonkeyPatch
 
-def count_looks(monkeypatch: pytest.MonkeyPatch) -> list[None]:
+
+def count_looks(monkeypatch: Patch) -> list[None]:
     """An entry for each time that nodes look whether their server still is the master."""
     looks: list[None] = []
     look = CrawlClient.look
@@ -85,7 +88,7 @@ async def test_a_node_has_one_request_at_a_time_that_others_have_died_with(clien
 
 
 @asyncio_test
-async def test_a_call_brings_so_many_bytes(client: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_call_brings_so_many_bytes(client: Redis, monkeypatch: Patch) -> None:
     calls = watch_calls(monkeypatch)
     async with joined(client) as node:
         node.enqueue(*urls("a", 300))
@@ -99,9 +102,7 @@ async def test_a_call_brings_so_many_bytes(client: Redis, monkeypatch: pytest.Mo
 
 
 @asyncio_test
-async def test_a_call_without_answer_is_halved(
-    client: Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_call_without_answer_is_halved(client: Redis, monkeypatch: Patch) -> None:
     def slow(call: Call) -> None:
         if max(call.new, call.demand.requests) > 2:
             raise CallTimeoutError
@@ -123,7 +124,7 @@ async def test_a_call_without_answer_is_halved(
 @pytest.mark.parametrize("ends", [False, True])
 @asyncio_test
 async def test_over_a_new_connection_the_server_is_looked_at_first(
-    client: Redis, monkeypatch: pytest.MonkeyPatch, ends: bool
+    client: Redis, monkeypatch: Patch, ends: bool
 ) -> None:
     looks = count_looks(monkeypatch)
     seen: list[int] = []
@@ -169,7 +170,7 @@ async def test_what_a_promoted_server_lacks_is_sent_again(client: Redis) -> None
 
 @asyncio_test
 async def test_a_node_that_is_idle_while_its_server_is_away_says_so_once(
-    client: Redis, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    client: Redis, caplog: Logged, monkeypatch: Patch
 ) -> None:
     monkeypatch.setattr(session, "retry_delay", lambda _: 0.01)
     async with joined(client) as node:
@@ -193,9 +194,7 @@ async def test_a_node_that_is_idle_while_its_server_is_away_says_so_once(
 
 
 @asyncio_test
-async def test_start_requests_let_others_run(
-    client: Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_start_requests_let_others_run(client: Redis, monkeypatch: Patch) -> None:
     monkeypatch.setattr(session, "MAX_LOOP_HOLD_S", 0.0)
     turns = 0
 
@@ -221,7 +220,7 @@ async def test_start_requests_let_others_run(
 @pytest.mark.parametrize("again", [False, True], ids=["first", "again"])
 @asyncio_test
 async def test_start_requests_wait_for_the_server(
-    client: Redis, server: RedisServer, monkeypatch: pytest.MonkeyPatch, again: bool
+    client: Redis, server: RedisServer, monkeypatch: Patch, again: bool
 ) -> None:
     async def start() -> AsyncIterator[Request]:
         await begins.wait()
@@ -256,7 +255,7 @@ async def test_start_requests_wait_for_the_server(
 
 @asyncio_test
 async def test_a_server_that_is_full_is_not_said_to_be_away(
-    client: Redis, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    client: Redis, caplog: Logged, monkeypatch: Patch
 ) -> None:
     looks = count_looks(monkeypatch)
     monkeypatch.setattr(session, "retry_delay", lambda _: 0.01)
@@ -295,7 +294,7 @@ async def test_a_node_that_leaves_a_full_server_gives_back_what_has_links(client
 @pytest.mark.parametrize(("ago", "begins"), [(3600, True), (-3600, False)])
 @asyncio_test
 async def test_a_server_that_goes_back_to_before_the_run_is_one_that_has_lost_it(
-    client: Redis, caplog: pytest.LogCaptureFixture, ago: int, begins: bool
+    client: Redis, caplog: Logged, ago: int, begins: bool
 ) -> None:
     async with joined(client) as node:
 
@@ -314,9 +313,7 @@ async def test_a_server_that_goes_back_to_before_the_run_is_one_that_has_lost_it
 
 
 @asyncio_test
-async def test_a_loss_in_a_new_start_loses_none(
-    client: Redis, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_loss_in_a_new_start_loses_none(client: Redis, caplog: Logged) -> None:
     async with joined(client) as node:
         goes_on = asyncio.Event()
 
@@ -345,9 +342,7 @@ async def test_a_loss_in_a_new_start_loses_none(
 
 
 @asyncio_test
-async def test_a_node_without_a_start_fails(
-    client: Redis, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_node_without_a_start_fails(client: Redis, caplog: Logged) -> None:
     async with joined(client) as node:
 
         async def start() -> AsyncIterator[Request]:
@@ -434,10 +429,7 @@ async def test_what_the_spider_s_end_cut_short_goes_back_as_stored(client: Redis
 
 @asyncio_test
 async def test_a_node_leaves_even_if_the_server_does_not_reply(
-    client: Redis,
-    server: RedisServer,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
+    client: Redis, server: RedisServer, caplog: Logged, monkeypatch: Patch
 ) -> None:
     monkeypatch.setattr(session, "SHUTDOWN_TIMEOUT_S", 0.01)
     async with joined(client) as node:
@@ -451,7 +443,7 @@ async def test_a_node_leaves_even_if_the_server_does_not_reply(
 
 
 @asyncio_test
-async def test_duplicates_are_dropped(client: Redis, caplog: pytest.LogCaptureFixture) -> None:
+async def test_duplicates_are_dropped(client: Redis, caplog: Logged) -> None:
     caplog.set_level(logging.DEBUG)
     async with joined(client) as node:
         node.enqueue("http://a/", "http://a/")
@@ -469,9 +461,7 @@ async def test_duplicates_are_dropped(client: Redis, caplog: pytest.LogCaptureFi
 
 
 @asyncio_test
-async def test_what_cannot_be_stored_is_an_error(
-    client: Redis, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_what_cannot_be_stored_is_an_error(client: Redis, caplog: Logged) -> None:
     async with joined(client) as node:
         request = Request("http://a/", callback=print)
         assert not node.scheduler.enqueue_request(request)

@@ -20,13 +20,16 @@ from tests.support.nodes import eventually, in_asyncio
 from tests.support.paths import PACKAGE
 from tests.support.servers import RedisServer
 
+Logged = pytest.LogCaptureFixture
+Patch = pytest.MonkeyPatch
+
 PAGE = PACKAGE / "console" / "web" / "static"
 HOST = "www.example.org"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
 
 
 @pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+def impatient(monkeypatch: Patch) -> None:
     """Each visit has a survey of its own, and what is not there at once is late."""
     monkeypatch.setattr(web, "INTERVAL_S", 0.0)
     monkeypatch.setattr(poller, "MAX_SHARE", 1.0)
@@ -106,7 +109,7 @@ async def test_a_state_that_is_as_it_was_is_not_sent_again(server: RedisServer) 
 
 @in_asyncio
 async def test_all_browsers_share_one_survey_a_second_and_none_is_made_for_nobody(
-    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+    server: RedisServer, monkeypatch: Patch
 ) -> None:
     surveys = 0
     survey = Admin.survey
@@ -151,7 +154,7 @@ async def test_a_server_that_hangs_is_said_until_it_is_back(server: RedisServer)
 @pytest.mark.usefixtures("impatient")
 @in_asyncio
 async def test_the_log_has_one_line_when_the_server_goes_and_one_when_it_is_back(
-    server: RedisServer, caplog: pytest.LogCaptureFixture
+    server: RedisServer, caplog: Logged
 ) -> None:
     caplog.set_level(logging.INFO, "semaphore_middleware.console")
     async with serving(server) as page:
@@ -197,12 +200,7 @@ async def test_a_strange_name_that_leads_here_sees_and_changes_nothing(server: R
 )
 @in_asyncio
 async def test_an_odd_header_is_no_error_of_the_server(
-    server: RedisServer,
-    caplog: pytest.LogCaptureFixture,
-    method: str,
-    path: str,
-    header: str,
-    value: str,
+    server: RedisServer, caplog: Logged, method: str, path: str, header: str, value: str
 ) -> None:
     async with serving(server) as page:
         authority = page.url.removeprefix("http://").removesuffix("/")
@@ -218,7 +216,7 @@ async def test_an_odd_header_is_no_error_of_the_server(
 
 @in_asyncio
 async def test_an_unexpected_exception_is_an_error_of_the_server_and_is_logged(
-    server: RedisServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    server: RedisServer, monkeypatch: Patch, caplog: Logged
 ) -> None:
     def broken(*_: object) -> None:
         raise ZeroDivisionError

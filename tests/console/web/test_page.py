@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from semaphore_middleware import FairSemaphore
@@ -39,6 +41,16 @@ PAUSES = """
     return later(callback, callback.name === "look" ? 5 : ms);
   };
 """
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Chromium]:
+    """One browser for all; each test has a page with a storage of its own."""
+    chromium = Chromium()
+    try:
+        yield chromium.start()
+    finally:
+        chromium.remove()
 
 
 def cells(scope: str, *columns: str) -> str:
