@@ -133,9 +133,7 @@ def test_what_is_kept_in_hand_for_a_whole_turn_without_use_is_returned_at_its_en
 
 
 @pytest.mark.parametrize("timers_are_late", [False, True])
-def test_the_hand_serves_for_two_turns_since_the_server_said_that_there_is_some_to_spare(
-    timers_are_late: bool,
-) -> None:
+def test_the_hand_serves_for_two_turns_after_the_last_answer(timers_are_late: bool) -> None:
     """A node that is cut off hears neither of a pause nor of others that wait."""
     node = LoneNode()
     (permit,) = node.hold()
@@ -352,9 +350,7 @@ def test_feedback_that_was_not_answered_is_said_again_word_for_word_before_the_n
     assert [said.feedback for said in node.say_all()] == [None]
 
 
-def test_a_backoff_withdraws_what_has_been_granted_and_is_an_event(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_backoff_withdraws_grants_and_is_an_event(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     node = LoneNode()
     held, refused = node.hold(2)
@@ -385,9 +381,7 @@ def test_of_all_nodes_requests_the_youngest_that_was_answered_well_is_known() ->
 
 
 @pytest.mark.parametrize("is_told", [False, True])
-def test_requests_for_a_site_that_is_down_fail_at_once_but_for_the_one_that_tries_it(
-    is_told: bool,
-) -> None:
+def test_requests_for_a_site_that_is_down_fail_but_one_tries_it(is_told: bool) -> None:
     node = LoneNode()
     tries, waits = node.ask(), node.ask()
     node.talk(granted=1, down_for=None if is_told else 65.0)

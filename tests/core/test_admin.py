@@ -105,9 +105,7 @@ async def test_nobody_there_is_an_error_at_once() -> None:
 
 
 @in_asyncio
-async def test_a_semaphore_s_own_is_closed_with_it_and_calls_at_once_share_a_connection(
-    server: RedisServer,
-) -> None:
+async def test_a_semaphore_s_own_has_one_connection_and_ends_with_it(server: RedisServer) -> None:
     async with FairSemaphore(server.url, lease=ENDLESS_S) as semaphore:
         admin = semaphore.admin
         assert admin is semaphore.admin
@@ -119,9 +117,7 @@ async def test_a_semaphore_s_own_is_closed_with_it_and_calls_at_once_share_a_con
 
 
 @in_asyncio
-async def test_evict_says_what_the_node_held_and_how_many_of_its_requests_waited(
-    server: RedisServer,
-) -> None:
+async def test_evict_says_what_the_node_held_and_waited_for(server: RedisServer) -> None:
     dead = await Caller.join(server, "dead")
     await dead.take("s", 2, limit=2)
     await dead.take("t", 4)

@@ -32,9 +32,7 @@ async def nothing_is_left(server: RedisServer) -> None:
 
 @pytest.mark.parametrize("nodes", [1, 2], ids=["one node", "another node"])
 @in_asyncio
-async def test_the_permit_of_a_request_that_is_cancelled_as_it_comes_goes_to_the_next(
-    server: RedisServer, nodes: int
-) -> None:
+async def test_the_grant_of_a_cancelled_one_is_the_next_s(server: RedisServer, nodes: int) -> None:
     """However far its grant has come. The next one hung for ever in asyncio before 3.11.2."""
     async with (
         FairSemaphore(server.url, lease=ENDLESS_S) as a,
@@ -56,9 +54,7 @@ async def test_the_permit_of_a_request_that_is_cancelled_as_it_comes_goes_to_the
 
 
 @in_asyncio
-async def test_a_lost_permit_ends_what_runs_under_it_and_no_other(
-    server: RedisServer, outside: Outside
-) -> None:
+async def test_a_lost_permit_ends_what_runs_under_it(server: RedisServer, outside: Outside) -> None:
     async with FairSemaphore(server.url, lease=1.5) as semaphore:
         with pytest.raises(PermitLostError, match="could not be renewed in time"):
             async with semaphore.permit("s", 1) as permit:
@@ -75,9 +71,7 @@ async def test_a_lost_permit_ends_what_runs_under_it_and_no_other(
 
 
 @in_asyncio
-async def test_whatever_the_body_does_with_its_end_no_cancellation_is_left_behind(
-    server: RedisServer,
-) -> None:
+async def test_no_cancellation_is_left_behind_whatever_the_body_does(server: RedisServer) -> None:
     task = asyncio.current_task()
     assert task is not None
     async with FairSemaphore(server.url) as semaphore:

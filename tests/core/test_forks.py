@@ -57,9 +57,7 @@ def work(semaphore: FairSemaphore, server: RedisServer, results: Connection) -> 
     asyncio.run(run())
 
 
-def test_one_made_at_import_and_opened_in_forked_workers_holds_its_limit(
-    server: RedisServer,
-) -> None:
+def test_one_that_forked_workers_open_holds_its_limit(server: RedisServer) -> None:
     semaphore = FairSemaphore(server.url, node="n", turn=0)
     with (
         forked(work, semaphore, server) as one,
@@ -92,9 +90,7 @@ def use(semaphore: FairSemaphore, results: Connection) -> None:
 
 
 @in_asyncio
-async def test_in_a_forked_child_one_that_the_parent_has_opened_is_refused_and_left_alone(
-    server: RedisServer,
-) -> None:
+async def test_what_the_parent_opened_is_refused_in_a_forked_child(server: RedisServer) -> None:
     async with FairSemaphore(server.url, lease=ENDLESS_S) as semaphore:
         held = await semaphore.acquire("s", 1)
         waiting = asyncio.create_task(semaphore.acquire("s", 1))

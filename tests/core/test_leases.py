@@ -23,9 +23,7 @@ async def test_a_grant_does_not_lengthen_the_lease(server: RedisServer) -> None:
 
 
 @in_asyncio
-async def test_keys_outlive_every_lease_and_are_gone_within_a_day(
-    server: RedisServer, outside: Outside
-) -> None:
+async def test_keys_outlive_leases_and_end_in_a_day(server: RedisServer, outside: Outside) -> None:
     brief, long = await Caller.join(server, "a", lease=5), await Caller.join(server, "b", lease=60)
     await long.take("s")
     await brief.take("s")
@@ -59,9 +57,7 @@ async def test_an_idle_scope_leaves_no_key_but_with_a_delay_its_next_start(
 
 
 @in_asyncio
-async def test_inspect_tells_what_each_living_node_holds_and_waits_for_and_changes_nothing(
-    server: RedisServer, outside: Outside
-) -> None:
+async def test_inspect_tells_all_and_changes_nothing(server: RedisServer, outside: Outside) -> None:
     """Those that wait come first, in the order of the queue, and then the others by name."""
     c, dead, b, a = [await Caller.join(server, name) for name in ("c", "dead", "node:b", "a")]
     assert str(await a.inspect("s")) == "s: 0/- held, 0 waiting"

@@ -109,9 +109,7 @@ async def test_one_node_asks_the_site_and_wakes_the_others(server: RedisServer) 
 
 @pytest.mark.parametrize("how", ["failed", "cancelled"])
 @in_asyncio
-async def test_if_the_fetch_comes_to_nothing_another_node_asks(
-    server: RedisServer, how: str
-) -> None:
+async def test_if_the_fetch_fails_another_node_asks(server: RedisServer, how: str) -> None:
     async with nodes(server) as (a, b):
         first, other = await a.reading(), await b.reading()
         b.answer.set_result(fetched())
@@ -151,9 +149,7 @@ async def test_a_node_is_waited_for_as_long_as_it_lives_and_one_lease_more(
 
 
 @in_asyncio
-async def test_what_is_no_longer_valid_or_came_from_a_cache_is_asked_for_again(
-    server: RedisServer,
-) -> None:
+async def test_what_is_too_old_or_from_a_cache_is_asked_for_again(server: RedisServer) -> None:
     async with nodes(server, 3) as (a, b, c):
         c.answer.set_result(fetched(b"old", for_others=False))
         assert (await c.read()).robotstxt.text == b"old"

@@ -59,9 +59,7 @@ def test_never_more_than_the_limit_hold_a_permit_and_all_get_theirs(
 
 @pytest.mark.parametrize("turn", [ENDLESS_S, 0])
 @in_asyncio
-async def test_a_node_s_requests_follow_each_other_in_their_order_within_a_turn_without_a_call(
-    server: RedisServer, turn: float
-) -> None:
+async def test_requests_follow_each_other_in_their_order(server: RedisServer, turn: float) -> None:
     recorder = Recorder()
     order: list[int] = []
 
@@ -134,9 +132,7 @@ async def test_a_full_server_goes_on_granting(server: RedisServer) -> None:
 
 
 @in_asyncio
-async def test_a_semaphore_that_is_not_open_says_so_and_may_be_opened_again(
-    server: RedisServer,
-) -> None:
+async def test_one_that_is_not_open_says_so_and_may_be_opened(server: RedisServer) -> None:
     semaphore = FairSemaphore(server.url)
     names = []
     for _ in range(2):

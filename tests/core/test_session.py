@@ -231,9 +231,7 @@ async def test_what_nobody_has_used_is_returned_when_the_turn_of_all_accounts_en
 
 
 @in_virtual_time
-async def test_what_is_held_is_renewed_every_third_of_a_lease_and_nothing_is_said_of_nothing() -> (
-    None
-):
+async def test_what_is_held_is_renewed_every_third_of_a_lease() -> None:
     async with Setup() as setup:
         permit = await setup.hold()
         await asyncio.sleep(10 * LEASE_S)
@@ -310,9 +308,7 @@ async def test_one_round_trip_carries_no_more_than_can_be_answered_soon() -> Non
 
 
 @in_virtual_time
-async def test_a_node_that_was_stopped_says_so_and_ends_what_is_over(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_a_node_that_was_stopped_says_so(caplog: pytest.LogCaptureFixture) -> None:
     async with Setup() as setup:
         permit = await setup.hold()
         setup.loop.clock += LEASE_S
@@ -325,9 +321,7 @@ async def test_a_node_that_was_stopped_says_so_and_ends_what_is_over(
 
 
 @in_virtual_time
-async def test_a_node_without_a_subscription_loses_what_it_cannot_renew(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_deadlines_hold_without_a_subscription(caplog: pytest.LogCaptureFixture) -> None:
     setup = Setup()
     setup.server.is_deaf = True
     async with setup:
@@ -340,9 +334,7 @@ async def test_a_node_without_a_subscription_loses_what_it_cannot_renew(
 
 
 @in_virtual_time
-async def test_what_has_run_into_a_time_out_is_sent_again_in_smaller_parts_that_grow_again() -> (
-    None
-):
+async def test_what_was_not_answered_in_time_is_sent_again_in_smaller_parts() -> None:
     async with Setup() as setup:
         setup.server.is_silent = True
         permits = [setup.ask(f"s{i}") for i in range(20)]
@@ -357,9 +349,7 @@ async def test_what_has_run_into_a_time_out_is_sent_again_in_smaller_parts_that_
 
 @pytest.mark.parametrize("is_silent", [False, True])
 @in_virtual_time
-async def test_closing_takes_no_longer_than_the_server_does_if_it_answers_soon(
-    is_silent: bool,
-) -> None:
+async def test_closing_takes_no_longer_than_the_server_does(is_silent: bool) -> None:
     setup = Setup()
     async with setup:
         held, in_hand = [await setup.hold() for _ in range(2)]

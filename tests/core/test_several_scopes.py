@@ -50,9 +50,7 @@ async def test_nothing_is_left_when_a_later_permit_does_not_come(
 
 
 @in_asyncio
-async def test_all_are_taken_anew_if_one_is_lost_meanwhile(
-    server: RedisServer, outside: Outside
-) -> None:
+async def test_all_are_taken_anew_if_one_is_lost(server: RedisServer, outside: Outside) -> None:
     async with FairSemaphore(server.url) as one, FairSemaphore(server.url) as other:
         blocker = await other.acquire(ALL, 1)
         waiting = asyncio.ensure_future(one.acquire_all([(HOST, 1), (ALL, 1)]))
@@ -83,9 +81,7 @@ async def test_the_loss_of_any_ends_what_runs(server: RedisServer, scope: str) -
 
 
 @in_asyncio
-async def test_the_site_s_answer_is_noted_on_its_permit_and_its_latency_on_all(
-    server: RedisServer,
-) -> None:
+async def test_the_answer_is_noted_on_one_and_its_latency_on_all(server: RedisServer) -> None:
     async with FairSemaphore(server.url) as one:
         refused = await one.acquire_all([("my own", 1), (HOST, 1), (ALL, 1)])
         assert refused.site_permit is refused.permits[1]

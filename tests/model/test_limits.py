@@ -161,9 +161,7 @@ def test_names_are_cleaned_of_what_terminals_obey() -> None:
         ("8.64e-5/d", 1e9, "8.64e-05/d"),
     ],
 )
-def test_a_rate_is_a_number_per_unit_and_shown_in_the_shortest_in_which_it_is_whole(
-    rate: str, interval: float, shown: str
-) -> None:
+def test_a_rate_is_read_and_shown(rate: str, interval: float, shown: str) -> None:
     assert parse_rate(rate, "here") == Limit(1, rate=rate).interval == interval
     assert rate_text(interval) == shown
     assert Limit(1, delay=5).interval == 0

@@ -33,9 +33,7 @@ def parts_set(limit: Any) -> dict[str, Any]:
         ({"concurrency": None, "rate": "60/m"}, {"concurrency": LIMITLESS, "rate": "60/m"}),
     ],
 )
-def test_a_change_sets_the_parts_it_names_and_leaves_the_rest(
-    limit: Any, parts: dict[str, Any]
-) -> None:
+def test_a_change_sets_the_parts_it_names(limit: Any, parts: dict[str, Any]) -> None:
     assert parts_set(limit) == parts
 
 

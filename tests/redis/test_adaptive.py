@@ -71,9 +71,7 @@ async def test_it_settles_near_what_the_site_can_take(server: RedisServer, capac
 
 
 @in_asyncio
-async def test_a_refusal_halves_it_at_once_and_it_grows_back_slowly(
-    server: RedisServer, outside: Outside
-) -> None:
+async def test_a_refusal_halves_it(server: RedisServer, outside: Outside) -> None:
     visitor = await grown_visitor(server)
     a = visitor.caller
     assert (await a.take("s", limit=LIMIT)).limit == LIMIT_MAX
@@ -85,9 +83,7 @@ async def test_a_refusal_halves_it_at_once_and_it_grows_back_slowly(
 
 
 @in_asyncio
-async def test_neither_a_few_slow_pages_nor_answers_to_what_began_before_decide(
-    server: RedisServer,
-) -> None:
+async def test_a_few_slow_pages_and_old_answers_do_not_decide(server: RedisServer) -> None:
     a = (await grown_visitor(server)).caller
     for _ in range(25):
         assert (await a.take("s", LIMIT_MAX, limit=LIMIT)).granted == LIMIT_MAX
@@ -100,9 +96,7 @@ async def test_neither_a_few_slow_pages_nor_answers_to_what_began_before_decide(
 
 
 @in_asyncio
-async def test_a_site_that_is_slow_whatever_we_do_is_not_held_back_for_ever(
-    server: RedisServer,
-) -> None:
+async def test_a_site_that_is_always_slow_is_not_held_back_for_ever(server: RedisServer) -> None:
     visitor = await grown_visitor(server)
     visitor.latency = lambda _: 3 * LATENCY_S
     in_hand = await visitor.rounds(300)
@@ -111,9 +105,7 @@ async def test_a_site_that_is_slow_whatever_we_do_is_not_held_back_for_ever(
 
 
 @in_asyncio
-async def test_it_does_not_grow_where_it_is_not_used_or_a_delay_is_in_the_way(
-    server: RedisServer, outside: Outside
-) -> None:
+async def test_it_does_not_grow_where_it_is_not_used(server: RedisServer, outside: Outside) -> None:
     a = await Caller.join(server, "a")
     spaced = Limit(LIMIT_MAX, delay=60, adaptive=True)
     await a.take("s", 100, limit=spaced)

@@ -60,9 +60,7 @@ async def test_any_node_tells_who_owns_the_slot_of_a_prefix(cluster: Cluster) ->
 
 
 @in_asyncio
-async def test_each_time_another_node_is_asked_also_of_those_that_were_not_named(
-    cluster: Cluster,
-) -> None:
+async def test_each_time_another_node_is_asked(cluster: Cluster) -> None:
     """So one that hangs, or is cut off from the others, costs one attempt at most."""
     owner = cluster.owner(SLOT)
     other = next(node for node in cluster.nodes if node is not owner)
@@ -94,9 +92,7 @@ async def test_shared_crawls_of_all_masters_are_listed(cluster: Cluster) -> None
 
 @pytest.mark.parametrize("with_keys", [True, False])
 @in_asyncio
-async def test_our_slot_moves_under_connected_nodes_and_that_is_a_loss_of_data(
-    cluster: Cluster, with_keys: bool
-) -> None:
+async def test_a_slot_that_moves_is_a_loss_of_data(cluster: Cluster, with_keys: bool) -> None:
     """If its keys come with it they are of another life of the server."""
     home = cluster.owner(SLOT)
     there = next(node for node in cluster.nodes if node is not home)
@@ -124,9 +120,7 @@ async def test_our_slot_moves_under_connected_nodes_and_that_is_a_loss_of_data(
 
 
 @in_asyncio
-async def test_while_a_slot_s_keys_are_on_their_way_each_call_asks_again_who_owns_it(
-    cluster: Cluster,
-) -> None:
+async def test_while_keys_move_each_call_asks_who_owns_the_slot(cluster: Cluster) -> None:
     """ASK where all keys have gone, TRYAGAIN where some have, MOVED when another master owns it."""
     here = cluster.owner(SLOT)
     there = next(node for node in cluster.nodes if node is not here)
@@ -151,9 +145,7 @@ async def test_while_a_slot_s_keys_are_on_their_way_each_call_asks_again_who_own
 
 @pytest.mark.parametrize("lost", [SLOT, SLOT - 1], ids=["our slot", "another slot"])
 @in_asyncio
-async def test_a_slot_that_nobody_serves_stops_all_unless_the_cluster_is_told_not_to(
-    lost: int,
-) -> None:
+async def test_a_slot_that_nobody_serves_stops_all(lost: int) -> None:
     node = ClusterServer().start()
     url = f"redis://{address(node)}"
     try:

@@ -195,9 +195,7 @@ async def test_what_does_not_speak_the_protocol_is_refused_or_too_old_a_version(
 
 
 @in_asyncio
-async def test_a_server_that_hangs_is_given_up_when_the_time_of_a_call_is_over(
-    server: RedisServer,
-) -> None:
+async def test_a_server_that_hangs_is_given_up_in_time(server: RedisServer) -> None:
     async with answering() as silent:  # for ever
         with pytest.raises(ServerUnreachableError, match=r"127\..* no answer within 0\.05 s"):
             await Server(silent, 0.05).connect()
@@ -213,9 +211,7 @@ async def test_a_server_that_hangs_is_given_up_when_the_time_of_a_call_is_over(
 
 
 @in_asyncio
-async def test_opening_waits_for_a_server_that_is_not_there_yet_and_may_be_cancelled(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_opening_waits_and_may_be_cancelled(caplog: pytest.LogCaptureFixture) -> None:
     server = RedisServer()
     semaphores = [FairSemaphore(server.url, recovery_wait=0) for _ in range(2)]
     opening, cancelled = [asyncio.create_task(one.open()) for one in semaphores]

@@ -114,9 +114,7 @@ async def test_each_loss_of_data_costs_one_wait_in_which_the_living_keep_what_th
 
 
 @in_asyncio
-async def test_nothing_is_granted_on_a_server_without_an_epoch_even_by_evicting(
-    server: RedisServer, outside: Outside
-) -> None:
+async def test_without_an_epoch_nothing_is_granted(server: RedisServer, outside: Outside) -> None:
     a, dead = await Caller.join(server, "a"), await Caller.join(server, "dead")
     await dead.take("s")
     await a.take("s")
@@ -127,9 +125,7 @@ async def test_nothing_is_granted_on_a_server_without_an_epoch_even_by_evicting(
 
 
 @in_asyncio
-async def test_a_full_server_that_evicts_serves_nobody_and_has_lost_its_data(
-    server: RedisServer, outside: Outside
-) -> None:
+async def test_a_full_server_that_evicts_is_left(server: RedisServer, outside: Outside) -> None:
     for policy, maxmemory, evicts in (
         *(("noeviction", 10**9, False), ("allkeys-lru", 0, False)),
         ("allkeys-random", 10**9, True),
@@ -150,7 +146,7 @@ async def test_a_full_server_that_evicts_serves_nobody_and_has_lost_its_data(
 
 
 @in_asyncio
-async def test_a_node_from_another_life_never_shortens_the_wait(
+async def test_a_newcomer_never_shortens_the_wait(
     server: RedisServer, newborn: RedisServer
 ) -> None:
     """Where it comes from it may hold permits, also if this server was started empty."""
@@ -167,7 +163,7 @@ async def test_a_node_from_another_life_never_shortens_the_wait(
 
 
 @in_asyncio
-async def test_a_server_that_lacks_the_scripts_is_looked_at_before_it_gets_them(
+async def test_who_lacks_the_scripts_is_looked_at(
     server: RedisServer, newborn: RedisServer
 ) -> None:
     """It may be a promoted replica that a proxy leads to without notice: it has heard of the epoch,
@@ -182,7 +178,7 @@ async def test_a_server_that_lacks_the_scripts_is_looked_at_before_it_gets_them(
 
 
 @in_asyncio
-async def test_a_master_that_becomes_a_replica_under_a_connection_is_left(
+async def test_a_master_that_becomes_a_replica_is_left(
     server: RedisServer, outside: Outside
 ) -> None:
     """One that takes writes all the same: what is written there is lost."""
@@ -195,9 +191,7 @@ async def test_a_master_that_becomes_a_replica_under_a_connection_is_left(
 
 
 @in_asyncio
-async def test_a_look_finds_another_life_whatever_else_is_said_in_its_round_trip(
-    server: RedisServer, outside: Outside
-) -> None:
+async def test_a_look_finds_another_life(server: RedisServer, outside: Outside) -> None:
     """As behind a proxy that moves a connection to a replica, which has the epoch of its master."""
     a = await Caller.join(server, "a", recovery_wait=0)
     assert await a.store.sync(a.connection, [], look=True) == []
@@ -235,9 +229,7 @@ def test_beginning_an_epoch_again_never_lengthens_the_wait(outside: Outside) -> 
 
 
 @in_asyncio
-async def test_trust_ends_the_wait_at_once_for_all_until_the_next_loss(
-    server: RedisServer, outside: Outside
-) -> None:
+async def test_trust_ends_the_wait_for_all(server: RedisServer, outside: Outside) -> None:
     a, b = await pair(server)
     await a.take("s")
     outside.client.flushall()
@@ -254,9 +246,7 @@ async def test_trust_ends_the_wait_at_once_for_all_until_the_next_loss(
 
 
 @in_asyncio
-async def test_trust_begins_an_epoch_without_a_wait_where_nobody_has_begun_one(
-    newborn: RedisServer,
-) -> None:
+async def test_trust_begins_an_epoch_without_a_wait(newborn: RedisServer) -> None:
     a = Caller(newborn, "a")
     await a.admin.trust()
     await a.connect()
@@ -265,9 +255,7 @@ async def test_trust_begins_an_epoch_without_a_wait_where_nobody_has_begun_one(
 
 
 @in_asyncio
-async def test_a_node_of_another_version_is_refused_with_one_clear_line(
-    server: RedisServer, outside: Outside
-) -> None:
+async def test_another_version_is_refused(server: RedisServer, outside: Outside) -> None:
     a = await Caller.join(server, "a", lease=15)
     await a.take("s")
     outside.client.hset(KEYS.epoch, "version", "1")

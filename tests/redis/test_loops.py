@@ -65,9 +65,7 @@ async def test_every_call_returns_and_in_the_end_somebody_is_served(
 
 
 @in_asyncio
-async def test_a_call_does_so_much_and_the_next_goes_on(
-    server: RedisServer, outside: Outside
-) -> None:
+async def test_a_call_does_so_much_the_next_goes_on(server: RedisServer, outside: Outside) -> None:
     a, b, c = [await Caller.join(server, name) for name in "abc"]
     for node in (a, b, c):
         await node.take("s")

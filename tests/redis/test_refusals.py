@@ -81,9 +81,7 @@ async def test_a_site_that_refuses_only_what_is_too_much_is_forgiven_each_time(
 
 
 @in_asyncio
-async def test_many_refusals_of_one_incident_are_one_step_and_the_longest_wait_counts(
-    server: RedisServer, outside: Outside
-) -> None:
+async def test_refusals_of_one_incident_are_one_step(server: RedisServer, outside: Outside) -> None:
     a, b = [await Caller.join(server, name) for name in "ab"]
     await a.take("s", 2, limit=LIMIT)
     await b.take("s", 2, limit=LIMIT)
@@ -102,7 +100,7 @@ async def test_many_refusals_of_one_incident_are_one_step_and_the_longest_wait_c
 
 
 @in_asyncio
-async def test_after_a_refusal_nobody_starts_for_as_long_as_the_site_said(
+async def test_nobody_starts_as_long_as_the_site_said(
     server: RedisServer, outside: Outside
 ) -> None:
     a, b = [await Caller.join(server, name) for name in "ab"]
@@ -132,9 +130,7 @@ async def test_resuming_ends_a_pause_at_once(server: RedisServer) -> None:
 
 
 @in_asyncio
-async def test_a_pause_outlives_the_idle_scope_and_goes_on_though_nobody_calls(
-    server: RedisServer, outside: Outside
-) -> None:
+async def test_a_pause_outlives_the_idle_scope(server: RedisServer, outside: Outside) -> None:
     a, b = [await Caller.join(server, name) for name in "ab"]
     await one_more(a, outside, asked_for(300))
     assert outside.in_use() == {key("s")}

@@ -117,9 +117,7 @@ async def test_nodes_need_no_other_right(server: RedisServer) -> None:
 
 
 @asyncio_test
-async def test_nodes_that_share_a_crawl_need_no_other_right(
-    server: RedisServer, site: Site
-) -> None:
+async def test_who_shares_a_crawl_needs_no_other_right(server: RedisServer, site: Site) -> None:
     url = user(server, name="crawler")
     requests = [Request(site.url(f"/page/{n}")) for n in range(3)]
     shared = "semaphore_middleware.frontier.Scheduler"
@@ -145,9 +143,7 @@ def test_nobody_may_touch_what_is_another_s(server: RedisServer, name: str) -> N
 
 @pytest.mark.parametrize("name", ["viewer", "operator"])
 @in_asyncio
-async def test_operators_may_look_and_change_all_and_viewers_change_nothing(
-    server: RedisServer, name: str
-) -> None:
+async def test_operators_may_change_all_viewers_nothing(server: RedisServer, name: str) -> None:
     node = await Caller.join(server, "a")
     await node.take("full", 2)
     await node.admin.configure("ruled", 2)

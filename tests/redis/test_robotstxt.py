@@ -57,9 +57,7 @@ def kept_bytes(outside: Outside) -> int:
 
 
 @in_asyncio
-async def test_one_node_fetches_and_the_others_are_told(
-    server: RedisServer, outside: Outside
-) -> None:
+async def test_one_node_fetches_and_others_are_told(server: RedisServer, outside: Outside) -> None:
     a, b, c = (Asker(server, name) for name in "abc")
     assert (await a.ask()).step == "fetch"
     for _ in range(2):  # also if it is said twice
@@ -103,9 +101,7 @@ async def test_a_clock_that_is_set_back_keeps_nothing_for_longer(server: RedisSe
 
 
 @in_asyncio
-async def test_there_are_not_too_many_and_each_is_gone_in_a_day(
-    server: RedisServer, outside: Outside
-) -> None:
+async def test_there_are_not_too_many_nor_too_old(server: RedisServer, outside: Outside) -> None:
     a = Asker(server, "a")
     big = RobotsTxt(bytes(range(256)) * (MAX_BYTES // 256), 200)
     for number in range(3):

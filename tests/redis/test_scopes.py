@@ -18,9 +18,7 @@ NAMES = [
 
 
 @in_asyncio
-async def test_every_name_has_a_semaphore_of_its_own_in_one_slot_of_a_cluster(
-    server: RedisServer, outside: Outside
-) -> None:
+async def test_every_name_has_a_semaphore_of_its_own(server: RedisServer, outside: Outside) -> None:
     a, b = [await Caller.join(server, name) for name in "ab"]
     for scope in NAMES:
         assert (await a.take(scope)).granted == 1, repr(scope)

@@ -19,9 +19,7 @@ async def answer(caller: Caller, statement: Statement) -> Reply:
 
 
 @in_asyncio
-async def test_a_reply_tells_what_is_free_and_others_are_told_of_their_grants(
-    server: RedisServer, outside: Outside
-) -> None:
+async def test_a_reply_tells_what_is_free(server: RedisServer, outside: Outside) -> None:
     a, b = [await Caller.join(server, name) for name in "ab"]
     reply = await a.take("s", 1, limit=2)
     assert (reply.status, reply.granted, reply.available, reply.retry_in) == ("ok", 1, 1, None)
@@ -40,9 +38,7 @@ async def test_a_reply_tells_what_is_free_and_others_are_told_of_their_grants(
 
 
 @in_asyncio
-async def test_a_statement_that_is_heard_again_or_late_changes_no_count(
-    server: RedisServer, outside: Outside
-) -> None:
+async def test_a_late_statement_changes_no_count(server: RedisServer, outside: Outside) -> None:
     a, b = [await Caller.join(server, name) for name in "ab"]
     asked = a.statement("s", 2, asked=3)
     for _ in range(3):
@@ -61,7 +57,7 @@ async def test_a_statement_that_is_heard_again_or_late_changes_no_count(
 
 
 @in_asyncio
-async def test_a_lease_is_lengthened_by_the_latest_statement_alone(
+async def test_the_latest_statement_lengthens_a_lease(
     server: RedisServer, outside: Outside
 ) -> None:
     a, b = [await Caller.join(server, name) for name in "ab"]
@@ -77,9 +73,7 @@ async def test_a_lease_is_lengthened_by_the_latest_statement_alone(
 
 
 @in_asyncio
-async def test_who_returns_and_believes_in_more_than_was_granted_has_lost_all(
-    server: RedisServer, outside: Outside
-) -> None:
+async def test_who_believes_in_too_much_has_lost_all(server: RedisServer, outside: Outside) -> None:
     """A server that was rolled back to a snapshot knows less than its nodes."""
     a, b = [await Caller.join(server, name) for name in "ab"]
     await a.take("s", 1, limit=2)
@@ -90,15 +84,24 @@ async def test_who_returns_and_believes_in_more_than_was_granted_has_lost_all(
     outside.end_recovery()
     assert (await answer(a, a.statement("s", 2, asked=9, returned=6, believed=8))).status == "lost"
     assert outside.held() == {"b": 2}
-    for scope in ("t", "never used"):  # it gives back what nobody has
-        assert (await b.say(scope, asked=3, returned=3, believed=3)).status == "ok"
-        assert outside.state(scope) == {}
 
 
 @in_asyncio
-async def test_a_higher_term_frees_what_was_held_and_a_lower_one_is_told_it(
-    server: RedisServer, outside: Outside
-) -> None:
+async def test_an_account_that_is_gone_opens_anew(server: RedisServer, outside: Outside) -> None:
+    """If nothing was held."""
+    a, b = [await Caller.join(server, name) for name in "ab"]
+    await a.take("s")
+    await a.send(a.statement("s", returned=1))  # the reply is lost, the account closed
+    assert outside.in_use() == set()
+    reply = await a.say("s", asked=2, returned=1)
+    assert (reply.status, reply.term, reply.granted) == ("ok", 1, 2)
+    for scope in ("s", "never used"):  # it gives back what nobody has
+        assert (await b.say(scope, asked=3, returned=3, believed=3)).status == "ok"
+    assert (outside.held(), outside.state("never used")) == ({"a": 1}, {})
+
+
+@in_asyncio
+async def test_a_higher_term_frees_what_was_held(server: RedisServer, outside: Outside) -> None:
     a, b = [await Caller.join(server, name) for name in "ab"]
     await a.take("s")
     await b.take("s")
@@ -112,9 +115,7 @@ async def test_a_higher_term_frees_what_was_held_and_a_lower_one_is_told_it(
 
 
 @in_asyncio
-async def test_what_is_said_in_another_epoch_changes_nothing(
-    server: RedisServer, outside: Outside
-) -> None:
+async def test_another_epoch_s_words_change_nothing(server: RedisServer, outside: Outside) -> None:
     a = await Caller.join(server, "a")
     await a.take("s")
     a.recovery.epoch = b"another"
@@ -153,9 +154,7 @@ NONSENSE: list[dict[str, float]] = [
 
 
 @in_asyncio
-async def test_a_statement_that_makes_no_sense_is_refused_and_harms_nobody(
-    server: RedisServer, outside: Outside
-) -> None:
+async def test_a_statement_without_sense_is_refused(server: RedisServer, outside: Outside) -> None:
     a, b = [await Caller.join(server, name) for name in "ab"]
     for caller in (a, b):
         await caller.take("s", 2, limit=2)
@@ -172,7 +171,7 @@ async def test_a_statement_that_makes_no_sense_is_refused_and_harms_nobody(
 
 
 @in_asyncio
-async def test_feedback_that_makes_no_sense_changes_nothing(
+async def test_feedback_without_sense_changes_nothing(
     server: RedisServer, outside: Outside
 ) -> None:
     """But what its statement gives back is free."""
@@ -198,9 +197,7 @@ async def say_packed(a: Caller, packed: bytes) -> Reply:
 
 
 @in_asyncio
-async def test_hundreds_of_statements_are_heard_and_answered_in_their_order(
-    server: RedisServer, outside: Outside
-) -> None:
+async def test_hundreds_of_statements_in_their_order(server: RedisServer, outside: Outside) -> None:
     a = await Caller.join(server, "a")
     said = [a.statement(f"s{n}", 1 + n % 3, asked=5) for n in range(250)]
     replies = await a.send(*said)

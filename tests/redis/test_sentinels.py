@@ -164,9 +164,7 @@ async def test_a_service_that_no_sentinel_knows_is_refused_and_what_is_no_sentin
 
 
 @in_asyncio
-async def test_sentinels_and_masters_have_passwords_of_their_own(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_sentinels_and_masters_have_own_passwords(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     with ExitStack() as stack:
         server = started(stack, "--requirepass", f"{PASSWORD}-1")

@@ -87,9 +87,7 @@ async def test_jitter_varies_the_delay_by_its_share_either_way(
 
 
 @in_asyncio
-async def test_the_first_in_the_queue_is_told_once_when_to_come_back_and_then_the_next(
-    server: RedisServer, outside: Outside
-) -> None:
+async def test_the_first_is_told_once_when_to_return(server: RedisServer, outside: Outside) -> None:
     a, b, c, d = [await Caller.join(server, name) for name in "abcd"]
     for caller in (a, b, c, d):
         assert ((await caller.take("s", limit=SLOW)).retry_in is None) == (caller is not b)
@@ -154,9 +152,7 @@ async def test_the_lowest_rate_and_the_smallest_burst_in_use_win(server: RedisSe
 
 
 @in_asyncio
-async def test_delays_and_rates_outlive_the_idle_scope_and_go_on_though_nobody_calls(
-    server: RedisServer, outside: Outside
-) -> None:
+async def test_delays_and_rates_outlive_the_scope(server: RedisServer, outside: Outside) -> None:
     a, b = [await Caller.join(server, name) for name in "ab"]
     for limit, starts, kept_ms in ((SLOW, 1, 1000 * HOUR), (RATED, 3, DAY_MS + 3000 * HOUR)):
         outside.client.delete(key("s"))
@@ -191,9 +187,7 @@ async def test_a_start_that_did_not_begin_is_the_next_one_s_once(
 
 
 @in_asyncio
-async def test_a_start_that_did_not_begin_is_gone_once_another_was_granted(
-    server: RedisServer, outside: Outside
-) -> None:
+async def test_an_unused_start_is_gone_after_another(server: RedisServer, outside: Outside) -> None:
     """Or that one would be followed too soon."""
     a, b = [await Caller.join(server, name) for name in "ab"]
     await a.take("s", limit=SLOW)
@@ -214,9 +208,7 @@ async def take_pending(caller: Caller, n: int, limit: Limit) -> None:
 
 
 @in_asyncio
-async def test_nothing_starts_between_a_start_and_its_beginning(
-    server: RedisServer, outside: Outside
-) -> None:
+async def test_nothing_starts_before_a_pending_start(server: RedisServer, outside: Outside) -> None:
     a, b = [await Caller.join(server, name) for name in "ab"]
     await take_pending(a, 1, SLOW)
     reply = await b.take("s", limit=SLOW)
@@ -229,9 +221,7 @@ async def test_nothing_starts_between_a_start_and_its_beginning(
 
 
 @in_asyncio
-async def test_pending_starts_count_in_a_burst_and_from_their_beginning(
-    server: RedisServer,
-) -> None:
+async def test_pending_starts_count_in_a_burst(server: RedisServer) -> None:
     a, b = [await Caller.join(server, name) for name in "ab"]
     await take_pending(a, 2, RATED)
     b.book("s").asked = 2

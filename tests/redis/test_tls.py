@@ -56,9 +56,7 @@ async def test_both_sides_prove_who_they_are(server: RedisServer, paper: Paper) 
 
 
 @in_asyncio
-async def test_a_certificate_of_another_authority_or_that_has_expired(
-    server: RedisServer, paper: Paper
-) -> None:
+async def test_a_certificate_that_nobody_confirms(server: RedisServer, paper: Paper) -> None:
     old = paper.authority.issue("old", has_expired=True)
     file, other = paper.authority.certificate, paper.other.certificate
     with tls_in_front_of(server, paper.server) as port, tls_in_front_of(server, old) as old_port:

@@ -42,9 +42,7 @@ async def test_a_queue_that_was_lost_is_made_anew(server: RedisServer, outside: 
 
 
 @in_asyncio
-async def test_the_strictest_limit_holds_until_the_scope_is_idle(
-    server: RedisServer, outside: Outside
-) -> None:
+async def test_the_strictest_limit_holds(server: RedisServer, outside: Outside) -> None:
     a, b = [await Caller.join(server, name) for name in "ab"]
     await a.take("s", 3, limit=5)
     await b.take("s", 2, limit=2)
@@ -63,9 +61,7 @@ async def test_the_strictest_limit_holds_until_the_scope_is_idle(
 
 
 @in_asyncio
-async def test_thousands_of_permits_go_in_one_statement_and_are_shared_in_few_calls(
-    server: RedisServer, outside: Outside
-) -> None:
+async def test_thousands_of_permits_go_in_few_calls(server: RedisServer, outside: Outside) -> None:
     a, b, c = [await Caller.join(server, name) for name in "abc"]
     assert (await a.take("s", 3500, limit=3000)).granted == 3000
     await a.give_up("s", 500, limit=3000)
