@@ -1,5 +1,4 @@
-"""What needs no container to be seen: the lines of docker-compose.yml and the Dockerfile, and the
-scripts that they start."""
+"""What needs no container to be seen: the scripts that the containers start."""
 
 from __future__ import annotations
 

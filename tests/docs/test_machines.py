@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import configparser
-import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +13,7 @@ import yaml
 
 from crawler.example_site import ExampleSite
 from tests.crawler.conftest import HOST, serving
-from tests.docs.pages import blocks, page
+from tests.docs.pages import blocks
 from tests.docs.test_commands import PAGES, Place
 from tests.support.servers import RedisServer
 
@@ -87,24 +86,3 @@ def test_their_commands_crawl(
 ) -> None:
     Place(tmp_path, server, site).run(shlex.join(command).replace("941%i", "0"))
     assert site.judge.missed(HOST) == []
-
-
-def test_the_job_agrees_with_the_image_the_server_and_itself() -> None:
-    template = manifests()["Job"]["spec"]["template"]
-    pod = template["spec"]
-    (node,) = pod["containers"]
-    assert "command" not in node, "the image's entry point stays"
-    assert f"USER {pod['securityContext']['runAsUser']}:" in page("Dockerfile")
-    (workdir,) = re.findall(r"^WORKDIR (/crawl/data)$", page("Dockerfile"), re.MULTILINE)
-    mounts = {mount["mountPath"]: mount["name"] for mount in node["volumeMounts"]}
-    assert set(mounts) == {workdir, "/tmp"}, "all else is read-only"
-    assert set(mounts.values()) == {volume["name"] for volume in pod["volumes"]}
-    secret = manifests()["Secret"]
-    environment = {variable["name"]: variable for variable in node["env"]}
-    key = environment["REDIS_URL"]["valueFrom"]["secretKeyRef"]
-    assert key["name"] == secret["metadata"]["name"]
-    for url in (secret["stringData"][key["key"]], block("python")):
-        assert f"rediss://{user_and_password('crawler')}" in url
-    port = environment["SEMAPHORE_METRICS_PORT"]["value"]
-    assert port == template["metadata"]["annotations"]["prometheus.io/port"]
-    assert port == str(node["ports"][0]["containerPort"])

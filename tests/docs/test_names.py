@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 import re
+import textwrap
 from typing import Any
 
 import pytest
 from scrapy.settings import Settings
 
 import crawler.settings
+import semaphore_middleware
 from semaphore_middleware import FairSemaphore, SettingsError
+from semaphore_middleware.redis import tls
 from semaphore_middleware.scrapy.settings import SETTINGS, Derived, SemaphoreSettings, is_enabled
 from semaphore_middleware.telemetry.stats import ScopeCount
-from tests.docs.pages import PATHS, anchors, links, name_of, page, rows
+from tests.docs.pages import PATHS, Block, anchors, blocks, links, name_of, page, rows
+from tests.support.nodes import Loop
 from tests.support.paths import PACKAGE, REPOSITORY
+from tests.support.servers import RedisServer
 
 SOURCE = "\n".join(path.read_text("utf-8") for path in sorted(PACKAGE.rglob("*.py")))
 TEXTS = {name_of(path): path.read_text("utf-8") for path in PATHS}
@@ -75,3 +81,50 @@ def test_mistakes_cause_these_errors(written: str, error: str) -> None:
     begins, shortened, _ = error.partition("…")
     said = str(refused.value)
     assert said.startswith(begins) if shortened else said == error
+
+
+PROGRAM_TIMEOUT_S = 30.0
+PYTHON = [block for block in blocks() if block.kind == "python"]
+
+
+def is_program(block: Block) -> bool:
+    """Whether it awaits something, other than in a function for a project."""
+    if "async def " in block.text:
+        return False
+    return any(word in block.text for word in ("await ", "async with "))
+
+
+def title_of(block: Block) -> str:
+    return block.name
+
+
+@pytest.mark.parametrize("block", [b for b in PYTHON if not is_program(b)], ids=title_of)
+def test_settings_are_allowed(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tls, "check_options", lambda *_: None)  # the files are not here
+    if "scrapy_playwright" in block.text:
+        pytest.skip("run by tests/companions")
+    names: dict[str, Any] = {}
+    exec(block.text, names)  # our own pages
+    given = {name: value for name, value in names.items() if name.isupper()}
+    read = SemaphoreSettings.read(Settings(given))
+    FairSemaphore(read.url, url_from=read.url_from)
+    # Nothing is set that is not read.
+    heard = {"ADDONS", "REDIS_URL", "CONCURRENT_REQUESTS_PER_DOMAIN", "DOWNLOAD_DELAY"}
+    heard |= {"AUTOTHROTTLE_ENABLED", "SCHEDULER", "DOWNLOAD_HANDLERS", "PLAYWRIGHT_ABORT_REQUEST"}
+    assert {name for name in given if not name.startswith("SEMAPHORE_")} <= heard
+    for host in given.get("SEMAPHORE_LIMITS", {}):
+        assert read.limits.of(host.replace("*", "www")) != read.limits.default
+
+
+@pytest.mark.parametrize("block", [b for b in PYTHON if is_program(b)], ids=title_of)
+def test_programs_run(block: Block, server: RedisServer) -> None:
+    assert "redis://localhost" in block.text
+    text = block.text.replace("redis://localhost", server.url)
+    names: dict[str, Any] = dict(vars(semaphore_middleware))
+    exec(f"async def program():\n{textwrap.indent(text, '    ')}", names)  # our own pages
+    loop = Loop()
+    try:
+        loop.run(asyncio.wait_for(names["program"](), PROGRAM_TIMEOUT_S))
+    finally:
+        loop.close()
+    assert server.members() == {}

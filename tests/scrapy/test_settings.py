@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from typing import Any
 
 import pytest
@@ -11,7 +9,6 @@ from scrapy.settings import Settings
 
 from semaphore_middleware import Limit, SettingsError
 from semaphore_middleware.model.feedback import Backoff
-from semaphore_middleware.model.limits import LimitTable
 from semaphore_middleware.scrapy.settings import SETTINGS, SemaphoreSettings, is_enabled
 from tests.support.crawls import Patch
 
@@ -28,29 +25,8 @@ def refused(**settings: Any) -> str:
 
 NAN, INF = float("nan"), float("inf")
 
-DEFAULTS: dict[str, Any] = {
-    "url": None,
-    "limits": LimitTable(Limit(8, 0, 0.5)),
-    "scopes": ("host",),
-    "lease": 15,
-    "recovery_wait": 15,
-    "acquire_timeout": None,
-    "turn": 0.1,
-    "prefix": "semaphore",
-    "node": f"{socket.gethostname()}-{os.getpid()}",
-    "metrics_port": None,
-    "metrics_host": "127.0.0.1",
-    "backoff": Backoff(1, 300),
-    "backoff_codes": frozenset({429, 503}),
-    "backoff_times": 10,
-    "obey_crawl_delay": False,
-    "max_crawl_delay": 60,
-}
-
 
 def test_defaults() -> None:
-    settings = read()
-    assert {name: getattr(settings, name) for name in DEFAULTS} == DEFAULTS
     for name, setting in SETTINGS.items():
         assert setting.read(Settings({name: None})) == setting.read(Settings()), name
     assert is_enabled(Settings())
