@@ -13,44 +13,39 @@ import asyncio
 import signal
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from functools import partial
-
-from redis.crc import key_slot
 
 from semaphore_middleware.model.lease import GRACE
-from semaphore_middleware.redis.keys import Keys
 from tests.chaos.proxy import Proxy
-from tests.chaos.world import Node, Setup, World
+from tests.chaos.world import Node, World
 from tests.docs.pages import block_of
 from tests.support.haproxy import PAGE, USER, HAProxy, why_no_haproxy
-from tests.support.servers import Cluster, RedisServer, Watched
+from tests.support.servers import RedisServer
 
 Happens = Callable[[World], Awaitable[None]]
 
 
 @dataclass(frozen=True)
 class Fault:
-    """Something that goes wrong in a run, by its name, and what it needs from the start."""
+    """Something that goes wrong in a run, by its name."""
 
     name: str
     happens: Happens
-    setup: Setup
+    needs_haproxy: bool
 
     def why_not_here(self) -> str:
         """Why this machine cannot have it; empty if it can."""
-        return why_no_haproxy() if self.setup.haproxy else ""
+        return why_no_haproxy() if self.needs_haproxy else ""
 
 
 FAULTS: dict[str, Fault] = {}
-NO_SETUP = Setup()
 
 
-def fault(setup: Setup = NO_SETUP) -> Callable[[Happens], Happens]:
+def fault(needs_haproxy: bool = False) -> Callable[[Happens], Happens]:
     """Enter a function into `FAULTS` under its own name."""
 
     def enter(happens: Happens) -> Happens:
         name = happens.__name__.replace("_", "-")
-        FAULTS[name] = Fault(name, happens, setup)
+        FAULTS[name] = Fault(name, happens, needs_haproxy)
         return happens
 
     return enter
@@ -160,8 +155,6 @@ async def server_frozen_for_more_than_a_lease(world: World) -> None:
 
 # Another server becomes the master --------------------------------------------------------------
 
-SLOT = key_slot(Keys("semaphore").epoch)
-IN_STEP_MS = 10_000  # for which a replica is waited for
 UNHEARD_S = 3.0  # after which a master with the docs' options has noticed that it has no replica
 
 
@@ -193,44 +186,7 @@ async def lag(world: World, replica: RedisServer, stream: Proxy) -> None:
     await world.transfers_under_way()
 
 
-async def take_over(world: World, heir: RedisServer, is_master: Callable[[], bool]) -> None:
-    """Wait until this server is the one that the others name, with all data; and until all nodes
-    have found it, have noticed that it is another one, and grant again.
-    """
-    await world.sees(lambda: asyncio.to_thread(is_master), "another master")
-    world.use(heir)
-    await prove_mark(world, "all data")
-    await world.recovers()
-    news = f"at 127.0.0.1:{heir.tcp_port} is new, or may have lost its data"
-    await world.sees(lambda: all(news in node.log for node in world.living), f"{news!r} in logs")
-
-
-async def mark_all(world: World) -> None:
-    """Write something to the server, and wait until its replica has heard of it."""
-    await mark(world, "all data")
-    world.prove("a replica is in step", await world.command("WAIT", 1, IN_STEP_MS))
-
-
-@fault(Setup(deployment=Watched))
-async def sentinels_replace_a_killed_master(world: World) -> None:
-    await mark_all(world)
-    watched = world.deployment
-    assert isinstance(watched, Watched)
-    world.server.kill()
-    await take_over(world, watched.replica, partial(watched.have_chosen, watched.replica))
-
-
-@fault(Setup(deployment=partial(Cluster, guarded=SLOT)))
-async def cluster_replaces_a_killed_master(world: World) -> None:
-    await mark_all(world)
-    cluster = world.deployment
-    assert isinstance(cluster, Cluster)
-    heir = cluster.nodes[-1]
-    world.server.kill()
-    await take_over(world, heir, lambda: cluster.master is heir)
-
-
-@fault(Setup(haproxy=True))
+@fault(needs_haproxy=True)
 async def haproxy_with_a_replica_that_lags(world: World) -> None:
     master, heir, other = world.server, await world.start_server(), await world.start_server()
     stream = await follow(world, heir, master)

@@ -25,7 +25,7 @@ RUN_TIMEOUT_S = 180.0  # after which a run has failed
 async def run(plan: Plan, *faults: Fault) -> Verdict:
     """One run with these faults, one after the other, and what the judge says about it."""
     directory = Path(tempfile.mkdtemp(prefix="chaos-"))
-    world = World(plan, faults[0].setup, directory)
+    world = World(plan, directory)
     try:
         async with world, asyncio.timeout(RUN_TIMEOUT_S):
             await world.in_full_swing()

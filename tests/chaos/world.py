@@ -23,7 +23,7 @@ from tests.chaos.proxy import Proxy
 from tests.chaos.site import Site, node_of
 from tests.support.haproxy import HAProxy
 from tests.support.paths import REPOSITORY
-from tests.support.servers import Cluster, RedisServer, Watched
+from tests.support.servers import RedisServer
 
 T = TypeVar("T")
 
@@ -47,12 +47,6 @@ class Plan:
     requests: int = 1500  # that the site must see before the run comes to its end
     wait_timeout_s: float = 60.0  # who waits for longer has failed, never passed
     asked_limit: int = 2  # what the nodes keep
-
-
-@dataclass(frozen=True)
-class Setup:
-    deployment: Callable[[], Cluster | Watched] | None = None  # in place of one server
-    haproxy: bool = False
 
 
 class Node:
@@ -134,7 +128,7 @@ class World:
     judged here is the semaphore, whose data may be lost.
     """
 
-    def __init__(self, plan: Plan, setup: Setup, directory: Path) -> None:
+    def __init__(self, plan: Plan, directory: Path) -> None:
         self.plan = plan
         self.lease = plan.lease
         self.dice = Random(plan.seed)
@@ -143,7 +137,6 @@ class World:
         self.nodes: list[Node] = []
         # Anyone may have used it before: the nodes wait once for the recovery wait.
         self.server = RedisServer(started_empty=False)
-        self.deployment = setup.deployment() if setup.deployment else None
         self._frontier = RedisServer()
         self._stack = AsyncExitStack()
         addresses = [f"127.0.0.{number + 1}" for number in range(plan.hosts)]
@@ -151,11 +144,9 @@ class World:
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
-            for server in (self.deployment or self.server, self._frontier):
+            for server in (self.server, self._frontier):
                 stack.callback(server.remove)
                 await asyncio.to_thread(server.start)
-            if self.deployment:
-                self.use(self.deployment.master)
             await stack.enter_async_context(self.site)
             stack.push_async_callback(self._end_nodes)
             self._stack = stack.pop_all()
@@ -174,7 +165,7 @@ class World:
         proxy = await self.proxy_of(self.server)
         node = Node(f"node-{len(self.nodes) + 1}", self.directory, proxy)
         settings = {
-            "SEMAPHORE_REDIS_URL": self.deployment.url if self.deployment else proxy.url,
+            "SEMAPHORE_REDIS_URL": proxy.url,
             "REDIS_URL": self._frontier.url,
             "CRAWL": "chaos",
             "CRAWL_LEASE": self.lease,

@@ -11,6 +11,7 @@ from typing import Any, ParamSpec, Self, TypeVar
 
 from semaphore_middleware.core.admin import Admin
 from semaphore_middleware.core.observer import Event, Observer
+from semaphore_middleware.core.semaphore import FairSemaphore
 from semaphore_middleware.model.feedback import FeedbackSummary
 from semaphore_middleware.model.hosts import encoded
 from semaphore_middleware.model.inspection import Inspection
@@ -60,11 +61,26 @@ def in_asyncio(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None
     return run
 
 
-async def eventually(happened: Callable[[], Awaitable[object]]) -> None:
-    """For what tells nobody that it has happened: the end of a lease, a key in a server."""
+async def eventually(happened: Callable[[], object]) -> None:
+    """For what tells nobody that it has happened: the end of a lease, a key in a server.
+
+    `happened` may be asynchronous.
+    """
     async with asyncio.timeout(TIMEOUT_S):
-        while not await happened():  # noqa: ASYNC110 - there is no event to wait for
+        while True:
+            seen = happened()
+            if await seen if isinstance(seen, Awaitable) else seen:
+                return
             await asyncio.sleep(0.01)
+
+
+async def until_waiting(looks: FairSemaphore, count: int, scope: str = "s") -> None:
+    """Until so many requests wait, as this node sees it."""
+
+    async def as_many() -> bool:
+        return (await looks.admin.inspect(scope)).waiting == count
+
+    await eventually(as_many)
 
 
 class Recorder(Observer):

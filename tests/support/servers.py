@@ -404,9 +404,6 @@ class Watched:
         addresses = ",".join(f"127.0.0.1:{one.tcp_port}" for one in self.sentinels)
         return f"redis+sentinel://{addresses}/mymaster"
 
-    def have_chosen(self, server: RedisServer) -> bool:
-        return all(one.named() == server.tcp_port for one in self.sentinels)
-
 
 def _says(what: str, server: RedisServer) -> bool:
     with server.client() as client:
