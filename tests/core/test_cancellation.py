@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from semaphore_middleware import FairSemaphore, Permit, PermitLostError
-from tests.support.nodes import ENDLESS_S, Outside, eventually, in_asyncio
+from tests.support.nodes import ENDLESS_S, Outside, eventually, in_asyncio, until_waiting
 from tests.support.servers import RedisServer
 
 
@@ -16,18 +16,8 @@ async def turns(count: int) -> None:
         await asyncio.sleep(0)
 
 
-async def until_waiting(semaphore: FairSemaphore, count: int) -> None:
-    async def as_many() -> bool:
-        return (await semaphore.admin.inspect("s")).waiting == count
-
-    await eventually(as_many)
-
-
 async def nothing_is_left(server: RedisServer) -> None:
-    async def empty() -> bool:
-        return server.members() == {}
-
-    await eventually(empty)
+    await eventually(lambda: server.members() == {})
 
 
 @pytest.mark.parametrize("nodes", [1, 2], ids=["one node", "another node"])

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from semaphore_middleware import Admin, ClosedError, FairSemaphore, ServerUnreachableError
-from tests.support.nodes import ENDLESS_S, TIMEOUT_S, eventually, in_asyncio
+from tests.support.nodes import ENDLESS_S, TIMEOUT_S, in_asyncio, until_waiting
 from tests.support.servers import RedisServer
 
 FORK = multiprocessing.get_context("fork")
@@ -108,11 +108,7 @@ async def test_what_the_parent_opened_is_refused_in_a_forked_child(server: Redis
         # The parent still speaks, and hears what the server grants in other nodes' calls.
         async with FairSemaphore(server.url, lease=ENDLESS_S) as other:
             queued = asyncio.create_task(other.acquire("s", 1))
-
-            async def both_wait() -> bool:
-                return (await other.admin.inspect("s")).waiting == 2
-
-            await eventually(both_wait)
+            await until_waiting(other, 2)
             held.release()
             for granted in asyncio.as_completed([queued, waiting], timeout=TIMEOUT_S):
                 (await granted).release()

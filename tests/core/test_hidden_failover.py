@@ -60,11 +60,7 @@ async def test_a_hidden_failover_is_seen_before_anything_is_granted(
             await subscribed(server, a, b)
             assert await fail_over(proxy, server, heir) == 4
             waiting = asyncio.create_task(b.acquire("s", 1))
-
-            async def b_waits() -> bool:
-                return bool(outside.waiting())
-
-            await eventually(b_waits)
+            await eventually(outside.waiting)
             assert by_b.count(StoreLost) == 1
             await subscribed(heir, b)
             held.release()
@@ -83,11 +79,7 @@ async def test_a_node_that_asks_for_nothing_registers_what_it_holds_when_it_rene
         async with semaphore:
             held = await semaphore.acquire("s", 1)
             await fail_over(proxy, server, heir)
-
-            async def is_registered() -> bool:
-                return heir.members() == {"s": (1, 0)}
-
-            await eventually(is_registered)
+            await eventually(lambda: heir.members() == {"s": (1, 0)})
             assert (seen.count(StoreLost), seen.count(Reconnected)) == (1, 0)
             assert not held.lost
             held.release()

@@ -66,11 +66,7 @@ async def test_the_log_counts_the_wait_down_and_says_when_it_is_over(
     seen = Recorder()
     async with FairSemaphore(server.url, lease=1, recovery_wait=wait, observers=[seen]) as node:
         waiting = asyncio.create_task(node.acquire("s", 1))
-
-        async def has_counted() -> bool:
-            return how == "by itself" or len(said_of_the_wait(caplog)) >= 3
-
-        await eventually(has_counted)
+        await eventually(lambda: how == "by itself" or len(said_of_the_wait(caplog)) >= 3)
         if how == "by trust":
             await node.admin.trust()
         elif how == "after a cut":

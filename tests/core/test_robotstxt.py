@@ -69,11 +69,7 @@ class Node:
     async def reading(self) -> asyncio.Task[Fetched]:
         """It asks the site, and is not answered yet; or it waits for another node."""
         reading = self.read()
-
-        async def is_known() -> bool:
-            return bool(self.asked or self.waits)
-
-        await eventually(is_known)
+        await eventually(lambda: self.asked or self.waits)
         return reading
 
 
@@ -201,11 +197,7 @@ async def test_while_the_server_is_away_nobody_asks_the_site_and_what_was_asked_
     async with nodes(server, 1) as (a,):
         server.kill()
         reading = a.read()
-
-        async def is_known() -> bool:
-            return bool(caplog.records or a.asked)
-
-        await eventually(is_known)
+        await eventually(lambda: caplog.records or a.asked)
         await asyncio.sleep(0)
         assert a.asked == []
         assert "whose robots.txt this node does not know wait" in caplog.text

@@ -18,15 +18,8 @@ from semaphore_middleware import (
 )
 from semaphore_middleware.core.observer import PermitGranted
 from semaphore_middleware.model.limits import ALLOWED_LIMIT
-from tests.support.nodes import ENDLESS_S, Loop, Recorder, eventually, in_asyncio
+from tests.support.nodes import ENDLESS_S, Loop, Recorder, in_asyncio, until_waiting
 from tests.support.servers import RedisServer
-
-
-async def until_waiting(semaphore: FairSemaphore, count: int) -> None:
-    async def as_many() -> bool:
-        return (await semaphore.admin.inspect("s")).waiting == count
-
-    await eventually(as_many)
 
 
 @pytest.mark.parametrize("loop_of", [asyncio.new_event_loop, uvloop.new_event_loop])

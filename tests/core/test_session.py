@@ -19,7 +19,6 @@ from semaphore_middleware.core.permit import Permit, Stage
 from semaphore_middleware.core.session import (
     ACCOUNTS_AT_ONCE,
     BATCH_DELAY_S,
-    SHUTDOWN_TIMEOUT_S,
     TIMER_LAG_S,
     Session,
 )
@@ -345,21 +344,6 @@ async def test_what_was_not_answered_in_time_is_sent_again_in_smaller_parts() ->
         await asyncio.sleep(2 * CALL_TIMEOUT_S)
         assert all(permit.stage is Stage.HELD for permit in permits)
         assert setup.server.sizes[:6] == [1, 2, 3, 4, 5, 5], "each account once"
-
-
-@pytest.mark.parametrize("is_silent", [False, True])
-@in_virtual_time
-async def test_closing_takes_no_longer_than_the_server_does(is_silent: bool) -> None:
-    setup = Setup()
-    async with setup:
-        held, in_hand = [await setup.hold() for _ in range(2)]
-        in_hand.release()
-        setup.server.granted, setup.server.is_silent = 2, is_silent
-        setup.ask().release()
-        now = setup.loop.time()
-    assert setup.loop.time() == now + is_silent * SHUTDOWN_TIMEOUT_S
-    assert held.stage is Stage.RELEASED
-    assert bool(setup.session.accounts) == is_silent
 
 
 @in_virtual_time

@@ -54,14 +54,10 @@ async def test_all_are_taken_anew_if_one_is_lost(server: RedisServer, outside: O
     async with FairSemaphore(server.url) as one, FairSemaphore(server.url) as other:
         blocker = await other.acquire(ALL, 1)
         waiting = asyncio.ensure_future(one.acquire_all([(HOST, 1), (ALL, 1)]))
-
-        async def waits() -> bool:
-            return bool(outside.waiting(ALL))
-
-        await eventually(waits)
+        await eventually(lambda: outside.waiting(ALL))
         lost = next(permit for permit in one.permits() if permit.scope == HOST)
         lost._account.lose_all()
-        await eventually(waits)
+        await eventually(lambda: outside.waiting(ALL))
         blocker.release()
         assert not [permit for permit in (await waiting).permits if permit.lost]
 

@@ -136,13 +136,3 @@ async def test_a_pause_does_not_begin_it_anew_and_a_reset_does(server: RedisServ
     await a.admin.reset("s")
     await a.give_back("s", limit=LIMIT)
     assert (await a.take("s", limit=LIMIT)).limit == 1
-
-
-@in_asyncio
-async def test_a_limit_that_is_not_adaptive_stays(server: RedisServer) -> None:
-    a = await Caller.join(server, "a")
-    fixed = Limit(4)
-    for number in range(50):
-        await a.take("s", limit=fixed)
-        reply = await answer(a, Feedback(0.1 * (1 + number)), limit=fixed)
-        assert reply.limit == 4

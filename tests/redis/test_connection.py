@@ -241,11 +241,7 @@ async def test_a_server_that_becomes_a_replica_is_waited_for(
         client.flushall()
         client.replicaof("127.0.0.1", free_port())
         waiting = asyncio.create_task(semaphore.acquire("s", 1))
-
-        async def complained() -> bool:
-            return "read-only replica" in caplog.text or "READONLY" in caplog.text
-
-        await eventually(complained)
+        await eventually(lambda: "read-only replica" in caplog.text or "READONLY" in caplog.text)
         assert not waiting.done()
         client.replicaof("NO", "ONE")
         (await waiting).release()

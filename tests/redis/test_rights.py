@@ -18,7 +18,7 @@ from semaphore_middleware.frontier import scripts as frontier
 from semaphore_middleware.redis.scripts import script
 from tests.docs.pages import page
 from tests.support.crawls import Crawl, asyncio_test
-from tests.support.nodes import Caller, eventually, in_asyncio
+from tests.support.nodes import Caller, eventually, in_asyncio, until_waiting
 from tests.support.servers import RedisServer
 from tests.support.site import Site
 
@@ -91,11 +91,7 @@ async def test_nodes_need_no_other_right(server: RedisServer) -> None:
     async with a, b:
         held = await a.acquire("s", 1)
         waiting = asyncio.create_task(b.acquire("s", 1))
-
-        async def waits() -> bool:
-            return (await a.admin.inspect("s")).waiting == 1
-
-        await eventually(waits)
+        await until_waiting(a, 1)
         held.release()
         granted = await waiting
         granted.refused(retry_after=0.01)
@@ -105,11 +101,7 @@ async def test_nodes_need_no_other_right(server: RedisServer) -> None:
                 async with a.permit(f"paced by {limit}", limit) as permit:
                     permit.answered(0.1)
         kept = await a.acquire("kept", 1)
-
-        async def is_quiet_for_long() -> bool:
-            return {"ping", "info"} <= commands_run(server)
-
-        await eventually(is_quiet_for_long)
+        await eventually(lambda: {"ping", "info"} <= commands_run(server))
         kept.release()
     assert_refused_nothing(server)
     with server.client() as client:

@@ -194,20 +194,3 @@ async def say_packed(a: Caller, packed: bytes) -> Reply:
     call = ("sync", len(keys), *keys, head, "a", a.recovery.epoch, packed)
     ((reply,),) = await evaluate(a.connection, [call])
     return Reply.read(a.statement("s"), reply)
-
-
-@in_asyncio
-async def test_hundreds_of_statements_in_their_order(server: RedisServer, outside: Outside) -> None:
-    a = await Caller.join(server, "a")
-    said = [a.statement(f"s{n}", 1 + n % 3, asked=5) for n in range(250)]
-    replies = await a.send(*said)
-    assert replies is not None
-    assert [(each.statement, each.granted) for each in replies] == [
-        (each, 1 + n % 3) for n, each in enumerate(said)
-    ]
-    assert outside.waiting("s1") == {"a": 3}
-    await a.take("s")
-    replies = await a.send(*(a.statement("s", asked=n, returned=1) for n in (1, 2, 3)))
-    assert replies is not None
-    assert [(reply.status, reply.granted) for reply in replies] == [("ok", 1), ("ok", 2), ("ok", 2)]
-    assert (outside.held(), outside.waiting()) == ({"a": 1}, {"a": 1})

@@ -97,11 +97,7 @@ async def test_a_master_that_was_replaced_is_left_although_it_answers(
         permit = await semaphore.acquire("s", 1)
         assert old.members() == {"s": (1, 0)}
         watch(sentinels[:2], new)
-
-        async def moved() -> bool:
-            return new.members() == {"s": (1, 0)}
-
-        await eventually(moved)
+        await eventually(lambda: new.members() == {"s": (1, 0)})
         assert f"at 127.0.0.1:{old.tcp_port}: it was replaced" in caplog.text
         permit.release()
 
@@ -121,11 +117,7 @@ async def test_a_master_can_do_without_its_sentinels(
                 return int(client.info("commandstats")["cmdstat_evalsha"]["calls"])
 
             enough = calls() + 3
-
-            async def has_renewed() -> bool:
-                return calls() >= enough
-
-            await eventually(has_renewed)
+            await eventually(lambda: calls() >= enough)
         assert not permit.lost
         permit.release()
 

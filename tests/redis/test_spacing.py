@@ -10,7 +10,7 @@ import pytest
 
 from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.redis.protocol import Reply
-from tests.support.nodes import Caller, Outside, in_asyncio, key
+from tests.support.nodes import Caller, Outside, in_asyncio
 from tests.support.servers import RedisServer
 
 HOUR = 3600.0
@@ -149,27 +149,6 @@ async def test_the_lowest_rate_and_the_smallest_burst_in_use_win(server: RedisSe
         await caller.take("s", limit=limit)
         seen = await a.inspect("s")
         assert (seen.rate, seen.burst if seen.rate else None) == in_force
-
-
-@in_asyncio
-async def test_delays_and_rates_outlive_the_scope(server: RedisServer, outside: Outside) -> None:
-    a, b = [await Caller.join(server, name) for name in "ab"]
-    for limit, starts, kept_ms in ((SLOW, 1, 1000 * HOUR), (RATED, 3, DAY_MS + 3000 * HOUR)):
-        outside.client.delete(key("s"))
-        await a.take("s", starts, limit=limit)
-        await a.give_back("s", starts, limit=limit)
-        assert outside.in_use() == {key("s")}
-        assert kept_ms - 120_000 < outside.ttl(key("s")) <= kept_ms
-        assert_waits(await b.take("s", limit=limit), 0, HOUR)
-        await b.give_up("s", limit=limit)
-        outside.pass_idle(0.75 * HOUR)
-        assert_waits(await b.take("s", 2, limit=limit), 0, 0.25 * HOUR)
-        assert outside.ttl(key("s")) > DAY_MS / 2, "that of a scope in use does not end"
-        await b.give_up("s", 2, limit=limit)
-        outside.pass_idle(0.5 * HOUR)
-        assert (await b.take("s", 2, limit=limit)).granted == 1
-        await b.give_up("s", 1, limit=limit)
-        await b.give_back("s", 1, limit=limit)
 
 
 @pytest.mark.parametrize(("limit", "starts"), [(SLOW, 1), (RATED, 3)])

@@ -5,40 +5,8 @@ from __future__ import annotations
 import sys
 
 from semaphore_middleware.model.limits import Limit
-from tests.support.nodes import KEYS, Caller, Outside, in_asyncio
+from tests.support.nodes import Caller, Outside, in_asyncio
 from tests.support.servers import RedisServer
-
-
-@in_asyncio
-async def test_nobody_passes_those_that_wait(server: RedisServer, outside: Outside) -> None:
-    """Not who comes anew, comes back, asks again, or asks while it gives back."""
-    a, b, c, d = [await Caller.join(server, name) for name in "abcd"]
-    for caller in (a, b, c):
-        await caller.take("s", 2)
-    for caller in (c, a, b):
-        await caller.renew("s")
-        await caller.take("s")
-    assert outside.queue() == ["b", "c", "a"]
-    await d.take("s")
-    assert outside.queue() == ["b", "c", "d", "a"]
-    await b.give_up("s", 3)
-    await b.take("s")
-    assert outside.queue() == ["c", "d", "b", "a"]
-    await a.give_up("s", 2)
-    await a.give_back("s", take=1)
-    assert (outside.held(), outside.queue()) == ({"c": 1}, ["d", "b", "a", "c"])
-
-
-@in_asyncio
-async def test_a_queue_that_was_lost_is_made_anew(server: RedisServer, outside: Outside) -> None:
-    """A server that evicts keys may have thrown it away."""
-    a, b, c = [await Caller.join(server, name) for name in "abc"]
-    for caller, n in ((a, 1), (c, 2), (b, 2)):
-        await caller.take("s", n)
-    assert outside.client.delete(KEYS.of("s")[1]) == 1
-    await a.give_back("s")
-    assert (outside.held(), outside.queue()) == ({"c": 1}, ["b", "c"])
-    assert outside.waiting() == {"b": 2, "c": 1}
 
 
 @in_asyncio
