@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from semaphore_middleware.core.account import Account
-from semaphore_middleware.core.observer import Event, PermitGranted
+from semaphore_middleware.core.observer import Event
 from semaphore_middleware.core.permit import Permit, Stage
 from semaphore_middleware.model.lease import GRACE
 from semaphore_middleware.model.limits import Limit
@@ -17,10 +17,10 @@ LEASE_S = 100.0
 GRACE_S = GRACE * LEASE_S
 TURN_S = 8.0  # a power of two: turns end at times that a float has exactly
 START_S = 1000.0  # on the clock, when a test begins; turns end at it
-SPARE, FULL = 5, 0  # permits that a site has to spare
+FULL = 0  # permits that a site has to spare
 REPLY = {
     "status": "ok",
-    "available": SPARE,
+    "available": 5,
     "limit": 9,
     "is_counted": False,
     "wants_feedback": False,
@@ -48,8 +48,8 @@ class Clock:
 class FakeOwner:
     """An account's owner that keeps what it is told."""
 
-    def __init__(self, clock: Clock | None = None, turn: float = TURN_S) -> None:
-        self.clock = clock or Clock()
+    def __init__(self, turn: float = TURN_S) -> None:
+        self.clock = Clock()
         self.grace = GRACE_S
         self.turn = turn
         self.events: list[Event] = []
@@ -81,10 +81,6 @@ class FakeOwner:
         """A permit that is not asked for yet."""
         loop: Any = self.clock
         return Permit(account.scope, limit, loop, account, **options)
-
-    def granted(self) -> list[bool]:
-        """For each grant so far, whether it was handed on."""
-        return [event.handed_on for event in self.events if isinstance(event, PermitGranted)]
 
     def count(self, kind: type[Event]) -> int:
         """How many events of this type there were."""

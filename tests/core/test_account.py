@@ -35,7 +35,6 @@ def test_within_a_turn_a_permit_is_handed_on_without_a_call() -> None:
     for permit in (first, first, second):  # the second time it does nothing
         permit.release()
     assert stages(first, second, third) == ["released", "released", "held"]
-    assert node.owner.granted() == [False, True, True]
     assert node.owner.at_once == []
     for _ in range(2):
         node.account.end_turns()
@@ -115,21 +114,6 @@ def test_at_the_deadline_nothing_is_handed_on(from_hand: bool) -> None:
     if not from_hand:
         first.release()
     assert waiting.stage is Stage.WAITING
-
-
-def test_what_is_kept_in_hand_for_a_whole_turn_without_use_is_returned_at_its_end() -> None:
-    node = LoneNode()
-    for permit in node.hold(3):
-        permit.release()
-    assert node.owner.turns_to_end == [node.account] * 3
-    node.account.end_turns()
-    assert node.talk(granted=3).returned == 0, "they came in the middle of it"
-    node.ask().release()
-    node.account.end_turns()
-    assert node.talk(granted=3).returned == 2, "two were not used"
-    node.account.end_turns()
-    assert node.say().returned == 3
-    assert node.ask().stage is Stage.WAITING
 
 
 @pytest.mark.parametrize("timers_are_late", [False, True])

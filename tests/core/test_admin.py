@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any
 
 import pytest
 
@@ -13,59 +11,6 @@ from tests.support.nodes import ENDLESS_S, Caller, in_asyncio
 from tests.support.servers import RedisServer
 
 HOST = "www.example.org"
-
-
-async def commands_of(server: RedisServer, action: Callable[[Admin], Any]) -> list[str]:
-    """The names of the commands that the server is sent by a new Admin after it has connected.
-
-    Without CLIENT: redis-py gives its name and version once, or twice on a Unix socket.
-    """
-    async with Admin(server.url) as before:  # loads the scripts that are needed
-        await action(before)
-    with server.client() as client, server.client() as marker, client.monitor() as monitor:
-        marker.echo("connected")
-        while not monitor.next_command()["command"].startswith("ECHO"):
-            pass
-        async with Admin(server.url) as admin:
-            await action(admin)
-        marker.echo("end")
-        names: list[str] = []
-        while True:
-            command = monitor.next_command()
-            # EVALSHA_RO is used where the server has it.
-            name = command["command"].split()[0].upper().removesuffix("_RO")
-            if name == "ECHO":
-                assert names.pop(0) == "INFO"
-                return names
-            if command["client_type"] != "lua" and name != "CLIENT":
-                names.append(name)
-
-
-@pytest.mark.parametrize(
-    ("action", "sent"),
-    [
-        (lambda admin: admin.configure(HOST, 2), ["EVALSHA", "PUBLISH"]),
-        (lambda admin: admin.pause("*.example.org"), ["EVALSHA", "PUBLISH"]),
-        # The rule, and what the site's answers have taught.
-        (lambda admin: admin.reset(HOST), ["EVALSHA", "HDEL", "PUBLISH"]),
-        # Its rule, and those of *.example.org and *.org; then its rule and its backoff.
-        (lambda admin: admin.resume(HOST), ["HMGET", "EVALSHA", "EVALSHA", "PUBLISH"]),
-        (lambda admin: admin.inspect(HOST), ["EVALSHA"]),
-        (lambda admin: admin.rule("*.example.org"), ["HMGET"]),
-        (lambda admin: admin.rules(), ["HGETALL"]),
-        (lambda admin: admin.trust(), ["EVALSHA", "PUBLISH"]),
-        (lambda admin: admin.survey(), ["EVALSHA", "HGETALL", "SCAN"]),
-        (lambda admin: admin.evict("nobody"), ["EVALSHA", "SCAN"]),
-    ],
-)
-@in_asyncio
-async def test_an_action_takes_few_commands(
-    server: RedisServer, action: Callable[[Admin], Coroutine[Any, Any, object]], sent: list[str]
-) -> None:
-    node = await Caller.join(server, "a")
-    await node.take(HOST)
-    said = await commands_of(server, action)
-    assert (sorted(said) if "SCAN" in said else said) == sent
 
 
 @in_asyncio

@@ -221,11 +221,14 @@ async def test_of_a_full_site_all_is_said_at_once_but_one_call_at_a_time() -> No
 async def test_what_nobody_has_used_is_returned_when_the_turn_of_all_accounts_ends() -> None:
     async with Setup() as setup:
         await asyncio.sleep(1.5 * TURN_S)
-        for permit in [await setup.hold(scope) for scope in "ab"]:
+        for permit in [await setup.hold(scope) for scope in "aab"]:
             permit.release()
-        await asyncio.sleep(2 * TURN_S)
+        await asyncio.sleep(TURN_S)
+        setup.ask("a").release()
+        await asyncio.sleep(TURN_S)
         assert setup.server.times == [3 * TURN_S], "in one call"
-        assert [said.returned for said in setup.server.calls[0][1]] == [1, 1]
+        assert [said.returned for said in setup.server.calls[0][1]] == [1, 1], "one was used"
+        await asyncio.sleep(TURN_S)
         assert setup.session.accounts == {}
 
 

@@ -233,25 +233,19 @@ async def test_trust_ends_the_wait_for_all(server: RedisServer, outside: Outside
     a, b = await pair(server)
     await a.take("s")
     outside.client.flushall()
+    await a.renew("s")
     for node in (a, b):
         assert (await node.take("t", limit=2)).granted == 0
-    await a.renew("s")
-    await b.take("s")
     await a.admin.trust()
     for node in (b, a):
         assert (await node.renew("t", limit=2)).granted == 1
-    assert (await b.renew("s")).granted == 0, "what the living have claimed is kept"
+    assert (await b.take("s")).granted == 0, "what the living have claimed is kept"
     outside.client.flushall()
-    assert (await b.take("v")).granted == 0
-
-
-@in_asyncio
-async def test_trust_begins_an_epoch_without_a_wait(newborn: RedisServer) -> None:
-    a = Caller(newborn, "a")
-    await a.admin.trust()
-    await a.connect()
-    assert (await a.take("s")).granted == 1
-    assert (a.losses, Outside(newborn).ttl(KEYS.epoch)) == ([], -1)
+    assert (await b.take("v")).granted == 0, "until the next loss"
+    outside.client.delete(KEYS.epoch)
+    await a.admin.trust()  # where nobody has begun an epoch
+    assert (await Caller.join(server, "late")).losses == []
+    assert outside.ttl(KEYS.epoch) == -1
 
 
 @in_asyncio
