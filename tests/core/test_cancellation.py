@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from semaphore_middleware import FairSemaphore, Permit, PermitLostError
-from tests.support.nodes import ENDLESS_S, Outside, eventually, in_asyncio, until_waiting
+from semaphore_middleware import FairSemaphore, PermitLostError
+from tests.support.nodes import ENDLESS_S, Outside, eventually, in_asyncio
 from tests.support.servers import RedisServer
 
 
@@ -18,29 +18,6 @@ async def turns(count: int) -> None:
 
 async def nothing_is_left(server: RedisServer) -> None:
     await eventually(lambda: server.members() == {})
-
-
-@pytest.mark.parametrize("nodes", [1, 2], ids=["one node", "another node"])
-@in_asyncio
-async def test_the_grant_of_a_cancelled_one_is_the_next_s(server: RedisServer, nodes: int) -> None:
-    """However far its grant has come. The next one hung for ever in asyncio before 3.11.2."""
-    async with (
-        FairSemaphore(server.url, lease=ENDLESS_S) as a,
-        FairSemaphore(server.url, lease=ENDLESS_S) as b,
-    ):
-        taker = (a, b)[nodes - 1]
-        for k in range(0, 80, 4):
-            held = await a.acquire("s", 1)
-            first, second = [asyncio.create_task(taker.acquire("s", 1)) for _ in range(2)]
-            await until_waiting(a, 2)
-            held.release()
-            await turns(k)
-            first.cancel()
-            (outcome,) = await asyncio.gather(first, return_exceptions=True)
-            if isinstance(outcome, Permit):  # it was quicker
-                outcome.release()
-            (await second).release()
-        await nothing_is_left(server)
 
 
 @in_asyncio

@@ -1,11 +1,8 @@
-"""Accounts are leases. How long keys live, and what `inspect` tells of them."""
+"""Accounts are leases: what lengthens one, and what `inspect` tells of them."""
 
 from __future__ import annotations
 
-import pytest
-
-from semaphore_middleware.model.limits import Limit
-from tests.support.nodes import ENDLESS_S, KEYS, Caller, Outside, in_asyncio
+from tests.support.nodes import ENDLESS_S, Caller, Outside, in_asyncio
 from tests.support.servers import RedisServer
 
 
@@ -20,40 +17,6 @@ async def test_a_grant_does_not_lengthen_the_lease(server: RedisServer) -> None:
     (held,) = (await a.inspect("s")).members
     assert (waiting.node, held.node, held.held) == ("b", "b", 1)
     assert held.lease_left <= waiting.lease_left <= 60
-
-
-@in_asyncio
-async def test_keys_outlive_leases_and_end_in_a_day(server: RedisServer, outside: Outside) -> None:
-    brief, long = await Caller.join(server, "a", lease=5), await Caller.join(server, "b", lease=60)
-    await long.take("s")
-    await brief.take("s")
-    await brief.renew("s")
-    assert outside.in_use() == set(KEYS.of("s"))
-    for key in outside.in_use():
-        assert 60_000 < outside.ttl(key) <= 24 * 3_600_000
-    outside.edit("s", "state", expires=1)  # what half a day does
-    outside.client.pexpire(KEYS.of("s")[0], 60_000)
-    await brief.renew("s")
-    assert outside.ttl(KEYS.of("s")[0]) > 60_000
-
-
-@pytest.mark.parametrize("limit", [Limit(1), Limit(1, delay=30)])
-@in_asyncio
-async def test_an_idle_scope_leaves_no_key_but_with_a_delay_its_next_start(
-    server: RedisServer, outside: Outside, limit: Limit
-) -> None:
-    a, b = await Caller.join(server, "a"), await Caller.join(server, "b")
-    for caller in (a, b):
-        await caller.take("s", 2, limit)
-    for caller in (a, b):
-        await caller.renew("s", limit)
-        await caller.give_up("s", caller.book("s").waiting, limit)
-        await caller.give_back("s", caller.held("s"), limit)
-    (key, _) = KEYS.of("s")
-    assert outside.in_use() == ({key} if limit.delay else set())
-    if limit.delay:
-        assert outside.client.hkeys(key) == [b"state"]
-        assert 0 < outside.ttl(key) <= 30_000
 
 
 @in_asyncio

@@ -42,22 +42,10 @@ def test_what_is_allowed_is_taken(check: Callable[..., Any], taken: dict[Any, An
 @pytest.mark.parametrize(
     ("check", "values", "allowed"),
     [
-        (
-            check_number,
-            [-1, 2e9, math.nan, math.inf, "1", None, True, []],
-            "a number >= 0 and <= 1e9",
-        ),
-        (
-            partial(check_number, text=True),
-            ["", "a", "nan", "-1", "1 s"],
-            "a number >= 0 and <= 1e9",
-        ),
+        (check_number, [-1, 2e9, math.nan, "1", None, True, []], "a number >= 0 and <= 1e9"),
+        (partial(check_number, text=True), ["", "nan", "-1", "1 s"], "a number >= 0 and <= 1e9"),
         (INTEGER, [0, 1.0, "1", True, None, 10], "an integer >= 1 and <= 9"),
-        (
-            partial(check_integer, least=1, text=True),
-            [3.5, "3.5", "inf", "x", True, [3]],
-            "an integer >= 1",
-        ),
+        (partial(INTEGER, text=True), [3.5, "inf", "x", True, [3]], "an integer >= 1 and <= 9"),
         (check_truth, [1, 0, "true", None], "True or False"),
         (partial(check_truth, text=True), ["maybe", 2], "True or False"),
         (partial(check_choice, choices=("a", "b")), ["c", 1, ["a"]], "'a' or 'b'"),

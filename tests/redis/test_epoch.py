@@ -11,7 +11,6 @@ from semaphore_middleware import FairSemaphore, ServerRefusedError
 from semaphore_middleware.core.observer import StoreLost
 from semaphore_middleware.errors import ServerUnreachableError
 from semaphore_middleware.redis import protocol, scripts
-from semaphore_middleware.redis.location import Server
 from tests.support.nodes import (
     ENDLESS_S,
     KEYS,
@@ -160,21 +159,6 @@ async def test_a_newcomer_never_shortens_the_wait(
     b = await Caller.join(server, "b", recovery_wait=0)
     assert (await b.take("s")).granted == 0
     assert (await a.renew("s")).status == "ok"
-
-
-@in_asyncio
-async def test_who_lacks_the_scripts_is_looked_at(
-    server: RedisServer, newborn: RedisServer
-) -> None:
-    """It may be a promoted replica that a proxy leads to without notice: it has heard of the epoch,
-    but not of the last grants.
-    """
-    a = await Caller.join(server, "a")
-    with server.client() as old, newborn.client() as new:
-        new.restore(KEYS.epoch, 0, old.dump(KEYS.epoch))
-    a.connection = await Server(newborn.url, 5.0).connect()
-    assert await a.send(a.statement("s", asked=1)) is None
-    assert a.losses == [ENDLESS_S]
 
 
 @in_asyncio

@@ -57,22 +57,6 @@ async def test_a_late_statement_changes_no_count(server: RedisServer, outside: O
 
 
 @in_asyncio
-async def test_the_latest_statement_lengthens_a_lease(
-    server: RedisServer, outside: Outside
-) -> None:
-    a, b = [await Caller.join(server, name) for name in "ab"]
-    await a.take("s")
-    early = a.statement("s")
-    await a.renew("s")
-    for lengthens in (True, False):
-        outside.end_leases("a", "s")
-        await a.send(a.statement("s") if lengthens else early)
-        assert bool((await b.inspect("s")).members) == lengthens
-    assert (await b.take("s")).granted == 1
-    assert (await answer(a, a.statement("s"))).status == "lost", "what it believes in is another's"
-
-
-@in_asyncio
 async def test_who_believes_in_too_much_has_lost_all(server: RedisServer, outside: Outside) -> None:
     """A server that was rolled back to a snapshot knows less than its nodes."""
     a, b = [await Caller.join(server, name) for name in "ab"]
