@@ -23,13 +23,9 @@ from tests.chaos.proxy import Proxy
 from tests.chaos.site import Site, node_of
 from tests.support.haproxy import HAProxy
 from tests.support.paths import REPOSITORY
-from tests.support.servers import RedisServer
+from tests.support.servers import RedisServer, is_stopped
 
 T = TypeVar("T")
-
-
-def is_stopped(pid: int) -> bool:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
 class StuckError(Exception):

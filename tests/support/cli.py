@@ -25,7 +25,7 @@ from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.redis.protocol import Statement
 from tests.support.nodes import TIMEOUT_S, Caller, eventually
 from tests.support.scrapy_process import start_scrapy
-from tests.support.servers import RedisServer
+from tests.support.servers import RedisServer, is_stopped
 
 NOWHERE = Path("/")  # no project is there
 
@@ -187,13 +187,7 @@ class Terminal:
 
     async def stopped(self) -> None:
         """Wait until it has stopped, as after Ctrl-Z. The terminal is then as it was before."""
-        status = Path(f"/proc/{self.pid}/stat")
-
-        async def is_stopped() -> bool:
-            text = status.read_text()  # noqa: ASYNC240 - the kernel's, in no time
-            return text.rpartition(")")[2].split()[0] == "T"
-
-        await eventually(is_stopped)
+        await eventually(lambda: asyncio.to_thread(is_stopped, self.pid))
         self._read()
         assert termios.tcgetattr(self._theirs) == self.modes
 

