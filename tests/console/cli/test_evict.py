@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from semaphore_middleware import FairSemaphore, PermitLostError
-from semaphore_middleware.core.admin import Admin
+from semaphore_middleware.core.admin import SCOPES_PER_CALL, Admin
 from tests.support.cli import LONG_NAME, SITE, semaphore, terminal, three_nodes
 from tests.support.nodes import ENDLESS_S, TIMEOUT_S, Caller, Outside, eventually, in_asyncio
 from tests.support.servers import RedisServer
@@ -36,6 +36,17 @@ async def test_what_it_held_is_free_at_once_and_limits_stay(server: RedisServer)
     async with Admin(server.url) as operator:
         seen = await operator.inspect(SITE)
     assert (seen.limit, seen.limit_max, seen.delay) == (2, 2, 0)
+
+
+@in_asyncio
+async def test_more_than_one_call_can_carry_goes_back_too(server: RedisServer) -> None:
+    dead = await Caller.join(server, "dead")
+    for i in range(2 * SCOPES_PER_CALL + 1):
+        await dead.take(f"{i}.example", 3)
+    async with Admin(server.url) as operator:
+        assert await operator.evict("dead") == (401, 802)
+        assert await operator.survey() == []
+        assert await operator.evict("dead") == (0, 0)
 
 
 @in_asyncio
