@@ -377,7 +377,8 @@ class Run:
         holds = {worker.node: worker.jobs[0].hold for worker in plan.workers}
         hold = max(holds.values())
         limit = plan.limits["a.com"].concurrency
-        self.world.run(self.world.now + plan.lease + 20 * hold)  # the recovery wait, and a start
+        first_turns = plan.nodes * (plan.turn + hold)
+        self.world.run(self.world.now + plan.lease + first_turns + 20 * hold)  # since the recovery
         judge.held_s.clear()
         judge.longest_gap.clear()
         length = 200 * hold / limit
