@@ -260,13 +260,11 @@ def test_what_is_no_limit_is_refused_by_the_key_at_fault() -> None:
         assert refused({}, slot).startswith(f"DOWNLOAD_SLOTS{said}")
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
+def test_there_is_no_bad_limit() -> None:
+    bad: list[tuple[Any, ...]] = [
         *((0,), (-1,), (1.5,), ("2",), (1, -1), (1, math.inf), (1, 0, 2), (1, 0, 0, 1)),
         *((1, 0, 0, False, "60"), (1, 0, 0, False, "60/m", 0), (1, 0, 0, False, None, 5)),
-    ],
-)
-def test_there_is_no_bad_limit(arguments: tuple[Any, ...]) -> None:
-    with pytest.raises(SettingsError, match="Limit"):
-        Limit(*arguments)
+    ]
+    for arguments in bad:
+        with pytest.raises(SettingsError, match="Limit"):
+            Limit(*arguments)

@@ -124,14 +124,6 @@ def test_a_directory_that_cannot_be_made_is_said_in_one_line(
             call()
 
 
-@in_asyncio
-async def test_without_any_address_there_is_a_server_of_one_s_own() -> None:
-    semaphore = FairSemaphore()
-    for _ in range(2):  # it is gone in between
-        async with semaphore, semaphore.permit("s", 1):
-            assert (semaphore.url or "").startswith("unix:///")
-
-
 @asynccontextmanager
 async def answering(*replies: bytes) -> AsyncIterator[str]:
     """Something that answers each command with the next of these replies, or else with the last."""

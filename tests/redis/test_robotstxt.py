@@ -57,24 +57,6 @@ def kept_bytes(outside: Outside) -> int:
 
 
 @in_asyncio
-async def test_one_node_fetches_and_others_are_told(server: RedisServer, outside: Outside) -> None:
-    a, b, c = (Asker(server, name) for name in "abc")
-    assert (await a.ask()).step == "fetch"
-    for _ in range(2):  # also if it is said twice
-        for waiter in (b, c):
-            reply = await waiter.ask()
-            assert reply.step == "wait"
-            assert 0 < reply.left <= ENDLESS_S
-    assert (await b.ask("http://example.com")).step == "fetch", "that is another site"
-    assert not await b.put(), "it does not fetch it"
-    assert await a.put()
-    assert sorted(outside.told()) == [(node, f"robotstxt {SITE}") for node in "bc"]
-    reply = await b.ask()
-    assert (reply.step, reply.robotstxt) == ("valid", FILE)
-    assert DAY_S - 60 < reply.left <= DAY_S
-
-
-@in_asyncio
 async def test_of_a_node_that_is_not_heard_of_another_takes_over(server: RedisServer) -> None:
     a, b = Asker(server, "a", lease=0.1), Asker(server, "b")
     late = RobotsTxt(b"late", 200)
@@ -85,6 +67,7 @@ async def test_of_a_node_that_is_not_heard_of_another_takes_over(server: RedisSe
 
     await eventually(is_taken_over)
     assert not await a.put(late), "what a frozen node has fetched is too old"
+    assert (await b.ask("http://example.com")).step == "fetch", "that is another site"
     assert await b.put()
     assert not await a.put(late)
     assert (await a.ask()).robotstxt == FILE
