@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from semaphore_middleware import Admin, ClosedError, FairSemaphore, ServerUnreachableError
+from semaphore_middleware import Admin, ClosedError, FairSemaphore
 from tests.support.nodes import ENDLESS_S, TIMEOUT_S, in_asyncio, until_waiting
 from tests.support.servers import RedisServer
 
@@ -129,7 +129,7 @@ def close(admin: Admin, results: Connection) -> None:
 
 @pytest.mark.parametrize("use_it", [look, close])
 @in_asyncio
-async def test_what_an_operator_s_program_does_in_a_forked_child_leaves_the_parent_s_connection(
+async def test_what_a_forked_child_does_leaves_the_parent_s_connection(
     server: RedisServer, use_it: Callable[[Admin, Connection], None]
 ) -> None:
     async with FairSemaphore(server.url) as semaphore, semaphore.permit("s", 1):
@@ -137,7 +137,4 @@ async def test_what_an_operator_s_program_does_in_a_forked_child_leaves_the_pare
             assert (await semaphore.admin.inspect("s")).held == 1
             with forked(use_it, semaphore.admin) as heard:
                 assert await asyncio.to_thread(heard) == 1
-        try:
-            assert (await semaphore.admin.inspect("s")).held == 1
-        except ServerUnreachableError:
-            pytest.fail("it hears no more over its connection")
+        assert (await semaphore.admin.inspect("s")).held == 1, "over its connection"

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from semaphore_middleware import Admin, FairSemaphore
+from semaphore_middleware import FairSemaphore
 from semaphore_middleware.core.observer import PermitLost, Reconnected, StoreLost
 from semaphore_middleware.redis import recovery
 from tests.support.nodes import ENDLESS_S, Outside, Recorder, eventually, in_asyncio
@@ -34,12 +34,7 @@ async def test_a_cut_connection_loses_nothing(
         permit = await a.acquire("s", 1)
         for taker in (b, a, b):
             waiting = asyncio.create_task(taker.acquire("s", 1))
-
-            async def waits() -> bool:
-                async with Admin(server.url) as admin:  # a new one: connections are cut here
-                    return (await admin.inspect("s")).waiting == 1
-
-            await eventually(waits)
+            await eventually(outside.waiting)
             for kind in kinds:
                 outside.client.client_kill_filter(_type=kind, skipme=True)
             permit.release()
@@ -73,11 +68,8 @@ async def test_the_log_counts_the_wait_down_and_says_when_it_is_over(
             outside.end_recovery()
             outside.client.client_kill_filter(_type="normal", skipme=True)
         (await waiting).release()
-
-        async def is_over() -> bool:
-            return said_of_the_wait(caplog)[-1].endswith("permits are granted again.")
-
-        await eventually(is_over)
+        over = "permits are granted again."
+        await eventually(lambda: said_of_the_wait(caplog)[-1].endswith(over))
     first, *counted, _ = said_of_the_wait(caplog)
     assert first == server.url[-40:]
     if counted or how != "by itself":  # a busy process may find that it is over by then

@@ -207,12 +207,8 @@ async def test_opening_waits_and_may_be_cancelled(caplog: pytest.LogCaptureFixtu
     server = RedisServer()
     semaphores = [FairSemaphore(server.url, recovery_wait=0) for _ in range(2)]
     opening, cancelled = [asyncio.create_task(one.open()) for one in semaphores]
-
-    async def complained() -> bool:
-        return caplog.text.count(f"cannot reach {server.url}") >= 2
-
     try:
-        await eventually(complained)
+        await eventually(lambda: caplog.text.count(f"cannot reach {server.url}") >= 2)
         cancelled.cancel()
         with pytest.raises(asyncio.CancelledError):
             await cancelled
