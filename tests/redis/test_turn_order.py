@@ -10,6 +10,21 @@ from tests.support.servers import RedisServer
 
 
 @in_asyncio
+async def test_who_asks_anew_is_after_those_that_wait(
+    server: RedisServer, outside: Outside
+) -> None:
+    a, b, c = [await Caller.join(server, name) for name in "abc"]
+    for caller in (a, b, c):
+        await caller.take("s", 2)
+    await b.give_up("s", 2)
+    await b.take("s")
+    assert outside.queue() == ["c", "b", "a"]
+    await a.give_up("s")
+    await a.give_back("s", take=1)
+    assert (outside.held(), outside.queue()) == ({"c": 1}, ["b", "a", "c"])
+
+
+@in_asyncio
 async def test_the_strictest_limit_holds(server: RedisServer, outside: Outside) -> None:
     a, b = [await Caller.join(server, name) for name in "ab"]
     await a.take("s", 3, limit=5)
