@@ -115,7 +115,7 @@ class Worker:
             file, _, name = item.nodeid.partition("::")
             kills = 4 * self._kills[mutant.place, item.nodeid]
             near = 4 * len(_words(file) & words) + len(_words(name) & words)
-            room = rooms.index(file.rpartition("/")[0])
+            room = next(i for i, room in enumerate(rooms) if file.startswith(f"{room}/"))
             return -kills - self._kills[mutant.file, item.nodeid], room, -near
 
         class Plugin:
