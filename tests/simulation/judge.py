@@ -229,7 +229,12 @@ class Judge:
         if request.job.outcome == "failed":
             self.failures[site] += 1
         if request.job.outcome == "refused":
-            self.refused_at[site] = self.world.now
+            assert request.permits is not None
+            (permit,) = (one for one in request.permits.permits if one.scope == site)
+            began_at = permit.granted_at - request.node.clock_ahead
+            # What began before a refusal was heard of belongs to it.
+            if began_at > self.refused_at.get(site, -math.inf) + TRAVEL_S:
+                self.refused_at[site] = self.world.now
         if request.job.outcome in ("refused", "failed") or request.job.asks_pause:
             self.harmed_at[site] = self.world.now
 
