@@ -45,10 +45,10 @@ class Clock:
         return Future()
 
 
-class FakeOwner:
-    """An account's owner that keeps what it is told."""
+class LoneNode:
+    """A node with one account, which it owns, and a server that replies as the test says."""
 
-    def __init__(self, turn: float = TURN_S) -> None:
+    def __init__(self, limit: Limit | None = None, turn: float = TURN_S) -> None:
         self.clock = Clock()
         self.grace = GRACE_S
         self.turn = turn
@@ -57,6 +57,10 @@ class FakeOwner:
         self.turns_to_end: list[Account] = []
         self.retries: list[float] = []
         self._last_term = 0
+        self.limit = limit or Limit(9)
+        self.account = Account("s", self.limit, self)
+
+    # For the account ----------------------------------------------------------------------------
 
     def now(self) -> float:
         return self.clock.now
@@ -77,34 +81,23 @@ class FakeOwner:
     def retry(self, account: Account, wait: float) -> None:  # noqa: ARG002 - there is one
         self.retries.append(wait)
 
-    def permit(self, account: Account, limit: Limit, **options: Any) -> Permit:
-        """A permit that is not asked for yet."""
-        loop: Any = self.clock
-        return Permit(account.scope, limit, loop, account, **options)
+    # For tests ----------------------------------------------------------------------------------
 
     def count(self, kind: type[Event]) -> int:
         """How many events of this type there were."""
         return sum(type(event) is kind for event in self.events)
 
-
-class LoneNode:
-    """A node with one account, and a server that replies as the test says."""
-
-    def __init__(self, limit: Limit | None = None, turn: float = TURN_S) -> None:
-        self.limit = limit or Limit(9)
-        self.owner = FakeOwner(turn=turn)
-        self.account = Account("s", self.limit, self.owner)
-
-    @property
-    def now(self) -> float:
-        return self.owner.clock.now
-
     def pass_time(self, seconds: float) -> None:
-        self.owner.clock.now += seconds
+        self.clock.now += seconds
+
+    def permit(self, limit: Limit | None = None, **options: Any) -> Permit:
+        """A permit that is not asked for yet."""
+        loop: Any = self.clock
+        return Permit("s", limit or self.limit, loop, self.account, **options)
 
     def ask(self, limit: Limit | None = None, **options: Any) -> Permit:
         """A request wants a permit."""
-        permit = self.owner.permit(self.account, limit or self.limit, **options)
+        permit = self.permit(limit, **options)
         self.account.request(permit)
         return permit
 
@@ -113,12 +106,12 @@ class LoneNode:
         return self.say_all()[-1]
 
     def say_all(self) -> Sequence[Statement]:
-        return self.account.pending_statements(self.now)
+        return self.account.pending_statements(self.now())
 
     def hear(self, statement: Statement, *, sent: float | None = None, **reply: Any) -> None:
         """The server's reply; by default it grants all that was asked for."""
         said = {"term": statement.term, "granted": statement.asked, **REPLY, **reply}
-        self.account.on_reply(Reply(statement, **said), self.now if sent is None else sent)
+        self.account.on_reply(Reply(statement, **said), self.now() if sent is None else sent)
 
     def talk(self, **reply: Any) -> Statement:
         """Say what there is, and hear the reply."""
@@ -126,9 +119,9 @@ class LoneNode:
         self.hear(statement, **reply)
         return statement
 
-    def hold(self, count: int = 1, *, limit: Limit | None = None, **reply: Any) -> list[Permit]:
+    def hold(self, count: int = 1, **reply: Any) -> list[Permit]:
         """Requests that hold a permit each, just granted by the server."""
-        permits = [self.ask(limit) for _ in range(count)]
+        permits = [self.ask() for _ in range(count)]
         self.talk(**reply)
         assert all(permit.stage is Stage.HELD for permit in permits)
         return permits

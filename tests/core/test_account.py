@@ -31,14 +31,14 @@ def test_within_a_turn_a_permit_is_handed_on_without_a_call() -> None:
     (first,) = node.hold()
     second, third = node.ask(), node.ask()
     node.pass_time(1.0)
-    node.owner.at_once.clear()
+    node.at_once.clear()
     for permit in (first, first, second):  # the second time it does nothing
         permit.release()
     assert stages(first, second, third) == ["released", "released", "held"]
-    assert node.owner.at_once == []
+    assert node.at_once == []
     for _ in range(2):
         node.account.end_turns()
-        assert node.owner.at_once == [True], "once a turn it asks whether others wait"
+        assert node.at_once == [True], "once a turn it asks whether others wait"
     assert (node.say().asked, node.say().started) == (1, 3)
 
 
@@ -109,7 +109,7 @@ def test_at_the_deadline_nothing_is_handed_on(from_hand: bool) -> None:
     (first,) = node.hold()
     if from_hand:
         first.release()
-    node.owner.clock.now = node.account.deadline
+    node.clock.now = node.account.deadline
     waiting = node.ask()
     if not from_hand:
         first.release()
@@ -122,11 +122,11 @@ def test_the_hand_serves_for_two_turns_after_the_last_answer(timers_are_late: bo
     node = LoneNode()
     (permit,) = node.hold()
     permit.release()
-    end = node.now + 2 * TURN_S
-    while node.now < end:
+    end = node.clock.now + 2 * TURN_S
+    while node.clock.now < end:
         permit = node.ask()
         assert permit.stage is Stage.HELD
-        assert permit.turn_end <= min(end, node.now + TURN_S)
+        assert permit.turn_end <= min(end, node.clock.now + TURN_S)
         permit.release()
         node.pass_time(TURN_S / 4)
         if not timers_are_late:
@@ -141,12 +141,12 @@ def test_of_a_full_site_what_nobody_here_uses_is_returned_at_once(reply: dict[st
     first, second = node.hold(2)
     first.release()
     said = node.say()
-    node.owner.at_once.clear()
+    node.at_once.clear()
     node.hear(said, granted=2, **reply)
-    assert node.owner.at_once == [True], "it was in hand"
+    assert node.at_once == [True], "it was in hand"
     assert node.say().returned == 1
     second.release()
-    assert node.owner.at_once[1:] == [("available" in reply)]
+    assert node.at_once[1:] == [("available" in reply)]
     assert node.say().returned == 2
 
 
@@ -155,9 +155,9 @@ def test_a_surplus_of_a_full_site_is_returned_at_once() -> None:
     given_up = node.ask()
     said = node.talk(granted=0, available=FULL)
     given_up.release()
-    node.owner.at_once.clear()
+    node.at_once.clear()
     node.account.on_granted(said.term, 1)
-    assert (node.owner.at_once, node.say().returned) == ([True], 1)
+    assert (node.at_once, node.say().returned) == ([True], 1)
 
 
 def test_a_start_counts_when_its_request_begins() -> None:
@@ -166,10 +166,10 @@ def test_a_start_counts_when_its_request_begins() -> None:
     assert node.talk().pending == 0
     said = node.say()
     assert (said.pending, said.started) == (2, 0)
-    node.owner.at_once.clear()
+    node.at_once.clear()
     permit.begin()
     permit.begin()
-    assert node.owner.at_once == [True], "the next start is a delay after this one"
+    assert node.at_once == [True], "the next start is a delay after this one"
     never.return_unused()
     never.begin()
     said = node.say()
@@ -204,7 +204,7 @@ def test_the_deadline_counts_from_the_first_statement_then_from_the_latest_answe
     said = []
     for _ in range(3):
         node.pass_time(10.0)
-        sent.append(node.now)
+        sent.append(node.clock.now)
         said.append(node.say())
         assert node.account.deadline == sent[0] + GRACE_S, "while none is answered"
     for late in (1, 0):
@@ -221,8 +221,8 @@ def test_what_is_over_ends_before_anything_is_heard_or_said(comes: str) -> None:
     (held,) = node.hold()
     waiting = node.ask()
     node.pass_time(GRACE_S / 2)
-    sent, old = node.now, node.say()
-    node.owner.clock.now = node.account.deadline
+    sent, old = node.clock.now, node.say()
+    node.clock.now = node.account.deadline
     with pytest.raises(PermitLostError, match="before its work began"):
         held.check()
     if comes == "reply":
@@ -233,9 +233,9 @@ def test_what_is_over_ends_before_anything_is_heard_or_said(comes: str) -> None:
         assert list(node.say_all()) == []
     assert held.lost
     assert waiting.stage is Stage.WAITING
-    node.owner.at_once.clear()
+    node.at_once.clear()
     held.release()
-    assert node.owner.at_once == [True]
+    assert node.at_once == [True]
     new = node.say()
     assert new.term > old.term
     assert (new.asked, new.returned, new.believed) == (1, 0, 0)
@@ -247,7 +247,7 @@ def test_what_is_claimed_in_a_new_epoch_keeps_its_deadline_until_the_claim_is_an
     deadline = node.account.deadline
     node.pass_time(30.0)
     node.account.on_new_epoch()
-    sent, new = node.now, node.say()
+    sent, new = node.clock.now, node.say()
     assert (new.asked, new.returned, new.believed, new.seq) == (3, 0, 3, 1)
     assert node.account.deadline == deadline
     node.pass_time(1.0)
@@ -260,12 +260,12 @@ def test_after_a_refused_statement_the_node_pauses(status: str) -> None:
     """Else it would say the same again as fast as it can."""
     node = LoneNode()
     node.ask()
-    node.owner.at_once.clear()
+    node.at_once.clear()
     node.talk(granted=0, status=status, term=7_000)
     is_refused = status == "refused"
-    assert node.owner.at_once == ([] if is_refused else [True])
-    assert node.owner.retries == ([REFUSED_RETRY_S] if is_refused else [])
-    assert node.owner.count(StatementRefused) == is_refused
+    assert node.at_once == ([] if is_refused else [True])
+    assert node.retries == ([REFUSED_RETRY_S] if is_refused else [])
+    assert node.count(StatementRefused) == is_refused
     assert node.say().term > 7_000, "above the term that the server knows"
 
 
@@ -274,11 +274,11 @@ def test_feedback_goes_with_the_return_of_its_permit_and_a_refusal_stops_turns(k
     node = LoneNode()
     first, second, in_hand = node.hold(3)
     in_hand.release()
-    late = node.owner.permit(node.account, node.limit)
+    late = node.permit()
     node.pass_time(2.0)
     first.refused() if kind == "refused" else first.answered(0.1, retry_after=30.0)
     first.release()
-    assert node.owner.at_once[-1] is True
+    assert node.at_once[-1] is True
     said = node.say()
     assert said.returned == 2, "a permit with feedback is not handed on, nor anything after it"
     assert said.feedback is not None
@@ -288,7 +288,7 @@ def test_feedback_goes_with_the_return_of_its_permit_and_a_refusal_stops_turns(k
     node.account.request(late)
     second.release()
     assert late.stage is Stage.WAITING
-    node.owner.clock.now = node.account.deadline
+    node.clock.now = node.account.deadline
     assert [one.feedback for one in node.say_all()] == [None], "in a new term nobody knows of it"
 
 
@@ -340,7 +340,7 @@ def test_a_backoff_withdraws_grants_and_is_an_event(caplog: pytest.LogCaptureFix
     refused.refused()
     refused.release()
     node.talk(granted=2, backoff=4.0)
-    assert BackoffStarted("s", 4.0) in node.owner.events
+    assert BackoffStarted("s", 4.0) in node.events
     assert "s refused a request: no node starts a request there for 4 s." in caplog.messages
     assert not held.withdrawn, "other nodes are told, and so is this one"
     node.account.on_backoff()
@@ -353,7 +353,7 @@ def test_of_all_nodes_requests_the_youngest_that_was_answered_well_is_known() ->
     assert held.site_answered_at == -math.inf
     for ago in (5.0, 8.0):
         node.talk(answered_ago=ago)
-        assert held.site_answered_at == node.now - 5.0, "another node's"
+        assert held.site_answered_at == node.clock.now - 5.0, "another node's"
     node.pass_time(2.0)
     (own,) = node.hold()
     node.pass_time(3.0)
@@ -368,7 +368,7 @@ def test_requests_for_a_site_that_is_down_fail_but_one_tries_it(is_told: bool) -
     tries, waits = node.ask(), node.ask()
     node.talk(granted=1, down_for=None if is_told else 65.0)
     if is_told:
-        node.owner.at_once.clear()
+        node.at_once.clear()
         node.account.on_down(65.0)
     assert stages(tries, waits) == ["held", "waiting"]
     assert tries._granted.done()
@@ -377,10 +377,10 @@ def test_requests_for_a_site_that_is_down_fail_but_one_tries_it(is_told: bool) -
     error = waits._granted.exception()
     assert isinstance(error, HostDownError)
     assert "s is down: it has not responded for 65 s" in str(error)
-    assert node.owner.at_once[-1] is True, "it wants no permit any more"
+    assert node.at_once[-1] is True, "it wants no permit any more"
     waits.release()
     assert node.say().asked == 1
-    assert [one.permit for one in node.owner.events if isinstance(one, FailedAtOnce)] == [waits]
+    assert [one.permit for one in node.events if isinstance(one, FailedAtOnce)] == [waits]
 
 
 def test_the_node_that_finds_a_site_down_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -391,7 +391,7 @@ def test_the_node_that_finds_a_site_down_says_so_once(caplog: pytest.LogCaptureF
         tries.failed()
         tries.release()
         node.talk(granted=1, backoff=None if down_for is None else 4.0, down_for=down_for)
-    assert [one for one in node.owner.events if isinstance(one, HostDown)] == [HostDown("s", 60.0)]
+    assert [one for one in node.events if isinstance(one, HostDown)] == [HostDown("s", 60.0)]
     assert sum("s is down" in message for message in caplog.messages) == 1
     assert sum("s did not respond: no node" in message for message in caplog.messages) == 2
     assert caplog.messages[-1] == "s is no longer down."
@@ -407,8 +407,8 @@ def test_a_request_that_gets_no_permit_at_once_is_said_to_wait() -> None:
     for retry_in in (None, 2.0):
         node.hear(said, granted=1, retry_in=retry_in)
         assert [one.waited for one in (first, second, late)] == [False, True, False]
-    assert node.owner.count(PermitWaiting) == 1, "once"
-    assert node.owner.retries == [2.0]
+    assert node.count(PermitWaiting) == 1, "once"
+    assert node.retries == [2.0]
     node.account.on_granted(said.term, 2)
     assert second.wait == 5.0
     node.account.on_new_epoch()
@@ -416,7 +416,7 @@ def test_a_request_that_gets_no_permit_at_once_is_said_to_wait() -> None:
     assert late.waited, "the first reply under a new term says so"
     late.release()
     node.talk(granted=2, retry_in=2.0)
-    assert node.owner.retries == [2.0], "nobody waits"
+    assert node.retries == [2.0], "nobody waits"
 
 
 def test_a_node_in_the_queue_says_at_the_turn_s_end_how_many_more_wait() -> None:
@@ -424,18 +424,18 @@ def test_a_node_in_the_queue_says_at_the_turn_s_end_how_many_more_wait() -> None
     node = LoneNode()
     node.ask()
     node.talk(granted=0, available=-1)
-    node.owner.at_once.clear()
+    node.at_once.clear()
     more = [node.ask() for _ in range(3)]
-    assert node.owner.at_once == []
+    assert node.at_once == []
     assert all(permit.waited for permit in more)
     for _ in range(2):
         node.account.end_turns()
         node.talk(granted=0, available=-1)
-        assert node.owner.at_once == [True], "once"
+        assert node.at_once == [True], "once"
     more[0].release()
-    assert node.owner.at_once == [True]
+    assert node.at_once == [True]
     node.account.end_turns()
-    assert node.owner.at_once == [True, True]
+    assert node.at_once == [True, True]
     assert node.say().asked == 3
 
 
@@ -444,10 +444,10 @@ def test_a_node_that_gets_all_it_has_asked_for_asks_at_once_for_those_that_came_
     first = node.ask()
     said = node.talk(granted=0, available=-1)
     second = node.ask()
-    node.owner.at_once.clear()
+    node.at_once.clear()
     node.account.on_granted(said.term, 1)
     assert stages(first, second) == ["held", "waiting"]
-    assert (node.owner.at_once, node.say().asked) == ([True], 2)
+    assert (node.at_once, node.say().asked) == ([True], 2)
 
 
 @pytest.mark.parametrize("reason", ["given up", "handed on"])
@@ -457,6 +457,6 @@ def test_a_node_that_no_longer_waits_leaves_the_queue(reason: str) -> None:
     (held,) = node.hold(available=FULL)
     waiting = node.ask()
     node.talk(granted=1, available=-1)
-    node.owner.at_once.clear()
+    node.at_once.clear()
     (waiting if reason == "given up" else held).release()
-    assert (node.owner.at_once, node.say().asked) == ([False], 1)
+    assert (node.at_once, node.say().asked) == ([False], 1)
