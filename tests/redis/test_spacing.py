@@ -165,6 +165,21 @@ async def test_a_start_that_did_not_begin_is_the_next_one_s_once(
     assert_waits(await b.renew("s", limit=limit), 1, HOUR)
 
 
+@in_asyncio
+async def test_an_unused_start_is_gone_after_another(server: RedisServer, outside: Outside) -> None:
+    """Or that one would be followed too soon."""
+    a, b = [await Caller.join(server, name) for name in "ab"]
+    await a.take("s", limit=SLOW)
+    late = a.statement("s", SLOW, returned=1, unused=1)
+    await b.take("s", limit=SLOW)
+    outside.start_is_due()
+    assert (await b.renew("s", limit=SLOW)).granted == 1
+    await a.return_unused("s", limit=SLOW)
+    assert_waits(await a.take("s", limit=SLOW), 0, HOUR)
+    await a.send(late)  # of another term by now
+    assert_waits(await a.renew("s", limit=SLOW), 0, HOUR)
+
+
 async def take_pending(caller: Caller, n: int, limit: Limit) -> None:
     """Starts that begin later: their requests wait for permits of other scopes."""
     caller.book("s").asked += n
