@@ -10,6 +10,7 @@ from redis.exceptions import ResponseError
 from semaphore_middleware import FairSemaphore, ServerRefusedError
 from semaphore_middleware.core.observer import StoreLost
 from semaphore_middleware.errors import ServerUnreachableError
+from semaphore_middleware.model.feedback import Feedback, FeedbackSummary
 from semaphore_middleware.redis import protocol, scripts
 from tests.support.nodes import (
     ENDLESS_S,
@@ -107,6 +108,19 @@ async def test_each_loss_of_data_costs_one_wait_in_which_the_living_keep_what_th
     rules = {rule.name for rule in await a.admin.rules()}
     granted = (await a.take("ruled", 9, limit=9)).granted
     assert granted == (3 if rules else 9), "the rules are known in a new epoch"
+
+
+@in_asyncio
+async def test_a_site_that_has_refused_waits_as_others(
+    server: RedisServer, outside: Outside
+) -> None:
+    a = await Caller.join(server, "a")
+    await a.take("s")
+    await a.give_back("s", feedback=FeedbackSummary.of([(Feedback(refused=True), 0.0)]))
+    outside.end_backoff()
+    be_in_another_life(outside)
+    await a.begin_epoch()
+    assert (await a.take("s")).granted == 0
 
 
 @in_asyncio
