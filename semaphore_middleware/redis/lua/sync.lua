@@ -101,7 +101,7 @@ local function hear(scope, said)
     local waited = waiting_at(own) > 0
     own.seq, own.asked = said.seq, said.asked
     own.granted = math.max(own.granted, said.believed)
-    own.returned = math.max(own.returned, math.min(said.returned, own.granted))
+    own.returned = math.max(own.returned, said.returned)
     -- Else a node that asks again while it gives back would pass those that came meanwhile.
     if not waited and waiting_at(own) > 0 then own.served = next_tick(scope) end
   else
