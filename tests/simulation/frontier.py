@@ -736,6 +736,8 @@ class Crawl:
         self.note("fault", f"{fault.kind} node {fault.node}, {fault.seconds:g} s: {fault.of}")
         if fault.kind in TROUBLE:
             self._troubled_until = max(self._troubled_until, self.world.now + fault.seconds)
+            if self.world.now < self._ended_at + PROMPT_S:
+                self._was_quiet = False
         self._overtaken |= fault.kind in OVERTAKING
         self._has_lost_data |= fault.kind in LOSING or fault.of == "empty"
         at_work = [node for node in self.nodes if node.is_at_work and node.number == fault.node]
