@@ -16,6 +16,8 @@ HASTE_S = 0.2  # within which what was begun before a node stood still may arriv
 
 @dataclass
 class Verdict:
+    """Broken promises, and what was measured."""
+
     problems: list[str] = field(default_factory=list)
     requests: int = 0
     most: int = 0  # open at one host at once, but for what frozen nodes could not close

@@ -37,6 +37,8 @@ class Certificate:
 
 
 class Authority(Certificate):
+    """A certificate authority of the tests' own."""
+
     def __init__(self, directory: Path, name: str) -> None:
         super().__init__(directory, name)
         self._directory = directory

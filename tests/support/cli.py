@@ -43,6 +43,8 @@ class Ran(NamedTuple):
 
 
 class Typed(io.StringIO):
+    """A standard input in which this has been typed."""
+
     def __init__(self, text: str, in_terminal: bool) -> None:
         super().__init__(text)
         self._in_terminal = in_terminal

@@ -161,6 +161,8 @@ class Client:
 
 
 class Server:
+    """A connection to a server."""
+
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
         self._writer = writer

@@ -84,6 +84,8 @@ async def until_waiting(looks: FairSemaphore, count: int, scope: str = "s") -> N
 
 
 class Recorder(Observer):
+    """Keeps the events of a semaphore."""
+
     def __init__(self) -> None:
         self.events: list[Event] = []
 
@@ -333,6 +335,8 @@ return 1
 
 @dataclass(frozen=True)
 class Look:
+    """A scope's keys at one moment."""
+
     state: Mapping[str, str]
     """Empty: there is no key."""
     learned: Mapping[str, str]

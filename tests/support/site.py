@@ -60,6 +60,8 @@ class Visit:
 
 @dataclass
 class Host:
+    """The count of one host's requests."""
+
     in_hand: set[Visit] = field(default_factory=set)
     most: int = 0  # in hand at once
 
