@@ -543,8 +543,8 @@ class Account:
         self.deadline = math.inf
 
     def on_new_epoch(self) -> None:
-        """The server is in another epoch: claim what is held, under a new term. The old deadline
-        holds until that is answered.
+        """The server is in another epoch: claim what is held, under a new term, in the next
+        statement. The old deadline holds until that is answered.
         """
         deadline = self.deadline
         self._begin_term()
@@ -552,5 +552,3 @@ class Account:
             self._granted = len(self._held)
             self.deadline = deadline
         self.stop_turns()
-        if self._held or self._waiting:
-            self._owner.speak(self, True)

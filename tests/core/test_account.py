@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -40,6 +41,16 @@ def test_within_a_turn_a_permit_is_handed_on_without_a_call() -> None:
         node.account.end_turns()
         assert node.at_once == [True], "once a turn it asks whether others wait"
     assert (node.say().asked, node.say().started) == (1, 3)
+
+
+def test_while_the_site_has_permits_to_spare_a_turn_goes_on() -> None:
+    node = LoneNode()
+    (first,) = node.hold()
+    node.pass_time(TURN_S)
+    node.talk()
+    second = node.ask()
+    first.release()
+    assert stages(second) == ["held"]
 
 
 def test_requests_that_gave_up_are_forgotten() -> None:
@@ -276,14 +287,15 @@ def test_feedback_goes_with_the_return_of_its_permit_and_a_refusal_stops_turns(k
     in_hand.release()
     late = node.permit()
     node.pass_time(2.0)
-    first.refused() if kind == "refused" else first.answered(0.1, retry_after=30.0)
+    report = first.refused if kind == "refused" else partial(first.answered, 0.1)
+    report(retry_after=30.0)
     first.release()
     assert node.at_once[-1] is True
     said = node.say()
     assert said.returned == 2, "a permit with feedback is not handed on, nor anything after it"
     assert said.feedback is not None
     seen = said.feedback.refused, said.feedback.good, said.feedback.retry_after
-    assert seen == ((1, 0, 0.0) if kind == "refused" else (0, 1, 30.0))
+    assert seen == ((1, 0, 30.0) if kind == "refused" else (0, 1, 30.0))
     assert max(said.feedback.bad_age, said.feedback.good_age) == 2.0
     node.account.request(late)
     second.release()

@@ -6,7 +6,14 @@ import asyncio
 
 import pytest
 
-from semaphore_middleware import Admin, ClosedError, FairSemaphore, Rule, ServerUnreachableError
+from semaphore_middleware import (
+    Admin,
+    ClosedError,
+    FairSemaphore,
+    Rule,
+    ServerUnreachableError,
+    SettingsError,
+)
 from tests.support.nodes import ENDLESS_S, Caller, eventually, in_asyncio
 from tests.support.servers import RedisServer
 
@@ -25,12 +32,18 @@ async def test_rule_is_that_of_exactly_this_name(server: RedisServer) -> None:
 
 
 @in_asyncio
-async def test_after_an_error_that_comes_soon_it_connects_anew(server: RedisServer) -> None:
+async def test_after_an_error_it_connects_anew(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with Admin(server.url, lease=3) as admin:
         await admin.configure(HOST, 2)
         server.freeze()
         with pytest.raises(ServerUnreachableError, match=r"no answer within 0\.5 s"):
             await admin.inspect(HOST)
+        monkeypatch.setattr("semaphore_middleware.core.admin.CALL_TIMEOUT_S", 0.1)
+        with pytest.raises(ServerUnreachableError, match=r"no answer within 0\.1 s"):
+            await admin.inspect(HOST)
+        monkeypatch.undo()
         server.thaw()
         await admin.inspect(HOST)
         server.restart()
@@ -47,6 +60,8 @@ async def test_nobody_there_is_an_error_at_once() -> None:
         await admin.survey()
     with pytest.raises(ServerUnreachableError, match="no embedded server runs"):
         Admin()
+    with pytest.raises(SettingsError, match="--url"):
+        Admin("http://example.org", url_from="--url")
 
 
 @in_asyncio

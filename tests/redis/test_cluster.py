@@ -12,6 +12,7 @@ from semaphore_middleware import FairSemaphore, ServerRefusedError, ServerUnreac
 from semaphore_middleware.core.observer import StoreLost
 from semaphore_middleware.frontier.client import CrawlClient
 from semaphore_middleware.frontier.crawls import Crawls
+from semaphore_middleware.redis.connection import Address
 from semaphore_middleware.redis.keys import Keys
 from semaphore_middleware.redis.location import Server
 from tests.support.nodes import Recorder, eventually, in_asyncio
@@ -73,6 +74,15 @@ async def test_each_time_another_node_is_asked(cluster: Cluster) -> None:
         other.thaw()
     assert connection.address.port == owner.tcp_port
     await connection.close()
+
+
+@in_asyncio
+async def test_a_node_that_has_gone_is_not_asked_any_more(cluster: Cluster) -> None:
+    """Each would cost the time of a call, and pods get new addresses again and again."""
+    known = Server(f"redis+cluster://{NOBODY},{address(cluster.nodes[0])}", 5.0)._cluster
+    known._nodes.append(Address("127.0.0.1", 2))  # as an answer named it
+    await known.find_master()
+    assert set(map(str, known._nodes)) == {NOBODY, *map(address, cluster.nodes)}
 
 
 @in_asyncio

@@ -41,6 +41,7 @@ async def test_the_most_exact_name_wins_part_by_part(server: RedisServer) -> Non
         (Limit(4, rate="1/m"), {"rate": "1/h"}, {"rate": None}, 0),
         (Limit(4, rate="1/m"), {"rate": "1/h"}, {"rate": "2/m"}, 60),
         (Limit(4, rate="1/m"), {"rate": "1/h"}, None, 60),
+        (Limit(4, rate="1/s"), {"rate": "1/m"}, {"rate": "1/s"}, 1),
     ],
 )
 @in_asyncio
@@ -89,6 +90,8 @@ async def test_a_rate_and_a_burst_hold_for_all_nodes(server: RedisServer) -> Non
     assert (await a.renew("s", limit=Limit(9, rate="1/h"))).granted == 9
     await a.admin.configure("t", None)
     assert (await a.take("t", 200)).granted == 200
+    await a.admin.configure("u", {"adaptive": True})
+    assert (await a.take("u", 2)).granted == 1
 
 
 @in_asyncio

@@ -59,6 +59,7 @@ def _run_all(world: str, seeds: range, processes: int) -> bool:
             if result.violations:
                 pool.terminate()
                 _say(f"{world}: seed {result.plan.seed} breaks a promise. Making it small ...")
+                _say("\n".join(result.violations))
                 return _show(world, result.plan.seed)
             if totals["seeds"] % PROGRESS_EVERY == 0:
                 _say(_summary(world, totals))
