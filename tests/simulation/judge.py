@@ -279,7 +279,9 @@ class Judge:
             here = [account for account in accounts if account.scope == scope]
             is_waited_for = any(account.waiting for account in here)
             held = sum(len(one.held) + one.ending + one._in_hand for one in here)
-            if is_waited_for and held < self._capacity(scope, limit) and self._may_start(scope):
+            pending = sum(permit.begins_later for account in here for permit in account.held)
+            is_free = held < self._capacity(scope, limit)
+            if is_waited_for and is_free and self._may_start(scope, pending):
                 since = self._stalled.setdefault(scope, self.world.now)
                 if self.world.now - since > free_after:
                     self.violate(f"STALL {scope}: {held} held, others wait since {since:.3f}")
@@ -295,8 +297,10 @@ class Judge:
             return 1
         return min([*named, *rules])
 
-    def _may_start(self, scope: str) -> bool:
-        """Whether no pace, pause or backoff may keep requests waiting."""
+    def _may_start(self, scope: str, pending: int) -> bool:
+        """Whether no pace, pause or backoff may keep requests waiting. So many starts are granted
+        and have not begun: under a pace they count as if they began now.
+        """
         rules = self.rules[scope]
         if any(self._may_be(scope, {"pause": True, "resume": False, "reset": False})):
             return False
@@ -304,6 +308,8 @@ class Judge:
         pace = max(limit.delay * (1 + limit.jitter), limit.interval * limit.burst)
         if any(rule == "delay" for _, _, rule in rules):
             pace = max(pace, 0.5)
+        if pace and pending >= limit.burst:
+            return False
         # A start that is granted when its request has just given up is lost.
         last = max([*self.starts[scope][-10:], self.last_grant_at.get(scope, -math.inf)])
         return self.world.now >= max(last + pace, self.harmed_at.get(scope, -math.inf) + 2.0)
