@@ -190,12 +190,14 @@ class Judge:
             rest -= STEP * self.plan.lease
         return self.world.now - rest + ROUNDING_S >= permit.deadline - request.node.clock_ahead
 
-    def _may_be(self, scope: str, values: dict[Any, Any]) -> list[Any]:
+    def _may_be(
+        self, scope: str, values: dict[Any, Any], granted_at: float = math.inf
+    ) -> list[Any]:
         """What may be in force of what an operator has set: `values` gives it for the changes that
-        matter here. None: nothing.
+        matter here. None: nothing. For a permit: when it was granted, or later.
         """
         # So long nodes may go by what held before.
-        since = self.world.now - 2 * self.plan.turn - TRAVEL_S
+        since = min(granted_at, self.world.now) - 2 * self.plan.turn - TRAVEL_S
         changes = [one for one in self.rules[scope] if one[2] in values]
         known = [(-math.inf, -math.inf, None), *changes]
         found = [
@@ -206,7 +208,8 @@ class Judge:
         return [*found, *([None] if changes and self._has_lost_data(changes[0][0]) else [])]
 
     def _check_pause(self, scope: str, node: Node, permit: Permit) -> None:
-        pauses = self._may_be(scope, {"pause": True, "resume": False, "reset": False})
+        granted_at = permit.granted_at - node.clock_ahead
+        pauses = self._may_be(scope, {"pause": True, "resume": False, "reset": False}, granted_at)
         if all(pauses):
             self.violate(f"PAUSE {scope}: {node.name} begins a request")
         refused_at = self.refused_at.get(scope)
