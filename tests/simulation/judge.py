@@ -200,12 +200,14 @@ class Judge:
         since = min(granted_at, self.world.now) - 2 * self.plan.turn - TRAVEL_S
         changes = [one for one in self.rules[scope] if one[2] in values]
         known = [(-math.inf, -math.inf, None), *changes]
-        found = [
+        return [
             values.get(rule)
             for index, (_, _, rule) in enumerate(known)
-            if not any(done <= since for _, done, _ in known[index + 1 :])
+            if not any(
+                done <= since and not self._has_lost_data(sent)  # else older data may be back
+                for sent, done, _ in known[index + 1 :]
+            )
         ]
-        return [*found, *([None] if changes and self._has_lost_data(changes[0][0]) else [])]
 
     def _check_pause(self, scope: str, node: Node, permit: Permit) -> None:
         granted_at = permit.granted_at - node.clock_ahead
