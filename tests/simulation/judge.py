@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 ROUNDING_S = 1e-6
+SERVER_ROUNDING_S = 0.001 + ROUNDING_S  # it counts in whole milliseconds
 CONNECT_S = 0.2  # from a connection's break until all is said again, on a calm day
 TRAVEL_S = 0.03  # a call there and back on a calm day, and what it is held back for
 
@@ -139,8 +140,9 @@ class Judge:
         for permit in request.permits.permits:
             scope = permit.scope
             self.open[scope].append(request)
-            self.check_limit(scope, permit.limit)
-            self._check_pause(scope, node, permit)
+            granted_at = permit.granted_at - node.clock_ahead
+            self._check_limit(scope, permit.limit, granted_at)
+            self._check_pause(scope, node, permit, granted_at)
             self.starts[scope].append(node.granted_at.pop(permit, now))
         gap = now - max(request.asked_at, self.served_at.get(node.number, -math.inf))
         self.longest_gap[node.number] = max(self.longest_gap[node.number], gap)
@@ -160,13 +162,14 @@ class Judge:
             requests[:] = [one for one in requests if one.node is not node]
         self.waiting = [one for one in self.waiting if one.node is not node]
 
-    def check_limit(self, scope: str, own: Limit) -> None:
+    def _check_limit(self, scope: str, own: Limit, granted_at: float) -> None:
         """Never more open than the limit that the request which begins here has named, or that an
-        operator has set.
+        operator has set. What is granted is kept.
         """
         most = own.concurrency
         if self.rules[scope]:
-            named = self._may_be(scope, {"reset": None} | {number: number for number in range(9)})
+            numbers = {"reset": None} | {number: number for number in range(9)}
+            named = self._may_be(scope, numbers, granted_at)
             most = max(own.concurrency if number is None else number for number in named)
         count = sum(not self._is_excused(scope, one) for one in self.open[scope])
         if count > most:
@@ -209,15 +212,14 @@ class Judge:
             )
         ]
 
-    def _check_pause(self, scope: str, node: Node, permit: Permit) -> None:
-        granted_at = permit.granted_at - node.clock_ahead
+    def _check_pause(self, scope: str, node: Node, permit: Permit, granted_at: float) -> None:
         pauses = self._may_be(scope, {"pause": True, "resume": False, "reset": False}, granted_at)
         if all(pauses):
             self.violate(f"PAUSE {scope}: {node.name} begins a request")
         refused_at = self.refused_at.get(scope)
         if refused_at is not None and self.plan.kind == "calm":
-            granted_at = node.granted_at.get(permit, self.world.now)
-            if refused_at + TRAVEL_S < granted_at < refused_at + 0.5 - ROUNDING_S:
+            granted_at = node.granted_at.get(permit, self.world.now)  # by the server
+            if refused_at + TRAVEL_S < granted_at < refused_at + 0.5 - SERVER_ROUNDING_S:
                 self.violate(f"BACKOFF {scope}: {node.name} begins a request")
 
     def _has_lost_data(self, since: float) -> bool:
@@ -265,8 +267,8 @@ class Judge:
         for before, at in zip([-math.inf, *times], times, strict=False):
             early = arrival - (burst - 1) * interval - at
             has_jumped = any(before <= jumped_at <= at for jumped_at in self.faults.jumps_at)
-            slack = 0.002 + has_jumped * STEP * self.plan.lease  # it counts in whole milliseconds
-            if early > slack + ROUNDING_S:
+            slack = 2 * SERVER_ROUNDING_S + has_jumped * STEP * self.plan.lease
+            if early > slack:
                 self.violate(f"PACE {scope}: a start at {at:.3f} comes {early:.3f} s too early")
             arrival = interval + (at if has_jumped else max(arrival, at))
 

@@ -478,12 +478,14 @@ class Run:
         self._operate(self._call_as_older_version)
 
     async def _call_as_older_version(self) -> None:
+        if self.faults.losses_at or self.faults.jumps_at:
+            return  # it might find a server that, by its clock, nobody has used for long
         connection = await self._admin._server.connect()
         call = pack_begin(KEYS, pack_head(self.plan.lease), 0.0, 0.0)
         older = tuple("1" if part == VERSION else part for part in call)
         if self.server.field(KEYS.epoch, b"version"):  # else it would be the first to come
             (reply,) = await evaluate(connection, [older])
-            if reply[0] and not self.faults.losses_at:
+            if reply[0]:
                 self.judge.violate("VERSION: a node of another version may use the server")
         await connection.close()
 

@@ -38,7 +38,8 @@ class Server:
         self._lua.PUBLISH = publish
         self._lua.NOTE_GRANT = note_grant
         self._lua.STEP = 1000 * STEP * lease
-        self._lua.FAILURES, self._lua.IN_A_ROW = _lua().table(), _lua().table()
+        for name in (b"FAILURES", b"IN_A_ROW", b"OPENED_LATE", b"LATEST"):
+            self._lua[name] = _lua().table()
         self._lua.IS_FULL, self._lua.POLICY, self._lua.EVICTED = False, b"noeviction", 0
         self._note_bug = note_bug
         self._scripts: set[bytes] = set()
@@ -133,8 +134,10 @@ class Server:
         return [value[i] for i in range(1, value.n + 1)] if _is_table(value) else value
 
     def failures_heard(self, key: bytes) -> int:
-        """How many requests without response were counted at a scope."""
-        return int(self._lua.FAILURES[key] or 0)
+        """How many requests without response were counted at a scope; but for those that may have
+        been twice, as a late statement had opened the account anew.
+        """
+        return int(self._lua.FAILURES[key] or 0) - int(self._lua.OPENED_LATE[key] or 0)
 
 
 # Lua --------------------------------------------------------------------------------------------

@@ -4,9 +4,11 @@ STEP = 0 -- the clock's longest step, ms
 NOTE_GRANT = nil -- function(key, node, term, first, last): these permits of the term were granted
 FAILURES = {} -- key -> requests without response that were counted there
 IN_A_ROW = {} -- key -> how many of them came one after the other
+OPENED_LATE = {} -- key -> accounts that a late statement has opened anew
+LATEST = {} -- key and node -> the term and the number of the latest statement
 
 -- As accounts.lua and learned.lua pack them.
-local TERM, GRANTED, RETURNED = 1, 4, 5
+local TERM, SEQ, GRANTED, RETURNED = 1, 2, 4, 5
 local FAILURES_IN_A_ROW = 3
 
 -- Then nothing is granted, and what nodes claim to hold is believed. As clock.lua counts.
@@ -16,9 +18,18 @@ local function is_recovering(key)
   return tonumber(epoch.clock) + math.min(advance, STEP) < tonumber(epoch.from)
 end
 
+local function note_opening(key, node, new, old)
+  local latest = LATEST[key .. node]
+  if not old and latest and latest[TERM] == new[TERM] and latest[SEQ] >= new[SEQ] then
+    OPENED_LATE[key] = (OPENED_LATE[key] or 0) + 1
+  end
+  LATEST[key .. node] = new
+end
+
 function WITNESS(key, field, new, old)
   local node = string.match(field, '^node:(.*)$')
   if node then
+    note_opening(key, node, new, old)
     local is_same = old and old[TERM] == new[TERM]
     local before = is_same and old[GRANTED] or new[RETURNED]
     if new[GRANTED] > before and not is_recovering(key) then NOTE_GRANT(key, node, new[TERM], before + 1, new[GRANTED]) end
