@@ -35,7 +35,7 @@ from semaphore_middleware.redis.protocol import Reply, Statement
 logger = logging.getLogger(__name__)
 
 LINE_SLACK = 16  # the heap is rebuilt when this many more requests have given up than still wait
-REFUSED_RETRY_S = 1.0  # after a statement that the server could make no sense of
+REFUSED_RETRY_S = 1.0  # after a statement, or a scope, that the server could make no sense of
 
 
 def common_turn_end(now: float, turn: float) -> float:
@@ -402,6 +402,7 @@ class Account:
         if reply.status == "refused":
             self._owner.emit(StatementRefused())
             logger.error("The server could make no sense of %s (a bug).", reply.statement)
+        if reply.status in ("refused", "unreadable"):
             self._owner.retry(self, REFUSED_RETRY_S)
         else:
             self._ask_anew()

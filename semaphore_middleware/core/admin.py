@@ -9,7 +9,7 @@ import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Self, TypeVar
 
-from semaphore_middleware.errors import ClosedError, ServerUnreachableError
+from semaphore_middleware.errors import ClosedError, ServerRefusedError, ServerUnreachableError
 from semaphore_middleware.model import chance
 from semaphore_middleware.model.hosts import encoded, parse_name
 from semaphore_middleware.model.inspection import Inspection
@@ -116,8 +116,11 @@ class Admin:
 
         Raises `ServerUnreachableError`, `ServerRefusedError`.
         """
-        (seen,) = await self._do(lambda connection: self._inspect(connection, [scope]))
-        return seen
+        seen = await self._do(lambda connection: self._inspect(connection, [scope]))
+        if not seen:
+            key = self._keys.of(scope)[0].decode("utf-8", "replace")
+            raise ServerRefusedError(f"what {key} holds on {self._server} is no scope: delete it")
+        return seen[0]
 
     async def survey(self) -> list[Inspection]:
         """All scopes that are in use, that are remembered for what their sites answered, or that
@@ -251,11 +254,14 @@ class Admin:
         return (script, len(keys), *keys, pack_head(self.lease, chance.fraction()), node)
 
     async def _inspect(self, connection: Connection, scopes: Sequence[str]) -> list[Inspection]:
+        """These scopes, but for those that somebody has overwritten."""
         seen: list[Inspection] = []
         for some in batches(scopes, SCOPES_PER_CALL):
             call = self._pack("inspect", some)
             (replies,) = await evaluate(connection, [call], read_only=True)
-            seen += [read_inspection(*pair) for pair in zip(some, replies[1:], strict=True)]
+            for scope, reply in zip(some, replies[1:], strict=True):
+                if isinstance(reply, list):
+                    seen.append(read_inspection(scope, reply))
         return seen
 
     async def _survey(self, connection: Connection) -> list[Inspection]:
@@ -273,14 +279,14 @@ class Admin:
             read_rule(name.decode("utf-8", "surrogatepass"), text)
             for name, text in zip(reply[::2], reply[1::2], strict=True)
         ]
-        return sorted(rules, key=lambda rule: rule.name)
+        return sorted(filter(None, rules), key=lambda rule: rule.name)
 
     async def _rules_of(self, connection: Connection, names: Sequence[str]) -> list[Rule]:
         """The rules of these names, as far as there are any."""
         command = ("HMGET", self._keys.rules, *map(encoded, names))
         (texts,) = await connection.execute([command])
         pairs = zip(names, texts, strict=True)
-        return [read_rule(name, text) for name, text in pairs if text is not None]
+        return [*filter(None, (read_rule(name, text) for name, text in pairs if text is not None))]
 
     async def _change(self, change: RuleChange) -> None:
         await self._do(lambda connection: self._apply(connection, change))
@@ -307,6 +313,7 @@ class Admin:
             call = self._pack("evict", some, encoded(node))
             ((of_call, waiting_of_call),) = await evaluate(connection, [call], though_full=True)
             held, waiting = held + of_call, waiting + waiting_of_call
+        await connection.execute([("PUBLISH", self._keys.changes, "changed")])
         return held, waiting
 
     async def _trust(self, connection: Connection) -> None:

@@ -30,8 +30,8 @@ from semaphore_middleware.model.validation import (
 UNITS_S: Mapping[str, float] = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 """The units of a rate, shortest first, in seconds."""
 SHORTEST_INTERVAL_S = 1e-6
-LIMITLESS = 2**53
-"""A concurrency that stands for no limit: Lua's numbers count no further."""
+LIMITLESS = 10**12
+"""A concurrency that stands for no limit: the server takes no larger number."""
 BURST_MAX = 10**6
 
 ALLOWED_RATE = (

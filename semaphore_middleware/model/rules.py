@@ -29,7 +29,7 @@ class Rule:
     by: str
     """Who set it last: a user, or a node."""
     concurrency: int | None = None
-    """Requests at once; 2**53 stands for no limit."""
+    """Requests at once; 10**12 stands for no limit."""
     delay: float | None = None
     """Seconds from one start to the next."""
     jitter: float | None = None

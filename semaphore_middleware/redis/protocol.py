@@ -23,8 +23,8 @@ VERSION = "3"
 """Of the protocol: nodes that speak different ones do not share a server."""
 
 T = TypeVar("T")
-Status = Literal["ok", "lost", "old", "refused"]
-STATUSES: tuple[Status, ...] = ("ok", "lost", "old", "refused")
+Status = Literal["ok", "lost", "old", "refused", "unreadable"]
+STATUSES: tuple[Status, ...] = ("ok", "lost", "old", "refused", "unreadable")
 # Numbers travel as doubles: packing costs less than text does, on both sides. See `sync.lua`.
 HEAD_NUMBERS = Struct(">4d")
 STATEMENT_NUMBERS = Struct(">16d")
@@ -82,7 +82,8 @@ class Reply:
     statement: Statement
     status: Status
     """`lost`: the account is gone, though the node believes that it holds permits. `old`: the
-    server knows a higher `term`. `refused`: the statement makes no sense.
+    server knows a higher `term`. `refused`: the statement makes no sense. `unreadable`: the scope's
+    keys hold something else.
     """
     term: int
     granted: int
@@ -102,11 +103,13 @@ class Reply:
     """For how long the site has not responded, if it counts as down."""
     answered_ago: float | None
     """How long ago the youngest request began that is known to be answered well."""
+    problem: str = ""
+    """What is wrong with what the server knows of the scope; empty: nothing."""
 
     @classmethod
     def read(cls, statement: Statement, reply: bytes) -> Self:
         """From the script's reply for one scope, whose times are in milliseconds."""
-        status, term, granted, available, limit, counted, wants, *times = REPLY_NUMBERS.unpack(
+        status, term, granted, available, limit, counted, wants, *times = REPLY_NUMBERS.unpack_from(
             reply
         )
         retry_in, backoff, down_for, answered_ago = (
@@ -125,6 +128,7 @@ class Reply:
             backoff=backoff,
             down_for=down_for,
             answered_ago=answered_ago,
+            problem=reply[REPLY_NUMBERS.size :].decode("utf-8", "replace"),
         )
 
 
@@ -244,12 +248,11 @@ def read_inspection(scope: str, reply: Sequence[Any]) -> Inspection:
     limit, limit_max, delay, interval, burst, next_start, *rest = reply
     backoff_left, backoff_last, down_for, paused, set_by, started, members = rest
     interval_s = float(interval) / 1000
-    # A rule's limit comes from the server's JSON, which rounds 2**53 up.
     return Inspection(
         scope=scope,
-        limit=min(limit, LIMITLESS) or None,
+        limit=limit or None,
         members=tuple(_read_member(*member) for member in members),
-        limit_max=min(limit_max, LIMITLESS) or None,
+        limit_max=limit_max or None,
         delay=delay / 1000,
         rate=rate_text(interval_s) if interval_s else None,
         burst=burst,
@@ -278,11 +281,17 @@ def pack_parts(parts: Mapping[str, Any]) -> bytes:
     return json.dumps(parts, default=str).encode()
 
 
-def read_rule(name: str, text: bytes) -> Rule:
-    """The rule for one name."""
-    parts = {part: value for part, value in json.loads(text).items() if part in PARTS}
+def read_rule(name: str, text: bytes) -> Rule | None:
+    """The rule for one name; None: the text is no JSON object, and the server ignores it."""
+    try:
+        read = json.loads(text)
+    except ValueError:
+        return None
+    if not isinstance(read, dict):
+        return None
+    parts = {part: value for part, value in read.items() if part in PARTS}
     if "concurrency" in parts:  # the server's JSON knows no integers
-        parts["concurrency"] = min(int(parts["concurrency"]), LIMITLESS)
+        parts["concurrency"] = int(parts["concurrency"])
     if "burst" in parts:
         parts["burst"] = int(parts["burst"])
     return Rule(**{"by": "", "name": name, **parts})

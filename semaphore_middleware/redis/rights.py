@@ -25,6 +25,7 @@ async def check_commands(connection: Connection, keys: Keys) -> None:
     # A node looks at a scope where a request waits for long.
     look = ("inspect", 2, keys.epoch, keys.rules, pack_head(0.0), "")
     await evaluate(connection, [look], read_only=True)
+    await connection.execute([("PING",)])  # a subscription asks so whether the server is there
 
 
 async def try_rights(

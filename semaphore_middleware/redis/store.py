@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -23,6 +24,8 @@ from semaphore_middleware.redis.protocol import (
 from semaphore_middleware.redis.recovery import Recovery
 from semaphore_middleware.redis.rights import check_commands
 from semaphore_middleware.redis.scripts import evaluate
+
+logger = logging.getLogger(__name__)
 
 STATEMENTS_PER_CALL = 100
 
@@ -45,6 +48,7 @@ class Store:
         """Joins the server's epochs; statements name the one that it knows."""
         self._backoff = backoff
         self._heard_at = -math.inf  # when the last call was sent that was answered
+        self._problems: set[tuple[str, str]] = set()  # those that were logged, by scope
         self.channels = (keys.channel(node), keys.changes)
         """The channel on which this node is notified of what other nodes' calls have caused, and
         the one on which all nodes are notified of changed rules.
@@ -90,11 +94,26 @@ class Store:
             self.recovery.on_joined(connection, results.pop(0))
         if self.recovery.epoch != known_epoch or any(result == [b"epoch"] for result in results):
             return None
-        return [
+        replies = [
             Reply.read(statement, reply)
             for call, result in zip(calls, results, strict=True)
             for statement, reply in zip(call, result, strict=True)
         ]
+        for reply in replies:
+            if reply.problem:
+                self._log_problem(reply)
+        return replies
+
+    def _log_problem(self, reply: Reply) -> None:
+        """Log once what is wrong with what the server knows of a scope."""
+        scope, problem = reply.statement.scope, reply.problem
+        if (scope, problem) in self._problems:
+            return
+        self._problems.add((scope, problem))
+        if reply.status == "unreadable":
+            keys = " or ".join(key.decode("utf-8", "replace") for key in self._keys.of(scope))
+            problem = f"{keys} cannot be read: {problem}. No permit is granted until it is deleted"
+        logger.error("%s: %s. Other sites are served.", scope, problem)
 
     def _pack(self, call: Sequence[Statement], silent: float) -> tuple[Any, ...]:
         keys: list[bytes] = [self._keys.epoch, self._keys.rules]

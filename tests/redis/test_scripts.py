@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
+from collections.abc import Callable
 
+import pytest
+from redis import Redis
+
+from semaphore_middleware import FairSemaphore, ServerRefusedError
 from semaphore_middleware.redis import protocol
 from semaphore_middleware.redis.protocol import Reply, Statement
 from semaphore_middleware.redis.scripts import evaluate
-from tests.support.nodes import KEYS, Caller, Outside, in_asyncio
+from tests.support.nodes import KEYS, Caller, Outside, eventually, in_asyncio
 from tests.support.servers import RedisServer
+
+SCOPE = KEYS.of("s")[0]
 
 
 async def answer(caller: Caller, statement: Statement) -> Reply:
@@ -117,7 +125,8 @@ PARTS = (
 SENSE = dict.fromkeys(PARTS, 0.0) | {"term": 1, "seq": 9, "asked": 2, "pending": -1}
 SENSE |= {"concurrency": 2, "burst": 1}
 COUNTS = PARTS[:8]
-HUGE = 2.0**53 + 2
+LIMIT_PARTS = ("concurrency", "delay", "interval", "burst")
+HUGE = 1e12 + 1
 NONSENSE: list[dict[str, float]] = [
     {"returned": 3, "believed": 2, "asked": 4},
     {"believed": 3, "asked": 2},
@@ -128,9 +137,11 @@ NONSENSE: list[dict[str, float]] = [
     {"asked": HUGE, "believed": HUGE, "returned": HUGE},
     *({part: 0.0} for part in ("term", "seq", "concurrency", "burst")),
     *({part: -1.0} for part in ("term", "returned", "started", "unused", "held_age", "wait_age")),
-    *({part: HUGE} for part in ("term", "seq", "asked", "started", "concurrency", "burst")),
+    *({part: HUGE} for part in ("term", "seq", "asked", "started", *LIMIT_PARTS)),
+    {"concurrency": 1.5},
+    {"burst": 1.5},
     *({part: -0.5} for part in ("delay", "jitter", "interval")),
-    *({part: math.inf} for part in ("delay", "interval")),
+    *({part: math.inf} for part in LIMIT_PARTS),
     {"jitter": 1.5},
     *({part: math.nan} for part in SENSE if part != "adaptive"),
     *({part: value} for part in COUNTS for value in (1.5, math.inf, -math.inf)),
@@ -155,20 +166,17 @@ async def test_a_statement_without_sense_is_refused(server: RedisServer, outside
 
 
 @in_asyncio
-async def test_feedback_without_sense_changes_nothing(
+async def test_a_statement_whose_feedback_has_no_sense_is_refused(
     server: RedisServer, outside: Outside
 ) -> None:
-    """But what its statement gives back is free."""
     a = await Caller.join(server, "a")
-    feedback = (b"x", b"1 2 3", b"nan " * 11, b"inf " * 11, b"-1 " * 11, b"9" * 5000, b" ")
-    await a.take("s", len(feedback) + 1, limit=99)
-    for returned, text in enumerate(feedback, 1):
-        said = SENSE | {"asked": 8, "believed": 8, "seq": 9 + returned, "returned": returned}
-        numbers = protocol.STATEMENT_NUMBERS.pack(*said.values())
-        assert (await say_packed(a, numbers + text)).status == "ok"
-        assert outside.look("s")[0].learned == {}
-        assert (await a.inspect("s")).backoff_left == 0
-    assert outside.held() == {"a": 1}
+    await a.take("s", 2, limit=2)
+    before = outside.look("s")
+    said = SENSE | {"believed": 2, "returned": 1}
+    numbers = protocol.STATEMENT_NUMBERS.pack(*said.values())
+    for text in (b"x", b"1 2 3", b"nan " * 11, b"inf " * 11, b"-1 " * 11, b"9" * 5000, b" "):
+        assert (await say_packed(a, numbers + text)).status == "refused"
+        assert outside.look("s") == before
 
 
 async def say_packed(a: Caller, packed: bytes) -> Reply:
@@ -178,3 +186,65 @@ async def say_packed(a: Caller, packed: bytes) -> Reply:
     call = ("sync", len(keys), *keys, head, "a", a.recovery.epoch, packed)
     ((reply,),) = await evaluate(a.connection, [call])
     return Reply.read(a.statement("s"), reply)
+
+
+# What somebody else has written -----------------------------------------------------------------
+
+OVERWRITES: list[Callable[[Redis], object]] = [
+    lambda client: client.set(SCOPE, "x"),
+    lambda client: client.hset(SCOPE, "state", "x"),
+    lambda client: client.hset(SCOPE, "learned", "x"),
+]
+
+
+@pytest.mark.parametrize("overwrite", OVERWRITES)
+@in_asyncio
+async def test_a_key_that_is_overwritten_stops_its_site_only(
+    server: RedisServer, caplog: pytest.LogCaptureFixture, overwrite: Callable[[Redis], object]
+) -> None:
+    async with FairSemaphore(server.url, lease=1.5) as node:
+        lost, held = await node.acquire("s", 1), await node.acquire("fine", 1)
+        with server.client() as client:
+            client.delete(SCOPE)
+            overwrite(client)
+            waiting = asyncio.create_task(node.acquire("s", 1))
+            await eventually(lambda: lost.lost)
+            lost.release()
+            for _ in range(3):
+                held.release()
+                held = await node.acquire("fine", 1)
+            assert not waiting.done()
+            await node.admin.survey()
+            client.delete(SCOPE)
+        (await waiting).release()
+        assert caplog.text.count("cannot be read") == 1
+        assert SCOPE.decode() in caplog.text
+        assert not held.lost
+
+
+@in_asyncio
+async def test_what_is_no_scope_is_said_to_who_looks(server: RedisServer) -> None:
+    a = await Caller.join(server, "a")
+    with server.client() as client:
+        client.set(SCOPE, "x")
+        with pytest.raises(ServerRefusedError, match=r"scope:s holds on .* is no scope"):
+            await a.inspect("s")
+        assert await a.admin.evict("a") == (0, 0)
+        client.delete(SCOPE)
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", "7", "null", ""])
+@in_asyncio
+async def test_a_rule_that_is_no_json_is_ignored_and_said(
+    server: RedisServer, caplog: pytest.LogCaptureFixture, text: str
+) -> None:
+    a = await Caller.join(server, "a")
+    await a.admin.configure("s", 2)
+    with server.client() as client:
+        client.hset(KEYS.rules, "s", text)
+    for _ in range(2):
+        assert (await a.take("s", 2, limit=1)).granted == 1
+    assert caplog.text.count("the rule for s is no JSON object, and is ignored") == 1
+    assert await a.admin.rules() == []
+    await a.admin.configure("s", 2)
+    assert (await a.renew("s")).granted == 2

@@ -317,13 +317,20 @@ cmsgpack = {
 }
 
 -- Runs a function as a command or a script; returns its reply, or the text of an error and whether it is a bug.
+local protected = pcall
+
+-- Nobody overwrites our keys here: what our scripts catch is a mistake of theirs, and is to be seen.
+function pcall(run, ...)
+  return true, run(...)
+end
+
 function RUN(run, reads_only, arguments)
   is_read_only, has_written, ran_full = reads_only, false, IS_FULL
   local done, reply
   if arguments then
-    done, reply = pcall(run, unpack(arguments))
+    done, reply = protected(run, unpack(arguments))
   else
-    done, reply = pcall(run)
+    done, reply = protected(run)
   end
   if done then return reply, false end
   return { err = type(reply) == 'table' and reply.err or tostring(reply) }, type(reply) ~= 'table'

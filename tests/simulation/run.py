@@ -12,7 +12,13 @@ from random import Random
 from typing import Any
 
 from semaphore_middleware.core.admin import Admin
-from semaphore_middleware.core.observer import Event, Observer, PermitGranted, PermitLost
+from semaphore_middleware.core.observer import (
+    Event,
+    Observer,
+    PermitGranted,
+    PermitLost,
+    StatementRefused,
+)
 from semaphore_middleware.core.permit import Permit
 from semaphore_middleware.core.semaphore import FairSemaphore
 from semaphore_middleware.errors import (
@@ -87,6 +93,8 @@ class Witness(Observer):
             self._judge.on_grant(self._node, event.permit, event.handed_on)
         elif isinstance(event, PermitLost):
             self._judge.on_lost(self._node, event.permit)
+        elif isinstance(event, StatementRefused):
+            self._judge.violate(f"REFUSED {self._node.name}: what it says makes no sense")
 
 
 class Node:

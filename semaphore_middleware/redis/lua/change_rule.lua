@@ -2,7 +2,8 @@
 -- KEYS: epoch, rules. ARGV: the name; a JSON object of the parts to set; the parts to unset.
 -- Reply: nothing.
 
-local rule = cjson.decode(redis.call('HGET', KEYS[2], ARGV[1]) or '{}')
+local is_read, rule = pcall(cjson.decode, redis.call('HGET', KEYS[2], ARGV[1]) or '{}')
+if not is_read or type(rule) ~= 'table' or rule[1] then rule = {} end
 for part, value in pairs(cjson.decode(ARGV[2])) do
   rule[part] = value
 end

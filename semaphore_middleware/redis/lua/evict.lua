@@ -1,18 +1,24 @@
--- Closes a dead node's accounts, before their leases end.
+-- Closes a dead node's accounts, before their leases end. It grants nothing: nodes that wait are told to ask
+-- again, and look whether the server still is in the life that they know.
 -- KEYS: epoch, rules; then for each scope: scope, queue. ARGV: see `clock`; the node.
 -- Reply: how many permits it held, and how many requests of it waited.
 
 local held, waiting = 0, 0
-if IS_CLOCK_LATE then write_clock() end
-for i = 3, EPOCH and #KEYS or 0, 2 do -- without an epoch nothing may be granted
-  local scope = read_scope(KEYS[i], KEYS[i + 1])
+
+local function evict_from(key, queue)
+  local scope = read_scope(key, queue)
   local account = scope.own
-  if account then
-    held, waiting = held + held_by(account), waiting + waiting_at(account)
-    close_account(scope, NODE, account)
-    apply_limit(scope)
-    promote(scope)
-    write_scope(scope)
-  end
+  if not account then return end
+  held, waiting = held + held_by(account), waiting + waiting_at(account)
+  close_account(scope, NODE, account)
+  apply_limit(scope)
+  count_begun(scope)
+  write_scope(scope)
+end
+
+if IS_CLOCK_LATE then write_clock() end
+for i = 3, #KEYS, 2 do
+  local is_done, raised = pcall(evict_from, KEYS[i], KEYS[i + 1])
+  if not is_done then problem_of(raised) end
 end
 return { held, waiting }

@@ -8,6 +8,7 @@
 --        a rule (empty: none); requests started since the scope was idle;
 --        the nodes, those that wait first, in the order of the queue. Each node is: name, permits held,
 --        requests waiting, age of the oldest that holds one, of the oldest that waits; lease left (ms).
+--        For a scope that cannot be read instead: what is wrong.
 
 local function left(moment)
   return math.max(0, math.ceil(moment - NOW))
@@ -46,17 +47,22 @@ local function next_start(scope)
 end
 
 local NOTHING = { backoff_end = 0, backoff = 0, is_down = 0 }
-local replies = { left(FROM) }
-for i = 3, #KEYS, 2 do
-  local scope = read_scope(KEYS[i], KEYS[i + 1])
+local function reply_of(key, queue)
+  local scope = read_scope(key, queue)
   apply_limit(scope)
   local force = scope.force
   local learned = scope.learned or NOTHING
-  replies[(i + 1) / 2] = {
+  return {
     force.limit, force.concurrency, math.ceil(force.delay), string.format('%.9g', force.interval),
     force.burst, left(next_start(scope)), left(learned.backoff_end), math.ceil(learned.backoff),
     learned.is_down == 1 and age(learned.failing_since) or -1, force.paused and 1 or 0, force.by or '',
     scope.started, rows_of(scope),
   }
+end
+
+local replies = { left(FROM) }
+for i = 3, #KEYS, 2 do
+  local is_read, reply = pcall(reply_of, KEYS[i], KEYS[i + 1])
+  replies[(i + 1) / 2] = is_read and reply or problem_of(reply)
 end
 return replies

@@ -6,41 +6,46 @@
 --       age of the oldest holder and of the oldest waiter (ms), concurrency, delay (ms), jitter, 1 if
 --       adaptive, interval (ms), burst; and after them feedback as text, if there is any (see `feedback`).
 -- Reply: "epoch" if the id is not the present one, and nothing was done; else for each scope eleven
---        packed numbers: status (0 ok, 1 lost, 2 old, 3 refused), term, granted, permits that are free (less
---        those waited for), the limit in force, 1 if each start counts, 1 if feedback is wanted for
---        ordinary responses too; when to ask again, the backoff that this call has started, for how
---        long the site has not responded if it is down, how long ago the youngest request began that
---        is known to be answered well (ms, -1: none).
+--        packed numbers: status (0 ok, 1 lost, 2 old, 3 refused, 4 unreadable), term, granted, permits that
+--        are free (less those waited for), the limit in force, 1 if each start counts, 1 if feedback is
+--        wanted for ordinary responses too; when to ask again, the backoff that this call has started, for
+--        how long the site has not responded if it is down, how long ago the youngest request began that
+--        is known to be answered well (ms, -1: none); and after them, as text, what is wrong with what the
+--        server knows of the scope, if anything is.
 
 local STATEMENT_BYTES = 128
+local MOST = 10 ^ 12 -- of any number that is said: as milliseconds 31 years
+local REFUSED, UNREADABLE = 3, 4
 
 local function read_statement(text)
   if #text < STATEMENT_BYTES then return nil end
   local said = {
     term = 0, seq = 0, asked = 0, returned = 0, believed = 0, started = 0, unused = 0, pending = 0,
     held_age = 0, wait_age = 0, concurrency = 0, delay = 0, jitter = 0, adaptive = 0, interval = 0, burst = 0,
+    feedback = false,
   }
   said.term, said.seq, said.asked, said.returned, said.believed, said.started, said.unused,
     said.pending, said.held_age, said.wait_age, said.concurrency, said.delay, said.jitter, said.adaptive,
     said.interval, said.burst = struct.unpack('>dddddddddddddddd', text)
+  if #text > STATEMENT_BYTES then said.feedback = read_feedback(string.sub(text, STATEMENT_BYTES + 1)) end
   return said
 end
 
--- Whether a node that follows the rules may say this. Else a number is not whole or beyond 2^53, or two
+-- Whether a node that follows the rules may say this. Else a number is not whole or too large, or two
 -- contradict each other.
 local function makes_sense(said)
   local fractions = said.term % 1 + said.seq % 1 + said.asked % 1 + said.returned % 1
-    + said.believed % 1 + said.started % 1 + said.unused % 1
-    + said.pending % 1 -- not a number if one is none
-  return fractions == 0 and said.term >= 1 and said.seq >= 1 and said.returned >= 0
+    + said.believed % 1 + said.started % 1 + said.unused % 1 + said.pending % 1
+    + said.concurrency % 1 + said.burst % 1 -- not a number if one is none
+  return fractions == 0 and said.feedback ~= nil and said.term >= 1 and said.seq >= 1 and said.returned >= 0
     and said.unused >= 0 and said.unused <= said.returned
     and said.pending >= -1 and said.pending <= said.believed - said.returned
     and said.returned <= said.believed and said.believed <= said.asked and said.started >= 0
-    and math.max(said.term, said.seq, said.asked, said.started) <= 2 ^ 53
-    and said.concurrency >= 1 and said.concurrency <= 2 ^ 53 and said.burst >= 1 and said.burst <= 2 ^ 53
-    and said.delay >= 0 and said.delay < math.huge and said.jitter >= 0 and said.jitter <= 1
-    and said.interval >= 0 and said.interval < math.huge
+    and said.concurrency >= 1 and said.burst >= 1
+    and said.delay >= 0 and said.jitter >= 0 and said.jitter <= 1 and said.interval >= 0
     and said.held_age >= 0 and said.wait_age >= 0
+    and math.max(said.term, said.seq, said.asked, said.started, said.concurrency, said.delay,
+      said.interval, said.burst) <= MOST
 end
 
 -- The strictest limit asked for counts, until the scope is idle. Of delays the longest counts, and the
@@ -147,43 +152,51 @@ local function pack_reply(scope, status, own)
     or (learned and NOW < learned.backoff_end)
   local down_for = learned and learned.is_down == 1 and math.max(0, NOW - learned.failing_since) or -1
   local answered_ago = learned and learned.answered > 0 and math.max(0, NOW - learned.answered) or -1
-  return struct.pack('>ddddddddddd', status, own and own.term or 0, own and own.granted or 0,
+  local reply = struct.pack('>ddddddddddd', status, own and own.term or 0, own and own.granted or 0,
     force.limit - scope.held - scope.waiting, force.limit, is_counted and 1 or 0, wants_feedback and 1 or 0,
     scope.retry_in or -1, scope.backoff_begun or -1, down_for, answered_ago)
+  return scope.problem and reply .. scope.problem or reply
+end
+
+local function pack_refusal(status, problem)
+  return struct.pack('>ddddddddddd', status, 0, 0, 0, 0, 0, 0, -1, -1, -1, -1) .. problem
+end
+
+-- Answers one statement.
+local function serve(key, queue, text)
+  local said = read_statement(text)
+  if not said or not makes_sense(said) then return pack_refusal(REFUSED, '') end
+  local scope = read_scope(key, queue)
+  local before = scope.own
+  local returned = before and before.returned
+  scope.used, scope.wanted = scope.held, scope.held + scope.waiting
+  local status = hear(scope, said)
+  agree_on_limit(scope, said)
+  apply_limit(scope)
+  local own = scope.own
+  -- Not of a late statement: what it says was unused may be of an earlier term.
+  if own and own == before and said.term == own.term and said.seq == own.seq then
+    hear_unused(scope, own, said)
+  end
+  -- Feedback counts only with the permits that it is about: a statement heard twice reports once.
+  if said.feedback and own and own == before and own.returned > returned then
+    hear_feedback(scope, said.feedback)
+  end
+  promote(scope)
+  -- An account with nothing in it is closed: the next one has a higher term.
+  if own and own.returned == own.granted and own.asked <= own.granted then
+    close_account(scope, NODE, own)
+  end
+  local reply = pack_reply(scope, status, own)
+  write_scope(scope)
+  return reply
 end
 
 if EPOCH ~= ARGV[3] or has_evicted() then return { 'epoch' } end
 if IS_CLOCK_LATE then write_clock() end
 local replies = {}
 for i = 3, #KEYS, 2 do
-  local text = ARGV[(i + 5) / 2]
-  local said = read_statement(text)
-  if said and makes_sense(said) then
-    local scope = read_scope(KEYS[i], KEYS[i + 1])
-    local before = scope.own
-    local returned = before and before.returned
-    scope.used, scope.wanted = scope.held, scope.held + scope.waiting
-    local status = hear(scope, said)
-    agree_on_limit(scope, said)
-    apply_limit(scope)
-    local own = scope.own
-    -- Not of a late statement: what it says was unused may be of an earlier term.
-    if own and own == before and said.term == own.term and said.seq == own.seq then
-      hear_unused(scope, own, said)
-    end
-    -- Feedback counts only with the permits that it is about: a statement heard twice reports once.
-    if #text > STATEMENT_BYTES and own and own == before and own.returned > returned then
-      hear_feedback(scope, string.sub(text, STATEMENT_BYTES + 1))
-    end
-    promote(scope)
-    -- An account with nothing in it is closed: the next one has a higher term.
-    if own and own.returned == own.granted and own.asked <= own.granted then
-      close_account(scope, NODE, own)
-    end
-    replies[(i - 1) / 2] = pack_reply(scope, status, own)
-    write_scope(scope)
-  else
-    replies[(i - 1) / 2] = struct.pack('>ddddddddddd', 3, 0, 0, 0, 0, 0, 0, -1, -1, -1, -1)
-  end
+  local is_served, reply = pcall(serve, KEYS[i], KEYS[i + 1], ARGV[(i + 5) / 2])
+  replies[(i - 1) / 2] = is_served and reply or pack_refusal(UNREADABLE, problem_of(reply))
 end
 return replies

@@ -1,5 +1,9 @@
 -- Shared by `sync`, `evict` and `inspect`: one node's account with a scope, a field of the scope's hash.
 
+local function check_read(last_value)
+  if last_value == nil then error('it is too short', 0) end
+end
+
 local function read_account(text)
   if not text then return nil end
   local account = {
@@ -10,6 +14,7 @@ local function read_account(text)
     account.unused, account.lease_end, account.served, account.pace, account.held_since,
     account.waiting_since, account.pending =
     cmsgpack.unpack(text)
+  check_read(account.pending)
   account.is_queued = account.asked > account.granted
   return account
 end

@@ -1,8 +1,26 @@
 -- Part of `sync`: what a site's answers change: its backoff, whether it is down, and the working limit of
--- an adaptive one. Feedback is eleven numbers, as below. An incident counts once, however many requests it
+-- an adaptive one. Feedback is eleven numbers. An incident counts once, however many requests it
 -- affects: all that began before the backoff belong to it.
 
-local function hear_feedback(scope, text)
+-- Feedback, from its text; nil: it makes no sense.
+local function read_feedback(text)
+  local FEEDBACK = {
+    'good', 'latency', 'good_age', -- answers, the mean of their latencies' logarithms, the age of the oldest
+    'errors', -- responses that say only that the site is there
+    'failed', 'refused', 'bad_age', -- without response, refused, the age of the youngest of both
+    'retry_after', -- the longest pause that the site asked for; 0: it did not say
+    'start', 'longest', -- the first pause if it did not say, and the longest of all
+    'down_after', -- how long a site does not respond that is down
+  }
+  local report, values = {}, string.gmatch(text, '%S+')
+  for _, part in ipairs(FEEDBACK) do
+    report[part] = tonumber(values() or '')
+    if not report[part] or not (report[part] >= 0 and report[part] < math.huge) then return nil end
+  end
+  return report
+end
+
+local function hear_feedback(scope, report)
   scope.learned = scope.learned or nothing_learned()
   local learned = scope.learned
 
@@ -13,14 +31,6 @@ local function hear_feedback(scope, text)
     end
   end
 
-  local FEEDBACK = {
-    'good', 'latency', 'good_age', -- answers, the mean of their latencies' logarithms, the age of the oldest
-    'errors', -- responses that say only that the site is there
-    'failed', 'refused', 'bad_age', -- without response, refused, the age of the youngest of both
-    'retry_after', -- the longest pause that the site asked for; 0: it did not say
-    'start', 'longest', -- the first pause if it did not say, and the longest of all
-    'down_after', -- how long a site does not respond that is down
-  }
   local DOWN_IN_A_ROW = 5 -- requests without response, at a site that is down
 
   -- An adaptive limit grows by addition and falls by multiplication (Chiu and Jain, 1989). It falls when
@@ -61,7 +71,7 @@ local function hear_feedback(scope, text)
     return math.max(FEW, math.floor(learned.working) * (learned.steady == 1 and 5 or 2))
   end
 
-  local function hear_latency(report)
+  local function hear_latency()
     if not scope.force.adaptive or NOW - report.good_age < learned.since then return end
     set_learned('samples', learned.samples + report.good)
     set_learned('sum', learned.sum + report.good * report.latency)
@@ -94,7 +104,7 @@ local function hear_feedback(scope, text)
     set_learned('backoff_end', math.max(learned.backoff_end, NOW + pause))
   end
 
-  local function begin_backoff(report, asked)
+  local function begin_backoff(asked)
     local pause, is_new = asked, NOW - report.bad_age >= learned.backoff_end
     if is_new then
       if pause == 0 then
@@ -121,11 +131,11 @@ local function hear_feedback(scope, text)
     end)
   end
 
-  local function hear_failures(report, asked)
+  local function hear_failures(asked)
     if learned.failures == 0 then set_learned('failing_since', NOW) end
     set_learned('failures', learned.failures + report.failed)
     if not is_failing(learned) then return end
-    begin_backoff(report, asked)
+    begin_backoff(asked)
     local is_long = NOW - learned.failing_since >= report.down_after
     if scope.backoff_begun and learned.failures >= DOWN_IN_A_ROW and is_long then note_down() end
   end
@@ -133,7 +143,7 @@ local function hear_feedback(scope, text)
   -- As many answers as a quarter of the limit halve the pause that the next incident begins with: a site
   -- that answers most requests and refuses the rest must not end up with the longest pause. If the limit
   -- is far from reached, the permits in use and waited for count in its place.
-  local function recover(report)
+  local function recover()
     set_learned('answered', math.max(learned.answered, NOW - report.good_age))
     if learned.backoff > 0 then
       local most = math.min(scope.force.limit, scope.wanted)
@@ -142,25 +152,20 @@ local function hear_feedback(scope, text)
     end
   end
 
-  local report, values = {}, string.gmatch(text, '%S+')
-  for _, part in ipairs(FEEDBACK) do
-    report[part] = tonumber(values() or '')
-    if not report[part] or not (report[part] >= 0 and report[part] < math.huge) then return end
-  end
   if scope.force.adaptive and learned.working == 0 then set_learned('working', 1) end
   if report.good + report.errors + report.refused > 0 then -- it is there
     set_learned('failures', 0)
     set_learned('is_down', 0)
   end
   if report.good > 0 then
-    recover(report)
-    hear_latency(report)
+    recover()
+    hear_latency()
   end
   local asked = math.min(report.retry_after, report.longest)
   if report.refused > 0 then
-    begin_backoff(report, asked)
+    begin_backoff(asked)
   elseif asked > 0 then
     hold_back(asked, NOW >= learned.backoff_end)
   end
-  if report.failed > 0 then hear_failures(report, asked) end
+  if report.failed > 0 then hear_failures(asked) end
 end

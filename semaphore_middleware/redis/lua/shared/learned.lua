@@ -21,6 +21,7 @@ local function read_learned(text)
     learned.answered, learned.working, learned.base, learned.steady, learned.samples, learned.sum,
     learned.since =
     cmsgpack.unpack(text)
+  check_read(learned.since)
   return learned
 end
 

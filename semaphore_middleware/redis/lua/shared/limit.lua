@@ -20,8 +20,12 @@ local function apply_rules(scope)
     table.insert(names, 2, '*' .. parent) -- the most exact one comes first
   end
   local rule = {}
-  for _, text in ipairs(redis.call('HMGET', KEYS[2], unpack(names))) do
-    for part, value in pairs(text and cjson.decode(text) or {}) do
+  for i, text in ipairs(redis.call('HMGET', KEYS[2], unpack(names))) do
+    local is_read, parts = pcall(cjson.decode, text or '{}')
+    if not is_read or type(parts) ~= 'table' or parts[1] then
+      parts, scope.problem = {}, string.format('the rule for %s is no JSON object, and is ignored', names[i])
+    end
+    for part, value in pairs(parts) do
       if rule[part] == nil then rule[part] = value end
     end
   end

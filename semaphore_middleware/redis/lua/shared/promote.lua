@@ -3,7 +3,9 @@
 -- served longest ago: max-min fairness (Bertsekas and Gallager, Data Networks, 1987) of the places at a
 -- site. So a node that wants one place at a site that another one floods has it all the time.
 
-local TICKS = 4294967296 -- 2^32: permits held (21 bits) and the tick of the last one (32) share a double
+-- Permits held (13 bits) and the tick of the last one (40: more than 30 years of 1,000 a second) share a
+-- double. Nodes that hold more are served in turn.
+local TICKS = 2 ^ 40
 
 local function notify(node, ...)
   redis.call('PUBLISH', PREFIX .. ':node:' .. node, table.concat({ ... }, ' '))
@@ -17,7 +19,7 @@ end
 -- Puts a node into the queue while it waits, at the place that is due to it now.
 local function line_up(scope, node, account)
   if account.asked > account.granted then
-    local place = math.min(held_by(account), 2097151) * TICKS + account.served
+    local place = math.min(held_by(account), 8191) * TICKS + account.served
     local is_new = redis.call('ZADD', scope.queue, place, node) == 1
     if is_new then redis.call('PEXPIRE', scope.queue, KEPT) end
     account.is_queued = true
@@ -103,6 +105,11 @@ local function space_next_start(scope, starts)
   local varied = force.delay * (1 + force.jitter * (2 * RANDOM - 1))
   scope.next_start = math.max(scope.next_start, NOW) + math.max(0, varied)
   scope.next_at_rate = math.max(scope.next_at_rate, NOW) + starts * force.interval
+end
+
+-- Starts that were pending and have begun, or may have.
+local function count_begun(scope)
+  if scope.begun > 0 and is_paced(scope) then space_next_start(scope, scope.begun) end
 end
 
 -- How many permits may be granted now; if only time prevents it, also how long that takes (ms).
@@ -194,7 +201,7 @@ end
 -- nothing forbids it, grants to the first in the queue and notifies its node.
 local function promote(scope)
   if NOW >= scope.due then close_ended_accounts(scope) end
-  if scope.begun > 0 and is_paced(scope) then space_next_start(scope, scope.begun) end
+  count_begun(scope)
   local own = scope.own
   local own_waits = own and waiting_at(own) or 0
   local free, wait = grantable(scope)

@@ -8,6 +8,19 @@ local OWN = 'node:' .. NODE
 local KEPT = 86400000 -- how long keys that no call names are kept: a day (ms)
 local PREFIX = string.sub(KEYS[1], 1, -1 - #':epoch')
 
+-- What is wrong with a scope that could not be served: somebody has overwritten its keys. What is wrong
+-- with the server goes on as the error that it was.
+local function problem_of(raised)
+  local OF_SERVER = {
+    'OOM', 'READONLY', 'MISCONF', 'NOREPLICAS', 'NOPERM', 'ACL failure', 'The user executing',
+  }
+  local text = type(raised) == 'table' and raised.err or tostring(raised)
+  for _, name in ipairs(OF_SERVER) do
+    if string.find(text, name, 1, true) then error(raised, 0) end
+  end
+  return text
+end
+
 local function name_of(scope)
   return string.sub(scope.key, #PREFIX + #':scope:' + 1)
 end
@@ -46,13 +59,14 @@ local function read_scope(key, queue)
     expires = 0, -- when the key expires, by the wall clock
     idle_since = 0, -- NOW + QUIET then; arrival times and the backoff's end count from it; 0: in use
     own = read_account(own), others = false, learned = learned and read_learned(learned),
-    force = false, limit = 0,
+    force = false, limit = 0, problem = false,
   }
   if state then
     scope.concurrency, scope.delay, scope.jitter, scope.adaptive, scope.interval, scope.burst, scope.held,
       scope.waiting, scope.tick, scope.due, scope.next_start, scope.next_at_rate, scope.pace,
       scope.started, scope.told, scope.is_ruled, scope.expires, scope.idle_since, scope.pending =
       cmsgpack.unpack(state)
+    check_read(scope.pending)
     if scope.idle_since > 0 then wake(scope) end
   end
   return scope
