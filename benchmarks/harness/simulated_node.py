@@ -106,7 +106,7 @@ class SimulatedNode:
             account.returned,
             believed=account.granted,
             started=account.granted,
-            unused=0,
+            pending=0,
             held_age=0.0,
             wait_age=0.0,
         )

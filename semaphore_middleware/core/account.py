@@ -99,7 +99,7 @@ class Account:
         self._always_in_hand = 0  # the least of it since the last common turn
         self._ending: set[Permit] = set()  # lost, but their requests have not ended yet
         self._is_draining = False
-        self._begin_later = False  # whether any of its requests do; see `Statement.pending`
+        self._pending = 0  # permits that are held, and under which no request has begun
         # Counts under this term:
         self._term = owner.new_term()
         self._seq = 0
@@ -107,8 +107,6 @@ class Account:
         self._granted = 0
         self._returned = 0
         self._started = 0
-        self._unused = 0
-        self._heard_unused = 0  # as many of them as the server is known to have heard of
         self.deadline = math.inf
         """When the lease may be over; infinite while nothing was said under this term."""
         # To be said, and said but not answered:
@@ -120,6 +118,7 @@ class Account:
         """How many may hold a permit, on all nodes; None: not known."""
         self._available = 1  # until it is heard otherwise
         self._is_counted = False
+        self._is_paced = False
         self._wants_feedback = False
         self._is_down = False
         self.answered_at = -math.inf
@@ -170,7 +169,6 @@ class Account:
         now = self._owner.now()
         if permit.limit != self.limit:
             self.limit = strictest(self.limit, permit.limit)
-        self._begin_later |= permit.begins_later
         if self._in_hand and now < self._spare_until and self._may_hand_on(now):
             self._in_hand -= 1
             self._always_in_hand = min(self._always_in_hand, self._in_hand)
@@ -188,14 +186,12 @@ class Account:
             self._owner.speak(self, self.is_at_limit)
 
     def begin(self, permit: Permit) -> None:
-        """A request begins that had to wait for other permits after the grant of this one."""
+        """The request begins that holds this permit."""
         if permit in self._held:
-            self._note_start()
-
-    def _note_start(self) -> None:
-        self._started += 1
-        if self._begin_later and self.starts_count:
-            self._owner.speak(self, True)  # the next start is a delay after this one
+            self._pending -= 1
+            self._started += 1
+            if self._is_paced:
+                self._owner.speak(self, True)  # the next start is a delay after this one
 
     def release(self, permit: Permit) -> None:
         """A request is done with its permit, or no longer wants one."""
@@ -205,7 +201,7 @@ class Account:
                 self._line = [one for one in self._line if one[2] in self._waiting]
                 heapify(self._line)
                 self._newcomers = [one for one in self._newcomers if one[1] in self._waiting]
-            self._wants_fewer()
+            self._wants_fewer(at_once=True)
             return
         self._owner.emit(PermitReleased(permit))
         if permit in self._ending:
@@ -214,12 +210,14 @@ class Account:
                 self._owner.speak(self, True)  # or be forgotten, if it is empty
             return
         del self._held[permit]
+        self._pending -= not permit.begun
         now = self._owner.now()
         is_reported = self._note_outcome(permit)
-        if now < permit.turn_end and not is_reported and self._may_hand_on(now):
+        is_handed_on = permit.begun and not is_reported and now < permit.turn_end
+        if is_handed_on and self._may_hand_on(now):
             if self._waiting:
                 self._start(self._next_waiting(), permit.turn_end, now, handed_on=True)
-                self._wants_fewer()
+                self._wants_fewer(at_once=False)
                 return
             if not self.is_at_limit:
                 self._keep(1)
@@ -231,24 +229,14 @@ class Account:
             self.stop_turns()
         self._owner.speak(self, is_urgent or self.is_at_limit or bool(self._waiting))
 
-    def note_unused(self, permit: Permit) -> None:
-        """A permit is about to be released before its request has begun. The server can take the
-        start back if it has granted nothing since.
-        """
-        permit.turn_end = 0.0
-        if not self._begin_later:  # else it is not counted yet, or has moved the next start
-            self._started = max(0, self._started - 1)
-        if permit.grant_number == self._granted:
-            self._unused += 1
-
-    def _wants_fewer(self) -> None:
+    def _wants_fewer(self, at_once: bool) -> None:
         """Fewer requests wait. If none does, the server must not grant any more, nor keep the next
         start for this node: also where only time stands in the way.
         """
         if self._waiting:
             self._owner.speak_at_turns_end(self)
         elif self._asked > self._granted:
-            self._owner.speak(self, False)
+            self._owner.speak(self, at_once)
 
     def _note_outcome(self, permit: Permit) -> bool:
         """Queue the outcome of a request for the server, if it is to be reported. True if it is."""
@@ -277,13 +265,12 @@ class Account:
 
     def _start(self, permit: Permit, turn_end: float, now: float, handed_on: bool = False) -> None:
         self._held[permit] = None
-        if not permit.begins_later:
-            self._note_start()
+        self._pending += 1
         if handed_on and not self._has_handed_on:
             self._has_handed_on = True
             self._owner.speak_at_turns_end(self)
         permit.turn_end = turn_end
-        permit.grant(now, self._granted)
+        permit.grant(now)
         self._owner.emit(PermitGranted(permit, self.limit_in_force, handed_on))
 
     def _keep(self, permits: int) -> None:
@@ -347,10 +334,9 @@ class Account:
             returned=self._returned,
             believed=self._granted,
             started=self._started,
-            unused=self._unused,
+            pending=self._pending,
             held_age=now - first_held.granted_at if first_held else 0.0,
             wait_age=now - first_waiting.asked_at if first_waiting else 0.0,
-            pending=sum(one.begins_later for one in self._held) if self._begin_later else -1,
             feedback=FeedbackSummary.of(feedback) if feedback else None,
         )
         statements = [*self._unanswered, statement]
@@ -372,11 +358,12 @@ class Account:
             return
         self._unanswered = [one for one in self._unanswered if one.seq != statement.seq]
         self.deadline = max(self.deadline, sent + self._owner.grace)
-        self._heard_unused = max(self._heard_unused, statement.unused)
         self._note(reply)
         if reply.answered_ago is not None:
             self.answered_at = max(self.answered_at, sent - reply.answered_ago)
         self._take(reply.granted, now)
+        if self._is_paced and self._started > statement.started:
+            self._owner.speak(self, True)  # it was not known that starts are spaced
         self._note_down(reply)
         self._announce_waiting(statement.seq)
         if reply.retry_in is not None and self._waiting:
@@ -410,6 +397,7 @@ class Account:
     def _note(self, reply: Reply) -> None:
         self._available = reply.available
         self._is_counted = reply.is_counted
+        self._is_paced = reply.is_paced
         self._wants_feedback = reply.wants_feedback
         self.limit_in_force = reply.limit
         if reply.backoff is not None:
@@ -484,7 +472,6 @@ class Account:
         if new <= 0:
             return  # heard already
         self._granted = granted
-        self._unused = self._heard_unused  # others would be taken for this grant's
         turn_end = self._turn_end(now)
         for _ in range(min(new, len(self._waiting))):
             self._start(self._next_waiting(), turn_end, now)
@@ -522,6 +509,7 @@ class Account:
         """The lease is over, or may be: end what runs under it, and go on under a new term."""
         held = list(self._held)
         self._held.clear()
+        self._pending = 0
         self._ending.update(held)
         self._begin_term(above)
         for permit in held:
@@ -535,8 +523,7 @@ class Account:
     def _begin_term(self, above: int = 0) -> None:
         """Nothing of the old term counts in the new one."""
         self._term = self._owner.new_term(above)
-        self._seq = self._asked = self._granted = self._returned = self._started = self._unused = 0
-        self._heard_unused = 0
+        self._seq = self._asked = self._granted = self._returned = self._started = 0
         self._in_hand = self._always_in_hand = 0
         self._feedback.clear()
         self._unanswered.clear()

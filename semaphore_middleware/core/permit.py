@@ -46,9 +46,8 @@ class Permit:
         "_loop",
         "_when_lost",
         "asked_at",
-        "begins_later",
+        "begun",
         "error",
-        "grant_number",
         "limit",
         "outcome",
         "owner",
@@ -69,7 +68,6 @@ class Permit:
         account: Account,
         owner: object = None,
         priority: float = 0.0,
-        begins_later: bool = False,
     ) -> None:
         self.scope = scope
         self.limit = limit
@@ -77,8 +75,8 @@ class Permit:
         """The caller's own object: tells observers what this permit is for."""
         self.priority = priority
         """Among the requests of this node that wait for the scope, the highest one comes first."""
-        self.begins_later = begins_later
-        """True if its request still waits for permits of other scopes, until `begin`."""
+        self.begun = False
+        """True once its request has begun."""
         self.stage = Stage.WAITING
         self.waited = False
         """True if it was not granted at once."""
@@ -90,8 +88,6 @@ class Permit:
         self._account = account
         self.turn_end = 0.0
         """On the loop's clock: until then it may serve the node's next request after this one."""
-        self.grant_number = 0
-        """How many permits the account had been granted when it got this one."""
         self._when_lost: Callable[[], object] | None = None
         self.error: PermitLostError | None = None
         """The reason of the loss."""
@@ -120,8 +116,8 @@ class Permit:
 
     @property
     def starts_count(self) -> bool:
-        """True if requests of the scope may not begin when they like, but at the grant: their
-        starts are spaced by a delay or a rate, or their latency is measured.
+        """True if requests of the scope are to begin soon after the grant: their starts are spaced
+        by a delay or a rate, so that other nodes wait for this one, or their latency is measured.
         """
         return self._account.starts_count
 
@@ -131,10 +127,12 @@ class Permit:
         return self._when_lost is not None
 
     def begin(self) -> None:
-        """Say that its request begins, where that was to be after the grant."""
-        if self.begins_later:
+        """Say that its request begins: the next start is a delay after this one. A permit that is
+        released before that was no start.
+        """
+        if not self.begun:
+            self.begun = True
             self._account.begin(self)
-        self.begins_later = False
 
     def release(self) -> None:
         """Give it back, or stop waiting for it. Does nothing the second time; raises nothing."""
@@ -142,14 +140,6 @@ class Permit:
             self._account.release(self)
             self.stage = Stage.RELEASED
             self._granted.cancel()
-
-    def return_unused(self) -> None:
-        """Give it back before a request has begun under it: the start that it was may be another
-        request's. Call it in place of `release`.
-        """
-        if self.stage is Stage.HELD:
-            self._account.note_unused(self)
-        self.release()
 
     @property
     def site_answered_at(self) -> float:
@@ -197,10 +187,9 @@ class Permit:
         """Wait for the grant. Raises `ClosedError` if there will be none."""
         await self._granted
 
-    def grant(self, now: float, number: int) -> None:
+    def grant(self, now: float) -> None:
         """Mark it as held since `now`, on the loop's clock, and wake its request."""
         self.stage = Stage.HELD
-        self.grant_number = number
         self.wait = now - self.asked_at
         if not self._granted.done():
             self._granted.set_result(None)

@@ -26,8 +26,8 @@ class PermitSet:
 
     @property
     def starts_count(self) -> bool:
-        """True if the request may not begin when it likes, but at the last grant (see `Permit`)."""
-        return any(permit.starts_count and not permit.begins_later for permit in self.permits)
+        """True if the request is to begin soon after the last grant (see `Permit`)."""
+        return any(permit.starts_count for permit in self.permits)
 
     @property
     def withdrawn(self) -> bool:
@@ -53,11 +53,6 @@ class PermitSet:
             ):
                 permit.outcome = Feedback(outcome.latency)  # a pause is asked for at the site only
             permit.release()
-
-    def return_unused(self) -> None:
-        """Give all back before the request has begun. Call it in place of `release`."""
-        for permit in reversed(self.permits):
-            permit.return_unused()
 
     def until_lost(self) -> AbstractContextManager[object]:
         """Cancel what this task does in the `with` when one of them is lost (see `Permit`)."""

@@ -252,13 +252,13 @@ class FairSemaphore:
                 async with asyncio.timeout(timeout):
                     await permit.granted()
         except TimeoutError:
-            if permit.stage is Stage.HELD:  # granted in the moment in which the time was up
-                return permit
-            permit.release()
-            raise self._timed_out(permit, timeout) from None
+            if permit.stage is not Stage.HELD:  # else it was granted as the time was up
+                permit.release()
+                raise self._timed_out(permit, timeout) from None
         except BaseException:
             permit.release()
             raise
+        permit.begin()
         return permit
 
     async def acquire_all(
@@ -302,16 +302,14 @@ class FairSemaphore:
             with ExitStack() as watched:
                 for place, (scope, limit) in enumerate(wanted, start=1):
                     is_last = place == len(wanted)
-                    permit = self._opened().request(
-                        scope, _limit(limit), owner, priority, begins_later=not is_last
-                    )
+                    permit = self._opened().request(scope, _limit(limit), owner, priority)
                     permits.append(permit)
                     await permit.granted()
                     if not is_last:
                         watched.enter_context(permit.until_lost())
         except BaseException:
             for permit in permits:
-                permit.return_unused()
+                permit.release()
             raise
 
     def _timed_out(self, permit: Permit, timeout: float | None) -> AcquireTimeoutError:

@@ -141,7 +141,6 @@ class Session:
         limit: Limit,
         owner: object = None,
         priority: float = 0.0,
-        begins_later: bool = False,
     ) -> Permit:
         """Ask for a permit. Raises `ClosedError` after `drain`."""
         if self._is_draining:
@@ -149,7 +148,7 @@ class Session:
         account = self.accounts.get(scope)
         if account is None:
             account = self.accounts[scope] = Account(scope, limit, self)
-        permit = Permit(scope, limit, self._loop, account, owner, priority, begins_later)
+        permit = Permit(scope, limit, self._loop, account, owner, priority)
         interval = min(1.0, permit.asked_at - self._asked_at)
         self._request_interval += (interval - self._request_interval) / INTERVAL_SAMPLES
         self._asked_at = permit.asked_at

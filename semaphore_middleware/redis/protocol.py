@@ -27,8 +27,8 @@ Status = Literal["ok", "lost", "old", "refused", "unreadable"]
 STATUSES: tuple[Status, ...] = ("ok", "lost", "old", "refused", "unreadable")
 # Numbers travel as doubles: packing costs less than text does, on both sides. See `sync.lua`.
 HEAD_NUMBERS = Struct(">4d")
-STATEMENT_NUMBERS = Struct(">16d")
-REPLY_NUMBERS = Struct(">11d")
+STATEMENT_NUMBERS = Struct(">15d")
+REPLY_NUMBERS = Struct(">12d")
 
 
 def milliseconds(seconds: float) -> int:
@@ -43,8 +43,8 @@ def milliseconds(seconds: float) -> int:
 class Statement:
     """All that a node has to say of its account with a scope. Times are in seconds.
 
-    `asked`, `returned`, `believed`, `started` and `unused` count from the account's opening, so a
-    statement may be heard twice, late, or not at all.
+    `asked`, `returned`, `believed` and `started` count from the account's opening, so a statement
+    may be heard twice, late, or not at all.
     """
 
     scope: str
@@ -61,16 +61,12 @@ class Statement:
     """Permits granted, as far as the node has heard."""
     started: int
     """Requests that began."""
-    unused: int
-    """Permits given back before any request had begun under them."""
+    pending: int
+    """Of the permits that it holds, those under which no request has begun."""
     held_age: float
     """For how long its oldest request has held a permit."""
     wait_age: float
     """For how long its oldest request has waited for one."""
-    pending: int = -1
-    """Of the permits that it holds, those under which a request is to begin later, when it has
-    permits of its other scopes, too. -1: each request begins when its permit is granted.
-    """
     feedback: FeedbackSummary | None = None
     """How the site answered the requests whose permits this statement gives back."""
 
@@ -93,6 +89,8 @@ class Reply:
     """How many may hold a permit of the scope now."""
     is_counted: bool
     """True if each start counts or is to be reported, so that no permit is handed on."""
+    is_paced: bool
+    """True if a delay or a rate is in force, so that each start is to be said at once."""
     wants_feedback: bool
     """True if the server wants feedback for ordinary responses too."""
     retry_in: float | None
@@ -109,9 +107,8 @@ class Reply:
     @classmethod
     def read(cls, statement: Statement, reply: bytes) -> Self:
         """From the script's reply for one scope, whose times are in milliseconds."""
-        status, term, granted, available, limit, counted, wants, *times = REPLY_NUMBERS.unpack_from(
-            reply
-        )
+        status, term, granted, available, limit, *flags_and_times = REPLY_NUMBERS.unpack_from(reply)
+        counted, paced, wants, *times = flags_and_times
         retry_in, backoff, down_for, answered_ago = (
             time / 1000 if time >= 0 else None for time in times
         )
@@ -123,6 +120,7 @@ class Reply:
             available=int(available),
             limit=int(limit),
             is_counted=counted == 1,
+            is_paced=paced == 1,
             wants_feedback=wants == 1,
             retry_in=retry_in,
             backoff=backoff,
@@ -200,7 +198,6 @@ def pack_statement(statement: Statement, backoff: Backoff) -> bytes:
         statement.returned,
         statement.believed,
         statement.started,
-        statement.unused,
         statement.pending,
         int(1000 * statement.held_age),
         int(1000 * statement.wait_age),

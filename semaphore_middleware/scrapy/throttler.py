@@ -254,9 +254,8 @@ class Throttler:
                         scopes, timeout=timeout, owner=request, priority=priority
                     )
                 if await self._may_begin(request, permits, priority):
-                    permits.begin()
                     return permits
-                permits.return_unused()
+                permits.release()
                 await places.wait(request, priority=priority)
         except BaseException:
             places.leave(request)
@@ -270,9 +269,8 @@ class Throttler:
         return request.priority + (0.0 if is_scheduled else PREREQUISITES_FIRST)
 
     async def _may_begin(self, request: Request, permits: PermitSet, priority: float) -> bool:
-        """Wait for a place, if need be. A start that counts is now or not at all: begun later, it
-        would be too close to the next one. Nothing begins where the site has refused a request
-        since the grant.
+        """Wait for a place, if need be. A start that counts is now or not at all: until it begins,
+        no other one does. Nothing begins where the site has refused a request since the grant.
         """
         places = self.local_concurrency
         if not places.reserve(request):
@@ -281,7 +279,7 @@ class Throttler:
             try:
                 await places.wait(request, PERMIT_IDLE_TIMEOUT_S, priority)
             except BaseException:
-                permits.return_unused()
+                permits.release()
                 raise
             if permits.starts_count:  # an operator has set a delay meanwhile
                 return False
@@ -314,6 +312,8 @@ class Throttler:
 
     def start_transfer(self, request: Request, task: asyncio.Task[Any] | None = None) -> None:
         """A request goes on the wire, in a task that can be cancelled if there is one."""
+        if request in self._permits:
+            self._permits[request].begin()
         self._transfers[request] = task
 
     def record_response(self, request: Request, response: Response) -> None:
@@ -328,7 +328,7 @@ class Throttler:
         its permits already, give them back until its own transfer. The other one may need them.
         """
         if request in self._permits and request not in self._transfers:
-            self._permits.pop(request).return_unused()
+            self._permits.pop(request).release()
             self.backpressure.suspend(request)
             self.local_concurrency.release()
             self._suspended.add(request)

@@ -23,6 +23,7 @@ REPLY = {
     "available": 5,
     "limit": 9,
     "is_counted": False,
+    "is_paced": False,
     "wants_feedback": False,
     "retry_in": None,
     "backoff": None,
@@ -120,8 +121,10 @@ class LoneNode:
         return statement
 
     def hold(self, count: int = 1, **reply: Any) -> list[Permit]:
-        """Requests that hold a permit each, just granted by the server."""
+        """Requests that have begun under a permit each, just granted by the server."""
         permits = [self.ask() for _ in range(count)]
         self.talk(**reply)
-        assert all(permit.stage is Stage.HELD for permit in permits)
+        for permit in permits:
+            assert permit.stage is Stage.HELD
+            permit.begin()
         return permits

@@ -34,7 +34,9 @@ def test_within_a_turn_a_permit_is_handed_on_without_a_call() -> None:
     node.pass_time(1.0)
     node.at_once.clear()
     for permit in (first, first, second):  # the second time it does nothing
+        permit.begin()
         permit.release()
+    third.begin()
     assert stages(first, second, third) == ["released", "released", "held"]
     assert node.at_once == []
     for _ in range(2):
@@ -138,6 +140,7 @@ def test_the_hand_serves_for_two_turns_after_the_last_answer(timers_are_late: bo
         permit = node.ask()
         assert permit.stage is Stage.HELD
         assert permit.turn_end <= min(end, node.clock.now + TURN_S)
+        permit.begin()
         permit.release()
         node.pass_time(TURN_S / 4)
         if not timers_are_late:
@@ -173,38 +176,39 @@ def test_a_surplus_of_a_full_site_is_returned_at_once() -> None:
 
 def test_a_start_counts_when_its_request_begins() -> None:
     node = LoneNode(Limit(9, delay=1.0))
-    permit, never = node.ask(begins_later=True), node.ask(begins_later=True)
-    assert node.talk().pending == 0
+    permit, never, lost = (node.ask() for _ in range(3))
+    said = node.talk(granted=3, is_counted=True, is_paced=True)
+    assert said.pending == 0
     said = node.say()
-    assert (said.pending, said.started) == (2, 0)
+    assert (said.pending, said.started) == (3, 0)
     node.at_once.clear()
     permit.begin()
     permit.begin()
     assert node.at_once == [True], "the next start is a delay after this one"
-    never.return_unused()
+    never.release()
     never.begin()
     said = node.say()
-    assert (said.pending, said.started, said.returned) == (0, 1, 1)
-    at_once = node.ask()
-    node.talk()
-    at_once.return_unused()
-    assert node.say().started == 2, "the server has counted it: the next one must count, too"
-
-
-def test_a_permit_that_no_request_has_begun_under_is_returned_as_unused() -> None:
-    node = LoneNode(Limit(9, delay=1.0))
-    first, second, _ = node.hold(3, is_counted=True)
-    first.return_unused()
-    said = node.talk(is_counted=True)
-    assert (said.returned, said.unused, said.started, said.pending) == (1, 1, 2, -1)
-    (third,) = node.hold(is_counted=True)
-    second.return_unused()
-    assert node.say().unused == 1, "it is not of the latest grant"
-    third.return_unused()
-    assert (node.say().returned, node.say().unused) == (3, 2)
+    assert (said.pending, said.started, said.returned) == (1, 1, 1)
+    node.account.lose_all()
+    lost.begin()
+    lost.release()
+    permit.release()
     node.ask()
-    node.account.on_granted(said.term, 5)
-    assert node.say().unused == 1, "the second was not heard of before the next grant"
+    assert (node.say().pending, node.say().started) == (0, 0)
+
+
+def test_a_start_is_said_as_soon_as_it_is_heard_that_starts_are_spaced() -> None:
+    node = LoneNode()
+    permit = node.ask()
+    said = node.say()
+    node.account.on_granted(said.term, 1)
+    permit.begin()
+    node.at_once.clear()
+    node.hear(said, granted=1, is_paced=True)
+    assert node.at_once == [True]
+    node.at_once.clear()
+    node.talk(granted=1, is_paced=True)
+    assert node.at_once == [], "it is said"
 
 
 def test_the_deadline_counts_from_the_first_statement_then_from_the_latest_answered() -> None:
@@ -471,4 +475,4 @@ def test_a_node_that_no_longer_waits_leaves_the_queue(reason: str) -> None:
     node.talk(granted=1, available=-1)
     node.at_once.clear()
     (waiting if reason == "given up" else held).release()
-    assert (node.at_once, node.say().asked) == ([False], 1)
+    assert (node.at_once, node.say().asked) == ([reason == "given up"], 1)

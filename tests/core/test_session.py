@@ -162,6 +162,7 @@ class Setup:
     async def hold(self, scope: str = "s") -> Permit:
         permit = self.ask(scope)
         await permit.granted()
+        permit.begin()
         await settle()
         self.server.calls.clear()
         return permit
@@ -224,7 +225,9 @@ async def test_what_nobody_has_used_is_returned_when_the_turn_of_all_accounts_en
         for permit in [await setup.hold(scope) for scope in "aab"]:
             permit.release()
         await asyncio.sleep(TURN_S)
-        setup.ask("a").release()
+        permit = setup.ask("a")
+        permit.begin()
+        permit.release()
         await asyncio.sleep(TURN_S)
         assert setup.server.times == [3 * TURN_S], "in one call"
         assert [said.returned for said in setup.server.calls[0][1]] == [1, 1], "one was used"

@@ -67,7 +67,6 @@ async def test_all_are_taken_anew_if_one_is_lost(server: RedisServer, outside: O
 async def test_the_loss_of_any_ends_what_runs(server: RedisServer, scope: str) -> None:
     async with FairSemaphore(server.url) as one:
         permits = await one.acquire_all([(name, 1) for name in WANTED])
-        assert [permit.begins_later for permit in permits.permits] == [True, True, False]
         permits.begin()
         lost = next(permit for permit in permits.permits if permit.scope == scope)
         with pytest.raises(PermitLostError), permits.until_lost():

@@ -65,16 +65,6 @@ async def test_a_shorter_delay_and_a_higher_rate_hold_for_the_next_start(
 
 
 @in_asyncio
-async def test_a_delay_is_kept_for_who_does_not_know_it(server: RedisServer) -> None:
-    a = await Caller.join(server, "a")
-    await a.admin.configure(HOST, 3)
-    await a.take(HOST, limit=Limit(4, delay=3600))
-    await a.give_back(HOST, limit=Limit(4, delay=3600))
-    for _ in range(2):
-        assert 3000 < ((await a.take(HOST, limit=4)).retry_in or 0) <= 3600
-
-
-@in_asyncio
 async def test_a_rate_and_a_burst_hold_for_all_nodes(server: RedisServer) -> None:
     a, b = [await Caller.join(server, name) for name in "ab"]
     await a.admin.configure("*.example.org", {"rate": "1/h", "burst": 3})

@@ -119,24 +119,22 @@ async def test_another_epoch_s_words_change_nothing(server: RedisServer, outside
 # Nonsense ---------------------------------------------------------------------------------------
 
 PARTS = (
-    *("term", "seq", "asked", "returned", "believed", "started", "unused", "pending"),
+    *("term", "seq", "asked", "returned", "believed", "started", "pending"),
     *("held_age", "wait_age", "concurrency", "delay", "jitter", "adaptive", "interval", "burst"),
 )
-SENSE = dict.fromkeys(PARTS, 0.0) | {"term": 1, "seq": 9, "asked": 2, "pending": -1}
+SENSE = dict.fromkeys(PARTS, 0.0) | {"term": 1, "seq": 9, "asked": 2}
 SENSE |= {"concurrency": 2, "burst": 1}
-COUNTS = PARTS[:8]
+COUNTS = PARTS[:7]
 LIMIT_PARTS = ("concurrency", "delay", "interval", "burst")
 HUGE = 1e12 + 1
 NONSENSE: list[dict[str, float]] = [
     {"returned": 3, "believed": 2, "asked": 4},
     {"believed": 3, "asked": 2},
     {"returned": -2, "believed": -1, "asked": -1},
-    {"unused": 1},
-    {"pending": -2},
     {"pending": 1},
     {"asked": HUGE, "believed": HUGE, "returned": HUGE},
     *({part: 0.0} for part in ("term", "seq", "concurrency", "burst")),
-    *({part: -1.0} for part in ("term", "returned", "started", "unused", "held_age", "wait_age")),
+    *({part: -1.0} for part in ("term", "returned", "started", "pending", "held_age", "wait_age")),
     *({part: HUGE} for part in ("term", "seq", "asked", "started", *LIMIT_PARTS)),
     {"concurrency": 1.5},
     {"burst": 1.5},

@@ -39,8 +39,8 @@ def assert_waits(reply: Reply, granted: int, seconds: float) -> None:
 
 def move(outside: Outside, seconds: float) -> None:
     """What so much time does to a delay and a rate."""
-    arrivals = {name: float(outside.state()[name]) for name in ("next_start", "next_at_rate")}
-    moved = {name: max(0, each - 1000 * seconds) for name, each in arrivals.items()}
+    arrivals = {name: float(outside.state()[name]) for name in ("last_start", "next_at_rate")}
+    moved = {name: each - 1000 * seconds for name, each in arrivals.items()}
     outside.edit("s", "state", **moved)
 
 
@@ -151,39 +151,23 @@ async def test_the_lowest_rate_and_the_smallest_burst_in_use_win(server: RedisSe
         assert (seen.rate, seen.burst if seen.rate else None) == in_force
 
 
-@pytest.mark.parametrize(("limit", "starts"), [(SLOW, 1), (RATED, 3)])
-@in_asyncio
-async def test_a_start_that_did_not_begin_is_the_next_one_s_once(
-    server: RedisServer, limit: Limit, starts: int
-) -> None:
-    a, b = [await Caller.join(server, name) for name in "ab"]
-    await a.take("s", starts, limit=limit)
-    await b.take("s", 2, limit=limit)
-    said = a.statement("s", limit, returned=1, unused=1)
-    for _ in range(3):
-        await a.send(said)
-    assert_waits(await b.renew("s", limit=limit), 1, HOUR)
-
-
-@in_asyncio
-async def test_an_unused_start_is_gone_after_another(server: RedisServer, outside: Outside) -> None:
-    """Or that one would be followed too soon."""
-    a, b = [await Caller.join(server, name) for name in "ab"]
-    await a.take("s", limit=SLOW)
-    late = a.statement("s", SLOW, returned=1, unused=1)
-    await b.take("s", limit=SLOW)
-    outside.start_is_due()
-    assert (await b.renew("s", limit=SLOW)).granted == 1
-    await a.return_unused("s", limit=SLOW)
-    assert_waits(await a.take("s", limit=SLOW), 0, HOUR)
-    await a.send(late)  # of another term by now
-    assert_waits(await a.renew("s", limit=SLOW), 0, HOUR)
-
-
 async def take_pending(caller: Caller, n: int, limit: Limit) -> None:
     """Starts that begin later: their requests wait for permits of other scopes."""
     caller.book("s").asked += n
     assert (await caller.say("s", limit, pending=0, started=0)).granted == n
+
+
+@pytest.mark.parametrize(("limit", "starts"), [(SLOW, 1), (RATED, 3)])
+@in_asyncio
+async def test_a_start_that_did_not_begin_is_the_next_one_s(
+    server: RedisServer, limit: Limit, starts: int
+) -> None:
+    a, b = [await Caller.join(server, name) for name in "ab"]
+    await take_pending(a, starts, limit)
+    await b.take("s", 2, limit=limit)
+    a.book("s").returned = 1
+    await a.say("s", limit, started=starts - 1)
+    assert_waits(await b.renew("s", limit=limit), 1, HOUR)
 
 
 @in_asyncio

@@ -52,10 +52,7 @@ class Judge:
         self.open: dict[str, list[Request]] = defaultdict(list)
         self.waiting: list[Request] = []
         self.starts: dict[str, list[float]] = defaultdict(list)
-        """By scope: when each counts."""
-        self.granted_at: dict[tuple[str, str, int], dict[int, float]] = defaultdict(dict)
-        """By scope, node and term: when the server granted each permit."""
-        self.last_grant_at: dict[str, float] = {}
+        """By scope: when each began."""
         self.failures: dict[str, int] = defaultdict(int)
         self.held_s: dict[int, float] = defaultdict(float)
         """By node: how long requests were open, of all its requests together."""
@@ -69,7 +66,6 @@ class Judge:
         """When the last of those that are over ended."""
         self.begun = 0
         self._stalled: dict[str, float] = {}
-        self._units: dict[tuple[str, str, int], tuple[int, int]] = {}
 
     def violate(self, text: str) -> None:
         """A promise was broken."""
@@ -82,34 +78,13 @@ class Judge:
 
     # Grants, as the server and the nodes see them -----------------------------------------------
 
-    def on_server_grant(self, scope: str, node: str, term: int, first: int, last: int) -> None:
-        self.last_grant_at[scope] = self.world.now
-        times = self.granted_at[scope, node, term]
-        if first <= max(times, default=0):  # in a new epoch what is held is counted anew
-            times.clear()
-        times.update(dict.fromkeys(range(first, last + 1), self.world.now))
-
-    def on_grant(self, node: Node, permit: Permit, handed_on: bool) -> None:
+    def on_grant(self, node: Node, permit: Permit) -> None:
         """A node has given a permit to one of its requests."""
         self._check_order(node, permit)
         request = permit.owner
         if isinstance(request, Request):
             later = request.job.scopes[request.job.scopes.index(permit.scope) + 1 :]
             request.waits_for = later[0] if later else None
-        if handed_on:
-            return
-        account = (permit.scope, node.semaphore.node, permit._account._term)
-        granted = self.granted_at[account]
-        none_yet = min(granted, default=1) - 1
-        before, of_batch = self._units.get(account, (none_yet, none_yet))
-        if permit.grant_number < of_batch:
-            before = none_yet
-        elif permit.grant_number != of_batch:
-            before = of_batch
-        self._units[account] = (before + 1, permit.grant_number)
-        granted_at = granted.get(before + 1)
-        if granted_at is not None and not permit.begins_later:
-            node.granted_at[permit] = granted_at
 
     def _check_order(self, node: Node, permit: Permit) -> None:
         """Of a node's requests the one with the highest priority is first, then the oldest."""
@@ -142,8 +117,8 @@ class Judge:
             self.open[scope].append(request)
             granted_at = permit.granted_at - node.clock_ahead
             self._check_limit(scope, permit.limit, granted_at)
-            self._check_pause(scope, node, permit, granted_at)
-            self.starts[scope].append(node.granted_at.pop(permit, now))
+            self._check_pause(scope, node, granted_at)
+            self.starts[scope].append(now)
         gap = now - max(request.asked_at, self.served_at.get(node.number, -math.inf))
         self.longest_gap[node.number] = max(self.longest_gap[node.number], gap)
         self.served_at[node.number] = now
@@ -212,15 +187,14 @@ class Judge:
             )
         ]
 
-    def _check_pause(self, scope: str, node: Node, permit: Permit, granted_at: float) -> None:
+    def _check_pause(self, scope: str, node: Node, granted_at: float) -> None:
         pauses = self._may_be(scope, {"pause": True, "resume": False, "reset": False}, granted_at)
         if all(pauses):
             self.violate(f"PAUSE {scope}: {node.name} begins a request")
-        refused_at = self.refused_at.get(scope)
-        if refused_at is not None and self.plan.kind == "calm":
-            granted_at = node.granted_at.get(permit, self.world.now)  # by the server
-            if refused_at + TRAVEL_S < granted_at < refused_at + 0.5 - SERVER_ROUNDING_S:
-                self.violate(f"BACKOFF {scope}: {node.name} begins a request")
+        refused_at = self.refused_at.get(scope, -math.inf)
+        pause_end = refused_at + 0.5 - SERVER_ROUNDING_S
+        if self.plan.kind == "calm" and refused_at + TRAVEL_S < granted_at < pause_end:
+            self.violate(f"BACKOFF {scope}: {node.name} begins a request")
 
     def _has_lost_data(self, since: float) -> bool:
         return any(at >= since for at in self.faults.losses_at)
@@ -248,10 +222,7 @@ class Judge:
     # Pace ---------------------------------------------------------------------------------------
 
     def check_pace(self) -> None:
-        """No two starts closer than the delay, never more than burst + rate x time.
-
-        A start counts when it was granted, or when it began if that was to be later.
-        """
+        """No two starts closer than the delay, never more than burst + rate x time."""
         for scope, starts in self.starts.items():
             limit = self.plan.limits[scope]
             times = sorted(starts)
@@ -286,7 +257,7 @@ class Judge:
             here = [account for account in accounts if account.scope == scope]
             is_waited_for = any(account.waiting for account in here)
             held = sum(len(one.held) + one.ending + one._in_hand for one in here)
-            pending = sum(permit.begins_later for account in here for permit in account.held)
+            pending = sum(account._pending for account in here)
             is_free = held < self._capacity(scope, limit)
             if is_waited_for and is_free and self._may_start(scope, pending):
                 since = self._stalled.setdefault(scope, self.world.now)
@@ -317,8 +288,7 @@ class Judge:
             pace = max(pace, 0.5)
         if pace and pending >= limit.burst:
             return False
-        # A start that is granted when its request has just given up is lost.
-        last = max([*self.starts[scope][-10:], self.last_grant_at.get(scope, -math.inf)])
+        last = max(self.starts[scope][-10:], default=-math.inf)
         return self.world.now >= max(last + pace, self.harmed_at.get(scope, -math.inf) + 2.0)
 
     # Fairness -----------------------------------------------------------------------------------

@@ -19,7 +19,6 @@ from semaphore_middleware.core.observer import (
     PermitLost,
     StatementRefused,
 )
-from semaphore_middleware.core.permit import Permit
 from semaphore_middleware.core.semaphore import FairSemaphore
 from semaphore_middleware.errors import (
     ClosedError,
@@ -90,7 +89,7 @@ class Witness(Observer):
 
     def on_event(self, event: Event) -> None:
         if isinstance(event, PermitGranted):
-            self._judge.on_grant(self._node, event.permit, event.handed_on)
+            self._judge.on_grant(self._node, event.permit)
         elif isinstance(event, PermitLost):
             self._judge.on_lost(self._node, event.permit)
         elif isinstance(event, StatementRefused):
@@ -105,7 +104,6 @@ class Node:
         self.name = name
         self.clock_ahead = run.random.uniform(0.0, 1e4)
         self.host = Host(run.world, name, self.clock_ahead)
-        self.granted_at: dict[Permit, float] = {}
         self.is_open = False
         self.semaphore = Semaphore(
             run.network,
@@ -185,8 +183,7 @@ class Node:
         try:
             with permits.until_lost():
                 if job.outcome == "unused" or permits.withdrawn:
-                    permits.return_unused()
-                    return
+                    return  # and gives them back unused
                 permits.begin()
                 judge.on_begin(request)
                 began_at = self._run.world.now
@@ -288,10 +285,9 @@ class Run:
     def _on_bug(self, text: str) -> None:
         self.judge.violate(f"SCRIPT {text}")
 
-    def _on_grant(self, key: bytes, node: bytes, term: int, first: int, last: int) -> None:
+    def _on_grant(self, key: bytes, node: bytes, _: int, first: int, last: int) -> None:
         scope = KEYS.scope_of(key)
         self.judge.note("server", f"grants {scope} to {node.decode()[:4]}, no. {first}-{last}")
-        self.judge.on_server_grant(scope, node.decode(), int(term), int(first), int(last))
 
     def _watch(self) -> None:
         """Look at all that holds at any time, again and again."""
@@ -311,9 +307,11 @@ class Run:
             self.world.after(self.plan.lease, self._watch_keys)
 
     def _finish_work(self) -> None:
-        """Let all requests end; faults do so by themselves."""
+        """Let all requests end, or a promise be broken; faults end by themselves."""
         lease = self.plan.lease
         for _ in range(PATIENCE_LEASES):
+            if self.judge.violations:
+                return
             if all(task.done() or node.host.is_dead for node, task in self._tasks) and (
                 not self._faults_left
             ):

@@ -105,7 +105,6 @@ class Book:
     asked: int = 0
     returned: int = 0
     believed: int = 0
-    unused: int = 0
 
     @property
     def held(self) -> int:
@@ -119,8 +118,9 @@ class Book:
 class Caller:
     """A node reduced to its statements: what it says, and how often, is the test's to choose.
 
-    It hears only replies, and says nothing by itself: what it was granted meanwhile, it learns when
-    it renews. Nothing ends at a deadline.
+    It hears only replies: what it was granted meanwhile, it learns when it renews. By itself it
+    says only that requests have begun, at the grant, where their starts are spaced. Nothing ends
+    at a deadline.
     """
 
     def __init__(
@@ -175,10 +175,6 @@ class Caller:
         book.asked += take
         return await self.say(scope, limit, feedback=feedback)
 
-    async def return_unused(self, scope: str, n: int = 1, limit: int | Limit = 1) -> Reply:
-        self.book(scope).unused += n
-        return await self.give_back(scope, n, limit)
-
     async def give_up(self, scope: str, n: int = 1, limit: int | Limit = 1) -> Reply:
         self.book(scope).asked -= n
         return await self.say(scope, limit)
@@ -193,11 +189,15 @@ class Caller:
     async def say(self, scope: str, limit: int | Limit = 1, **overrides: Any) -> Reply:
         """The present counts, but for what is overridden; under another epoch, once more."""
         while True:
-            replies = await self.send(self.statement(scope, limit, **overrides))
-            if replies is not None:
-                self.hear(*replies)
+            statement = self.statement(scope, limit, **overrides)
+            replies = await self.send(statement)
+            if replies is None:
+                await self.begin_epoch()
+                continue
+            self.hear(*replies)
+            has_begun_more = replies[0].granted > statement.believed
+            if not (replies[0].is_paced and has_begun_more) or overrides:
                 return replies[0]
-            await self.begin_epoch()
 
     async def inspect(self, scope: str) -> Inspection:
         return await self.admin.inspect(scope)
@@ -219,10 +219,11 @@ class Caller:
         said = {
             "limit": limit if isinstance(limit, Limit) else Limit(limit),
             **{
-                part: getattr(book, part) for part in ("term", "seq", "asked", "returned", "unused")
+                part: getattr(book, part)
+                for part in ("term", "seq", "asked", "returned", "believed")
             },
-            "believed": book.believed,
             "started": book.believed,
+            "pending": 0,
             "held_age": 0.0,
             "wait_age": 0.0,
         }
@@ -455,7 +456,7 @@ class Outside:
 
     def start_is_due(self, scope: str = "s") -> None:
         """What time does to a delay, and to a rate."""
-        self.edit(scope, "state", next_start=0, next_at_rate=0)
+        self.edit(scope, "state", last_start=0, next_at_rate=0)
 
     def pass_idle(self, seconds: float, scope: str = "s") -> None:
         """What time does to an idle scope."""

@@ -41,11 +41,6 @@ local function rows_of(scope)
   return rows
 end
 
-local function next_start(scope)
-  local force = scope.force
-  return math.max(scope.next_start, scope.next_at_rate - (force.burst - 1) * force.interval)
-end
-
 local NOTHING = { backoff_end = 0, backoff = 0, is_down = 0 }
 local function reply_of(key, queue)
   local scope = read_scope(key, queue)
@@ -54,7 +49,8 @@ local function reply_of(key, queue)
   local learned = scope.learned or NOTHING
   return {
     force.limit, force.concurrency, math.ceil(force.delay), string.format('%.9g', force.interval),
-    force.burst, left(next_start(scope)), left(learned.backoff_end), math.ceil(learned.backoff),
+    force.burst, left(math.max(earliest_by_delay(scope), earliest_by_rate(scope))),
+    left(learned.backoff_end), math.ceil(learned.backoff),
     learned.is_down == 1 and age(learned.failing_since) or -1, force.paused and 1 or 0, force.by or '',
     scope.started, rows_of(scope),
   }

@@ -1,32 +1,32 @@
 -- Hears one node's statements about its accounts, and says what it is granted. Safe to send twice, late,
 -- and in any order.
 -- KEYS: epoch, rules; then for each scope: scope, queue.
--- ARGV: see `clock`; the node; the epoch's id; then for each scope sixteen packed numbers: term, seq,
---       asked, returned, believed, started, unused, pending (-1: requests begin when they are granted),
---       age of the oldest holder and of the oldest waiter (ms), concurrency, delay (ms), jitter, 1 if
---       adaptive, interval (ms), burst; and after them feedback as text, if there is any (see `feedback`).
--- Reply: "epoch" if the id is not the present one, and nothing was done; else for each scope eleven
+-- ARGV: see `clock`; the node; the epoch's id; then for each scope fifteen packed numbers: term, seq,
+--       asked, returned, believed, started, pending, age of the oldest holder and of the oldest waiter
+--       (ms), concurrency, delay (ms), jitter, 1 if adaptive, interval (ms), burst; and after them feedback
+--       as text, if there is any (see `feedback`).
+-- Reply: "epoch" if the id is not the present one, and nothing was done; else for each scope twelve
 --        packed numbers: status (0 ok, 1 lost, 2 old, 3 refused, 4 unreadable), term, granted, permits that
---        are free (less those waited for), the limit in force, 1 if each start counts, 1 if feedback is
---        wanted for ordinary responses too; when to ask again, the backoff that this call has started, for
---        how long the site has not responded if it is down, how long ago the youngest request began that
---        is known to be answered well (ms, -1: none); and after them, as text, what is wrong with what the
---        server knows of the scope, if anything is.
+--        are free (less those waited for), the limit in force, 1 if no permit is to be handed on, 1 if
+--        starts are spaced by a delay or a rate, 1 if feedback is wanted for ordinary responses too; when to
+--        ask again, the backoff that this call has started, for how long the site has not responded if it is
+--        down, how long ago the youngest request began that is known to be answered well (ms, -1: none);
+--        and after them, as text, what is wrong with what the server knows of the scope, if anything is.
 
-local STATEMENT_BYTES = 128
+local STATEMENT_BYTES = 120
 local MOST = 10 ^ 12 -- of any number that is said: as milliseconds 31 years
 local REFUSED, UNREADABLE = 3, 4
 
 local function read_statement(text)
   if #text < STATEMENT_BYTES then return nil end
   local said = {
-    term = 0, seq = 0, asked = 0, returned = 0, believed = 0, started = 0, unused = 0, pending = 0,
+    term = 0, seq = 0, asked = 0, returned = 0, believed = 0, started = 0, pending = 0,
     held_age = 0, wait_age = 0, concurrency = 0, delay = 0, jitter = 0, adaptive = 0, interval = 0, burst = 0,
     feedback = false,
   }
-  said.term, said.seq, said.asked, said.returned, said.believed, said.started, said.unused,
-    said.pending, said.held_age, said.wait_age, said.concurrency, said.delay, said.jitter, said.adaptive,
-    said.interval, said.burst = struct.unpack('>dddddddddddddddd', text)
+  said.term, said.seq, said.asked, said.returned, said.believed, said.started, said.pending,
+    said.held_age, said.wait_age, said.concurrency, said.delay, said.jitter, said.adaptive,
+    said.interval, said.burst = struct.unpack('>ddddddddddddddd', text)
   if #text > STATEMENT_BYTES then said.feedback = read_feedback(string.sub(text, STATEMENT_BYTES + 1)) end
   return said
 end
@@ -35,11 +35,10 @@ end
 -- contradict each other.
 local function makes_sense(said)
   local fractions = said.term % 1 + said.seq % 1 + said.asked % 1 + said.returned % 1
-    + said.believed % 1 + said.started % 1 + said.unused % 1 + said.pending % 1
+    + said.believed % 1 + said.started % 1 + said.pending % 1
     + said.concurrency % 1 + said.burst % 1 -- not a number if one is none
   return fractions == 0 and said.feedback ~= nil and said.term >= 1 and said.seq >= 1 and said.returned >= 0
-    and said.unused >= 0 and said.unused <= said.returned
-    and said.pending >= -1 and said.pending <= said.believed - said.returned
+    and said.pending >= 0 and said.pending <= said.believed - said.returned
     and said.returned <= said.believed and said.believed <= said.asked and said.started >= 0
     and said.concurrency >= 1 and said.burst >= 1
     and said.delay >= 0 and said.jitter >= 0 and said.jitter <= 1 and said.interval >= 0
@@ -74,7 +73,7 @@ local function open_account(scope, said)
   return {
     term = said.term, seq = said.seq, asked = said.asked, granted = said.believed,
     -- A node may go on under a term whose account was closed when it was empty: these are counted.
-    returned = said.returned, started = said.started, unused = said.unused, pace = 0, pending = -1,
+    returned = said.returned, started = said.started, pending = 0,
     lease_end = 0, held_since = 0, waiting_since = 0,
     -- A newcomer counts as served now. Else nodes that come and go would starve those that wait.
     served = next_tick(scope), is_queued = false,
@@ -100,9 +99,9 @@ local function hear(scope, said)
     scope.own = own
   elseif said.seq >= own.seq then
     scope.held, scope.waiting = scope.held - held_by(own), scope.waiting - waiting_at(own)
-    scope.pending = scope.pending - pending_at(own)
-    -- Requests begin that had to wait for permits of other scopes after their grants.
-    if own.pending >= 0 then scope.begun = scope.begun + math.max(0, said.started - own.started) end
+    scope.pending = scope.pending - own.pending
+    local begun = math.max(0, said.started - own.started)
+    scope.begun, scope.started, own.started = scope.begun + begun, scope.started + begun, own.started + begun
     local waited = waiting_at(own) > 0
     own.seq, own.asked = said.seq, said.asked
     own.granted = math.max(own.granted, said.believed)
@@ -113,30 +112,13 @@ local function hear(scope, said)
     return 0
   end
   -- What it was granted since is pending, too.
-  own.pending = said.pending < 0 and -1
-    or math.min(held_by(own), said.pending + math.max(0, own.granted - said.believed))
+  own.pending = math.min(held_by(own), said.pending + math.max(0, own.granted - said.believed))
   scope.held, scope.waiting = scope.held + held_by(own), scope.waiting + waiting_at(own)
-  scope.pending = scope.pending + pending_at(own)
+  scope.pending = scope.pending + own.pending
   own.lease_end = NOW + LEASE
   scope.due = math.min(scope.due, own.lease_end)
   own.held_since, own.waiting_since = NOW - said.held_age, NOW - said.wait_age
-  scope.started = scope.started + math.max(0, said.started - own.started)
-  -- Where requests begin later, the node takes back no start any more: each one counts from here on.
-  own.started = said.pending < 0 and math.max(own.started, said.started) or said.started
   return 0
-end
-
--- Permits that no request has begun under. If no start was granted since at this pace, the ones that
--- these would have been may be granted again.
-local function hear_unused(scope, own, said)
-  local unused = math.max(0, said.unused - own.unused)
-  own.unused = own.unused + unused
-  -- Starts that were pending have moved no arrival time.
-  if own.pending >= 0 then return end
-  local is_last_start = own.pace > 0 and own.pace == scope.pace and own.granted == said.believed
-  if unused == 0 or not is_last_start then return end
-  scope.next_start = math.min(scope.next_start, NOW) -- a delay grants one start at a time: that one
-  scope.next_at_rate = scope.next_at_rate - unused * scope.force.interval
 end
 
 local function has_evicted()
@@ -148,18 +130,19 @@ local function pack_reply(scope, status, own)
   -- After a backoff also until it is known that the site answers again.
   local wants_feedback = force.adaptive or (learned and (learned.backoff + learned.failures > 0
     or learned.answered < learned.backoff_end))
-  local is_counted = wants_feedback or force.delay > 0 or force.interval > 0 or force.paused
+  local is_counted = wants_feedback or is_paced(scope) or force.paused
     or (learned and NOW < learned.backoff_end)
   local down_for = learned and learned.is_down == 1 and math.max(0, NOW - learned.failing_since) or -1
   local answered_ago = learned and learned.answered > 0 and math.max(0, NOW - learned.answered) or -1
-  local reply = struct.pack('>ddddddddddd', status, own and own.term or 0, own and own.granted or 0,
-    force.limit - scope.held - scope.waiting, force.limit, is_counted and 1 or 0, wants_feedback and 1 or 0,
-    scope.retry_in or -1, scope.backoff_begun or -1, down_for, answered_ago)
+  local reply = struct.pack('>dddddddddddd', status, own and own.term or 0, own and own.granted or 0,
+    force.limit - scope.held - scope.waiting, force.limit, is_counted and 1 or 0,
+    is_paced(scope) and 1 or 0, wants_feedback and 1 or 0, scope.retry_in or -1,
+    scope.backoff_begun or -1, down_for, answered_ago)
   return scope.problem and reply .. scope.problem or reply
 end
 
 local function pack_refusal(status, problem)
-  return struct.pack('>ddddddddddd', status, 0, 0, 0, 0, 0, 0, -1, -1, -1, -1) .. problem
+  return struct.pack('>dddddddddddd', status, 0, 0, 0, 0, 0, 0, 0, -1, -1, -1, -1) .. problem
 end
 
 -- Answers one statement.
@@ -174,10 +157,6 @@ local function serve(key, queue, text)
   agree_on_limit(scope, said)
   apply_limit(scope)
   local own = scope.own
-  -- Not of a late statement: what it says was unused may be of an earlier term.
-  if own and own == before and said.term == own.term and said.seq == own.seq then
-    hear_unused(scope, own, said)
-  end
   -- Feedback counts only with the permits that it is about: a statement heard twice reports once.
   if said.feedback and own and own == before and own.returned > returned then
     hear_feedback(scope, said.feedback)

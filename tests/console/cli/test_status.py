@@ -52,8 +52,9 @@ async def test_it_shows_queues_and_changes_nothing(server: RedisServer, outside:
 
 
 @in_asyncio
-async def test_rules_show_who_set_them(server: RedisServer) -> None:
+async def test_rules_show_who_set_them(server: RedisServer, outside: Outside) -> None:
     await three_nodes(server)
+    outside.start_is_due(SITE)
     async with Admin(server.url, name="alice@desk") as operator:
         await operator.configure(SITE, {"concurrency": None, "delay": 0.25})
         await operator.configure("*.edu", {"concurrency": 5, "rate": "90/m"})

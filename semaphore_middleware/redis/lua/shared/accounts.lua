@@ -7,14 +7,13 @@ end
 local function read_account(text)
   if not text then return nil end
   local account = {
-    term = 0, seq = 0, asked = 0, granted = 0, returned = 0, started = 0, unused = 0,
-    lease_end = 0, served = 0, pace = 0, held_since = 0, waiting_since = 0, pending = -1, is_queued = false,
+    term = 0, seq = 0, asked = 0, granted = 0, returned = 0, started = 0, pending = 0,
+    lease_end = 0, served = 0, held_since = 0, waiting_since = 0, is_queued = false,
   }
   account.term, account.seq, account.asked, account.granted, account.returned, account.started,
-    account.unused, account.lease_end, account.served, account.pace, account.held_since,
-    account.waiting_since, account.pending =
+    account.pending, account.lease_end, account.served, account.held_since, account.waiting_since =
     cmsgpack.unpack(text)
-  check_read(account.pending)
+  check_read(account.waiting_since)
   account.is_queued = account.asked > account.granted
   return account
 end
@@ -23,21 +22,15 @@ local function pack_account(account)
   return cmsgpack.pack(
     account.term, account.seq, -- the node's numbers of the account, and of the latest statement
     account.asked, account.granted, account.returned, account.started,
-    account.unused, -- since the account's opening
+    account.pending, -- of the permits that it holds, those under which no request has begun
     account.lease_end, -- when the account is closed, unless its node speaks again
     account.served, -- the scope's tick when it was last granted a permit, or opened
-    account.pace, -- the scope's count of paced grants after the last one to this account
-    account.held_since, account.waiting_since, -- since when its oldest request holds, or waits
-    account.pending -- granted starts that have not begun; -1: its requests begin when they are granted
+    account.held_since, account.waiting_since -- since when its oldest request holds, or waits
   )
 end
 
 local function held_by(account)
   return account.granted - account.returned
-end
-
-local function pending_at(account)
-  return math.max(0, account.pending)
 end
 
 local function waiting_at(account)

@@ -43,13 +43,6 @@ local function apply_rules(scope)
   end
   force.limit = force.concurrency
   scope.force = force
-  -- An arrival time that is further away than the pace in force allows was set before a change.
-  local is_ruled = (rule.delay or rule.rate) and true or false
-  if is_ruled or scope.is_ruled then
-    scope.next_start = math.min(scope.next_start, NOW + force.delay * (1 + force.jitter))
-    scope.next_at_rate = math.min(scope.next_at_rate, NOW + force.interval * force.burst)
-  end
-  scope.is_ruled = is_ruled
 end
 
 -- An adaptive limit starts low, to measure the site's usual latency.
@@ -59,7 +52,7 @@ local function apply_working_limit(scope)
 end
 
 local function apply_limit(scope)
-  if (rules and rules ~= '0') or scope.is_ruled then
+  if rules and rules ~= '0' then
     apply_rules(scope)
   else
     -- Without rules the scope's own fields are the limit in force: no table is made for it.

@@ -34,7 +34,7 @@ local function close_account(scope, node, account)
   scope.held = scope.held - held_by(account)
   scope.waiting = scope.waiting - waiting_at(account)
   -- A node that is gone may have begun them without having said so.
-  scope.pending, scope.begun = scope.pending - pending_at(account), scope.begun + pending_at(account)
+  scope.pending, scope.begun = scope.pending - account.pending, scope.begun + account.pending
   if account.is_queued then redis.call('ZREM', scope.queue, node) end
   if node == NODE then
     scope.own = nil
@@ -67,49 +67,51 @@ local function close_ended_accounts(scope)
       close_account(scope, node, account)
     else
       held, waiting = held + held_by(account), waiting + waiting_at(account)
-      pending = pending + pending_at(account)
+      pending = pending + account.pending
       due = math.min(due, account.lease_end)
     end
   end)
   scope.held, scope.waiting, scope.pending, scope.due = held, waiting, pending, due
 end
 
--- Delay and rate: the generic cell rate algorithm (ITU-T I.371). A delay is a rate with a burst of 1.
+local function is_paced(scope)
+  return scope.force.delay > 0 or scope.force.interval > 0
+end
+
+-- When the next start may be, by the delay that is in force now.
+local function earliest_by_delay(scope)
+  return scope.last_start + scope.force.delay * (1 + scope.force.jitter * scope.chance)
+end
+
+-- When the next start may be, by the rate that is in force now: the generic cell rate algorithm (ITU-T
+-- I.371). What a slower rate has set further ahead than this one's burst is no longer due.
+local function earliest_by_rate(scope)
+  local force = scope.force
+  local arrival = math.min(scope.next_at_rate, NOW + force.burst * force.interval)
+  return arrival - (force.burst - 1) * force.interval
+end
+
 -- Granted starts that have not begun count as if they began now: whenever they do, the pace is kept.
 -- Returns how many may start now; or 0, and how long until one may, unless that is when others begin.
 local function starts_at_pace(scope)
-  local function starts_at(arrival, interval, burst)
-    local earliest = arrival - (burst - 1) * interval
-    if interval == 0 then -- also if nobody asks for that pace any more
-      if NOW < earliest then return 0, earliest - NOW end
-      return math.huge, 0
-    end
+  local function starts_at(earliest, interval, burst)
+    if interval == 0 then return math.huge, 0 end
     local free = NOW < earliest and 0 or math.min(burst, math.floor((NOW - earliest) / interval) + 1)
     if free > scope.pending then return free - scope.pending, 0 end
     return 0, scope.pending < burst and earliest + scope.pending * interval - NOW or math.huge
   end
   local force = scope.force
-  local by_delay, delay_left = starts_at(scope.next_start, force.delay, 1)
-  local by_rate, rate_left = starts_at(scope.next_at_rate, force.interval, force.burst)
+  local by_delay, delay_left = starts_at(earliest_by_delay(scope), force.delay, 1)
+  local by_rate, rate_left = starts_at(earliest_by_rate(scope), force.interval, force.burst)
   local left = math.max(delay_left, rate_left)
   return math.min(by_delay, by_rate), left < math.huge and left or nil
 end
 
-local function is_paced(scope)
-  return scope.force.delay > 0 or scope.force.interval > 0
-end
-
-local function space_next_start(scope, starts)
-  local force = scope.force
-  scope.pace = scope.pace + 1
-  local varied = force.delay * (1 + force.jitter * (2 * RANDOM - 1))
-  scope.next_start = math.max(scope.next_start, NOW) + math.max(0, varied)
-  scope.next_at_rate = math.max(scope.next_at_rate, NOW) + starts * force.interval
-end
-
--- Starts that were pending and have begun, or may have.
+-- Counts the starts that have begun since the last call, or may have.
 local function count_begun(scope)
-  if scope.begun > 0 and is_paced(scope) then space_next_start(scope, scope.begun) end
+  if scope.begun == 0 then return end
+  scope.last_start, scope.chance = NOW, 2 * RANDOM - 1
+  scope.next_at_rate = math.max(scope.next_at_rate, NOW) + scope.begun * scope.force.interval
 end
 
 -- How many permits may be granted now; if only time prevents it, also how long that takes (ms).
@@ -119,7 +121,7 @@ local function grantable(scope)
   if free <= 0 or force.paused then return 0 end
   local earliest = learned and math.max(FROM, learned.backoff_end) or FROM
   if NOW < earliest then return 0, earliest - NOW end
-  if not is_paced(scope) and NOW >= scope.next_start and NOW >= scope.next_at_rate then return free end
+  if not is_paced(scope) then return free end
   local starts, wait = starts_at_pace(scope)
   if starts == 0 then return 0, wait end
   return math.min(free, starts)
@@ -130,12 +132,7 @@ end
 local function grant(scope, account, permits)
   account.granted, account.served = account.granted + permits, next_tick(scope)
   scope.held, scope.waiting = scope.held + permits, scope.waiting - permits
-  if account.pending >= 0 then
-    account.pending, scope.pending = account.pending + permits, scope.pending + permits
-  elseif is_paced(scope) then
-    space_next_start(scope, permits)
-    account.pace = scope.pace
-  end
+  account.pending, scope.pending = account.pending + permits, scope.pending + permits
 end
 
 -- Grants to those in the queue while there is something to grant, each time to the first of them as many

@@ -26,11 +26,11 @@ local function name_of(scope)
 end
 
 local MEMORY = 600000 -- how long is kept what an idle site has taught (ms)
+local HOUR = 3600000 -- as far may the wall clock be set ahead before an idle site's pause is forgotten (ms)
 
 local function wake(scope)
   local start = scope.idle_since - QUIET
-  scope.next_start = math.max(NOW, start + scope.next_start)
-  scope.next_at_rate = math.max(NOW, start + scope.next_at_rate)
+  scope.last_start, scope.next_at_rate = start + scope.last_start, start + scope.next_at_rate
   local learned = scope.learned
   if learned then
     local over = start + learned.backoff_end
@@ -47,26 +47,25 @@ local function read_scope(key, queue)
     -- The limit that nodes ask for; concurrency 0: nobody has yet.
     concurrency = 0, delay = 0, jitter = 0, adaptive = false, interval = 0, burst = 1,
     held = 0, waiting = 0, -- of all accounts
-    pending = 0, -- granted starts that have not begun, of all accounts
-    begun = 0, -- of these, those that have begun, or may have, since the last call
+    pending = 0, -- of the permits held, those under which no request has begun
+    begun = 0, -- requests that have begun since the last call, or may have
     tick = 0, -- counts what decides whose turn it is: grants, and accounts that are opened
     due = math.huge, -- no account is to be closed before this
-    next_start = 0, next_at_rate = 0, -- the theoretical arrival times of delay and rate
-    pace = 0, -- how often one of them was moved on by a grant
+    last_start = -math.huge, chance = 0, -- and the number drawn for the jitter after it, in [-1, 1)
+    next_at_rate = -math.huge, -- the theoretical arrival time of the rate
     started = 0, -- requests that got a permit since the scope was idle
     told = '', -- the first node in the queue, if it was told when to ask again
-    is_ruled = false, -- whether the arrival times are from an operator's delay or rate
     expires = 0, -- when the key expires, by the wall clock
-    idle_since = 0, -- NOW + QUIET then; arrival times and the backoff's end count from it; 0: in use
+    idle_since = 0, -- NOW + QUIET then; starts and the backoff's end count from it; 0: in use
     own = read_account(own), others = false, learned = learned and read_learned(learned),
     force = false, limit = 0, problem = false,
   }
   if state then
     scope.concurrency, scope.delay, scope.jitter, scope.adaptive, scope.interval, scope.burst, scope.held,
-      scope.waiting, scope.tick, scope.due, scope.next_start, scope.next_at_rate, scope.pace,
-      scope.started, scope.told, scope.is_ruled, scope.expires, scope.idle_since, scope.pending =
+      scope.waiting, scope.pending, scope.tick, scope.due, scope.last_start, scope.chance,
+      scope.next_at_rate, scope.started, scope.told, scope.expires, scope.idle_since =
       cmsgpack.unpack(state)
-    check_read(scope.pending)
+    check_read(scope.idle_since)
     if scope.idle_since > 0 then wake(scope) end
   end
   return scope
@@ -75,31 +74,32 @@ end
 local function pack_state(scope)
   return cmsgpack.pack(
     scope.concurrency, scope.delay, scope.jitter, scope.adaptive, scope.interval, scope.burst, scope.held,
-    scope.waiting, scope.tick, scope.due, scope.next_start, scope.next_at_rate, scope.pace, scope.started,
-    scope.told, scope.is_ruled, scope.expires, scope.idle_since, scope.pending
+    scope.waiting, scope.pending, scope.tick, scope.due, scope.last_start, scope.chance,
+    scope.next_at_rate, scope.started, scope.told, scope.expires, scope.idle_since
   )
 end
 
--- An idle scope keeps only its arrival times, until then, and for a while what the site has taught. Keys
--- expire by the wall clock, which may be set ahead: a rate and a backoff are kept for a day longer.
+-- An idle scope keeps its last starts for as long as the next one depends on them, and for a while what the
+-- site has taught. Keys expire by the wall clock, which may be set ahead: all is kept for longer than that.
 local function write_idle(scope)
   if not scope.is_new then redis.call('DEL', scope.key) end
   local learned = scope.learned
-  if not learned and scope.next_start <= NOW and scope.next_at_rate <= NOW then return end
-  local kept = math.max(0, scope.next_start - NOW)
-  if scope.next_at_rate > NOW then kept = math.max(kept, scope.next_at_rate - NOW + KEPT) end
+  local force = scope.force
+  local kept = math.max(0, scope.last_start + force.delay * (1 + force.jitter) - NOW,
+    math.min(scope.next_at_rate - NOW, force.interval * force.burst))
+  kept = kept + math.min(kept, HOUR)
+  if kept == 0 and not learned then return end
   if learned then
     learned.backoff_end = math.max(0, learned.backoff_end - NOW)
     local lesson = learned.backoff_end + learned.backoff + learned.failures + learned.working
     if lesson > 0 or (learned.answered > 0 and NOW < learned.answered + MEMORY) then
-      kept = math.max(kept, learned.backoff_end + (learned.backoff_end > 0 and KEPT or MEMORY))
+      kept = math.max(kept, learned.backoff_end + (learned.backoff_end > 0 and HOUR or MEMORY))
       redis.call('HSET', scope.key, 'learned', pack_learned(learned))
     end
   end
   if kept == 0 then return end
-  scope.next_start = math.max(0, scope.next_start - NOW)
-  scope.next_at_rate = math.max(0, scope.next_at_rate - NOW)
-  scope.idle_since, scope.tick, scope.pace, scope.started = NOW + QUIET, 0, 0, 0
+  scope.last_start, scope.next_at_rate = scope.last_start - NOW, scope.next_at_rate - NOW
+  scope.idle_since, scope.tick, scope.started = NOW + QUIET, 0, 0
   scope.told, scope.due = '', math.huge
   scope.expires = 0 -- a scope in use again sets it anew
   redis.call('HSET', scope.key, 'state', pack_state(scope))
