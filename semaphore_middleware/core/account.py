@@ -11,6 +11,7 @@ import logging
 import math
 from collections import OrderedDict
 from collections.abc import Collection
+from functools import reduce
 from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import Protocol
@@ -89,7 +90,8 @@ class Account:
     def __init__(self, scope: str, limit: Limit, owner: Owner) -> None:
         self.scope = scope
         self.limit = limit
-        """The strictest that requests have named since the account was made."""
+        """The strictest that requests name which wait or hold a permit now."""
+        self._limits: dict[Limit, int] = {}  # how many such requests name it
         self._owner = owner
         self._waiting: OrderedDict[Permit, None] = OrderedDict()  # in the order of asking
         self._line: list[tuple[float, int, Permit]] = []  # a heap of them, and of some that gave up
@@ -167,8 +169,9 @@ class Account:
     def request(self, permit: Permit) -> None:
         """A request wants a permit: one that is in hand, else one of the server's."""
         now = self._owner.now()
-        if permit.limit != self.limit:
-            self.limit = strictest(self.limit, permit.limit)
+        self._limits[permit.limit] = self._limits.get(permit.limit, 0) + 1
+        if len(self._limits) > 1 or permit.limit != self.limit:
+            self.limit = reduce(strictest, self._limits)
         if self._in_hand and now < self._spare_until and self._may_hand_on(now):
             self._in_hand -= 1
             self._always_in_hand = min(self._always_in_hand, self._in_hand)
@@ -195,6 +198,11 @@ class Account:
 
     def release(self, permit: Permit) -> None:
         """A request is done with its permit, or no longer wants one."""
+        self._limits[permit.limit] -= 1
+        if not self._limits[permit.limit]:
+            del self._limits[permit.limit]
+            if self._limits:
+                self.limit = reduce(strictest, self._limits)
         if permit.stage is Stage.WAITING:
             self._waiting.pop(permit, None)
             if len(self._line) > 2 * len(self._waiting) + LINE_SLACK:

@@ -195,7 +195,8 @@ class Admin:
         await self._do(resume)
 
     async def reset(self, name: str) -> None:
-        """Let the nodes' settings hold again, and forget what the site's answers have taught.
+        """Let the nodes' settings hold again, and forget what the site's answers have taught, and
+        the limits of nodes that have no request there any more.
 
         Raises `SettingsError` for a bad name, `ServerUnreachableError`, `ServerRefusedError`.
         """
@@ -247,7 +248,7 @@ class Admin:
             self._running.discard(timeout)
 
     def _pack(self, script: str, scopes: Sequence[str], node: bytes = b"") -> tuple[Any, ...]:
-        """A call of `inspect` or `evict` for these scopes."""
+        """A call of `inspect`, `evict` or `forget` for these scopes."""
         keys = [self._keys.epoch, self._keys.rules]
         for scope in scopes:
             keys += self._keys.of(scope)
@@ -297,14 +298,10 @@ class Admin:
         for name in change.names:
             rule = (encoded(name), pack_parts(change.set), *change.unset)
             calls.append(("change_rule", 2, self._keys.epoch, self._keys.rules, *rule))
-            if change.clears_backoff and not change.is_pattern:
-                calls.append(("clear_backoff", 1, self._keys.of(name)[0]))
+            if change.forgets and not change.is_pattern:
+                calls.append((*self._pack("forget", [name]), change.forgets))
         await evaluate(connection, calls)
-        commands: list[tuple[Any, ...]] = [("PUBLISH", self._keys.changes, "changed")]
-        if change.clears_learned and not change.is_pattern:
-            forget = [("HDEL", self._keys.of(name)[0], "learned") for name in change.names]
-            commands = [*forget, *commands]
-        await connection.execute(commands)
+        await connection.execute([("PUBLISH", self._keys.changes, "changed")])
 
     async def _evict(self, connection: Connection, node: str) -> tuple[int, int]:
         """Close the node's accounts."""

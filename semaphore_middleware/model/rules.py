@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from semaphore_middleware.errors import SettingsError
 from semaphore_middleware.model.hosts import is_pattern, normal_name, parse_name, patterns_for
@@ -69,10 +69,10 @@ class RuleChange:
     """Spellings of a scope; or a pattern."""
     set: Mapping[str, Any]
     unset: tuple[str, ...] = ()
-    clears_backoff: bool = False
-    """Whether a pause that the site's refusals have caused ends."""
-    clears_learned: bool = False
-    """Whether all is forgotten that the site's answers have taught."""
+    forgets: Literal["", "backoff", "all"] = ""
+    """Of a scope: the pause that its site's refusals have caused; or all that its answers have
+    taught, and the limits of nodes that have no request there any more.
+    """
 
     @classmethod
     def configure(cls, name: str, limit: int | Limit | Mapping[str, Any] | None, by: str) -> Self:
@@ -103,14 +103,14 @@ class RuleChange:
         nothing is left of the rule unless it `has_limit`.
         """
         if is_above_paused:
-            return cls(_names(name), {"paused": False, "by": by}, clears_backoff=True)
+            return cls(_names(name), {"paused": False, "by": by}, forgets="backoff")
         unset = ("paused",) if has_limit else ("paused", "by")
-        return cls(_names(name), {}, unset=unset, clears_backoff=True)
+        return cls(_names(name), {}, unset=unset, forgets="backoff")
 
     @classmethod
     def reset(cls, name: str) -> Self:
         """Remove the rule."""
-        return cls(_names(name), {}, unset=PARTS, clears_learned=True)
+        return cls(_names(name), {}, unset=PARTS, forgets="all")
 
     @property
     def is_pattern(self) -> bool:

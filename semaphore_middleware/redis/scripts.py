@@ -31,7 +31,7 @@ SCRIPTS = {  # each with its files, in their order
     "inspect": (*SCOPES, "inspect"),
     "evict": (*SCOPES, "evict"),
     "change_rule": ("change_rule",),
-    "clear_backoff": ("shared/accounts", "shared/learned", "clear_backoff"),
+    "forget": (*SCOPES, "forget"),
     "ask_robotstxt": ("shared/robotstxt", "ask_robotstxt"),
     "put_robotstxt": ("shared/robotstxt", "put_robotstxt"),
 }

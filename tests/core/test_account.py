@@ -105,14 +105,15 @@ def test_where_each_start_counts_nothing_is_handed_on(limit: Limit) -> None:
     """Whatever the last reply said: it may be from before the limit was named."""
     node = LoneNode()
     first, in_hand = node.hold(2)
-    assert not first.starts_count
     in_hand.release()
-    node.ask(limit).release()
-    assert first.starts_count
+    assert not first.starts_count
     waiting = [node.ask(limit), node.ask()]
+    assert first.starts_count
     first.release()
     assert stages(*waiting) == ["waiting", "waiting"]
-    assert node.say().limit == limit, "the strictest that requests have named"
+    assert node.say().limit == limit, "the strictest that requests name now"
+    waiting[0].release()
+    assert node.say().limit == Limit(9)
 
 
 @pytest.mark.parametrize("from_hand", [True, False])

@@ -77,7 +77,7 @@ def test_users_may_do_what_their_scripts_do_and_no_more() -> None:
     shared = commands_in(*(frontier.script(name) for name in frontier.NODES_SCRIPTS))
     assert allowed("frontier") == FOR_NODES - {"evalsha_ro"} | shared
     assert allowed("crawler") == allowed("node") | shared
-    scripts = [script(name) for name in ("inspect", "evict", "change_rule", "clear_backoff")]
+    scripts = [script(name) for name in ("inspect", "evict", "change_rule", "forget")]
     for_operators = ATTACHING | {"evalsha_ro", "scan", "publish"}
     assert allowed("operator") == for_operators | commands_in(*scripts)
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import sys
 
+import pytest
+
 from semaphore_middleware.model.limits import Limit
+from semaphore_middleware.redis.protocol import Reply
 from tests.support.nodes import Caller, Outside, in_asyncio
 from tests.support.servers import RedisServer
 
@@ -41,6 +44,32 @@ async def test_the_strictest_limit_holds(server: RedisServer, outside: Outside) 
         await caller.give_back("s", limit=5)
     assert (await b.take("s", 4, limit=sys.maxsize)).granted == 4
     assert (await b.inspect("s")).limit == 10**12
+
+
+@pytest.mark.parametrize("how", ["a lease later", "reset"])
+@in_asyncio
+async def test_a_limit_ends_with_those_that_ask_for_it(
+    server: RedisServer, outside: Outside, how: str
+) -> None:
+    """Though the site is never idle: a visitor with a delay of years would slow all for ever."""
+
+    async def look_at_all() -> Reply:
+        if how == "reset":
+            await a.admin.reset("s")
+        else:
+            outside.edit("s", "state", due=1)
+        return await a.renew("s", limit=4)
+
+    strict = Limit(1, delay=1e9)
+    a, visitor = [await Caller.join(server, name) for name in ("a", "visitor")]
+    await a.take("s", 3, limit=4)
+    await visitor.take("s", limit=strict)
+    await a.take("s", limit=4)
+    assert ((await look_at_all()).granted, (await a.inspect("s")).limit) == (3, 1), "it waits"
+    await visitor.give_up("s", limit=strict)
+    assert (await a.renew("s", limit=4)).granted == 3
+    reply = await look_at_all()
+    assert (reply.granted, reply.limit, reply.is_paced) == (4, 4, False)
 
 
 @in_asyncio

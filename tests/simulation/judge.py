@@ -66,6 +66,10 @@ class Judge:
         """When the last of those that are over ended."""
         self.begun = 0
         self._stalled: dict[str, float] = {}
+        self._named_at: dict[tuple[int, str], float] = {}
+        """By node and scope: when it last had an account there."""
+        self._in_use_at: dict[float, set[str]] = {}
+        """Scopes that were not idle when the server's clock was set."""
 
     def violate(self, text: str) -> None:
         """A promise was broken."""
@@ -130,6 +134,12 @@ class Judge:
         for scope in request.job.scopes:
             self.open[scope].remove(request)
         self.held_s[request.node.number] += self.world.now - began_at
+
+    def on_jump(self) -> None:
+        """The server's clock is set."""
+        is_open = {scope for scope, requests in self.open.items() if requests}
+        waited_for = {one.waits_for for one in self.waiting if one.waits_for}
+        self._in_use_at[self.world.now] = is_open | waited_for
 
     def forget(self, node: Node) -> None:
         """A node's process is gone, and its connections are closed."""
@@ -237,8 +247,13 @@ class Judge:
         arrival = -math.inf
         for before, at in zip([-math.inf, *times], times, strict=False):
             early = arrival - (burst - 1) * interval - at
-            has_jumped = any(before <= jumped_at <= at for jumped_at in self.faults.jumps_at)
+            jumps_at = [
+                jumped_at for jumped_at in self.faults.jumps_at if before <= jumped_at <= at
+            ]
+            has_jumped = bool(jumps_at)
             slack = 2 * SERVER_ROUNDING_S + has_jumped * STEP * self.plan.lease
+            if any(scope not in self._in_use_at[jumped_at] for jumped_at in jumps_at):
+                slack = math.inf  # the key of an idle site may have expired
             if early > slack:
                 self.violate(f"PACE {scope}: a start at {at:.3f} comes {early:.3f} s too early")
             arrival = interval + (at if has_jumped else max(arrival, at))
@@ -247,12 +262,12 @@ class Judge:
 
     def check_progress(self, nodes: Iterable[Node], free_after: float) -> None:
         """Once faults are over, whoever waits gets what is free, within `free_after` seconds."""
-        accounts = [
-            account
-            for node in nodes
-            if node.semaphore._session is not None
-            for account in node.semaphore._session.accounts.values()
-        ]
+        accounts = []
+        for node in nodes:
+            if node.semaphore._session is not None:
+                for account in node.semaphore._session.accounts.values():
+                    accounts.append(account)
+                    self._named_at[node.number, account.scope] = self.world.now
         for scope, limit in self.plan.limits.items():
             here = [account for account in accounts if account.scope == scope]
             is_waited_for = any(account.waiting for account in here)
@@ -261,7 +276,9 @@ class Judge:
             is_free = held < self._capacity(scope, limit)
             if is_waited_for and is_free and self._may_start(scope, pending):
                 since = self._stalled.setdefault(scope, self.world.now)
-                if self.world.now - since > free_after:
+                # What was pending counts as begun when its node's lease is over.
+                as_begun = self._pace(scope) if self.plan.kind == "storm" else 0.0
+                if self.world.now - since > free_after + as_begun:
                     self.violate(f"STALL {scope}: {held} held, others wait since {since:.3f}")
                     self._stalled[scope] = self.world.now
             else:
@@ -269,7 +286,12 @@ class Judge:
 
     def _capacity(self, scope: str, limit: Limit) -> int:
         rules = [rule for _, _, rule in self.rules[scope] if isinstance(rule, int)]
-        own = [limits[scope] for limits in self.plan.own_limits.values() if scope in limits]
+        since = self.world.now - (1 + RENEWAL) * self.plan.lease
+        own = [
+            limits[scope]
+            for node, limits in self.plan.own_limits.items()
+            if scope in limits and self._named_at.get((node, scope), -math.inf) >= since
+        ]
         named = [one.concurrency for one in (limit, *own)]
         if limit.adaptive or self.failures[scope]:
             return 1
@@ -279,17 +301,19 @@ class Judge:
         """Whether no pace, pause or backoff may keep requests waiting. So many starts are granted
         and have not begun: under a pace they count as if they began now.
         """
-        rules = self.rules[scope]
         if any(self._may_be(scope, {"pause": True, "resume": False, "reset": False})):
             return False
-        limit = self.plan.limits[scope]
-        pace = max(limit.delay * (1 + limit.jitter), limit.interval * limit.burst)
-        if any(rule == "delay" for _, _, rule in rules):
-            pace = max(pace, 0.5)
-        if pace and pending >= limit.burst:
+        pace = self._pace(scope)
+        if pace and pending >= self.plan.limits[scope].burst:
             return False
         last = max(self.starts[scope][-10:], default=-math.inf)
         return self.world.now >= max(last + pace, self.harmed_at.get(scope, -math.inf) + 2.0)
+
+    def _pace(self, scope: str) -> float:
+        """How long a start may keep the next one waiting."""
+        limit = self.plan.limits[scope]
+        pace = max(limit.delay * (1 + limit.jitter), limit.interval * limit.burst)
+        return max(pace, 0.5) if any(rule == "delay" for *_, rule in self.rules[scope]) else pace
 
     # Fairness -----------------------------------------------------------------------------------
 

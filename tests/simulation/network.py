@@ -133,7 +133,8 @@ class Network:
             delay = random.uniform(0.02, 2.0) * self.lease
         elif fate < weather.lost + weather.late + weather.repeated:
             again = random.uniform(0.0, 2.0) * self.lease * random.choice((0.001, 0.05, 1.0))
-            self.world.after(delay + again, partial(self._arrive, wire, commands, False))
+            if wire.machine.name != "operator":  # whose calls are true once only
+                self.world.after(delay + again, partial(self._arrive, wire, commands, False))
         elif fate < weather.lost + weather.late + weather.repeated + weather.torn:
             answers, count = False, random.randrange(count + 1)
             self.world.after(delay + 1e-6, partial(self.break_one, wire))

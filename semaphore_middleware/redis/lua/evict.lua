@@ -11,6 +11,7 @@ local function evict_from(key, queue)
   if not account then return end
   held, waiting = held + held_by(account), waiting + waiting_at(account)
   close_account(scope, NODE, account)
+  scope.due = NOW -- others may have a looser limit
   apply_limit(scope)
   count_begun(scope)
   write_scope(scope)

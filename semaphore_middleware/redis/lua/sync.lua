@@ -47,34 +47,13 @@ local function makes_sense(said)
       said.interval, said.burst) <= MOST
 end
 
--- The strictest limit asked for counts, until the scope is idle. Of delays the longest counts, and the
--- longest minimum gap: one node may vary its delay, while another one has a Crawl-delay from robots.txt,
--- which is a minimum.
-local function agree_on_limit(scope, said)
-  if scope.concurrency == 0 then
-    scope.concurrency, scope.delay, scope.jitter = said.concurrency, said.delay, said.jitter
-    scope.adaptive, scope.interval, scope.burst = said.adaptive == 1, said.interval, said.burst
-    return
-  end
-  scope.concurrency = math.min(scope.concurrency, said.concurrency)
-  scope.adaptive = scope.adaptive or said.adaptive == 1
-  if said.interval > 0 then
-    scope.burst = scope.interval == 0 and said.burst or math.min(scope.burst, said.burst)
-    scope.interval = math.max(scope.interval, said.interval)
-  end
-  local gap, said_gap = scope.delay * (1 - scope.jitter), said.delay * (1 - said.jitter)
-  if said.delay > scope.delay or said_gap > gap then
-    scope.delay = math.max(scope.delay, said.delay)
-    scope.jitter = 1 - math.max(gap, said_gap) / scope.delay
-  end
-end
-
 local function open_account(scope, said)
   return {
     term = said.term, seq = said.seq, asked = said.asked, granted = said.believed,
     -- A node may go on under a term whose account was closed when it was empty: these are counted.
     returned = said.returned, started = said.started, pending = 0,
-    lease_end = 0, held_since = 0, waiting_since = 0,
+    lease_end = 0, held_since = 0, waiting_since = 0, concurrency = 0, delay = 0, jitter = 0,
+    adaptive = 0, interval = 0, burst = 1,
     -- A newcomer counts as served now. Else nodes that come and go would starve those that wait.
     served = next_tick(scope), is_queued = false,
   }
@@ -118,6 +97,8 @@ local function hear(scope, said)
   own.lease_end = NOW + LEASE
   scope.due = math.min(scope.due, own.lease_end)
   own.held_since, own.waiting_since = NOW - said.held_age, NOW - said.wait_age
+  own.concurrency, own.delay, own.jitter = said.concurrency, said.delay, said.jitter
+  own.adaptive, own.interval, own.burst = said.adaptive, said.interval, said.burst
   return 0
 end
 
@@ -154,9 +135,9 @@ local function serve(key, queue, text)
   local returned = before and before.returned
   scope.used, scope.wanted = scope.held, scope.held + scope.waiting
   local status = hear(scope, said)
-  agree_on_limit(scope, said)
-  apply_limit(scope)
   local own = scope.own
+  tighten(scope, own or said)
+  apply_limit(scope)
   -- Feedback counts only with the permits that it is about: a statement heard twice reports once.
   if said.feedback and own and own == before and own.returned > returned then
     hear_feedback(scope, said.feedback)

@@ -1,4 +1,4 @@
--- Shared by `sync`, `evict`, `inspect` and `clear_backoff`: what a site's answers have taught, a field of the
+-- Shared by `sync`, `evict`, `inspect` and `forget`: what a site's answers have taught, a field of the
 -- scope's hash that most scopes do not have.
 
 local function nothing_learned()

@@ -1,5 +1,27 @@
 -- Shared by `sync`, `evict` and `inspect`: the limit in force at a scope. It is the strictest that nodes
--- ask for, unless an operator has set something else.
+-- with open accounts ask for, unless an operator has set something else.
+
+-- Makes the limit of a scope as strict as this account's. Of delays the longest counts, and the longest
+-- minimum gap: one node may vary its delay, while another one has a Crawl-delay from robots.txt, which is a
+-- minimum.
+local function tighten(scope, account)
+  if scope.concurrency == 0 then
+    scope.concurrency, scope.delay, scope.jitter = account.concurrency, account.delay, account.jitter
+    scope.adaptive, scope.interval, scope.burst = account.adaptive == 1, account.interval, account.burst
+    return
+  end
+  scope.concurrency = math.min(scope.concurrency, account.concurrency)
+  scope.adaptive = scope.adaptive or account.adaptive == 1
+  if account.interval > 0 then
+    scope.burst = scope.interval == 0 and account.burst or math.min(scope.burst, account.burst)
+    scope.interval = math.max(scope.interval, account.interval)
+  end
+  local gap, own_gap = scope.delay * (1 - scope.jitter), account.delay * (1 - account.jitter)
+  if account.delay > scope.delay or own_gap > gap then
+    scope.delay = math.max(scope.delay, account.delay)
+    scope.jitter = 1 - math.max(gap, own_gap) / scope.delay
+  end
+end
 
 -- What operators have set overrides what nodes ask for. KEYS[2]: rules, a hash: name -> JSON object of the
 -- parts that are set. A name is a scope, "*." and a host for each host below it, or a kind and ":*" for all

@@ -59,9 +59,11 @@ local function for_each_account(scope, visit)
   end
 end
 
--- Looks at all accounts when one may be over, and adds the totals up anew.
+-- Looks at all accounts when one may be over, and adds up anew what they hold and which limit they ask for.
 local function close_ended_accounts(scope)
   local held, waiting, pending, due = 0, 0, 0, math.huge
+  local agreed = scope.concurrency
+  scope.concurrency = 0
   for_each_account(scope, function(node, account)
     if account.lease_end <= NOW then
       close_account(scope, node, account)
@@ -69,9 +71,12 @@ local function close_ended_accounts(scope)
       held, waiting = held + held_by(account), waiting + waiting_at(account)
       pending = pending + account.pending
       due = math.min(due, account.lease_end)
+      tighten(scope, account)
     end
   end)
   scope.held, scope.waiting, scope.pending, scope.due = held, waiting, pending, due
+  if scope.concurrency == 0 then scope.concurrency = agreed end -- no account is open
+  apply_limit(scope)
 end
 
 local function is_paced(scope)

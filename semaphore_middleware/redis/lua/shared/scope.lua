@@ -44,7 +44,7 @@ local function read_scope(key, queue)
   local state, own, learned = unpack(redis.call('HMGET', key, 'state', OWN, 'learned'))
   local scope = {
     key = key, queue = queue, is_new = not state,
-    -- The limit that nodes ask for; concurrency 0: nobody has yet.
+    -- The strictest limit that nodes ask for; concurrency 0: nobody has yet.
     concurrency = 0, delay = 0, jitter = 0, adaptive = false, interval = 0, burst = 1,
     held = 0, waiting = 0, -- of all accounts
     pending = 0, -- of the permits held, those under which no request has begun

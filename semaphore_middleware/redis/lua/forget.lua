@@ -1,0 +1,21 @@
+-- Forgets of a site its backoff and that it is down; or all that its answers have taught, and the limits of
+-- nodes that have no open account any more.
+-- KEYS: epoch, rules, scope, queue. ARGV: see `clock`; no node; "backoff" or "all". Reply: nothing.
+
+local function forget_backoff()
+  local learned = read_learned(redis.call('HGET', KEYS[3], 'learned'))
+  learned.backoff_end, learned.backoff = 0, 0
+  learned.failures, learned.failing_since, learned.is_down = 0, 0, 0
+  redis.call('HSET', KEYS[3], 'learned', pack_learned(learned))
+end
+
+local scope = read_scope(KEYS[3], KEYS[4])
+if ARGV[3] == 'all' then
+  redis.call('HDEL', KEYS[3], 'learned')
+  if scope.held + scope.waiting > 0 then
+    scope.due = 0
+    redis.call('HSET', KEYS[3], 'state', pack_state(scope))
+  end
+elseif scope.learned then
+  forget_backoff()
+end
