@@ -28,16 +28,16 @@ from semaphore_middleware.core.permit import Permit
 from semaphore_middleware.errors import ClosedError, ServerRefusedError, ServerUnreachableError
 from semaphore_middleware.model.lease import GRACE, RENEWAL
 from semaphore_middleware.model.limits import Limit
-from semaphore_middleware.redis.connection import CallTimeoutError, Connection, retry_delay
+from semaphore_middleware.redis.connection import CallTimeoutError, retry_delay
 from semaphore_middleware.redis.location import Server
 from semaphore_middleware.redis.protocol import Notification
 from semaphore_middleware.redis.store import Store
+from semaphore_middleware.redis.subscription import Subscription
 
 logger = logging.getLogger(__name__)
 
 ACCOUNTS_AT_ONCE = 1000  # in one round trip, so that neither side is kept from others for long
 LOG_INTERVAL_S = 5.0  # between two log lines about a server that does not serve
-FAILURES_TO_LOG = 5  # attempts to subscribe that fail in a row, until the log says so
 BATCH_DELAY_S = 0.010  # for how long a statement that no request waits for is held back
 BUSY_INTERVAL_S = 1 / 400  # between two requests: if it is shorter, a call for each costs too much
 INTERVAL_SAMPLES = 16  # requests that the mean interval is taken over, about
@@ -88,9 +88,14 @@ class Session:
         self._retry_timers: dict[Account, asyncio.TimerHandle] = {}
         self._logged_at = -LOG_INTERVAL_S
         self._epoch = b""  # in which the accounts are
-        self._subscription: Connection | None = None
-        self._subscribed = False
-        self._tasks: list[asyncio.Task[None]] = []
+        self._subscription = Subscription(
+            server,
+            store.channels,
+            RENEWAL * lease,
+            self._on_message,
+            "some grants are learned late, at renewal",
+        )
+        self._caller: asyncio.Task[None] | None = None
 
     def __str__(self) -> str:
         held = sum(len(account.held) for account in self.accounts.values())
@@ -116,7 +121,8 @@ class Session:
         give_up = (ServerRefusedError, *(() if wait else (ServerUnreachableError,)))
         await self._connect(give_up)
         self._epoch = self._recovery.epoch
-        self._tasks = [asyncio.create_task(self._serve()), asyncio.create_task(self._listen())]
+        self._caller = asyncio.create_task(self._serve())
+        self._subscription.start()
 
     async def stop(self) -> None:
         """Give everything back, for at most `SHUTDOWN_TIMEOUT_S`, and disconnect."""
@@ -129,9 +135,11 @@ class Session:
                         await self._settled.wait()
         finally:
             self._stop_timers()
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+            if self._caller is not None:
+                self._caller.cancel()
+            await self._subscription.close()
+            if self._caller is not None:
+                await asyncio.gather(self._caller, return_exceptions=True)
 
     # Requests -----------------------------------------------------------------------------------
 
@@ -346,30 +354,10 @@ class Session:
         for account in self.accounts.values():
             account.on_new_epoch()
         self._say_all()
-        if self._subscription is not None:
-            await self._subscription.close()
-
-    async def _listen(self) -> None:
-        """Listen for grants that calls of other nodes have caused."""
-        failures = 0
-        while True:
-            try:
-                self._subscription = await self._server.connect()
-                channels = self._store.channels
-                await self._subscription.listen(channels, RENEWAL * self._lease, self._on_message)
-            except Exception as error:
-                failures = 0 if self._subscribed else failures + 1
-                self._subscribed = False
-                if failures == FAILURES_TO_LOG:
-                    logger.warning(
-                        "%s. Without a subscription some grants are learned late, at renewal.",
-                        error,
-                    )
-            await asyncio.sleep(retry_delay(failures))
+        await self._subscription.renew()
 
     def _on_message(self, payload: bytes | None) -> None:
         if payload is None:  # subscribed, maybe anew: earlier notifications were missed
-            self._subscribed = True
             self.emit(Subscribed())
             self._look_if_waiting()
             self._say_all()

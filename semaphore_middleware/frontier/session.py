@@ -41,9 +41,9 @@ from semaphore_middleware.frontier.client import (
 )
 from semaphore_middleware.frontier.codec import Codec
 from semaphore_middleware.frontier.prefetch import Prefetch
-from semaphore_middleware.frontier.subscription import Subscription
 from semaphore_middleware.model.lease import RENEWAL
 from semaphore_middleware.redis.connection import CallTimeoutError, is_full, retry_delay
+from semaphore_middleware.redis.subscription import Subscription
 from semaphore_middleware.scrapy.engine import Engine
 
 logger = logging.getLogger(__name__)
@@ -71,7 +71,11 @@ class FrontierSession:
     ) -> None:
         self._client = client
         self._subscription = Subscription(
-            client.server, client.keys.channel, RENEWAL * client.lease, self.check_again
+            client.server,
+            [client.keys.channel],
+            RENEWAL * client.lease,
+            lambda _: self.check_again(),
+            "new requests of other nodes are learned of within 5 s",
         )
         self._codec = codec
         self._prefetch = prefetch
