@@ -203,6 +203,10 @@ def as_json(value: object, leave_out: Collection[str] = ()) -> Any:
             "oldest": value.oldest if value.held else None,
             "longest_wait": value.longest_wait if value.waiting else None,
             "lease_left": value.lease_left,
+            "limit": _limit(value.asks_for.concurrency)[0],
+            "delay": value.asks_for.delay,
+            "rate": value.asks_for.rate,
+            "burst": value.asks_for.burst,
         }
     if isinstance(value, tuple):
         return [as_json(one) for one in value]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from semaphore_middleware.model.limits import Limit
+
 
 @dataclass(frozen=True, slots=True)
 class Member:
@@ -26,6 +28,8 @@ class Member:
     """For how long its oldest request waits for a permit; 0: none does."""
     lease_left: float
     """Until the node loses its permits and its place, unless it renews them."""
+    asks_for: Limit
+    """The limit that its requests there name."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -264,10 +264,21 @@ def read_inspection(scope: str, reply: Sequence[Any]) -> Inspection:
 
 
 def _read_member(
-    node: bytes, held: int, waiting: int, held_age: int, wait_age: int, lease_left: int
+    node: bytes, held: int, waiting: int, held_age: int, wait_age: int, lease_left: int, *limit: Any
 ) -> Member:
     name = node.decode("utf-8", "surrogatepass")
-    return Member(name, held, waiting, held_age / 1000, wait_age / 1000, lease_left / 1000)
+    concurrency, delay, jitter, adaptive, interval, burst = limit
+    interval_s = float(interval) / 1000
+    asks_for = Limit(
+        concurrency,
+        delay / 1000,
+        float(jitter),
+        adaptive == 1,
+        rate_text(interval_s) if interval_s else None,
+        burst,
+    )
+    ages = held_age / 1000, wait_age / 1000
+    return Member(name, held, waiting, *ages, lease_left / 1000, asks_for)
 
 
 # Rules ------------------------------------------------------------------------------------------

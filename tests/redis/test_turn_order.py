@@ -60,12 +60,14 @@ async def test_a_limit_ends_with_those_that_ask_for_it(
             outside.edit("s", "state", due=1)
         return await a.renew("s", limit=4)
 
-    strict = Limit(1, delay=1e9)
+    strict = Limit(1, delay=1e9, jitter=0.25, adaptive=True, rate="3/d", burst=2)
     a, visitor = [await Caller.join(server, name) for name in ("a", "visitor")]
     await a.take("s", 3, limit=4)
     await visitor.take("s", limit=strict)
     await a.take("s", limit=4)
     assert ((await look_at_all()).granted, (await a.inspect("s")).limit) == (3, 1), "it waits"
+    asks_for = {member.node: member.asks_for for member in (await a.inspect("s")).members}
+    assert asks_for == {"visitor": strict, "a": Limit(4)}
     await visitor.give_up("s", limit=strict)
     assert (await a.renew("s", limit=4)).granted == 3
     reply = await look_at_all()

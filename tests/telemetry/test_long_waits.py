@@ -13,6 +13,7 @@ from scrapy import Request
 
 from semaphore_middleware import FairSemaphore, Inspection, Member, Permit
 from semaphore_middleware.core.observer import Observer, PermitWaiting
+from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.telemetry import long_waits
 from semaphore_middleware.telemetry.long_waits import LongWaits, explanation
 from tests.support.crawls import ADD_ON, By, Crawl, Log, Patch, both, until, waiting
@@ -161,13 +162,17 @@ async def test_a_server_is_asked_once_it_can_be(server: RedisServer, caplog: Log
 
 
 def holder(node: str, held: int, oldest: float) -> Member:
-    return Member(node, held, 0, oldest, 0.0, 10.0)
+    return Member(node, held, 0, oldest, 0.0, 10.0, Limit(4))
 
 
 FULL = Inspection(
     "example.com",
     limit=4,
-    members=(Member("c", 0, 12, 0.0, 61.0, 10.0), holder("b", 1, 75.2), holder("a", 3, 5.0)),
+    members=(
+        Member("c", 0, 12, 0.0, 61.0, 10.0, Limit(4)),
+        holder("b", 1, 75.2),
+        holder("a", 3, 5.0),
+    ),
 )
 
 

@@ -22,9 +22,11 @@ from semaphore_middleware.console.cli.output import Column, Output, Row, shorten
 from semaphore_middleware.console.snapshot import NodeRow, RuleRow, ScopeRow, Snapshot, Totals
 from semaphore_middleware.model.hosts import clean
 from semaphore_middleware.model.inspection import Member
+from semaphore_middleware.model.limits import LIMITLESS, Limit
 
 BARS = " ▁▂▃▄▅▆▇█"
 NODE_TIMES = ("oldest", "longest", "lease left")
+ASKS_FOR = ("asks for", "delay", "rate")
 WIDE = 100  # columns from which on there is room for longer sparklines
 
 
@@ -120,11 +122,14 @@ def _scopes(rows: Sequence[ScopeRow], width: int) -> list[Text]:
 
 def _nodes_of(row: ScopeRow, width: int) -> list[Text]:
     """One scope's nodes, those that wait in the order of the queue."""
-    columns = [Column("node", is_name=True), *_numbers("held", "waiting", *NODE_TIMES)]
+    columns = [Column("node", is_name=True), *_numbers("held", "waiting", *NODE_TIMES, *ASKS_FOR)]
     lines = _table(
         columns,
         [
-            (clean(node.node), str(node.held), str(node.waiting), *_node_times(node))
+            (
+                *(clean(node.node), str(node.held), str(node.waiting), *_node_times(node)),
+                *_asks_for(node.asks_for),
+            )
             for node in row.nodes
         ],
         width,
@@ -149,6 +154,14 @@ def _node_times(node: Member | NodeRow) -> tuple[str, ...]:
         time_or_nothing(node.oldest),
         time_or_nothing(node.longest_wait),
         time_of(node.lease_left),
+    )
+
+
+def _asks_for(limit: Limit) -> tuple[str, ...]:
+    return (
+        limit_word(limit.concurrency, limit.concurrency >= LIMITLESS),
+        _set_time(limit.delay or None),
+        rate_word(limit.rate, limit.burst),
     )
 
 

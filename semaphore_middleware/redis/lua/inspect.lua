@@ -7,7 +7,9 @@
 --        long it has not responded if it is down (ms, -1: it is not); 1 if paused; which operator has set
 --        a rule (empty: none); requests started since the scope was idle;
 --        the nodes, those that wait first, in the order of the queue. Each node is: name, permits held,
---        requests waiting, age of the oldest that holds one, of the oldest that waits; lease left (ms).
+--        requests waiting, age of the oldest that holds one, of the oldest that waits; lease left (ms);
+--        and the limit that it asks for: concurrency, delay (ms), jitter (as text), 1 if adaptive, interval
+--        (ms, as text), burst.
 --        For a scope that cannot be read instead: what is wrong.
 
 local function left(moment)
@@ -22,7 +24,9 @@ local function row_of(node, account)
   local held, waiting = held_by(account), waiting_at(account)
   return {
     node, held, waiting, held > 0 and age(account.held_since) or 0,
-    waiting > 0 and age(account.waiting_since) or 0, left(account.lease_end),
+    waiting > 0 and age(account.waiting_since) or 0, left(account.lease_end), account.concurrency,
+    math.ceil(account.delay), tostring(account.jitter), account.adaptive,
+    string.format('%.9g', account.interval), account.burst,
   }
 end
 

@@ -65,7 +65,7 @@ def keys_of(what: str) -> list[str]:
 
 
 def test_the_keys_of_the_json_are_those_of_the_page() -> None:
-    member = Member("n", 1, 1, 1.0, 1.0, 1.0)
+    member = Member("n", 1, 1, 1.0, 1.0, 1.0, Limit(4))
     snapshot = Snapshot.of([Inspection("s", 1, (member,))], [Rule("s", "me")])
     shown: dict[str, Any] = as_json(snapshot)
     assert list(shown) == ["totals", "scopes", "nodes", "rules"]

@@ -22,10 +22,10 @@ scope            held  waiting  longest  delay  rate  next  backoff  paused  set
 {SITE}   2/2        3      3 h      -     -     -        -  -       -
 
 {SITE}
-node   held  waiting  oldest  longest  lease left
-three     0        1       -      3 h      10 min
-one       1        1     3 h      3 h      10 min
-two       1        1     3 h      3 h      10 min
+node   held  waiting  oldest  longest  lease left  asks for  delay  rate
+three     0        1       -      3 h      10 min         2      -     -
+one       1        1     3 h      3 h      10 min         2      -     -
+two       1        1     3 h      3 h      10 min         2      -     -
 """
 BY_NODE = f"""{TABLE}
 node   held  waiting  scopes  oldest  longest  lease left

@@ -19,7 +19,7 @@ from semaphore_middleware.console.cli.tables import recovery_wait, screen, show,
 from semaphore_middleware.console.snapshot import ScopeRow, Snapshot
 from semaphore_middleware.console.starts import WINDOW, StartsMeter
 from semaphore_middleware.model.inspection import Inspection, Member
-from semaphore_middleware.model.limits import LIMITLESS
+from semaphore_middleware.model.limits import LIMITLESS, Limit
 from tests.support.paths import REPOSITORY
 
 PAGE = (REPOSITORY / "docs" / "commands.md").read_text("utf-8")
@@ -105,7 +105,7 @@ def test_columns_with_nothing_in_them_go_first_and_then_names_are_shortened() ->
 def seen(
     scope: str, held: int = 0, waiting: int = 0, started: int = 0, **more: object
 ) -> Inspection:
-    nodes = (Member("n", held, waiting, 1.0, 90.0, 15.0),) if held or waiting else ()
+    nodes = (Member("n", held, waiting, 1.0, 90.0, 15.0, Limit(4)),) if held or waiting else ()
     fields = {"limit": 4, "limit_max": 4, "started": started} | more
     return Inspection(scope=scope, members=nodes, **fields)  # type: ignore[arg-type]
 

@@ -88,6 +88,8 @@ async def test_the_state_is_that_of_the_server(server: RedisServer) -> None:
         (scope,), (node,) = told["scopes"], told["opened"]["nodes"]
         expected = {"scope": HOST, "held": 3, "limit": 3, "waiting": 2, "started": 3}
         assert scope.items() >= expected.items()
+        asks_for = {name: node.pop(name) for name in ("limit", "delay", "rate", "burst")}
+        assert asks_for == {"limit": 3, "delay": 0, "rate": None, "burst": 1}
         assert told["nodes"] == [{**node, "scopes": 1}]
         assert (node["node"], node["held"], node["waiting"]) == (a.node, 3, 2)
 

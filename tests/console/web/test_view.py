@@ -10,10 +10,13 @@ from semaphore_middleware import Inspection, Member, Rule, SettingsError
 from semaphore_middleware.console.snapshot import Snapshot, scope_id
 from semaphore_middleware.console.web.view import MAX_NODES, MAX_ROWS, View, show, show_crawls
 from semaphore_middleware.frontier.counts import Counts
+from semaphore_middleware.model.limits import Limit
 
 
 def scope(name: str, held: int = 0, waiting: int = 0, **more: Any) -> Inspection:
-    return Inspection(name, 4, (Member("n", held, waiting, 1.0, waiting - 0.5, 9.0),), 4, **more)
+    return Inspection(
+        name, 4, (Member("n", held, waiting, 1.0, waiting - 0.5, 9.0, Limit(4)),), 4, **more
+    )
 
 
 def shown(*scopes: Inspection, **view: Any) -> dict[str, Any]:
@@ -33,7 +36,10 @@ def values(row: dict[str, Any]) -> list[Any]:
 
 
 def test_a_row_has_all_that_there_is_to_see() -> None:
-    n, other = Member("n", 1, 2, 1.0, 7.25, 9.0), Member("other", 1, 0, 0.0, 0.0, 8.5)
+    n, other = (
+        Member("n", 1, 2, 1.0, 7.25, 9.0, Limit(4)),
+        Member("other", 1, 0, 0.0, 0.0, 8.5, Limit(4)),
+    )
     spaced: dict[str, Any] = {"delay": 0.5, "rate": "60/m", "burst": 10, "next_start": 0.25}
     off: dict[str, Any] = {"backoff_left": 2.0, "backoff_last": 30.0, "down_for": 90.0}
     name = "www.example.org"
@@ -48,7 +54,8 @@ def test_a_row_has_all_that_there_is_to_see() -> None:
         *(2.0, 30.0, 90.0, True, "boss", 17),
     ]
     assert [values(node) for node in opened.pop("nodes")] == [
-        *(["n", 1, 2, 1.0, 7.25, 9.0], ["other", 1, 0, 0.0, None, 8.5])
+        ["n", 1, 2, 1.0, 7.25, 9.0, 4, 0.0, None, 1],
+        ["other", 1, 0, 0.0, None, 8.5, 4, 0.0, None, 1],
     ]
     assert opened == {**row, "more_nodes": 0}
     assert [values(node) for node in told["nodes"]] == [
@@ -108,7 +115,7 @@ def test_a_rate_sorts_by_how_often_something_may_start() -> None:
 
 
 def test_of_many_nodes_the_first_are_told_and_the_rest_counted() -> None:
-    nodes = tuple(Member(f"n{i}", 1, 1, 1.0, 1.0, 9.0) for i in range(250))
+    nodes = tuple(Member(f"n{i}", 1, 1, 1.0, 1.0, 9.0, Limit(4)) for i in range(250))
     told = shown(Inspection("s", 4, nodes, 4), open=scope_id("s"))
     opened = told["opened"]
     assert [node["node"] for node in opened["nodes"]] == [f"n{i}" for i in range(MAX_NODES)]
