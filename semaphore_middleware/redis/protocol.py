@@ -8,9 +8,9 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import lru_cache
-from struct import Struct
+from operator import attrgetter
 from typing import Any, Literal, Self, TypeVar
 
 from semaphore_middleware.model.feedback import Backoff, FeedbackSummary
@@ -18,6 +18,7 @@ from semaphore_middleware.model.inspection import Inspection, Member
 from semaphore_middleware.model.lease import STEP
 from semaphore_middleware.model.limits import LIMITLESS, Limit, rate_text
 from semaphore_middleware.model.rules import PARTS, Rule
+from semaphore_middleware.redis.records import FEEDBACK, HEAD, LIMIT, REPLY, STATEMENT
 
 VERSION = "3"
 """Of the protocol: nodes that speak different ones do not share a server."""
@@ -25,10 +26,6 @@ VERSION = "3"
 T = TypeVar("T")
 Status = Literal["ok", "lost", "old", "refused", "unreadable"]
 STATUSES: tuple[Status, ...] = ("ok", "lost", "old", "refused", "unreadable")
-# Numbers travel as doubles: packing costs less than text does, on both sides. See `sync.lua`.
-HEAD_NUMBERS = Struct(">4d")
-STATEMENT_NUMBERS = Struct(">15d")
-REPLY_NUMBERS = Struct(">12d")
 
 
 def milliseconds(seconds: float) -> int:
@@ -106,28 +103,24 @@ class Reply:
 
     @classmethod
     def read(cls, statement: Statement, reply: bytes) -> Self:
-        """From the script's reply for one scope, whose times are in milliseconds."""
-        status, term, granted, available, limit, *flags_and_times = REPLY_NUMBERS.unpack_from(reply)
-        counted, paced, wants, *times = flags_and_times
-        retry_in, backoff, down_for, answered_ago = (
-            time / 1000 if time >= 0 else None for time in times
-        )
-        return cls(
-            statement=statement,
-            status=STATUSES[int(status)],
-            term=int(term),
-            granted=int(granted),
-            available=int(available),
-            limit=int(limit),
-            is_counted=counted == 1,
-            is_paced=paced == 1,
-            wants_feedback=wants == 1,
-            retry_in=retry_in,
-            backoff=backoff,
-            down_for=down_for,
-            answered_ago=answered_ago,
-            problem=reply[REPLY_NUMBERS.size :].decode("utf-8", "replace"),
-        )
+        """From the script's reply for one scope."""
+        numbers = map(_read_number, _KINDS, REPLY.unpack_from(reply))
+        said = *numbers, reply[REPLY.size :].decode("utf-8", "replace")
+        return cls(statement, *said)
+
+
+def _read_number(kind: str, number: float) -> Any:
+    """A number of a reply, by its kind in `Reply`."""
+    if kind == "int":
+        return int(number)
+    if kind == "bool":
+        return number == 1
+    if kind == "Status":
+        return STATUSES[int(number)]
+    return number / 1000 if number >= 0 else None
+
+
+_KINDS = [str(field.type) for field in fields(Reply) if field.name in REPLY.names]
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,23 +179,15 @@ def batches(items: Sequence[T], most: int) -> Iterator[Sequence[T]]:
 
 def pack_head(lease: float, random_number: float = 0.0, silent: float = math.inf) -> bytes:
     """What each call begins with (see `clock.lua`). Times are in seconds."""
-    return HEAD_NUMBERS.pack(1000 * lease, 1000 * STEP * lease, random_number, 1000 * silent)
+    return HEAD.pack(1000 * lease, 1000 * STEP * lease, random_number, 1000 * silent)
+
+
+_numbers_of = attrgetter(*STATEMENT.names[: -len(LIMIT)])
 
 
 def pack_statement(statement: Statement, backoff: Backoff) -> bytes:
     """A statement as the script takes it (see `sync.lua`)."""
-    numbers = STATEMENT_NUMBERS.pack(
-        statement.term,
-        statement.seq,
-        statement.asked,
-        statement.returned,
-        statement.believed,
-        statement.started,
-        statement.pending,
-        int(1000 * statement.held_age),
-        int(1000 * statement.wait_age),
-        *pack_limit(statement.limit),
-    )
+    numbers = STATEMENT.pack(*_numbers_of(statement), *pack_limit(statement.limit))
     feedback = statement.feedback
     return numbers + pack_feedback(feedback, backoff) if feedback else numbers
 
@@ -222,19 +207,9 @@ def pack_limit(limit: Limit) -> tuple[float, ...]:
 
 def pack_feedback(feedback: FeedbackSummary, backoff: Backoff) -> bytes:
     """Feedback as the script takes it (see `feedback.lua`)."""
-    return b"%d %.4f %d %d %d %d %d %d %d %d %d" % (
-        feedback.good,
-        feedback.mean_log_ms,
-        1000 * feedback.good_age,
-        feedback.errors,
-        feedback.failed,
-        feedback.refused,
-        1000 * feedback.bad_age,
-        milliseconds(min(feedback.retry_after, backoff.most)),
-        milliseconds(backoff.start),
-        milliseconds(backoff.most),
-        milliseconds(backoff.down_after),
-    )
+    said = asdict(feedback) | asdict(backoff)
+    said["retry_after"] = min(feedback.retry_after, backoff.most)
+    return FEEDBACK.pack(*(said[name] for name in FEEDBACK.names))
 
 
 # Scopes -----------------------------------------------------------------------------------------

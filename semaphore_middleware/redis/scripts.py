@@ -1,7 +1,12 @@
-"""The Lua scripts: which files make which script, and how the server runs them."""
+"""The Lua scripts: how they are put together from files, and how the server runs them.
+
+A line `@include(file)` stands for the text of another file. `records.py` says what else begins
+with `@`.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Sequence
 from functools import cache
 from hashlib import sha1
@@ -11,10 +16,8 @@ from typing import Any
 from redis.exceptions import NoScriptError
 
 from semaphore_middleware.redis.connection import Connection, is_full
+from semaphore_middleware.redis.records import written_out
 
-SCOPES = tuple(
-    f"shared/{part}" for part in ("clock", "accounts", "learned", "scope", "limit", "promote")
-)
 # A server at its `maxmemory` refuses the first write of a script if it could use memory. After a
 # first write that can only free some, it does all others. So this deletes a field that does not
 # exist from the first key, in our scripts a hash. Not where keys are evicted when the server is
@@ -24,17 +27,10 @@ if string.find(redis.call('INFO', 'memory'), 'maxmemory_policy:noeviction', 1, t
   redis.call('HDEL', KEYS[1], '')
 end
 """
-SCRIPTS = {  # each with its files, in their order
-    "try_rights": ("try_rights", "shared/try_rights"),
-    "begin_epoch": ("shared/clock", "begin_epoch"),
-    "sync": (*SCOPES, "shared/feedback", "sync"),
-    "inspect": (*SCOPES, "inspect"),
-    "evict": (*SCOPES, "evict"),
-    "change_rule": ("change_rule",),
-    "forget": (*SCOPES, "forget"),
-    "ask_robotstxt": ("shared/robotstxt", "ask_robotstxt"),
-    "put_robotstxt": ("shared/robotstxt", "put_robotstxt"),
-}
+SCRIPTS = (
+    *("try_rights", "begin_epoch", "sync", "inspect", "evict", "change_rule", "forget"),
+    *("ask_robotstxt", "put_robotstxt"),
+)
 
 
 async def evaluate(
@@ -89,7 +85,13 @@ def sha1_of(source: str) -> str:
 @cache
 def script(name: str) -> str:
     """The source of a script, as it is sent to the server."""
-    return "".join(source_of(file) for file in SCRIPTS[name])
+    return assembled(source_of(name), source_of)
+
+
+def assembled(source: str, source_of: Callable[[str], str]) -> str:
+    """A script with the files that it includes, and the names of its records, put in."""
+    included = re.sub(r"(?m)^ *@include\((.+)\)\n", lambda found: source_of(found[1]), source)
+    return written_out(included)
 
 
 def source_of(file: str) -> str:

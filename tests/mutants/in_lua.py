@@ -8,6 +8,7 @@ from itertools import accumulate, pairwise
 
 from lupa.lua51 import LuaRuntime
 
+from semaphore_middleware.redis.scripts import assembled
 from tests.mutants.rules import Change, other_numbers
 
 SWAPPED = {
@@ -39,7 +40,8 @@ def changes(source: str) -> Iterator[Change]:
             functions.pop()
         names = ".".join(name for _, name in functions)
         for instead in _others(says, code, column > 2 * len(functions)):
-            if compiles(source[:start] + instead + source[end:]):
+            mutant = source[:start] + instead + source[end:]
+            if compiles(assembled(mutant, lambda _: "")):
                 yield Change(names, number, says, instead, start, end, instead)
         if function := FUNCTION.match(code):
             functions.append((column, function[1]))

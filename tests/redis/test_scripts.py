@@ -12,6 +12,7 @@ from redis import Redis
 from semaphore_middleware import FairSemaphore, ServerRefusedError
 from semaphore_middleware.redis import protocol
 from semaphore_middleware.redis.protocol import Reply, Statement
+from semaphore_middleware.redis.records import FEEDBACK, STATEMENT
 from semaphore_middleware.redis.scripts import evaluate
 from tests.support.nodes import KEYS, Caller, Outside, eventually, in_asyncio
 from tests.support.servers import RedisServer
@@ -118,13 +119,9 @@ async def test_another_epoch_s_words_change_nothing(server: RedisServer, outside
 
 # Nonsense ---------------------------------------------------------------------------------------
 
-PARTS = (
-    *("term", "seq", "asked", "returned", "believed", "started", "pending"),
-    *("held_age", "wait_age", "concurrency", "delay", "jitter", "adaptive", "interval", "burst"),
-)
-SENSE = dict.fromkeys(PARTS, 0.0) | {"term": 1, "seq": 9, "asked": 2}
+SENSE = dict.fromkeys(STATEMENT.names, 0.0) | {"term": 1, "seq": 9, "asked": 2}
 SENSE |= {"concurrency": 2, "burst": 1}
-COUNTS = PARTS[:7]
+COUNTS = STATEMENT.names[:7]
 LIMIT_PARTS = ("concurrency", "delay", "interval", "burst")
 HUGE = 1e12 + 1
 NONSENSE: list[dict[str, float]] = [
@@ -141,7 +138,8 @@ NONSENSE: list[dict[str, float]] = [
     *({part: -0.5} for part in ("delay", "jitter", "interval")),
     *({part: math.inf} for part in LIMIT_PARTS),
     {"jitter": 1.5},
-    *({part: math.nan} for part in SENSE if part != "adaptive"),
+    *({part: math.nan} for part in SENSE),
+    {"adaptive": 0.5},
     *({part: value} for part in COUNTS for value in (1.5, math.inf, -math.inf)),
 ]
 
@@ -152,8 +150,8 @@ async def test_a_statement_without_sense_is_refused(server: RedisServer, outside
     for caller in (a, b):
         await caller.take("s", 2, limit=2)
     before = outside.look("s")
-    packed = [protocol.STATEMENT_NUMBERS.pack(*(SENSE | wrong).values()) for wrong in NONSENSE]
-    sense = protocol.STATEMENT_NUMBERS.pack(*SENSE.values())
+    packed = [STATEMENT.pack(*(SENSE | wrong).values()) for wrong in NONSENSE]
+    sense = STATEMENT.pack(*SENSE.values())
     too_short = [sense[:size] for size in (0, 1, len(sense) - 8, len(sense) - 1)]
     for wrong, text in zip([*NONSENSE, *too_short], [*packed, *too_short], strict=True):
         reply = await say_packed(a, text)
@@ -171,8 +169,9 @@ async def test_a_statement_whose_feedback_has_no_sense_is_refused(
     await a.take("s", 2, limit=2)
     before = outside.look("s")
     said = SENSE | {"believed": 2, "returned": 1}
-    numbers = protocol.STATEMENT_NUMBERS.pack(*said.values())
-    for text in (b"x", b"1 2 3", b"nan " * 11, b"inf " * 11, b"-1 " * 11, b"9" * 5000, b" "):
+    numbers = STATEMENT.pack(*said.values())
+    wrong = [FEEDBACK.pack(*[number] * 11) for number in (math.nan, math.inf, -1.0)]
+    for text in (b"x", b" " * (FEEDBACK.size - 1), *wrong):
         assert (await say_packed(a, numbers + text)).status == "refused"
         assert outside.look("s") == before
 

@@ -19,9 +19,9 @@ from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.redis.connection import Connection
 from semaphore_middleware.redis.keys import Keys
 from semaphore_middleware.redis.location import Server
-from semaphore_middleware.redis.protocol import Reply, Statement, pack_head
+from semaphore_middleware.redis.protocol import Reply, Statement
+from semaphore_middleware.redis.records import written_out
 from semaphore_middleware.redis.recovery import Recovery
-from semaphore_middleware.redis.scripts import SCOPES, source_of
 from semaphore_middleware.redis.store import Store
 from tests.support.servers import RedisServer
 
@@ -273,25 +273,28 @@ def key(scope: str) -> bytes:
     return KEYS.of(scope)[0]
 
 
-PACKED = """
-local PACKS = { state = pack_state, learned = pack_learned }
-local name_itself = setmetatable({}, { __index = function(_, name) return name end })
-
-local function names_in(part)
-  return { cmsgpack.unpack((PACKS[part] or pack_account)(name_itself)) }
-end
-
+PARTS = """
 local function read_part(key, part)
-  local text = redis.call('HGET', key, part)
-  if not text then return nil end
-  local record, values = {}, { cmsgpack.unpack(text) }
-  for i, name in ipairs(names_in(part)) do
-    record[name] = values[i]
+  local text, record = redis.call('HGET', key, part), {}
+  if not text then
+    return nil
+  elseif part == 'state' then
+    @record.(state) = cmsgpack.unpack(text)
+  elseif part == 'learned' then
+    @record.(learned) = cmsgpack.unpack(text)
+  else
+    @record.(account) = cmsgpack.unpack(text)
   end
   return record
 end
+
+local function pack_part(part, record)
+  if part == 'state' then return cmsgpack.pack(@record.(state)) end
+  if part == 'learned' then return cmsgpack.pack(@record.(learned)) end
+  return cmsgpack.pack(@record.(account))
+end
 """
-"""Reads a field of a scope's hash, by the scripts' own functions that pack it."""
+"""Reads and packs a field of a scope's hash."""
 
 LOOK = """
 local function pairs_of(record)
@@ -322,13 +325,13 @@ return seen
 """Reads scopes as they are written down."""
 
 EDIT = """
-local part = ARGV[3]
+local part = ARGV[1]
 local record = read_part(KEYS[3], part)
 if not record then return 0 end
-for i = 4, #ARGV, 2 do
+for i = 2, #ARGV, 2 do
   record[ARGV[i]] = tonumber(ARGV[i + 1])
 end
-redis.call('HSET', KEYS[3], part, (PACKS[part] or pack_account)(record))
+redis.call('HSET', KEYS[3], part, pack_part(part, record))
 return 1
 """
 """Changes numbers in a field of a scope's hash."""
@@ -362,7 +365,7 @@ class Outside:
 
     def __init__(self, server: RedisServer) -> None:
         self.client: Any = server.client()  # redis-py's types promise every kind of reply
-        shared = "".join(map(source_of, SCOPES)) + PACKED
+        shared = written_out(PARTS)
         self._look = self.client.register_script(shared + LOOK)
         self._edit = self.client.register_script(shared + EDIT)
         self._channels: Any = self.client.pubsub(  # type: ignore[no-untyped-call]
@@ -375,7 +378,7 @@ class Outside:
 
     def look(self, *scopes: str) -> list[Look]:
         keys = [KEYS.epoch, KEYS.rules, *(each for scope in scopes for each in KEYS.of(scope))]
-        looks = self._look(keys, [pack_head(ENDLESS_S), ""])
+        looks = self._look(keys)
         return [
             Look(
                 dict(_pairs(state)),
@@ -442,7 +445,7 @@ class Outside:
         """Change numbers of a scope's "state", of what it has "learned", or of "node:<name>"."""
         texts = [text for name, value in values.items() for text in (name, repr(value))]
         keys = [KEYS.epoch, KEYS.rules, *KEYS.of(scope)]
-        self._edit(keys, [pack_head(ENDLESS_S), "", encoded(part), *texts])
+        self._edit(keys, [encoded(part), *texts])
 
     def end_leases(self, node: str, *scopes: str) -> None:
         """What time does to a node that no longer renews."""

@@ -20,12 +20,13 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from semaphore_middleware.redis.embedded import find_program, mark_started_empty
-from semaphore_middleware.redis.scripts import source_of
+from semaphore_middleware.redis.scripts import assembled, source_of
 
 # What is said of each scope with an account: its name, permits held, requests waiting.
-MEMBERS = (
-    source_of("shared/accounts")
-    + """
+MEMBERS = assembled(
+    """
+local OWN, check_read = '', function() end
+@include(shared/accounts)
 local found = {}
 for _, key in ipairs(redis.call('KEYS', ARGV[1] .. '*')) do
   local has_accounts, held, waiting = false, 0, 0
@@ -41,7 +42,8 @@ for _, key in ipairs(redis.call('KEYS', ARGV[1] .. '*')) do
   end
 end
 return found
-"""
+""",
+    source_of,
 )
 
 KEPT_FOR_EVER = """

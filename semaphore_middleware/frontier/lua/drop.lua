@@ -4,6 +4,8 @@
 -- ARGV: none of its own.
 -- Reply: 1 if there was such a crawl, else 0.
 
+@include(shared/common)
+
 local LAST_CALLS_MS = 3600 * 1000
 
 if not run_id then

@@ -6,6 +6,9 @@
 -- "wait", the time after which to ask again (ms), when the first of their leases ends; the data of each
 -- request that is set aside now.
 
+@include(shared/common)
+@include(shared/joined)
+
 finish_all()
 stop_working(node, put_back)
 stop_dead_nodes()

@@ -5,6 +5,8 @@
 -- Reply: the id of the run; how many requests are not finished. Or "ended" with the time since then (ms), or
 -- "other" with what the run's nodes have in common if the caller's is not the same; then nothing is changed.
 
+@include(shared/common)
+
 local new_run, identity, may_begin_again = next_argument(), next_argument(), next_number() == 1
 
 if ended and not may_begin_again then

@@ -3,6 +3,9 @@
 -- ARGV: the finished requests, see `finish_all`.
 -- Reply: nothing.
 
+@include(shared/common)
+@include(shared/joined)
+
 finish_all()
 stop_working(node, put_back)
 notify_idle_nodes()

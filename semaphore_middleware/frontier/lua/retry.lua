@@ -3,6 +3,8 @@
 -- ARGV: none of its own.
 -- Reply: how many requests were put back.
 
+@include(shared/common)
+
 local count = 0
 for _, place in ipairs(redis.call('SMEMBERS', aside)) do
   enqueue(place)

@@ -9,6 +9,10 @@
 -- and number of failed tries of each request taken; 1 if the node works and had no lease any more, so that
 -- what it had taken went back to the queues; the data of each request that is set aside now.
 
+@include(shared/common)
+@include(shared/joined)
+@include(shared/seen)
+
 local works = next_number() == 1
 
 -- In one step with the fingerprint: a crash between the two would lose the request.

@@ -29,3 +29,4 @@ local COMMANDS = {
   { 'PUBLISH', ARGV[1], '' },
 }
 
+@include(shared/try_rights)

@@ -5,6 +5,8 @@
 -- Who fetches asks again to keep its lease. Safe to send twice, and late: then a node may be told
 -- by its channel of a file that it does not want.
 
+@include(shared/robotstxt)
+
 local record = read_record()
 local valid = left_until(record.valid_until, DAY)
 if valid > 0 then return { 'valid', record.data, valid } end

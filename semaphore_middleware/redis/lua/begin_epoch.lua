@@ -6,6 +6,8 @@
 -- Reply: the epoch's id (empty: the server is in use by another version), its version, how long nothing
 --        is granted from now on (ms), 1 if the server may evict keys.
 
+@include(shared/clock)
+
 local ID, VERSION, WAIT, WAIT_IF_EMPTY = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local IS_TRUSTED = ARGV[6] == '1'
 local UNUSED = 4 * LEASE -- after so long without a call nobody speaks another version any more

@@ -3,10 +3,18 @@
 -- KEYS: epoch, rules; then for each scope: scope, queue. ARGV: see `clock`; the node.
 -- Reply: how many permits it held, and how many requests of it waited.
 
+@include(shared/clock)
+@include(shared/scopes)
+@include(shared/accounts)
+@include(shared/learned)
+@include(shared/scope)
+@include(shared/limit)
+@include(shared/promote)
+
 local held, waiting = 0, 0
 
 local function evict_from(key, queue)
-  local scope = read_scope(key, queue)
+  local scope = read_scope(key, queue, read_fields(key))
   local account = scope.own
   if not account then return end
   held, waiting = held + held_by(account), waiting + waiting_at(account)

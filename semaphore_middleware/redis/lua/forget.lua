@@ -2,6 +2,14 @@
 -- nodes that have no open account any more.
 -- KEYS: epoch, rules, scope, queue. ARGV: see `clock`; no node; "backoff" or "all". Reply: nothing.
 
+@include(shared/clock)
+@include(shared/scopes)
+@include(shared/accounts)
+@include(shared/learned)
+@include(shared/scope)
+@include(shared/limit)
+@include(shared/promote)
+
 local function forget_backoff()
   local learned = read_learned(redis.call('HGET', KEYS[3], 'learned'))
   learned.backoff_end, learned.backoff = 0, 0
@@ -9,7 +17,7 @@ local function forget_backoff()
   redis.call('HSET', KEYS[3], 'learned', pack_learned(learned))
 end
 
-local scope = read_scope(KEYS[3], KEYS[4])
+local scope = read_scope(KEYS[3], KEYS[4], read_fields(KEYS[3]))
 if ARGV[3] == 'all' then
   redis.call('HDEL', KEYS[3], 'learned')
   if scope.held + scope.waiting > 0 then

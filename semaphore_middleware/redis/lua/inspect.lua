@@ -12,6 +12,14 @@
 --        (ms, as text), burst.
 --        For a scope that cannot be read instead: what is wrong.
 
+@include(shared/clock)
+@include(shared/scopes)
+@include(shared/accounts)
+@include(shared/learned)
+@include(shared/scope)
+@include(shared/limit)
+@include(shared/promote)
+
 local function left(moment)
   return math.max(0, math.ceil(moment - NOW))
 end
@@ -47,7 +55,7 @@ end
 
 local NOTHING = { backoff_end = 0, backoff = 0, is_down = 0 }
 local function reply_of(key, queue)
-  local scope = read_scope(key, queue)
+  local scope = read_scope(key, queue, read_fields(key))
   apply_limit(scope)
   local force = scope.force
   local learned = scope.learned or NOTHING

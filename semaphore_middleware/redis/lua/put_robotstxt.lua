@@ -4,6 +4,8 @@
 -- up, and another is to fetch it); for how long it is valid (ms).
 -- Reply: 1 if it was done, else 0.
 
+@include(shared/robotstxt)
+
 local DATA, VALID = ARGV[5], tonumber(ARGV[6])
 local record = read_record()
 if record.fetcher ~= ASKER then return 0 end

@@ -22,3 +22,5 @@ local COMMANDS = {
   { 'ZREM', QUEUE, 'trial' },
   { 'PUBLISH', ARGV[1], '' },
 }
+
+@include(shared/try_rights)

@@ -13,7 +13,7 @@
 -- A call makes anew each function that it comes by, and this costs more than to run most of them. So
 -- what few calls need is made inside a function of its own.
 
-local LEASE, STEP, RANDOM, SILENT = struct.unpack('>dddd', ARGV[1])
+local LEASE, STEP, RANDOM, SILENT = struct.unpack('@format(head)', ARGV[1])
 local time = redis.call('TIME')
 local WALL = time[1] * 1000 + math.floor(time[2] / 1000)
 

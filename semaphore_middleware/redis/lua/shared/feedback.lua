@@ -1,21 +1,17 @@
--- Part of `sync`: what a site's answers change: its backoff, whether it is down, and the working limit of
--- an adaptive one. Feedback is eleven numbers. An incident counts once, however many requests it
--- affects: all that began before the backoff belong to it.
+-- Part of `sync`: what a site's answers change: its backoff, whether it is down, and the working limit of an
+-- adaptive one. An incident counts once, however many requests it affects: all that began before the backoff
+-- belong to it.
 
--- Feedback, from its text; nil: it makes no sense.
+-- Feedback, from its record; nil: it makes no sense.
 local function read_feedback(text)
-  local FEEDBACK = {
-    'good', 'latency', 'good_age', -- answers, the mean of their latencies' logarithms, the age of the oldest
-    'errors', -- responses that say only that the site is there
-    'failed', 'refused', 'bad_age', -- without response, refused, the age of the youngest of both
-    'retry_after', -- the longest pause that the site asked for; 0: it did not say
-    'start', 'longest', -- the first pause if it did not say, and the longest of all
-    'down_after', -- how long a site does not respond that is down
-  }
-  local report, values = {}, string.gmatch(text, '%S+')
-  for _, part in ipairs(FEEDBACK) do
-    report[part] = tonumber(values() or '')
-    if not report[part] or not (report[part] >= 0 and report[part] < math.huge) then return nil end
+  if #text < @bytes(feedback) then return nil end
+  local report = {}
+  @report.(feedback) = struct.unpack('@format(feedback)', text)
+  for _, number in pairs(report) do
+    if not (number >= 0 and number < math.huge) then return nil end
+  end
+  for _, part in ipairs({ 'good_age', 'bad_age', 'retry_after', 'start', 'most', 'down_after' }) do
+    report[part] = 1000 * report[part] -- nodes say them in seconds
   end
   return report
 end
@@ -74,7 +70,7 @@ local function hear_feedback(scope, report)
   local function hear_latency()
     if not scope.force.adaptive or NOW - report.good_age < learned.since then return end
     set_learned('samples', learned.samples + report.good)
-    set_learned('sum', learned.sum + report.good * report.latency)
+    set_learned('sum', learned.sum + report.good * report.mean_log_ms)
     local mean = learned.sum / learned.samples
     local slow = learned.base > 0 and mean > learned.base + WELL_ABOVE
     if slow and learned.samples >= FEW and learned.working >= 2 then return shrink(AFTER_SLOWNESS) end
@@ -108,7 +104,7 @@ local function hear_feedback(scope, report)
     local pause, is_new = asked, NOW - report.bad_age >= learned.backoff_end
     if is_new then
       if pause == 0 then
-        pause = math.min(report.longest, math.max(report.start, 2 * learned.backoff))
+        pause = math.min(report.most, math.max(report.start, 2 * learned.backoff))
         set_learned('backoff', pause)
       end
       shrink(AFTER_REFUSAL)
@@ -161,7 +157,7 @@ local function hear_feedback(scope, report)
     recover()
     hear_latency()
   end
-  local asked = math.min(report.retry_after, report.longest)
+  local asked = math.min(report.retry_after, report.most)
   if report.refused > 0 then
     begin_backoff(asked)
   elseif asked > 0 then

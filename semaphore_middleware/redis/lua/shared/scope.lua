@@ -1,25 +1,4 @@
--- Shared by `sync`, `evict` and `inspect`: how a scope is read and written back.
--- KEYS[2]: rules; then for each scope: scope, a hash with the fields "state", "learned" and "node:<name>"
--- for each account; queue, a sorted set of the nodes that wait, by whose turn it is. ARGV[2]: the node.
--- Each redis.call costs more than what it carries, so a scope is read by one and written by one.
-
-local NODE = ARGV[2]
-local OWN = 'node:' .. NODE
-local KEPT = 86400000 -- how long keys that no call names are kept: a day (ms)
-local PREFIX = string.sub(KEYS[1], 1, -1 - #':epoch')
-
--- What is wrong with a scope that could not be served: somebody has overwritten its keys. What is wrong
--- with the server goes on as the error that it was.
-local function problem_of(raised)
-  local OF_SERVER = {
-    'OOM', 'READONLY', 'MISCONF', 'NOREPLICAS', 'NOPERM', 'ACL failure', 'The user executing',
-  }
-  local text = type(raised) == 'table' and raised.err or tostring(raised)
-  for _, name in ipairs(OF_SERVER) do
-    if string.find(text, name, 1, true) then error(raised, 0) end
-  end
-  return text
-end
+-- Shared by `sync`, `evict`, `inspect` and `forget`: how a scope is read and written back.
 
 local function name_of(scope)
   return string.sub(scope.key, #PREFIX + #':scope:' + 1)
@@ -40,43 +19,31 @@ local function wake(scope)
   scope.concurrency, scope.idle_since = 0, 0
 end
 
-local function read_scope(key, queue)
-  local state, own, learned = unpack(redis.call('HMGET', key, 'state', OWN, 'learned'))
+local function read_scope(key, queue, state, own, learned)
   local scope = {
+    @zero(state),
     key = key, queue = queue, is_new = not state,
-    -- The strictest limit that nodes ask for; concurrency 0: nobody has yet.
-    concurrency = 0, delay = 0, jitter = 0, adaptive = false, interval = 0, burst = 1,
-    held = 0, waiting = 0, -- of all accounts
-    pending = 0, -- of the permits held, those under which no request has begun
     begun = 0, -- requests that have begun since the last call, or may have
-    tick = 0, -- counts what decides whose turn it is: grants, and accounts that are opened
-    due = math.huge, -- no account is to be closed before this
-    last_start = -math.huge, chance = 0, -- and the number drawn for the jitter after it, in [-1, 1)
-    next_at_rate = -math.huge, -- the theoretical arrival time of the rate
-    started = 0, -- requests that got a permit since the scope was idle
-    told = '', -- the first node in the queue, if it was told when to ask again
-    expires = 0, -- when the key expires, by the wall clock
-    idle_since = 0, -- NOW + QUIET then; starts and the backoff's end count from it; 0: in use
     own = read_account(own), others = false, learned = learned and read_learned(learned),
     force = false, limit = 0, problem = false,
   }
   if state then
-    scope.concurrency, scope.delay, scope.jitter, scope.adaptive, scope.interval, scope.burst, scope.held,
-      scope.waiting, scope.pending, scope.tick, scope.due, scope.last_start, scope.chance,
-      scope.next_at_rate, scope.started, scope.told, scope.expires, scope.idle_since =
-      cmsgpack.unpack(state)
+    @scope.(state) = cmsgpack.unpack(state)
     check_read(scope.idle_since)
     if scope.idle_since > 0 then wake(scope) end
+  else
+    scope.adaptive, scope.burst, scope.told, scope.due = false, 1, '', math.huge
+    scope.last_start, scope.next_at_rate = -math.huge, -math.huge
   end
   return scope
 end
 
+local function read_fields(key)
+  return unpack(redis.call('HMGET', key, 'state', OWN, 'learned'))
+end
+
 local function pack_state(scope)
-  return cmsgpack.pack(
-    scope.concurrency, scope.delay, scope.jitter, scope.adaptive, scope.interval, scope.burst, scope.held,
-    scope.waiting, scope.pending, scope.tick, scope.due, scope.last_start, scope.chance,
-    scope.next_at_rate, scope.started, scope.told, scope.expires, scope.idle_since
-  )
+  return cmsgpack.pack(@scope.(state))
 end
 
 -- An idle scope keeps its last starts for as long as the next one depends on them, and for a while what the

@@ -1,0 +1,70 @@
+-- Part of `sync`: answers most statements, and makes no table: a node takes permits that are free, or gives
+-- some back, where nobody waits and nothing but their number is limited. `serve_any` would write and reply
+-- the same. Returns nothing, and has done nothing, if it is another statement.
+
+local function serve_plain(key, state, own, @said_(statement))
+  if said_delay > 0 or said_interval > 0 or said_adaptive > 0 then return nil end
+  local @(state)
+  if state then
+    @(state) = cmsgpack.unpack(state)
+    check_read(idle_since)
+    if idle_since > 0 or waiting > 0 or told ~= '' or NOW >= due then return nil end
+    if said_concurrency < concurrency or delay > 0 or interval > 0 or adaptive then return nil end
+  else
+    concurrency, delay, jitter = said_concurrency, 0, said_jitter
+    adaptive, interval, burst = false, 0, said_burst
+    held, waiting, pending, tick, due, started = 0, 0, 0, 0, math.huge, 0
+    last_start, chance, next_at_rate, told, expires, idle_since = -math.huge, 0, -math.huge, '', 0, 0
+  end
+
+  local @own_(account)
+  if own then
+    @own_(account) = cmsgpack.unpack(own)
+    check_read(own_burst)
+    if said_term ~= own_term or said_seq < own_seq or said_believed > own_granted then return nil end
+  elseif said_believed > said_returned then
+    return nil
+  else
+    own_granted, own_returned, own_started, own_pending = said_believed, said_believed, said_started, 0
+    own_served = tick + 1
+    tick = own_served
+  end
+  local before, wanted = own_granted - own_returned, math.max(0, said_asked - own_granted)
+  own_returned = math.max(own_returned, said_returned)
+  held = held - before + own_granted - own_returned + wanted
+  if wanted > 0 and held > concurrency then return nil end
+
+  local begun = math.max(0, said_started - own_started)
+  if begun > 0 then
+    own_started, started = own_started + begun, started + begun
+    last_start, chance, next_at_rate = NOW, 2 * RANDOM - 1, math.max(next_at_rate, NOW)
+  end
+  pending = pending - own_pending
+  own_pending = math.min(own_granted - own_returned, said_pending + own_granted - said_believed) + wanted
+  pending = pending + own_pending
+  if wanted > 0 then
+    tick = tick + (own and 2 or 1) -- it began to wait, and was served
+    own_granted, own_served = own_granted + wanted, tick
+  end
+  local is_closed = own_granted == own_returned -- an account with nothing in it
+  own_lease_end = NOW + LEASE
+  due = math.min(due, own_lease_end)
+
+  local is_ending = held > 0 and expires < WALL + KEPT / 2
+  if is_ending then expires = WALL + KEPT end
+  if held == 0 then
+    if state then redis.call('DEL', key) end
+  elseif is_closed then
+    redis.call('HSET', key, 'state', cmsgpack.pack(@(state)))
+    if own then redis.call('HDEL', key, OWN) end
+  else
+    own_term, own_seq, own_asked = said_term, said_seq, said_asked
+    own_held_since, own_waiting_since = NOW - 1000 * said_held_age, NOW - 1000 * said_wait_age
+    own_concurrency, own_delay, own_jitter = said_concurrency, said_delay, said_jitter
+    own_adaptive, own_interval, own_burst = said_adaptive, said_interval, said_burst
+    redis.call('HSET', key, 'state', cmsgpack.pack(@(state)), OWN, cmsgpack.pack(@own_(account)))
+  end
+  if is_ending then redis.call('PEXPIREAT', key, expires) end
+  return struct.pack('@format(reply)', 0, said_term, own_granted, concurrency - held, concurrency, 0, 0, 0,
+    -1, -1, -1, -1)
+end

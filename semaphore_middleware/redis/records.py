@@ -1,0 +1,139 @@
+"""The records of the wire and of the keys: each names its numbers once, for Python and for Lua.
+
+Times are in milliseconds by the epoch's clock, unless it says otherwise. The scripts name records
+in their source, and `written_out` puts the names there:
+
+    @scope.(state)      scope.concurrency, scope.delay, scope.jitter, ...
+    @zero(state)        concurrency = 0, delay = 0, jitter = 0, ...
+    @format(reply)      >dddddddddddd
+    @bytes(reply)       96
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from struct import Struct
+
+
+class Record:
+    """Numbers in a fixed order, each with a name. On the wire they are doubles: packing these costs
+    less than text does, on both sides.
+    """
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self.names = tuple(names)
+        self._struct = Struct(f">{len(self.names)}d")
+        self.pack = self._struct.pack
+        self.unpack_from = self._struct.unpack_from
+        self.size = self._struct.size
+        """In bytes."""
+
+    def written_out(self, prefix: str) -> str:
+        """What a script says where it names the record with this prefix."""
+        if prefix == "zero":
+            return ", ".join(f"{name} = 0" for name in self.names)
+        if prefix == "format":
+            return f">{'d' * len(self.names)}"
+        if prefix == "bytes":
+            return str(self.size)
+        return ", ".join(prefix + name for name in self.names)
+
+
+LIMIT = (
+    "concurrency",
+    "delay",
+    "jitter",
+    "adaptive",  # 1 or 0; in `state` true or false
+    "interval",  # between two starts at the rate; 0: there is none
+    "burst",
+)
+RECORDS = {
+    # What a call begins with: see `clock.lua`.
+    "head": Record(
+        (
+            "lease",
+            "step",  # the longest of the clock
+            "random",  # a number in [0, 1)
+            "silent",  # for how long the caller has been; infinite: it calls for the first time
+        )
+    ),
+    # What a node says of its account with a scope: see `Statement`.
+    "statement": Record(
+        (
+            *("term", "seq", "asked", "returned", "believed", "started", "pending"),
+            *("held_age", "wait_age"),  # in seconds
+            *LIMIT,
+        )
+    ),
+    # How a site answered, after a statement, if there is anything to say: see `FeedbackSummary`.
+    # Times are in seconds.
+    "feedback": Record(
+        (
+            *("good", "mean_log_ms", "good_age", "errors", "failed", "refused", "bad_age"),
+            "retry_after",  # 0: the site did not ask for a pause
+            *("start", "most", "down_after"),  # see `Backoff`
+        )
+    ),
+    # What a node hears: see `Reply`.
+    "reply": Record(
+        (
+            *("status", "term", "granted", "available", "limit", "is_counted", "is_paced"),
+            *("wants_feedback", "retry_in", "backoff", "down_for", "answered_ago"),
+        )
+    ),
+    # A node's account: the field "node:<name>" of a scope's hash.
+    "account": Record(
+        (
+            *("term", "seq"),  # the node's numbers of the account, and of the latest statement
+            *("asked", "granted", "returned", "started"),
+            "pending",  # of the permits that it holds, those under which no request has begun
+            "lease_end",  # when the account is closed, unless its node speaks again
+            "served",  # the scope's tick when it was last granted a permit, or opened
+            *("held_since", "waiting_since"),  # since when its oldest request holds, or waits
+            *LIMIT,  # that its node asks for
+        )
+    ),
+    # A scope's own: the field "state" of its hash.
+    "state": Record(
+        (
+            *LIMIT,  # the strictest that nodes ask for; concurrency 0: nobody has yet
+            *("held", "waiting"),  # of all accounts
+            "pending",  # of the permits held, those under which no request has begun
+            "tick",  # counts what decides whose turn it is: grants, and accounts that are opened
+            "due",  # no account is to be closed before this
+            "last_start",
+            "chance",  # the number drawn for the jitter after it, in [-1, 1)
+            "next_at_rate",  # the theoretical arrival time of the rate
+            "started",  # requests that got a permit since the scope was idle
+            "told",  # the first node in the queue, if it was told when to ask again
+            "expires",  # when the key expires, by the wall clock
+            "idle_since",  # NOW + QUIET then; starts and the backoff's end count from it; 0: in use
+        )
+    ),
+    # What a site's answers have taught, which most scopes do not have: the field "learned".
+    "learned": Record(
+        (
+            "backoff_end",  # no start before: the site refused a request, or asked for a pause
+            "backoff",  # the last pause that the site did not set itself, lowered by good answers
+            *("failures", "failing_since"),  # requests without response in a row; the first's time
+            "is_down",  # 1 if requests are to fail, but for one at a time
+            "answered",  # when the youngest request began that was answered well; 0: none
+            # Of adaptive limits:
+            "working",  # the working limit, not rounded; 0: none yet
+            "base",  # the site's usual latency, as the logarithm of milliseconds; 0: not known
+            "steady",  # 1 once the working limit has been too high, and so grows slowly
+            *("samples", "sum", "since"),  # of latencies under this working limit
+        )
+    ),
+}
+
+HEAD, STATEMENT = RECORDS["head"], RECORDS["statement"]
+FEEDBACK, REPLY = RECORDS["feedback"], RECORDS["reply"]
+
+
+def written_out(source: str) -> str:
+    """A script's source with the names of its records put in."""
+    return re.sub(
+        r"@([\w.]*)\((\w+)\)", lambda found: RECORDS[found[2]].written_out(found[1]), source
+    )
