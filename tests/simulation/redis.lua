@@ -347,3 +347,24 @@ function SNAPSHOT()
   end
   return copy
 end
+
+-- Runs a script on a copy of the data, and tells nobody. Returns the reply, and the copy.
+function RUN_ASIDE(run)
+  local data, publish, witness = DB, PUBLISH, WITNESS
+  DB, PUBLISH, WITNESS = SNAPSHOT(), function() end, false
+  local reply = RUN(run, false)
+  local copy = DB
+  DB, PUBLISH, WITNESS = data, publish, witness
+  return reply, copy
+end
+
+function IS_SAME(one, other)
+  if type(one) ~= 'table' or type(other) ~= 'table' then return one == other end
+  for name, value in pairs(one) do
+    if not IS_SAME(value, other[name]) then return false end
+  end
+  for name in pairs(other) do
+    if one[name] == nil then return false end
+  end
+  return true
+end

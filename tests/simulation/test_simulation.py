@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from random import Random
+from typing import Any
 
 import pytest
 
+from semaphore_middleware.redis.keys import Keys
+from semaphore_middleware.redis.protocol import pack_head
+from semaphore_middleware.redis.records import REPLY, STATEMENT
+from semaphore_middleware.redis.scripts import script, sha1_of
 from tests.simulation.plan import plan_for
 from tests.simulation.power import RULES, convicts
 from tests.simulation.run import run
@@ -15,6 +20,9 @@ from tests.support.servers import RedisServer
 
 SEEDS = range(1, 241)
 CHUNKS = 6  # that workers may share
+LEASE_S = 5.0
+# Delay, jitter, adaptive, interval and burst; most statements have none.
+LIMITS = 20 * ((0, 0.5, 0, 0, 1),) + ((200, 0.5, 0, 0, 1), (0, 0, 1, 0, 1), (0, 0, 0, 300, 2))
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
@@ -33,6 +41,50 @@ def test_a_seed_gives_the_same_run_to_the_last_digit() -> None:
 def test_a_rule_that_is_switched_off_is_seen(name: str) -> None:
     """If plans have changed: `python -m tests.simulation.power --only` and a part of the name."""
     assert convicts(RULES[name].seed, RULES[name])
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_fast_part_of_sync_does_what_the_rest_of_it_would_do(seed: int) -> None:
+    server, random = Server(lambda *_: None, pytest.fail, lambda *_: None), Random(seed)
+    server.compare_every = 1
+    for name in ("begin_epoch", "sync"):
+        server.execute((b"SCRIPT", b"LOAD", script(name).encode()), 0.0)
+    keys, now = Keys("semaphore"), 0.0
+    begun, epoch = (keys.epoch, keys.rules, pack_head(LEASE_S)), b"3-epoch"
+    _evaluate(server, now, "begin_epoch", 2, *begun, epoch, b"3", b"0", b"0", b"1")
+    said = {node: [1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0] for node in (b"a", b"b")}
+    for step in range(3000):
+        now += random.choice((0.0, 0.1, 1.0))
+        lively = [b"a", b"b"][step // 50 % 2]  # the other one's lease may end
+        node = lively if random.random() < 0.9 else random.choice(list(said))
+        head, statement = pack_head(LEASE_S, random.random()), _statement(random, said[node])
+        names = (keys.epoch, keys.rules, *keys.of("s"))
+        reply = _evaluate(server, now, "sync", 4, *names, head, node, epoch, statement)
+        _, term, granted, *_ = REPLY.unpack_from(reply[0])
+        if term == said[node][0] and random.random() < 0.9:
+            said[node][4] = max(said[node][4], granted)
+
+
+def _evaluate(server: Server, now: float, name: str, count: int, *arguments: bytes) -> Any:
+    sha = sha1_of(script(name)).encode()
+    return server.execute((b"EVALSHA", sha, b"%d" % count, *arguments), now)
+
+
+def _statement(random: Random, said: list[float]) -> bytes:
+    """A node goes on, mostly by the rules; `said` is what it said before, and is changed."""
+    term, seq, asked, returned, believed, started, _ = said
+    if random.random() < (0.2 if returned == believed else 0.01):
+        term, seq, asked, returned, believed, started = term + 1, 0.0, 0.0, 0.0, 0.0, 0.0
+    returned = random.choice((returned, returned, believed))
+    started += random.choice((0, 0, 1))
+    asked = max(believed, asked + random.choice((-1, 0, 1, 1, 2)))
+    pending = random.choice((0.0, believed - returned))
+    said[:] = (term, seq + 1, asked, returned, believed, started, pending)
+    wrong = list(said)
+    if random.random() < 0.1:
+        wrong[random.randrange(len(wrong))] += random.choice((-1, 1))
+    limit = (random.choice((5, 5, 5, 5, 5, 5, 2)), *random.choice(LIMITS))
+    return STATEMENT.pack(*wrong, 0.1, 0.2, *limit)
 
 
 @pytest.mark.parametrize("seed", range(5))
