@@ -54,7 +54,7 @@ class FullFrontier:
         await self._crawl.join({})
 
     async def end(self) -> None:
-        await self._crawl.disconnect()
+        await self._crawl.link.close()
 
     async def grow(self, seen: int, queued: int) -> None:
         """Queue requests and mark fingerprints as seen until there are so many."""

@@ -109,7 +109,7 @@ class Cluster:
                 for node in self.nodes:
                     node.kill()  # in case of an error here; otherwise it has ended
                 await self.crawl.drop()
-                await self.crawl.disconnect()
+                await self.crawl.link.close()
         return None if self.signals else await self._result()
 
     async def _start(self, node: NodeProcess) -> None:

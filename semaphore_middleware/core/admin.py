@@ -20,6 +20,7 @@ from semaphore_middleware.redis import embedded
 from semaphore_middleware.redis.connection import Connection
 from semaphore_middleware.redis.environment import URL_NAMES, url_from_environment
 from semaphore_middleware.redis.keys import Keys, check_prefix
+from semaphore_middleware.redis.link import Link
 from semaphore_middleware.redis.location import Server
 from semaphore_middleware.redis.protocol import (
     batches,
@@ -78,16 +79,14 @@ class Admin:
         self.lease = check_number(lease, "lease", least=0.001)
         """Seconds for which a node's permits are its own without a renewal."""
         self._keys = Keys(check_prefix(prefix, "prefix"))
-        self._server = Server(url, min(5.0, self.lease / 6), url_from, prefix)
-        self._lock = asyncio.Lock()  # one call at a time over the connection
-        self._connection: Connection | None = None
+        self._link = Link(Server(url, min(5.0, self.lease / 6), url_from, prefix))
         self._running: set[asyncio.Timeout] = set()
         self._closed = False
 
     @property
     def server(self) -> str:
         """The server's address, without a password."""
-        return str(self._server)
+        return str(self._link.server)
 
     @property
     def prefix(self) -> str:
@@ -106,8 +105,7 @@ class Admin:
         for timeout in self._running:
             if not timeout.expired():
                 timeout.reschedule(asyncio.get_running_loop().time())
-        if self._connection is not None:
-            await self._connection.close()
+        await self._link.close()
 
     # See ----------------------------------------------------------------------------------------
 
@@ -119,7 +117,7 @@ class Admin:
         seen = await self._do(lambda connection: self._inspect(connection, [scope]))
         if not seen:
             key = self._keys.of(scope)[0].decode("utf-8", "replace")
-            raise ServerRefusedError(f"what {key} holds on {self._server} is no scope: delete it")
+            raise ServerRefusedError(f"what {key} holds on {self.server} is no scope: delete it")
         return seen[0]
 
     async def survey(self) -> list[Inspection]:
@@ -227,22 +225,20 @@ class Admin:
 
     async def _do(self, work: Callable[[Connection], Awaitable[T]]) -> T:
         """Do something over the connection, which is opened if there is none."""
+        if self._closed:
+            raise ClosedError("this Admin is closed")
         timeout = asyncio.timeout(CALL_TIMEOUT_S)
         self._running.add(timeout)
         try:
-            async with timeout, self._lock:
-                if self._closed:
-                    raise ClosedError("this Admin is closed")
-                if self._connection is None or not self._connection.is_open:
-                    self._connection = await self._server.connect()
-                return await work(self._connection)
+            async with timeout:
+                return await self._link.use(work)
         except (TimeoutError, ServerUnreachableError):
             if self._closed:
                 raise ClosedError("this Admin is closed") from None
             if not timeout.expired():
                 raise
             raise ServerUnreachableError(
-                f"lost {self._server}: no answer within {CALL_TIMEOUT_S:g} s"
+                f"lost {self.server}: no answer within {CALL_TIMEOUT_S:g} s"
             ) from None
         finally:
             self._running.discard(timeout)

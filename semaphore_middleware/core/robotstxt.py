@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
@@ -16,18 +15,16 @@ from semaphore_middleware.core.observer import (
     RobotsTxtNotified,
     Subscribed,
 )
-from semaphore_middleware.errors import ClosedError, ServerRefusedError, ServerUnreachableError
+from semaphore_middleware.errors import ClosedError
 from semaphore_middleware.model.lease import RENEWAL
 from semaphore_middleware.model.robotstxt import RobotsTxt
-from semaphore_middleware.redis.connection import Connection, retry_delay
+from semaphore_middleware.redis.connection import Connection
 from semaphore_middleware.redis.keys import Keys
+from semaphore_middleware.redis.link import Link
 from semaphore_middleware.redis.location import Server
 from semaphore_middleware.redis.robotstxt import RobotsTxtReply, RobotsTxtStore
 from semaphore_middleware.redis.scripts import evaluate
 
-logger = logging.getLogger(__name__)
-
-LOG_INTERVAL_S = 5.0  # between two log lines about a server that does not serve
 SHUTDOWN_TIMEOUT_S = 2.0  # for telling the server which fetches are over
 
 
@@ -57,18 +54,17 @@ class SharedRobotsTxt(Observer):
     """
 
     def __init__(self, server: Server, keys: Keys, lease: float) -> None:
-        self._server = server
+        self._link = Link(
+            server, lambda: "Requests to sites whose robots.txt this node does not know wait"
+        )
         self._store = RobotsTxtStore(keys, lease)
         self._lease = lease
-        self._connection: Connection | None = None
-        self._lock = asyncio.Lock()
         self._news: dict[str, asyncio.Event] = {}
         """By origin: set when it is worth asking the server again."""
         self._calls: set[asyncio.Timeout] = set()
         self._ends: set[asyncio.Task[None]] = set()
         """Fetches that are over, until the server knows."""
         self._is_draining = False
-        self._logged_at = -LOG_INTERVAL_S
 
     async def open(self, semaphore: ObservedSemaphore) -> None:
         """Speak for this semaphore's node."""
@@ -98,8 +94,7 @@ class SharedRobotsTxt(Observer):
         with suppress(TimeoutError):
             async with asyncio.timeout(SHUTDOWN_TIMEOUT_S):
                 await asyncio.gather(*self._ends)
-        if self._connection is not None:
-            await self._connection.close()
+        await self._link.close()
 
     async def get(
         self, origin: str, fetch: Fetch, while_waiting: Callable[[], AbstractContextManager[None]]
@@ -179,29 +174,12 @@ class SharedRobotsTxt(Observer):
 
     async def _reach(self, call: Callable[[], tuple[Any, ...]]) -> Any:
         """The server's reply to a call, however many attempts it takes. Each is packed anew."""
-        failures = 0
-        while True:
-            try:
-                return await self._evaluate(call())
-            except (ServerUnreachableError, ServerRefusedError) as error:
-                self._log_unavailable(error)
-                await asyncio.sleep(retry_delay(failures))
-                failures += 1
 
-    async def _evaluate(self, call: tuple[Any, ...]) -> Any:
-        async with self._lock:
-            if self._connection is None or not self._connection.is_open:
-                self._connection = await self._server.connect()
-            (reply,) = await evaluate(self._connection, [call])
+        async def attempt(connection: Connection) -> Any:
+            (reply,) = await evaluate(connection, [call()])
             return reply
 
-    def _log_unavailable(self, error: Exception) -> None:
-        now = _now()
-        if now - self._logged_at >= LOG_INTERVAL_S:
-            self._logged_at = now
-            logger.warning(
-                "%s. Requests to sites whose robots.txt this node does not know wait.", error
-            )
+        return await self._link.insist(attempt)
 
 
 def _now() -> float:

@@ -28,18 +28,17 @@ from semaphore_middleware.core.permit import Permit
 from semaphore_middleware.errors import ClosedError, ServerRefusedError, ServerUnreachableError
 from semaphore_middleware.model.lease import GRACE, RENEWAL
 from semaphore_middleware.model.limits import Limit
-from semaphore_middleware.redis.connection import CallTimeoutError, retry_delay
+from semaphore_middleware.redis.connection import CallTimeoutError, Connection
+from semaphore_middleware.redis.link import Link, Subscription
 from semaphore_middleware.redis.location import Server
 from semaphore_middleware.redis.protocol import Notification
 from semaphore_middleware.redis.store import Store
-from semaphore_middleware.redis.subscription import Subscription
 
 logger = logging.getLogger(__name__)
 
 ACCOUNTS_AT_ONCE = 1000  # in one round trip, so that neither side is kept from others for long
-LOG_INTERVAL_S = 5.0  # between two log lines about a server that does not serve
 BATCH_DELAY_S = 0.010  # for how long a statement that no request waits for is held back
-BUSY_INTERVAL_S = 1 / 400  # between two requests: if it is shorter, a call for each costs too much
+BUSY_INTERVAL_S = 1 / 50  # between two requests: if it is shorter, a call for each costs too much
 INTERVAL_SAMPLES = 16  # requests that the mean interval is taken over, about
 SHUTDOWN_TIMEOUT_S = 2.0  # for giving everything back at the end
 TIMER_LAG_S = 0.001  # timers are so late, since the event loop's poll counts in milliseconds
@@ -60,7 +59,7 @@ class Session:
         turn: float,
         emit: Callable[[Event], None],
     ) -> None:
-        self._server = server
+        self._link = Link(server, self._state_while_away)
         self._store = store
         self._recovery = store.recovery
         self._lease = lease
@@ -86,7 +85,6 @@ class Session:
         self._renewal: asyncio.TimerHandle | None = None
         self._deadlines: asyncio.TimerHandle | None = None
         self._retry_timers: dict[Account, asyncio.TimerHandle] = {}
-        self._logged_at = -LOG_INTERVAL_S
         self._epoch = b""  # in which the accounts are
         self._subscription = Subscription(
             server,
@@ -119,7 +117,11 @@ class Session:
         also `ServerUnreachableError`.
         """
         give_up = (ServerRefusedError, *(() if wait else (ServerUnreachableError,)))
-        await self._connect(give_up)
+        try:
+            await self._link.insist(self._join, give_up)
+        except BaseException:
+            await self._link.close()
+            raise
         self._epoch = self._recovery.epoch
         self._caller = asyncio.create_task(self._serve())
         self._subscription.start()
@@ -287,31 +289,40 @@ class Session:
 
     async def _serve(self) -> None:
         """Send what is due, one round trip at a time."""
-        failures = 0
         try:
             while True:
                 await self._work.wait()
                 self._work.clear()
                 try:
-                    if failures:
-                        await self._reconnect()
-                    await self._sync()
-                    failures = 0
+                    await self._sync(await self._connect())
                 except Exception as error:
                     # Any error: without this task, requests would wait for ever.
                     if not isinstance(error, ServerUnreachableError | ServerRefusedError):
                         logger.exception(
                             "Unexpected error (a bug); continuing with a new connection."
                         )
-                    self._log_unavailable(error)
-                    await self._connection.close()
-                    await asyncio.sleep(retry_delay(failures))
-                    failures += 1
-                    self._say_all()
+                    await self._link.close()
+                    await self._link.failed(error)
+                    self._work.set()
+                else:
+                    self._link.succeeded()
         finally:
-            await self._connection.close()
+            await self._link.close()
 
-    async def _sync(self) -> None:
+    async def _connect(self) -> Connection:
+        """The connection to the server, in whose epoch this is."""
+        if self._link.is_open:
+            return await self._link.open()
+        connection = await self._link.open()
+        await self._recovery.join_epoch(connection)
+        self._say_all()
+        # Not whether this joined another one: an earlier call may have, whose reply was lost.
+        if self._recovery.epoch != self._epoch:
+            await self._begin_epoch()
+        self.emit(Reconnected())
+        return connection
+
+    async def _sync(self, connection: Connection) -> None:
         """Say what is to be said, and hear the replies."""
         look, self._is_look_due = self._is_look_due, False  # after an error it is looked at anyway
         accounts = self._take_due()
@@ -321,13 +332,13 @@ class Session:
             if statements and self._deadlines is None:
                 self._deadlines = self._loop.call_at(sent + self.grace, self._check_deadlines)
             try:
-                replies = await self._store.sync(self._connection, statements, look)
+                replies = await self._store.sync(connection, statements, look)
             except CallTimeoutError:
                 self._accounts_at_once = max(1, len(accounts) // 2)
                 raise
             self._accounts_at_once = min(ACCOUNTS_AT_ONCE, self._accounts_at_once + 1)
             if replies is None:
-                await self._recovery.join_epoch(self._connection)
+                await self._recovery.join_epoch(connection)
                 await self._begin_epoch()
                 return
             self.emit(RoundTrip(self.now() - sent))
@@ -390,32 +401,11 @@ class Session:
             else:
                 account.on_backoff()
 
-    async def _connect(self, give_up: tuple[type[Exception], ...] = ()) -> None:
-        """Reach the server and join its epoch."""
-        failures = 0
-        while True:
-            self._connection = await self._server.reach(self._log_unavailable, give_up)
-            try:
-                if give_up:  # at the start
-                    await self._store.check_rights(self._connection, self._server)
-                await self._recovery.join_epoch(self._connection)
-                return
-            except (ServerUnreachableError, ServerRefusedError) as error:
-                await self._connection.close()
-                if isinstance(error, give_up):
-                    raise
-                self._log_unavailable(error)
-                await asyncio.sleep(retry_delay(failures))
-                failures += 1
+    async def _join(self, connection: Connection) -> None:
+        """At the start: see that nothing is missing, and join the epoch."""
+        await self._store.check_rights(connection)
+        await self._link.check_subscription(self._store.channels)
+        await self._recovery.join_epoch(connection)
 
-    async def _reconnect(self) -> None:
-        await self._connect()
-        # Not whether this joined another one: an earlier call may have, whose reply was lost.
-        if self._recovery.epoch != self._epoch:
-            await self._begin_epoch()
-        self.emit(Reconnected())
-
-    def _log_unavailable(self, error: Exception) -> None:
-        if self.now() - self._logged_at >= LOG_INTERVAL_S:
-            self._logged_at = self.now()
-            logger.warning("%s. No permit is granted until it can be used again; %s.", error, self)
+    def _state_while_away(self) -> str:
+        return f"No permit is granted until it can be used again; {self}"

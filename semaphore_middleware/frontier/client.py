@@ -16,8 +16,8 @@ from semaphore_middleware.frontier.counts import Counts, commands_for
 from semaphore_middleware.frontier.keys import CrawlKeys, Places, site_of
 from semaphore_middleware.model import chance
 from semaphore_middleware.model.hosts import encoded
-from semaphore_middleware.redis.connection import Connection
 from semaphore_middleware.redis.environment import default_node, url_from_environment
+from semaphore_middleware.redis.link import Link
 from semaphore_middleware.redis.location import Server
 from semaphore_middleware.redis.rights import try_rights
 from semaphore_middleware.redis.scripts import evaluate
@@ -205,61 +205,28 @@ class CrawlClient:
         self.lease = lease
         self.max_pages = max_pages
         self.keys = CrawlKeys(prefix, name)
-        self.server = Server(url, CALL_TIMEOUT_S, url_from, self.keys.hash_tag)
+        server = Server(url, CALL_TIMEOUT_S, url_from, self.keys.hash_tag)
+        self.link = Link(server, lambda: "The crawl's requests wait until it can be used again")
         self.run = b""  # none joined yet
         # A process that reuses a dead one's name is another node.
         self.node = f"{node}:{chance.token(4)}"
         self._places = Places()
-        self._connection: Connection | None = None
-        self.life = ""
-        """The server's life in which the last call was made: another one may have forgotten some of
-        the last calls.
-        """
 
     def new_place(self, site: str, score: float) -> bytes:
         """A place for a new request in a site's queue: the lowest score leaves first."""
         return self._places.new(site, score)
 
-    # The connection -----------------------------------------------------------------------------
-
-    @property
-    def is_connected(self) -> bool:
-        """False if the next call opens a connection, perhaps to another server."""
-        return self._connection is not None and self._connection.is_open
-
-    async def connect(self) -> Connection:
-        """The open connection, or a new one."""
-        if self._connection is None or not self._connection.is_open:
-            self._connection = await self.server.connect()
-            self.life = self._connection.life
-        return self._connection
-
-    async def look(self) -> None:
-        """Make sure that the server still is the master, and in which life."""
-        connection = await self.connect()
-        connection.look_for_master()
-        await connection.check_server()
-        self.life = connection.life
-
     async def check_rights(self) -> None:
-        """Try everything that a node may do on the server. Leaves nothing there. A second
-        connection is opened, to subscribe.
+        """Try everything that a node may do on the server. Leaves nothing there.
 
         Raises `ServerRefusedError`, which names what is missing.
         """
         keys = self.keys
         names = (*keys.trials, *keys.all)
-        await try_rights(await self.connect(), names, keys.channel, keys.tag, scripts.script)
-        subscription = await self.server.connect()
-        try:
-            await subscription.subscribe([keys.channel])
-        finally:
-            await subscription.close()
-
-    async def disconnect(self) -> None:
-        """Close the connection."""
-        if self._connection is not None:
-            await self._connection.close()
+        await self.link.use(
+            lambda connection: try_rights(connection, names, keys.channel, keys.tag, scripts.script)
+        )
+        await self.link.check_subscription([keys.channel])
 
     # Calls --------------------------------------------------------------------------------------
 
@@ -342,8 +309,8 @@ class CrawlClient:
 
     async def counts(self) -> Counts:
         """How many nodes, sites and requests there are now."""
-        connection = await self.connect()
-        return Counts.of(await connection.execute(commands_for(self.keys)))
+        commands = commands_for(self.keys)
+        return Counts.of(await self.link.use(lambda connection: connection.execute(commands)))
 
     def _new_fields(self, new: NewRequest) -> tuple[bytes, bytes, bytes]:
         fingerprint = new.fingerprint and short_fingerprint(new.fingerprint, self.run)
@@ -353,8 +320,8 @@ class CrawlClient:
         keys, lease_ms = self.keys, round(self.lease * 1000)
         head = (keys.channel, encoded(self.node), self.run, lease_ms, self.max_pages)
         call = (name, len(keys.all), *keys.all, *head, *arguments)
-        (reply,) = await evaluate(
-            await self.connect(), [call], scripts.script, though_full=though_full
+        (reply,) = await self.link.use(
+            lambda connection: evaluate(connection, [call], scripts.script, though_full=though_full)
         )
         if len(reply) == 1 and reply[0] in OVER:
             raise OVER[reply[0]]

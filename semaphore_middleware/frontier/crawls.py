@@ -81,7 +81,7 @@ class Crawls:
         try:
             yield crawl
         finally:
-            await crawl.disconnect()
+            await crawl.link.close()
 
     async def _counts_of(self, connection: Connection, names: Sequence[str]) -> dict[str, Counts]:
         """Counts by crawl. Left out are crawls of which some key is of another type, or has no

@@ -42,8 +42,8 @@ from semaphore_middleware.frontier.client import (
 from semaphore_middleware.frontier.codec import Codec
 from semaphore_middleware.frontier.prefetch import Prefetch
 from semaphore_middleware.model.lease import RENEWAL
-from semaphore_middleware.redis.connection import CallTimeoutError, is_full, retry_delay
-from semaphore_middleware.redis.subscription import Subscription
+from semaphore_middleware.redis.connection import CallTimeoutError, is_full
+from semaphore_middleware.redis.link import Subscription
 from semaphore_middleware.scrapy.engine import Engine
 
 logger = logging.getLogger(__name__)
@@ -53,7 +53,6 @@ MAX_NEW_REQUESTS = 500
 MAX_NEW_BYTES = 1_000_000  # but for one request that is larger
 MAX_LOOP_HOLD_S = 0.01  # for which start requests may keep the event loop
 SHUTDOWN_TIMEOUT_S = 1.0
-LOG_INTERVAL_S = 5.0
 
 
 class FrontierSession:
@@ -71,7 +70,7 @@ class FrontierSession:
     ) -> None:
         self._client = client
         self._subscription = Subscription(
-            client.server,
+            client.link.server,
             [client.keys.channel],
             RENEWAL * client.lease,
             lambda _: self.check_again(),
@@ -184,12 +183,12 @@ class FrontierSession:
         not help, `CrawlEndedError` and `OtherCrawlError`.
         """
         self._identity = identity
-        failures, next_log = 0, 0.0
         began = asyncio.get_running_loop().time()
         while wanted():
             try:
                 await self._client.check_rights()
                 unfinished = await self._client.join(identity, new_run)
+                self._client.link.succeeded()
                 break
             except ServerUnreachableError as error:
                 now = asyncio.get_running_loop().time()
@@ -197,12 +196,7 @@ class FrontierSession:
                     raise ServerUnreachableError(
                         f"{error} (for longer than SEMAPHORE_START_TIMEOUT, {timeout:g} s)"
                     ) from None
-                if now >= next_log:
-                    full = ", which is full (maxmemory)" if is_full(error) else ""
-                    logger.warning("Waiting for the crawl's server%s: %s", full, error)
-                    next_log = now + LOG_INTERVAL_S
-                await asyncio.sleep(retry_delay(failures))
-                failures += 1
+                await self._client.link.failed(error)
         else:
             return False
         logger.info(
@@ -210,7 +204,7 @@ class FrontierSession:
         )
         self._working = True
         self._joined_at = asyncio.get_running_loop().time()
-        self._life = self._client.life
+        self._life = self._client.link.life
         self._subscription.start()
         self._task = asyncio.create_task(self._run())
         return True
@@ -237,7 +231,7 @@ class FrontierSession:
                     str(error) or "no reply",
                     self._client.lease,
                 )
-        await self._client.disconnect()
+        await self._client.link.close()
 
     async def _leave(self) -> None:
         self._wants_more = False
@@ -254,7 +248,6 @@ class FrontierSession:
         await self._client.leave([] if self._unsent else self._finished())
 
     async def _run(self) -> None:
-        failures = 0
         while not (self.ended or self._leaving):
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(self._renewal_at):
@@ -264,13 +257,16 @@ class FrontierSession:
                 await self._send()
             except Exception as error:
                 # Whatever it is: if this task ended, the crawl would hang.
-                self._log_unavailable(error)
-                await asyncio.sleep(retry_delay(failures))
-                failures += 1
+                if not isinstance(error, ServerUnreachableError | ServerRefusedError):
+                    logger.exception("Unexpected error (a bug); the call is made again.")
+                self._unavailable = True
+                await self._client.link.failed(error)
                 self._has_work.set()
             else:
-                failures = 0
-                self._server_replied()
+                self._client.link.succeeded()
+                if self._unavailable:
+                    self._unavailable = False
+                    self._engine.wake()  # what it reported last is lost, such as that it is idle
 
     async def _send(self) -> None:
         await self._look_if_due()
@@ -291,35 +287,23 @@ class FrontierSession:
         except CrawlLostError:
             await self._rejoin()
 
-    def _log_unavailable(self, error: Exception) -> None:
-        if not isinstance(error, ServerUnreachableError | ServerRefusedError):
-            logger.error("Unexpected error, the call is retried", exc_info=error)
-        elif not self._unavailable:
-            state = "full (maxmemory)" if is_full(error) else "unavailable"
-            logger.warning("The crawl's server is %s: %s", state, error)
-        self._unavailable = True
-
-    def _server_replied(self) -> None:
-        if self._unavailable:
-            self._unavailable = False
-            self._engine.wake()  # what it reported last is lost, such as that it is idle
-
     async def _look_if_due(self) -> None:
         """Look whether the server has changed, now and then, and before the first call over a new
         connection; if it has, send again what the new one may lack.
         """
         now = asyncio.get_running_loop().time()
         is_due = now >= self._look_at
-        if not is_due and self._client.is_connected and self._client.life == self._life:
+        link = self._client.link
+        if not is_due and link.is_open and link.life == self._life:
             return
-        await self._client.look()
-        if self._client.life == self._life:
+        await link.look()
+        if link.life == self._life:
             if is_due:
                 self._sent_before, self._sent = self._sent, []
                 self._look_at = now + RENEWAL * self._client.lease
             return
         self._look_at = now + RENEWAL * self._client.lease
-        self._life = self._client.life
+        self._life = link.life
         again = [(new, None) for new in self._sent_before + self._sent]
         self._sent_before, self._sent = [], []
         self._unsent.extendleft(reversed(again))

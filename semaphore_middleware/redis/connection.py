@@ -7,7 +7,7 @@ one run of the server would then reach the next one, which knows nothing of the 
 from __future__ import annotations
 
 import asyncio
-import math
+import logging
 import os
 import re
 import ssl
@@ -36,6 +36,8 @@ from redis.exceptions import (
 
 from semaphore_middleware.errors import ServerRefusedError, ServerUnreachableError
 from semaphore_middleware.redis import tls
+
+logger = logging.getLogger(__name__)
 
 OLDEST_VERSION = (6, 2)
 READ_ONLY_SCRIPTS_SINCE = (7, 0)
@@ -185,6 +187,7 @@ class Connection:
         with suppress(ServerUnreachableError, ServerRefusedError):
             if await find_master() != self.address:
                 self._replaced = True
+                logger.warning("%s was replaced by another server.", self.server_name)
                 await self.close()
 
     async def call(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
@@ -370,8 +373,3 @@ def _leave_to_parent() -> None:
 
 
 os.register_at_fork(after_in_child=_leave_to_parent)
-
-
-def retry_delay(attempt: int) -> float:
-    """Seconds to wait before the next attempt to reach the server, after `attempt` failures."""
-    return min(1.0, 0.05 * math.pow(2, min(attempt, 10)))

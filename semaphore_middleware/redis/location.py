@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
@@ -14,14 +13,13 @@ import redis
 from redis.asyncio import connection as redis_py
 from redis.asyncio.connection import parse_url
 
-from semaphore_middleware.errors import ServerRefusedError, ServerUnreachableError, SettingsError
+from semaphore_middleware.errors import SettingsError
 from semaphore_middleware.redis import tls
 from semaphore_middleware.redis.cluster import Cluster
 from semaphore_middleware.redis.connection import (
     Address,
     ClusterNodeError,
     Connection,
-    retry_delay,
 )
 from semaphore_middleware.redis.connector import Connector
 from semaphore_middleware.redis.keys import Keys
@@ -161,31 +159,6 @@ class Server:
             await connection.close()
             raise
         return connection
-
-    async def reach(
-        self,
-        on_failure: Callable[[Exception], None],
-        give_up: type[Exception] | tuple[type[Exception], ...] = (),
-    ) -> Connection:
-        """Open a new connection, however many attempts it takes.
-
-        `on_failure` is called with the error of each attempt that failed, but for the errors to
-        `give_up` at, which are raised.
-        """
-        attempt = 0
-        while True:
-            try:
-                connection = await self.connect()
-            except give_up:
-                raise
-            except (ServerUnreachableError, ServerRefusedError) as error:
-                on_failure(error)
-                await asyncio.sleep(retry_delay(attempt))
-                attempt += 1
-            else:
-                if attempt:
-                    logger.info("Reached %s.", self)
-                return connection
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,6 @@ from semaphore_middleware.model.feedback import Backoff
 from semaphore_middleware.model.hosts import encoded
 from semaphore_middleware.redis.connection import Connection
 from semaphore_middleware.redis.keys import Keys
-from semaphore_middleware.redis.location import Server
 from semaphore_middleware.redis.protocol import (
     Reply,
     Statement,
@@ -54,18 +53,13 @@ class Store:
         the one on which all nodes are notified of changed rules.
         """
 
-    async def check_rights(self, connection: Connection, server: Server) -> None:
-        """Try everything that a node may do on the server, so that a right that is missing is found
-        at the start. Leaves nothing there. A second connection is opened, to subscribe.
+    async def check_rights(self, connection: Connection) -> None:
+        """Try what a node may do on the server, so that a right that is missing is found at the
+        start. Leaves nothing there.
 
         Raises `ServerRefusedError`, which names what is missing, and `ServerUnreachableError`.
         """
         await check_commands(connection, self._keys)
-        subscription = await server.connect()
-        try:
-            await subscription.subscribe(self.channels)
-        finally:
-            await subscription.close()
 
     async def sync(
         self, connection: Connection, statements: Sequence[Statement], look: bool = False

@@ -117,7 +117,7 @@ async def test_what_the_parent_opened_is_refused_in_a_forked_child(server: Redis
 def look(admin: Admin, results: Connection) -> None:
     """In a child: look with what the parent has looked with, and forget it."""
     results.send(asyncio.run(admin.inspect("s")).held)
-    admin._connection = None
+    admin._link._connection = None
     gc.collect()
 
 

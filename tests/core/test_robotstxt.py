@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from itertools import count
 from typing import Any
@@ -124,17 +124,17 @@ async def test_a_node_is_waited_for_as_long_as_it_lives_and_one_lease_more(
     server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with nodes(server, lease=0.3) as (a, b):
-        evaluate, has_lived, is_over = a.shared._evaluate, asyncio.Event(), asyncio.Event()
+        reach, has_lived, is_over = a.shared._reach, asyncio.Event(), asyncio.Event()
         calls: list[str] = []
 
-        async def call_until_it_dies(call: tuple[Any, ...]) -> Any:
-            calls.append(call[0])
+        async def call_until_it_dies(call: Callable[[], Any]) -> Any:
+            calls.append(call()[0])
             if len(calls) > 7:  # it has renewed for two leases
                 has_lived.set()
                 await is_over.wait()
-            return await evaluate(call)
+            return await reach(call)
 
-        monkeypatch.setattr(a.shared, "_evaluate", call_until_it_dies)
+        monkeypatch.setattr(a.shared, "_reach", call_until_it_dies)
         first, other = await a.reading(), await b.reading()
         b.answer.set_result(fetched())
         await has_lived.wait()

@@ -9,6 +9,7 @@ import asyncio
 import functools
 import selectors
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, ParamSpec
 
@@ -73,8 +74,21 @@ def in_virtual_time(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P,
     return run
 
 
+@dataclass
+class FakeConnection:
+    listen: Callable[..., Any]
+    life: str = ""
+    is_open: bool = True
+
+    async def subscribe(self, _: object) -> None:
+        pass
+
+    async def close(self) -> None:
+        self.is_open = False
+
+
 class FakeServer:
-    """Grants what is asked for. It is `Server`, `Store`, `Recovery` and `Connection` at once."""
+    """Grants what is asked for. It is `Server`, `Store` and `Recovery` at once."""
 
     def __init__(self) -> None:
         self.channels = (b"node", b"changes")
@@ -90,15 +104,11 @@ class FakeServer:
         self.changes: dict[str, Any] = {}  # parts of the replies
         self.tell: Callable[[bytes | None], None] = lambda _: None
 
-    async def reach(self, *_: object) -> FakeServer:
-        return self
+    async def connect(self) -> FakeConnection:
+        return FakeConnection(self.listen)
 
-    connect = reach
-
-    async def close(self, *_: object) -> None:
+    async def check_rights(self, *_: object) -> None:
         pass
-
-    check_rights = close
 
     async def join_epoch(self, _: object) -> None:
         self.looks += 1

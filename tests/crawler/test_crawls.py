@@ -119,7 +119,7 @@ def test_a_server_that_comes_late_is_waited_for(scrapy: StartScrapy, site: Examp
     try:
         waiting, leaving = (scrapy(*crawl(site), url=server.tcp_url) for _ in range(2))
         for node in (waiting, leaving):
-            wait_until(lambda: "Waiting for the crawl's server" in node.log)  # noqa: B023
+            wait_until(lambda: "The crawl's requests wait until" in node.log)  # noqa: B023
         leaving.interrupt()
         assert leaving.wait() == 1  # nobody knows what is left
         assert "Traceback" not in leaving.log

@@ -28,7 +28,7 @@ async def refusal(client: Redis, *changes: str) -> str:
     crawl = CrawlClient(user(client, *changes), "books", "one")
     with pytest.raises(ServerRefusedError) as refused:
         await crawl.check_rights()
-    await crawl.disconnect()
+    await crawl.link.close()
     assert "\n" not in str(refused.value)
     return str(refused.value)
 
@@ -49,7 +49,7 @@ async def test_the_documented_rights_are_enough(client: Redis) -> None:
     await crawl.check_rights()
     assert list(client.scan_iter("{crawl:*")) == []
     await crawl.join()
-    await crawl.disconnect()
+    await crawl.link.close()
     with pytest.raises(ServerRefusedError, match="zcard"):
         await Crawls(user(client, "+scan", "-zcard")).survey()
 

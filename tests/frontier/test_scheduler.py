@@ -19,7 +19,9 @@ from twisted.python.failure import Failure
 from semaphore_middleware.errors import ServerUnreachableError
 from semaphore_middleware.frontier import session
 from semaphore_middleware.frontier.client import CrawlClient, Demand
+from semaphore_middleware.redis import link
 from semaphore_middleware.redis.connection import CallTimeoutError
+from semaphore_middleware.redis.link import Link
 from tests.frontier.node import Call, joined, urls, watch_calls
 from tests.support.crawls import asyncio_test, until
 from tests.support.servers import RedisServer
@@ -31,13 +33,13 @@ Patch = pytest.MonkeyPatch
 def count_looks(monkeypatch: Patch) -> list[None]:
     """An entry for each time that nodes look whether their server still is the master."""
     looks: list[None] = []
-    look = CrawlClient.look
+    look = Link.look
 
-    async def counted(crawl: CrawlClient) -> None:
+    async def counted(link: Link) -> None:
         looks.append(None)
-        await look(crawl)
+        await look(link)
 
-    monkeypatch.setattr(CrawlClient, "look", counted)
+    monkeypatch.setattr(Link, "look", counted)
     return looks
 
 
@@ -107,7 +109,7 @@ async def test_a_call_without_answer_is_halved(client: Redis, monkeypatch: Patch
         if max(call.new, call.demand.requests) > 2:
             raise CallTimeoutError
 
-    monkeypatch.setattr(session, "retry_delay", lambda _: 0.0)
+    monkeypatch.setattr(link, "LONGEST_PAUSE_S", 0.0)
     calls = watch_calls(monkeypatch, slow)
     async with joined(client) as node:
         node.enqueue(*urls("a", 10))
@@ -144,7 +146,7 @@ async def test_over_a_new_connection_the_server_is_looked_at_first(
             assert node.session._task is not None
             node.session._task.cancel()
             await asyncio.wait({node.session._task})
-        await node.scheduler.client.disconnect()
+        await node.scheduler.client.link.close()
         for count in (looks, seen, calls):
             count.clear()
         if not ends:
@@ -172,7 +174,7 @@ async def test_what_a_promoted_server_lacks_is_sent_again(client: Redis) -> None
 async def test_a_node_that_is_idle_while_its_server_is_away_says_so_once(
     client: Redis, caplog: Logged, monkeypatch: Patch
 ) -> None:
-    monkeypatch.setattr(session, "retry_delay", lambda _: 0.01)
+    monkeypatch.setattr(link, "LONGEST_PAUSE_S", 0.01)
     async with joined(client) as node:
         await node.finds_nothing()
         failures = 0
@@ -189,7 +191,7 @@ async def test_a_node_that_is_idle_while_its_server_is_away_says_so_once(
             await until(lambda: failures)
             await until(lambda: failures > 5 or not node.session._unavailable)
             assert node.session._unavailable
-            assert caplog.text.count("The crawl's server is unavailable") == 1
+            assert caplog.text.count("away. The crawl's requests wait until") == 1
         await node.idles()
 
 
@@ -258,16 +260,18 @@ async def test_a_server_that_is_full_is_not_said_to_be_away(
     client: Redis, caplog: Logged, monkeypatch: Patch
 ) -> None:
     looks = count_looks(monkeypatch)
-    monkeypatch.setattr(session, "retry_delay", lambda _: 0.01)
+    monkeypatch.setattr(link, "LONGEST_PAUSE_S", 0.01)
+    monkeypatch.setattr(link, "LOG_INTERVAL_S", 0.0)
     client.config_set("maxmemory", 1)
     node_joins = joined(client, CRAWL_LEASE=0.2)
     joining = asyncio.ensure_future(node_joins.__aenter__())
-    await until(lambda: "Waiting for the crawl's server, which is full" in caplog.text)
+    await until(lambda: "used memory > 'maxmemory'" in caplog.text)
     client.config_set("maxmemory", 0)
     node = await joining
+    caplog.clear()
     client.config_set("maxmemory", 1)
     node.enqueue("http://a/")
-    await until(lambda: "The crawl's server is full (maxmemory)" in caplog.text)
+    await until(lambda: "used memory > 'maxmemory'" in caplog.text)
     lease_end, begin = node.lease_end, len(looks)
     await until(lambda: len(looks) > begin + 3)
     assert node.lease_end > lease_end

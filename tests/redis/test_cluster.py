@@ -89,7 +89,7 @@ async def test_a_node_that_has_gone_is_not_asked_any_more(cluster: Cluster) -> N
 async def test_shared_crawls_of_all_masters_are_listed(cluster: Cluster) -> None:
     names = [f"crawl-{number}" for number in range(9)]
     crawls = [CrawlClient(cluster.url, name, "node") for name in names]
-    ports = {(await crawl.connect()).address.port for crawl in crawls}
+    ports = {(await crawl.link.open()).address.port for crawl in crawls}
     assert ports == {node.tcp_port for node in cluster.masters}
     for crawl in crawls:
         await crawl.join()
@@ -97,7 +97,7 @@ async def test_shared_crawls_of_all_masters_are_listed(cluster: Cluster) -> None
         assert list(await Crawls(url).survey()) == names
     for crawl in crawls:
         await crawl.drop()
-        await crawl.disconnect()
+        await crawl.link.close()
 
 
 @pytest.mark.parametrize("with_keys", [True, False])

@@ -98,7 +98,7 @@ async def test_a_master_is_left_once_most_sentinels_name_another_and_can_do_with
         assert old.members() == {"s": (1, 0)}
         watch(sentinels[:2], new)
         await eventually(lambda: new.members() == {"s": (1, 0)})
-        assert f"at 127.0.0.1:{old.tcp_port}: it was replaced" in caplog.text
+        assert f"at 127.0.0.1:{old.tcp_port} was replaced" in caplog.text
         for sentinel in sentinels:
             sentinel.kill()
         with new.client() as client:

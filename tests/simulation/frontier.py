@@ -468,7 +468,7 @@ class CrawlNode:
         self.spider.crawler, self.spider.settings = self.crawler, settings
         self.scheduler = Scheduler(self.crawler)
         self.scheduler.engine = _Engine(self.crawler)
-        connected_by(partial(Wire, run.network, self.host), self.scheduler.client.server)
+        connected_by(partial(Wire, run.network, self.host), self.scheduler.client.link.server)
 
     def url_of(self, number: int) -> str:
         return f"http://{self.plan.pages[number].site}/{number}"
@@ -638,9 +638,9 @@ class Crawl:
     def _operate(self, act: Callable[[CrawlClient], Any]) -> None:
         async def do() -> None:
             client = CrawlClient(URL, "sim", "operator", self.plan.lease)
-            connected_by(partial(Wire, self.network, self._operator), client.server)
+            connected_by(partial(Wire, self.network, self._operator), client.link.server)
             await act(client)
-            await client.disconnect()
+            await client.link.close()
 
         self._operator.spawn(do())
 

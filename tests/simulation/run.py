@@ -243,7 +243,7 @@ class Run:
         self._faults_left = len(plan.faults)
         self._operator = Host(self.world, "operator")
         self._admin = Admin(URL, name="operator", lease=plan.lease)
-        connected_by(partial(Wire, self.network, self._operator), self._admin._server)
+        connected_by(partial(Wire, self.network, self._operator), self._admin._link.server)
 
     def run(self) -> Result:
         """Carry the plan out, and judge."""
@@ -490,7 +490,7 @@ class Run:
     async def _call_as_older_version(self) -> None:
         if self.faults.losses_at or self.faults.jumps_at:
             return  # it might find a server that, by its clock, nobody has used for long
-        connection = await self._admin._server.connect()
+        connection = await self._admin._link.server.connect()
         call = pack_begin(KEYS, pack_head(self.plan.lease), 0.0, 0.0)
         older = tuple("1" if part == VERSION else part for part in call)
         if self.server.field(KEYS.epoch, b"version"):  # else it would be the first to come

@@ -57,7 +57,7 @@ def looking_at(server: RedisServer) -> Iterator[redis.Redis]:
             yield client
         finally:
             while _clients:
-                result_of(_clients.pop().disconnect())
+                result_of(_clients.pop().link.close())
 
 
 class Node(CrawlClient):
@@ -155,7 +155,7 @@ async def set_one_aside(server: RedisServer, name: str) -> None:
         (taken,) = (await crawl.sync(demand=ONE)).taken
         await crawl.sync(unreadable=[taken.place])
     await crawl.idle()
-    await crawl.disconnect()
+    await crawl.link.close()
 
 
 def _pages(finished: tuple[TakenRequest, ...]) -> list[FinishedRequest]:

@@ -115,7 +115,7 @@ def test_shared_crawls_are_those_of_the_project_s_settings_and_changes_need_a_to
                 assert read(address, "token", given)[0] == 204
                 assert read(address, "token", refused)[0] == 403
     finally:
-        result_of(client.disconnect())
+        result_of(client.link.close())
         elsewhere.remove()
 
 

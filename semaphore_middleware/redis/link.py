@@ -1,0 +1,171 @@
+"""The link of one party to the server: opened when it is needed, and anew where it has broken."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+from semaphore_middleware.errors import ServerRefusedError, ServerUnreachableError
+from semaphore_middleware.redis.connection import Connection
+from semaphore_middleware.redis.location import Server
+
+logger = logging.getLogger(__name__)
+
+LOG_INTERVAL_S = 5.0  # between two log lines about a server that does not serve
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0  # between two attempts to reach it
+FAILURES_TO_LOG = 5  # attempts to subscribe that fail in a row, until the log says so
+
+T = TypeVar("T")
+
+
+class Link:
+    """A connection to the server, and another one after an error.
+
+    `while_away` says in the log what happens as long as the server does not serve; it is first
+    called at failure no. `log_from`.
+    """
+
+    def __init__(
+        self, server: Server, while_away: Callable[[], str] = lambda: "", log_from: int = 1
+    ) -> None:
+        self.server = server
+        self.life = ""
+        """The server's life in which the last call was made: another one may have forgotten some of
+        the last calls.
+        """
+        self._while_away = while_away
+        self._log_from = log_from
+        self._lock = asyncio.Lock()  # one call at a time
+        self._connection: Connection | None = None
+        self._failures = 0
+        self._is_away = False  # and the log says so
+        self._logged_at = -math.inf
+
+    @property
+    def is_open(self) -> bool:
+        """False if the next call opens a connection, perhaps to another server."""
+        return self._connection is not None and self._connection.is_open
+
+    async def open(self) -> Connection:
+        """The connection; a new one if there is none. One attempt, which raises what
+        `Server.connect` does.
+        """
+        if self._connection is None or not self._connection.is_open:
+            self._connection = await self.server.connect()
+            self.life = self._connection.life
+        return self._connection
+
+    async def use(self, call: Callable[[Connection], Awaitable[T]]) -> T:
+        """The result of a call over the connection, when those before it have ended. One attempt,
+        which also raises what the call does.
+        """
+        async with self._lock:
+            return await call(await self.open())
+
+    async def insist(
+        self,
+        call: Callable[[Connection], Awaitable[T]],
+        give_up: tuple[type[Exception], ...] = (),
+    ) -> T:
+        """Like `use`, with as many attempts as it takes; errors to `give_up` at are raised."""
+        while True:
+            try:
+                result = await self.use(call)
+            except give_up:
+                raise
+            except (ServerUnreachableError, ServerRefusedError) as error:
+                await self.failed(error)
+            else:
+                self.succeeded()
+                return result
+
+    async def look(self) -> None:
+        """Make sure that the server still is the master, and in which life."""
+        connection = await self.open()
+        connection.look_for_master()
+        await connection.check_server()
+        self.life = connection.life
+
+    async def failed(self, error: Exception) -> None:
+        """An attempt has failed: say so in the log, now and then, and wait before the next one."""
+        self._failures += 1
+        now = asyncio.get_running_loop().time()
+        if self._failures >= self._log_from and now - self._logged_at >= LOG_INTERVAL_S:
+            self._is_away, self._logged_at = True, now
+            logger.warning("%s. %s.", error, self._while_away())
+        doubled = FIRST_PAUSE_S * 2.0 ** min(self._failures - 1, 10)
+        await asyncio.sleep(min(LONGEST_PAUSE_S, doubled))
+
+    def succeeded(self) -> None:
+        """An attempt has not failed."""
+        if self._is_away:
+            logger.info("Reached %s.", self.server)
+        self._failures, self._is_away = 0, False
+
+    async def check_subscription(self, channels: Sequence[bytes]) -> None:
+        """Subscribe over a second connection, and leave. Raises `ServerRefusedError` where a right
+        is missing, and `ServerUnreachableError`.
+        """
+        connection = await self.server.connect()
+        try:
+            await connection.subscribe(channels)
+        finally:
+            await connection.close()
+
+    async def close(self) -> None:
+        """Close the connection; the next call opens another."""
+        if self._connection is not None:
+            await self._connection.close()
+
+
+class Subscription:
+    """Calls `on_message(payload)` for each message on the channels, from `start` to `close`, over a
+    link of its own.
+
+    `on_message(None)` says that it has begun, maybe anew: earlier messages were missed. After
+    `ping_after` seconds without a message the server is asked whether it is there. `without` says
+    in the log what happens as long as there is no subscription.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        channels: Sequence[bytes],
+        ping_after: float,
+        on_message: Callable[[bytes | None], None],
+        without: str,
+    ) -> None:
+        self._link = Link(server, lambda: f"Without a subscription {without}", FAILURES_TO_LOG)
+        self._channels = channels
+        self._ping_after = ping_after
+        self._on_message = on_message
+        self._listener: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to listen."""
+        self._listener = asyncio.create_task(self._listen())
+
+    async def _listen(self) -> None:
+        while True:
+            try:
+                connection = await self._link.open()
+                await connection.listen(self._channels, self._ping_after, self._hear)
+            except Exception as error:  # any: without this task, no message would ever come
+                await self._link.failed(error)
+
+    def _hear(self, payload: bytes | None) -> None:
+        self._link.succeeded()
+        self._on_message(payload)
+
+    async def renew(self) -> None:
+        """Subscribe anew: another server may be the master now."""
+        await self._link.close()
+
+    async def close(self) -> None:
+        """Stop listening."""
+        if self._listener is not None:
+            self._listener.cancel()
+            await asyncio.gather(self._listener, return_exceptions=True)
