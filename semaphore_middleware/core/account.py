@@ -343,8 +343,8 @@ class Account:
             believed=self._granted,
             started=self._started,
             pending=self._pending,
-            held_age=now - first_held.granted_at if first_held else 0.0,
-            wait_age=now - first_waiting.asked_at if first_waiting else 0.0,
+            held_age=max(0.0, now - first_held.granted_at) if first_held else 0.0,
+            wait_age=max(0.0, now - first_waiting.asked_at) if first_waiting else 0.0,
             feedback=FeedbackSummary.of(feedback) if feedback else None,
         )
         statements = [*self._unanswered, statement]

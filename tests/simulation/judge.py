@@ -60,6 +60,10 @@ class Judge:
         self.served_at: dict[int, float] = {}
         self.rules: dict[str, list[tuple[float, float, Any]]] = defaultdict(list)
         """By scope: what an operator has set, from when on it may hold, and from when it does."""
+        self.server_granted_at: dict[tuple[str, str], float] = {}
+        """By scope and node: when the server last granted a permit."""
+        self.granted_at: dict[Permit, float] = {}
+        """When the server granted it, of those that were not handed on."""
         self.harmed_at: dict[str, float] = {}
         self.refused_at: dict[str, float] = {}
         self.faults_end = BEGIN_S
@@ -82,8 +86,16 @@ class Judge:
 
     # Grants, as the server and the nodes see them -----------------------------------------------
 
-    def on_grant(self, node: Node, permit: Permit) -> None:
+    def on_server_grant(self, scope: str, node: str, permits: str) -> None:
+        """The server has granted permits to a node."""
+        self.server_granted_at[scope, node] = self.world.now
+        self.note("server", f"grants {scope} to {node[:4]}, {permits}")
+
+    def on_grant(self, node: Node, permit: Permit, is_handed_on: bool) -> None:
         """A node has given a permit to one of its requests."""
+        if not is_handed_on:  # it may have heard late of the grant
+            granted_at = self.server_granted_at.get((permit.scope, node.semaphore.node), math.inf)
+            self.granted_at[permit] = granted_at
         self._check_order(node, permit)
         request = permit.owner
         if isinstance(request, Request):
@@ -119,7 +131,8 @@ class Judge:
         for permit in request.permits.permits:
             scope = permit.scope
             self.open[scope].append(request)
-            granted_at = permit.granted_at - node.clock_ahead
+            heard_at = permit.granted_at - node.clock_ahead
+            granted_at = min(heard_at, self.granted_at.get(permit, math.inf))
             self._check_limit(scope, permit.limit, granted_at)
             self._check_pause(scope, node, granted_at)
             self.starts[scope].append(now)

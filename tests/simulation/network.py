@@ -36,6 +36,7 @@ class Weather:
 
 
 CALM = Weather()
+LATEST = 2.0  # leases that a call may be late
 
 
 @dataclass
@@ -130,7 +131,7 @@ class Network:
             answers, wire.is_dead = False, True
             count = random.choice((0, count))  # nothing arrives, or nothing comes back
         elif fate < weather.lost + weather.late:
-            delay = random.uniform(0.02, 2.0) * self.lease
+            delay = random.uniform(0.02, LATEST) * self.lease
         elif fate < weather.lost + weather.late + weather.repeated:
             again = random.uniform(0.0, 2.0) * self.lease * random.choice((0.001, 0.05, 1.0))
             if wire.machine.name != "operator":  # whose calls are true once only

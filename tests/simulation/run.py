@@ -37,7 +37,7 @@ from semaphore_middleware.redis.recovery import pack_begin
 from semaphore_middleware.redis.scripts import evaluate
 from tests.simulation.faults import OF_LINKS, End, Misfortune
 from tests.simulation.judge import Judge, Request
-from tests.simulation.network import Network, Weather, Wire
+from tests.simulation.network import LATEST, Network, Weather, Wire
 from tests.simulation.plan import Fault, Job, Plan
 from tests.simulation.server import Server
 from tests.simulation.world import BEGIN_S, Host, World
@@ -89,7 +89,7 @@ class Witness(Observer):
 
     def on_event(self, event: Event) -> None:
         if isinstance(event, PermitGranted):
-            self._judge.on_grant(self._node, event.permit)
+            self._judge.on_grant(self._node, event.permit, event.handed_on)
         elif isinstance(event, PermitLost):
             self._judge.on_lost(self._node, event.permit)
         elif isinstance(event, StatementRefused):
@@ -286,8 +286,7 @@ class Run:
         self.judge.violate(f"SCRIPT {text}")
 
     def _on_grant(self, key: bytes, node: bytes, _: int, first: int, last: int) -> None:
-        scope = KEYS.scope_of(key)
-        self.judge.note("server", f"grants {scope} to {node.decode()[:4]}, no. {first}-{last}")
+        self.judge.on_server_grant(KEYS.scope_of(key), node.decode(), f"no. {first}-{last}")
 
     def _watch(self) -> None:
         """Look at all that holds at any time, again and again."""
@@ -513,6 +512,7 @@ class Run:
         known[known.index((sent, float("inf"), rule))] = (sent, self.world.now, rule)
 
     async def _resume_in_the_end(self, scope: str) -> None:
+        await asyncio.sleep(LATEST * self.plan.lease)  # an earlier call of his may be on its way
         while True:
             with suppress(ServerUnreachableError, ServerRefusedError):
                 return await self._change_rule(scope, "resume")
