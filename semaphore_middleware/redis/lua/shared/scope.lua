@@ -52,7 +52,8 @@ local function write_idle(scope)
   if not scope.is_new then redis.call('DEL', scope.key) end
   local learned = scope.learned
   local force = scope.force
-  local kept = math.max(0, scope.last_start + force.delay * (1 + force.jitter) - NOW,
+  -- The last start is after NOW if the clock went back.
+  local kept = math.max(0, force.delay > 0 and scope.last_start + force.delay * (1 + force.jitter) - NOW or 0,
     math.min(scope.next_at_rate - NOW, force.interval * force.burst))
   kept = kept + math.min(kept, HOUR)
   if kept == 0 and not learned then return end
