@@ -53,12 +53,12 @@ end
 
 -- Answers one statement.
 local function serve(key, queue, text)
-  if #text < STATEMENT_BYTES or not makes_sense(struct.unpack('@format(statement)', text)) then
-    return pack_refusal(REFUSED, '')
-  end
+  if #text < STATEMENT_BYTES then return pack_refusal(REFUSED, '') end
+  local @said_(statement) = struct.unpack('@format(statement)', text)
+  if not makes_sense(@said_(statement)) then return pack_refusal(REFUSED, '') end
   local state, own, learned = unpack(redis.call('HMGET', key, 'state', OWN, 'learned'))
   local is_plain = #text == STATEMENT_BYTES and not learned and not HAS_RULES and NOW >= FROM
-  local reply = is_plain and serve_plain(key, state, own, struct.unpack('@format(statement)', text))
+  local reply = is_plain and serve_plain(key, state, own, @said_(statement))
   if reply then return reply end
   if not serve_any then prepare() end
   return serve_any(key, queue, text, state, own, learned)
