@@ -9,6 +9,7 @@ NAMES = (
     "scopes",
     "use",
     "freesite",
+    "broad",
     "contest",
     "handoff",
     "cluster",
