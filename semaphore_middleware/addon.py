@@ -44,14 +44,6 @@ REPLACED = {
     ),
 }
 """By setting: Scrapy's class, ours, and what is lost with any other."""
-REPLACED_BY_THROTTLER = {
-    "THROTTLER": (
-        "scrapy.throttler.Throttler",
-        "semaphore_middleware.throttler.SemaphoreThrottler",
-        "requests wait twice, and lost permits end no transfer",
-    )
-}
-"""The same for a Scrapy that has this setting (its pull request 6931): in place of both."""
 
 
 class SemaphoreAddon:
@@ -91,8 +83,7 @@ class SemaphoreAddon:
         settings.setdefault_in_component_priority_dict(
             "DOWNLOADER_MIDDLEWARES", SemaphoreMiddleware, MIDDLEWARE_POSITION
         )
-        replaced = REPLACED_BY_THROTTLER if "THROTTLER" in settings else REPLACED
-        for name, (scrapys, ours, loss) in replaced.items():
+        for name, (scrapys, ours, loss) in REPLACED.items():
             chosen = settings[name]
             if _path(chosen) == scrapys:
                 _override(settings, name, ours)

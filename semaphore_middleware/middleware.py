@@ -58,13 +58,9 @@ class SemaphoreMiddleware:
 
 
 def _runs_transfers(crawler: Crawler) -> bool:
-    """True if the crawler's downloader or throttler is the add-on's, or derived from it."""
+    """True if the crawler's downloader is the add-on's, or derived from it."""
     from semaphore_middleware.scrapy.downloader import SemaphoreDownloader
-    from semaphore_middleware.throttler import SemaphoreThrottler
 
-    throttler = crawler.settings.get("THROTTLER")
-    if throttler is not None and issubclass(load_object(throttler), SemaphoreThrottler):
-        return True
     return issubclass(load_object(crawler.settings["DOWNLOADER"]), SemaphoreDownloader)
 
 

@@ -334,11 +334,6 @@ class Backpressure(Observer):
                 found.append((sum(load.waiting for load in loads), slot))
         return found
 
-    def load_of(self, scope: str) -> float:
-        """Requests of a scope that wait or run here, as a share of its limit; 0.0: none do."""
-        load = self._loads.get(_name(scope))
-        return (load.waiting + load.held) / load.concurrency if load is not None else 0.0
-
     def _loads_of(self, slot: str) -> Sequence[ScopeLoad]:
         """The loads of a slot's scopes, of those that have requests in `fetch`."""
         names: list[str | None] = [*slot.split(SEPARATOR)]

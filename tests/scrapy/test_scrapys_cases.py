@@ -1,7 +1,4 @@
-"""Cases that the tests of Scrapy's own throttling have (its pull request 6931), with real crawls.
-
-They run with whatever Scrapy is installed: with the add-on's downloader, or with its throttler.
-"""
+"""Cases of the tests of Scrapy's own throttling (its pull request 6931), with real crawls."""
 
 from __future__ import annotations
 
@@ -14,15 +11,11 @@ from scrapy import Request
 from scrapy.crawler import Crawler
 from scrapy.http import Response
 from scrapy.http.request import NO_CALLBACK
-from scrapy.utils.test import get_crawler
 
-from tests.support.crawls import Crawl, Log, until, waiting
+from tests.support.crawls import Crawl, until, waiting
 from tests.support.servers import RedisServer
 from tests.support.site import Site
 from tests.support.visits import Visits
-
-OURS = "semaphore_middleware.throttler.SemaphoreThrottler"
-ANOTHER = f"{__name__}.TokenMiddleware"
 
 
 async def test_robots_txt_does_not_wait_for_its_page(server: RedisServer, site: Site) -> None:
@@ -94,61 +87,3 @@ async def test_a_flood_of_files(server: RedisServer, site: Site, tmp_path: Path)
     await crawl.gave_back(9, site)
     assert site.most == 2
     assert crawl.stat("file_count") == 8
-
-
-def throttler_of(crawl: Crawl) -> Any:
-    from semaphore_middleware.throttler import SemaphoreThrottler
-
-    return SemaphoreThrottler.from_crawler(crawl.crawler)
-
-
-async def test_what_only_waits_takes_no_concurrency(server: RedisServer, site: Site) -> None:
-    requests = [Request(site.url(f"/slow/{n}")) for n in range(4)]
-    crawl = Crawl(server, *requests, CONCURRENT_REQUESTS=16)
-    await until(lambda: waiting(server) == 1)
-    throttler, one = throttler_of(crawl), Request(site.url("/slow/more"))
-    await throttler.acquire(one, unscheduled=True)
-    assert crawl.crawler.engine.downloader.total_concurrency == 16 + 2
-    assert throttler.get_scope_load("127.0.0.1") == 3
-    assert throttler.get_scope_load("other") == 0
-    throttler.release(one)
-    assert crawl.crawler.engine.downloader.total_concurrency == 16 + 1
-    await crawl.gave_back(4, site)
-
-
-async def test_it_shows_scopes_and_limits(server: RedisServer, site: Site, caplog: Log) -> None:
-    limits = {"a": {"concurrency": 3, "delay": 2}, "all": 9, "free": None}
-    settings: dict[str, Any] = {"SEMAPHORE_SCOPES": ["host", "all"], "SEMAPHORE_LIMITS": limits}
-    crawl = Crawl(server, Request(site.url("/slow/")), **settings)
-    await site.until(lambda: site.now == 1)
-    throttler, request = throttler_of(crawl), Request("http://a/")
-    assert throttler.get_scopes(request) == throttler.get_applied_scopes(request) == ["a", "all"]
-    assert throttler.get_scopes_key(request) == '["a", "all"]'
-    other = Request("http://free/", meta={"throttling_scopes": "x"})
-    assert throttler.get_scopes_key(other) == "x"
-    assert not throttler.download_handler_blocked(request)
-    manager = throttler.get_scope_manager("a")
-    assert (manager.get_concurrency(), manager.get_base_delay()) == (3, 2)
-    manager.set_base_delay(7)
-    throttler.get_scope_manager("all").set_concurrency(7)
-    assert (manager.get_concurrency(), manager.get_base_delay()) == (3, 2)
-    [warning] = [line for line in caplog.messages if "scrapy semaphore limit" in line]
-    assert warning.startswith("A component changes a scope's delay or concurrency")
-    site.let_go()
-    await crawl.finished()
-
-
-@pytest.mark.parametrize("chosen", [None, OURS, ANOTHER])
-def test_where_scrapy_has_the_setting(server: RedisServer, caplog: Log, chosen: str | None) -> None:
-    from semaphore_middleware.addon import SemaphoreAddon
-
-    crawler = get_crawler(settings_dict={"SEMAPHORE_REDIS_URL": server.url})
-    settings = crawler.settings.copy()
-    settings.frozen = False
-    settings.set("THROTTLER", chosen or "scrapy.throttler.Throttler", "default")
-    before = {name: settings[name] for name in ("DOWNLOADER", "SCHEDULER_PRIORITY_QUEUE")}
-    SemaphoreAddon.from_crawler(crawler).update_settings(settings)
-    assert settings["THROTTLER"] == (chosen or OURS)
-    assert {name: settings[name] for name in before} == before
-    warned = any("THROTTLER is" in line for line in caplog.messages)
-    assert warned is (chosen == ANOTHER)
