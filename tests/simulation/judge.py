@@ -216,7 +216,12 @@ class Judge:
             self.violate(f"PAUSE {scope}: {node.name} begins a request")
         refused_at = self.refused_at.get(scope, -math.inf)
         pause_end = refused_at + 0.5 - SERVER_ROUNDING_S
-        if self.plan.kind == "calm" and refused_at + TRAVEL_S < granted_at < pause_end:
+        is_lifted = any(
+            rule in ("resume", "reset") and done >= refused_at
+            for _, done, rule in self.rules[scope]
+        )
+        is_calm = self.plan.kind == "calm" and not is_lifted
+        if is_calm and refused_at + TRAVEL_S < granted_at < pause_end:
             self.violate(f"BACKOFF {scope}: {node.name} begins a request")
 
     def _has_lost_data(self, since: float) -> bool:
