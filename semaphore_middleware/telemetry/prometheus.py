@@ -6,16 +6,12 @@ Import it only where metrics are wanted: without them a crawl needs no prometheu
 from __future__ import annotations
 
 import asyncio
-import io
 import logging
-import socket
-import threading
 from collections import Counter as Tally
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator
 from hashlib import sha256
 from typing import Any
-from wsgiref.simple_server import WSGIRequestHandler
+from wsgiref.simple_server import WSGIServer
 
 from prometheus_client import (
     CollectorRegistry,
@@ -24,9 +20,8 @@ from prometheus_client import (
     Histogram,
     Info,
     Metric,
-    make_wsgi_app,
+    start_http_server,
 )
-from prometheus_client.exposition import ThreadingWSGIServer
 
 from semaphore_middleware.core.observer import (
     AcquireTimedOut,
@@ -45,7 +40,6 @@ from semaphore_middleware.core.observer import (
 )
 from semaphore_middleware.core.permit import Stage
 from semaphore_middleware.model.limits import LIMITLESS
-from semaphore_middleware.telemetry.own_names import OwnNames
 
 logger = logging.getLogger(__name__)
 
@@ -59,8 +53,7 @@ BUSY_SCOPE_PERMITS = 100  # permits acquired, from which on a scope counts as bu
 OTHERS = "(others)"  # the label of all further scopes together
 LABEL_CHARS_MAX = 100  # a longer scope is cut
 
-VISIT_TIMEOUT_S = 10.0  # a visitor who is silent for longer is sent away
-SHUTDOWN_POLL_S = 0.1  # how often the server looks whether it is to end
+VISIT_TIMEOUT_S = 10.0  # for a visitor to get the metrics
 
 COUNTERS: dict[type[Event], tuple[str, str]] = {  # of events: name and meaning
     PermitLost: ("semaphore_permits_lost", "Permits that could not be renewed in time."),
@@ -187,7 +180,7 @@ class Metrics(Observer):
     def __init__(self, host: str, port: int, acquired_of: Callable[[str], int]) -> None:
         self._host = host
         self._port = port
-        self._server: MetricsServer | None = None
+        self._server: WSGIServer | None = None
         self._scopes = ScopeMetrics(acquired_of)
         self._counters = {
             kind: Counter(name, text, registry=None) for kind, (name, text) in COUNTERS.items()
@@ -207,10 +200,11 @@ class Metrics(Observer):
         self._semaphore = semaphore
         self._loop = asyncio.get_running_loop()
         self._node_info.info({"node": semaphore.node})
-        app = make_wsgi_app(self._registry)
         try:
             # In a thread, as it looks names up.
-            self._server = await asyncio.to_thread(MetricsServer, self._host, self._port, app)
+            server, _ = await asyncio.to_thread(
+                start_http_server, self._port, self._host, self._registry
+            )
         except OSError as error:
             logger.warning(
                 "SEMAPHORE_METRICS_PORT = %d: cannot listen on %s (%s). The crawl goes on without "
@@ -220,16 +214,16 @@ class Metrics(Observer):
                 error.strerror or error,
             )
         else:
-            threading.Thread(
-                target=self._server.serve_forever, args=(SHUTDOWN_POLL_S,), daemon=True
-            ).start()
-            logger.info("Metrics for Prometheus are at %s", self._server.url)
+            self._server = server
+            host, port = str(server.server_address[0]), server.server_address[1]
+            shown = f"[{host}]" if ":" in host else host
+            logger.info("Metrics for Prometheus are at http://%s:%d/metrics", shown, port)
 
     async def close(self) -> None:
-        """Free the port; visitors are sent away."""
+        """Free the port."""
         server, self._server = self._server, None
         if server is not None:
-            await asyncio.to_thread(server.shutdown)  # at most SHUTDOWN_POLL_S
+            await asyncio.to_thread(server.shutdown)
             server.server_close()
 
     def on_event(self, event: Event) -> None:
@@ -266,83 +260,6 @@ class Metrics(Observer):
 
     async def _set_gauges(self) -> None:
         self._scopes.set_gauges(self._semaphore)
-
-
-class MetricsServer(ThreadingWSGIServer):
-    """prometheus_client's HTTP server, which sends its visitors away when it closes, and answers
-    only those who ask for a name of this machine.
-
-    Raises `OSError` if it cannot listen there. Port 0 is any free one.
-    """
-
-    # Else a second crawl could listen at the same port where the system allows it.
-    allow_reuse_port = False
-
-    def __init__(self, host: str, port: int, app: Callable[..., Any]) -> None:
-        family, _, _, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        self.address_family = family
-        # Changed by the thread that accepts and by those that serve, read when the first has ended.
-        self._visits: set[Any] = set()
-        self._own_names = OwnNames(host)
-        self._has_logged_stranger = False
-        self._answer_own = app
-        super().__init__((str(address[0]), port), VisitHandler)
-        self.set_app(self._answer)
-
-    @property
-    def url(self) -> str:
-        """The address of the metrics."""
-        host, port = str(self.server_address[0]), self.server_address[1]
-        return f"http://{f'[{host}]' if ':' in host else host}:{port}/metrics"
-
-    def _answer(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-        """The WSGI app. Prometheus shows the status of a target that it cannot read."""
-        host = environ.get("HTTP_HOST")
-        if self._own_names.includes(host):
-            response: Iterable[bytes] = self._answer_own(environ, start_response)
-            return response
-        if not self._has_logged_stranger:
-            self._has_logged_stranger = True
-            logger.warning(
-                "SEMAPHORE_METRICS_PORT: a visitor asked for %r, which is no name of this machine, "
-                "and got no metrics. Let Prometheus ask for the machine's address, or set "
-                "SEMAPHORE_METRICS_HOST to that name.",
-                host,
-            )
-        start_response("403 Forbidden", [("Content-Type", "text/plain; charset=utf-8")])
-        return [f"these metrics are for names of this machine, not for {host!r}\n".encode()]
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        self._visits.add(request)
-        super().process_request(request, client_address)
-
-    def shutdown_request(self, request: Any) -> None:
-        self._visits.discard(request)
-        super().shutdown_request(request)
-
-    def server_close(self) -> None:
-        super().server_close()
-        for visit in list(self._visits):
-            with suppress(OSError):  # it has gone by itself
-                visit.shutdown(socket.SHUT_RDWR)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Not worth a traceback: a visitor was too slow, or has gone."""
-
-
-class VisitHandler(WSGIRequestHandler):
-    """One visit. Nothing of it is logged."""
-
-    timeout = VISIT_TIMEOUT_S
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
-
-    def get_stderr(self) -> io.StringIO:
-        """Where wsgiref writes tracebacks of visits that fail."""
-        return io.StringIO()
 
 
 def scope_label(scope: str) -> str:

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from scrapy import Request
@@ -16,7 +15,7 @@ from semaphore_middleware.telemetry.prometheus import Metrics
 from tests.support.crawls import ADD_ON, By, Crawl, Log, Patch, both, scrapy, until, waiting
 from tests.support.servers import RedisServer, free_port
 from tests.support.site import Site
-from tests.telemetry.scrapes import HOST, address, addresses_in, is_free, port_of, scrape, visit
+from tests.telemetry.scrapes import HOST, address, addresses_in, is_free, port_of, scrape
 
 
 @pytest.fixture(autouse=True)
@@ -59,14 +58,13 @@ async def test_two_crawls_want_one_port(server: RedisServer, site: Site, caplog:
 async def test_the_port_is_free_then(server: RedisServer, site: Site, caplog: Log, by: By) -> None:
     crawl = Crawl(server, Request(site.url("/slow/")), by=by, SEMAPHORE_METRICS_PORT=0)
     url = await address(caplog)
-    reader, writer = await asyncio.open_connection(HOST, port_of(url))
+    _, writer = await asyncio.open_connection(HOST, port_of(url))
     writer.write(b"GET /metrics HTTP/1.1\r\n")  # and it never ends
     assert not is_free(url)
     await site.until(lambda: site.now == 1)
     await crawl.gave_back(1, site)
-    assert await reader.read() == b""
-    writer.close()
     assert is_free(url)
+    writer.close()
 
 
 async def test_a_crawl_that_cannot_begin_leaves_no_port_open(site: Site, caplog: Log) -> None:
@@ -87,22 +85,6 @@ async def test_a_node_without_a_server(server: RedisServer, site: Site, caplog: 
     finally:
         server.thaw()
     await crawl.gave_back(1, site)
-
-
-async def test_a_strange_name_gets_nothing(server: RedisServer, site: Site, caplog: Log) -> None:
-    """See test_own_names.py for the names."""
-    ports: dict[str, Any] = {"SEMAPHORE_METRICS_PORT": 0, "SEMAPHORE_METRICS_HOST": "0.0.0.0"}
-    crawl = Crawl(server, Request(site.url("/slow/")), **ports)
-    url = (await address(caplog)).replace("0.0.0.0", HOST)
-    for name in ("evil.example", "127.0.0.1.evil.example"):
-        no_name = f"these metrics are for names of this machine, not for {name!r}\n"
-        assert (await visit(url, Host=name))[::2] == (403, no_name)
-    status, _, text = await visit(url, Host="node:9410")
-    assert status == 200
-    assert "semaphore_permits_held" in text
-    await crawl.gave_back(1, site)
-    [warning] = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
-    assert "a visitor asked for 'evil.example', which is no name of this machine" in warning
 
 
 async def test_without_the_package(server: RedisServer, site: Site, monkeypatch: Patch) -> None:

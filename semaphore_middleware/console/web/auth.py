@@ -6,8 +6,8 @@ import hmac
 import re
 from urllib.parse import urlsplit
 
+from semaphore_middleware.console.web.own_names import OwnNames
 from semaphore_middleware.errors import SettingsError
-from semaphore_middleware.telemetry.own_names import OwnNames
 
 
 class Auth:
