@@ -50,7 +50,6 @@ from semaphore_middleware.scrapy.settings import SemaphoreSettings
 from semaphore_middleware.scrapy.sharing import CrawlSemaphore
 from semaphore_middleware.scrapy.startup import log_start, warn_of_mistakes
 from semaphore_middleware.scrapy.throttling import RequestDelays
-from semaphore_middleware.scrapy.versions import check_versions
 from semaphore_middleware.telemetry.long_waits import LongWaits
 from semaphore_middleware.telemetry.stats import SemaphoreStats
 
@@ -81,13 +80,10 @@ throttlers would keep those of crawls that fail before they begin.
 
 
 def throttler_of(crawler: Crawler) -> Throttler:
-    """The throttler of this crawler, made by the first call. Bad settings, and libraries
-    that are too old, end the crawl here.
-    """
+    """The throttler of this crawler, made by the first call. Bad settings end the crawl here."""
     throttler: Throttler | None = vars(crawler).get(ATTRIBUTE)
     if throttler is None:
         try:
-            check_versions()
             throttler = Throttler(crawler)
         except SemaphoreError as error:
             end_crawl(error)

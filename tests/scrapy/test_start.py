@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from scrapy import Request
 
-from semaphore_middleware.errors import SemaphoreError, SettingsError
-from tests.support.crawls import ADD_ON, By, Crawl, Log, Patch, both, scrapy, until
+from semaphore_middleware.errors import SettingsError
+from tests.support.crawls import ADD_ON, By, Crawl, Log, both, scrapy, until
 from tests.support.servers import RedisServer, free_port
 from tests.support.site import Site
 
@@ -72,33 +72,6 @@ async def test_what_is_not_allowed_ends_a_process_with_status_1(
     assert re.search(said, crawl.errors[0])
     assert options or (len(crawl.errors) == 1 and "Traceback" not in crawl.log)
     assert site.arrivals == []
-
-
-@both
-@pytest.mark.parametrize(
-    ("library", "version", "needed"),
-    [("scrapy", "2.18.0", ">=2.19"), ("redis", "8.0.0", "!=8.0.0,>=6.4")],
-)
-async def test_library_that_is_too_old_ends_a_crawl_with_one_line(
-    server: RedisServer,
-    site: Site,
-    tmp_path: Path,
-    caplog: Log,
-    monkeypatch: Patch,
-    by: By,
-    library: str,
-    version: str,
-    needed: str,
-) -> None:
-    told = tmp_path / f"{library}-{version}.dist-info"
-    told.mkdir()
-    (told / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {library}\nVersion: {version}\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(SemaphoreError):
-        await crawl_of(server, site, by=by).finished()
-    [error] = errors(caplog)
-    assert f"{library} {version} is installed; scrapy-semaphore " in error
-    assert error.endswith(f" needs {library} {needed}")
 
 
 @both
