@@ -8,7 +8,7 @@ import pytest
 
 from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.redis.protocol import Reply
-from tests.support.nodes import Caller, Outside, in_asyncio
+from tests.support.nodes import ENDLESS_S, Caller, Outside, in_asyncio
 from tests.support.servers import RedisServer
 
 
@@ -70,6 +70,9 @@ async def test_a_limit_ends_with_those_that_ask_for_it(
     assert asks_for == {"visitor": strict, "a": Limit(4)}
     await visitor.give_up("s", limit=strict)
     assert (await a.renew("s", limit=4)).granted == 3
+    [seen] = outside.look("s")
+    half_a_lease = 1000 * ENDLESS_S / 2
+    assert float(seen.state["due"]) <= seen.accounts["a"]["lease_end"] - half_a_lease
     reply = await look_at_all()
     assert (reply.granted, reply.limit, reply.is_paced) == (4, 4, False)
 

@@ -36,6 +36,7 @@ local function close_account(scope, node, account)
   -- A node that is gone may have begun them without having said so.
   scope.pending, scope.begun = scope.pending - account.pending, scope.begun + account.pending
   if account.is_queued then redis.call('ZREM', scope.queue, node) end
+  scope.due = math.min(scope.due, NOW + LOOSENING) -- the limit may have been this one's
   if node == NODE then
     scope.own = nil
   else

@@ -6,6 +6,9 @@
 local NODE = ARGV[2]
 local OWN = 'node:' .. NODE
 local KEPT = 86400000 -- how long keys that no call names are kept: a day (ms)
+-- How long the limit of an account that is closed may still hold. Those that are left speak once more within
+-- a third of a lease, so it ends within a lease. To look sooner would cost more.
+local LOOSENING = LEASE / 2
 local PREFIX = string.sub(KEYS[1], 1, -1 - #':epoch')
 
 -- What is wrong with a scope that could not be served: somebody has overwritten its keys. What is wrong

@@ -48,7 +48,7 @@ local function serve_plain(key, state, own, @said_(statement))
   end
   local is_closed = own_granted == own_returned -- an account with nothing in it
   own_lease_end = NOW + LEASE
-  due = math.min(due, own_lease_end)
+  due = math.min(due, own_lease_end, is_closed and NOW + LOOSENING or math.huge)
 
   local is_ending = held > 0 and expires < WALL + KEPT / 2
   if is_ending then expires = WALL + KEPT end
