@@ -96,7 +96,8 @@ class Link:
         if self._failures >= self._log_from and now - self._logged_at >= LOG_INTERVAL_S:
             self._is_away, self._logged_at = True, now
             logger.warning("%s. %s.", error, self._while_away())
-        doubled = FIRST_PAUSE_S * 2.0 ** min(self._failures - 1, 10)
+        # The first attempt after a break is often too early, so the second one comes as soon.
+        doubled = FIRST_PAUSE_S * 2.0 ** min(max(0, self._failures - 2), 10)
         await asyncio.sleep(min(LONGEST_PAUSE_S, doubled))
 
     def succeeded(self) -> None:

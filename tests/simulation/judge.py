@@ -66,6 +66,8 @@ class Judge:
         """When the server granted it, of those that were not handed on."""
         self.harmed_at: dict[str, float] = {}
         self.refused_at: dict[str, float] = {}
+        self.paused_at: dict[str, float] = {}
+        """By site: when it last asked for a pause."""
         self.faults_end = BEGIN_S
         """When the last of those that are over ended."""
         self.begun = 0
@@ -241,9 +243,12 @@ class Judge:
             assert request.permits is not None
             (permit,) = (one for one in request.permits.permits if one.scope == site)
             began_at = permit.granted_at - request.node.clock_ahead
-            # What began before a refusal was heard of belongs to it.
-            if began_at > self.refused_at.get(site, -math.inf) + TRAVEL_S:
+            # What began before a refusal, or a pause, was heard of belongs to it.
+            before = max(self.refused_at.get(site, -math.inf), self.paused_at.get(site, -math.inf))
+            if began_at > before + TRAVEL_S:
                 self.refused_at[site] = self.world.now
+        if request.job.asks_pause:
+            self.paused_at[site] = self.world.now
         if request.job.outcome in ("refused", "failed") or request.job.asks_pause:
             self.harmed_at[site] = self.world.now
 

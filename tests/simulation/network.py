@@ -36,7 +36,6 @@ class Weather:
 
 
 CALM = Weather()
-LATEST = 2.0  # leases that a call may be late
 
 
 @dataclass
@@ -127,14 +126,16 @@ class Network:
         weather, random = self.weather, self.random
         delay, answers, count = self.latency(), True, len(commands)
         fate = random.random()
+        is_operators = wire.machine.name == "operator"  # whose calls come in their order, and once
         if fate < weather.lost:
             answers, wire.is_dead = False, True
             count = random.choice((0, count))  # nothing arrives, or nothing comes back
         elif fate < weather.lost + weather.late:
-            delay = random.uniform(0.02, LATEST) * self.lease
+            late = random.uniform(0.02, 2.0) * self.lease
+            delay = delay if is_operators else late
         elif fate < weather.lost + weather.late + weather.repeated:
             again = random.uniform(0.0, 2.0) * self.lease * random.choice((0.001, 0.05, 1.0))
-            if wire.machine.name != "operator":  # whose calls are true once only
+            if not is_operators:
                 self.world.after(delay + again, partial(self._arrive, wire, commands, False))
         elif fate < weather.lost + weather.late + weather.repeated + weather.torn:
             answers, count = False, random.randrange(count + 1)

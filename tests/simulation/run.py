@@ -37,7 +37,7 @@ from semaphore_middleware.redis.recovery import pack_begin
 from semaphore_middleware.redis.scripts import evaluate
 from tests.simulation.faults import OF_LINKS, End, Misfortune
 from tests.simulation.judge import Judge, Request
-from tests.simulation.network import LATEST, Network, Weather, Wire
+from tests.simulation.network import Network, Weather, Wire
 from tests.simulation.plan import Fault, Job, Plan
 from tests.simulation.server import Server
 from tests.simulation.world import BEGIN_S, Host, World
@@ -512,7 +512,6 @@ class Run:
         known[known.index((sent, float("inf"), rule))] = (sent, self.world.now, rule)
 
     async def _resume_in_the_end(self, scope: str) -> None:
-        await asyncio.sleep(LATEST * self.plan.lease)  # an earlier call of his may be on its way
         while True:
             with suppress(ServerUnreachableError, ServerRefusedError):
                 return await self._change_rule(scope, "resume")
