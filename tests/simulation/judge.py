@@ -150,11 +150,9 @@ class Judge:
             self.open[scope].remove(request)
         self.held_s[request.node.number] += self.world.now - began_at
 
-    def on_jump(self) -> None:
-        """The server's clock is set."""
-        is_open = {scope for scope, requests in self.open.items() if requests}
-        waited_for = {one.waits_for for one in self.waiting if one.waits_for}
-        self._in_use_at[self.world.now] = is_open | waited_for
+    def on_jump(self, in_use: set[str]) -> None:
+        """The server's clock is set; these scopes are not idle, as the server knows it."""
+        self._in_use_at[self.world.now] = in_use
 
     def forget(self, node: Node) -> None:
         """A node's process is gone, and its connections are closed."""

@@ -33,8 +33,9 @@ from semaphore_middleware.model.hosts import order_of
 from semaphore_middleware.redis.keys import Keys
 from semaphore_middleware.redis.location import Server as Location
 from semaphore_middleware.redis.protocol import VERSION, pack_head
+from semaphore_middleware.redis.records import RECORDS
 from semaphore_middleware.redis.recovery import pack_begin
-from semaphore_middleware.redis.scripts import evaluate
+from semaphore_middleware.redis.scripts import script, sha1_of
 from tests.simulation.faults import OF_LINKS, End, Misfortune
 from tests.simulation.judge import Judge, Request
 from tests.simulation.network import Network, Weather, Wire
@@ -418,7 +419,7 @@ class Run:
     def _strike(self, fault: Fault) -> None:
         self.judge.note("fault", f"{fault.kind} node {fault.node}, {fault.seconds:g} s: {fault.of}")
         if fault.kind == "jump":
-            self.judge.on_jump()
+            self.judge.on_jump({scope for scope in self.plan.limits if self._is_in_use(scope)})
         own = getattr(self, f"_{fault.kind.replace(' ', '_')}", None)
         if own is not None:
             end = own(fault)
@@ -476,6 +477,11 @@ class Run:
         jobs = self.plan.workers[0].jobs[:3] if self.plan.workers else ()
         self._tasks.append((node, node.host.spawn(node.live([_Worker(fault.node, list(jobs))]))))
 
+    def _is_in_use(self, scope: str) -> bool:
+        """Whether the server knows of anybody who holds or waits."""
+        state = self.server.field(KEYS.of(scope)[0], b"state")
+        return state is not None and not state[RECORDS["state"].names.index("idle_since")]
+
     # What operators do --------------------------------------------------------------------------
 
     def _evict_the_dead(self, _: Fault) -> None:
@@ -484,19 +490,20 @@ class Run:
                 self._operate(partial(self._admin.evict, node.semaphore.node))
 
     def _older_version(self, _: Fault) -> None:
-        self._operate(self._call_as_older_version)
-
-    async def _call_as_older_version(self) -> None:
+        """A call as a node of another version makes it, which changes nothing."""
+        # One that finds a server without a past, or one that nobody has used for long, may use it.
         if self.faults.losses_at or self.faults.jumps_at:
-            return  # it might find a server that, by its clock, nobody has used for long
-        connection = await self._admin._link.server.connect()
-        call = pack_begin(KEYS, pack_head(self.plan.lease), 0.0, 0.0)
-        older = tuple("1" if part == VERSION else part for part in call)
-        if self.server.field(KEYS.epoch, b"version"):  # else it would be the first to come
-            (reply,) = await evaluate(connection, [older])
-            if reply[0]:
-                self.judge.violate("VERSION: a node of another version may use the server")
-        await connection.close()
+            return
+        if not self.server.field(KEYS.epoch, b"version"):
+            return
+        name, *rest = pack_begin(KEYS, pack_head(self.plan.lease), 0.0, 0.0)
+        older = ["1" if part == VERSION else part for part in rest]
+        arguments = [part if isinstance(part, bytes) else str(part).encode() for part in older]
+        source, now = script(name), self.world.now
+        self.server.execute((b"SCRIPT", b"LOAD", source.encode()), now)
+        reply = self.server.execute((b"EVALSHA", sha1_of(source).encode(), *arguments), now)
+        if not isinstance(reply, Exception) and reply[0]:
+            self.judge.violate("VERSION: a node of another version may use the server")
 
     def _rule(self, fault: Fault) -> None:
         self._operate(partial(self._change_rule, *fault.of))
