@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from semaphore_middleware.core.admin import Admin
-    from semaphore_middleware.core.permit import Permit
-    from semaphore_middleware.core.permit_set import PermitSet
+    from semaphore_middleware.core.permit import Permit, PermitSet
     from semaphore_middleware.core.semaphore import FairSemaphore
     from semaphore_middleware.errors import (
         AcquireTimeoutError,
@@ -60,7 +59,7 @@ _MODULES = {  # of the names that are not errors
     "Limit": "model.limits",
     "Member": "model.inspection",
     "Permit": "core.permit",
-    "PermitSet": "core.permit_set",
+    "PermitSet": "core.permit",
     "Rule": "model.rules",
 }
 

@@ -34,12 +34,12 @@ SPIDER_ATTRIBUTES = {
 REPLACED = {
     "DOWNLOADER": (
         "scrapy.core.downloader.Downloader",
-        "semaphore_middleware.scrapy.downloader.SemaphoreDownloader",
+        "semaphore_middleware.scrapy.hooks.SemaphoreDownloader",
         "requests that wait take up CONCURRENT_REQUESTS, and lost permits end no transfer",
     ),
     "SCHEDULER_PRIORITY_QUEUE": (
         "scrapy.pqueues.DownloaderAwarePriorityQueue",
-        "semaphore_middleware.scrapy.priority_queue.SemaphorePriorityQueue",
+        "semaphore_middleware.scrapy.hooks.SemaphorePriorityQueue",
         "requests of a full site may hold up those of other sites",
     ),
 }

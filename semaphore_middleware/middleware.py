@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Self
 
-from scrapy import signals
 from scrapy.exceptions import NotConfigured
 from scrapy.utils.misc import load_object
 
@@ -35,40 +34,30 @@ class SemaphoreMiddleware:
             raise NotConfigured("SEMAPHORE_ENABLED is off")
         throttler = throttler_of(crawler)
         if not _runs_transfers(crawler):
-            _connect_signals(crawler, throttler)
+            throttler.watch_transfers()
         return cls(throttler)
 
     async def process_request(self, request: Request) -> Request | None:
         """Wait for the permit. Returns a request that goes back to the scheduler, if the spider is
-        closing. Raises `AcquireTimeoutError`, `HostDownError`; `IgnoreRequest` if it went back once
-        already.
+        closing. Raises `AcquireTimeoutError`, `HostDownError`; `IgnoreRequest` if it cannot go
+        back.
         """
-        return await self._throttler.acquire_for(request)
+        return await self._throttler.acquire(request)
 
     def process_response(self, request: Request, response: Response) -> Response | Request:
         """Give the permit back, so that the middlewares before this one may ask the same site. If
         the site refused the request, return a copy of it to be made later.
         """
-        self._throttler.release_for(request)
-        return self._throttler.retry_request(request, response) or response
+        self._throttler.release(request)
+        return self._throttler.retry(request, response) or response
 
     def process_exception(self, request: Request, exception: Exception) -> None:  # noqa: ARG002
         """Give the permit back, unless its transfer is still under way."""
-        self._throttler.release_for(request)
+        self._throttler.release(request)
 
 
 def _runs_transfers(crawler: Crawler) -> bool:
     """True if the crawler's downloader is the add-on's, or derived from it."""
-    from semaphore_middleware.scrapy.downloader import SemaphoreDownloader
+    from semaphore_middleware.scrapy.hooks import SemaphoreDownloader
 
     return issubclass(load_object(crawler.settings["DOWNLOADER"]), SemaphoreDownloader)
-
-
-def _connect_signals(crawler: Crawler, throttler: Throttler) -> None:
-    """Learn of transfers from Scrapy's signals. They can be seen this way, and not be ended."""
-    connect = crawler.signals.connect
-    connect(throttler.watch_fetches, signals.spider_opened)
-    connect(throttler.start_transfer, signals.request_reached_downloader)
-    connect(throttler.record_response, signals.response_downloaded)
-    connect(throttler.end_transfer, signals.request_left_downloader)
-    connect(throttler.responses.forget, signals.response_received)

@@ -1,16 +1,19 @@
-"""A permit: the right to one request at a site, from asking for it to giving it back."""
+"""A permit: the right to one request at a site, from asking for it to giving it back; and the set
+of permits of a request that needs several.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from enum import Enum
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from semaphore_middleware.errors import PermitLostError
 from semaphore_middleware.model.feedback import Feedback
+from semaphore_middleware.model.hosts import site_index
 from semaphore_middleware.model.limits import Limit
 
 if TYPE_CHECKING:
@@ -173,7 +176,7 @@ class Permit:
         """
         self.outcome = Feedback(failed=True)
 
-    def until_lost(self) -> AbstractContextManager[None]:
+    def until_lost(self) -> UntilLost:
         """Cancel what this task does in the `with` when the permit is lost.
 
         Raises `PermitLostError` then, and at once if it is lost already. A cancellation from
@@ -219,25 +222,84 @@ class Permit:
             raise PermitLostError(f"the permit for {self.scope!r} was over before its work began")
 
 
-class UntilLost(AbstractContextManager[None]):
-    """The context manager of `Permit.until_lost`; a generator would cost each request more."""
+class PermitSet:
+    """The permits of one request, one of each of its scopes: begun, used and given back together.
 
-    __slots__ = ("_cancelled_before", "_cancelled_here", "_permit", "_task")
+    Get it from `FairSemaphore.acquire_all`, with the permits in the order in which they were taken.
+    """
 
-    def __init__(self, permit: Permit) -> None:
-        self._permit = permit
+    __slots__ = ("permits", "site_permit")
 
-    def __enter__(self) -> None:
+    def __init__(self, permits: Sequence[Permit]) -> None:
+        self.permits = permits
+        index = site_index(tuple([permit.scope for permit in permits]))
+        self.site_permit = None if index is None else permits[index]
+        """The permit of the request's site, on which its answer is noted; None: there is none."""
+
+    @property
+    def starts_count(self) -> bool:
+        """True if the request is to begin soon after the last grant (see `Permit`)."""
+        return any(permit.starts_count for permit in self.permits)
+
+    @property
+    def withdrawn(self) -> bool:
+        """True if a site has refused a request since the grants: do not begin one now."""
+        return any(permit.withdrawn for permit in self.permits)
+
+    def begin(self) -> None:
+        """Say that the request begins: now, for all of its scopes."""
+        for permit in self.permits:
+            permit.begin()
+
+    def release(self) -> None:
+        """Give all back. Does nothing the second time; raises nothing.
+
+        An adaptive limit of any of the scopes learns from the site's latency.
+        """
+        outcome = self.site_permit.outcome if self.site_permit else None
+        for permit in self.permits:
+            if (
+                outcome is not None
+                and outcome.latency is not None
+                and permit is not self.site_permit
+            ):
+                permit.outcome = Feedback(outcome.latency)  # a pause is asked for at the site only
+            permit.release()
+
+    def until_lost(self) -> UntilLost:
+        """Cancel what this task does in the `with` when one of them is lost (see `Permit`)."""
+        return UntilLost(*self.permits)
+
+
+class UntilLost(AbstractContextManager["UntilLost"]):
+    """The context manager of `until_lost`; a generator would cost each request more."""
+
+    __slots__ = ("_cancelled_before", "_cancelled_here", "_permits", "_task")
+
+    def __init__(self, *permits: Permit) -> None:
+        self._permits = [*permits]
+        self._cancelled_here = False
+
+    def __enter__(self) -> Self:
         task = asyncio.current_task()
         assert task is not None, "a permit is used within an asyncio task"
-        self._permit.check()
+        for permit in self._permits:
+            permit.check()
         self._task = task
         self._cancelled_before = task.cancelling()
-        self._cancelled_here = False
-        self._permit.end_with_loss(self._cancel)
+        for permit in self._permits:
+            permit.end_with_loss(self._cancel)
+        return self
+
+    def add(self, permit: Permit) -> None:
+        """End with the loss of this one, too. Raises `PermitLostError` if it is lost already."""
+        permit.check()
+        self._permits.append(permit)
+        permit.end_with_loss(self._cancel)
 
     def _cancel(self) -> None:
-        self._cancelled_here = self._task.cancel()
+        if not self._cancelled_here:
+            self._cancelled_here = self._task.cancel()
 
     def __exit__(
         self,
@@ -245,11 +307,12 @@ class UntilLost(AbstractContextManager[None]):
         error: BaseException | None,
         at: TracebackType | None,
     ) -> None:
-        self._permit.end_with_loss(None)
+        for permit in self._permits:
+            permit.end_with_loss(None)
         if not self._cancelled_here:
             return
         # As in asyncio.timeout: our cancellation is taken back, whatever the body did with it.
         from_outside = self._task.uncancel() > self._cancelled_before
         if kind is asyncio.CancelledError and not from_outside:
-            assert self._permit.error is not None
-            raise self._permit.error from None
+            lost = (permit.error for permit in self._permits if permit.error is not None)
+            raise next(lost) from None

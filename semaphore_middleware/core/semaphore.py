@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Collection, Sequence
-from contextlib import ExitStack, asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from functools import lru_cache
 from typing import Self
 
 from semaphore_middleware.core.admin import Admin
 from semaphore_middleware.core.observer import AcquireTimedOut, Event, Observer, StoreLost
-from semaphore_middleware.core.permit import Permit, Stage
-from semaphore_middleware.core.permit_set import PermitSet
+from semaphore_middleware.core.permit import Permit, PermitSet, UntilLost
 from semaphore_middleware.core.session import Session
 from semaphore_middleware.errors import AcquireTimeoutError, ClosedError, PermitLostError
 from semaphore_middleware.model import chance
@@ -244,22 +243,9 @@ class FairSemaphore:
         Raises `AcquireTimeoutError`, `ClosedError`, `SettingsError`, and `HostDownError` if the
         site has not responded for `backoff.down_after` (see `Permit.failed`).
         """
-        permit = self._opened().request(scope, _limit(limit), owner, priority)
-        try:
-            if timeout is None:
-                await permit.granted()
-            else:
-                async with asyncio.timeout(timeout):
-                    await permit.granted()
-        except TimeoutError:
-            if permit.stage is not Stage.HELD:  # else it was granted as the time was up
-                permit.release()
-                raise self._timed_out(permit, timeout) from None
-        except BaseException:
-            permit.release()
-            raise
-        permit.begin()
-        return permit
+        permits = await self.acquire_all([(scope, limit)], timeout, owner, priority)
+        permits.begin()
+        return permits.permits[0]
 
     async def acquire_all(
         self,
@@ -277,15 +263,15 @@ class FairSemaphore:
         in seconds, is for all of them together; otherwise as `acquire`, and raises what that does.
         """
         permits: list[Permit] = []
+        if timeout is None:
+            await self._take(permits, wanted, owner, priority)
+            return PermitSet(permits)
         try:
             async with asyncio.timeout(timeout):
-                while True:
-                    permits.clear()
-                    with suppress(PermitLostError):
-                        await self._take(permits, wanted, owner, priority)
-                        return PermitSet(permits)
+                await self._take(permits, wanted, owner, priority)
         except TimeoutError:
             raise self._timed_out(permits[-1], timeout) from None
+        return PermitSet(permits)
 
     async def _take(
         self,
@@ -294,25 +280,27 @@ class FairSemaphore:
         owner: object,
         priority: float,
     ) -> None:
-        """Add a permit of each scope to `permits`, and give all back if that fails.
-
-        Raises `PermitLostError` if one of them is lost while the request waits for another.
+        """Add a permit of each scope to `permits`, and give all back if that fails. If one of them
+        is lost while the request waits for another, begin anew.
         """
-        try:
-            with ExitStack() as watched:
-                for place, (scope, limit) in enumerate(wanted, start=1):
-                    is_last = place == len(wanted)
-                    permit = self._opened().request(scope, _limit(limit), owner, priority)
-                    permits.append(permit)
-                    await permit.granted()
-                    if not is_last:
-                        watched.enter_context(permit.until_lost())
-        except BaseException:
-            for permit in permits:
-                permit.release()
-            raise
+        while True:
+            permits.clear()
+            try:
+                with UntilLost() as taken:
+                    for scope, limit in wanted:
+                        if permits:
+                            taken.add(permits[-1])
+                        permit = self._opened().request(scope, _limit(limit), owner, priority)
+                        permits.append(permit)
+                        await permit.granted()
+                return
+            except BaseException as error:
+                for permit in permits:
+                    permit.release()
+                if not isinstance(error, PermitLostError):
+                    raise
 
-    def _timed_out(self, permit: Permit, timeout: float | None) -> AcquireTimeoutError:
+    def _timed_out(self, permit: Permit, timeout: float) -> AcquireTimeoutError:
         self.emit(AcquireTimedOut(permit))
         return AcquireTimeoutError(
             f"no permit for {permit.scope!r} within {timeout:g} s "

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 import socket
-from collections.abc import Sequence
+from functools import lru_cache
 from ipaddress import IPv6Address
 from typing import Any
 
@@ -41,7 +41,8 @@ def order_of(scope: str) -> tuple[int, str]:
     return ORDER.index(kind_of(scope)), scope
 
 
-def site_index(scopes: Sequence[str]) -> int | None:
+@lru_cache(maxsize=1024)
+def site_index(scopes: tuple[str, ...]) -> int | None:
     """The place, among a request's scopes, of its site's, that answers and robots.txt speak for:
     the one of its host, else of its domain, its address, or a name of the user's. None: a proxy, or
     all sites, is none.

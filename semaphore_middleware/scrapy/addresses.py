@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary, WeakValueDictionary
+from weakref import WeakValueDictionary
 
 from scrapy.exceptions import CannotResolveHostError
 from scrapy.resolver import HostResolution
@@ -20,7 +20,6 @@ from semaphore_middleware.errors import SettingsError
 from semaphore_middleware.model.hosts import is_address, normal_host
 
 if TYPE_CHECKING:
-    from scrapy import Request
     from scrapy.settings import BaseSettings
 
 HOSTS_MAX = 10_000
@@ -57,7 +56,6 @@ class Addresses:
                 )
         self._timeout_s = settings.getfloat("DNS_TIMEOUT")
         self._lookups: dict[str, asyncio.Future[Address]] = {}
-        self._kept_for: WeakKeyDictionary[Request, Address] = WeakKeyDictionary()
 
     def of(self, host: str) -> str | None:
         """The address of a host, in its usual spelling; None if it was not looked up yet."""
@@ -66,12 +64,13 @@ class Addresses:
         address = _addresses.get(host)
         return normal_host(address.host) if address is not None else None
 
-    async def resolve(self, host: str, request: Request) -> None:
-        """Look up a request's host, unless its address is known: that is kept as long as the
-        request lives. Raises `CannotResolveHostError`.
+    async def resolve(self, host: str) -> Address | None:
+        """The address of a host, which is known as long as it is kept; None if the host is one.
+
+        Raises `CannotResolveHostError`.
         """
         if is_address(host):
-            return
+            return None
         _install()
         address = _addresses.get(host)
         if address is None:
@@ -79,11 +78,11 @@ class Addresses:
                 self._lookups[host] = lookup = asyncio.ensure_future(self._look_up(host))
                 lookup.add_done_callback(partial(self._looked_up, host))
             address = await asyncio.shield(self._lookups[host])  # others may wait for it, too
-        self._kept_for[request] = address
         _latest[host] = address
         _latest.move_to_end(host)
         while len(_latest) > HOSTS_MAX:
             _latest.popitem(last=False)
+        return address
 
     def _looked_up(self, host: str, lookup: asyncio.Future[Address]) -> None:
         del self._lookups[host]

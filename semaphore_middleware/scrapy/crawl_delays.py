@@ -9,8 +9,10 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from semaphore_middleware.core.observer import Event
+from semaphore_middleware.model.hosts import site_index
 from semaphore_middleware.model.limits import Limit, strictest
 from semaphore_middleware.scrapy.robotstxt_download import origin_of
+from semaphore_middleware.scrapy.scopes import Scopes
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -66,15 +68,20 @@ class CrawlDelays:
             logger.info("The robots.txt of %s asks for a delay of %g s.", origin, delay)
         return True
 
-    def apply(self, limit: Limit, request: Request) -> Limit:
-        """The limit, with the delay of the request's host if that is longer than the limit's own
-        delay can get by its jitter.
+    def apply(self, scopes: Scopes, request: Request) -> Scopes:
+        """The scopes of a request. The limit of its site has the delay that its robots.txt asks for
+        if that is longer than the limit's own delay can get by its jitter.
         """
-        if self._delays_s:
-            delay = self._delays_s.get(origin_of(request))
-            if delay and delay > limit.least_gap:
-                return _with_delay(limit, delay)
-        return limit
+        delay = self._delays_s.get(origin_of(request)) if self._delays_s else None
+        if not delay:
+            return scopes
+        index = site_index(tuple(name for name, _ in scopes.limits))
+        if index is None or delay <= scopes.limits[index][1].least_gap:
+            return scopes
+        name, limit = scopes.limits[index]
+        delayed = (name, _with_delay(limit, delay))
+        limits = (*scopes.limits[:index], delayed, *scopes.limits[index + 1 :])
+        return Scopes(limits, scopes.slot_names)
 
 
 @lru_cache(maxsize=1024)

@@ -7,6 +7,7 @@ import gc
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Set
 from contextlib import contextmanager
+from functools import partial
 from traceback import walk_stack
 from types import FrameType, GeneratorType
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from scrapy.pqueues import DownloaderAwarePriorityQueue
 
-    from semaphore_middleware.scrapy.backpressure import Backpressure
+    from semaphore_middleware.scrapy.admission import Admissions
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +39,7 @@ class Engine:
 
     def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler
+        self._is_waking = False
 
     def wake(self) -> None:
         """Make the engine ask its scheduler for requests now. By itself it asks after responses and
@@ -45,6 +47,7 @@ class Engine:
 
         Private: `_slot`, the engine's state while a spider is open, else None.
         """
+        self._is_waking = False
         engine = self._crawler.engine
         if engine.running and engine._slot is not None:
             engine._slot.nextcall.schedule()
@@ -53,7 +56,9 @@ class Engine:
         """Wake the engine in the next turn of the event loop, when a request that has just got its
         permit has begun its transfer.
         """
-        asyncio.get_running_loop().call_soon(self.wake)
+        if not self._is_waking:
+            self._is_waking = True
+            asyncio.get_running_loop().call_soon(self.wake)
 
     def spider_arguments(self) -> dict[str, Any]:
         """The arguments that the user gave the spider; positional ones by their numbers. For a
@@ -87,18 +92,17 @@ class Engine:
 
         setattr(engine, "close_spider_async", close_spider_async)  # noqa: B010
 
-    def after_fetch(self, change: Callable[[Any, Request], Any]) -> None:
-        """Pass the result of each of the downloader's `fetch` through `change`, with its request.
+    def wrap_fetch(self, wrapper: Callable[[Callable[..., Any], Request], Any]) -> None:
+        """Let `wrapper` make each call of the downloader's `fetch`.
 
         `fetch` is replaced: no signal comes with a request that a middleware returns.
         """
         downloader = self._crawler.engine.downloader
-        fetch = downloader.fetch
+        setattr(downloader, "fetch", partial(wrapper, downloader.fetch))  # noqa: B010
 
-        def changed_fetch(request: Request, *args: Any) -> Any:
-            return fetch(request, *args).addBoth(change, request)
-
-        setattr(downloader, "fetch", changed_fetch)  # noqa: B010
+    def after_fetch(self, change: Callable[[Any, Request], Any]) -> None:
+        """Pass the result of each of the downloader's `fetch` through `change`."""
+        self.wrap_fetch(lambda fetch, request: fetch(request).addBoth(change, request))
 
     def end_with_failure(self) -> None:
         """Make Scrapy's commands exit with status 1, when the crawl has ended.
@@ -204,14 +208,12 @@ class Engine:
                 await rest()
 
 
-def pass_over_saturated_scopes(
-    queue: DownloaderAwarePriorityQueue, backpressure: Backpressure
-) -> None:
+def pass_over_saturated_scopes(queue: DownloaderAwarePriorityQueue, admissions: Admissions) -> None:
     """Make a queue take its next request from a scope that is not saturated.
 
     Private: `_downloader_interface`, the object that the queue asks how busy each slot is.
     """
-    queue._downloader_interface = backpressure  # type: ignore[assignment]
+    queue._downloader_interface = admissions  # type: ignore[assignment]
 
 
 @contextmanager

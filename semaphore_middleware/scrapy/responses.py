@@ -12,29 +12,34 @@ import errno
 import logging
 import socket
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-from weakref import WeakSet
+from functools import cached_property
+from typing import TYPE_CHECKING, cast
 
 from scrapy import Request
+from scrapy.downloadermiddlewares.httpcompression import HttpCompressionMiddleware
 from scrapy.downloadermiddlewares.retry import get_retry_request
 from scrapy.exceptions import (
     CannotResolveHostError,
     DownloadConnectionRefusedError,
     DownloadTimeoutError,
+    NotConfigured,
 )
 from scrapy.utils.response import response_status_message
 from twisted.internet.error import ConnectBindError, ConnectError
 
 from semaphore_middleware.core.observer import Event
 from semaphore_middleware.core.permit import Permit
+from semaphore_middleware.model.validation import LONGEST_S
 from semaphore_middleware.scrapy.asked_pauses import quota_reset, retry_after
 
 if TYPE_CHECKING:
     from scrapy import Spider
+    from scrapy.crawler import Crawler
     from scrapy.http import Response
 
-    from semaphore_middleware.scrapy.judge import Judge
+    from semaphore_middleware.scrapy.admission import Admission
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +71,52 @@ class RequestRefused(Event):
     counter = "refused"
 
 
+class Judge:
+    """Asks a user's function whether a response is a refusal in disguise, such as a CAPTCHA."""
+
+    def __init__(self, function: Callable[[Response], object], crawler: Crawler) -> None:
+        self._function = function
+        self._crawler = crawler
+
+    def refusal(self, request: Request, response: Response) -> float | None:
+        """Seconds for which the function says that the site refused; 0: it does not say for how
+        long; None: no refusal. A function that raises, or returns nonsense, is logged, and the
+        response is what it seems.
+        """
+        try:
+            verdict = self._function(self._decompressed(request, response))
+        except Exception as error:
+            logger.error("SEMAPHORE_BACKOFF_WHEN raised %r for %s.", error, response)
+            return None
+        if verdict is None or isinstance(verdict, bool):
+            return 0.0 if verdict else None
+        if isinstance(verdict, int | float) and verdict >= 0:
+            return float(min(verdict, LONGEST_S)) or None
+        shown = verdict if isinstance(verdict, float) else type(verdict).__name__
+        logger.error(
+            "SEMAPHORE_BACKOFF_WHEN returned %s for %s: allowed is True, False or a number of "
+            "seconds >= 0.",
+            shown,
+            response,
+        )
+        return None
+
+    def _decompressed(self, request: Request, response: Response) -> Response:
+        """The response as spiders get it: Scrapy decompresses it only later."""
+        if self._compression is None or "Content-Encoding" not in response.headers:
+            return response
+        return cast("Response", self._compression.process_response(request, response.copy()))
+
+    @cached_property
+    def _compression(self) -> HttpCompressionMiddleware | None:
+        try:
+            middleware = HttpCompressionMiddleware.from_crawler(self._crawler)
+        except NotConfigured:
+            return None
+        middleware.stats = None  # Scrapy's own counts the response
+        return middleware
+
+
 class ResponseClassifier:
     """Tells refusals from ordinary responses. `backoff_codes` are the statuses of refusals; a
     refused request is made again at most `backoff_times` times.
@@ -77,13 +128,10 @@ class ResponseClassifier:
         self._backoff_codes = backoff_codes
         self._backoff_times = backoff_times
         self._judge = judge
-        self._refused: WeakSet[Request] = WeakSet()
-        """Requests that their site refused."""
-        self._own_trouble: WeakSet[Request] = WeakSet()
-        """Requests that were refused though their site answers others."""
 
-    def record_response(self, permit: Permit, request: Request, response: Response) -> bool:
+    def record_response(self, permit: Permit, admission: Admission, response: Response) -> bool:
         """Note on the permit how the site responded. Returns whether it refused the request."""
+        request = admission.request
         reset, asked = quota_reset(response), retry_after(response)
         pause = reset if asked is None else asked
         judged = self._judge.refusal(request, response) if self._judge else None
@@ -93,10 +141,9 @@ class ResponseClassifier:
             is_refused and (is_of_site or not _answers_others(permit, request))
         ):
             permit.refused(judged or pause or 0.0)
-            self._refused.add(request)
+            admission.is_refused = True
             return True
-        if is_refused:
-            self._own_trouble.add(request)
+        admission.is_own_trouble = is_refused
         latency = None if is_refused or response.status >= 500 else _latency(permit, request)
         permit.answered(latency, 0.0 if reset is None else pause or 0.0)
         return is_refused
@@ -110,7 +157,7 @@ class ResponseClassifier:
         if (is_silent or has_no_route) and not request.meta.get("proxy"):
             permit.failed()
 
-    def retry_request(self, request: Request, response: Response, spider: Spider) -> Request | None:
+    def retry(self, admission: Admission, response: Response, spider: Spider) -> Request | None:
         """A copy of a refused request, to be made later; None if its site has not refused it, or
         refused it too often. A refusal that comes from a cache does not count.
 
@@ -118,7 +165,8 @@ class ResponseClassifier:
         request is not at fault, we asked too much of the site. A request that was refused too often
         goes to the spider with its last response.
         """
-        if request in self._own_trouble:
+        request = admission.request
+        if admission.is_own_trouble:
             logger.debug(
                 "%s was refused again (%s), though its site has answered others well: it is left "
                 "to Scrapy's retry middleware.",
@@ -126,7 +174,7 @@ class ResponseClassifier:
                 response_status_message(response.status),
             )
             return None
-        if request not in self._refused:
+        if not admission.is_refused:
             _forget_refusals(request)
             return None
         if request.meta.get("dont_retry"):

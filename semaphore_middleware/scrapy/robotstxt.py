@@ -78,7 +78,7 @@ class RobotsTxtMiddleware(ScrapyRobotsTxtMiddleware):
     def __init__(self, crawler: Crawler) -> None:
         super().__init__(crawler)
         self._throttler = throttler = throttler_of(crawler)
-        self._backpressure = throttler.backpressure
+        self._admissions = throttler.admissions
         self._backoff = throttler.settings.backoff
         self._allows_unreachable = throttler.settings.robotstxt_unreachable == "allow"
         self._shared = throttler.robotstxt
@@ -144,11 +144,8 @@ class RobotsTxtMiddleware(ScrapyRobotsTxtMiddleware):
                 loaded.set_result(None)
 
     async def _follow(self, loading: Loading, request: Request) -> Rules | None:
-        self._backpressure.follow(request, loading.leader)
-        try:
+        with self._admissions.needing(request, self._admissions.of(loading.leader)):
             return await asyncio.shield(loading.rules)
-        finally:
-            self._backpressure.unfollow(request, loading.leader)
 
     async def _load(self, origin: str, request: Request) -> Rules:
         known = self._rules.get(origin)
@@ -158,7 +155,7 @@ class RobotsTxtMiddleware(ScrapyRobotsTxtMiddleware):
                 fetched = await self._fetch(origin, RobotsTxt(failures=failures))
             else:
                 await self._throttler.opened()
-                while_waiting = partial(self._backpressure.blocked, request)
+                while_waiting = partial(self._admissions.needing, request)
                 fetch = partial(self._fetch, origin)
                 fetched = await self._shared.get(origin, fetch, while_waiting)
         except SpiderClosingError as error:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
+from hashlib import sha256
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import urlsplit
@@ -13,7 +15,14 @@ from scrapy.utils.httpobj import urlparse_cached
 from scrapy.utils.url import add_http_if_no_scheme
 
 from semaphore_middleware.errors import SettingsError
-from semaphore_middleware.model.hosts import ALL, PREFIXED_KINDS, kind_of, normal_host, order_of
+from semaphore_middleware.model.hosts import (
+    ALL,
+    PREFIXED_KINDS,
+    encoded,
+    kind_of,
+    normal_host,
+    order_of,
+)
 from semaphore_middleware.model.limits import Limit, LimitTable
 from semaphore_middleware.model.validation import not_allowed
 from semaphore_middleware.scrapy import throttling
@@ -39,10 +48,33 @@ ALLOWED_NAMES = (
     f"a text of 1 to {MAX_SCOPE_CHARS} characters, or a list of 1 to {MAX_NAMES} of them"
 )
 
+MAX_SLOT_NAME_BYTES = 100
+"""The longest scope that is used as it is in names of files."""
+MAX_SLOT_BYTES = 200
+"""The longest name of a slot. Scopes that it has no room for are left out."""
+SEPARATOR = " + "
+"""Between the scopes in the name of a slot."""
+
 Namer: TypeAlias = Callable[[Request], str | Iterable[str] | None]
 """A user's own function: from a request to the names of its scopes."""
-Scopes: TypeAlias = tuple[tuple[str, Limit], ...]
-"""Names and limits of the permits that a request needs, in the order in which it takes them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scopes:
+    """The permits that a request needs, in the order in which it takes them."""
+
+    limits: tuple[tuple[str, Limit], ...] = ()
+    """Their scopes and limits."""
+    slot_names: tuple[str, ...] = ()
+    """Their scopes by names that can be part of a file's name."""
+    slot: str = ""
+    """The queue's slot for such requests: all of these but addresses, as far as there is room."""
+
+    def __bool__(self) -> bool:
+        return bool(self.limits)
+
+
+NO_SCOPES = Scopes()
 
 
 class ScopeFinder:
@@ -64,6 +96,7 @@ class ScopeFinder:
         if "domain" in kinds:
             self._domain_of = lru_cache(HOSTS_REMEMBERED)(_registered_domain_finder())
         self._scopes_of_host = lru_cache(HOSTS_REMEMBERED)(self._find_by_host)
+        self._with_limits = lru_cache(HOSTS_REMEMBERED)(self._add_limits)
         self._needs_only_host = all(kind in ("host", "domain", ALL) for kind in kinds)
         self._limits_addresses = "ip" in kinds and limits.names_kind("ip")
 
@@ -74,7 +107,7 @@ class ScopeFinder:
         try:
             return self.find(request)
         except SettingsError:
-            return ()
+            return NO_SCOPES
 
     def find(self, request: Request) -> Scopes:
         """The scopes of a request, which may be none.
@@ -91,35 +124,47 @@ class ScopeFinder:
         if given is not None:
             names = _check_names(given, f"{request}: meta[{key!r}]", least=1)
         if meta.get(throttling.SKIP_KEY) if skip is None else skip:
-            return ()
+            return NO_SCOPES
         if given is not None:
-            return self._with_limits((name, self._has_default(name)) for name in names)
+            return self._with_limits(tuple((name, self._has_default(name)) for name in names))
         # From the URL: after a redirect, `download_slot` in meta is that of the request before.
-        host = urlparse_cached(request).hostname
-        if not host or urlparse_cached(request).scheme == "file":  # file://localhost/ is no site
-            return ()
+        url = urlparse_cached(request)
+        host = url.hostname
+        if not host or url.scheme == "file":  # file://localhost/ is no site
+            return NO_SCOPES
         if self._needs_only_host:
             return self._scopes_of_host(host)
-        return self._with_limits(self._names_of(request, host))
+        return self._with_limits(tuple(self._names_of(request, host)))
 
-    async def resolve(self, request: Request) -> None:
+    async def resolve(self, request: Request) -> object:
         """Look up the address of a request's host, if its scopes depend on it; `find` needs it.
+        That is known as long as what this returns is kept.
 
         Raises Scrapy's `CannotResolveHostError`.
         """
-        if self._addresses is not None and self._has_address(request):
-            host = normal_host(urlparse_cached(request).hostname or "")
-            await self._addresses.resolve(host, request)
+        if self._addresses is None or not self._has_address(request):
+            return None
+        return await self._addresses.resolve(normal_host(urlparse_cached(request).hostname or ""))
 
-    def slot_names(self, request: Request) -> tuple[str, ...]:
-        """Names for the queue: the scopes that are known before the request is fetched, on all
-        nodes alike. Where its address would be one, `ip:` and its host stand for that.
+    def slot_of(self, request: Request) -> str:
+        """The queue's slot of a request: its scopes, as far as they are known before it is fetched,
+        on all nodes alike. Where its address would be one, `ip:` and its host stand for that.
         """
+        slot = self.scopes_of(request).slot
+        if slot and not self._limits_addresses:
+            return slot
         host = normal_host(urlparse_cached(request).hostname or "")
-        names = [name for name, _ in self.scopes_of(request) if kind_of(name) != "ip"]
         if self._limits_addresses and self._has_address(request):
-            names.append(f"ip:{host}")
-        return tuple(names) or (host,)
+            return _slot((slot, _slot_name(f"ip:{host}")) if slot else (_slot_name(f"ip:{host}"),))
+        return slot or _slot_name(host)
+
+    def known_name(self, slot_name: str) -> str | None:
+        """A scope by its name in a slot, or that of the address for which a host stands there; None
+        if that is not known yet.
+        """
+        if slot_name.startswith("ip:"):
+            return self.address_scope(slot_name.removeprefix("ip:"))
+        return slot_name
 
     def address_scope(self, host: str) -> str | None:
         """The scope of a host's address, as far as that is known."""
@@ -137,7 +182,7 @@ class ScopeFinder:
 
     def _names_of(self, request: Request, host: str) -> Iterable[tuple[str, bool]]:
         """Names, and whether the default limit is theirs."""
-        for place, kind in enumerate(self._kinds):
+        for index, kind in enumerate(self._kinds):
             names: Iterable[str | None]
             if not isinstance(kind, str):
                 names = _ask(kind, request)
@@ -150,7 +195,7 @@ class ScopeFinder:
                 names = (self._name_of(kind, host),)
             for name in names:
                 if name is not None:
-                    yield name, place == 0
+                    yield name, index == 0
 
     def _name_of(self, kind: str, host: str) -> str:
         if kind == ALL:
@@ -160,7 +205,7 @@ class ScopeFinder:
     def _find_by_host(self, host: str) -> Scopes:
         kinds = (kind for kind in self._kinds if isinstance(kind, str))
         return self._with_limits(
-            (self._name_of(kind, host), place == 0) for place, kind in enumerate(kinds)
+            tuple((self._name_of(kind, host), index == 0) for index, kind in enumerate(kinds))
         )
 
     def _has_default(self, name: str) -> bool:
@@ -170,12 +215,34 @@ class ScopeFinder:
         kind = kind_of(name)
         return kind not in KINDS[1:] or kind == self._kinds[0]
 
-    def _with_limits(self, names: Iterable[tuple[str, bool]]) -> Scopes:
+    def _add_limits(self, names: tuple[tuple[str, bool], ...]) -> Scopes:
         limits: dict[str, Limit] = {}
         for name, has_default in names:
             if name not in limits and (limit := self._limits.of(name, has_default)) is not None:
                 limits[name] = limit
-        return tuple(sorted(limits.items(), key=lambda scope: order_of(scope[0])))
+        in_order = tuple(sorted(limits.items(), key=lambda scope: order_of(scope[0])))
+        slot_names = tuple(_slot_name(name) for name, _ in in_order)
+        in_slot = (slot_name for slot_name in slot_names if kind_of(slot_name) != "ip")
+        return Scopes(in_order, slot_names, _slot(tuple(in_slot)))
+
+
+def _slot(slot_names: tuple[str, ...]) -> str:
+    """The name of the slot of these scopes."""
+    slot = slot_names[0] if slot_names else ""
+    for name in slot_names[1:]:
+        longer = f"{slot}{SEPARATOR}{name}"
+        if len(encoded(longer)) <= MAX_SLOT_BYTES:
+            slot = longer
+    return slot
+
+
+def _slot_name(scope: str) -> str:
+    """The scope, or a digest of it where it makes no good file name: under JOBDIR the queue names
+    its files after slots.
+    """
+    if len(encoded(scope)) <= MAX_SLOT_NAME_BYTES and scope.isprintable() and "+" not in scope:
+        return scope
+    return f"scope-{sha256(encoded(scope)).hexdigest()}"
 
 
 def _check_names(given: Any, where: str, least: int) -> tuple[str, ...]:

@@ -1,10 +1,8 @@
 """Permits for a crawler's requests: each crawler has one throttler.
 
-`acquire_for` waits for a request's permit, and `transfer` downloads under it. A permit goes back
-through one of two doors, whichever comes first:
-
-- `end_transfer`, when the transfer has ended;
-- `release_for`, when Scrapy's `fetch` is over: that comes on every path, whatever middlewares do.
+`acquire` waits for a request's permits, and `transfer` downloads under them. They go back when
+`Admissions.move` says that the request is over: when its transfer has ended, or at the latest when
+Scrapy's `fetch` is over, which comes on every path, whatever middlewares do.
 """
 
 from __future__ import annotations
@@ -13,11 +11,11 @@ import asyncio
 import atexit
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
-from functools import partial
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import ReferenceType, ref
 
 from scrapy import signals
 from scrapy.downloadermiddlewares.cookies import CookiesMiddleware
@@ -26,30 +24,29 @@ from scrapy.exceptions import CannotResolveHostError, CloseSpider, IgnoreRequest
 from twisted.python.failure import Failure
 
 from semaphore_middleware.core.observer import Event, Observer
-from semaphore_middleware.core.permit_set import PermitSet
+from semaphore_middleware.core.permit import Permit, PermitSet
 from semaphore_middleware.core.robotstxt import SharedRobotsTxt
-from semaphore_middleware.errors import (
-    ClosedError,
-    SemaphoreError,
-    ServerUnreachableError,
-    SettingsError,
-)
-from semaphore_middleware.model.hosts import site_index
+from semaphore_middleware.errors import SemaphoreError, ServerUnreachableError, SettingsError
 from semaphore_middleware.redis import embedded
 from semaphore_middleware.redis.keys import Keys
 from semaphore_middleware.redis.location import Server
 from semaphore_middleware.scrapy.addresses import Addresses
-from semaphore_middleware.scrapy.backpressure import Backpressure
-from semaphore_middleware.scrapy.concurrency import LocalConcurrency
+from semaphore_middleware.scrapy.admission import (
+    ASKING,
+    ON_THE_WIRE,
+    OVER,
+    READY,
+    Admission,
+    Admissions,
+)
 from semaphore_middleware.scrapy.crawl_delays import CrawlDelayFound, CrawlDelays
 from semaphore_middleware.scrapy.engine import Engine, check_reactor, end_crawl
-from semaphore_middleware.scrapy.judge import Judge
-from semaphore_middleware.scrapy.responses import RequestRefused, ResponseClassifier
-from semaphore_middleware.scrapy.scopes import ScopeFinder, Scopes, drop_scope_of_other_host
+from semaphore_middleware.scrapy.node import crawl_of, node_for
+from semaphore_middleware.scrapy.responses import Judge, RequestRefused, ResponseClassifier
+from semaphore_middleware.scrapy.scopes import ScopeFinder, drop_scope_of_other_host
 from semaphore_middleware.scrapy.settings import SemaphoreSettings
-from semaphore_middleware.scrapy.sharing import CrawlSemaphore
 from semaphore_middleware.scrapy.startup import log_start, warn_of_mistakes
-from semaphore_middleware.scrapy.throttling import RequestDelays
+from semaphore_middleware.scrapy.throttling import delay_of, has_waited
 from semaphore_middleware.telemetry.long_waits import LongWaits
 from semaphore_middleware.telemetry.stats import SemaphoreStats
 
@@ -58,6 +55,9 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from scrapy.http import Response
     from scrapy.robotstxt import RobotParser
+    from twisted.internet.defer import Deferred
+
+    from semaphore_middleware.core.admin import Admin
 
 logger = logging.getLogger(__name__)
 
@@ -65,17 +65,20 @@ STOP_CHECK_INTERVAL_S = 0.5
 """How often a crawl that waits for its server looks whether it was stopped."""
 EXIT_TIMEOUT_S = 3.0
 """How long a process that ends may take to give its permits back."""
-PREREQUISITES_FIRST = 2.0**40
-"""Added to the priority of requests that others wait for: more than anyone gives to a request."""
 PERMIT_IDLE_TIMEOUT_S = 0.5
 """How long a permit may wait here for a free place: in a busy node one is free sooner."""
-
 ROBOTSTXT_CALL_TIMEOUT_S = 5.0
 """For a round trip about a robots.txt, which no lease waits for."""
+NO_PERMITS = PermitSet(())
 
 ATTRIBUTE = "_semaphore_throttler"
 """The crawler's, that keeps its throttler. As each refers to the other, a collection of all
 throttlers would keep those of crawls that fail before they begin.
+"""
+
+_fetching: ContextVar[ReferenceType[Admission] | None] = ContextVar("_fetching", default=None)
+"""In the task of a `fetch`, and in tasks that it begins: its request. Weak, as connections that are
+opened there keep the context.
 """
 
 
@@ -111,13 +114,15 @@ class Throttler:
         self._made_at = time.monotonic()
         self._engine = Engine(crawler)
         addresses = Addresses(crawler.settings) if "ip" in settings.scopes else None
-        self.scopes = ScopeFinder(settings.scopes, settings.limits, addresses)
-        self.backpressure = Backpressure(self.scopes, on_room=self._engine.wake_soon)
-        self.local_concurrency = LocalConcurrency(crawler.settings.getint("CONCURRENT_REQUESTS"))
+        self._scopes = ScopeFinder(settings.scopes, settings.limits, addresses)
+        self.admissions = Admissions(
+            self._scopes, crawler.settings.getint("CONCURRENT_REQUESTS"), self._engine.wake_soon
+        )
         judge = Judge(settings.backoff_when, crawler) if settings.backoff_when else None
-        self.responses = ResponseClassifier(settings.backoff_codes, settings.backoff_times, judge)
+        self._responses = ResponseClassifier(settings.backoff_codes, settings.backoff_times, judge)
         self._crawl_delays = CrawlDelays(crawler.settings, settings.max_crawl_delay)
-        observers = self._observers()  # first: it may find a setting that is not allowed
+        self._observers = self._make_observers()  # first: it may find what is not allowed
+        self._open_observers: list[Observer] = []
         self._embedded = None
         if settings.url is None:
             self._embedded = embedded.start_or_join(settings.prefix)
@@ -127,21 +132,10 @@ class Throttler:
         if settings.robotstxt_shared and self.url is not None:
             server = Server(self.url, ROBOTSTXT_CALL_TIMEOUT_S, settings.url_from, settings.prefix)
             self.robotstxt = SharedRobotsTxt(server, Keys(settings.prefix), settings.lease)
-            observers.append(self.robotstxt)
-        self._semaphore = CrawlSemaphore(settings, self.url, observers)
-        self._permits: dict[Request, PermitSet] = {}
-        self._transfers: dict[Request, asyncio.Task[Any] | None] = {}
-        """Requests on the wire, and the tasks that they run in; None: only signals tell of them."""
-        self._unresolved: WeakKeyDictionary[Request, Exception] = WeakKeyDictionary()
-        """The error to raise in a request's transfer: its address is one of its scopes, and was not
-        found.
-        """
-        self._suspended: WeakSet[Request] = WeakSet()
-        """Requests that gave their permits back until their transfers."""
-        self._returned: WeakSet[Request] = WeakSet()
-        """Copies that went back to the scheduler because the spider is closing."""
-        self._delays = RequestDelays()
+            self._observers.append(self.robotstxt)
+        self._node = node_for(settings, self.url)
         self._opened = asyncio.Event()
+        self._is_closing = False
         self._failed = False
         self._is_retry_enabled = crawler.settings.getbool("RETRY_ENABLED")
         connect = crawler.signals.connect
@@ -150,15 +144,10 @@ class Throttler:
         if settings.obey_crawl_delay:
             connect(self._robots_parsed, signals.robots_parsed)
 
-    @property
-    def node(self) -> str:
-        """This node's name: that of the process, for all its crawls with these settings."""
-        return self._semaphore.node
-
-    def _observers(self) -> list[Observer]:
+    def _make_observers(self) -> list[Observer]:
         # The crawler has no stats yet when the add-on makes the throttler.
         stats = SemaphoreStats(lambda: self._crawler.stats)
-        observers: list[Observer] = [self.backpressure, self.local_concurrency, stats, LongWaits()]
+        observers: list[Observer] = [self.admissions, stats, LongWaits()]
         if (port := self.settings.metrics_port) is not None:
             try:
                 from semaphore_middleware.telemetry.prometheus import Metrics
@@ -172,196 +161,177 @@ class Throttler:
 
     # A request ----------------------------------------------------------------------------------
 
-    async def acquire_for(self, request: Request) -> Request | None:
+    def fetch(
+        self, fetch: Callable[[Request], Deferred[Response | Request]], request: Request
+    ) -> Deferred[Response | Request]:
+        """Take a request through the downloader's `fetch`.
+
+        The engine fetches what comes from its scheduler in a plain callback. In a task it is
+        `engine.download_async` that fetches: in that of another request's `fetch` for a middleware,
+        which waits for the result, as for a robots.txt.
+        """
+        is_scheduled = asyncio.current_task() is None
+        outer = None if is_scheduled else _fetching.get()
+        needed_by = outer() if outer else None
+        admission = self.admissions.enter(request, self, is_scheduled, needed_by)
+        token = _fetching.set(ref(admission))
+        try:
+            return fetch(request).addBoth(self._fetched, request)
+        finally:
+            _fetching.reset(token)
+
+    def _fetched(self, result: Any, request: Request) -> Any:
+        """What the engine is given as the result of a request's `fetch`."""
+        if admission := self.admissions.of(request):
+            self.admissions.leave(admission)
+            if isinstance(result, Failure) and isinstance(result.value, SpiderClosingError):
+                # What a middleware fetched for it was not made any more.
+                result = _copy_for_scheduler(request) if admission.is_scheduled else result
+        self._responses.forget(request)
+        self._responses.forget_given_up(result)
+        return drop_scope_of_other_host(result, request)
+
+    async def acquire(self, request: Request) -> Request | None:
         """Wait for a request's permits, if it needs any, and for a place in this node's
         CONCURRENT_REQUESTS. Runs in the task of the request's `fetch`.
 
         Returns a request that is to go back to the scheduler, if the spider is closing. Raises
         `AcquireTimeoutError`, `HostDownError`, `NotAllowedError`; and `SpiderClosingError`, if the
-        request went back and was fetched again.
+        request does not come from the scheduler.
         """
-        try:
-            await self._delay(request)
-        except ClosedError:
-            return self.return_to_scheduler(request)
-        scopes = await self._scopes_of(request)
-        if scopes:
-            await self._opened.wait()
-        try:
-            permits = await self._acquire(request, scopes)
-        except ClosedError:
-            return self.return_to_scheduler(request)
-        if request in self._permits:
-            permits.release()
-            self.local_concurrency.release()
+        admission = self.admissions.of(request) or self.admissions.enter(request, self)
+        if admission.state is OVER:  # a middleware fetches it once more
+            self.admissions.move(admission, ASKING)
+        if admission.state is not ASKING:
             raise SemaphoreError(f"{request} is being fetched already; yield a copy of it")
-        self._permits[request] = permits
-        self.backpressure.acquired(request)
-        task = asyncio.current_task()
-        assert task is not None, "Scrapy runs each fetch in a task of its own"
-        task.add_done_callback(lambda _: self.release_for(request))
+        if self._is_closing:
+            return self.return_to_scheduler(request)
+        try:
+            async with asyncio.timeout(None) as admission.waits:
+                await self._admit(admission)
+        except BaseException as error:
+            self.admissions.move(admission, OVER)
+            if isinstance(error, TimeoutError) and admission.waits and admission.waits.expired():
+                return self.return_to_scheduler(request)
+            raise
+        finally:
+            admission.waits = None
         return None
 
-    async def _delay(self, request: Request) -> None:
-        """Wait for as long as the request's own meta says. Raises `ClosedError` if the spider
-        closes. Its site has room for others meanwhile.
-        """
-        try:
-            delay = self._delays.delay_of(request)
-        except SettingsError as error:
-            raise _log_not_allowed(error) from None
-        if delay:
-            is_scheduled = self.backpressure.is_scheduled(request)
-            self.backpressure.leave(request)
-            try:
-                await self._delays.wait(request, delay)
-            finally:
-                self.backpressure.enter(request, is_scheduled)
+    async def _admit(self, admission: Admission) -> None:
+        await self._delay(admission)
+        await self._find_scopes(admission)
+        scopes = self._crawl_delays.apply(admission.scopes, admission.request)
+        if scopes:
+            await self._opened.wait()
+        timeout, priority = self.settings.acquire_timeout, admission.priority
+        while True:
+            permits = NO_PERMITS
+            if scopes:
+                permits = await self._node.semaphore.acquire_all(
+                    scopes.limits, timeout, admission, priority
+                )
+            self.admissions.move(admission, READY, permits)
+            if await self._may_begin(admission, permits):
+                return
+            self.admissions.move(admission, ASKING)  # its permits go to other nodes
+            if not self.admissions.has_place(admission) and admission.place is not None:
+                await admission.place
 
-    async def _scopes_of(self, request: Request) -> Scopes:
-        """Scopes and limits of a request, with what robots.txt asks for."""
-        try:
-            await self.scopes.resolve(request)
-        except CannotResolveHostError as error:
-            self._unresolved[request] = error  # to be raised in the place of its transfer
-        try:
-            scopes = self.scopes.find(request)
-        except SettingsError as error:
-            raise _log_not_allowed(error) from None
-        self.backpressure.update(request, scopes)
-        index = site_index([name for name, _ in scopes])
-        if index is None:
-            return scopes
-        name, limit = scopes[index]
-        limit = self._crawl_delays.apply(limit, request)
-        return (*scopes[:index], (name, limit), *scopes[index + 1 :])
-
-    async def _acquire(self, request: Request, scopes: Scopes) -> PermitSet:
-        """Permits, if it needs any, and a place in this node's CONCURRENT_REQUESTS. Permits for
-        which there is no place go to other nodes, and the request asks again when it has one.
-        """
-        places, timeout = self.local_concurrency, self.settings.acquire_timeout
-        priority = self._priority_of(request)
-        try:
-            while True:
-                permits = PermitSet(())
-                if scopes:
-                    permits = await self._semaphore.acquire_all(
-                        scopes, timeout=timeout, owner=request, priority=priority
-                    )
-                if await self._may_begin(request, permits, priority):
-                    return permits
-                permits.release()
-                await places.wait(request, priority=priority)
-        except BaseException:
-            places.leave(request)
-            raise
-
-    def _priority_of(self, request: Request) -> float:
-        """A request's priority among this node's. One that bypassed the scheduler comes first: as a
-        rule another request waits for it.
-        """
-        is_scheduled = self.backpressure.is_scheduled(request)
-        return request.priority + (0.0 if is_scheduled else PREREQUISITES_FIRST)
-
-    async def _may_begin(self, request: Request, permits: PermitSet, priority: float) -> bool:
+    async def _may_begin(self, admission: Admission, permits: PermitSet) -> bool:
         """Wait for a place, if need be. A start that counts is now or not at all: until it begins,
         no other one does. Nothing begins where the site has refused a request since the grant.
         """
-        places = self.local_concurrency
-        if not places.reserve(request):
-            if permits.starts_count:
+        if not self.admissions.has_place(admission):
+            assert admission.place is not None, "who is ready and has no place stands in line"
+            if not permits.starts_count:
+                await asyncio.wait([admission.place], timeout=PERMIT_IDLE_TIMEOUT_S)
+            if permits.starts_count or not self.admissions.has_place(admission):
                 return False
-            try:
-                await places.wait(request, PERMIT_IDLE_TIMEOUT_S, priority)
-            except BaseException:
-                permits.release()
-                raise
-            if permits.starts_count:  # an operator has set a delay meanwhile
-                return False
-        return not permits.withdrawn and places.use(request)
+        return not permits.withdrawn
+
+    async def _delay(self, admission: Admission) -> None:
+        """Wait for as long as the request's own meta says; its site has room for others."""
+        try:
+            delay = delay_of(admission.request)
+        except SettingsError as error:
+            raise _log_not_allowed(error) from None
+        if delay:
+            self.admissions.move(admission, OVER)
+            await asyncio.sleep(delay)
+            has_waited(admission.request)
+            self.admissions.move(admission, ASKING)
+
+    async def _find_scopes(self, admission: Admission) -> None:
+        """Scopes of a request, now that middlewares may have changed what they depend on."""
+        request = admission.request
+        try:
+            admission.address = await self._scopes.resolve(request)
+        except CannotResolveHostError as error:
+            admission.failure = error
+        try:
+            self.admissions.update(admission, self._scopes.find(request))
+        except SettingsError as error:
+            raise _log_not_allowed(error) from None
 
     async def transfer(
         self, request: Request, download: Callable[[Request], Awaitable[Response]]
     ) -> Response:
-        """Download under the request's permits, if it has any. If one is lost, the transfer is
-        cancelled, and raises `PermitLostError`.
+        """Download under the request's permits. If one is lost, the transfer is cancelled, and
+        raises `PermitLostError`.
         """
-        await self._resume(request)
-        if error := self._unresolved.pop(request, None):
-            download = partial(_fail, error)
-        permits = self._permits.get(request)
-        if permits is None:
-            return await download(request)
-        self.start_transfer(request, asyncio.current_task())
+        admission = self.admissions.of(request)
+        if admission is None or admission.state is not READY:
+            # It gave its permits back, as another one was fetched for it.
+            if await self.acquire(request) is not None:
+                raise SpiderClosingError("the spider is closing")
+            admission = self.admissions.of(request)
+            assert admission is not None, "it has its permits"
+        permits = self._start(admission)
+        admission.transfer = asyncio.current_task()
         try:
+            if admission.failure is not None:
+                raise admission.failure
             with permits.until_lost():
                 response = await download(request)
-            self.record_response(request, response)
+            self._note_response(admission, response)
             return response
         except Exception as error:
             if permits.site_permit is not None:
-                self.responses.record_failure(permits.site_permit, request, error)
+                self._responses.record_failure(permits.site_permit, request, error)
             raise
         finally:
-            self.end_transfer(request)
+            admission.transfer = None
+            self.admissions.move(admission, OVER)
 
-    def start_transfer(self, request: Request, task: asyncio.Task[Any] | None = None) -> None:
-        """A request goes on the wire, in a task that can be cancelled if there is one."""
-        if request in self._permits:
-            self._permits[request].begin()
-        self._transfers[request] = task
+    def _start(self, admission: Admission) -> PermitSet:
+        assert admission.permits is not None, "it is ready"
+        admission.permits.begin()
+        self.admissions.move(admission, ON_THE_WIRE)
+        return admission.permits
 
-    def record_response(self, request: Request, response: Response) -> None:
+    def _note_response(self, admission: Admission, response: Response) -> None:
         """The site has responded to a request: note on its permit how."""
-        permits = self._permits.get(request)
-        permit = permits.site_permit if permits is not None else None
-        if permit and self.responses.record_response(permit, request, response):
-            self._semaphore.emit(RequestRefused())
+        permit = admission.permits.site_permit if admission.permits is not None else None
+        if permit and self._responses.record_response(permit, admission, response):
+            self.emit(RequestRefused())
 
-    def suspend(self, request: Request) -> None:
-        """A request waits for the response to another one, which a middleware fetches: if it has
-        its permits already, give them back until its own transfer. The other one may need them.
+    def release(self, request: Request) -> None:
+        """Give a request's permits back, unless it is still on the wire, as it is after a
+        cancellation.
         """
-        if request in self._permits and request not in self._transfers:
-            self._permits.pop(request).release()
-            self.backpressure.suspend(request)
-            self.local_concurrency.release()
-            self._suspended.add(request)
+        admission = self.admissions.of(request)
+        if admission is not None and admission.state is not ON_THE_WIRE:
+            self.admissions.move(admission, OVER)
 
-    async def _resume(self, request: Request) -> None:
-        if request in self._suspended:
-            self._suspended.remove(request)
-            if await self.acquire_for(request) is not None:
-                raise SpiderClosingError("the spider is closing")
-
-    def end_transfer(self, request: Request) -> None:
-        """A request's transfer has ended: give its permit back."""
-        self._transfers.pop(request, None)
-        self._release(request)
-
-    def release_for(self, request: Request) -> None:
-        """A request's `fetch` is over: give its permit back, unless it is still on the wire, as it
-        is after a cancellation.
-        """
-        if request not in self._transfers:
-            self._release(request)
-
-    def _release(self, request: Request) -> None:
-        permits = self._permits.pop(request, None)
-        if permits is not None:
-            permits.release()
-            self.backpressure.released(request)
-            self.local_concurrency.release()
-
-    def retry_request(self, request: Request, response: Response) -> Request | None:
+    def retry(self, request: Request, response: Response) -> Request | None:
         """A copy of a refused request, to be made later; None if its site has not refused it, or if
         there are to be no retries.
         """
-        spider = self._crawler.spider
-        if not self._is_retry_enabled or spider is None:
+        spider, admission = self._crawler.spider, self.admissions.of(request)
+        if not self._is_retry_enabled or spider is None or admission is None:
             return None
-        retry = self.responses.retry_request(request, response, spider)
+        retry = self._responses.retry(admission, response, spider)
         if retry is not None:  # no further middleware sees the response
             if stats := self._crawler.get_downloader_middleware(DownloaderStats):
                 stats.process_response(request, response)
@@ -372,40 +342,71 @@ class Throttler:
     def return_to_scheduler(self, request: Request) -> Request:
         """A copy for the scheduler, which keeps it under JOBDIR. A shared frontier has the request.
 
-        `engine.download_async` fetches the copy at once instead, and so comes here again: then this
-        raises `SpiderClosingError`.
+        Raises `SpiderClosingError` if the request does not come from there.
         """
-        if request in self._returned:
+        admission = self.admissions.of(request)
+        if admission is not None and not admission.is_scheduled:
             raise SpiderClosingError("the spider is closing")
-        copy = request.replace(dont_filter=True)
-        self._returned.add(copy)
-        return copy
+        return _copy_for_scheduler(request)
 
-    def fetched(self, result: Any, request: Request) -> Any:
-        """What the engine is given as the result of a request's `fetch`."""
-        if isinstance(result, Failure) and isinstance(result.value, SpiderClosingError):
-            # What a middleware fetched for it was not made any more, or it waited once more itself.
-            result = self.return_to_scheduler(request)
-        self.responses.forget_given_up(result)
-        return drop_scope_of_other_host(result, request)
+    # Without the add-on's downloader ------------------------------------------------------------
+
+    def watch_transfers(self) -> None:
+        """Learn of transfers from Scrapy's signals: they can be seen this way, and not be ended."""
+        connect = self._crawler.signals.connect
+        connect(self._wrap_fetch, signals.spider_opened)
+        connect(self._transfer_begun, signals.request_reached_downloader)
+        connect(self._response_downloaded, signals.response_downloaded)
+        connect(self._transfer_ended, signals.request_left_downloader)
+
+    def _wrap_fetch(self) -> None:
+        self._engine.wrap_fetch(self.fetch)
+
+    def _transfer_begun(self, request: Request) -> None:
+        admission = self.admissions.of(request)
+        if admission is not None and admission.state is READY:
+            self._start(admission)
+
+    def _response_downloaded(self, request: Request, response: Response) -> None:
+        if admission := self.admissions.of(request):
+            self._note_response(admission, response)
+
+    def _transfer_ended(self, request: Request) -> None:
+        if admission := self.admissions.of(request):
+            self.admissions.move(admission, OVER)
 
     # The crawl ----------------------------------------------------------------------------------
 
-    def _robots_parsed(self, robotparser: RobotParser, request: Request) -> None:
-        if self._crawl_delays.learn(robotparser, request):
-            self._semaphore.emit(CrawlDelayFound())
+    @property
+    def node(self) -> str:
+        """This node's name: that of the process, for all its crawls with these settings."""
+        return self._node.semaphore.node
+
+    @property
+    def admin(self) -> Admin:
+        """What operators see and set."""
+        return self._node.semaphore.admin
+
+    def permits(self) -> Collection[Permit]:
+        """The permits that this crawl's requests hold, and those that they wait for."""
+        return [one for one in self._node.semaphore.permits() if crawl_of(one) is self]
+
+    def limit_of(self, scope: str) -> int | None:
+        """How many may hold a permit of `scope`, as last heard; None: it is not known."""
+        return self._node.semaphore.limit_of(scope)
+
+    def emit(self, event: Event) -> None:
+        """Tell all observers of this crawl."""
+        for observer in self._open_observers:
+            observer.on_event(event)
 
     async def opened(self) -> None:
         """Wait until the crawl has reached its server, or has given up."""
         await self._opened.wait()
 
-    def emit(self, event: Event) -> None:
-        """Tell all observers of this node."""
-        self._semaphore.emit(event)
-
-    def watch_fetches(self) -> None:
-        """Do what is left of the add-on's downloader to do, where that is not in its place."""
-        self._engine.after_fetch(self.fetched)
+    def _robots_parsed(self, robotparser: RobotParser, request: Request) -> None:
+        if self._crawl_delays.learn(robotparser, request):
+            self.emit(CrawlDelayFound())
 
     async def _open(self) -> None:
         self._engine.before_close(self._drain)
@@ -431,7 +432,7 @@ class Throttler:
         """
         crawling = self._crawler.crawling  # not in `scrapy shell`
         timeout = self.settings.start_timeout
-        opening = asyncio.ensure_future(self._semaphore.open())
+        opening = asyncio.ensure_future(self._join_node())
         while not opening.done():
             if crawling and not self._crawler.crawling:
                 opening.cancel()
@@ -447,15 +448,32 @@ class Throttler:
                 )
         await opening
 
+    async def _join_node(self) -> None:
+        self._node = node_for(self.settings, self.url)  # the first one may have been closed since
+        try:
+            for observer in self._observers:
+                self._open_observers.append(observer)
+                await observer.open(self)
+            await self._node.join(self)
+        except BaseException:
+            await self._close_observers()
+            raise
+
+    async def _close_observers(self) -> None:
+        while self._open_observers:
+            await self._open_observers.pop().close()
+
     def _drain(self) -> None:
         """Send requests that wait for permits back to the scheduler. A spider that closes waits for
         its downloads: they would hold it up, and be lost under JOBDIR.
         """
-        self._delays.close()
-        self._semaphore.drain()
+        self._is_closing = True
         if self.robotstxt is not None:
             self.robotstxt.drain()
-        self.local_concurrency.fail_all(ClosedError("the spider is closing"))
+        now = asyncio.get_running_loop().time()
+        for admission in self.admissions:
+            if admission.waits is not None and not admission.waits.expired():
+                admission.waits.reschedule(now)
 
     def _close_at_exit(self, loop: asyncio.AbstractEventLoop) -> None:
         """Close, in a process that ends while its loop still runs in another thread."""
@@ -466,13 +484,16 @@ class Throttler:
     async def _close(self) -> None:
         atexit.unregister(self._close_at_exit)
         # Scrapy goes on with the transfer of a cancelled fetch, even past the end of the crawl.
-        transfers = [task for task in self._transfers.values() if task is not None]
-        for task in transfers:
-            task.cancel()
+        transfers = [one.transfer for one in self.admissions if one.transfer is not None]
+        for transfer in transfers:
+            transfer.cancel()
         await asyncio.gather(*transfers, return_exceptions=True)
-        for request in list(self._permits):  # without a task, nothing can cancel the transfer
-            self.end_transfer(request)
-        await self._semaphore.close()
+        for admission in self.admissions:  # without a task, nothing can cancel the transfer
+            self.admissions.move(admission, OVER)
+        try:
+            await self._node.leave(self)
+        finally:
+            await self._close_observers()
         if self._embedded is not None:
             self._embedded.leave()
         if self._failed:
@@ -480,8 +501,8 @@ class Throttler:
         vars(self._crawler).pop(ATTRIBUTE, None)
 
 
-async def _fail(error: Exception, _: Request) -> Response:
-    raise error
+def _copy_for_scheduler(request: Request) -> Request:
+    return request.replace(dont_filter=True)
 
 
 def _log_not_allowed(error: SettingsError) -> NotAllowedError:

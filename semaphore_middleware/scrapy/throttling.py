@@ -7,13 +7,11 @@ Scrapy's pull request 6931, which is open: the settings `THROTTLING_SCOPES` and
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
 from scrapy.settings import SETTINGS_PRIORITIES
 
-from semaphore_middleware.errors import ClosedError
 from semaphore_middleware.model.validation import check_number
 
 if TYPE_CHECKING:
@@ -58,29 +56,14 @@ def log_both(settings: BaseSettings, limits_by_name: dict[str, Any]) -> None:
         )
 
 
-class RequestDelays:
-    """Delays of single requests, by their meta: each is sent no earlier than after so long."""
+def delay_of(request: Request) -> float:
+    """Seconds that a request is to wait; 0 if it has done so. Raises `SettingsError`."""
+    delay = request.meta.get(DELAY_KEY)
+    if not delay or request.meta.get(DELAYED_KEY) == delay:
+        return 0.0
+    return check_number(delay, f"{request}: meta[{DELAY_KEY!r}]")
 
-    def __init__(self) -> None:
-        self._closing = asyncio.Event()
 
-    @staticmethod
-    def delay_of(request: Request) -> float:
-        """Seconds that a request is to wait; 0 if it has done so. Raises `SettingsError`."""
-        delay = request.meta.get(DELAY_KEY)
-        if not delay or request.meta.get(DELAYED_KEY) == delay:
-            return 0.0
-        return check_number(delay, f"{request}: meta[{DELAY_KEY!r}]")
-
-    async def wait(self, request: Request, delay: float) -> None:
-        """Wait so long. Raises `ClosedError` if the spider closes meanwhile."""
-        try:
-            await asyncio.wait_for(self._closing.wait(), delay)
-        except TimeoutError:
-            request.meta[DELAYED_KEY] = request.meta.get(DELAY_KEY)
-        else:
-            raise ClosedError("the spider is closing")
-
-    def close(self) -> None:
-        """Let nobody wait any longer: the spider closes."""
-        self._closing.set()
+def has_waited(request: Request) -> None:
+    """A request has waited for its delay."""
+    request.meta[DELAYED_KEY] = request.meta.get(DELAY_KEY)

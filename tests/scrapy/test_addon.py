@@ -155,7 +155,7 @@ def __getattr__(name: str) -> Any:
 
         return type(name, (Downloader,), {})
     if name == "DerivedDownloader":
-        from semaphore_middleware.scrapy.downloader import SemaphoreDownloader
+        from semaphore_middleware.scrapy.hooks import SemaphoreDownloader
 
         return type(name, (SemaphoreDownloader,), {})
     raise AttributeError(name)

@@ -13,8 +13,8 @@ from scrapy.http import Response
 from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
 
 from semaphore_middleware import FairSemaphore
-from semaphore_middleware.scrapy import backpressure, throttler
-from semaphore_middleware.scrapy.priority_queue import SemaphorePriorityQueue
+from semaphore_middleware.scrapy import admission, throttler
+from semaphore_middleware.scrapy.hooks import SemaphorePriorityQueue
 from semaphore_middleware.telemetry import stats
 from tests.scrapy.hosts import more_hosts
 from tests.support.crawls import Crawl, Patch, holding, taken, until, waiting
@@ -85,7 +85,7 @@ async def test_queue_names_full_sites(server: RedisServer, site: Site) -> None:
 
 
 async def test_most_that_wait(server: RedisServer, site: Site, monkeypatch: Patch) -> None:
-    monkeypatch.setattr(backpressure, "MAX_WAITING", 5)
+    monkeypatch.setattr(admission, "MAX_WAITING", 5)
     async with taken(server, *(f"site{number}" for number in range(8))) as release:
         crawl = Crawl(server, *of_sites(site, "/page/", 8, each=1))
         await until(lambda: waiting(server) == 5)
@@ -96,7 +96,7 @@ async def test_most_that_wait(server: RedisServer, site: Site, monkeypatch: Patc
 
 
 async def test_past_the_scheduler(server: RedisServer, site: Site, monkeypatch: Patch) -> None:
-    monkeypatch.setattr(backpressure, "MAX_WAITING", 5)
+    monkeypatch.setattr(admission, "MAX_WAITING", 5)
     fetches = {"fetches": pages(site, "/page/", FULL, 20)}
     requests = [Request(site.url("/page/first", FREE), meta=fetches)]
     requests += pages(site, "/page/", FREE, 20)

@@ -128,7 +128,7 @@ async def test_a_request_is_fetched_once_at_a_time(server: RedisServer, site: Si
     assert middleware is not None
     with pytest.raises(SemaphoreError, match="is being fetched already; yield a copy of it"):
         await middleware.process_request(request)
-    await crawl.gave_back(2, site)
+    await crawl.gave_back(1, site)
     assert len(crawl.spider.responses) == len(site.arrivals) == 1
 
 

@@ -12,6 +12,7 @@ import math
 import socket
 import time
 from typing import Any, cast
+from weakref import WeakKeyDictionary
 
 import pytest
 from scrapy import Request
@@ -27,10 +28,17 @@ from twisted.internet.error import ConnectBindError, NoRouteError
 
 from semaphore_middleware import Permit
 from semaphore_middleware.errors import PermitLostError
-from semaphore_middleware.scrapy.judge import Judge
-from semaphore_middleware.scrapy.responses import REFUSALS_KEY, REFUSED_AT_KEY, ResponseClassifier
+from semaphore_middleware.scrapy.admission import Admission
+from semaphore_middleware.scrapy.responses import (
+    REFUSALS_KEY,
+    REFUSED_AT_KEY,
+    Judge,
+    ResponseClassifier,
+)
 from tests.support.crawls import Log
 from tests.support.visits import Visits
+
+ADMISSIONS: WeakKeyDictionary[Request, Admission] = WeakKeyDictionary()
 
 
 class FakePermit:
@@ -55,6 +63,13 @@ def classifier(times: int = 2) -> ResponseClassifier:
     return ResponseClassifier(frozenset({429, 503}), times)
 
 
+def admission_of(request: Request) -> Admission:
+    """The same one for each of its responses."""
+    if request not in ADMISSIONS:
+        ADMISSIONS[request] = Admission(request, cast("Any", None), True)
+    return ADMISSIONS[request]
+
+
 def recorded(
     status: int,
     request: Request,
@@ -69,7 +84,8 @@ def recorded(
     permit.site_answered_at = permit.granted_at - answered_ago
     names = {name.replace("_", "-"): value for name, value in headers.items()}
     response = Response("http://a/", status=status, headers=names)
-    is_refused = (seen or classifier()).record_response(cast("Permit", permit), request, response)
+    record = (seen or classifier()).record_response
+    is_refused = record(cast("Permit", permit), admission_of(request), response)
     assert is_refused == (status in (429, 503))
     return permit.told
 
@@ -84,7 +100,7 @@ def retried(seen: ResponseClassifier, request: Request, status: int = 429) -> Re
     """What is made of a request that was refused, or answered, with this status."""
     crawler = get_crawler(Visits)
     spider = Visits.from_crawler(crawler)
-    return seen.retry_request(request, Response("http://a/", status=status), spider)
+    return seen.retry(admission_of(request), Response("http://a/", status=status), spider)
 
 
 MEASURED = {"download_latency": 0.25}
@@ -199,8 +215,8 @@ def test_a_retry_is_asked_for_after_others_and_leaves_the_cache() -> None:
     crawler = get_crawler(Visits, {"RETRY_PRIORITY_ADJUST": -7})
     refusal, request = Response("http://a/", status=429), Request("http://a/", meta=kept)
     seen = classifier()
-    seen.record_response(cast("Permit", FakePermit()), request, refusal)
-    again = seen.retry_request(request, refusal, Visits.from_crawler(crawler))
+    seen.record_response(cast("Permit", FakePermit()), admission_of(request), refusal)
+    again = seen.retry(admission_of(request), refusal, Visits.from_crawler(crawler))
     assert again is not None
     assert again.priority == -7
     assert again.meta.keys() == {"mine", REFUSALS_KEY, REFUSED_AT_KEY}
@@ -250,7 +266,8 @@ async def test_the_judge_s_verdict_counts(verdict: Any, seconds: float | None) -
     seen = ResponseClassifier(frozenset(), 2, judge(lambda _: verdict))
     request = Request("http://a/", meta={"download_latency": 0.25})
     permit = FakePermit()
-    is_refused = seen.record_response(cast("Permit", permit), request, Response("http://a/"))
+    admission = admission_of(request)
+    is_refused = seen.record_response(cast("Permit", permit), admission, Response("http://a/"))
     assert is_refused == (seconds is not None)
     assert permit.told == [("refused", seconds) if is_refused else ("answered", 0.25, 0)]
     assert (retried(seen, request, 200) is not None) == is_refused

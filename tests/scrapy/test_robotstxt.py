@@ -12,6 +12,7 @@ from scrapy.settings import Settings
 
 from semaphore_middleware import Limit
 from semaphore_middleware.scrapy.crawl_delays import CrawlDelays
+from semaphore_middleware.scrapy.scopes import Scopes
 from tests.support.crawls import ADD_ON, By, Crawl, Log, both, until
 from tests.support.servers import RedisServer
 from tests.support.site import Site
@@ -80,8 +81,9 @@ def learned(
     """The limit after this robots.txt, at the host that has it."""
     delays = CrawlDelays(Settings({"USER_AGENT": "bot", **settings}), 60)
     delays.learn(parser(text.encode(), None), request)  # type: ignore[call-arg]
-    assert delays.apply(limit, OTHER) == limit, "of another host it says nothing"
-    return delays.apply(limit, PAGE)
+    scopes = Scopes((("a.example", limit),))
+    assert delays.apply(scopes, OTHER) == scopes, "of another host it says nothing"
+    return delays.apply(scopes, PAGE).limits[0][1]
 
 
 def test_the_longer_one_counts_up_to_the_longest() -> None:
@@ -122,7 +124,8 @@ def test_what_is_read_again_counts_as_new_only_if_it_is_and_is_gone_if_it_is_gon
     assert not learn(b"Crawl-delay: 5")
     assert learn(b"Crawl-delay: 6")
     assert not learn(b"Disallow: /x")
-    assert delays.apply(Limit(2), PAGE) == Limit(2)
+    scopes = Scopes((("a.example", Limit(2)),))
+    assert delays.apply(scopes, PAGE) == scopes
 
 
 def test_a_limit_s_own_delay_is_never_lowered_and_its_rate_holds_beside() -> None:

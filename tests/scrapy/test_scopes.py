@@ -12,7 +12,7 @@ from scrapy import Request
 
 from semaphore_middleware import Limit, SettingsError
 from semaphore_middleware.model.limits import LIMITLESS, parse_limits
-from semaphore_middleware.scrapy.scopes import ScopeFinder
+from semaphore_middleware.scrapy.scopes import NO_SCOPES, ScopeFinder
 from tests.support.crawls import By, Crawl, Log, both, until, waiting
 from tests.support.servers import RedisServer
 from tests.support.site import Site
@@ -143,7 +143,7 @@ def finder(*kinds: Any, limits: Mapping[str, Any] = MappingProxyType({})) -> Sco
 
 
 def names(request: Request, *kinds: Any, **limits: Any) -> tuple[str, ...]:
-    scopes = finder(*(kinds or ("host",)), limits=limits).find(request)
+    scopes = finder(*(kinds or ("host",)), limits=limits).find(request).limits
     return tuple(name for name, _ in scopes)
 
 
@@ -172,31 +172,36 @@ def test_scopes_are_taken_in_one_order_whatever_the_settings_say() -> None:
     for kinds in (("host", "domain", "proxy", "all", by_path), (by_path, "all", "host", "domain")):
         asked = finder(*kinds, limits=EVERY)
         order = ["shop", "a.example.org", "domain:example.org", "proxy:proxy.example:3128", "all"]
-        found = [name for name, _ in asked.find(request)]
+        found = [name for name, _ in asked.find(request).limits]
         assert found == [name for name in order if "proxy" in kinds or "proxy" not in name]
     mixed = Request("http://b/", meta={"semaphore_scope": ["all", "domain:x", "b.c", "x y", "b.a"]})
     every = {**EVERY, "domain:x": 1}
-    found = [name for name, _ in finder("all", limits=every).find(mixed)]
+    found = [name for name, _ in finder("all", limits=every).find(mixed).limits]
     assert found == ["x y", "b.a", "b.c", "domain:x", "all"]
 
 
 def test_the_default_limit_is_that_of_the_first_kind() -> None:
+    def found(request: Request, *kinds: Any) -> dict[str, Limit]:
+        return dict(finder(*kinds).find(request).limits)
+
     page = Request("http://www.example.org/shop")
-    assert dict(finder("host", "domain", "all", by_path).find(page)) == {"www.example.org": DEFAULT}
-    assert dict(finder("domain", "host").find(page)) == {"domain:example.org": DEFAULT}
-    assert dict(finder(by_path, "host").find(page)) == {"shop": DEFAULT, "a.example.org": DEFAULT}
+    assert found(page, "host", "domain", "all", by_path) == {"www.example.org": DEFAULT}
+    assert found(page, "domain", "host") == {"domain:example.org": DEFAULT}
+    assert found(page, by_path, "host") == {"shop": DEFAULT, "a.example.org": DEFAULT}
     in_meta = page.replace(meta={"semaphore_scope": ("my own", "domain:example.org", "all")})
-    assert dict(finder("host", "all").find(in_meta)) == {"my own": DEFAULT}
-    assert dict(finder("all", "host").find(in_meta)) == {"my own": DEFAULT, "all": DEFAULT}
+    assert found(in_meta, "host", "all") == {"my own": DEFAULT}
+    assert found(in_meta, "all", "host") == {"my own": DEFAULT, "all": DEFAULT}
 
 
 def test_of_limits_of_other_kinds_parts_that_are_left_out_are_open() -> None:
     limits = {"all": {"rate": "10/s"}, "domain:Example.org": 5, "domain:*": {"delay": 2}}
-    found = dict(finder("host", "domain", "all", limits=limits).find(Request("http://example.org")))
+    found = dict(
+        finder("host", "domain", "all", limits=limits).find(Request("http://example.org")).limits
+    )
     assert found["example.org"] == DEFAULT
     assert found["domain:example.org"] == Limit(5, 0.0, 0.5)
     assert found["all"] == Limit(LIMITLESS, 0.0, 0.5, rate="10/s")
-    other = dict(finder("host", "domain", limits=limits).find(Request("http://a.example")))
+    other = dict(finder("host", "domain", limits=limits).find(Request("http://a.example")).limits)
     assert other["domain:a.example"] == Limit(LIMITLESS, 2.0, 0.5)
 
 
@@ -225,4 +230,4 @@ def test_a_function_that_returns_nonsense_fails_the_request(given: Any) -> None:
         SettingsError, match=r"^<GET http://a.example/1>: .*returns in SEM.*allowed"
     ):
         finder("host", returns).find(request)
-    assert finder("host", returns).scopes_of(request) == ()
+    assert finder("host", returns).scopes_of(request) == NO_SCOPES

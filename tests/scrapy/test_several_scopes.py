@@ -177,20 +177,20 @@ def test_handlers_with_their_own_addresses_are_refused(settings: dict[str, Any],
 async def test_a_host_has_one_address_as_long_as_a_request_has_it(monkeypatch: Patch) -> None:
     """However many other hosts come after it, and not for ever."""
     monkeypatch.setattr(addresses, "HOSTS_MAX", 2)
-    known, host, requests = Addresses(Settings()), "both.example.org", [Request("http://a/")]
+    known, host, kept = Addresses(Settings()), "both.example.org", []
     with loopback_names() as names:
-        await known.resolve(host, requests[0])
+        kept.append(await known.resolve(host))
         for name in HOSTS:
-            await known.resolve(name, Request("http://b/"))
+            await known.resolve(name)
         assert known.of(host) == FIRST
         receiver = Receives()
         addresses._resolver.resolveHostName(receiver, host, 80)
         assert receiver.heard == [IPv4Address("TCP", FIRST, 80)]
-        await known.resolve(host, Request("http://a/"))
+        await known.resolve(host)
         assert names.lookups[host] == 1
-        requests.clear()
+        kept.clear()
         for name in HOSTS:
-            await known.resolve(name, Request("http://b/"))
+            await known.resolve(name)
         assert known.of(host) is None
         assert len(addresses._addresses) == 2
 
@@ -217,9 +217,9 @@ async def test_crawls_that_look_a_host_up_at_once_find_one_address(monkeypatch: 
     resolver = SimpleNamespace(resolveHostName=lambda receiver, *_: lookups.append(receiver))
     monkeypatch.setattr(addresses, "_install", lambda: None)
     monkeypatch.setattr(addresses._resolver, "other", resolver)
-    host, requests = "both.example.org", [Request("http://a/"), Request("http://b/")]
+    host = "both.example.org"
     crawls = [Addresses(Settings()), Addresses(Settings())]
-    resolving = [asyncio.ensure_future(crawls[n].resolve(host, requests[n])) for n in (0, 1)]
+    resolving = [asyncio.ensure_future(crawl.resolve(host)) for crawl in crawls]
     try:
         await until(lambda: len(lookups) == 2)
         for receiver, address in zip(lookups, (FIRST, SECOND), strict=True):

@@ -14,7 +14,7 @@ from scrapy.settings import Settings
 from semaphore_middleware import Limit
 from semaphore_middleware.scrapy.scopes import ScopeFinder
 from semaphore_middleware.scrapy.settings import SemaphoreSettings
-from semaphore_middleware.scrapy.throttling import RequestDelays
+from semaphore_middleware.scrapy.throttling import delay_of
 from tests.support.crawls import Crawl, Log
 from tests.support.servers import RedisServer
 from tests.support.site import Site
@@ -95,7 +95,7 @@ async def test_log_says_which_counts(server: RedisServer, site: Site, caplog: Lo
 def test_meta_names_scopes_or_takes_none(meta: Mapping[str, Any], scopes: set[str]) -> None:
     finder = ScopeFinder(("host",), read().limits)
     request = Request("http://a.example/", meta=dict(meta))
-    assert {name for name, _ in finder.scopes_of(request)} == scopes
+    assert {name for name, _ in finder.scopes_of(request).limits} == scopes
 
 
 async def test_a_delayed_request_waits_once(server: RedisServer, site: Site) -> None:
@@ -108,8 +108,8 @@ async def test_a_delayed_request_waits_once(server: RedisServer, site: Site) -> 
     assert site.times[3] >= asked + 0.5
     retried = crawl.spider.responses[-1].request
     assert retried is not None
-    assert RequestDelays.delay_of(retried) == 0, "a retry waits no more"
-    assert RequestDelays.delay_of(retried.replace(meta={"delay": 7})) == 7
+    assert delay_of(retried) == 0, "a retry waits no more"
+    assert delay_of(retried.replace(meta={"delay": 7})) == 7
 
 
 async def test_delayed_when_it_closes(server: RedisServer, site: Site, tmp_path: Path) -> None:

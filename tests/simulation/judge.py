@@ -8,8 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from semaphore_middleware.core.permit import Permit
-from semaphore_middleware.core.permit_set import PermitSet
+from semaphore_middleware.core.permit import Permit, PermitSet
 from semaphore_middleware.model.lease import GRACE, RENEWAL, STEP
 from semaphore_middleware.model.limits import Limit
 from tests.simulation.world import BEGIN_S

@@ -94,7 +94,7 @@ async def test_what_goes_wrong_is_counted(server: RedisServer, site: Site, caplo
     await until(lambda: len(crawl.spider.failures) == 1 and len(crawl.spider.responses) == 1)
     await until(lambda: server.client().client_kill_filter(_type="normal", skipme=True))
     await until(lambda: crawl.stat("semaphore/reconnects"))
-    throttler_of(crawl.crawler)._semaphore.emit(StatementRefused())
+    throttler_of(crawl.crawler).emit(StatementRefused())
     seen = await scrape(url)
     for name, count in (
         *(("reconnects", 1), ("refused_statements", 1), ("timeouts", 1), ("backoffs", 1)),

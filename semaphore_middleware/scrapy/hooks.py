@@ -1,15 +1,17 @@
-"""Scrapy's downloader, which does not count waiting requests and ends transfers of lost permits."""
+"""Where Scrapy's engine meets the throttler: its downloader, and its scheduler's queue."""
 
 from __future__ import annotations
 
-import asyncio
-from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
-from weakref import ReferenceType, ref
 
 from scrapy.core.downloader import Downloader
+from scrapy.pqueues import DownloaderAwarePriorityQueue
 
-from semaphore_middleware.scrapy.engine import connections_per_host, open_local_slots
+from semaphore_middleware.scrapy.engine import (
+    connections_per_host,
+    open_local_slots,
+    pass_over_saturated_scopes,
+)
 from semaphore_middleware.scrapy.throttler import Throttler, throttler_of
 
 if TYPE_CHECKING:
@@ -19,18 +21,13 @@ if TYPE_CHECKING:
     from scrapy.http import Response
     from twisted.internet.defer import Deferred
 
-
-_fetching: ContextVar[ReferenceType[Request] | None] = ContextVar("_fetching", default=None)
-"""In the task of a `fetch`, and in tasks that it begins: its request. Weak, as connections that are
-opened there keep the context.
-"""
-
 NO_CONCURRENCY_LIMIT = 1000
 """Connections that are kept to a host where CONCURRENT_REQUESTS sets no limit."""
 
 
 class SemaphoreDownloader(Downloader):
-    """The add-on's `DOWNLOADER`.
+    """The add-on's `DOWNLOADER`, which does not count waiting requests and ends transfers of lost
+    permits.
 
     Its slots are open: a slot comes after the middlewares, so a request that waits there would hold
     its permit while nothing is on the wire. What CONCURRENT_REQUESTS_PER_DOMAIN, DOWNLOAD_DELAY and
@@ -51,28 +48,8 @@ class SemaphoreDownloader(Downloader):
     def fetch(  # type: ignore[override]  # Scrapy's has an argument that it no longer passes
         self, request: Request
     ) -> Deferred[Response | Request]:
-        """Take a request through the downloader middlewares and download it.
-
-        The engine fetches what comes from its scheduler in a plain callback. In a task it is
-        `engine.download_async` that fetches: in that of another request's `fetch` for a middleware,
-        which waits for the result, as for a robots.txt.
-        """
-        is_scheduled = asyncio.current_task() is None
-        outer = None if is_scheduled else _fetching.get()
-        needed_by = outer() if outer else None
-        if needed_by is not None:
-            self._throttler.suspend(needed_by)
-        self._throttler.backpressure.enter(request, is_scheduled, needed_by)
-        token = _fetching.set(ref(request))
-        try:
-            return super().fetch(request).addBoth(self._fetched, request)
-        finally:
-            _fetching.reset(token)
-
-    def _fetched(self, result: Any, request: Request) -> Any:
-        self._throttler.backpressure.leave(request)
-        self._throttler.responses.forget(request)
-        return self._throttler.fetched(result, request)
+        """Take a request through the downloader middlewares and download it."""
+        return self._throttler.fetch(super().fetch, request)
 
     def needs_backout(self) -> bool:
         """True if the engine should take no request from the scheduler.
@@ -80,10 +57,9 @@ class SemaphoreDownloader(Downloader):
         Scrapy counts `active`, to which requests belong that only wait for a permit: one full site
         would use up CONCURRENT_REQUESTS, and hold up all others.
         """
-        backpressure = self._throttler.backpressure
-        at_work = len(self.active) - backpressure.exempt_from_concurrency
-        is_full = 0 < self.total_concurrency <= at_work
-        return is_full or backpressure.is_full or self._throttler.local_concurrency.is_short
+        admissions = self._throttler.admissions
+        at_work = len(self.active) - admissions.exempt_from_concurrency
+        return 0 < self.total_concurrency <= at_work or admissions.is_full
 
 
 class ThrottledHandlers:
@@ -103,3 +79,28 @@ class ThrottledHandlers:
     async def download_request_async(self, request: Request) -> Response:
         """Download a request under its permit."""
         return await self._throttler.transfer(request, self._handlers.download_request_async)
+
+
+class SemaphorePriorityQueue(DownloaderAwarePriorityQueue):
+    """The add-on's `SCHEDULER_PRIORITY_QUEUE`, which passes over saturated scopes.
+
+    Requests of a saturated scope, one with a limit's worth of waiting requests, stay in the queue
+    (under JOBDIR on disk), and other requests go ahead of them. Scopes that are not take turns.
+    """
+
+    def __init__(self, crawler: Any, *args: Any, **kwargs: Any) -> None:
+        super().__init__(crawler, *args, **kwargs)
+        self._admissions = throttler_of(crawler).admissions
+        pass_over_saturated_scopes(self, self._admissions)
+
+    # For schedulers that keep only a part of their requests here, as the shared frontier does ----
+
+    def site_of(self, request: Request) -> str:
+        """A name for the request's scope, the same on all nodes. Scopes may be any text; names are
+        short and printable.
+        """
+        return self._admissions.get_slot_key(request)
+
+    def is_full(self, site: str) -> bool:
+        """True if `pop` passes over requests of this scope at present."""
+        return not self._admissions.stats([site])

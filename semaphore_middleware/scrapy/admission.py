@@ -1,0 +1,443 @@
+"""Requests in the downloader: one record each, from entering `fetch` to leaving it. No I/O.
+
+A request takes its scopes one after another, so at each moment it waits for one, its scope at
+hand, and holds those before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from semaphore_middleware.core.observer import (
+    Event,
+    Observer,
+    PermitGranted,
+    PermitReleased,
+    PermitWaiting,
+)
+from semaphore_middleware.core.permit import PermitSet
+from semaphore_middleware.scrapy.scopes import NO_SCOPES, SEPARATOR, ScopeFinder, Scopes
+
+if TYPE_CHECKING:
+    from scrapy import Request
+
+    from semaphore_middleware.scrapy.throttler import Throttler
+
+MAX_WAITING = 1000
+"""Requests of the scheduler that wait here, at most: they must not grow with the number of full
+scopes.
+"""
+MAX_WAITING_OF_SCOPE = 100
+"""Of these, requests for one scope, however many it allows at once: so many wait where a rate holds
+them up, and others are to find room.
+"""
+PREREQUISITES_FIRST = 2.0**40
+"""Added to the priority of requests that others wait for: more than anyone gives to a request."""
+
+
+class State(Enum):
+    """The states of a request in the downloader."""
+
+    ASKING = "asking"
+    """It has not got all its permits."""
+    WAITING = "waiting"
+    """It has not got all its permits, and the server has none free for it."""
+    READY = "ready"
+    """It has its permits, and begins as soon as it has a place in CONCURRENT_REQUESTS."""
+    ON_THE_WIRE = "on the wire"
+    OVER = "over"
+    """It has no permit and wants none."""
+
+
+ASKING, WAITING, READY, ON_THE_WIRE, OVER = State
+
+
+class Load:
+    """One scope's requests in this process, from entering `fetch` to giving their permits back."""
+
+    __slots__ = ("concurrency", "held", "members", "name", "told_to_wait", "waiting")
+
+    def __init__(self, name: str, concurrency: float) -> None:
+        self.name = name
+        self.concurrency = concurrency
+        """Its limit; infinite for requests that need no permit."""
+        self.members: set[Admission] = set()
+        """Requests that have it among their scopes."""
+        self.waiting: set[Admission] = set()
+        """Requests that have not got all permits, and whose scope at hand it is."""
+        self.told_to_wait: set[Admission] = set()
+        """Of these, requests for which the server had no permit free."""
+        self.held: set[Admission] = set()
+        """Requests with a permit of it."""
+
+    @property
+    def is_saturated(self) -> bool:
+        """True if a limit's worth of requests wait here: more of them would only take up memory."""
+        return len(self.waiting) >= min(self.concurrency, MAX_WAITING_OF_SCOPE)
+
+    @property
+    def is_full(self) -> bool:
+        """True if it has no permit free. While it may have one, all that have just asked may start
+        at once.
+        """
+        return bool(self.told_to_wait) or len(self.held) >= self.concurrency
+
+    def put(self, admission: Admission, waits: bool, told_to_wait: bool, holds: bool) -> None:
+        """Put a request into the sets that it belongs in, and take it out of the others."""
+        (self.waiting.add if waits else self.waiting.discard)(admission)
+        (self.told_to_wait.add if told_to_wait else self.told_to_wait.discard)(admission)
+        (self.held.add if holds else self.held.discard)(admission)
+
+
+class Admission:
+    """One request in the downloader. `Admissions.move` alone changes its state and its permits."""
+
+    __slots__ = (
+        "__weakref__",
+        "address",
+        "at_hand",
+        "crawl",
+        "failure",
+        "has_left",
+        "is_blocked",
+        "is_own_trouble",
+        "is_refused",
+        "is_scheduled",
+        "loads",
+        "needed_by",
+        "needs",
+        "permits",
+        "place",
+        "priority",
+        "request",
+        "scopes",
+        "state",
+        "transfer",
+        "waits",
+    )
+
+    def __init__(self, request: Request, crawl: Throttler, is_scheduled: bool) -> None:
+        self.request = request
+        self.crawl = crawl
+        """Whose request it is, of this process's crawls."""
+        self.is_scheduled = is_scheduled
+        """False if it bypassed the scheduler, with `engine.download_async`."""
+        self.priority = request.priority + (0.0 if is_scheduled else PREREQUISITES_FIRST)
+        """Among this node's requests. One that bypassed the scheduler comes first: as a rule
+        another request waits for it.
+        """
+        self.state = ASKING
+        self.scopes = NO_SCOPES
+        self.loads: tuple[Load, ...] = ()
+        """Of its scopes, in the order in which it takes them."""
+        self.at_hand = 0
+        """How many permits it holds: the index of its scope at hand among `loads`."""
+        self.permits: PermitSet | None = None
+        """While it is ready or on the wire."""
+        self.place: asyncio.Future[None] | None = None
+        """Done when it gets the place in CONCURRENT_REQUESTS that it stands in line for."""
+        self.needs: set[Admission] = set()
+        """Requests that it waits for, such as its robots.txt."""
+        self.needed_by: set[Admission] = set()
+        """Requests that wait for this one."""
+        self.is_blocked = False
+        """True if it waits for a permit that is not free, itself or for another one's sake."""
+        self.waits: asyncio.Timeout | None = None
+        """Ends its waiting when the spider closes."""
+        self.transfer: asyncio.Task[object] | None = None
+        """While it is on the wire, if that can be cancelled."""
+        self.address: object = None
+        """Keeps the address of its host known, where one of its scopes is that."""
+        self.failure: Exception | None = None
+        """To be raised in the place of its transfer."""
+        self.is_refused = False
+        """True if the site has refused it."""
+        self.is_own_trouble = False
+        """True if it was refused though its site answers others."""
+        self.has_left = False
+        """True when its `fetch` is over, though it may be on the wire still."""
+
+    def __repr__(self) -> str:
+        return f"<Admission of {self.request}: {self.state.value}>"
+
+    @property
+    def asks(self) -> bool:
+        """True if it has not got all its permits."""
+        return self.state is ASKING or self.state is WAITING
+
+
+class Admissions(Observer):
+    """All requests in a crawl's downloader, and who of them may go on.
+
+    Requests that have their permits need a place in CONCURRENT_REQUESTS (`concurrency`; 0: no
+    limit). Requests that wait for permits take none, so more permits may be granted at once than
+    there are places. Requests that lack a place form one line, by priority, then first come first
+    served. A place that is free is reserved for the first of them until it uses the place or is
+    told to wait: so it may give its permits to other nodes meanwhile, and ask for others with the
+    place in its hand.
+
+    `on_room` is called when the scheduler may have more to do.
+    """
+
+    def __init__(self, scopes: ScopeFinder, concurrency: int, on_room: Callable[[], None]) -> None:
+        self._scopes = scopes
+        self._concurrency = concurrency or math.inf
+        self._on_room = on_room
+        self._by_request: dict[Request, Admission] = {}
+        self._loads: dict[str, Load] = {}  # by name, of scopes with requests in `fetch`
+        self._unlimited = (Load("", math.inf),)
+        self._exempt: set[Admission] = set()
+        self._only_waiting: set[Admission] = set()  # they could have stayed in the scheduler
+        self._placed: set[Admission] = set()  # they have a place, or one is reserved for them
+        self._line: dict[Admission, asyncio.Future[None]] = {}  # who lacks a place
+
+    def __iter__(self) -> Iterator[Admission]:
+        return iter([*self._by_request.values()])
+
+    def of(self, request: Request) -> Admission | None:
+        """The record of a request; None if it is not in `fetch`."""
+        return self._by_request.get(request)
+
+    @property
+    def exempt_from_concurrency(self) -> int:
+        """Waiting requests that do not count towards `CONCURRENT_REQUESTS`: those whose scope at
+        hand is full, and those that wait for a request of that kind.
+        """
+        return len(self._exempt)
+
+    @property
+    def is_full(self) -> bool:
+        """True if no further request should be taken from the scheduler, of whatever scope: too
+        many wait for permits, or one waits only because all places are taken.
+        """
+        return bool(self._line) or len(self._only_waiting) >= MAX_WAITING
+
+    # A request ----------------------------------------------------------------------------------
+
+    def enter(
+        self,
+        request: Request,
+        crawl: Throttler,
+        is_scheduled: bool = True,
+        needed_by: Admission | None = None,
+    ) -> Admission:
+        """A request enters `fetch`, perhaps because another one there waits for its response. That
+        one, if it is ready, gives back its permits and its place: this one may need them.
+        """
+        admission = self._by_request.get(request)
+        if admission is not None:  # a middleware fetches its own request
+            return admission
+        admission = self._by_request[request] = Admission(request, crawl, is_scheduled)
+        self._set_scopes(admission, self._scopes.scopes_of(request))
+        if needed_by is not None:
+            if needed_by.state is READY:
+                self.move(needed_by, ASKING)
+                self._leave_place(needed_by)
+            self._need(needed_by, admission)
+        return admission
+
+    def leave(self, admission: Admission) -> None:
+        """A request's `fetch` is over. It may be on the wire still, after a cancellation."""
+        admission.has_left = True
+        if admission.state is not ON_THE_WIRE:
+            self.move(admission, OVER)
+
+    def move(self, admission: Admission, state: State, permits: PermitSet | None = None) -> None:
+        """Change a request's state. Permits go back unless it is ready or on the wire, and its
+        place goes to others if it waits or is over.
+        """
+        before, admission.state = admission.permits, state
+        if state is READY:
+            admission.permits, admission.at_hand = permits, len(admission.loads)
+        elif state is not ON_THE_WIRE and before is not None:
+            admission.permits, admission.at_hand = None, 0
+        self._count(admission)
+        if before is not None and admission.permits is None:
+            before.release()
+        if state is READY:
+            self._line_up(admission)
+        elif state is WAITING or state is OVER:
+            self._leave_place(admission)
+        if state is OVER and admission.has_left:
+            self._forget(admission)
+
+    def _line_up(self, admission: Admission) -> None:
+        if len(self._placed) < self._concurrency:
+            self._placed.add(admission)
+        elif admission not in self._placed and admission not in self._line:
+            admission.place = self._line[admission] = asyncio.get_running_loop().create_future()
+
+    def _leave_place(self, admission: Admission) -> None:
+        self._placed.discard(admission)
+        if place := self._line.pop(admission, None):
+            place.cancel()
+        self.assign()
+
+    def assign(self) -> None:
+        """Give free places to the first in line."""
+        while self._line and len(self._placed) < self._concurrency:
+            admission = max(self._line, key=lambda one: one.priority)
+            place = self._line.pop(admission)
+            self._placed.add(admission)
+            if not place.done():  # it may be about to end
+                place.set_result(None)
+            if not self._line:
+                self._on_room()
+
+    def has_place(self, admission: Admission) -> bool:
+        """True if a request has a place in CONCURRENT_REQUESTS, or one is reserved for it."""
+        return admission in self._placed
+
+    def update(self, admission: Admission, scopes: Scopes) -> None:
+        """The scopes of a request that is about to ask for their permits: middlewares may have
+        changed them since it entered `fetch`, and its address may not have been known.
+        """
+        if scopes is not admission.scopes and scopes != admission.scopes:
+            self._leave_loads(admission)
+            self._set_scopes(admission, scopes)
+
+    def _set_scopes(self, admission: Admission, scopes: Scopes) -> None:
+        admission.scopes = scopes
+        loads = []
+        for (_, limit), name in zip(scopes.limits, scopes.slot_names, strict=True):
+            load = self._loads.get(name)
+            if load is None:
+                load = self._loads[name] = Load(name, limit.concurrency)
+            load.members.add(admission)
+            loads.append(load)
+        admission.loads = tuple(loads) or self._unlimited
+        self._count(admission)
+
+    def _leave_loads(self, admission: Admission) -> None:
+        for load in admission.loads:
+            load.members.discard(admission)
+            load.put(admission, False, False, False)
+            if not load.members:
+                self._loads.pop(load.name, None)
+
+    def _forget(self, admission: Admission) -> None:
+        if self._by_request.get(admission.request) is admission:
+            del self._by_request[admission.request]
+        self._leave_loads(admission)
+        for needed in admission.needs:
+            needed.needed_by.discard(admission)
+        for other in admission.needed_by:
+            other.needs.discard(admission)
+            self._count(other)
+
+    @contextmanager
+    def needing(self, request: Request, needed: Admission | None = None) -> Iterator[None]:
+        """A request waits for another one meanwhile, until that leaves `fetch`. None: for one of
+        another node, which may wait for a permit.
+        """
+        admission = self._by_request.get(request)
+        if admission is None or admission is needed:
+            yield
+            return
+        needed = needed or OF_ANOTHER_NODE
+        self._need(admission, needed)
+        try:
+            yield
+        finally:
+            admission.needs.discard(needed)
+            needed.needed_by.discard(admission)
+            self._count(admission)
+
+    def _need(self, admission: Admission, needed: Admission) -> None:
+        admission.needs.add(needed)
+        needed.needed_by.add(admission)
+        self._count(admission)
+
+    def on_event(self, event: Event) -> None:
+        """A request learns that there is no permit free for it; or it has got one of several, and
+        goes on to its next scope; or it has given those back, and begins anew.
+        """
+        if not isinstance(event, PermitGranted | PermitWaiting | PermitReleased):
+            return
+        admission = event.permit.owner
+        if not isinstance(admission, Admission) or not admission.asks:
+            return
+        if isinstance(event, PermitWaiting):
+            self.move(admission, WAITING)
+        elif isinstance(event, PermitReleased):
+            if admission.at_hand:
+                admission.at_hand = 0
+                self.move(admission, ASKING)
+        elif admission.at_hand < len(admission.loads) - 1:
+            admission.at_hand += 1
+            self.move(admission, ASKING)
+
+    # Counts -------------------------------------------------------------------------------------
+
+    def _count(self, admission: Admission) -> None:
+        """Put a request into all sets that its state says. Tell who waits for it, and the engine,
+        what that changes for them.
+        """
+        state, at_hand = admission.state, admission.at_hand
+        asks, told_to_wait = state is ASKING or state is WAITING, state is WAITING
+        exempt_before, was_full = len(self._exempt), self.is_full
+        has_room = is_at_full = False
+        for index, load in enumerate(admission.loads):
+            was_saturated, load_was_full = load.is_saturated, load.is_full
+            waits = asks and index == at_hand
+            load.put(admission, waits, told_to_wait and waits, index < at_hand)
+            is_full = load.is_full
+            if is_full is not load_was_full:
+                self._exempt_all(load, is_full)
+            is_at_full |= waits and is_full
+            has_room |= was_saturated and not load.is_saturated
+        was_blocked = admission.is_blocked
+        blocked = told_to_wait or (asks and any(one.is_blocked for one in admission.needs))
+        admission.is_blocked = blocked
+        _put(self._exempt, admission, blocked or is_at_full)
+        needs_permit = blocked or admission.loads is not self._unlimited
+        _put(self._only_waiting, admission, asks and admission.is_scheduled and needs_permit)
+        if has_room or len(self._exempt) > exempt_before or (was_full and not self.is_full):
+            self._on_room()
+        if blocked is not was_blocked:
+            for other in admission.needed_by:
+                self._count(other)
+
+    def _exempt_all(self, load: Load, is_full: bool) -> None:
+        """All that wait for a scope are exempt if it is full; else only those that are blocked."""
+        if is_full:
+            self._exempt |= load.waiting
+        else:
+            self._exempt -= {one for one in load.waiting if not one.is_blocked}
+
+    # What Scrapy's DownloaderAwarePriorityQueue asks its downloader ------------------------------
+
+    def get_slot_key(self, request: Request) -> str:
+        """The slot of a request: its scopes, by names that can be part of a file's name."""
+        return self._scopes.slot_of(request)
+
+    def stats(self, possible_slots: Iterable[str]) -> list[tuple[int, str]]:
+        """How many requests wait, for each slot none of whose scopes is saturated. The queue takes
+        its next request from the slot with the fewest.
+        """
+        found = []
+        for slot in possible_slots:
+            loads = self._loads_of(slot)
+            if not any(load.is_saturated for load in loads):
+                found.append((sum(len(load.waiting) for load in loads), slot))
+        return found
+
+    def _loads_of(self, slot: str) -> Sequence[Load]:
+        """The loads of a slot's scopes, of those that have requests in `fetch`."""
+        names = (self._scopes.known_name(name) for name in slot.split(SEPARATOR))
+        return [self._loads[name] for name in names if name in self._loads]
+
+
+def _put(members: set[Admission], admission: Admission, belongs: bool) -> None:
+    (members.add if belongs else members.discard)(admission)
+
+
+OF_ANOTHER_NODE = Admission.__new__(Admission)
+"""Stands for a request of another node, which may wait for a permit."""
+OF_ANOTHER_NODE.is_blocked = True
+OF_ANOTHER_NODE.needed_by = set()

@@ -1,0 +1,99 @@
+"""This process's part in the fleet: one semaphore for all of its crawls that use a server alike.
+
+So they are one node: a site's permits go from one crawl to the other without a call, they count
+once where permits are shared fairly, and they have two connections together, not two each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
+
+from semaphore_middleware.core.observer import Event, Observer
+from semaphore_middleware.core.semaphore import FairSemaphore
+
+if TYPE_CHECKING:
+    from semaphore_middleware.core.permit import Permit
+    from semaphore_middleware.scrapy.admission import Admission
+    from semaphore_middleware.scrapy.settings import SemaphoreSettings
+    from semaphore_middleware.scrapy.throttler import Throttler
+
+
+class Node(Observer):
+    """A semaphore that is opened for the first of its crawls, and closed with the last.
+
+    An event of a permit goes to the crawl whose request the permit is for, any other to all crawls.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        self.semaphore = FairSemaphore(**options, observers=[self])
+        self._crawls: list[Throttler] = []
+        self._opening: asyncio.Future[None] | None = None
+        self._is_closing = False
+
+    @property
+    def can_be_joined(self) -> bool:
+        """False if its last crawl ends, or if its crawls were broken off with their event loop."""
+        if self._opening is None:
+            return True
+        return not self._is_closing and self._opening.get_loop() is asyncio.get_running_loop()
+
+    async def join(self, crawl: Throttler) -> None:
+        """A crawl begins: open the semaphore, if none has done so. Raises as `FairSemaphore.open`.
+
+        Cancelled, it leaves others who wait for the server waiting.
+        """
+        if self._opening is None:
+            self._opening = asyncio.ensure_future(self.semaphore.open())
+        self._crawls.append(crawl)
+        try:
+            await asyncio.shield(self._opening)
+        except BaseException:
+            await self.leave(crawl)
+            raise
+
+    async def leave(self, crawl: Throttler) -> None:
+        """A crawl ends, and has given its permits back. The last one hears events to the end."""
+        if self._crawls == [crawl]:
+            self._is_closing = True
+            assert self._opening is not None, "it was opened for the first crawl"
+            self._opening.cancel()
+            await asyncio.gather(self._opening, return_exceptions=True)
+            await self.semaphore.close()
+        if crawl in self._crawls:
+            self._crawls.remove(crawl)
+
+    def on_event(self, event: Event) -> None:
+        permit: Permit | None = getattr(event, "permit", None)
+        for crawl in tuple(self._crawls) if permit is None else (crawl_of(permit),):
+            crawl.emit(event)
+
+
+_nodes: WeakValueDictionary[tuple[Any, ...], Node] = WeakValueDictionary()
+"""By thread, as a semaphore belongs to one event loop, and by options."""
+
+
+def node_for(settings: SemaphoreSettings, url: str | None) -> Node:
+    """The node of crawls with these settings: the one that such crawls have, or a new one."""
+    options = {
+        "url": url,
+        "node": settings.node,
+        "lease": settings.lease,
+        "turn": settings.turn,
+        "recovery_wait": settings.recovery_wait,
+        "prefix": settings.prefix,
+        "backoff": settings.backoff,
+    }
+    key = (threading.get_ident(), *options.values())
+    node = _nodes.get(key)
+    if node is None or not node.can_be_joined:
+        node = _nodes[key] = Node(**options, url_from=settings.url_from)
+    return node
+
+
+def crawl_of(permit: Permit) -> Throttler:
+    """The crawl whose request a permit is for."""
+    admission: Admission = permit.owner  # type: ignore[assignment]
+    return admission.crawl
