@@ -244,7 +244,9 @@ class Admissions(Observer):
     def leave(self, admission: Admission) -> None:
         """A request's `fetch` is over. It may be on the wire still, after a cancellation."""
         admission.has_left = True
-        if admission.state is not ON_THE_WIRE:
+        if admission.state is OVER:
+            self._forget(admission)
+        elif admission.state is not ON_THE_WIRE:
             self.move(admission, OVER)
 
     def move(self, admission: Admission, state: State, permits: PermitSet | None = None) -> None:
@@ -252,16 +254,20 @@ class Admissions(Observer):
         place goes to others if it waits or is over.
         """
         before, admission.state = admission.permits, state
+        if state is ON_THE_WIRE:
+            return
         if state is READY:
             admission.permits, admission.at_hand = permits, len(admission.loads)
-        elif state is not ON_THE_WIRE and before is not None:
-            admission.permits, admission.at_hand = None, 0
+        else:
+            admission.permits = None
+            if before is not None or state is OVER:
+                admission.at_hand = 0
         self._count(admission)
-        if before is not None and admission.permits is None:
+        if before is not None:
             before.release()
         if state is READY:
             self._line_up(admission)
-        elif state is WAITING or state is OVER:
+        elif state is not ASKING:
             self._leave_place(admission)
         if state is OVER and admission.has_left:
             self._forget(admission)
@@ -422,9 +428,13 @@ class Admissions(Observer):
         """
         found = []
         for slot in possible_slots:
-            loads = self._loads_of(slot)
-            if not any(load.is_saturated for load in loads):
-                found.append((sum(len(load.waiting) for load in loads), slot))
+            waiting = 0
+            for load in self._loads_of(slot):
+                if load.is_saturated:
+                    break
+                waiting += len(load.waiting)
+            else:
+                found.append((waiting, slot))
         return found
 
     def _loads_of(self, slot: str) -> Sequence[Load]:

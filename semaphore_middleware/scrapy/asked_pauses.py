@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 FIELD_BYTES_MAX = 8192  # of one field: a longer one counts as not said
 DATE_CHARS_MAX = 64
 OLDER_PREFIXES = ("RateLimit-", "X-RateLimit-", "X-Rate-Limit-")
+SAYS_QUOTA = frozenset(
+    name.title().encode() for name in ("RateLimit", *(f"{one}Reset" for one in OLDER_PREFIXES))
+)
+"""Names of the fields that say it, as Scrapy's headers have them: most responses have none."""
 UNIX_TIME_FROM = 1e9
 """An older form's reset from this number on is a Unix time (of 2001 or later), below it seconds."""
 NUMBER = re.compile(rb"\d{1,15}(\.\d{1,9})?")
@@ -44,7 +48,7 @@ def quota_reset(response: Response) -> float | None:
     It is said in `RateLimit` (draft-ietf-httpapi-ratelimit-headers-10), or as `-Remaining` and
     `-Reset`. A response from a cache says nothing of the quota.
     """
-    if _number(response, "Age"):
+    if SAYS_QUOTA.isdisjoint(response.headers) or _number(response, "Age"):
         return None
     return max((*_resets(response), *_older_resets(response)), default=None)
 

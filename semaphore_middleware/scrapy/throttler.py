@@ -321,7 +321,7 @@ class Throttler:
         cancellation.
         """
         admission = self.admissions.of(request)
-        if admission is not None and admission.state is not ON_THE_WIRE:
+        if admission is not None and admission.state not in (ON_THE_WIRE, OVER):
             self.admissions.move(admission, OVER)
 
     def retry(self, request: Request, response: Response) -> Request | None:

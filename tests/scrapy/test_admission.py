@@ -1,0 +1,199 @@
+"""Property: the sets of `Admissions` hold what the states of its requests say."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from scrapy import Request
+
+from semaphore_middleware.core.observer import PermitGranted, PermitReleased, PermitWaiting
+from semaphore_middleware.model.limits import Limit, parse_limits
+from semaphore_middleware.scrapy.admission import (
+    ASKING,
+    ON_THE_WIRE,
+    OVER,
+    READY,
+    WAITING,
+    Admission,
+    Admissions,
+    State,
+)
+from semaphore_middleware.scrapy.scopes import ScopeFinder, Scopes
+
+PLACES = 3
+SCOPES = ("a.example", "b.example", "all", "unlimited.example")
+NONE: Any = None
+
+
+class Permits:
+    """What a request was granted, and whether it gave it back."""
+
+    def __init__(self, admissions: Admissions, admission: Admission) -> None:
+        self.released = False
+        self._tell = admissions.on_event
+        self._permits: Any = [SimpleNamespace(owner=admission) for _ in admission.scopes.limits]
+
+    def release(self) -> None:
+        assert not self.released, "it gives its permits back once"
+        self.released = True
+        for permit in self._permits:
+            self._tell(PermitReleased(permit))
+
+
+class Downloader(RuleBasedStateMachine):
+    """Requests that come, ask, wait, start and go, in any order that can be."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loop = asyncio.new_event_loop()
+        limits = parse_limits({"all": 2, SCOPES[3]: None}, {}, Limit(2), "SEMAPHORE_LIMITS", "host")
+        self.told = 0
+        self.all = Admissions(ScopeFinder(("host", "all"), limits), PLACES, self.room)
+        self.all._line_up = self.in_loop(self.all._line_up)  # type: ignore[method-assign]
+        self.permits: dict[Admission, Permits] = {}
+
+    def teardown(self) -> None:
+        for one in list(self.all):
+            if one.state is ON_THE_WIRE:
+                self.all.move(one, OVER)
+            self.all.leave(one)
+        assert not list(self.all)
+        assert not self.all._loads
+        for name in ("_exempt", "_only_waiting", "_placed", "_line"):
+            assert not getattr(self.all, name), name
+        self.loop.close()
+
+    def in_loop(self, function: Any) -> Any:
+        async def run(*args: Any) -> Any:
+            return function(*args)
+
+        return lambda *args: self.loop.run_until_complete(run(*args))
+
+    def room(self) -> None:
+        self.told += 1
+
+    def among(self, data: st.DataObject, *states: State) -> Admission | None:
+        found = [one for one in self.all if one.state in states and not one.has_left]
+        return data.draw(st.sampled_from(found)) if found else None
+
+    @rule(
+        names=st.sets(st.sampled_from(SCOPES), min_size=1),
+        is_scheduled=st.booleans(),
+        priority=st.integers(0, 3),
+        is_needed=st.booleans(),
+        data=st.data(),
+    )
+    def enter(
+        self, names: set[str], is_scheduled: bool, priority: int, is_needed: bool, data: Any
+    ) -> None:
+        request = Request("http://a/", meta={"semaphore_scope": [*names]}, priority=priority)
+        outer = self.among(data, ASKING, READY) if is_needed else None
+        if outer and outer.state is ASKING and (outer.place or outer in self.all._placed):
+            outer = None  # it is in the middle of asking
+        self.all.enter(request, NONE, is_scheduled, outer)
+        if outer is not None:
+            assert outer.state is ASKING
+            assert outer not in self.all._placed
+
+    @rule(data=st.data())
+    def told_to_wait(self, data: Any) -> None:
+        if (one := self.among(data, ASKING)) and one.scopes and one not in self.all._line:
+            self.all.on_event(PermitWaiting(SimpleNamespace(owner=one)))  # type: ignore[arg-type]
+            assert one.state is WAITING
+
+    @rule(data=st.data())
+    def one_of_several(self, data: Any) -> None:
+        one = self.among(data, ASKING, WAITING)
+        if one and one.at_hand < len(one.scopes.limits) - 1 and one not in self.all._line:
+            permit: Any = SimpleNamespace(owner=one)
+            self.all.on_event(PermitGranted(permit, None, False))
+
+    @rule(data=st.data())
+    def lose_one_of_several(self, data: Any) -> None:
+        if (one := self.among(data, ASKING, WAITING)) and one.at_hand:
+            self.all.on_event(PermitReleased(SimpleNamespace(owner=one)))  # type: ignore[arg-type]
+            assert one.at_hand == 0
+
+    @rule(data=st.data())
+    def granted(self, data: Any) -> None:
+        if (one := self.among(data, ASKING, WAITING)) and one not in self.all._line:
+            self.permits[one] = Permits(self.all, one)
+            self.all.move(one, READY, self.permits[one])  # type: ignore[arg-type]
+
+    @rule(data=st.data())
+    def begin(self, data: Any) -> None:
+        if (one := self.among(data, READY)) and self.all.has_place(one):
+            self.all.move(one, ON_THE_WIRE)
+
+    @rule(data=st.data())
+    def give_back_unused(self, data: Any) -> None:
+        if one := self.among(data, READY):
+            self.all.move(one, ASKING)
+            assert self.permits[one].released
+
+    @rule(data=st.data())
+    def end(self, data: Any) -> None:
+        if one := self.among(data, ON_THE_WIRE, READY, ASKING, WAITING):
+            self.all.move(one, OVER)
+
+    @rule(data=st.data())
+    def leave(self, data: Any) -> None:
+        if one := self.among(data, *State):
+            was = one.state
+            self.all.leave(one)
+            assert (self.all.of(one.request) is one) == (was is ON_THE_WIRE)
+
+    @rule(names=st.sets(st.sampled_from(SCOPES)), data=st.data())
+    def change_scopes(self, names: set[str], data: Any) -> None:
+        one = self.among(data, ASKING)
+        if one and not one.at_hand and one not in self.all._line:
+            request = Request("http://a/", meta={"semaphore_scope": [*names]} if names else {})
+            self.all.update(one, self.all._scopes.find(request) if names else Scopes())
+
+    @precondition(lambda self: any(one.has_left for one in self.all))
+    @rule(data=st.data())
+    def end_after_the_fetch(self, data: Any) -> None:
+        one = data.draw(st.sampled_from([one for one in self.all if one.has_left]))
+        self.all.move(one, OVER)
+        assert self.all.of(one.request) is not one
+
+    @invariant()
+    def sets_hold_what_states_say(self) -> None:
+        requests = list(self.all)
+        for one in requests:
+            needs_one = one.state is ASKING and any(needed.is_blocked for needed in one.needs)
+            assert one.is_blocked == (one.state is WAITING or needs_one)
+            assert (one.permits is not None) == (one.state in (READY, ON_THE_WIRE))
+            if one.permits is not None:
+                assert not self.permits[one].released
+        for load in self.all._loads.values():
+            members = {one for one in requests if load in one.loads}
+            assert load.members == members
+            at_hand = {one for one in members if one.asks and one.loads[one.at_hand] is load}
+            assert load.waiting == at_hand
+            assert load.told_to_wait == {one for one in at_hand if one.state is WAITING}
+            assert load.held == {one for one in members if load in one.loads[: one.at_hand]}
+        asking = [one for one in requests if one.asks]
+        exempt = {one for one in asking if one.is_blocked or one.loads[one.at_hand].is_full}
+        assert self.all._exempt == exempt
+        in_scheduler = {
+            one for one in asking if one.is_scheduled and (one.scopes or one.is_blocked)
+        }
+        assert self.all._only_waiting == in_scheduler
+
+    @invariant()
+    def places_are_used_and_never_too_many(self) -> None:
+        assert len(self.all._placed) <= PLACES
+        assert not self.all._line or len(self.all._placed) == PLACES
+        for one in self.all:
+            if one.state is ON_THE_WIRE:
+                assert one in self.all._placed
+            if one.state is READY:
+                assert (one in self.all._placed) != (one in self.all._line)
+
+
+TestDownloader = Downloader.TestCase
