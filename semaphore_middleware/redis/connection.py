@@ -18,7 +18,7 @@ from typing import Any
 from weakref import WeakSet
 
 from hiredis import pack_command
-from redis.asyncio.connection import AbstractConnection
+from redis.asyncio.connection import AbstractConnection, SSLConnection
 from redis.exceptions import (
     AskError,
     AuthenticationError,
@@ -46,6 +46,7 @@ KEYS_PER_SCAN = 1000
 # that do not exist are redirected nowhere, and the scripts name such keys: so they can but wait.
 ELSEWHERE = (ReadOnlyError, BusyLoadingError, AskError, TryAgainError, ClusterDownError)
 BROKEN_TLS = (ssl.SSLEOFError, ssl.SSLZeroReturnError)  # a connection that broke, as others do
+HUNG_UP = (ConnectionResetError, asyncio.IncompleteReadError, *BROKEN_TLS)
 
 
 @dataclass(frozen=True)
@@ -322,8 +323,7 @@ class Connection:
         name = self.server_name
         for cause in _causes(error):
             if isinstance(cause, ssl.SSLError) and not isinstance(cause, BROKEN_TLS):
-                host = getattr(self._connection, "host", "")
-                return ServerRefusedError(f"{name}: {tls.explain(cause, host, self._options)}")
+                return ServerRefusedError(f"{name}: {tls.explain(cause, self._options)}")
         if isinstance(error.__cause__, RedisError):  # as redis-py has it on a Unix socket
             error = error.__cause__
         text = self._text_of(error)
@@ -336,10 +336,21 @@ class Connection:
         if isinstance(error, NoPermissionError) or is_denial(text):
             return ServerRefusedError(f"{name} does not permit this user what is needed: {text}")
         if isinstance(error, InvalidResponse) or "Protocol" in text:
-            return ServerRefusedError(f"{name} does not speak the Redis protocol")
+            return ServerRefusedError(f"{name} does not speak the Redis protocol{self._hint}")
         if isinstance(error, ResponseError):
             return ServerRefusedError(f"{name} refuses: {text}")
+        is_tls = isinstance(self._connection, SSLConnection)
+        hung_up = any(isinstance(cause, HUNG_UP) for cause in _causes(error))
+        if (hung_up and not self.address.path) or (is_tls and isinstance(error, TimeoutError)):
+            text += self._hint
         return ServerUnreachableError(f"cannot reach {name}: {text}")
+
+    @property
+    def _hint(self) -> str:
+        """What may be wrong with a server that is there and hangs up, or makes no sense."""
+        if isinstance(self._connection, SSLConnection):
+            return f"; {tls.explain(ValueError('does it speak TLS'), self._options)}"
+        return "; if it speaks TLS, write rediss://"
 
 
 def is_denial(text: str) -> bool:

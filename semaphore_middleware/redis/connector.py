@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
 from typing import Any
 
 from redis.asyncio import connection as redis_py
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from semaphore_middleware.errors import ServerRefusedError, ServerUnreachableError
-from semaphore_middleware.redis import tls
 from semaphore_middleware.redis.connection import Address, Connection
 
 
@@ -32,7 +28,6 @@ class Connector:
         self._connection_class = connection_class
         self._options = options
         self._call_timeout = call_timeout
-        self._reached: set[Address] = set()
 
     def check(self, address: Address) -> None:
         """Raises `TypeError` or `ValueError` for options that redis-py does not take."""
@@ -53,9 +48,8 @@ class Connector:
 
         Raises `ServerUnreachableError`, or `ServerRefusedError` where waiting would not help.
         """
-        opened = self._make(address, credentials)
         connection = Connection(
-            opened,
+            self._make(address, credentials),
             address,
             name,
             database,
@@ -64,13 +58,7 @@ class Connector:
             find_master=find_master,
             was_found=was_found,
         )
-        try:
-            await connection.connect()
-        except ServerUnreachableError:
-            if address not in self._reached and (problem := await self._diagnose(opened)):
-                raise ServerRefusedError(f"{name}: {problem}") from None
-            raise
-        self._reached.add(address)
+        await connection.connect()
         return connection
 
     def _make(
@@ -97,14 +85,3 @@ class Connector:
         for told in ("driver_info", "lib_name", "lib_version"):  # by a command of one more right
             setattr(connection, told, None)
         return connection
-
-    async def _diagnose(self, connection: Any) -> str | None:
-        """What is wrong, if it is about TLS; nothing can be said of a socket without a host."""
-        if not hasattr(connection, "host"):
-            return None
-        has_tls = isinstance(connection, redis_py.SSLConnection)
-        context = connection.ssl_context.get() if has_tls else None
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self._call_timeout):
-                return await tls.diagnose(connection.host, connection.port, context, self._options)
-        return None
