@@ -13,7 +13,8 @@ from scrapy.utils.misc import load_object
 from scrapy.utils.python import global_object_name
 
 from semaphore_middleware.errors import SettingsError
-from semaphore_middleware.scrapy.settings import SETTINGS, is_enabled, server_of
+from semaphore_middleware.redis.environment import server_of
+from semaphore_middleware.scrapy.settings import SETTINGS, is_enabled
 
 # Modules that need redis-py are imported within functions that run only with the semaphore on:
 # Scrapy imports this module in any case.

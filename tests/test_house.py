@@ -29,7 +29,7 @@ def test_the_public_names_are_these_and_all_errors_are_of_one_kind() -> None:
     [
         ("semaphore_middleware", ("scrapy", "twisted", "redis", "aiohttp", "rich")),
         # Scrapy imports the one for each of its commands, the other at the start of each crawl.
-        ("semaphore_middleware.console.cli.semaphore", ("redis", "aiohttp", "rich")),
+        ("semaphore_middleware.console.cli.commands", ("redis", "aiohttp", "rich")),
         ("semaphore_middleware.addon", ("redis.asyncio", "aiohttp", "rich", "tldextract")),
         ("semaphore_middleware.scrapy.throttler", ("prometheus_client",)),
     ],

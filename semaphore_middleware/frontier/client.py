@@ -16,7 +16,7 @@ from semaphore_middleware.frontier.counts import Counts, commands_for
 from semaphore_middleware.frontier.keys import CrawlKeys, Places, site_of
 from semaphore_middleware.model import chance
 from semaphore_middleware.model.hosts import encoded
-from semaphore_middleware.redis.environment import default_node, url_from_environment
+from semaphore_middleware.redis.environment import default_node
 from semaphore_middleware.redis.link import Link
 from semaphore_middleware.redis.location import Server
 from semaphore_middleware.redis.rights import try_rights
@@ -29,16 +29,6 @@ DEFAULT_PREFIX = "crawl"
 def node_name(settings: Mapping[str, Any]) -> str:
     """This node's name: the add-on's; without the add-on, host name and process id."""
     return settings.get("SEMAPHORE_NODE") or default_node()
-
-
-def server_of(settings: Mapping[str, Any]) -> tuple[str | None, str]:
-    """The URL of the crawl's server, and where it was set: `REDIS_URL` of the settings; without it,
-    where the semaphore's is set.
-    """
-    for name in ("REDIS_URL", "SEMAPHORE_REDIS_URL"):
-        if url := settings.get(name):
-            return str(url), name
-    return url_from_environment()
 
 
 @dataclass(frozen=True, slots=True)

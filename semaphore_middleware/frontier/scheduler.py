@@ -39,13 +39,13 @@ from semaphore_middleware.frontier.client import (
     CrawlEndedError,
     OtherCrawlError,
     node_name,
-    server_of,
 )
 from semaphore_middleware.frontier.codec import SERIALIZERS, Codec
 from semaphore_middleware.frontier.identity import differences, identity_of
 from semaphore_middleware.frontier.prefetch import Prefetch
 from semaphore_middleware.frontier.session import FrontierSession, log_too_late
 from semaphore_middleware.model.validation import check_choice, check_integer, check_number
+from semaphore_middleware.redis.environment import server_of
 from semaphore_middleware.redis.keys import check_prefix
 from semaphore_middleware.scrapy.engine import Engine, belongs_to_a_command, end_crawl
 

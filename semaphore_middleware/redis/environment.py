@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Mapping
+from typing import Any
 
 URL_NAMES = ("SEMAPHORE_REDIS_URL", "REDIS_URL")  # in the settings, then in the environment
 
@@ -17,6 +19,17 @@ def url_from_environment() -> tuple[str | None, str]:
         if os.environ.get(name):
             return os.environ[name], f"{name} in the environment"
     return None, "the environment"
+
+
+def server_of(settings: Mapping[str, Any]) -> tuple[str | None, str]:
+    """The server's URL, and where it was set: in the settings, else in the environment. What the
+    add-on has copied from there was set there.
+    """
+    in_environment = url_from_environment()
+    for name in URL_NAMES:
+        if url := settings.get(name):
+            return in_environment if url == in_environment[0] else (str(url), name)
+    return in_environment
 
 
 def default_node() -> str:

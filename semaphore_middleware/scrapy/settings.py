@@ -8,7 +8,6 @@ from dataclasses import dataclass, fields
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
-from scrapy.settings import SETTINGS_PRIORITIES
 from scrapy.utils.misc import load_object
 
 from semaphore_middleware.errors import SettingsError
@@ -23,11 +22,7 @@ from semaphore_middleware.model.validation import (
     check_truth,
     not_allowed,
 )
-from semaphore_middleware.redis.environment import (
-    URL_NAMES,
-    default_node,
-    url_from_environment,
-)
+from semaphore_middleware.redis.environment import default_node, server_of
 from semaphore_middleware.redis.keys import check_prefix
 from semaphore_middleware.scrapy.engine import end_crawl
 from semaphore_middleware.scrapy.scopes import KINDS, Namer
@@ -93,7 +88,7 @@ def _seconds(least: float | str, most: float = LONGEST_S) -> Check:
     """A number of seconds, not below `least`, which is a number or the name of another setting."""
 
     def check(value: Any, where: str, settings: BaseSettings) -> float:
-        bound = _value_of(least, settings) if isinstance(least, str) else least
+        bound = value_of(least, settings) if isinstance(least, str) else least
         return check_number(value, where, least=bound, most=most, text=True)
 
     return check
@@ -200,20 +195,20 @@ def _dict(value: Any, where: str, _settings: BaseSettings) -> Mapping[str, Any]:
 # The table ---------------------------------------------------------------------------------------
 
 
-def _value_of(name: str, settings: BaseSettings) -> Any:
-    """The checked value of one of our settings."""
+def value_of(name: str, settings: BaseSettings) -> Any:
+    """The checked value of one of our settings. Raises `SettingsError`."""
     return SETTINGS[name].read(settings)
 
 
 def _longest_turn(settings: BaseSettings) -> float:
-    return round(TURN * float(_value_of("SEMAPHORE_LEASE", settings)), 6)
+    return round(TURN * float(value_of("SEMAPHORE_LEASE", settings)), 6)
 
 
-LEASE = Derived("the lease", lambda settings: _value_of("SEMAPHORE_LEASE", settings))
+LEASE = Derived("the lease", lambda settings: value_of("SEMAPHORE_LEASE", settings))
 HOST_AND_PID = Derived("host and process id", lambda _: default_node())
 ROBOTSTXT = Derived("`ROBOTSTXT_OBEY`", lambda settings: settings.getbool("ROBOTSTXT_OBEY"))
 SHORT_TURN = Derived("`0.1`", lambda settings: min(0.1, _longest_turn(settings)))
-MAX = Derived("`300.0`", lambda s: max(300.0, _value_of("SEMAPHORE_BACKOFF_START", s)))
+MAX = Derived("`300.0`", lambda s: max(300.0, value_of("SEMAPHORE_BACKOFF_START", s)))
 
 _ROWS = (
     Setting("SEMAPHORE_ENABLED", True, _truth),
@@ -304,18 +299,6 @@ def is_enabled(settings: BaseSettings) -> bool:
         return bool(SETTINGS["SEMAPHORE_ENABLED"].read(settings))
     except SettingsError as error:
         end_crawl(error)
-
-
-def server_of(settings: BaseSettings) -> tuple[str | None, str]:
-    """The server's URL, and where it was set: in the settings, else in the environment. What the
-    add-on has copied from there was set there.
-    """
-    in_environment = url_from_environment()
-    for name in URL_NAMES:
-        url, priority = settings.get(name), settings.getpriority(name)
-        if url and (url != in_environment[0] or priority != SETTINGS_PRIORITIES["addon"]):
-            return str(url), name
-    return in_environment
 
 
 def _default_limit(settings: BaseSettings) -> Limit:

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
-from argparse import Namespace
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from redis import Redis
-from scrapy.settings import Settings
 
 from semaphore_middleware.frontier.client import NextStep
-from semaphore_middleware.frontier.commands.frontier import Command
 from semaphore_middleware.redis import embedded
 from semaphore_middleware.redis.environment import URL_NAMES
 from tests.crawler.conftest import serving
+from tests.support.cli import Ran, semaphore
 from tests.support.frontier import node
 from tests.support.paths import REPOSITORY
 from tests.support.scrapy_process import ScrapyProcess
 from tests.support.servers import RedisServer
-
-Captured = pytest.CaptureFixture[str]
 
 
 def typed(server: RedisServer, directory: Path, *arguments: str) -> tuple[int, str]:
@@ -40,22 +37,16 @@ def typed(server: RedisServer, directory: Path, *arguments: str) -> tuple[int, s
     return process.wait(), process.log
 
 
-def ran(server: RedisServer, *words: str, named_by: str = "REDIS_URL") -> int:
-    """The exit status of `scrapy frontier ...`, in a thread: this one has a loop that runs."""
-    command = Command()
-    command.settings = Settings({named_by: server.url})
+def ran(server: RedisServer | None, *words: str, **environment: str) -> Ran:
+    """`scrapy frontier ...`, in a thread: this one has a loop that runs."""
+    command = semaphore(server, *words, environment=environment, command="frontier")
     with ThreadPoolExecutor() as threads:
-        threads.submit(command.run, list(words), Namespace()).result()
-    return command.exitcode
+        return threads.submit(asyncio.run, command).result()
 
 
-def test_status_drop_and_retry(
-    server: RedisServer, client: Redis, tmp_path: Path, capsys: Captured
-) -> None:
-    assert ran(server, "status") == 0
-    assert capsys.readouterr().out == (
-        f"There is no shared crawl at {server.url}, prefix 'crawl'.\n"
-    )
+def test_status_drop_and_retry(server: RedisServer, client: Redis, tmp_path: Path) -> None:
+    none = f"There is no shared crawl at {server.url}, prefix 'crawl'.\n"
+    assert ran(server, "status") == (0, none, "")
     one, two = node(client, "one", crawl="books"), node(client, "two", crawl="music")
     one.push(b"a", fingerprint="a")
     one.push(b"b", fingerprint="b")
@@ -76,50 +67,46 @@ def test_status_drop_and_retry(
         ["books", "running", "1", "1", "1", "1", "0", "2", "0"],
         ["music", "ended", *"000000", "1"],
     ]
-    assert [ran(server, "retry", "music"), ran(server, "drop", "books")] == [0, 0]
-    assert capsys.readouterr().out == "music: 1 request is queued again.\nbooks is dropped.\n"
+    assert ran(server, "retry", "music") == (0, "music: 1 request is queued again.\n", "")
+    assert ran(server, "drop", "books") == (0, "books is dropped.\n", "")
     assert two.size.queued == 1
-    assert ran(server, "status", "nothing") == 4
-    assert capsys.readouterr().err == "scrapy frontier: there is no crawl 'nothing'\n"
+    told = ran(server, "status", "nothing")
+    assert told == (4, "", "scrapy frontier: there is no crawl 'nothing'\n")
 
 
-def test_names_do_not_control_the_terminal(
-    server: RedisServer, client: Redis, capsys: Captured
-) -> None:
+def test_names_do_not_control_the_terminal(server: RedisServer, client: Redis) -> None:
     name, shown = "a\x1b[2J\n\udcff", r"a\x1b[2J\n\udcff"
     node(client, "one", crawl=name)
+    said = []
     for words in (["status"], ["status", name], ["retry", name], ["drop", name]):
-        assert ran(server, *words) == 0
-    said = capsys.readouterr().out.splitlines()
+        told = ran(server, *words)
+        assert told.status == 0
+        said += told.lines
     assert [line.split()[0] for line in said] == [*("crawl", shown) * 2, f"{shown}:", shown]
-    assert ran(server, "drop", f"{name}s") == 4
-    assert capsys.readouterr().err == f"scrapy frontier: there is no crawl '{shown}s'\n"
+    told = ran(server, "drop", f"{name}s")
+    assert told == (4, "", f"scrapy frontier: there is no crawl '{shown}s'\n")
 
 
-def test_without_an_address_it_is_the_semaphore_s_server(
-    server: RedisServer, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+def test_it_finds_the_semaphore_s_server(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in URL_NAMES:
         monkeypatch.delenv(name, raising=False)
-    assert ran(server, "status", named_by="SEMAPHORE_REDIS_URL") == 0
-    monkeypatch.setenv("SEMAPHORE_REDIS_URL", server.url)
-    assert ran(server, "status", named_by="OTHER") == 0
-    monkeypatch.delenv("SEMAPHORE_REDIS_URL")
+        assert ran(None, "status", "-s", f"{name}={server.url}").status == 0
+        assert ran(None, "status", **{name: server.url}).status == 0
     monkeypatch.setattr(embedded, "find", lambda: server.url)
-    assert ran(server, "status", named_by="OTHER") == 0
-    capsys.readouterr()
+    assert ran(None, "status").status == 0
     monkeypatch.setattr(embedded, "find", lambda: None)
-    assert ran(server, "status", named_by="OTHER") == 3
-    assert capsys.readouterr().err == (
-        "scrapy frontier: no server's address is given (REDIS_URL or SEMAPHORE_REDIS_URL, in the "
+    said = (
+        "scrapy frontier: no server's address is given (SEMAPHORE_REDIS_URL or REDIS_URL, in the "
         "settings, by -s, or in the environment), and no embedded server runs\n"
     )
+    assert ran(None, "status") == (3, "", said)
 
 
-def test_a_mistake_is_named_in_one_line(server: RedisServer, capsys: Captured) -> None:
-    assert ran(server, "retry", "a", "b", "c") == 2
-    said = "scrapy frontier: unrecognized arguments: b c; see scrapy frontier -h\n"
-    assert capsys.readouterr() == ("", said)
+def test_a_mistake_is_named_in_one_line(server: RedisServer) -> None:
+    said = "scrapy frontier: unexpected 'b'; see scrapy frontier retry -h\n"
+    assert ran(server, "retry", "a", "b", "c") == (2, "", said)
 
 
 def test_scrapys_commands_share_nothing(server: RedisServer, client: Redis, tmp_path: Path) -> None:

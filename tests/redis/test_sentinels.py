@@ -185,6 +185,6 @@ async def test_tls_is_for_sentinels_and_masters(
     ):
         sentinels[0].watch(master)
         url = f"rediss+sentinel://127.0.0.1:{sentinel}/mymaster"
-        with pytest.raises(ServerRefusedError, match=r"^the sentinel at .*: TLS: certificate verify failed"):
+        with pytest.raises(ServerRefusedError, match=r"^the sentinel at .*: TLS: certificate "):
             await FairSemaphore(url).open()
         assert await port_of(f"{url}?ssl_ca_certs={authority.certificate}") == master

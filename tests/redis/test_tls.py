@@ -106,11 +106,13 @@ async def test_tls_on_one_side_only(paper: Paper) -> None:
         url = f"rediss://127.0.0.1:{server.tcp_port}?{trusting(paper.authority)}"
         with pytest.raises((ServerRefusedError, ServerUnreachableError), match="TLS: "):
             await FairSemaphore(url, lease=3).open(wait=False)
-        with tls_in_front_of(server, paper.server) as port:
-            with pytest.raises(
+        with (
+            tls_in_front_of(server, paper.server) as port,
+            pytest.raises(
                 (ServerRefusedError, ServerUnreachableError), match="; if it speaks TLS, write red"
-            ):
-                await FairSemaphore(f"redis://127.0.0.1:{port}").open(wait=False)
+            ),
+        ):
+            await FairSemaphore(f"redis://127.0.0.1:{port}").open(wait=False)
     finally:
         server.remove()
 

@@ -59,9 +59,10 @@ async def semaphore(
     answer: str = "",
     in_terminal: bool = False,
     environment: Mapping[str, str] = MappingProxyType({}),
+    command: str = "semaphore",
 ) -> Ran:
-    """Run `scrapy semaphore` with these arguments: in this process, in a thread, as the verbs have
-    loops of their own.
+    """Run `scrapy semaphore`, or another command, with these arguments: in this process, in a
+    thread, as the verbs have loops of their own.
     """
 
     def run() -> Ran:
@@ -74,7 +75,7 @@ async def semaphore(
             redirect_stderr(err),
         ):
             try:
-                execute(["scrapy", "semaphore", *arguments], Settings())  # not those of a project
+                execute(["scrapy", command, *arguments], Settings())  # not those of a project
             except SystemExit as end:
                 status = end.code
         assert isinstance(status, int)

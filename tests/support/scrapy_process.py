@@ -175,7 +175,7 @@ def _preload() -> None:
                 if not module.name.startswith(NOT_PRELOADED):
                     with suppress(ImportError):  # an extra that is not installed
                         import_module(module.name)
-    import_module("semaphore_middleware.console.cli.semaphore")
+    import_module("semaphore_middleware.console.cli.commands")
     assert "twisted.internet.reactor" not in sys.modules, "each process chooses its own"
     gc.collect()
     gc.freeze()  # else each process copies all of it, when it collects garbage and when it ends

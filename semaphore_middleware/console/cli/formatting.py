@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from semaphore_middleware.console.snapshot import ScopeRow
+from semaphore_middleware.console.snapshot import RuleRow, ScopeRow
 
 NOTHING = "-"
 UNITS = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"))
@@ -56,6 +56,27 @@ def rate_word(rate: str | None, burst: int | None) -> str:
     """60/m; 60/m (10) where up to ten may start at once; none where an operator has lifted it."""
     more = f" ({burst})" if burst is not None and burst > 1 else ""
     return (NOTHING if rate is None else rate) + more
+
+
+def rule_words(row: RuleRow | None) -> str:
+    """How a rule reads: limit 4, adaptive, delay 0.5 s, jitter 0.5, rate 60/m, burst 3, paused."""
+    words: list[str] = []
+    if row is not None:
+        if row.limit is not None or row.unlimited:
+            words.append(f"limit {limit_word(row.limit, row.unlimited)}")
+        if row.adaptive is not None:
+            words.append("adaptive" if row.adaptive else "not adaptive")
+        if row.delay is not None:
+            words.append(f"delay {set_time(row.delay)}")
+        if row.jitter is not None:
+            words.append(f"jitter {row.jitter:g}")
+        if row.rate is not None:
+            words.append(f"rate {row.rate}")
+        if row.burst is not None:
+            words.append(f"burst {row.burst}")
+        if row.paused is not None:
+            words.append("paused" if row.paused else "not paused")
+    return ", ".join(words) or "nothing is set"
 
 
 def count(number: int, what: str) -> str:

@@ -9,28 +9,21 @@ import os
 import signal
 from typing import TYPE_CHECKING
 
-from semaphore_middleware.console.cli.connect import (
-    CommandError,
-    Status,
-    address_of,
-    admin_of,
-    check_installed,
-)
+from semaphore_middleware.console.cli.commands import CommandError, Status, check_installed
+from semaphore_middleware.console.cli.connect import admin_of, crawls_of
 from semaphore_middleware.model.validation import check_integer
-from semaphore_middleware.scrapy.settings import SemaphoreSettings
 
 if TYPE_CHECKING:
     from aiohttp.web import AppRunner
     from scrapy.settings import BaseSettings
 
     from semaphore_middleware.console.web.auth import Auth
-    from semaphore_middleware.frontier.crawls import Crawls
 
 DEFAULT_PORT = 8379
 TOKEN = "SEMAPHORE_TOKEN"  # in the environment
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
+def add_options(parser: argparse.ArgumentParser, _verb: str) -> None:
     """Declare the options of `serve`."""
     parser.add_argument(
         "--host",
@@ -76,7 +69,7 @@ async def _serve(settings: BaseSettings, auth: Auth, host: str, port: int) -> No
     end = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, end.set)
-    crawls = _crawls_of(settings)
+    crawls = crawls_of(settings)
     async with admin_of(settings) as admin:
         await admin.rules()  # a server that is not there is an error now, and shown later
         runner = make_runner(admin, crawls, auth)
@@ -88,20 +81,6 @@ async def _serve(settings: BaseSettings, auth: Auth, host: str, port: int) -> No
             await end.wait()
         finally:
             await runner.cleanup()
-
-
-def _crawls_of(settings: BaseSettings) -> Crawls:
-    """The shared crawls of `scrapy frontier`.
-
-    Raises `SettingsError`, and `CommandError` if there is no server.
-    """
-    from semaphore_middleware.frontier.client import DEFAULT_PREFIX, server_of
-    from semaphore_middleware.frontier.crawls import Crawls
-
-    url, url_from = server_of(settings)
-    if url is None:
-        url, url_from = address_of(SemaphoreSettings.read(settings))
-    return Crawls(url, settings.get("CRAWL_PREFIX", DEFAULT_PREFIX), url_from)
 
 
 async def _listen(runner: AppRunner, host: str, port: int) -> int:

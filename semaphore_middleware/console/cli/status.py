@@ -8,12 +8,8 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from semaphore_middleware.console.cli.connect import (
-    CommandError,
-    Status,
-    admin_of,
-    check_installed,
-)
+from semaphore_middleware.console.cli.commands import CommandError, Status, check_installed
+from semaphore_middleware.console.cli.connect import admin_of
 from semaphore_middleware.console.snapshot import Snapshot, as_json
 from semaphore_middleware.console.urls import refuse_url
 from semaphore_middleware.core.admin import Admin
@@ -25,10 +21,10 @@ if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
+def add_options(parser: argparse.ArgumentParser, _verb: str) -> None:
     """Declare the options of `status`."""
     parser.add_argument(
-        "scopes",
+        "names",
         metavar="SCOPE",
         nargs="*",
         help="a site's host, or '*.' and a host for all below it; shows its nodes, too",
@@ -44,14 +40,14 @@ def run(settings: BaseSettings, options: argparse.Namespace) -> int:
     if not options.json:
         check_installed("rich", " (status --json does not)")
     admin = admin_of(settings)
-    snapshot = asyncio.run(_run(admin, options.scopes))
+    snapshot = asyncio.run(_run(admin, options.names))
     if options.json:
         print(json.dumps(as_json(snapshot), indent=2))
     else:
         from semaphore_middleware.console.cli.tables import show
 
         where = f"{admin.server}, prefix {admin.prefix!r}"
-        show(snapshot, where, members=bool(options.scopes), nodes=options.nodes)
+        show(snapshot, where, members=bool(options.names), nodes=options.nodes)
     return Status.DONE
 
 

@@ -13,12 +13,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from semaphore_middleware.console.cli.connect import (
-    CommandError,
-    Status,
-    admin_of,
-    check_installed,
-)
+from semaphore_middleware.console.cli.commands import CommandError, Status, check_installed
+from semaphore_middleware.console.cli.connect import admin_of
 from semaphore_middleware.console.cli.formatting import time_of
 from semaphore_middleware.console.poller import Poller, snapshots
 from semaphore_middleware.console.snapshot import EMPTY, Snapshot
@@ -31,7 +27,7 @@ INTERVAL_S = 0.5  # from one survey of the server to the next
 REDRAW_S = 1.0  # after which the screen is drawn anew although nothing is new
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
+def add_options(parser: argparse.ArgumentParser, _verb: str) -> None:
     """Describe `watch`, which has no options of its own."""
     parser.description = (
         "Show live who holds permits and who waits, twice a second: the sites where most "
@@ -52,7 +48,7 @@ def run(settings: BaseSettings, _options: argparse.Namespace) -> int:
 
 
 async def _run(settings: BaseSettings) -> None:
-    from semaphore_middleware.console.cli.output import Output
+    from semaphore_middleware.console.cli.tables import Output
 
     async with admin_of(settings) as admin:
         await admin.rules()  # a server that is not there is an error now, and shown later

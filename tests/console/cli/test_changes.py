@@ -82,3 +82,14 @@ async def test_who_sets_is_the_user_at_this_host_or_has_a_name(server: RedisServ
         await semaphore(server, "pause", SITE, "-s", "SEMAPHORE_NODE=night-shift")
         (rule,) = await node.admin.rules()
         assert rule.by == "night-shift"
+
+
+@in_asyncio
+async def test_settings_that_it_does_not_need_may_be_wrong(server: RedisServer) -> None:
+    wrong = ("SEMAPHORE_METRICS_PORT=no", "SEMAPHORE_BACKOFF_WHEN=no.such", "SEMAPHORE_LIMITS=no")
+    options = [word for setting in wrong for word in ("-s", setting)]
+    assert await semaphore(server, "pause", "x", *options) == (
+        0,
+        "x: paused; not in use just now\n",
+        "",
+    )

@@ -15,8 +15,8 @@ import pytest
 from scrapy.settings import Settings
 
 from semaphore_middleware import FairSemaphore
-from semaphore_middleware.console.cli import limit
-from semaphore_middleware.console.cli.semaphore import VERBS, Command
+from semaphore_middleware.console.cli import changes
+from semaphore_middleware.console.cli.commands import VERBS, SemaphoreCommand
 from semaphore_middleware.redis import embedded
 from tests.support.cli import SITE, semaphore, semaphore_process, terminal, three_nodes
 from tests.support.nodes import TIMEOUT_S, Outside, eventually, in_asyncio
@@ -29,9 +29,9 @@ URL = "https://[::1]:8000/cart"
 @in_asyncio
 async def test_it_lists_its_verbs_and_each_has_its_help() -> None:
     ran = await semaphore(None, "-h")
-    assert all(f"    {verb} " in ran.out for verb in VERBS)
+    assert all(f"    {verb} " in ran.out for verb in VERBS["semaphore"])
     assert await semaphore(None) == (2, ran.out, "")  # without a verb
-    for verb in VERBS:
+    for verb in VERBS["semaphore"]:
         ran = await semaphore(None, verb, "-h")
         assert (ran.status, ran.err) == (0, "")
         assert ran.lines[2].startswith(f"  scrapy semaphore {verb} [options]")
@@ -174,10 +174,10 @@ def test_output_without_some_characters_is_no_error(
 ) -> None:
     shown = io.BytesIO()
     out = io.TextIOWrapper(shown, encoding) if encoding else None  # as after `>&-`
-    ran = Command()
+    ran = SemaphoreCommand()
     ran.settings = Settings()
     monkeypatch.setattr("scrapy.utils.log.configure_logging", lambda _: None)
-    monkeypatch.setattr(limit, "run", lambda *_: sys.stdout.write("limit ∞") and 0)
+    monkeypatch.setattr(changes, "run", lambda *_: sys.stdout.write("limit ∞") and 0)
     monkeypatch.setattr(sys, "stdout", out)
     ran._run(Namespace(verb="limit"))
     assert ran.exitcode == 0

@@ -14,8 +14,15 @@ from semaphore_middleware.console.cli.formatting import (
     without_letters,
 )
 from semaphore_middleware.console.cli.history import SAMPLES, History
-from semaphore_middleware.console.cli.output import Column, shortened, table
-from semaphore_middleware.console.cli.tables import recovery_wait, screen, show, sparkline
+from semaphore_middleware.console.cli.tables import (
+    Column,
+    recovery_wait,
+    screen,
+    shortened,
+    show,
+    sparkline,
+    table,
+)
 from semaphore_middleware.console.snapshot import ScopeRow, Snapshot
 from semaphore_middleware.console.starts import WINDOW, StartsMeter
 from semaphore_middleware.model.inspection import Inspection, Member

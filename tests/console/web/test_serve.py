@@ -102,21 +102,19 @@ def test_shared_crawls_are_those_of_the_project_s_settings_and_changes_need_a_to
     server: RedisServer, tmp_path: Path
 ) -> None:
     client = CrawlClient(server.url, "books", "node", prefix="mine")
-    elsewhere = RedisServer().start()
-    ours = ("-s", "CRAWL_PREFIX=mine", "-s", f"REDIS_URL={server.url}", "--token", "other")
+    prefix, token = ("-s", "CRAWL_PREFIX=mine"), ("--token", "other")
     try:
         result_of(client.join())
-        for at, arguments in ((elsewhere, ours), (server, ours[:2])):
-            with started(at, tmp_path, *arguments, SEMAPHORE_TOKEN="secret") as (_, address):
+        for more, given, refused in ((token, "other", "secret"), ((), "secret", "other")):
+            arguments = (*prefix, *more)
+            with started(server, tmp_path, *arguments, SEMAPHORE_TOKEN="secret") as (_, address):
                 told = state(address)
                 assert [crawl["name"] for crawl in told["crawls"]] == ["books"]
-                assert (told["server"], told["can_change"]) == (at.url, True)
-                given, refused = ("other", "secret") if arguments == ours else ("secret", "other")
+                assert (told["server"], told["can_change"]) == (server.url, True)
                 assert read(address, "token", given)[0] == 204
                 assert read(address, "token", refused)[0] == 403
     finally:
         result_of(client.link.close())
-        elsewhere.remove()
 
 
 @pytest.mark.parametrize(
