@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import zlib
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from semaphore_middleware.core.observer import (
     Event,
@@ -16,16 +18,60 @@ from semaphore_middleware.core.observer import (
     Subscribed,
 )
 from semaphore_middleware.errors import ClosedError
+from semaphore_middleware.model import chance
+from semaphore_middleware.model.hosts import encoded
 from semaphore_middleware.model.lease import RENEWAL
-from semaphore_middleware.model.robotstxt import RobotsTxt
 from semaphore_middleware.redis.connection import Connection
 from semaphore_middleware.redis.keys import Keys
 from semaphore_middleware.redis.link import Link
 from semaphore_middleware.redis.location import Server
-from semaphore_middleware.redis.robotstxt import RobotsTxtReply, RobotsTxtStore
+from semaphore_middleware.redis.protocol import milliseconds
 from semaphore_middleware.redis.scripts import evaluate
 
+MAX_BYTES = 500 * 1024
+"""How much of a robots.txt is read: RFC 9309 (2.5) asks for at least 500 KiB."""
+MAX_SHARED_BYTES = 16 * 1024
+"""Of a file, compressed: each node fetches a larger one by itself."""
 SHUTDOWN_TIMEOUT_S = 2.0  # for telling the server which fetches are over
+
+
+@dataclass(frozen=True, slots=True)
+class RobotsTxt:
+    """What a site answered when it was asked for its robots.txt (RFC 9309, 2.3.1)."""
+
+    text: bytes = b""
+    """What applies, at most `MAX_BYTES`; nothing, if the site has no robots.txt."""
+    status: int = 0
+    """Of its response; 0: there was none."""
+    problem: str = ""
+    """Why the file is undefined: a server's error, or no answer. Empty: it is not."""
+    failures: int = 0
+    """How often in a row that was so."""
+
+    @classmethod
+    def of_body(cls, body: bytes, status: int) -> Self:
+        """The file with this body. Of one that is too long, the lines that are whole."""
+        if len(body) > MAX_BYTES:
+            body = body[:MAX_BYTES]
+            # A part of a rule would be another rule: "Allow: /" is not "Allow: /one/page".
+            body = body[: max(body.rfind(b"\n"), body.rfind(b"\r")) + 1]
+        return cls(body, status)
+
+    def pack(self) -> bytes:
+        """The bytes that the server keeps."""
+        about = json.dumps([self.status, self.problem, self.failures])
+        return about.encode() + b"\n" + zlib.compress(self.text)
+
+    @classmethod
+    def unpack(cls, packed: bytes) -> Self | None:
+        """Read what the server keeps. None for nothing, and for what is not in this form."""
+        about, _, text = packed.partition(b"\n")
+        try:
+            status, problem, failures = json.loads(about)
+            body = zlib.decompressobj().decompress(text, MAX_BYTES)
+            return cls(body, int(status), str(problem), int(failures))
+        except (ValueError, TypeError, zlib.error):
+            return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,21 +93,22 @@ Fetch = Callable[[RobotsTxt | None], Awaitable[Fetched]]
 class SharedRobotsTxt(Observer):
     """Reads robots.txt files from the server, and has one crawl at a time fetch each.
 
-    A fetch is a lease, which its node renews: if that dies, another one fetches. As an observer of
-    the crawl's semaphore it hears when a file that it waits for is there. It has a connection of
-    its own, opened by the first call, so that long files do not hold up permits. `lease` is in
-    seconds.
+    A fetch is a lease (`lease`, in seconds), which its node renews: if that dies, another one
+    fetches. As an observer of the crawl's semaphore it hears when a file that it waits for is
+    there. It has a connection of its own, opened by the first call, so that long files do not hold
+    up permits.
     """
 
     def __init__(self, server: Server, keys: Keys, lease: float) -> None:
         self._link = Link(
             server, lambda: "Requests to sites whose robots.txt this node does not know wait"
         )
-        self._store = RobotsTxtStore(keys, lease)
+        self._keys = keys
         self._lease = lease
+        self._asker = chance.token(8)  # several crawls of a process are one node
         self._news: dict[str, asyncio.Event] = {}
         """By origin: set when it is worth asking the server again."""
-        self._calls: set[asyncio.Timeout] = set()
+        self._waits: set[asyncio.Timeout] = set()
         self._ends: set[asyncio.Task[None]] = set()
         """Fetches that are over, until the server knows."""
         self._is_draining = False
@@ -82,11 +129,9 @@ class SharedRobotsTxt(Observer):
     def drain(self) -> None:
         """Let no one wait any more: calls of `get` raise `ClosedError`, unless they fetch."""
         self._is_draining = True
-        for news in self._news.values():
-            news.set()
-        for timeout in self._calls:
-            if not timeout.expired():  # this may be the second time
-                timeout.reschedule(_now())
+        for wait in self._waits:
+            if not wait.expired():  # this may be the second time
+                wait.reschedule(_now())
 
     async def close(self) -> None:
         """Tell the server which fetches are over, and disconnect."""
@@ -105,78 +150,79 @@ class SharedRobotsTxt(Observer):
         Waits while the server cannot be reached. Raises `ClosedError`, and what `fetch` raises:
         then another node fetches.
         """
+        wait = asyncio.timeout(0 if self._is_draining else None)
+        self._waits.add(wait)
+        try:
+            async with wait:
+                step, known, left = await self._ask_until_known(origin, while_waiting)
+        except TimeoutError:
+            raise ClosedError("the semaphore is closing") from None
+        finally:
+            self._waits.discard(wait)
+        if step == "valid" and known is not None:
+            return Fetched(known, left, by_another=True)
+        return await self._fetch(origin, fetch, known)
+
+    async def _ask_until_known(
+        self, origin: str, while_waiting: Callable[[], AbstractContextManager[None]]
+    ) -> tuple[str, RobotsTxt | None, float]:
+        """Ask the server, until the file is valid or to be fetched here."""
         news = self._news[origin] = asyncio.Event()
         try:
             while True:
                 news.clear()
-                reply = await self._ask(origin)
-                if reply.step == "wait":
-                    with while_waiting(), suppress(TimeoutError):
-                        async with asyncio.timeout(reply.left):
-                            await news.wait()
-                elif reply.step == "valid" and reply.robotstxt is not None:
-                    return Fetched(reply.robotstxt, reply.left, by_another=True)
-                else:
-                    return await self._fetch(origin, fetch, reply.robotstxt)
+                step, data, left = await self._call("ask_robotstxt", origin)
+                if step != b"wait":
+                    return step.decode(), RobotsTxt.unpack(data), left / 1000
+                with while_waiting(), suppress(TimeoutError):
+                    await asyncio.wait_for(news.wait(), left / 1000)
         finally:
             del self._news[origin]
 
     async def _fetch(self, origin: str, fetch: Fetch, before: RobotsTxt | None) -> Fetched:
         over = asyncio.Event()
         renewal = asyncio.create_task(self._renew(origin, over))
-        robotstxt, valid_until = None, 0.0
+        data, valid_until = b"", 0.0
         try:
             fetched = await fetch(before)
-            if fetched.for_others:
-                robotstxt, valid_until = fetched.robotstxt, _now() + fetched.valid
+            if fetched.for_others and len(packed := fetched.robotstxt.pack()) <= MAX_SHARED_BYTES:
+                data, valid_until = packed, _now() + fetched.valid
             return fetched
         finally:
             over.set()
             # Not awaited: this may be a cancellation, and what is known here can be used at once.
-            end = asyncio.create_task(self._end(origin, robotstxt, valid_until, renewal))
+            end = asyncio.create_task(self._end(origin, data, valid_until, renewal))
             self._ends.add(end)
             end.add_done_callback(self._ends.discard)
 
     async def _renew(self, origin: str, over: asyncio.Event) -> None:
         """Keep the fetch until it is over."""
-        while True:
+        while not over.is_set():
             with suppress(TimeoutError):
-                async with asyncio.timeout(RENEWAL * self._lease):
-                    await over.wait()
-                    return
-            await self._reach(lambda: self._store.ask(self._semaphore.node, origin))
+                await asyncio.wait_for(over.wait(), RENEWAL * self._lease)
+            if not over.is_set():
+                await self._call("ask_robotstxt", origin)
 
     async def _end(
-        self,
-        origin: str,
-        robotstxt: RobotsTxt | None,
-        valid_until: float,
-        renewal: asyncio.Task[None],
+        self, origin: str, data: bytes, valid_until: float, renewal: asyncio.Task[None]
     ) -> None:
         """End a fetch on the server. If that fails, others fetch when the lease is over."""
         await renewal  # a call that comes later would begin the fetch anew
-        node = self._semaphore.node
         # A server that is away for an hour has what was fetched before for an hour less.
-        await self._reach(lambda: self._store.put(node, origin, robotstxt, valid_until - _now()))
+        await self._call(
+            "put_robotstxt", origin, lambda: (data, milliseconds(max(0.0, valid_until - _now())))
+        )
 
-    async def _ask(self, origin: str) -> RobotsTxtReply:
-        """Ask the server. Raises `ClosedError`."""
-        timeout = asyncio.timeout(0 if self._is_draining else None)
-        self._calls.add(timeout)
-        try:
-            async with timeout:
-                node = self._semaphore.node
-                return self._store.read(await self._reach(lambda: self._store.ask(node, origin)))
-        except TimeoutError:
-            raise ClosedError("the semaphore is closing") from None
-        finally:
-            self._calls.discard(timeout)
-
-    async def _reach(self, call: Callable[[], tuple[Any, ...]]) -> Any:
+    async def _call(
+        self, script: str, origin: str, more: Callable[[], tuple[Any, ...]] = tuple
+    ) -> Any:
         """The server's reply to a call, however many attempts it takes. Each is packed anew."""
+        keys = self._keys.of_robotstxt(origin)
 
         async def attempt(connection: Connection) -> Any:
-            (reply,) = await evaluate(connection, [call()])
+            who = (encoded(self._semaphore.node), self._asker, milliseconds(self._lease))
+            call = (script, len(keys), *keys, *who, encoded(origin), *more())
+            (reply,) = await evaluate(connection, [call])
             return reply
 
         return await self._link.insist(attempt)

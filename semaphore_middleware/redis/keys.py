@@ -19,9 +19,7 @@ class Keys:
         self.rules = self._tag + b":rules"
         """What operators have set."""
         self.robotstxt = self._tag + b":robotstxt"
-        """The robots.txt of each site, as it was last fetched."""
-        self.robotstxt_ends = self._tag + b":robotstxt_ends"
-        """When each of them is of no more use."""
+        """The origins whose robots.txt files are kept."""
         self.changes = self._tag + b":changes"
         """The channel on which all nodes are notified that an operator has changed a rule."""
         self.trials = self._tag + b":trial:hash", self._tag + b":trial:queue"
@@ -36,6 +34,10 @@ class Keys:
         """
         name = encoded(scope)
         return self.scopes + name, self._queue + name
+
+    def of_robotstxt(self, origin: str) -> tuple[bytes, bytes]:
+        """The keys of the robots.txt of a scheme, host and port, in the order of scripts."""
+        return self.robotstxt + b":" + encoded(origin), self.robotstxt
 
     def channel(self, node: str) -> bytes:
         """The channel on which a node is notified of what other nodes' calls have caused."""

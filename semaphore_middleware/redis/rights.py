@@ -18,7 +18,7 @@ async def check_commands(connection: Connection, keys: Keys) -> None:
     """
     names = (
         *keys.trials,
-        *(keys.epoch, keys.rules, keys.robotstxt, keys.robotstxt_ends),
+        *(keys.epoch, keys.rules, *keys.of_robotstxt("")),
         *keys.of(""),
     )
     await try_rights(connection, names, keys.channel(""), keys.tag)

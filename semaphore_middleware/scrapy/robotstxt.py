@@ -15,9 +15,8 @@ from scrapy.exceptions import IgnoreRequest
 from scrapy.utils.misc import build_from_crawler, load_object
 
 from semaphore_middleware.core.observer import Event
-from semaphore_middleware.core.robotstxt import Fetched
+from semaphore_middleware.core.robotstxt import Fetched, RobotsTxt
 from semaphore_middleware.errors import ClosedError
-from semaphore_middleware.model.robotstxt import RobotsTxt
 from semaphore_middleware.scrapy.robotstxt_download import RobotsTxtDownloader, origin_of, text_of
 from semaphore_middleware.scrapy.throttler import NotAllowedError, SpiderClosingError, throttler_of
 

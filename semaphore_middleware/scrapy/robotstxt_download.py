@@ -13,8 +13,8 @@ from scrapy.utils.httpobj import urlparse_cached
 from scrapy.utils.response import response_status_message
 from w3lib.url import safe_url_string
 
+from semaphore_middleware.core.robotstxt import MAX_BYTES, RobotsTxt
 from semaphore_middleware.errors import SemaphoreError
-from semaphore_middleware.model.robotstxt import MAX_BYTES, RobotsTxt
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+import random
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from itertools import count
 from typing import Any
@@ -13,8 +14,12 @@ import pytest
 from semaphore_middleware import ClosedError, FairSemaphore
 from semaphore_middleware.core import robotstxt
 from semaphore_middleware.core.observer import RobotsTxtNotified
-from semaphore_middleware.core.robotstxt import Fetched, SharedRobotsTxt
-from semaphore_middleware.model.robotstxt import RobotsTxt
+from semaphore_middleware.core.robotstxt import (
+    MAX_SHARED_BYTES,
+    Fetched,
+    RobotsTxt,
+    SharedRobotsTxt,
+)
 from semaphore_middleware.redis.location import Server
 from tests.support.nodes import ENDLESS_S, KEYS, eventually, in_asyncio
 from tests.support.servers import RedisServer
@@ -124,17 +129,17 @@ async def test_a_node_is_waited_for_as_long_as_it_lives_and_one_lease_more(
     server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with nodes(server, lease=0.3) as (a, b):
-        reach, has_lived, is_over = a.shared._reach, asyncio.Event(), asyncio.Event()
+        reach, has_lived, is_over = a.shared._call, asyncio.Event(), asyncio.Event()
         calls: list[str] = []
 
-        async def call_until_it_dies(call: Callable[[], Any]) -> Any:
-            calls.append(call()[0])
+        async def call_until_it_dies(script: str, *more: Any) -> Any:
+            calls.append(script)
             if len(calls) > 7:  # it has renewed for two leases
                 has_lived.set()
                 await is_over.wait()
-            return await reach(call)
+            return await reach(script, *more)
 
-        monkeypatch.setattr(a.shared, "_reach", call_until_it_dies)
+        monkeypatch.setattr(a.shared, "_call", call_until_it_dies)
         first, other = await a.reading(), await b.reading()
         b.answer.set_result(fetched())
         await has_lived.wait()
@@ -159,6 +164,14 @@ async def test_what_is_too_old_or_from_a_cache_is_asked_for_again(server: RedisS
         await eventually(is_new)
         assert b.asked == [fetched().robotstxt]
         assert (await a.read()).robotstxt.text == b"new"
+
+
+@in_asyncio
+async def test_a_file_that_is_too_large_is_fetched_by_each(server: RedisServer) -> None:
+    async with nodes(server) as (a, b):
+        for node in (a, b):
+            node.answer.set_result(fetched(random.Random(7).randbytes(MAX_SHARED_BYTES)))
+            assert not (await node.read()).by_another
 
 
 @in_asyncio

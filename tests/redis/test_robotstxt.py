@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
-from semaphore_middleware.model.robotstxt import MAX_BYTES, RobotsTxt
+from semaphore_middleware.core.robotstxt import MAX_BYTES, RobotsTxt
 from semaphore_middleware.redis.location import Server
-from semaphore_middleware.redis.robotstxt import RobotsTxtReply, RobotsTxtStore
 from semaphore_middleware.redis.scripts import evaluate, source_of
 from tests.support.nodes import ENDLESS_S, KEYS, Outside, eventually, in_asyncio
 from tests.support.servers import RedisServer
@@ -16,25 +15,33 @@ FILE = RobotsTxt(b"User-agent: *\nDisallow: /x\n", 200)
 DAY_S = 86400.0
 
 
+class Reply(NamedTuple):
+    step: str
+    robotstxt: RobotsTxt | None
+
+
 class Asker:
     """A node reduced to its calls about robots.txt."""
 
     def __init__(self, server: RedisServer, node: str, lease: float = ENDLESS_S) -> None:
-        self._node = node
         self._server = Server(server.url, 5.0)
-        self._store = RobotsTxtStore(KEYS, lease)
+        self._who = (node, f"{node}'s crawl", round(1000 * lease))
 
-    async def ask(self, origin: str = SITE) -> RobotsTxtReply:
-        return self._store.read(await self._say(self._store.ask(self._node, origin)))
+    async def ask(self, origin: str = SITE) -> Reply:
+        step, data, _ = await self._say("ask_robotstxt", origin)
+        return Reply(step.decode(), RobotsTxt.unpack(data))
 
     async def put(
         self, robotstxt: RobotsTxt | None = FILE, valid: float = DAY_S, origin: str = SITE
     ) -> bool:
-        return bool(await self._say(self._store.put(self._node, origin, robotstxt, valid)))
+        data = robotstxt.pack() if robotstxt else b""
+        return bool(await self._say("put_robotstxt", origin, data, round(1000 * valid)))
 
-    async def _say(self, call: tuple[Any, ...]) -> Any:
+    async def _say(self, script: str, origin: str, *more: Any) -> Any:
         connection = await self._server.connect()
         try:
+            keys = KEYS.of_robotstxt(origin)
+            call = (script, len(keys), *keys, *self._who, origin, *more)
             (reply,) = await evaluate(connection, [call])
             return reply
         finally:
@@ -43,17 +50,10 @@ class Asker:
 
 def kept(outside: Outside) -> set[str]:
     """The origins of which there is a record."""
-    fields = {field.decode() for field in outside.client.hkeys(KEYS.robotstxt)} - {"bytes"}
-    assert fields == {name.decode() for name in outside.client.zrange(KEYS.robotstxt_ends, 0, -1)}
-    return fields
-
-
-def kept_bytes(outside: Outside) -> int:
-    """Their size, as it was counted and as it is."""
-    records = outside.client.hgetall(KEYS.robotstxt)
-    counted = int(records.pop(b"bytes"))
-    assert counted == sum(len(origin) + len(record) for origin, record in records.items())
-    return counted
+    first = KEYS.robotstxt + b":"
+    keys = set(outside.client.scan_iter(first + b"*"))
+    assert keys == {first + name for name in outside.client.zrange(KEYS.robotstxt, 0, -1)}
+    return {key.removeprefix(first).decode() for key in keys}
 
 
 @in_asyncio
@@ -85,27 +85,19 @@ async def test_a_clock_that_is_set_back_keeps_nothing_for_longer(server: RedisSe
 
 @in_asyncio
 async def test_there_are_not_too_many_nor_too_old(server: RedisServer, outside: Outside) -> None:
-    a = Asker(server, "a")
-    big = RobotsTxt(bytes(range(256)) * (MAX_BYTES // 256), 200)
+    a, most = Asker(server, "a"), 50_000
+    assert f"MOST = {most}" in source_of("shared/robotstxt")
     for number in range(3):
         await a.ask(f"http://{number}")
-        await a.put(big, origin=f"http://{number}")
+        await a.put(origin=f"http://{number}")
     assert kept(outside) == {f"http://{number}" for number in range(3)}
-    kept_bytes(outside)
-    assert 0 < outside.ttl(KEYS.robotstxt) <= 1000 * DAY_S
-    assert 0 < outside.ttl(KEYS.robotstxt_ends) <= 1000 * DAY_S
-
-    outside.client.zadd(KEYS.robotstxt_ends, {"http://1": 1})  # a day later
+    for key in (*KEYS.of_robotstxt("http://0"), *KEYS.of_robotstxt("http://2")):
+        assert 0 < outside.ttl(key) <= 1000 * DAY_S
+    others = {f"other {number}": 10**15 for number in range(most - 2)}
+    outside.client.zadd(KEYS.robotstxt, others)
     await a.ask("http://3")
-    assert kept(outside) == {"http://0", "http://2", "http://3"}
-    assert await a.put(None, origin="http://3")
-    kept_bytes(outside)
-
-    most = 64 * 2**20
-    assert f"MOST_BYTES = 100000, {most}" in source_of("shared/robotstxt")
-    outside.client.hset(KEYS.robotstxt, "bytes", 2 * most)
-    await a.ask("http://3")
-    assert kept(outside) == {"http://3"}, "the oldest go first, and never the one that is written"
+    outside.client.zrem(KEYS.robotstxt, *others)
+    assert kept(outside) == {"http://2", "http://3"}, "the oldest go first"
 
 
 def test_what_no_node_has_written_is_not_read() -> None:
