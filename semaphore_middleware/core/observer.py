@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
@@ -186,6 +186,9 @@ class Observer:
     permit: it must return soon, and raise nothing.
     """
 
+    hears: ClassVar[tuple[type[Event], ...]] = (Event,)
+    """Of which kinds are the events that it is told of."""
+
     async def open(self, semaphore: ObservedSemaphore) -> None:
         """The semaphore is about to reach its server, which may take long."""
 
@@ -194,3 +197,40 @@ class Observer:
 
     async def close(self) -> None:
         """The semaphore has been closed."""
+
+
+class Observers:
+    """The observers of a semaphore, while they are open."""
+
+    def __init__(self, observers: Sequence[Observer]) -> None:
+        self._observers = observers
+        self._open: list[Observer] = []
+        self._of_kind: dict[type[Event], list[Callable[[Event], None]]] = {}
+
+    async def open(self, semaphore: ObservedSemaphore) -> None:
+        """Open all. Raises what one of them raises; `close` closes those that were opened."""
+        for observer in self._observers:
+            self._open.append(observer)
+            self._of_kind.clear()
+            await observer.open(semaphore)
+
+    def emit(self, event: Event) -> None:
+        """Tell an event to all that hear it."""
+        kind = type(event)
+        if kind not in self._of_kind:
+            hearing = [one for one in self._open if issubclass(kind, one.hears)]
+            self._of_kind[kind] = [one.on_event for one in hearing]
+        for on_event in self._of_kind[kind]:
+            on_event(event)
+
+    async def close(self) -> None:
+        """Close all, in reverse order. Each hears events until it is closed."""
+        while self._open:
+            observer = self._open.pop()
+            self._of_kind.clear()
+            await observer.close()
+
+    def forget(self) -> None:
+        """In a forked child: those that are open are its parent's."""
+        self._open = []
+        self._of_kind.clear()

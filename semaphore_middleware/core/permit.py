@@ -278,27 +278,31 @@ class UntilLost(AbstractContextManager["UntilLost"]):
 
     def __init__(self, *permits: Permit) -> None:
         self._permits = [*permits]
+        self._task: asyncio.Task[object] | None = None
         self._cancelled_here = False
 
     def __enter__(self) -> Self:
-        task = asyncio.current_task()
-        assert task is not None, "a permit is used within an asyncio task"
         for permit in self._permits:
             permit.check()
-        self._task = task
-        self._cancelled_before = task.cancelling()
         for permit in self._permits:
-            permit.end_with_loss(self._cancel)
+            self._watch(permit)
         return self
 
     def add(self, permit: Permit) -> None:
         """End with the loss of this one, too. Raises `PermitLostError` if it is lost already."""
         permit.check()
         self._permits.append(permit)
+        self._watch(permit)
+
+    def _watch(self, permit: Permit) -> None:
+        if self._task is None:
+            self._task = asyncio.current_task()
+            assert self._task is not None, "a permit is used within an asyncio task"
+            self._cancelled_before = self._task.cancelling()
         permit.end_with_loss(self._cancel)
 
     def _cancel(self) -> None:
-        if not self._cancelled_here:
+        if self._task is not None and not self._cancelled_here:
             self._cancelled_here = self._task.cancel()
 
     def __exit__(
@@ -309,7 +313,7 @@ class UntilLost(AbstractContextManager["UntilLost"]):
     ) -> None:
         for permit in self._permits:
             permit.end_with_loss(None)
-        if not self._cancelled_here:
+        if self._task is None or not self._cancelled_here:
             return
         # As in asyncio.timeout: our cancellation is taken back, whatever the body did with it.
         from_outside = self._task.uncancel() > self._cancelled_before

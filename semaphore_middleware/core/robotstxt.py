@@ -99,6 +99,8 @@ class SharedRobotsTxt(Observer):
     up permits.
     """
 
+    hears = (RobotsTxtNotified, Subscribed)
+
     def __init__(self, server: Server, keys: Keys, lease: float) -> None:
         self._link = Link(
             server, lambda: "Requests to sites whose robots.txt this node does not know wait"

@@ -10,7 +10,13 @@ from functools import lru_cache
 from typing import Self
 
 from semaphore_middleware.core.admin import Admin
-from semaphore_middleware.core.observer import AcquireTimedOut, Event, Observer, StoreLost
+from semaphore_middleware.core.observer import (
+    AcquireTimedOut,
+    Event,
+    Observer,
+    Observers,
+    StoreLost,
+)
 from semaphore_middleware.core.permit import Permit, PermitSet, UntilLost
 from semaphore_middleware.core.session import Session
 from semaphore_middleware.errors import AcquireTimeoutError, ClosedError, PermitLostError
@@ -98,8 +104,7 @@ class FairSemaphore:
         self._backoff = backoff
         if url is not None:
             self._server(url)  # a bad address is an error now, not when the semaphore is opened
-        self._observers = observers
-        self._open_observers: list[Observer] = []
+        self._observers = Observers(observers)
         self._embedded: embedded.EmbeddedServer | None = None
         self._session: Session | None = None
         self._admin: Admin | None = None
@@ -126,9 +131,7 @@ class FairSemaphore:
             self.node = self._draw_name()
         self._is_name_new = False
         try:
-            for observer in self._observers:
-                self._open_observers.append(observer)
-                await observer.open(self)
+            await self._observers.open(self)
             if self.url is None:
                 self._embedded = await asyncio.to_thread(embedded.start_or_join, self._prefix)
                 self.url = self._embedded.url
@@ -141,11 +144,11 @@ class FairSemaphore:
                 lambda seconds: self.emit(StoreLost(seconds)),
             )
             store = Store(keys, self.node, self._lease, recovery, self._backoff)
-            session = Session(server, store, self._lease, self._turn, self.emit)
+            session = Session(server, store, self._lease, self._turn, self._observers.emit)
             await session.start(wait)
         except BaseException:
             self._leave_embedded()
-            await self._close_observers()
+            await self._observers.close()
             raise
         self._session = session
 
@@ -167,7 +170,7 @@ class FairSemaphore:
                 await session.stop()
         finally:
             self._leave_embedded()
-            await self._close_observers()
+            await self._observers.close()
 
     def _draw_name(self) -> str:
         # Two nodes of one name would share an account, and so permits: hence the letters. They are
@@ -179,18 +182,13 @@ class FairSemaphore:
         if self._pid != os.getpid():
             self._pid = os.getpid()
             self._session = self._admin = None
-            self._open_observers = []
+            self._observers.forget()
             self._leave_embedded()  # a lock of the parent's stays with the parent
             self._is_name_new = False
 
     def emit(self, event: Event) -> None:
         """Pass an event to all observers, as long as they are open."""
-        for observer in self._open_observers:
-            observer.on_event(event)
-
-    async def _close_observers(self) -> None:
-        while self._open_observers:
-            await self._open_observers.pop().close()
+        self._observers.emit(event)
 
     def drain(self) -> None:
         """Grant no more permits: calls of `acquire` that wait, and new ones, raise `ClosedError`.

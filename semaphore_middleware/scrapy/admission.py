@@ -184,6 +184,8 @@ class Admissions(Observer):
     `on_room` is called when the scheduler may have more to do.
     """
 
+    hears = (PermitGranted, PermitWaiting, PermitReleased)
+
     def __init__(self, scopes: ScopeFinder, concurrency: int, on_room: Callable[[], None]) -> None:
         self._scopes = scopes
         self._concurrency = concurrency or math.inf
@@ -363,8 +365,7 @@ class Admissions(Observer):
         """A request learns that there is no permit free for it; or it has got one of several, and
         goes on to its next scope; or it has given those back, and begins anew.
         """
-        if not isinstance(event, PermitGranted | PermitWaiting | PermitReleased):
-            return
+        assert isinstance(event, self.hears)
         admission = event.permit.owner
         if not isinstance(admission, Admission) or not admission.asks:
             return

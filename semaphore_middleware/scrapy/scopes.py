@@ -38,6 +38,7 @@ SKIP_KEY = "semaphore_skip"
 SCOPE_KEY = "semaphore_scope"
 KINDS = ("host", *PREFIXED_KINDS, ALL)
 """What `SEMAPHORE_SCOPES` may list, besides callables."""
+OUR_KEYS = frozenset((SKIP_KEY, SCOPE_KEY, throttling.SKIP_KEY, throttling.SCOPES_KEY))
 MAX_SCOPE_CHARS = 1000
 """Of a name: each call sends it, and the server and all nodes keep it."""
 MAX_NAMES = 10
@@ -116,6 +117,8 @@ class ScopeFinder:
         are allowed, or its meta is not clear about taking no permit.
         """
         meta = request.meta
+        if self._needs_only_host and OUR_KEYS.isdisjoint(meta):
+            return self._of_url(request)
         skip, given, key = meta.get(SKIP_KEY), meta.get(SCOPE_KEY), SCOPE_KEY
         if not isinstance(skip, int | None):  # the text "False" is true
             raise not_allowed(skip, f"{request}: meta[{SKIP_KEY!r}]", "True or False")
@@ -127,7 +130,10 @@ class ScopeFinder:
             return NO_SCOPES
         if given is not None:
             return self._with_limits(tuple((name, self._has_default(name)) for name in names))
-        # From the URL: after a redirect, `download_slot` in meta is that of the request before.
+        return self._of_url(request)
+
+    def _of_url(self, request: Request) -> Scopes:
+        """After a redirect, `download_slot` in meta is that of the request before: so not by it."""
         url = urlparse_cached(request)
         host = url.hostname
         if not host or url.scheme == "file":  # file://localhost/ is no site

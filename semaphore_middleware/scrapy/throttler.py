@@ -23,7 +23,7 @@ from scrapy.downloadermiddlewares.stats import DownloaderStats
 from scrapy.exceptions import CannotResolveHostError, CloseSpider, IgnoreRequest
 from twisted.python.failure import Failure
 
-from semaphore_middleware.core.observer import Event, Observer
+from semaphore_middleware.core.observer import Event, Observer, Observers
 from semaphore_middleware.core.permit import Permit, PermitSet
 from semaphore_middleware.core.robotstxt import SharedRobotsTxt
 from semaphore_middleware.errors import SemaphoreError, ServerUnreachableError, SettingsError
@@ -121,8 +121,7 @@ class Throttler:
         judge = Judge(settings.backoff_when, crawler) if settings.backoff_when else None
         self._responses = ResponseClassifier(settings.backoff_codes, settings.backoff_times, judge)
         self._crawl_delays = CrawlDelays(crawler.settings, settings.max_crawl_delay)
-        self._observers = self._make_observers()  # first: it may find what is not allowed
-        self._open_observers: list[Observer] = []
+        observers = self._make_observers()  # first: it may find what is not allowed
         self._embedded = None
         if settings.url is None:
             self._embedded = embedded.start_or_join(settings.prefix)
@@ -132,7 +131,8 @@ class Throttler:
         if settings.robotstxt_shared and self.url is not None:
             server = Server(self.url, ROBOTSTXT_CALL_TIMEOUT_S, settings.url_from, settings.prefix)
             self.robotstxt = SharedRobotsTxt(server, Keys(settings.prefix), settings.lease)
-            self._observers.append(self.robotstxt)
+            observers.append(self.robotstxt)
+        self._observers = Observers(observers)
         self._node = node_for(settings, self.url)
         self._opened = asyncio.Event()
         self._is_closing = False
@@ -397,8 +397,7 @@ class Throttler:
 
     def emit(self, event: Event) -> None:
         """Tell all observers of this crawl."""
-        for observer in self._open_observers:
-            observer.on_event(event)
+        self._observers.emit(event)
 
     async def opened(self) -> None:
         """Wait until the crawl has reached its server, or has given up."""
@@ -451,17 +450,11 @@ class Throttler:
     async def _join_node(self) -> None:
         self._node = node_for(self.settings, self.url)  # the first one may have been closed since
         try:
-            for observer in self._observers:
-                self._open_observers.append(observer)
-                await observer.open(self)
+            await self._observers.open(self)
             await self._node.join(self)
         except BaseException:
-            await self._close_observers()
+            await self._observers.close()
             raise
-
-    async def _close_observers(self) -> None:
-        while self._open_observers:
-            await self._open_observers.pop().close()
 
     def _drain(self) -> None:
         """Send requests that wait for permits back to the scheduler. A spider that closes waits for
@@ -493,7 +486,7 @@ class Throttler:
         try:
             await self._node.leave(self)
         finally:
-            await self._close_observers()
+            await self._observers.close()
         if self._embedded is not None:
             self._embedded.leave()
         if self._failed:

@@ -26,6 +26,8 @@ class LongWaits(Observer):
     explained twice. It costs a timer per scope, and per line one call to the server.
     """
 
+    hears = (PermitWaiting,)
+
     def __init__(self) -> None:
         self._timers: dict[str, asyncio.TimerHandle] = {}  # of all scopes that are watched
         self._explained: dict[str, float] = {}  # scope -> requests that asked before are explained

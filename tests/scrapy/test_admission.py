@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -12,6 +13,7 @@ from scrapy import Request
 
 from semaphore_middleware.core.observer import PermitGranted, PermitReleased, PermitWaiting
 from semaphore_middleware.model.limits import Limit, parse_limits
+from semaphore_middleware.scrapy import admission
 from semaphore_middleware.scrapy.admission import (
     ASKING,
     ON_THE_WIRE,
@@ -50,10 +52,12 @@ class Downloader(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.loop = asyncio.new_event_loop()
+        running = SimpleNamespace(get_running_loop=lambda: self.loop)
+        self.patch = mock.patch.object(admission, "asyncio", running)
+        self.patch.start()
         limits = parse_limits({"all": 2, SCOPES[3]: None}, {}, Limit(2), "SEMAPHORE_LIMITS", "host")
         self.told = 0
         self.all = Admissions(ScopeFinder(("host", "all"), limits), PLACES, self.room)
-        self.all._line_up = self.in_loop(self.all._line_up)  # type: ignore[method-assign]
         self.permits: dict[Admission, Permits] = {}
 
     def teardown(self) -> None:
@@ -61,17 +65,12 @@ class Downloader(RuleBasedStateMachine):
             if one.state is ON_THE_WIRE:
                 self.all.move(one, OVER)
             self.all.leave(one)
+        self.patch.stop()
+        self.loop.close()
         assert not list(self.all)
         assert not self.all._loads
         for name in ("_exempt", "_only_waiting", "_placed", "_line"):
             assert not getattr(self.all, name), name
-        self.loop.close()
-
-    def in_loop(self, function: Any) -> Any:
-        async def run(*args: Any) -> Any:
-            return function(*args)
-
-        return lambda *args: self.loop.run_until_complete(run(*args))
 
     def room(self) -> None:
         self.told += 1
