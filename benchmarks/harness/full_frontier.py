@@ -11,7 +11,7 @@ import redis
 from scrapy import Request
 
 from benchmarks.harness.meter import Meter
-from semaphore_middleware.frontier import scripts
+from semaphore_middleware.frontier import state
 from semaphore_middleware.frontier.client import (
     CrawlClient,
     Demand,
@@ -31,8 +31,8 @@ CALLS_AT_ONCE = 10  # in a pipeline
 FIRST_PAGE = Demand(PREFETCH_TARGET, SITE_BATCH)
 
 SEE_ALL = (
-    scripts.source_of("shared/common")
-    + scripts.source_of("shared/seen")
+    state.source_of("shared/common")
+    + state.source_of("shared/seen")
     + "local all = next_argument()\n"
     + "for at = 1, #all, LENGTH do see(string.sub(all, at, at + LENGTH - 1)) end"
 )

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from semaphore_middleware.frontier import scripts
-from semaphore_middleware.frontier.counts import Counts, commands_for
-from semaphore_middleware.frontier.keys import CrawlKeys, Places, site_of
+from semaphore_middleware.frontier import state
+from semaphore_middleware.frontier.state import Counts, CrawlKeys, Places, commands_for, site_of
 from semaphore_middleware.model import chance
 from semaphore_middleware.model.hosts import encoded
 from semaphore_middleware.redis.environment import default_node
@@ -214,7 +213,7 @@ class CrawlClient:
         keys = self.keys
         names = (*keys.trials, *keys.all)
         await self.link.use(
-            lambda connection: try_rights(connection, names, keys.channel, keys.tag, scripts.script)
+            lambda connection: try_rights(connection, names, keys.channel, keys.tag, state.script)
         )
         await self.link.check_subscription([keys.channel])
 
@@ -311,7 +310,7 @@ class CrawlClient:
         head = (keys.channel, encoded(self.node), self.run, lease_ms, self.max_pages)
         call = (name, len(keys.all), *keys.all, *head, *arguments)
         (reply,) = await self.link.use(
-            lambda connection: evaluate(connection, [call], scripts.script, though_full=though_full)
+            lambda connection: evaluate(connection, [call], state.script, though_full=though_full)
         )
         if len(reply) == 1 and reply[0] in OVER:
             raise OVER[reply[0]]

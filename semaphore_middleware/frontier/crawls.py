@@ -7,8 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 
 from semaphore_middleware.frontier.client import CALL_TIMEOUT_S, DEFAULT_PREFIX, CrawlClient
-from semaphore_middleware.frontier.counts import Counts, commands_for
-from semaphore_middleware.frontier.keys import CrawlKeys
+from semaphore_middleware.frontier.state import Counts, CrawlKeys, commands_for
 from semaphore_middleware.model.hosts import encoded
 from semaphore_middleware.redis.connection import Connection
 from semaphore_middleware.redis.keys import check_prefix

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from difflib import get_close_matches
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
@@ -12,6 +14,7 @@ from scrapy.utils.misc import load_object
 
 from semaphore_middleware.errors import SettingsError
 from semaphore_middleware.model.feedback import Backoff
+from semaphore_middleware.model.hosts import ALL, PREFIXED_KINDS, host_within, normal_host
 from semaphore_middleware.model.lease import LONGEST_LEASE_S, TURN
 from semaphore_middleware.model.limits import Limit, LimitTable, parse_limits
 from semaphore_middleware.model.validation import (
@@ -26,11 +29,13 @@ from semaphore_middleware.redis.environment import default_node, server_of
 from semaphore_middleware.redis.keys import check_prefix
 from semaphore_middleware.scrapy.engine import end_crawl
 from semaphore_middleware.scrapy.scopes import KINDS, Namer
-from semaphore_middleware.scrapy.throttling import concurrency_setting
+from semaphore_middleware.scrapy.throttling import concurrency_setting, log_both
 
 if TYPE_CHECKING:
     from scrapy.http import Response
     from scrapy.settings import BaseSettings
+
+    from semaphore_middleware.scrapy.scopes import Namer
 
 Check: TypeAlias = "Callable[[Any, str, BaseSettings], Any]"
 """From a value, the setting's name and all settings to the checked value; or `SettingsError`."""
@@ -320,3 +325,50 @@ def _number(settings: BaseSettings, name: str, default: float) -> float:
     """One of Scrapy's settings: a number >= 0."""
     value = settings.get(name)
     return check_number(default if value is None else value, name, text=True)
+
+
+logger = logging.getLogger(__name__)
+
+
+def log_start(node: str, server: str, is_embedded: bool, limits: LimitTable) -> None:
+    """Log this node's name, the server without its password, and the default limit."""
+    default = limits.default
+    assert default is not None  # CONCURRENT_REQUESTS_PER_DOMAIN has a number
+    delay = f", delay {default.delay:g} s" if default.delay else ""
+    embedded = " (embedded: only for this user's crawls on this machine)" if is_embedded else ""
+    logger.info(
+        "Node %s shares its limits with all nodes at %s%s. Default limit of a site: concurrency "
+        "%d%s.",
+        node,
+        server,
+        embedded,
+        default.concurrency,
+        delay,
+    )
+
+
+def warn_of_mistakes(
+    settings: BaseSettings, limits: LimitTable, scopes: Sequence[str | Namer]
+) -> None:
+    """Warn of settings that are allowed, but hardly meant."""
+    for name in sorted(settings):
+        if name.startswith("SEMAPHORE_") and name not in SETTINGS:
+            alike = get_close_matches(name, SETTINGS, 1, cutoff=0.8)
+            hint = f"; did you mean {alike[0]}?" if alike else ""
+            logger.warning("%s: there is no such setting%s", name, hint)
+    log_both(settings, dict(limits.exact))
+    for kind in (*PREFIXED_KINDS, ALL):
+        if limits.names_kind(kind) and kind not in scopes:
+            logger.warning(
+                "SEMAPHORE_LIMITS has limits of the kind %r, which SEMAPHORE_SCOPES does not list: "
+                "they hold only for requests that name such a scope in meta['semaphore_scope'].",
+                kind,
+            )
+    for name in limits.exact:
+        if name == normal_host(name) and (host := host_within(name)):
+            logger.warning(
+                "SEMAPHORE_LIMITS[%r] is not the name of a site: write its host alone, %r. As it "
+                "is, this limit holds only for requests with this meta['semaphore_scope'].",
+                name,
+                host,
+            )

@@ -44,8 +44,7 @@ from semaphore_middleware.scrapy.engine import Engine, check_reactor, end_crawl
 from semaphore_middleware.scrapy.node import crawl_of, node_for
 from semaphore_middleware.scrapy.responses import Judge, RequestRefused, ResponseClassifier
 from semaphore_middleware.scrapy.scopes import ScopeFinder, drop_scope_of_other_host
-from semaphore_middleware.scrapy.settings import SemaphoreSettings
-from semaphore_middleware.scrapy.startup import log_start, warn_of_mistakes
+from semaphore_middleware.scrapy.settings import SemaphoreSettings, log_start, warn_of_mistakes
 from semaphore_middleware.scrapy.throttling import delay_of, has_waited
 from semaphore_middleware.telemetry.long_waits import LongWaits
 from semaphore_middleware.telemetry.stats import SemaphoreStats
@@ -399,6 +398,11 @@ class Throttler:
         """Tell all observers of this crawl."""
         self._observers.emit(event)
 
+    @property
+    def _server(self) -> str:
+        """The server's address, without a password."""
+        return str(Server(self.url or "", 1))
+
     async def opened(self) -> None:
         """Wait until the crawl has reached its server, or has given up."""
         await self._opened.wait()
@@ -415,7 +419,7 @@ class Throttler:
         warn_of_mistakes(self._crawler.settings, limits, self.settings.scopes)
         try:
             await self._open_unless_stopped()
-            log_start(self.node, self.url or "", self._embedded is not None, limits)
+            log_start(self.node, self._server, self._embedded is not None, limits)
         except SemaphoreError as error:
             logger.error("%s", error)
             self._failed = True
@@ -440,9 +444,8 @@ class Throttler:
             is_late = timeout is not None and time.monotonic() - self._made_at > timeout
             if is_late and not opening.done():
                 opening.cancel()
-                server = Server(self.url or "", 1)  # shows no password
                 raise ServerUnreachableError(
-                    f"cannot use {server} (for longer than SEMAPHORE_START_TIMEOUT, "
+                    f"cannot use {self._server} (for longer than SEMAPHORE_START_TIMEOUT, "
                     f"{timeout:g} s): a warning before says why"
                 )
         await opening

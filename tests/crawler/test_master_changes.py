@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from redis.crc import key_slot
 
-from semaphore_middleware.frontier.keys import CrawlKeys
+from semaphore_middleware.frontier.state import CrawlKeys
 from tests.crawler.conftest import FAST, HOST, StartScrapy, pages_asked_for, serving
 from tests.support.frontier import wait_until
 from tests.support.servers import Cluster, Watched

@@ -10,7 +10,7 @@ from redis import Redis
 from semaphore_middleware.errors import ServerRefusedError
 from semaphore_middleware.frontier.client import CrawlClient
 from semaphore_middleware.frontier.crawls import Crawls
-from semaphore_middleware.frontier.scripts import NODES_SCRIPTS, script
+from semaphore_middleware.frontier.state import NODES_SCRIPTS, script
 from tests.redis.test_rights import commands_in, rights_of
 from tests.support.nodes import in_asyncio
 

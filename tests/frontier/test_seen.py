@@ -12,7 +12,7 @@ from redis import Redis
 
 from semaphore_middleware.errors import ServerUnreachableError
 from semaphore_middleware.frontier import client as module
-from semaphore_middleware.frontier import scripts
+from semaphore_middleware.frontier import state
 from semaphore_middleware.frontier.client import NewRequest
 from tests.support.frontier import Node, node
 
@@ -45,10 +45,10 @@ def in_buckets(crawl: Node) -> list[bytes]:
 def chosen(client: Redis, monkeypatch: pytest.MonkeyPatch) -> Node:
     """A node whose fingerprints the server keeps as they are, in buckets of two."""
     monkeypatch.setattr(module, "short_fingerprint", lambda fingerprint, _run: fingerprint)
-    script, of_32 = scripts.script, "LENGTH, PER_BUCKET = 8, 32"
+    script, of_32 = state.script, "LENGTH, PER_BUCKET = 8, 32"
     assert of_32 in script("sync")
     of_two = of_32.replace("32", "2")
-    monkeypatch.setattr(scripts, "script", lambda name: script(name).replace(of_32, of_two))
+    monkeypatch.setattr(state, "script", lambda name: script(name).replace(of_32, of_two))
     return node(client, "one")
 
 

@@ -14,7 +14,7 @@ from scrapy import Request
 
 from semaphore_middleware import FairSemaphore, Limit, SemaphoreError, ServerRefusedError
 from semaphore_middleware.core.admin import Admin
-from semaphore_middleware.frontier import scripts as frontier
+from semaphore_middleware.frontier import state as frontier
 from semaphore_middleware.redis.scripts import script
 from tests.docs.pages import page
 from tests.support.crawls import Crawl, asyncio_test

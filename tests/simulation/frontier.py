@@ -29,8 +29,8 @@ from twisted.internet.defer import Deferred, fail, succeed
 
 from semaphore_middleware.frontier import prefetch, scheduler, session
 from semaphore_middleware.frontier.client import CALL_TIMEOUT_S, CrawlClient
-from semaphore_middleware.frontier.keys import CrawlKeys, site_of
 from semaphore_middleware.frontier.scheduler import Scheduler
+from semaphore_middleware.frontier.state import CrawlKeys, site_of
 from semaphore_middleware.model import chance
 from semaphore_middleware.scrapy.engine import Engine
 from tests.frontier.node import SitesQueue

@@ -20,7 +20,7 @@ from semaphore_middleware.frontier.client import (
     NewRequest,
     TakenRequest,
 )
-from semaphore_middleware.frontier.counts import Counts
+from semaphore_middleware.frontier.state import Counts
 from tests.support.servers import RedisServer
 
 TIMEOUT_S = 60.0  # after that a test has failed; it never shows that one has passed

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from semaphore_middleware.frontier import scripts as frontier
+from semaphore_middleware.frontier import state as frontier
 from semaphore_middleware.redis import scripts
 
 PACKAGE = Path("semaphore_middleware")

@@ -15,8 +15,8 @@ from semaphore_middleware.model.hosts import clean
 if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
 
-    from semaphore_middleware.frontier.counts import Counts
     from semaphore_middleware.frontier.crawls import Crawls
+    from semaphore_middleware.frontier.state import Counts
 
 
 def add_options(parser: argparse.ArgumentParser, verb: str) -> None:

@@ -21,9 +21,9 @@ from semaphore_middleware.console.cli.formatting import (
     time_or_nothing,
     without_letters,
 )
-from semaphore_middleware.console.cli.history import SAMPLES, Track
+from semaphore_middleware.console.cli.watch import SAMPLES, Track
 from semaphore_middleware.console.snapshot import NodeRow, RuleRow, ScopeRow, Snapshot, Totals
-from semaphore_middleware.frontier.counts import Counts
+from semaphore_middleware.frontier.state import Counts
 from semaphore_middleware.model.hosts import clean
 from semaphore_middleware.model.inspection import Member
 from semaphore_middleware.model.limits import LIMITLESS, Limit

@@ -20,8 +20,8 @@ from semaphore_middleware.console.web.auth import Auth
 from semaphore_middleware.console.web.view import View, show, show_crawls
 from semaphore_middleware.core.admin import Admin
 from semaphore_middleware.errors import SemaphoreError, ServerUnreachableError, SettingsError
-from semaphore_middleware.frontier.counts import Counts
 from semaphore_middleware.frontier.crawls import Crawls
+from semaphore_middleware.frontier.state import Counts
 
 logger = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from semaphore_middleware.console.snapshot import ScopeRow, Snapshot, as_json
 from semaphore_middleware.errors import SettingsError
-from semaphore_middleware.frontier.counts import STATES, Counts
+from semaphore_middleware.frontier.state import STATES, Counts
 from semaphore_middleware.model.limits import parse_rate
 
 MAX_ROWS = 200  # scopes, nodes, rules, and crawls; nobody reads a longer table

@@ -13,7 +13,6 @@ from semaphore_middleware.console.cli.formatting import (
     time_of,
     without_letters,
 )
-from semaphore_middleware.console.cli.history import SAMPLES, History
 from semaphore_middleware.console.cli.tables import (
     Column,
     recovery_wait,
@@ -23,8 +22,9 @@ from semaphore_middleware.console.cli.tables import (
     sparkline,
     table,
 )
+from semaphore_middleware.console.cli.watch import SAMPLES, History
+from semaphore_middleware.console.poller import WINDOW, StartsMeter
 from semaphore_middleware.console.snapshot import ScopeRow, Snapshot
-from semaphore_middleware.console.starts import WINDOW, StartsMeter
 from semaphore_middleware.model.inspection import Inspection, Member
 from semaphore_middleware.model.limits import LIMITLESS, Limit
 from tests.support.paths import REPOSITORY

@@ -6,8 +6,7 @@ import socket
 
 import pytest
 
-from semaphore_middleware.console.web.auth import Auth
-from semaphore_middleware.console.web.own_names import OwnNames
+from semaphore_middleware.console.web.auth import Auth, OwnNames
 from tests.support.crawls import Patch
 
 MACHINE, FULL_NAME = "crawler-1", "crawler-1.prod.example.com"

@@ -9,7 +9,7 @@ import pytest
 from semaphore_middleware import Inspection, Member, Rule, SettingsError
 from semaphore_middleware.console.snapshot import Snapshot, scope_id
 from semaphore_middleware.console.web.view import MAX_NODES, MAX_ROWS, View, show, show_crawls
-from semaphore_middleware.frontier.counts import Counts
+from semaphore_middleware.frontier.state import Counts
 from semaphore_middleware.model.limits import Limit
 
 
