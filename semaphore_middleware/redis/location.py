@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections import Counter, deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote, urlsplit, urlunsplit
@@ -12,18 +14,18 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 import redis
 from redis.asyncio import connection as redis_py
 from redis.asyncio.connection import parse_url
+from redis.crc import key_slot
+from redis.exceptions import ResponseError
 
-from semaphore_middleware.errors import SettingsError
+from semaphore_middleware.errors import ServerRefusedError, ServerUnreachableError, SettingsError
 from semaphore_middleware.redis import tls
-from semaphore_middleware.redis.cluster import Cluster
 from semaphore_middleware.redis.connection import (
     Address,
     ClusterNodeError,
     Connection,
+    Connector,
 )
-from semaphore_middleware.redis.connector import Connector
 from semaphore_middleware.redis.keys import Keys
-from semaphore_middleware.redis.sentinels import Sentinels
 
 logger = logging.getLogger(__name__)
 
@@ -251,3 +253,157 @@ def _unreadable(where: str) -> SettingsError:
         f"{where}: the address cannot be read; check its host, its port, its database number, its "
         "options, and that special characters in the password are percent-encoded"
     )
+
+
+QUESTION = ("SENTINEL", "GET-MASTER-ADDR-BY-NAME")
+
+
+class Sentinels:
+    """The sentinels that a URL names. All are asked each time, and the majority is believed: one
+    that is cut off from the others may name a master that was replaced.
+
+    `credentials` are for the sentinels, not for the master.
+    """
+
+    def __init__(
+        self,
+        addresses: Sequence[Address],
+        service: str,
+        connector: Connector,
+        credentials: Mapping[str, str],
+    ) -> None:
+        self._addresses = addresses
+        self.service = service
+        self._connector = connector
+        self._credentials = credentials
+
+    async def find_master(self) -> Address:
+        """Where the master is, as most of the sentinels that answer say.
+
+        Raises `ServerUnreachableError`, or `ServerRefusedError` where waiting would not help.
+        """
+        asked = [asyncio.create_task(self._ask(address)) for address in self._addresses]
+        answers: Counter[Address | None] = Counter()
+        problems: list[Exception] = []
+        try:
+            for one in asyncio.as_completed(asked):
+                try:
+                    answer = await one
+                except (ServerUnreachableError, ServerRefusedError) as problem:
+                    problems.append(problem)
+                    continue
+                answers[answer] += 1
+                if 2 * answers[answer] > len(asked):
+                    break  # whatever the others say
+        finally:
+            for task in asked:
+                task.cancel()
+            await asyncio.gather(*asked, return_exceptions=True)
+        return self._believed(answers, problems)
+
+    def _believed(self, answers: Counter[Address | None], problems: Sequence[Exception]) -> Address:
+        if not answers:
+            # One that refuses will go on refusing, but another may come back.
+            raise min(problems, key=lambda one: isinstance(one, ServerRefusedError))
+        ((answer, count),) = answers.most_common(1)
+        if 2 * count <= answers.total():
+            named = ", ".join(str(one or "none") for one in answers)
+            raise ServerUnreachableError(
+                f"the sentinels do not agree on the master of {self.service!r}: {named}"
+            )
+        if answer is None:
+            raise ServerRefusedError(f"the sentinels know no service {self.service!r}")
+        return answer
+
+    async def _ask(self, address: Address) -> Address | None:
+        """Its answer; None: it does not know the service."""
+        name = f"the sentinel at {address}"
+        connection = await self._connector.connect(address, name, credentials=self._credentials)
+        try:
+            (reply,) = await connection.call([(*QUESTION, self.service)])
+        finally:
+            await connection.close()
+        if isinstance(reply, ResponseError) and "unknown command" in str(reply).lower():
+            raise ServerRefusedError(f"{address} is not a sentinel")
+        connection.check([reply])
+        return Address(reply[0].decode(), int(reply[1])) if reply else None
+
+
+NOT_A_NODE = ("cluster support disabled", "unknown command")  # the latter says a sentinel
+NO_HOST_NAME = b"?"  # in place of a name, where nodes are known by names and this one has none
+
+
+class Cluster:
+    """The nodes that a URL names, and those that the last answer named. Each time another one is
+    asked first: one that is cut off may name an owner of the slot that was replaced.
+
+    `key` is any of our keys.
+    """
+
+    def __init__(self, addresses: Iterable[Address], key: bytes, connector: Connector) -> None:
+        self._named = tuple(addresses)
+        self._nodes = deque(self._named)
+        self._slot = key_slot(key)
+        self._connector = connector
+
+    async def find_master(self) -> Address:
+        """Where the owner of our slot is, as the first node that answers says.
+
+        Raises `ServerUnreachableError`, or `ServerRefusedError` where waiting would not help.
+        """
+        owner, _ = await self._find()
+        return owner
+
+    async def find_masters(self) -> list[Address]:
+        """Where all masters with slots are. Raises the same errors."""
+        _, masters = await self._find()
+        return masters
+
+    async def _find(self) -> tuple[Address, list[Address]]:
+        problem: Exception | None = None
+        for _ in range(len(self._nodes)):
+            address = self._nodes[0]
+            self._nodes.rotate(-1)
+            try:
+                return await self._ask(address)
+            except ServerUnreachableError as error:
+                problem = error
+            except ServerRefusedError as error:
+                problem = problem or error  # another one may come back
+        assert problem is not None
+        raise problem
+
+    async def _ask(self, address: Address) -> tuple[Address, list[Address]]:
+        """The owner of our slot, and all masters."""
+        name = f"the cluster's node at {address}"
+        connection = await self._connector.connect(address, name)
+        try:
+            (reply,) = await connection.call([("CLUSTER", "SLOTS")])
+        finally:
+            await connection.close()
+        if isinstance(reply, ResponseError) and any(one in str(reply) for one in NOT_A_NODE):
+            raise ServerRefusedError(f"{address} is not a node of a cluster")
+        connection.check([reply])
+        owner: Address | None = None
+        masters, present = [], []
+        for first, last, *nodes in reply:
+            found = [_address_of(node, address) for node in nodes]
+            masters.append(found[0])
+            present += found
+            if first <= self._slot <= last:
+                owner = found[0]
+        if owner is None:
+            raise ServerUnreachableError(f"{name} knows no owner of slot {self._slot}")
+        # Those that have gone are not asked any more: each would cost a call's time.
+        kept = [node for node in self._nodes if node in self._named or node in present]
+        self._nodes = deque(dict.fromkeys([*kept, *present]))
+        return owner, list(dict.fromkeys(masters))
+
+
+def _address_of(node: Any, asked: Address) -> Address:
+    """The address of a node in the reply. One that does not know its own is where it was asked."""
+    host, port, _, *more = node
+    if host == NO_HOST_NAME:
+        named = dict(zip(more[0][::2], more[0][1::2], strict=True))
+        host = named.get(b"ip")
+    return Address(host.decode() if host else asked.host, port)

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 from semaphore_middleware.core.observer import Event
 from semaphore_middleware.model.hosts import site_index
 from semaphore_middleware.model.limits import Limit, strictest
-from semaphore_middleware.scrapy.robotstxt_download import origin_of
-from semaphore_middleware.scrapy.scopes import Scopes
+from semaphore_middleware.scrapy.scopes import Scopes, origin_of
 
 if TYPE_CHECKING:
     from scrapy import Request

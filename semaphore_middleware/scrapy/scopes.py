@@ -45,6 +45,7 @@ MAX_NAMES = 10
 """That meta or a callable may give for a request: each is a permit to wait for."""
 HOSTS_REMEMBERED = 1024  # whose scopes need not be found anew, several times for each request
 PROXY_PORTS = {"http": 80, "https": 443, "socks4": 1080, "socks5": 1080}
+DEFAULT_PORTS = {"http": ":80", "https": ":443"}
 ALLOWED_NAMES = (
     f"a text of 1 to {MAX_SCOPE_CHARS} characters, or a list of 1 to {MAX_NAMES} of them"
 )
@@ -297,6 +298,15 @@ def _proxy_of(request: Request) -> str | None:
         return None
     port = port or PROXY_PORTS.get(url.scheme, 80)
     return f"proxy:[{host}]:{port}" if ":" in host else f"proxy:{host}:{port}"
+
+
+def origin_of(request: Request) -> str:
+    """Scheme, host and port of a request: what one robots.txt is for (RFC 9309, 2.3). Without the
+    password that a URL may have.
+    """
+    url = urlparse_cached(request)
+    authority = url.netloc.rpartition("@")[2].lower()
+    return f"{url.scheme}://{authority.removesuffix(DEFAULT_PORTS.get(url.scheme, ''))}"
 
 
 def drop_scope_of_other_host(result: T, request: Request) -> T:

@@ -15,10 +15,9 @@ from tests.support.paths import PACKAGE
 FILES = (
     *("core/*.py", "redis/*.py", "redis/lua/**/*.lua", "frontier/*.py", "frontier/lua/**/*.lua"),
     *(f"model/{name}.py" for name in ("limits", "rules", "hosts", "feedback")),
-    *(f"scrapy/{name}.py" for name in ("throttler", "backpressure", "concurrency", "responses")),
-    *(f"scrapy/{name}.py" for name in ("downloader", "engine", "scopes", "judge", "addresses")),
-    *(f"scrapy/{name}.py" for name in ("asked_pauses", "crawl_delays")),
-    *(f"scrapy/{name}.py" for name in ("robotstxt", "robotstxt_download")),
+    *(f"scrapy/{name}.py" for name in ("admission", "throttler", "node", "hooks", "responses")),
+    *(f"scrapy/{name}.py" for name in ("engine", "scopes", "addresses", "asked_pauses")),
+    *(f"scrapy/{name}.py" for name in ("crawl_delays", "robotstxt")),
 )
 """Those that keep promises."""
 ACCEPTED = Path(__file__).with_name("accepted.toml")
