@@ -11,6 +11,7 @@ import logging
 import math
 from collections import OrderedDict
 from collections.abc import Collection
+from dataclasses import dataclass
 from functools import reduce
 from heapq import heapify, heappop, heappush
 from itertools import count
@@ -80,6 +81,116 @@ class Owner(Protocol):
         """Let the account speak again in so many seconds."""
 
 
+class Line:
+    """Requests that wait: the highest priority comes first, and among equals who asked first."""
+
+    def __init__(self) -> None:
+        self._waiting: OrderedDict[Permit, None] = OrderedDict()  # in the order of asking
+        self._heap: list[tuple[float, int, Permit]] = []  # of them, and of some that gave up
+        self._numbers = count()
+        self._unanswered: list[tuple[int, Permit]] = []  # with the seq that first asks for it
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def permits(self) -> Collection[Permit]:
+        """What they wait for, the oldest first."""
+        return self._waiting.keys()
+
+    def add(self, permit: Permit, seq: int | None) -> None:
+        """A request waits. The statement `seq` asks for it first; None: it has its answer."""
+        self._waiting[permit] = None
+        heappush(self._heap, (-permit.priority, next(self._numbers), permit))
+        if seq is not None:
+            self._unanswered.append((seq, permit))
+
+    def drop(self, permit: Permit) -> None:
+        """A request waits no longer."""
+        self._waiting.pop(permit, None)
+        if len(self._heap) > 2 * len(self._waiting) + LINE_SLACK:
+            self._heap = [one for one in self._heap if one[2] in self._waiting]
+            heapify(self._heap)
+            self._unanswered = [one for one in self._unanswered if one[1] in self._waiting]
+
+    def pop(self) -> Permit:
+        """The first one."""
+        while True:
+            _, _, permit = heappop(self._heap)
+            if permit in self._waiting:
+                del self._waiting[permit]
+                return permit
+
+    def clear(self) -> list[Permit]:
+        """Nobody waits any more; returns who did."""
+        permits = list(self._waiting)
+        self._waiting.clear()
+        self._unanswered.clear()
+        return permits
+
+    def answered(self, seq: int) -> list[Permit]:
+        """Those that this statement, or one before it, was the first to ask for."""
+        answered = [permit for first_seq, permit in self._unanswered if first_seq <= seq]
+        self._unanswered = [one for one in self._unanswered if one[0] > seq]
+        return answered
+
+    def ask_anew(self) -> None:
+        """A new term begins: its first statement asks for those that have no answer."""
+        self._unanswered = [(1, permit) for _, permit in self._unanswered]
+
+
+@dataclass(slots=True)
+class Totals:
+    """What a node has said of its permits of one scope, and heard, since a term began."""
+
+    term: int
+    seq: int = 0
+    asked: int = 0
+    """As last said."""
+    granted: int = 0
+    returned: int = 0
+    started: int = 0
+
+    @property
+    def is_queued(self) -> bool:
+        """True if more was asked for than was granted: this node is in the server's queue."""
+        return self.asked > self.granted
+
+    def is_settled_by(self, statement: Statement) -> bool:
+        """True if this was the newest statement, and said that nothing is held or wanted, and that
+        still is so: the server has closed the account.
+        """
+        said_nothing = statement.seq == self.seq and statement.asked == statement.returned
+        return said_nothing and self.granted == self.returned == statement.returned
+
+
+@dataclass(slots=True)
+class Hand:
+    """Permits that no request uses, kept for this node's next ones."""
+
+    permits: int = 0
+    always: int = 0
+    """The least of them since the last common turn."""
+    until: float = -math.inf
+    """So long there may be permits to spare: two turns at most after the last reply."""
+
+    def take(self) -> None:
+        """A request uses one."""
+        self.permits -= 1
+        self.always = min(self.always, self.permits)
+
+    def end_turn(self) -> int:
+        """A common turn is over. Returns how many no request has used in it: these go back."""
+        unused, self.permits = self.always, self.permits - self.always
+        self.always = self.permits
+        return unused
+
+    def empty(self) -> int:
+        """All go back; returns how many."""
+        permits, self.permits, self.always = self.permits, 0, 0
+        return permits
+
+
 class Account:
     """One scope's permits in this process, counted since the current term began.
 
@@ -93,28 +204,18 @@ class Account:
         """The strictest that requests name which wait or hold a permit now."""
         self._limits: dict[Limit, int] = {}  # how many such requests name it
         self._owner = owner
-        self._waiting: OrderedDict[Permit, None] = OrderedDict()  # in the order of asking
-        self._line: list[tuple[float, int, Permit]] = []  # a heap of them, and of some that gave up
-        self._numbers = count()
+        self._line = Line()
         self._held: OrderedDict[Permit, None] = OrderedDict()  # in the order of the grants
-        self._in_hand = 0  # permits that no request uses, kept for the next one
-        self._always_in_hand = 0  # the least of it since the last common turn
+        self._hand = Hand()
         self._ending: set[Permit] = set()  # lost, but their requests have not ended yet
         self._is_draining = False
         self._pending = 0  # permits that are held, and under which no request has begun
-        # Counts under this term:
-        self._term = owner.new_term()
-        self._seq = 0
-        self._asked = 0  # as last said
-        self._granted = 0
-        self._returned = 0
-        self._started = 0
+        self._totals = Totals(owner.new_term())
         self.deadline = math.inf
         """When the lease may be over; infinite while nothing was said under this term."""
         # To be said, and said but not answered:
         self._feedback: list[tuple[Feedback, float]] = []  # with the time of the grant
         self._unanswered: list[Statement] = []  # those with feedback
-        self._newcomers: list[tuple[int, Permit]] = []  # with the seq that first asks for it
         # As last heard from the server:
         self.limit_in_force: int | None = None
         """How many may hold a permit, on all nodes; None: not known."""
@@ -125,12 +226,11 @@ class Account:
         self._is_down = False
         self.answered_at = -math.inf
         """When the youngest request began that is known to be answered well, by whatever node."""
-        self._spare_until = -math.inf  # so long there may be permits to spare: two turns at most
         self._has_handed_on = False  # since the last common turn
 
     def __repr__(self) -> str:
-        counts = f"{len(self._held)} held, {len(self._waiting)} waiting"
-        return f"<Account {self._term} with {self.scope!r}: {counts}>"
+        counts = f"{len(self._held)} held, {len(self._line)} waiting"
+        return f"<Account {self._totals.term} with {self.scope!r}: {counts}>"
 
     @property
     def held(self) -> Collection[Permit]:
@@ -140,7 +240,7 @@ class Account:
     @property
     def waiting(self) -> Collection[Permit]:
         """Permits that requests wait for, the oldest first."""
-        return self._waiting.keys()
+        return self._line.permits
 
     @property
     def ending(self) -> int:
@@ -151,7 +251,7 @@ class Account:
     def is_empty(self) -> bool:
         """True if there is nothing that the server or a request still has to hear of."""
         is_open = self.deadline < math.inf
-        return not (is_open or self._held or self._waiting or self._ending)
+        return not (is_open or self._held or self._line or self._ending)
 
     @property
     def is_at_limit(self) -> bool:
@@ -172,27 +272,24 @@ class Account:
         self._limits[permit.limit] = self._limits.get(permit.limit, 0) + 1
         if len(self._limits) > 1 or permit.limit != self.limit:
             self.limit = reduce(strictest, self._limits)
-        if self._in_hand and now < self._spare_until and self._may_hand_on(now):
-            self._in_hand -= 1
-            self._always_in_hand = min(self._always_in_hand, self._in_hand)
-            turn_end = min(self._turn_end(now), self._spare_until)
+        if self._hand.permits and now < self._hand.until and self._may_hand_on(now):
+            self._hand.take()
+            turn_end = min(self._turn_end(now), self._hand.until)
             self._start(permit, turn_end, now, handed_on=True)
-            return
-        self._waiting[permit] = None
-        heappush(self._line, (-permit.priority, next(self._numbers), permit))
-        if self.is_at_limit and self._asked > self._granted:
-            # This node is in the queue already: however many of its requests wait there.
+        elif self.is_at_limit and self._totals.is_queued:
+            # However many of its requests wait there.
+            self._line.add(permit, None)
             self._tell_to_wait(permit)
             self._owner.speak_at_turns_end(self)
         else:
-            self._newcomers.append((self._seq + 1, permit))
+            self._line.add(permit, self._totals.seq + 1)
             self._owner.speak(self, self.is_at_limit)
 
     def begin(self, permit: Permit) -> None:
         """The request begins that holds this permit."""
         if permit in self._held:
             self._pending -= 1
-            self._started += 1
+            self._totals.started += 1
             if self._is_paced:
                 self._owner.speak(self, True)  # the next start is a delay after this one
 
@@ -204,11 +301,7 @@ class Account:
             if self._limits:
                 self.limit = reduce(strictest, self._limits)
         if permit.stage is Stage.WAITING:
-            self._waiting.pop(permit, None)
-            if len(self._line) > 2 * len(self._waiting) + LINE_SLACK:
-                self._line = [one for one in self._line if one[2] in self._waiting]
-                heapify(self._line)
-                self._newcomers = [one for one in self._newcomers if one[1] in self._waiting]
+            self._line.drop(permit)
             self._wants_fewer(at_once=True)
             return
         self._owner.emit(PermitReleased(permit))
@@ -223,27 +316,27 @@ class Account:
         is_reported = self._note_outcome(permit)
         is_handed_on = permit.begun and not is_reported and now < permit.turn_end
         if is_handed_on and self._may_hand_on(now):
-            if self._waiting:
-                self._start(self._next_waiting(), permit.turn_end, now, handed_on=True)
+            if self._line:
+                self._start(self._line.pop(), permit.turn_end, now, handed_on=True)
                 self._wants_fewer(at_once=False)
                 return
             if not self.is_at_limit:
                 self._keep(1)
                 return
-        self._returned += 1
+        self._totals.returned += 1
         outcome = permit.outcome
         is_urgent = outcome is not None and (outcome.refused or outcome.retry_after > 0)
         if is_urgent:
             self.stop_turns()
-        self._owner.speak(self, is_urgent or self.is_at_limit or bool(self._waiting))
+        self._owner.speak(self, is_urgent or self.is_at_limit or bool(self._line))
 
     def _wants_fewer(self, at_once: bool) -> None:
         """Fewer requests wait. If none does, the server must not grant any more, nor keep the next
         start for this node: also where only time stands in the way.
         """
-        if self._waiting:
+        if self._line:
             self._owner.speak_at_turns_end(self)
-        elif self._asked > self._granted:
+        elif self._totals.is_queued:
             self._owner.speak(self, at_once)
 
     def _note_outcome(self, permit: Permit) -> bool:
@@ -263,14 +356,6 @@ class Account:
         """Whether a permit may go from request to request: not where each start counts."""
         return not (self.starts_count or self._is_draining) and now < self.deadline
 
-    def _next_waiting(self) -> Permit:
-        """The one with the highest priority; among equals the one that asked first."""
-        while True:
-            _, _, permit = heappop(self._line)
-            if permit in self._waiting:
-                del self._waiting[permit]
-                return permit
-
     def _start(self, permit: Permit, turn_end: float, now: float, handed_on: bool = False) -> None:
         self._held[permit] = None
         self._pending += 1
@@ -282,27 +367,25 @@ class Account:
         self._owner.emit(PermitGranted(permit, self.limit_in_force, handed_on))
 
     def _keep(self, permits: int) -> None:
-        self._in_hand += permits
+        self._hand.permits += permits
         self._owner.speak_at_turns_end(self)
 
     def end_turns(self) -> None:
         """A common turn is over: return what no request has used in it, hear whether there is
         still some to spare, and say how many requests wait now.
         """
-        has_news = self._granted + len(self._waiting) != self._asked
-        if self._always_in_hand or has_news or (self._has_handed_on and not self.is_at_limit):
-            self._returned += self._always_in_hand
-            self._in_hand -= self._always_in_hand
+        has_news = self._totals.granted + len(self._line) != self._totals.asked
+        unused = self._hand.end_turn()
+        if unused or has_news or (self._has_handed_on and not self.is_at_limit):
+            self._totals.returned += unused
             self._owner.speak(self, True)
-        if self._in_hand:
+        if self._hand.permits:
             self._owner.speak_at_turns_end(self)
-        self._always_in_hand = self._in_hand
         self._has_handed_on = False
 
     def _return_in_hand(self) -> None:
-        if self._in_hand:
-            self._returned += self._in_hand
-            self._in_hand = self._always_in_hand = 0
+        if permits := self._hand.empty():
+            self._totals.returned += permits
             self._owner.speak(self, True)
 
     def stop_turns(self) -> None:
@@ -326,22 +409,22 @@ class Account:
         self.end_if_over(now)
         if self._ending or self.is_empty:
             return []  # a new term is not spoken before all transfers of the old one have ended
-        self._seq += 1
-        self._asked = self._granted + len(self._waiting)
+        self._totals.seq += 1
+        self._totals.asked = self._totals.granted + len(self._line)
         if self.deadline == math.inf:
             self.deadline = now + self._owner.grace
-        first_held, first_waiting = next(iter(self._held), None), next(iter(self._waiting), None)
+        first_held, first_waiting = next(iter(self._held), None), next(iter(self.waiting), None)
         feedback = [(outcome, now - granted_at) for outcome, granted_at in self._feedback]
         self._feedback.clear()
         statement = Statement(
             scope=self.scope,
             limit=self.limit,
-            term=self._term,
-            seq=self._seq,
-            asked=self._asked,
-            returned=self._returned,
-            believed=self._granted,
-            started=self._started,
+            term=self._totals.term,
+            seq=self._totals.seq,
+            asked=self._totals.asked,
+            returned=self._totals.returned,
+            believed=self._totals.granted,
+            started=self._totals.started,
             pending=self._pending,
             held_age=max(0.0, now - first_held.granted_at) if first_held else 0.0,
             wait_age=max(0.0, now - first_waiting.asked_at) if first_waiting else 0.0,
@@ -359,7 +442,7 @@ class Account:
         now = self._owner.now()
         self.end_if_over(now)  # before any message: see docs/how-it-works.md
         statement = reply.statement
-        if statement.term != self._term:
+        if statement.term != self._totals.term:
             return
         if reply.status != "ok":
             self._on_refusal(reply)
@@ -367,30 +450,38 @@ class Account:
         self._unanswered = [one for one in self._unanswered if one.seq != statement.seq]
         self.deadline = max(self.deadline, sent + self._owner.grace)
         self._note(reply)
-        if reply.answered_ago is not None:
-            self.answered_at = max(self.answered_at, sent - reply.answered_ago)
+        self._note_answers(reply, sent)
         self._take(reply.granted, now)
-        if self._is_paced and self._started > statement.started:
-            self._owner.speak(self, True)  # it was not known that starts are spaced
+        self._say_starts(statement)
         self._note_down(reply)
         self._announce_waiting(statement.seq)
-        if reply.retry_in is not None and self._waiting:
+        self._wait_for_time(reply)
+        self._spare(now)
+        if self._totals.is_settled_by(statement) and not self._line:
+            self._begin_term()  # the server has closed the account: there is nothing in it
+
+    def _note_answers(self, reply: Reply, sent: float) -> None:
+        if reply.answered_ago is not None:
+            self.answered_at = max(self.answered_at, sent - reply.answered_ago)
+
+    def _say_starts(self, statement: Statement) -> None:
+        """It was not known that starts are spaced: say those that have begun since."""
+        if self._is_paced and self._totals.started > statement.started:
+            self._owner.speak(self, True)
+
+    def _wait_for_time(self, reply: Reply) -> None:
+        if reply.retry_in is not None and self._line:
             self._owner.retry(self, reply.retry_in)
+
+    def _spare(self, now: float) -> None:
+        """Where the site has permits to spare, they serve one request after another for a turn."""
         if self.is_at_limit or self._is_counted:
             self._return_in_hand()
-        else:
-            turn_end = self._turn_end(now)
-            self._spare_until = turn_end + self._owner.turn
-            for permit in self._held:
-                permit.turn_end = turn_end
-        # The newest statement, which said that nothing was held or wanted.
-        was_last_and_empty = statement.seq == self._seq and statement.asked == statement.returned
-        if (
-            was_last_and_empty
-            and self._granted == self._returned == statement.returned
-            and not self._waiting
-        ):
-            self._begin_term()  # the server has closed the account: there is nothing in it
+            return
+        turn_end = self._turn_end(now)
+        self._hand.until = turn_end + self._owner.turn
+        for permit in self._held:
+            permit.turn_end = turn_end
 
     def _on_refusal(self, reply: Reply) -> None:
         self.lose_all(above=reply.term)
@@ -434,8 +525,7 @@ class Account:
 
     def on_down(self, seconds: float) -> None:
         """The site has not responded for so long that it counts as down: fail what waits."""
-        waiting, self._waiting = list(self._waiting), OrderedDict()
-        self._newcomers.clear()
+        waiting = self._line.clear()
         for permit in waiting:
             self._owner.emit(FailedAtOnce(permit))
             permit.refuse(
@@ -449,9 +539,7 @@ class Account:
 
     def _announce_waiting(self, seq: int) -> None:
         """No permit was free for those that the statement asked for and that still wait."""
-        answered = [permit for first_seq, permit in self._newcomers if first_seq <= seq]
-        self._newcomers = [pair for pair in self._newcomers if pair[0] > seq]
-        for permit in answered:
+        for permit in self._line.answered(seq):
             self._tell_to_wait(permit)
 
     def _tell_to_wait(self, permit: Permit) -> None:
@@ -463,7 +551,7 @@ class Account:
         """A message on this node's channel: under `term` so many permits are granted."""
         now = self._owner.now()
         self.end_if_over(now)
-        if term == self._term and self.deadline < math.inf:
+        if term == self._totals.term and self.deadline < math.inf:
             self._take(granted, now)
 
     def on_backoff(self) -> None:
@@ -476,19 +564,19 @@ class Account:
         """Permits were granted: they go to requests that wait. A surplus is kept in hand where the
         site has permits to spare, else it goes back.
         """
-        new = granted - self._granted
+        new = granted - self._totals.granted
         if new <= 0:
             return  # heard already
-        self._granted = granted
+        self._totals.granted = granted
         turn_end = self._turn_end(now)
-        for _ in range(min(new, len(self._waiting))):
-            self._start(self._next_waiting(), turn_end, now)
+        for _ in range(min(new, len(self._line))):
+            self._start(self._line.pop(), turn_end, now)
             new -= 1
         if new > 0 and self._may_hand_on(now) and now < turn_end and not self.is_at_limit:
             self._keep(new)
             new = 0
-        self._returned += new
-        if new > 0 or (self._waiting and self._asked <= granted):
+        self._totals.returned += new
+        if new > 0 or (self._line and not self._totals.is_queued):
             self._owner.speak(self, True)
 
     def _turn_end(self, now: float) -> float:
@@ -510,7 +598,7 @@ class Account:
 
     def _ask_anew(self) -> None:
         """Ask under the new term, once all transfers of the old one have ended."""
-        if self._waiting and not self._ending:
+        if self._line and not self._ending:
             self._owner.speak(self, True)
 
     def lose_all(self, above: int = 0) -> None:
@@ -530,12 +618,11 @@ class Account:
 
     def _begin_term(self, above: int = 0) -> None:
         """Nothing of the old term counts in the new one."""
-        self._term = self._owner.new_term(above)
-        self._seq = self._asked = self._granted = self._returned = self._started = 0
-        self._in_hand = self._always_in_hand = 0
+        self._totals = Totals(self._owner.new_term(above))
+        self._hand.empty()
         self._feedback.clear()
         self._unanswered.clear()
-        self._newcomers = [(1, permit) for _, permit in self._newcomers]
+        self._line.ask_anew()
         self.deadline = math.inf
 
     def on_new_epoch(self) -> None:
@@ -545,6 +632,6 @@ class Account:
         deadline = self.deadline
         self._begin_term()
         if self._held:
-            self._granted = len(self._held)
+            self._totals.granted = len(self._held)
             self.deadline = deadline
         self.stop_turns()

@@ -60,8 +60,8 @@ def test_requests_that_gave_up_are_forgotten() -> None:
     waiting = [node.ask(priority=number // 2) for number in range(20)]
     for priority in range(2000):
         node.ask(priority=priority % 3).release()
-    assert len(node.account._line) <= 2 * len(waiting) + LINE_SLACK
-    assert len(node.account._newcomers) <= 2 * len(waiting) + LINE_SLACK
+    assert len(node.account._line._heap) <= 2 * len(waiting) + LINE_SLACK
+    assert len(node.account._line._unanswered) <= 2 * len(waiting) + LINE_SLACK
     node.talk(granted=1)
     assert waiting[18].stage is Stage.HELD
 

@@ -291,7 +291,7 @@ class Judge:
         for scope, limit in self.plan.limits.items():
             here = [account for account in accounts if account.scope == scope]
             is_waited_for = any(account.waiting for account in here)
-            held = sum(len(one.held) + one.ending + one._in_hand for one in here)
+            held = sum(len(one.held) + one.ending + one._hand.permits for one in here)
             pending = sum(account._pending for account in here)
             is_free = held < self._capacity(scope, limit)
             if is_waited_for and is_free and self._may_start(scope, pending):
