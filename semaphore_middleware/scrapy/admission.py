@@ -271,7 +271,7 @@ class Admissions(Observer):
             self._line_up(admission)
         elif state is not ASKING:
             self._leave_place(admission)
-        if state is OVER and admission.has_left:
+        if admission.has_left:
             self._forget(admission)
 
     def _line_up(self, admission: Admission) -> None:
@@ -367,8 +367,7 @@ class Admissions(Observer):
         """
         assert isinstance(event, self.hears)
         admission = event.permit.owner
-        if not isinstance(admission, Admission) or not admission.asks:
-            return
+        assert isinstance(admission, Admission)
         if isinstance(event, PermitWaiting):
             self.move(admission, WAITING)
         elif isinstance(event, PermitReleased):

@@ -22,6 +22,7 @@ from semaphore_middleware.scrapy.admission import (
     WAITING,
     Admission,
     Admissions,
+    Load,
     State,
 )
 from semaphore_middleware.scrapy.scopes import ScopeFinder, Scopes
@@ -46,6 +47,10 @@ class Permits:
             self._tell(PermitReleased(permit))
 
 
+def is_full(load: Load) -> bool:
+    return bool(load.told_to_wait) or len(load.held) >= load.concurrency
+
+
 class Downloader(RuleBasedStateMachine):
     """Requests that come, ask, wait, start and go, in any order that can be."""
 
@@ -59,8 +64,12 @@ class Downloader(RuleBasedStateMachine):
         self.told = 0
         self.all = Admissions(ScopeFinder(("host", "all"), limits), PLACES, self.room)
         self.permits: dict[Admission, Permits] = {}
+        self.following: dict[Admission, Any] = {}
+        self.seen = (0, 0)
 
     def teardown(self) -> None:
+        for needing in self.following.values():
+            needing.__exit__(None, None, None)
         for one in list(self.all):
             if one.state is ON_THE_WIRE:
                 self.all.move(one, OVER)
@@ -107,9 +116,12 @@ class Downloader(RuleBasedStateMachine):
     @rule(data=st.data())
     def one_of_several(self, data: Any) -> None:
         one = self.among(data, ASKING, WAITING)
-        if one and one.at_hand < len(one.scopes.limits) - 1 and one not in self.all._line:
+        if one and one.scopes and one not in self.all._line:
             permit: Any = SimpleNamespace(owner=one)
+            last = len(one.scopes.limits) - 1
+            at_hand = min(one.at_hand + 1, last)
             self.all.on_event(PermitGranted(permit, None, False))
+            assert one.at_hand == at_hand, "of the last one its task will tell"
 
     @rule(data=st.data())
     def lose_one_of_several(self, data: Any) -> None:
@@ -146,6 +158,22 @@ class Downloader(RuleBasedStateMachine):
             self.all.leave(one)
             assert (self.all.of(one.request) is one) == (was is ON_THE_WIRE)
 
+    @rule(data=st.data())
+    def follow(self, data: Any) -> None:
+        follower, leader = self.among(data, ASKING), self.among(data, ASKING, WAITING)
+        if follower is None or follower is leader or follower in self.following:
+            return
+        if leader is None or not leader.needs:  # no request waits for itself
+            self.following[follower] = self.all.needing(follower.request, leader)
+            self.following[follower].__enter__()
+
+    @precondition(lambda self: self.following)
+    @rule(data=st.data())
+    def follow_no_longer(self, data: Any) -> None:
+        follower = data.draw(st.sampled_from([*self.following]))
+        self.following.pop(follower).__exit__(None, None, None)
+        assert not any(follower in one.needed_by for one in self.all) or follower.needs
+
     @rule(names=st.sets(st.sampled_from(SCOPES)), data=st.data())
     def change_scopes(self, names: set[str], data: Any) -> None:
         one = self.among(data, ASKING)
@@ -177,8 +205,11 @@ class Downloader(RuleBasedStateMachine):
             assert load.told_to_wait == {one for one in at_hand if one.state is WAITING}
             assert load.held == {one for one in members if load in one.loads[: one.at_hand]}
         asking = [one for one in requests if one.asks]
-        exempt = {one for one in asking if one.is_blocked or one.loads[one.at_hand].is_full}
+        exempt = {one for one in asking if one.is_blocked or is_full(one.loads[one.at_hand])}
         assert self.all._exempt == exempt
+        exempt_before, told_before = self.seen
+        assert len(exempt) <= exempt_before or self.told > told_before, "the engine has room"
+        self.seen = (len(exempt), self.told)
         in_scheduler = {
             one for one in asking if one.is_scheduled and (one.scopes or one.is_blocked)
         }
