@@ -137,10 +137,7 @@ class Page:
 
     async def state(self, request: web.Request) -> web.Response:
         """What there is to see, as the query asks for it."""
-        try:
-            view = View.read(request.query)
-        except SettingsError as error:
-            return _error(400, str(error))
+        view = View.read(request.query)
         snapshot, crawls = await asyncio.gather(self._poller.look(), self._crawls_poller.look())
         body = {
             "server": self._admin.server,

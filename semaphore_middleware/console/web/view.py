@@ -1,4 +1,4 @@
-"""What one browser is shown of a snapshot: filtered, sorted and cut on the server.
+"""What one browser is shown of a snapshot: filtered and cut on the server.
 
 So no scope is out of reach, however many there are. Names come from URLs and other programs: here
 they are data, and in the browser text.
@@ -6,34 +6,15 @@ they are data, and in the browser text.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import Any, Self
 
 from semaphore_middleware.console.snapshot import ScopeRow, Snapshot, as_json
-from semaphore_middleware.errors import SettingsError
 from semaphore_middleware.frontier.state import STATES, Counts
-from semaphore_middleware.model.limits import parse_rate
 
 MAX_ROWS = 200  # scopes, nodes, rules, and crawls; nobody reads a longer table
 MAX_NODES = 100  # of the scope that is opened
-
-SORTS: Mapping[str, Callable[[ScopeRow], Any]] = {
-    **{name: attrgetter(name) for name in ("scope", "held", "waiting")},
-    "longest_wait": lambda row: row.longest_wait or 0.0,
-    "starts_per_second": lambda row: row.starts_per_second or 0.0,
-    "delay": lambda row: row.delay or 0.0,
-    "rate": lambda row: 1 / parse_rate(row.rate, "rate") if row.rate else 0.0,
-    "next_start": lambda row: row.next_start or 0.0,
-    "state": lambda row: (
-        row.paused,
-        row.down_for or 0.0,
-        row.backoff_left or 0.0,
-        row.backoff_last or 0.0,
-    ),
-    "set_by": lambda row: row.set_by or "",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,32 +23,19 @@ class View:
 
     match: str = ""
     """Only scopes whose names contain this, in upper or lower case."""
-    sort: str = "waiting"
-    """A key of `SORTS`."""
-    down: bool = True
-    """Whether the largest stands first."""
     open: str = ""
     """The id of the scope whose nodes are wanted."""
 
     @classmethod
     def read(cls, query: Mapping[str, str]) -> Self:
-        """From a URL's query. Raises `SettingsError`."""
-        sort = query.get("sort", "waiting")
-        if sort not in SORTS:
-            raise SettingsError(f"sort = {sort!r}: allowed is one of {', '.join(SORTS)}")
-        down = query.get("down", "1")
-        if down not in ("0", "1"):
-            raise SettingsError(f"down = {down!r}: allowed is 0 or 1")
-        return cls(query.get("match", "").strip(), sort, down == "1", query.get("open", ""))
+        """From a URL's query."""
+        return cls(query.get("match", "").strip(), query.get("open", ""))
 
 
 def show(snapshot: Snapshot, view: View) -> dict[str, Any]:
     """The part of the snapshot that the page shows, in the fields of `status --json`."""
     wanted = view.match.casefold()
     rows = [row for row in snapshot.scopes if wanted in row.scope.casefold()]
-    # By name first: the sort that counts keeps that order among equals, either way up.
-    rows.sort(key=SORTS["scope"])
-    rows.sort(key=SORTS[view.sort], reverse=view.down)
     opened = next((row for row in snapshot.scopes if row.id == view.open), None)
     return {
         "totals": as_json(snapshot.totals),

@@ -1,4 +1,4 @@
-"""What the page shows of a snapshot: found, sorted and cut on the server."""
+"""What the page shows of a snapshot: found and cut on the server."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from semaphore_middleware import Inspection, Member, Rule, SettingsError
+from semaphore_middleware import Inspection, Member, Rule
 from semaphore_middleware.console.snapshot import Snapshot, scope_id
 from semaphore_middleware.console.web.view import MAX_NODES, MAX_ROWS, View, show, show_crawls
 from semaphore_middleware.frontier.state import Counts
@@ -71,30 +71,13 @@ def test_a_row_has_all_that_there_is_to_see() -> None:
     ("view", "expected"),
     [
         ({}, ["d", "a", "b", "C"]),  # waiting, the longest line first; equals by name
-        ({"sort": "waiting", "down": "0"}, ["C", "a", "b", "d"]),
-        ({"sort": "held"}, ["a", "C", "b", "d"]),
-        ({"sort": "longest_wait"}, ["d", "a", "b", "C"]),
-        ({"sort": "scope", "down": "0"}, ["C", "a", "b", "d"]),
-        *(
-            ({"sort": sort, "down": "0"}, ["C", "a", "b", "d"])  # which have none
-            for sort in ("starts_per_second", "delay", "rate", "next_start", "state", "set_by")
-        ),
         ({"match": "c"}, ["C"]),
         ({"match": " A "}, ["a"]),
         ({"match": "nothing"}, []),
     ],
 )
-def test_a_view_finds_and_sorts(view: dict[str, str], expected: list[str]) -> None:
+def test_a_view_finds(view: dict[str, str], expected: list[str]) -> None:
     assert names(**view) == expected
-
-
-@pytest.mark.parametrize(
-    ("view", "said"),
-    [({"sort": "speed"}, "sort = 'speed': allowed is one of scope, "), ({"down": "x"}, "0 or 1")],
-)
-def test_a_view_that_there_is_not_is_refused(view: dict[str, str], said: str) -> None:
-    with pytest.raises(SettingsError, match=said):
-        View.read(view)
 
 
 def test_of_thousands_the_first_are_shown_and_the_filter_finds_all() -> None:
@@ -105,13 +88,6 @@ def test_of_thousands_the_first_are_shown_and_the_filter_finds_all() -> None:
     told = shown(*scopes, match="2999.example")
     assert [row["scope"] for row in told["scopes"]] == ["2999.example.org"]
     assert (told["matching"], told["totals"]["scopes"]) == (1, 3000)
-
-
-def test_a_rate_sorts_by_how_often_something_may_start() -> None:
-    rates = {"a": "60/m", "b": "1/m", "c": "2/s", "d": None}
-    scopes = [scope(name, rate=rate) for name, rate in rates.items()]
-    told = shown(*scopes, sort="rate")
-    assert [row["scope"] for row in told["scopes"]] == ["c", "a", "b", "d"]
 
 
 def test_of_many_nodes_the_first_are_told_and_the_rest_counted() -> None:

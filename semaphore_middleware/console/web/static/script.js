@@ -13,8 +13,7 @@ const TIMEOUT_MS = 8000; // for an answer: the server itself waits for Redis for
 const MAX_NEWS = 3; // scopes that one announcement names
 
 const $ = (selector) => document.querySelector(selector);
-const view = { match: "", sort: "waiting", down: true };
-const names = {}; // of the columns
+let match = ""; // what the filter says
 let timer = 0;
 let looking = null; // the look that is under way
 let before = new Map(); // scopes as they were last, for the news
@@ -27,7 +26,7 @@ async function look() {
   if (looking) looking.abort();
   const mine = (looking = new AbortController());
   const timeout = setTimeout(() => mine.abort("late"), TIMEOUT_MS);
-  const query = new URLSearchParams({ ...view, down: view.down ? 1 : 0, open: openedId() });
+  const query = new URLSearchParams({ match, open: openedId() });
   try {
     const answer = await fetch(`state.json?${query}`, { signal: mine.signal });
     if (!answer.ok) throw new Error((await answer.json()).error);
@@ -95,9 +94,9 @@ function caption({ matching, scopes, totals }) {
   const shown = more
     ? `The first ${number(scopes.length)} of ${number(matching)} scopes, ${number(more)} more`
     : matching === 1 ? "1 scope" : `${number(matching)} scopes`;
-  const of = view.match ? ` that match, of ${number(totals.scopes)}` : "";
-  const order = isHeld() ? "order held while you are in the table" : `sorted by ${names[view.sort]}`;
-  return matching || view.match ? `${shown}${of}; ${order}` : "No scope is in use.";
+  const of = match ? ` that match, of ${number(totals.scopes)}` : "";
+  const order = isHeld() ? "order held while you are in the table" : "those where most requests wait first";
+  return matching || match ? `${shown}${of}; ${order}` : "No scope is in use.";
 }
 
 function showRules(rules, more) {
@@ -172,29 +171,8 @@ function news(texts) {
 
 // What people choose -----------------------------------------------------------------------------
 
-function showSort() {
-  for (const th of document.querySelectorAll("[data-sort]")) {
-    if (th.dataset.sort === view.sort) th.setAttribute("aria-sort", view.down ? "descending" : "ascending");
-    else th.removeAttribute("aria-sort");
-  }
-}
-
-for (const th of document.querySelectorAll("[data-sort]")) {
-  const button = th.firstElementChild;
-  names[th.dataset.sort] = button.textContent.toLowerCase();
-  button.addEventListener("click", () => {
-    const { sort } = th.dataset;
-    // Names begin at a, numbers with the largest; a second press turns it round.
-    view.down = view.sort === sort ? !view.down : !["scope", "set_by"].includes(sort);
-    view.sort = sort;
-    showSort();
-    letGo();
-    look();
-  });
-}
-
 $("#filter").addEventListener("input", (event) => {
-  view.match = event.target.value;
+  match = event.target.value;
   letGo();
   look();
 });
@@ -215,5 +193,4 @@ for (const root of [document, ...[...document.querySelectorAll("template")].map(
 onOpen(look);
 onDone(look);
 onChange(look);
-showSort();
 look();
