@@ -18,14 +18,20 @@ from semaphore_middleware.model.inspection import Inspection, Member
 from semaphore_middleware.model.lease import STEP
 from semaphore_middleware.model.limits import LIMITLESS, Limit, rate_text
 from semaphore_middleware.model.rules import PARTS, Rule
-from semaphore_middleware.redis.records import FEEDBACK, HEAD, LIMIT, REPLY, STATEMENT
+from semaphore_middleware.redis.records import (
+    FEEDBACK,
+    HEAD,
+    LIMIT,
+    REPLY,
+    STATEMENT,
+    STATUSES,
+    Status,
+)
 
 VERSION = "3"
 """Of the protocol: nodes that speak different ones do not share a server."""
 
 T = TypeVar("T")
-Status = Literal["ok", "lost", "old", "refused", "unreadable"]
-STATUSES: tuple[Status, ...] = ("ok", "lost", "old", "refused", "unreadable")
 
 
 def milliseconds(seconds: float) -> int:

@@ -7,6 +7,7 @@ in their source, and `written_out` puts the names there:
     @zero(state)        concurrency = 0, delay = 0, jitter = 0, ...
     @format(reply)      >dddddddddddd
     @bytes(reply)       96
+    @status(lost)       1
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from struct import Struct
+from typing import Literal, get_args
 
 
 class Record:
@@ -132,8 +134,18 @@ HEAD, STATEMENT = RECORDS["head"], RECORDS["statement"]
 FEEDBACK, REPLY = RECORDS["feedback"], RECORDS["reply"]
 
 
+Status = Literal["ok", "lost", "old", "refused", "unreadable"]
+STATUSES: tuple[Status, ...] = get_args(Status)
+"""Of replies, which say them by their places here."""
+
+
 def written_out(source: str) -> str:
-    """A script's source with the names of its records put in."""
-    return re.sub(
-        r"@([\w.]*)\((\w+)\)", lambda found: RECORDS[found[2]].written_out(found[1]), source
-    )
+    """A script's source with the names of its records and statuses put in."""
+
+    def text_of(found: re.Match[str]) -> str:
+        what, name = found.groups()
+        if what == "status":
+            return str(STATUSES.index(name))
+        return RECORDS[name].written_out(what)
+
+    return re.sub(r"@([\w.]*)\((\w+)\)", text_of, source)

@@ -13,7 +13,6 @@
 
 local STATEMENT_BYTES = @bytes(statement)
 local MOST = 10 ^ 12 -- of any number that is said: as milliseconds 31 years
-local REFUSED, UNREADABLE = 3, 4
 local HAS_RULES = rules and rules ~= '0'
 
 -- Whether a node that follows the rules may say this. Else a number is not whole or too large, or two
@@ -53,9 +52,9 @@ end
 
 -- Answers one statement.
 local function serve(key, queue, text)
-  if #text < STATEMENT_BYTES then return pack_refusal(REFUSED, '') end
+  if #text < STATEMENT_BYTES then return pack_refusal(@status(refused), '') end
   local @said_(statement) = struct.unpack('@format(statement)', text)
-  if not makes_sense(@said_(statement)) then return pack_refusal(REFUSED, '') end
+  if not makes_sense(@said_(statement)) then return pack_refusal(@status(refused), '') end
   local state, own, learned = unpack(redis.call('HMGET', key, 'state', OWN, 'learned'))
   local is_plain = #text == STATEMENT_BYTES and not learned and not HAS_RULES and NOW >= FROM
   local reply = is_plain and serve_plain(key, state, own, @said_(statement))
@@ -69,6 +68,6 @@ if IS_CLOCK_LATE then write_clock() end
 local replies = {}
 for i = 3, #KEYS, 2 do
   local is_served, reply = pcall(serve, KEYS[i], KEYS[i + 1], ARGV[(i + 5) / 2])
-  replies[(i - 1) / 2] = is_served and reply or pack_refusal(UNREADABLE, problem_of(reply))
+  replies[(i - 1) / 2] = is_served and reply or pack_refusal(@status(unreadable), problem_of(reply))
 end
 return replies

@@ -26,7 +26,7 @@ end
 -- Brings the caller's account up to what it says. Returns the status of the reply.
 local function hear(scope, said)
   local own = scope.own
-  if own and said.term < own.term then return 2 end
+  if own and said.term < own.term then return @status(old) end
   if own and said.term > own.term then
     close_account(scope, NODE, own)
     own = nil
@@ -35,7 +35,7 @@ local function hear(scope, said)
   local claims = said.believed > (own and own.granted or said.returned)
   if claims and NOW >= FROM then
     if own then close_account(scope, NODE, own) end
-    return 1
+    return @status(lost)
   end
   if not own then
     own = open_account(scope, said)
@@ -52,7 +52,7 @@ local function hear(scope, said)
     -- Else a node that asks again while it gives back would pass those that came meanwhile.
     if not waited and waiting_at(own) > 0 then own.served = next_tick(scope) end
   else
-    return 0
+    return @status(ok)
   end
   -- What it was granted since is pending, too.
   own.pending = math.min(held_by(own), said.pending + math.max(0, own.granted - said.believed))
@@ -63,7 +63,7 @@ local function hear(scope, said)
   own.held_since, own.waiting_since = NOW - 1000 * said.held_age, NOW - 1000 * said.wait_age
   own.concurrency, own.delay, own.jitter = said.concurrency, said.delay, said.jitter
   own.adaptive, own.interval, own.burst = said.adaptive, said.interval, said.burst
-  return 0
+  return @status(ok)
 end
 
 local function pack_reply(scope, status, own)
@@ -85,7 +85,7 @@ end
 -- Answers one statement.
 function serve_any(key, queue, text, state, account, learned)
   local said = read_statement(text)
-  if not said then return pack_refusal(REFUSED, '') end
+  if not said then return pack_refusal(@status(refused), '') end
   local scope = read_scope(key, queue, state, account, learned)
   local before = scope.own
   local returned = before and before.returned

@@ -65,6 +65,6 @@ local function serve_plain(key, state, own, @said_(statement))
     redis.call('HSET', key, 'state', cmsgpack.pack(@(state)), OWN, cmsgpack.pack(@own_(account)))
   end
   if is_ending then redis.call('PEXPIREAT', key, expires) end
-  return struct.pack('@format(reply)', 0, said_term, own_granted, concurrency - held, concurrency, 0, 0, 0,
-    -1, -1, -1, -1)
+  return struct.pack('@format(reply)', @status(ok), said_term, own_granted, concurrency - held, concurrency,
+    0, 0, 0, -1, -1, -1, -1)
 end
