@@ -190,14 +190,6 @@ class FairSemaphore:
         """Pass an event to all observers, as long as they are open."""
         self._observers.emit(event)
 
-    def drain(self) -> None:
-        """Grant no more permits: calls of `acquire` that wait, and new ones, raise `ClosedError`.
-
-        Permits that are held stay held, and are renewed, until `close`. Raises nothing.
-        """
-        if self._session is not None:
-            self._session.drain()
-
     def _server(self, url: str) -> Server:
         # A sixth of the lease, so that a call that hangs leaves time for another.
         return Server(url, min(5.0, self._lease / 6), self._url_from, self._prefix)

@@ -15,7 +15,7 @@ HOST, DOMAIN, ALL = WANTED = "www.example.org", "domain:example.org", "all"
 ENDS = {
     "timeout": AcquireTimeoutError,
     "cancelled": asyncio.CancelledError,
-    "drained": ClosedError,
+    "closed": ClosedError,
 }
 
 
@@ -38,7 +38,7 @@ async def test_nothing_is_left_when_a_later_permit_does_not_come(
 
         if way != "timeout":
             await eventually(lambda: held(1))
-            waiting.cancel() if way == "cancelled" else one.drain()
+            waiting.cancel() if way == "cancelled" else await one.close()
         with pytest.raises(error) as raised:
             await waiting
         assert list(one.permits()) == []
