@@ -36,10 +36,11 @@ def check_options(options: Mapping[str, Any], where: str) -> None:
     """
     given = {name: value for name, value in options.items() if name in OPTIONS}
     try:
-        if certificate := given.get("ssl_certfile"):
+        files = (given.get("ssl_certfile"), given.get("ssl_keyfile"))
+        if any(files):
             # With an empty password OpenSSL does not ask the terminal for one.
-            files = (certificate, given.get("ssl_keyfile"), given.get("ssl_password", ""))
-            ssl.create_default_context().load_cert_chain(*files)
+            password = given.get("ssl_password", "")
+            ssl.create_default_context().load_cert_chain(*files, password)  # type: ignore[arg-type]
         SSLConnection(**given).ssl_context.get()
     except (OSError, ValueError, TypeError, RedisError) as error:
         raise SettingsError(f"{where}: {explain(error, options)}") from None
