@@ -14,6 +14,7 @@ from scrapy.utils.python import global_object_name
 
 from semaphore_middleware.errors import SettingsError
 from semaphore_middleware.redis.environment import server_of
+from semaphore_middleware.scrapy.engine import keep_spider_arguments
 from semaphore_middleware.scrapy.settings import SETTINGS, is_enabled
 
 # Modules that need redis-py are imported within functions that run only with the semaphore on:
@@ -70,9 +71,10 @@ class SemaphoreAddon:
 
     @classmethod
     def update_pre_crawler_settings(cls, settings: BaseSettings) -> None:
-        """Name the server that is known already: a spider that uses it, too, such as one of
-        scrapy-redis, is made before its crawler's add-ons are.
+        """Do what comes before the spider is made. That gets its arguments, which the nodes of a
+        shared crawl compare, and may use the server, as one of scrapy-redis does.
         """
+        keep_spider_arguments()
         with suppress(SettingsError):  # which `from_crawler` raises, in one line
             if SETTINGS["SEMAPHORE_ENABLED"].read(settings):
                 _name_server(settings, server_of(settings)[0])

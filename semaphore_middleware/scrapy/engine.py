@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Set
 from contextlib import contextmanager
 from functools import partial
-from traceback import walk_stack
-from types import FrameType, GeneratorType
 from typing import TYPE_CHECKING, Any, NoReturn
+from weakref import WeakKeyDictionary
 
-from scrapy import Request, signals
+from scrapy import Request, Spider, signals
+from scrapy.crawler import Crawler
 from scrapy.exceptions import CloseSpider
 from scrapy.extensions.feedexport import FeedExporter
 from scrapy.utils.asyncio import is_asyncio_available
@@ -23,15 +22,15 @@ from semaphore_middleware.errors import SettingsError
 
 if TYPE_CHECKING:
     from scrapy.core.downloader import Downloader
-    from scrapy.crawler import Crawler
     from scrapy.pqueues import DownloaderAwarePriorityQueue
 
     from semaphore_middleware.scrapy.admission import Admissions
 
 logger = logging.getLogger(__name__)
 
-CRAWL = ("Crawler.crawl_async", "Crawler.crawl")
 ASYNCIO_REACTOR = "twisted.internet.asyncioreactor.AsyncioSelectorReactor"
+
+_spider_arguments: WeakKeyDictionary[Crawler, dict[str, Any]] = WeakKeyDictionary()
 
 
 class Engine:
@@ -61,22 +60,18 @@ class Engine:
             asyncio.get_running_loop().call_soon(self.wake)
 
     def spider_arguments(self) -> dict[str, Any]:
-        """The arguments that the user gave the spider; positional ones by their numbers. For a
-        scheduler's `open`.
-
-        Only the local variables of `Crawler.crawl_async`, which awaits the caller, or those of
-        `Crawler.crawl`, a generator that is suspended meanwhile, keep them.
+        """The arguments that the user gave the spider; positional ones by their numbers. Without
+        `keep_spider_arguments` nobody knows them, and the crawl ends.
         """
-        frames: list[FrameType | None] = [frame for frame, _ in walk_stack(None)]
-        holders = gc.get_referrers(self._crawler)
-        frames += [one.gi_frame for one in holders if isinstance(one, GeneratorType)]
-        for frame in frames:
-            if frame is not None and frame.f_code.co_qualname in CRAWL:
-                local = frame.f_locals
-                if local["self"] is self._crawler:
-                    given = enumerate(local["args"], 1)
-                    return {**{f"{number}": value for number, value in given}, **local["kwargs"]}
-        return {}
+        given = _spider_arguments.get(self._crawler)
+        if given is None:
+            end_crawl(
+                SettingsError(
+                    "ADDONS: a shared crawl needs semaphore_middleware.addon.SemaphoreAddon in the "
+                    "settings of the project, not of the spider: nodes compare their arguments"
+                )
+            )
+        return given
 
     def before_close(self, callback: Callable[[], None]) -> None:
         """Call `callback` when the spider begins to close, before the engine waits for downloads.
@@ -206,6 +201,23 @@ class Engine:
             if isinstance(request, Request):
                 engine.crawl(request)
                 await rest()
+
+
+def keep_spider_arguments() -> None:
+    """From now on, keep what each crawler gives its spider, for `Engine.spider_arguments`.
+
+    Private: `Crawler._create_spider`, as no hook runs between the command line and the spider.
+    """
+    create = Crawler._create_spider
+    if create.__module__ == __name__:
+        return
+
+    def _create_spider(crawler: Crawler, *args: Any, **kwargs: Any) -> Spider:
+        by_number = {f"{number}": value for number, value in enumerate(args, 1)}
+        _spider_arguments[crawler] = {**by_number, **kwargs}
+        return create(crawler, *args, **kwargs)
+
+    setattr(Crawler, "_create_spider", _create_spider)  # noqa: B010
 
 
 def pass_over_saturated_scopes(queue: DownloaderAwarePriorityQueue, admissions: Admissions) -> None:

@@ -19,6 +19,7 @@ from twisted.python.failure import Failure
 
 from semaphore_middleware.frontier.client import CrawlClient, Demand
 from semaphore_middleware.frontier.scheduler import Scheduler
+from semaphore_middleware.scrapy.engine import keep_spider_arguments
 from tests.support.crawls import until
 from tests.support.frontier import Node
 
@@ -226,7 +227,8 @@ async def joined(
     crawler = get_crawler(Spider, {**ours, **settings})
     engine = FakeEngine(start)
     crawler.engine = engine  # type: ignore[assignment]
-    crawler.spider = Spider.from_crawler(crawler, name="books")
+    keep_spider_arguments()
+    crawler.spider = crawler._create_spider(name="books")
     crawler.crawling = True
     scheduler = Scheduler.from_crawler(crawler)
     await scheduler.open(crawler.spider).asFuture(asyncio.get_running_loop())

@@ -12,8 +12,9 @@ from scrapy.settings import Settings
 from scrapy.utils.defer import maybe_deferred_to_future
 from scrapy.utils.test import get_crawler
 
+from semaphore_middleware.errors import SettingsError
 from semaphore_middleware.frontier.identity import differences, identity_of
-from semaphore_middleware.scrapy.engine import Engine
+from semaphore_middleware.scrapy.engine import Engine, keep_spider_arguments
 from tests.support.crawls import asyncio_test
 
 
@@ -76,6 +77,7 @@ class GivenArguments(BaseScheduler):
 @pytest.mark.parametrize("is_async", [True, False])
 @asyncio_test
 async def test_arguments_are_those_that_the_user_gave(is_async: bool) -> None:
+    keep_spider_arguments()
     crawler = get_crawler(Books, {"SCHEDULER": GivenArguments})
     with pytest.raises(LookupError) as told:
         if is_async:
@@ -83,6 +85,11 @@ async def test_arguments_are_those_that_the_user_gave(is_async: bool) -> None:
         else:
             await maybe_deferred_to_future(crawler.crawl("first", shelf="3"))
     assert told.value.args == ({"1": "first", "shelf": "3"},)
+
+
+def test_a_crawl_whose_arguments_nobody_knows_is_refused() -> None:
+    with pytest.raises(SettingsError, match=r"ADDONS: .* in the settings of the project"):
+        Engine(get_crawler(Books)).spider_arguments()
 
 
 def test_the_source_of_a_spider_is_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
