@@ -59,17 +59,7 @@ class CrawlResult:
         return sum(node.pages for node in self.nodes)
 
     @property
-    def refusals(self) -> Mapping[str, int]:
-        """Responses by which the site refused a request, by status."""
-        return {status: n for status, n in self._errors.items() if status in REFUSALS}
-
-    @property
-    def other_errors(self) -> Mapping[str, int]:
-        """All other responses with an error, by status."""
-        return {status: n for status, n in self._errors.items() if status not in REFUSALS}
-
-    @property
-    def _errors(self) -> Counter[str]:
+    def errors(self) -> Counter[str]:
         """Responses by status, from 400 on, also where the request was made again. A robots.txt
         that is not there is no error.
         """
@@ -106,51 +96,76 @@ class CrawlResult:
         return max((node.stat("wait_seconds_max") for node in self.nodes), default=0.0)
 
     @property
-    def seconds(self) -> float:
-        """The running time of the node that ran longest."""
-        return max((node.stats.get("elapsed_time_seconds", 0.0) for node in self.nodes), default=0)
+    def pages_a_second(self) -> float | None:
+        """As the example site saw them, or the node that ran longest; None if nothing was done."""
+        if self.site is not None:
+            return self.site.requests / self.site.seconds if self.site.seconds else None
+        elapsed = [node.stats.get("elapsed_time_seconds", 0.0) for node in self.nodes]
+        return self.pages / max(elapsed) if any(elapsed) else None
 
 
-def problems(result: CrawlResult) -> list[str]:
-    """Everything that is not as promised, one line each."""
-    found = [f"{node.name} failed: {node.error}" for node in result.nodes if node.error]
+@dataclass(frozen=True)
+class Check:
+    """Something that was promised: a row of the table, and a problem if more was measured."""
+
+    row: str
+    measured: int
+    problem: str
+    most: int = 0
+    expected: str = "0"
+
+    @property
+    def failed(self) -> bool:
+        """True if more was measured than promised."""
+        return self.measured > self.most
+
+
+def checks(result: CrawlResult) -> list[Check]:
+    """All that was promised, in the table's order."""
     site = result.site
-    if site is None:
-        found += _problems_of_another_site(result)
-    else:
-        if not result.pages:
-            found.append("no pages were fetched")
-        if site.most > result.limit:
-            found.append(f"limit {result.limit} was exceeded: {site.most} requests at once")
-        if site.missed:
-            found.append(f"pages missed: {site.missed}")
-        if site.twice:
-            found.append(f"pages fetched twice: {site.twice}")
-        if site.forbidden:
-            found.append(f"requests forbidden by robots.txt: {site.forbidden}")
-    if result.permits_left:
-        found.append(f"permits left on the server: {result.permits_left}")
-    return found
+    found = _seen_by_nodes(result) if site is None else _seen_by_site(site, result.limit)
+    left = result.permits_left
+    return [*found, Check("permits left", left, f"permits left on the server: {left}")]
 
 
-def _problems_of_another_site(result: CrawlResult) -> list[str]:
-    """What only the nodes can tell, as the site is not ours."""
-    found = []
-    if result.refusals:
-        found.append(f"the site refused requests: {_listed(result.refusals)}")
-    if result.other_errors:
-        found.append(f"the site answered with errors: {_listed(result.other_errors)}")
-    if result.failures:
-        found.append(f"the site did not respond: {_listed(result.failures)}")
-    if not result.pages:
-        why = f": robots.txt forbids them ({result.forbidden})" if result.forbidden else ""
-        found.insert(0, "no pages were fetched" + ("" if found else why))
-    return found
+def _seen_by_site(site: SiteResult, limit: int) -> list[Check]:
+    exceeded = f"limit {limit} was exceeded: {site.most} requests at once"
+    forbidden = f"requests forbidden by robots.txt: {site.forbidden}"
+    return [
+        Check("most requests at once", site.most, exceeded, limit, f"at most {limit}"),
+        Check("pages missed", site.missed, f"pages missed: {site.missed}"),
+        Check("pages fetched twice", site.twice, f"pages fetched twice: {site.twice}"),
+        Check("requests robots.txt forbids", site.forbidden, forbidden),
+    ]
+
+
+def _seen_by_nodes(result: CrawlResult) -> list[Check]:
+    refusals = {status: n for status, n in result.errors.items() if status in REFUSALS}
+    errors = {status: n for status, n in result.errors.items() if status not in REFUSALS}
+    rows = [
+        (f"requests refused ({', '.join(REFUSALS)})", "refused requests", refusals),
+        ("responses with other errors", "answered with errors", errors),
+        ("requests without a response", "did not respond", result.failures),
+    ]
+    return [
+        Check(row, sum(counts.values()), f"the site {problem}: {_listed(counts)}")
+        for row, problem, counts in rows
+    ]
 
 
 def _listed(counts: Mapping[str, int]) -> str:
     times = {name: "once" if n == 1 else f"{n} times" for name, n in counts.items()}
     return ", ".join(f"{name} ({times[name]})" for name in sorted(times))
+
+
+def problems(result: CrawlResult) -> list[str]:
+    """Everything that is not as promised, one line each."""
+    found = [f"{node.name} failed: {node.error}" for node in result.nodes if node.error]
+    failed = [check.problem for check in checks(result) if check.failed]
+    if not result.pages:
+        why = f": robots.txt forbids them ({result.forbidden})" if result.forbidden else ""
+        found.append("no pages were fetched" + ("" if failed else why))
+    return found + failed
 
 
 def table(result: CrawlResult) -> Table:
@@ -163,40 +178,15 @@ def table(result: CrawlResult) -> Table:
     for node in result.nodes:
         shown.add_row(f"pages of {node.name}", str(node.pages))
     shown.add_row("pages of all nodes", str(result.pages), end_section=True)
-    if result.site is not None:
-        _add_site(shown, result, result.site)
-    else:
-        _add_another_site(shown, result)
+    for check in checks(result):
+        color = "red" if check.failed else "green"
+        shown.add_row(check.row, f"[{color}]{check.measured}[/{color}]", check.expected)
+    shown.add_section()
+    if result.pages_a_second is not None:
+        is_timed = result.site is not None and result.latency
+        possible = f"at most {result.limit / result.latency:.1f}" if is_timed else ""
+        shown.add_row("pages a second", f"{result.pages_a_second:.1f}", possible)
     if result.mean_wait is not None:
         shown.add_row("mean wait for a permit", f"{result.mean_wait:.2f} s")
         shown.add_row("longest wait for a permit", f"{result.longest_wait:.2f} s")
-    shown.add_row("permits left", _judged(result.permits_left, 0), "0")
     return shown
-
-
-def _add_site(shown: Table, result: CrawlResult, site: SiteResult) -> None:
-    most = _judged(site.most, result.limit)
-    shown.add_row("most requests at once", most, f"at most {result.limit}")
-    shown.add_row("pages missed", _judged(site.missed, 0), "0")
-    shown.add_row("pages fetched twice", _judged(site.twice, 0), "0")
-    shown.add_row("requests robots.txt forbids", _judged(site.forbidden, 0), "0")
-    if site.seconds and result.latency:
-        possible = result.limit / result.latency
-        rate = site.requests / site.seconds
-        shown.add_row("pages a second", f"{rate:.1f}", f"at most {possible:.1f}", end_section=True)
-
-
-def _add_another_site(shown: Table, result: CrawlResult) -> None:
-    rows = {
-        f"requests refused ({', '.join(REFUSALS)})": result.refusals,
-        "responses with other errors": result.other_errors,
-        "requests without a response": result.failures,
-    }
-    for name, counts in rows.items():
-        shown.add_row(name, _judged(sum(counts.values()), 0), "0")
-    if result.seconds:
-        shown.add_row("pages a second", f"{result.pages / result.seconds:.1f}", end_section=True)
-
-
-def _judged(value: int, most: int) -> str:
-    return f"[red]{value}[/red]" if value > most else f"[green]{value}[/green]"
