@@ -110,8 +110,11 @@ class Scheduler(BaseScheduler):
             on_data_loss=self._start_over,
             on_misfit=self._on_misfit,
         )
+        arguments = self.engine.spider_arguments()
+        if arguments is None:
+            logger.info("Without the add-on, nodes do not compare the arguments of their spiders.")
         self.identity = {
-            **identity_of(spider, self.engine.spider_arguments()),
+            **identity_of(spider, arguments or {}),
             "CRAWL_SERIALIZER": self.serializer,
         }
         return deferred_from_coro(self._join())

@@ -59,19 +59,11 @@ class Engine:
             self._is_waking = True
             asyncio.get_running_loop().call_soon(self.wake)
 
-    def spider_arguments(self) -> dict[str, Any]:
-        """The arguments that the user gave the spider; positional ones by their numbers. Without
-        `keep_spider_arguments` nobody knows them, and the crawl ends.
+    def spider_arguments(self) -> dict[str, Any] | None:
+        """The arguments that the user gave the spider; positional ones by their numbers. None
+        without `keep_spider_arguments`.
         """
-        given = _spider_arguments.get(self._crawler)
-        if given is None:
-            end_crawl(
-                SettingsError(
-                    "ADDONS: a shared crawl needs semaphore_middleware.addon.SemaphoreAddon in the "
-                    "settings of the project, not of the spider: nodes compare their arguments"
-                )
-            )
-        return given
+        return _spider_arguments.get(self._crawler)
 
     def before_close(self, callback: Callable[[], None]) -> None:
         """Call `callback` when the spider begins to close, before the engine waits for downloads.

@@ -12,7 +12,6 @@ from scrapy.settings import Settings
 from scrapy.utils.defer import maybe_deferred_to_future
 from scrapy.utils.test import get_crawler
 
-from semaphore_middleware.errors import SettingsError
 from semaphore_middleware.frontier.identity import differences, identity_of
 from semaphore_middleware.scrapy.engine import Engine, keep_spider_arguments
 from tests.support.crawls import asyncio_test
@@ -87,9 +86,8 @@ async def test_arguments_are_those_that_the_user_gave(is_async: bool) -> None:
     assert told.value.args == ({"1": "first", "shelf": "3"},)
 
 
-def test_a_crawl_whose_arguments_nobody_knows_is_refused() -> None:
-    with pytest.raises(SettingsError, match=r"ADDONS: .* in the settings of the project"):
-        Engine(get_crawler(Books)).spider_arguments()
+def test_without_the_add_on_nobody_knows_the_arguments() -> None:
+    assert Engine(get_crawler(Books)).spider_arguments() is None
 
 
 def test_the_source_of_a_spider_is_its_version(monkeypatch: pytest.MonkeyPatch) -> None:

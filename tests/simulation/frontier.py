@@ -217,7 +217,7 @@ class _SiteQueue(SitesQueue):
 class _Engine(Engine):
     """Ours, but for what looks at the process around it."""
 
-    def spider_arguments(self) -> dict[str, Any]:
+    def spider_arguments(self) -> dict[str, Any] | None:
         return {}
 
     def fail_when_cut_short(self, has_ended: Callable[[], bool]) -> None:
