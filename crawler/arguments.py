@@ -17,7 +17,7 @@ KNOWN = ("url", "urls", "allow", "deny", "max_pages", "depth")
 
 @dataclass(frozen=True, slots=True)
 class SiteArguments:
-    """Start URLs, and which links to follow. `max_pages` and `depth`: 0 for no limit."""
+    """Start URLs, and the links to follow. `max_pages` and `depth`: 0 for no limit."""
 
     urls: tuple[str, ...]
     allow: str = ""
@@ -27,7 +27,7 @@ class SiteArguments:
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> SiteArguments:
-        """Read `-a` arguments. A `ValueError` names the argument, its value and what is allowed."""
+        """Read `-a` arguments. A `ValueError` names the argument, its value and allowed values."""
         for name in given:
             if name not in KNOWN:
                 raise ValueError(f"-a {name}: no such argument, allowed are {', '.join(KNOWN)}")
@@ -42,7 +42,7 @@ class SiteArguments:
     @property
     def hosts(self) -> list[str]:
         """The hosts to stay on, with their subdomains; a leading `www.` is left out."""
-        # As requests have them: in IDNA where they are not ASCII.
+        # As in the URLs of requests: in IDNA where they are not ASCII.
         hosts = (urlsplit(Request(url).url).hostname or "" for url in self.urls)
         return sorted({_without_www(host) for host in hosts})
 

@@ -1,7 +1,7 @@
-"""An example site that counts requests: `python -m crawler.example_site --port 8000`.
+"""An example site with a count of requests: `python -m crawler.example_site --port 8000`.
 
-It answers to any host name, with the same pages, and keeps a record for each. `/_judge` returns the
-records as JSON.
+It answers to any host name, with the same pages, and keeps a record for each host. `/_judge`
+returns the records as JSON.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 from aiohttp import web
 from yarl import URL
 
-BRANCHES = 8  # pages that a page links to first: the tree that makes every page reachable
+BRANCHES = 8  # first links of each page: their tree reaches every page
 FORBIDDEN = "/private/diary"
 ROBOTS = f"User-agent: *\nDisallow: {FORBIDDEN}\n"
 
@@ -27,7 +27,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @dataclass
 class Record:
-    """The requests that one host has had."""
+    """The requests to one host so far."""
 
     now: int = 0  # open requests, those for robots.txt included
     most: int = 0  # open at once
@@ -38,7 +38,7 @@ class Record:
     last: float | None = None  # end of the last one
 
     def enter(self, path: str) -> None:
-        """Count a request that begins."""
+        """Count the beginning of a request."""
         if self.first is None:
             self.first = time.monotonic()
         self.now += 1
@@ -51,14 +51,14 @@ class Record:
             self.pages[path] += 1
 
     def leave(self) -> None:
-        """Count a request that ends."""
+        """Count the end of a request."""
         self.now -= 1
         self.last = time.monotonic()
 
 
 @dataclass
 class Judge:
-    """The records of all hosts, compared with the pages that there are."""
+    """The records of all hosts, compared with the existing pages."""
 
     paths: list[str]  # of all pages
     hosts: dict[str, Record] = field(default_factory=dict)
@@ -68,11 +68,11 @@ class Judge:
         return self.hosts.setdefault(host, Record())
 
     def missed(self, host: str) -> list[str]:
-        """The pages that were never requested."""
+        """The pages never requested."""
         return [path for path in self.paths if not self.record(host).pages[path]]
 
     def twice(self, host: str) -> list[str]:
-        """The pages that were requested more than once."""
+        """The pages requested more than once."""
         return [path for path, requests in self.record(host).pages.items() if requests > 1]
 
     def state(self) -> dict[str, Any]:
@@ -117,7 +117,7 @@ class ExampleSite:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[ExampleSite]:
-        """Serve it in this context."""
+        """Serve the site in this context."""
         await self.start()
         try:
             yield self
@@ -153,7 +153,7 @@ class ExampleSite:
         record.enter(request.path)
         try:
             response = await handler(request)
-            # Written here and not after the return: a request is open until its response is sent.
+            # Sent here and not after the return: a request is open until its response is sent.
             await response.prepare(request)
             await response.write_eof()
             return response

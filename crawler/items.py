@@ -1,4 +1,4 @@
-"""The item that a crawl writes for each page."""
+"""The item for each page of a crawl."""
 
 from __future__ import annotations
 

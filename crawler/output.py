@@ -1,4 +1,4 @@
-"""The files that a node writes: its pages, and its stats for the process that started it."""
+"""The output files of a node: its pages, and its stats for its parent process."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def set_default_feed(settings: BaseSettings) -> None:
 
 
 def feed_name_parts(params: dict[str, Any], spider: Spider) -> dict[str, Any]:
-    """Crawl and node for the name of a feed's file, so that no two nodes write the same file."""
+    """Crawl and node for the name of a feed's file: no two nodes write the same file."""
     crawl = spider.settings.get("CRAWL") or spider.name
     node = node_name(spider.settings)
     return {**params, "crawl": _for_file(crawl), "node": _for_file(node)}
@@ -44,7 +44,7 @@ def _for_file(name: str) -> str:
 
 
 class StatsFile:
-    """Extension that writes the final stats as JSON to the file that `STATS_FILE` names."""
+    """An extension: it writes the final stats as JSON to the file in `STATS_FILE`."""
 
     def __init__(self, crawler: Crawler, path: Path) -> None:
         self.crawler = crawler

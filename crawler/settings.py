@@ -2,13 +2,13 @@
 
 Besides Scrapy's and the add-on's settings, the shared frontier reads:
 
-    REDIS_URL        the server that all nodes of a crawl share, by default the environment's
+    REDIS_URL        the server shared by all nodes of a crawl, by default the environment's
     CRAWL            the crawl's name: nodes with the same name share one crawl
     CRAWL_MAX_PAGES  pages to fetch at most, all nodes together, 0 for no limit
     CRAWL_LEASE      seconds after which the unfinished requests of a dead node go to others
     CRAWL_PREFIX     first part of every key of the crawl
     CRAWL_SERIALIZER how requests are stored: "json" or "pickle"
-    CRAWL_RUN        "new": begin a crawl that has ended once more
+    CRAWL_RUN        "new": begin an ended crawl once more
     CRAWL_VERSION    version of the spider, the same on all nodes; empty: a hash of its source
 """
 
@@ -22,7 +22,7 @@ COMMANDS_MODULE = "crawler.commands"
 ADDONS = {"semaphore_middleware.addon.SemaphoreAddon": 500}
 CONCURRENT_REQUESTS_PER_DOMAIN = 4
 
-# All nodes of a crawl share its requests and what it has seen.
+# All nodes of a crawl share its queued requests and its record of seen ones.
 SCHEDULER = "semaphore_middleware.frontier.Scheduler"
 CRAWL_MAX_PAGES = 0
 CRAWL_LEASE = 15.0
@@ -41,7 +41,7 @@ ROBOTSTXT_OBEY = True
 
 # Breadth first, so that max_pages keeps the pages near the start.
 DEPTH_PRIORITY = 1
-# A page may be fetched by another node than the page that linked to it: cookies would not match.
+# One node may fetch a page, and another node its links: cookies would not match.
 COOKIES_ENABLED = False
 # A missing page becomes an item, too.
 HTTPERROR_ALLOW_ALL = True

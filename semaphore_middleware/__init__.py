@@ -1,10 +1,10 @@
-"""A fair semaphore in Redis, and what makes Scrapy ask it.
+"""A fair semaphore in Redis, and its add-on for Scrapy.
 
 The names here need no Scrapy. With Scrapy, one line of settings is enough:
 `ADDONS = {"semaphore_middleware.addon.SemaphoreAddon": 500}`.
 
-Each name is imported at its first use: redis-py takes longer than all the rest, and Scrapy imports
-this package for each of its commands.
+Each name is imported at its first use: Scrapy imports this package for each of its commands, and
+importing redis-py takes longer than all the rest.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ __all__ = [
     "SettingsError",
 ]
 
-_MODULES = {  # of the names that are not errors
+_MODULES = {  # of all names but the errors
     "Admin": "core.admin",
     "Backoff": "model.feedback",
     "FairSemaphore": "core.semaphore",
@@ -65,7 +65,7 @@ _MODULES = {  # of the names that are not errors
 
 
 def __getattr__(name: str) -> Any:
-    """A public name that is used for the first time."""
+    """Import a public name at its first use."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(f"{__name__}.{_MODULES.get(name, 'errors')}"), name)

@@ -17,8 +17,8 @@ from semaphore_middleware.redis.environment import server_of
 from semaphore_middleware.scrapy.engine import keep_spider_arguments
 from semaphore_middleware.scrapy.settings import SETTINGS, is_enabled
 
-# Modules that need redis-py are imported within functions that run only with the semaphore on:
-# Scrapy imports this module in any case.
+# Modules with redis-py are imported within functions, and only with the semaphore on: Scrapy
+# imports this module in any case.
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from scrapy.settings import BaseSettings
@@ -32,7 +32,7 @@ SPIDER_ATTRIBUTES = {
     "download_delay": "DOWNLOAD_DELAY",
     "max_concurrent_requests": "CONCURRENT_REQUESTS_PER_DOMAIN",
 }
-"""Attributes of spiders that Scrapy 2.19 still reads, and the settings that they stand for."""
+"""Attributes of spiders still read by Scrapy 2.19, and the settings they stand for."""
 REPLACED = {
     "DOWNLOADER": (
         "scrapy.core.downloader.Downloader",
@@ -45,7 +45,7 @@ REPLACED = {
         "requests of a full site may hold up those of other sites",
     ),
 }
-"""By setting: Scrapy's class, ours, and what is lost with any other."""
+"""By setting: Scrapy's class, our class, and the loss with any other class."""
 
 
 class SemaphoreAddon:
@@ -71,16 +71,16 @@ class SemaphoreAddon:
 
     @classmethod
     def update_pre_crawler_settings(cls, settings: BaseSettings) -> None:
-        """Do what comes before the spider is made. That gets its arguments, which the nodes of a
-        shared crawl compare, and may use the server, as one of scrapy-redis does.
+        """Prepare for the spider: keep its arguments, and set `REDIS_URL`. The nodes of a shared
+        crawl compare the arguments, and a spider of scrapy-redis uses the server.
         """
         keep_spider_arguments()
-        with suppress(SettingsError):  # which `from_crawler` raises, in one line
+        with suppress(SettingsError):  # `from_crawler` raises it again, in one line
             if SETTINGS["SEMAPHORE_ENABLED"].read(settings):
                 _name_server(settings, server_of(settings)[0])
 
     def update_settings(self, settings: BaseSettings) -> None:
-        """Put our components in their places. What the user has set stays as it is."""
+        """Set our components, unless the user has chosen others."""
         from semaphore_middleware.middleware import SemaphoreMiddleware
 
         settings.setdefault_in_component_priority_dict(
@@ -110,7 +110,7 @@ class SemaphoreAddon:
 
 
 def _path(component: Any) -> Any:
-    """The path of a class; settings have either."""
+    """The path of a component; settings have a class or its path."""
     return global_object_name(component) if isinstance(component, type) else component
 
 
@@ -119,7 +119,7 @@ def _is_derived(component: Any, base: type) -> bool:
 
 
 def _name_server(settings: BaseSettings, url: str | None) -> None:
-    """Set `REDIS_URL`, unless the project says in scrapy-redis's words where its queue is."""
+    """Set `REDIS_URL`, unless the project names a server in a setting of scrapy-redis."""
     by_addons = SETTINGS_PRIORITIES["addon"]
     is_named = any(
         settings.get(name) and (settings.getpriority(name) or 0) > by_addons
@@ -130,7 +130,7 @@ def _name_server(settings: BaseSettings, url: str | None) -> None:
 
 
 def _replace_robotstxt_middleware(settings: BaseSettings) -> None:
-    """Put our robots.txt middleware in the place of Scrapy's, wherever that is."""
+    """Replace Scrapy's robots.txt middleware by ours, at the same position."""
     from semaphore_middleware.scrapy.robotstxt import RobotsTxtMiddleware
 
     own = "DOWNLOADER_MIDDLEWARES"
@@ -143,20 +143,20 @@ def _replace_robotstxt_middleware(settings: BaseSettings) -> None:
 
 
 def _apply_spider_attributes(crawler: Crawler) -> None:
-    """Turn a spider's deprecated attributes into settings, as Scrapy 2.19 does, but after add-ons.
+    """Make settings of a spider's deprecated attributes: Scrapy 2.19 does so only after add-ons.
 
-    As in Scrapy, a setting of the spider's own wins over its attribute.
+    As in Scrapy, the spider's own setting wins over its attribute.
     """
     spider = crawler.spider or crawler.spidercls
     for attribute, name in SPIDER_ATTRIBUTES.items():
         if hasattr(spider, attribute):
-            # At a spider's own priority, Scrapy would take it for a setting that wins.
+            # At the spider's own priority, Scrapy would take it for the spider's own setting.
             crawler.settings.set(
                 name, getattr(spider, attribute), SETTINGS_PRIORITIES["spider"] - 1
             )
 
 
 def _override(settings: BaseSettings, name: str, value: Any) -> None:
-    """Set a setting, wherever it was set before: an add-on's priority is below a project's."""
+    """Set a setting even if the project has set it: an add-on's priority is below a project's."""
     priority = max(settings.getpriority(name) or 0, SETTINGS_PRIORITIES["addon"])
     settings.set(name, value, priority)

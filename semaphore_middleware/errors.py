@@ -1,16 +1,16 @@
-"""All errors that the package raises, in one tree. Each error's text says what to do."""
+"""All errors of this package, in one tree. Each error's text says what to do."""
 
 from __future__ import annotations
 
 
 class SemaphoreError(Exception):
-    """The root of all errors of this package. None has fields; the text says what to do."""
+    """The root of all errors of this package. No error has fields."""
 
 
 class SettingsError(SemaphoreError, ValueError):
-    """A setting or an argument has a value that is not allowed; the text says what is allowed.
+    """A setting or an argument has an invalid value; the text names the allowed values.
 
-    A `ValueError`. Raised before anything is sent to the server.
+    A `ValueError`. Raised before anything changes on the server.
     """
 
 
@@ -19,7 +19,7 @@ class ServerRefusedError(SemaphoreError):
 
 
 class ServerUnreachableError(SemaphoreError, ConnectionError):
-    """The server cannot be reached just now; the caller may try again.
+    """The server cannot be reached at present; the caller may try again.
 
     A `ConnectionError`. Not raised while waiting for a permit: the semaphore waits for its server.
     """
@@ -28,24 +28,24 @@ class ServerUnreachableError(SemaphoreError, ConnectionError):
 class AcquireTimeoutError(SemaphoreError, TimeoutError):
     """No permit within the time allowed (`timeout`, `SEMAPHORE_ACQUIRE_TIMEOUT`; seconds).
 
-    A `TimeoutError`, so an `OSError`, which Scrapy's retry middleware retries.
+    A `TimeoutError`, so an `OSError`: Scrapy's retry middleware retries the request.
     """
 
 
 class PermitLostError(SemaphoreError, ConnectionError):
-    """A permit's lease could not be renewed in time, so its work was stopped; do it again.
+    """A permit's lease could not be renewed in time, so its work was stopped; do the work again.
 
-    A `ConnectionError`, so an `OSError`: Scrapy's retry middleware retries the request like a
-    broken connection.
+    A `ConnectionError`, so an `OSError`: Scrapy's retry middleware retries the request, as after
+    a broken connection.
     """
 
 
 class HostDownError(SemaphoreError):
-    """A site has not responded to any request for a while, so this one was not made.
+    """A site has not responded to any request for a while, so this request was not made.
 
-    Not an `OSError`: Scrapy's retry middleware leaves it alone. To try again at once is in vain.
+    Not an `OSError`: Scrapy's retry middleware leaves the request alone. An immediate retry fails.
     """
 
 
 class ClosedError(SemaphoreError, RuntimeError):
-    """The semaphore is not open: it was closed or drained, or never entered. A `RuntimeError`."""
+    """The semaphore or `Admin` is closed, is closing, or was never entered. A `RuntimeError`."""

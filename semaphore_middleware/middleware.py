@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 class SemaphoreMiddleware:
     """Makes each request wait until its site has room for it, counted over all nodes.
 
-    Its place in `DOWNLOADER_MIDDLEWARES` is 950: after the HTTP cache (900), so that cached
-    responses take no permit, and next to the downloader, so that a permit is held for little but
-    the transfer.
+    Its position in `DOWNLOADER_MIDDLEWARES` is 950: after the HTTP cache (900), as cached responses
+    need no permit, and next to the downloader, so that a permit is held hardly longer than its
+    transfer.
     """
 
     def __init__(self, throttler: Throttler) -> None:
@@ -38,21 +38,21 @@ class SemaphoreMiddleware:
         return cls(throttler)
 
     async def process_request(self, request: Request) -> Request | None:
-        """Wait for the permit. Returns a request that goes back to the scheduler, if the spider is
-        closing. Raises `AcquireTimeoutError`, `HostDownError`; `IgnoreRequest` if it cannot go
-        back.
+        """Wait for the permit. Returns a copy of the request for the scheduler if the spider is
+        closing. Raises `AcquireTimeoutError`, `HostDownError`; `IgnoreRequest` if the request
+        cannot go back.
         """
         return await self._throttler.acquire(request)
 
     def process_response(self, request: Request, response: Response) -> Response | Request:
-        """Give the permit back, so that the middlewares before this one may ask the same site. If
-        the site refused the request, return a copy of it to be made later.
+        """Give the permit back: the middlewares before this one may ask the same site. Returns a
+        copy of the request, to be made later, if the site refused it.
         """
         self._throttler.release(request)
         return self._throttler.retry(request, response) or response
 
     def process_exception(self, request: Request, exception: Exception) -> None:  # noqa: ARG002
-        """Give the permit back, unless its transfer is still under way."""
+        """Give the permit back, unless the transfer is still under way."""
         self._throttler.release(request)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class NodeResult:
-    """How a node ended, and its stats."""
+    """A node's stats, and its error if it failed."""
 
     name: str
     stats: Mapping[str, Any]
@@ -24,12 +24,12 @@ class NodeResult:
 
     @property
     def pages(self) -> int:
-        """Items that the node has scraped: one for each page."""
+        """Items scraped by the node: one for each page."""
         return int(self.stats.get("item_scraped_count", 0))
 
     @property
     def scopes(self) -> list[str]:
-        """The scopes for which the node has had permits; if there are many, the busiest."""
+        """The scopes of the node's permits; if there are many, the busiest."""
         prefix, suffix = "semaphore/scope/", "/acquired"
         return [
             stat.removeprefix(prefix).removesuffix(suffix)
@@ -54,7 +54,7 @@ class NodeResult:
 
 
 class NodeProcess:
-    """A process that runs `scrapy crawl site`. Its log, pages and stats go to `directory`."""
+    """A process for `scrapy crawl site`. Its log, pages and stats go to `directory`."""
 
     def __init__(self, name: str, directory: Path) -> None:
         self.name = name
@@ -74,7 +74,7 @@ class NodeProcess:
         settings: Mapping[str, Any],
         environment: Mapping[str, str],
     ) -> None:
-        """Start it with the spider's arguments, Scrapy settings and environment variables."""
+        """Start it with spider arguments, Scrapy settings and environment variables."""
         command = [sys.executable, "-m", "scrapy", "crawl", "site", "-O", str(self._feed)]
         command += _options("-a", arguments)
         command += _options("-s", {**settings, "STATS_FILE": self._stats})
@@ -94,7 +94,7 @@ class NodeProcess:
             await self._process.wait()
 
     def interrupt(self) -> None:
-        """Have it stop in order."""
+        """Ask the process to stop in order."""
         self._send(signal.SIGINT)
 
     def kill(self) -> None:
@@ -106,7 +106,7 @@ class NodeProcess:
             self._process.send_signal(number)
 
     def result(self) -> NodeResult:
-        """Its stats, and its error if it failed. Call it when the process has ended."""
+        """The node's result. Call it when the process has ended."""
         try:
             stats = json.loads(self._stats.read_text())
         except (OSError, ValueError):

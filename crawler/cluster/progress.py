@@ -15,7 +15,7 @@ LINE_INTERVAL_S = 2.0  # where there is no terminal
 class ClusterState:
     """The figures to show."""
 
-    nodes: int  # that run
+    nodes: int  # running ones
     fetched: int  # pages
     found: int  # pages, fetched or not
     held: int  # permits

@@ -78,7 +78,7 @@ def _run_directory() -> Path:
 
 
 class Cluster:
-    """The nodes of one run, the crawl that they share, and the site if it is the example site."""
+    """The nodes of one run, their shared crawl, and the site if it is the example site."""
 
     def __init__(
         self, plan: Plan, directory: Path, semaphore: FairSemaphore, site: ExampleSite | None
@@ -178,8 +178,8 @@ class Cluster:
 
     @contextmanager
     def _forwarded_signals(self, console: Console) -> Iterator[None]:
-        """The first Ctrl-C stops the nodes, the second kills them; either way we wait for them. A
-        terminal that is closed stops them as well, but for that of `nohup`.
+        """Stop the nodes at the first Ctrl-C, and kill them at the second; either way we wait for
+        them. A closed terminal stops them as well, except under `nohup`.
         """
 
         def forward() -> None:

@@ -1,4 +1,4 @@
-"""The result of a cluster's crawl: its problems, and the table that shows it."""
+"""The result of a cluster's crawl: its problems, and its table."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from crawler.example_site import Judge
 
 REFUSALS = ("429", "503")
 NO_FAILURES = ("IgnoreRequest", "PermitLostError")
-"""Exceptions that say nothing of the site: what robots.txt forbids, and what is made again."""
+"""Exceptions of requests forbidden by robots.txt or made again: they say nothing of the site."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class SiteResult:
 
 @dataclass(frozen=True)
 class CrawlResult:
-    """The nodes' results together, and what is left on the server."""
+    """The nodes' results together, and the permits left on the server."""
 
     url: str
     limit: int
@@ -60,8 +60,8 @@ class CrawlResult:
 
     @property
     def errors(self) -> Counter[str]:
-        """Responses by status, from 400 on, also where the request was made again. A robots.txt
-        that is not there is no error.
+        """Responses by status, from 400 on, even if the request was made again. The final
+        responses for robots.txt are left out.
         """
         found: Counter[str] = Counter()
         for node in self.nodes:
@@ -80,24 +80,24 @@ class CrawlResult:
 
     @property
     def forbidden(self) -> int:
-        """Requests that the site's robots.txt forbids, or forbade as it could not be read."""
+        """Requests forbidden by the site's robots.txt, or because it could not be read."""
         return sum(int(node.stats.get("robotstxt/forbidden", 0)) for node in self.nodes)
 
     @property
     def mean_wait(self) -> float | None:
-        """Seconds that a request has waited for its permit; None without permits."""
+        """Seconds of waiting per permit; None without permits."""
         permits = sum(node.stat("acquired") for node in self.nodes)
         waited = sum(node.stat("wait_seconds") for node in self.nodes)
         return waited / permits if permits else None
 
     @property
     def longest_wait(self) -> float:
-        """Seconds that the unluckiest request has waited for its permit."""
+        """The longest wait of a request for its permit, in seconds."""
         return max((node.stat("wait_seconds_max") for node in self.nodes), default=0.0)
 
     @property
     def pages_a_second(self) -> float | None:
-        """As the example site saw them, or the node that ran longest; None if nothing was done."""
+        """Requests a second by the example site, else pages by the longest run; None without."""
         if self.site is not None:
             return self.site.requests / self.site.seconds if self.site.seconds else None
         elapsed = [node.stats.get("elapsed_time_seconds", 0.0) for node in self.nodes]
@@ -106,7 +106,7 @@ class CrawlResult:
 
 @dataclass(frozen=True)
 class Check:
-    """Something that was promised: a row of the table, and a problem if more was measured."""
+    """A promise: a row of the table, and a problem if more was measured."""
 
     row: str
     measured: int
@@ -121,7 +121,7 @@ class Check:
 
 
 def checks(result: CrawlResult) -> list[Check]:
-    """All that was promised, in the table's order."""
+    """All promises, in the table's order."""
     site = result.site
     found = _seen_by_nodes(result) if site is None else _seen_by_site(site, result.limit)
     left = result.permits_left
@@ -159,7 +159,7 @@ def _listed(counts: Mapping[str, int]) -> str:
 
 
 def problems(result: CrawlResult) -> list[str]:
-    """Everything that is not as promised, one line each."""
+    """All failed nodes and broken promises, one line each; also a crawl without pages."""
     found = [f"{node.name} failed: {node.error}" for node in result.nodes if node.error]
     failed = [check.problem for check in checks(result) if check.failed]
     if not result.pages:
@@ -169,7 +169,7 @@ def problems(result: CrawlResult) -> list[str]:
 
 
 def table(result: CrawlResult) -> Table:
-    """What was measured, beside what was expected."""
+    """The measured figures, beside the expected ones."""
     title = f"{escape(result.url)}, {len(result.nodes)} nodes"
     shown = Table(title=title, title_justify="left")
     shown.add_column()

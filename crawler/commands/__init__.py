@@ -1,1 +1,1 @@
-"""Commands that `scrapy` has inside this project."""
+"""The commands of `scrapy` inside this project."""

@@ -59,7 +59,7 @@ class SiteSpider(Spider):
 
     async def start(self) -> AsyncIterator[Request]:
         """Request the start URLs."""
-        # All nodes do: so duplicates must be filtered, which Scrapy's own start() prevents.
+        # All nodes do, so duplicates must be filtered: Scrapy's own start() prevents that.
         for url in self.start_urls:
             yield Request(url)
 

@@ -1,1 +1,1 @@
-"""What operators see and set."""
+"""The operators' commands and their page."""

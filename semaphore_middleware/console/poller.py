@@ -16,14 +16,14 @@ from semaphore_middleware.model.inspection import Inspection
 
 logger = logging.getLogger(__name__)
 
-MAX_SHARE = 0.2  # of the time that surveys may take, however many scopes there are
-LATE_AFTER_S = 2.0  # no survey is late before; whoever looks waits for one this long at most
+MAX_SHARE = 0.2  # of the time may go to surveys, however many scopes there are
+LATE_AFTER_S = 2.0  # no survey is late before; `look` waits for a survey this long at most
 LATE_FACTOR = 3.0  # nor before it has taken this many times as long as the last one
 T = TypeVar("T")
 
 
 def snapshots(admin: Admin) -> Callable[[], Awaitable[Snapshot]]:
-    """Surveys of the semaphores, each with the starts a second since those before it."""
+    """Surveys of the semaphores, each with the starts a second over the last few surveys."""
     meter = StartsMeter()
 
     async def survey() -> Snapshot:
@@ -35,11 +35,11 @@ def snapshots(admin: Admin) -> Callable[[], Awaitable[Snapshot]]:
 
 
 class Poller(Generic[T]):
-    """Surveys the server when somebody looks, and shares each survey among all who look.
+    """Surveys the server on demand, and shares each survey among all callers.
 
     A survey begins at the earliest `interval` seconds after the end of the last one, and later
-    where surveys take long: all of them take at most `MAX_SHARE` of the time. If it `logs`, the log
-    says when they begin to fail, and when they no longer do.
+    if surveys take long: all surveys take at most `MAX_SHARE` of the time. If it `logs`, the log
+    says when surveys begin to fail, and when they succeed again.
     """
 
     def __init__(
@@ -52,13 +52,13 @@ class Poller(Generic[T]):
         self._began = self._took = self._next = 0.0
         self._began_at = self._failing_since = 0.0  # Unix time
         self.snapshot: T | None = None
-        """The newest; None: there was none yet."""
+        """The newest; None before the first."""
         self.error: Exception | None = None
-        """Why the last survey failed; None: it did not."""
+        """Why the last survey failed; None if it succeeded."""
 
     @property
     def late_by(self) -> float:
-        """Seconds that the survey which is under way has taken, if that is too long; else 0."""
+        """Seconds since the beginning of the survey under way if it is late; else 0."""
         if self._survey is None:
             return 0.0
         taken = time.monotonic() - self._began
@@ -66,7 +66,7 @@ class Poller(Generic[T]):
 
     @property
     def away_since(self) -> float | None:
-        """The Unix time since when no survey comes to an end; None: they do."""
+        """The Unix time since when surveys fail or are late; None if they succeed."""
         if self.error is not None:
             return self._failing_since
         return self._began_at if self.late_by else None
@@ -77,7 +77,7 @@ class Poller(Generic[T]):
             self._begin()
         if self._survey is not None:
             left = self._began + LATE_AFTER_S - time.monotonic()
-            # Not cancelled when this one goes: others wait for it too.
+            # Not cancelled with this caller: others wait for the survey, too.
             await asyncio.wait({self._survey}, timeout=max(0.0, left))
         return self.snapshot
 
@@ -87,14 +87,14 @@ class Poller(Generic[T]):
         await asyncio.wait({self._begin()})
 
     async def stop(self) -> None:
-        """End the survey that is under way."""
+        """End the survey under way."""
         if self._survey is not None:
             self._survey.cancel()
             await asyncio.gather(self._survey, return_exceptions=True)
 
     @property
     def _late_after(self) -> float:
-        """Seconds after which a survey is late. With thousands of scopes each takes seconds."""
+        """Seconds until a survey is late. With thousands of scopes each survey takes seconds."""
         return max(LATE_AFTER_S, LATE_FACTOR * self._took)
 
     def _begin(self) -> asyncio.Task[None]:
@@ -114,14 +114,14 @@ class Poller(Generic[T]):
         finally:
             now = time.monotonic()
             took = now - self._began
-            # One that was late has waited for a server: that says nothing of how long it takes.
+            # A late survey has waited for its server: its time says nothing of later surveys.
             pause = took * (1 / MAX_SHARE - 1) if took < self._late_after else 0.0
             self._next = now + max(self._interval, pause)
             self._took = min(took, self._late_after)
             self._survey = None
 
     def _note(self, error: Exception) -> None:
-        """The survey has failed. The log need say so only once."""
+        """Note a survey's failure. The log need say so only once."""
         if self.error is None:
             self._failing_since = self._began_at
         if not isinstance(error, SemaphoreError):
@@ -132,7 +132,7 @@ class Poller(Generic[T]):
         self.error = error
 
 
-WINDOW = 6  # surveys that a scope's starts a second are the mean of
+WINDOW = 6  # surveys in the mean of a scope's starts a second
 
 
 class StartsMeter:
@@ -146,9 +146,9 @@ class StartsMeter:
     def note(self, seen: Iterable[Inspection], now: float) -> Mapping[str, float] | None:
         """The starts a second after a survey; `now` is in seconds of one clock.
 
-        None after the first survey: nobody knows when its starts were. A scope that was not there
-        before was idle, so all its starts are new; and so are those of a count that fell, which
-        has begun anew after an idle moment.
+        None after the first survey: the times of its starts are unknown. All starts of a new scope
+        are new, as it was idle before. If a scope's count fell, it has begun anew after an idle
+        moment, so all its starts are new, too.
         """
         before, self._started = self._started, {one.scope: one.started for one in seen}
         last, self._time = self._time, now

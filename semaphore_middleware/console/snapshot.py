@@ -1,4 +1,4 @@
-"""All scopes, nodes and rules at one moment: the rows that `status`, `watch` and the page show."""
+"""All scopes, nodes and rules at one moment: the rows in `status`, `watch` and the page."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from semaphore_middleware.model.rules import Rule
 
 @dataclass(frozen=True, slots=True)
 class ScopeRow:
-    """One scope. Times are in seconds; None where there is nothing. docs/commands.md has each."""
+    """One scope. Times are in seconds; None: there is nothing. Fields: see docs/commands.md."""
 
     id: str
     scope: str
@@ -40,7 +40,7 @@ class ScopeRow:
 
     @classmethod
     def of(cls, seen: Inspection, starts_per_second: float | None = None) -> Self:
-        """From the server's answer, and the requests that started a second."""
+        """A row from the server's answer and the scope's starts a second."""
         limit, unlimited = _limit(seen.limit)
         return cls(
             id=scope_id(seen.scope),
@@ -68,7 +68,7 @@ class ScopeRow:
 
 @dataclass(frozen=True, slots=True)
 class NodeRow:
-    """All that one node holds and waits for. Times are in seconds; None where there is nothing."""
+    """One node over all its scopes. Times are in seconds; None: there is nothing."""
 
     node: str
     held: int
@@ -80,7 +80,7 @@ class NodeRow:
 
     @classmethod
     def of(cls, node: str, members: Sequence[Member]) -> Self:
-        """From what the node holds and waits for at each of its scopes."""
+        """A row from the node's permits and waiting requests at each of its scopes."""
         return cls(
             node=node,
             held=sum(member.held for member in members),
@@ -94,7 +94,7 @@ class NodeRow:
 
 @dataclass(frozen=True, slots=True)
 class RuleRow:
-    """What an operator has set for a scope or a pattern; None: left to the nodes' settings."""
+    """An operator's rule for a scope or a pattern; None: left to the nodes' settings."""
 
     name: str
     limit: int | None
@@ -109,7 +109,7 @@ class RuleRow:
 
     @classmethod
     def of(cls, rule: Rule) -> Self:
-        """From a rule of the server's."""
+        """A row from the server's rule."""
         limit, unlimited = _limit(rule.concurrency)
         return cls(
             name=rule.name,
@@ -126,13 +126,13 @@ class RuleRow:
 
     @property
     def is_pattern(self) -> bool:
-        """Whether it is for each scope that a pattern fits, not for one."""
+        """True for a pattern, False for the name of one scope."""
         return is_pattern(self.name)
 
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """All scopes together. Times are in seconds; None where there is nothing."""
+    """All scopes together. Times are in seconds; None: there is nothing."""
 
     scopes: int
     nodes: int
@@ -163,8 +163,8 @@ class Snapshot:
         starts_per_second: Mapping[str, float] | None = None,
         recovery_left: float = 0.0,
     ) -> Self:
-        """`starts_per_second` is by scope; None: not known yet. `recovery_left`: seconds for which
-        the server grants nothing.
+        """A snapshot from a survey. `starts_per_second` is by scope; None: not known yet.
+        `recovery_left`: seconds until the server grants permits.
         """
         starts = starts_per_second
         scopes = [ScopeRow.of(one, None if starts is None else starts[one.scope]) for one in seen]
@@ -194,7 +194,7 @@ def in_order(rows: Iterable[ScopeRow]) -> list[ScopeRow]:
 
 
 def as_json(value: object, leave_out: Collection[str] = ()) -> Any:
-    """A snapshot or a part of it as JSON has it: the one schema, documented in docs/commands.md."""
+    """A snapshot or a part of it for JSON, by the one schema in docs/commands.md."""
     if isinstance(value, Member):
         return {
             "node": value.node,
@@ -222,7 +222,7 @@ def scope_id(scope: str) -> str:
 
 
 def _limit(limit: int | None) -> tuple[int | None, bool]:
-    """The limit, and whether an operator has lifted it: then there is no number."""
+    """The limit and False; None and True if an operator has lifted the limit."""
     unlimited = limit is not None and limit >= LIMITLESS
     return None if unlimited else limit, unlimited
 

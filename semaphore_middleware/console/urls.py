@@ -1,4 +1,4 @@
-"""URLs where the name of a scope is wanted: a rule for one would hold for no request."""
+"""URLs instead of names of scopes: a rule for a URL would hold for no request."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from semaphore_middleware.model.hosts import host_within
 async def refuse_url(admin: Admin, name: object) -> None:
     """Raise `SettingsError` for a URL, unless it is the name of a scope in use, or of a rule.
 
-    Raises `ServerUnreachableError` and `ServerRefusedError` as all that asks the server.
+    Raises `ServerUnreachableError` and `ServerRefusedError`.
     """
     if not isinstance(name, str) or "://" not in name or (host := host_within(name)) is None:
         return

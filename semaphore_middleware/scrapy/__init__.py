@@ -1,1 +1,1 @@
-"""All that knows Scrapy."""
+"""The throttler and its parts, with all their knowledge of Scrapy."""

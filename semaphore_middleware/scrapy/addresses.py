@@ -23,9 +23,7 @@ if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
 
 HOSTS_MAX = 10_000
-"""Hosts whose addresses are kept though no request has them, as many as Scrapy's own cache has by
-default.
-"""
+"""Addresses kept though no request uses them, as many as in Scrapy's own cache by default."""
 Address = IPv4Address | IPv6Address
 HANDLERS = ("HTTP11DownloadHandler", "H2DownloadHandler")
 """Scrapy's download handlers that connect by the reactor's resolver, and so to these addresses."""
@@ -34,10 +32,10 @@ HANDLERS = ("HTTP11DownloadHandler", "H2DownloadHandler")
 class Addresses:
     """Looks up the address of each host once, for all crawls of this process.
 
-    A host keeps the first address that its look-up gave while there are requests to it, and after
-    that until `HOSTS_MAX` other hosts have been requested. So the `ip` scope of a host and the
-    address that its kept-alive connections lead to are the same. Raises `SettingsError` where a
-    download handler looks up addresses by itself.
+    A host keeps the first address of its look-up while there are requests to the host, and then
+    until `HOSTS_MAX` other hosts have been requested. So the `ip` scope of a host is the address
+    of its kept-alive connections. Raises `SettingsError` if a download handler looks up addresses
+    by itself.
     """
 
     def __init__(self, settings: BaseSettings) -> None:
@@ -65,7 +63,7 @@ class Addresses:
         return normal_host(address.host) if address is not None else None
 
     async def resolve(self, host: str) -> Address | None:
-        """The address of a host, which is known as long as it is kept; None if the host is one.
+        """The address of a host, known as long as it is kept; None if the host is an address.
 
         Raises `CannotResolveHostError`.
         """
@@ -87,7 +85,7 @@ class Addresses:
     def _looked_up(self, host: str, lookup: asyncio.Future[Address]) -> None:
         del self._lookups[host]
         if not lookup.cancelled():
-            lookup.exception()  # retrieved, though nobody may wait for it any more
+            lookup.exception()  # retrieved, even if nobody waits for it any more
 
     async def _look_up(self, host: str) -> Address:
         receiver = FirstAddress()
@@ -99,8 +97,8 @@ class Addresses:
             address = None
         if address is None:
             raise CannotResolveHostError(f"no address found for {host!r}")
-        # Another crawl of this process may have found one meanwhile: its requests have permits of
-        # that, and a host has one address.
+        # Another crawl of this process may have found an address meanwhile, and its requests may
+        # have permits of that address: a host has one address.
         return _addresses.setdefault(host, address)
 
 
@@ -111,7 +109,7 @@ def _is_scrapys(handler: Any) -> bool:
     )
 
 
-# In the place of the reactor's resolver ----------------------------------------------------------
+# Before the reactor's resolver -------------------------------------------------------------------
 
 
 @implementer(IResolutionReceiver)
@@ -135,7 +133,7 @@ class FirstAddress:
 
 @implementer(IHostnameResolver)
 class KnownAddresses:
-    """The reactor's resolver, which gives hosts the one address that they have here."""
+    """The reactor's resolver, with one address for each known host."""
 
     def __init__(self) -> None:
         self.other: Any = None
@@ -163,7 +161,7 @@ class KnownAddresses:
 
 
 _addresses: WeakValueDictionary[str, Address] = WeakValueDictionary()
-"""By host; those that a request has, and the latest."""
+"""By host: the addresses kept by requests, and the latest."""
 _latest: OrderedDict[str, Address] = OrderedDict()
 _resolver = KnownAddresses()
 

@@ -1,7 +1,7 @@
 """Requests in the downloader: one record each, from entering `fetch` to leaving it. No I/O.
 
-A request takes its scopes one after another, so at each moment it waits for one, its scope at
-hand, and holds those before.
+A request takes the permits of its scopes one after another: at each moment it waits for one scope,
+its scope at hand, and holds the permits of all scopes before it.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
     from semaphore_middleware.scrapy.throttler import Throttler
 
 MAX_WAITING = 1000
-"""Requests of the scheduler that wait here, at most: they must not grow with the number of full
-scopes.
+"""Requests from the scheduler waiting here, at most: their number must not grow with the number of
+full scopes.
 """
 MAX_WAITING_OF_SCOPE = 100
-"""Of these, requests for one scope, however many it allows at once: so many wait where a rate holds
-them up, and others are to find room.
+"""Of these, requests waiting for one scope, whatever its limit: a rate may hold up that many, and
+requests of other scopes need room.
 """
 PREREQUISITES_FIRST = 2.0**40
-"""Added to the priority of requests that others wait for: more than anyone gives to a request."""
+"""Added to the priority of requests that bypassed the scheduler: more than any user gives."""
 
 
 class State(Enum):
@@ -48,7 +48,7 @@ class State(Enum):
     WAITING = "waiting"
     """It has not got all its permits, and the server has none free for it."""
     READY = "ready"
-    """It has its permits, and begins as soon as it has a place in CONCURRENT_REQUESTS."""
+    """It has its permits, and begins as soon as it has a slot of CONCURRENT_REQUESTS."""
     ON_THE_WIRE = "on the wire"
     OVER = "over"
     """It has no permit and wants none."""
@@ -67,13 +67,13 @@ class Load:
         self.concurrency = concurrency
         """Its limit; infinite for requests that need no permit."""
         self.members: set[Admission] = set()
-        """Requests that have it among their scopes."""
+        """Requests with this scope among theirs."""
         self.waiting: set[Admission] = set()
-        """Requests that have not got all permits, and whose scope at hand it is."""
+        """Requests that lack a permit, with this scope at hand."""
         self.told_to_wait: set[Admission] = set()
         """Of these, requests for which the server had no permit free."""
         self.held: set[Admission] = set()
-        """Requests with a permit of it."""
+        """Requests with a permit of this scope."""
 
     @property
     def is_saturated(self) -> bool:
@@ -82,13 +82,13 @@ class Load:
 
     @property
     def is_full(self) -> bool:
-        """True if it has no permit free. While it may have one, all that have just asked may start
-        at once.
+        """True if the scope has no free permit. While it may have one, all requests that have just
+        asked may start at once.
         """
         return bool(self.told_to_wait) or len(self.held) >= self.concurrency
 
     def put(self, admission: Admission, waits: bool, told_to_wait: bool, holds: bool) -> None:
-        """Put a request into the sets that it belongs in, and take it out of the others."""
+        """Put a request into its sets, and take it out of the others."""
         (self.waiting.add if waits else self.waiting.discard)(admission)
         (self.told_to_wait.add if told_to_wait else self.told_to_wait.discard)(admission)
         (self.held.add if holds else self.held.discard)(admission)
@@ -124,7 +124,7 @@ class Admission:
     def __init__(self, request: Request, crawl: Throttler, is_scheduled: bool) -> None:
         self.request = request
         self.crawl = crawl
-        """Whose request it is, of this process's crawls."""
+        """The crawl of the request, among this process's crawls."""
         self.is_scheduled = is_scheduled
         """False if it bypassed the scheduler, with `engine.download_async`."""
         self.priority = request.priority + (0.0 if is_scheduled else PREREQUISITES_FIRST)
@@ -134,52 +134,52 @@ class Admission:
         self.state = ASKING
         self.scopes = NO_SCOPES
         self.loads: tuple[Load, ...] = ()
-        """Of its scopes, in the order in which it takes them."""
+        """Of its scopes, in the order of taking their permits."""
         self.at_hand = 0
         """How many permits it holds: the index of its scope at hand among `loads`."""
         self.permits: PermitSet | None = None
         """While it is ready or on the wire."""
         self.place: asyncio.Future[None] | None = None
-        """Done when it gets the place in CONCURRENT_REQUESTS that it stands in line for."""
+        """Its position in the line for a slot of CONCURRENT_REQUESTS; done when it gets one."""
         self.needs: set[Admission] = set()
         """Requests that it waits for, such as its robots.txt."""
         self.needed_by: set[Admission] = set()
         """Requests that wait for this one."""
         self.is_blocked = False
-        """True if it waits for a permit that is not free, itself or for another one's sake."""
+        """True if it waits for a permit that is not free, or for a blocked request."""
         self.waits: asyncio.Timeout | None = None
         """Ends its waiting when the spider closes."""
         self.transfer: asyncio.Task[object] | None = None
         """While it is on the wire, if that can be cancelled."""
         self.address: object = None
-        """Keeps the address of its host known, where one of its scopes is that."""
+        """Keeps the address of its host known, if the address is one of its scopes."""
         self.failure: Exception | None = None
-        """To be raised in the place of its transfer."""
+        """To be raised instead of its transfer."""
         self.is_refused = False
         """True if the site has refused it."""
         self.is_own_trouble = False
         """True if it was refused though its site answers others."""
         self.has_left = False
-        """True when its `fetch` is over, though it may be on the wire still."""
+        """True when its `fetch` is over, even if it is still on the wire."""
 
     def __repr__(self) -> str:
         return f"<Admission of {self.request}: {self.state.value}>"
 
     @property
     def asks(self) -> bool:
-        """True if it has not got all its permits."""
+        """True while it asks for permits, or waits for them."""
         return self.state is ASKING or self.state is WAITING
 
 
 class Admissions(Observer):
-    """All requests in a crawl's downloader, and who of them may go on.
+    """All requests in a crawl's downloader, and their line for CONCURRENT_REQUESTS.
 
-    Requests that have their permits need a place in CONCURRENT_REQUESTS (`concurrency`; 0: no
-    limit). Requests that wait for permits take none, so more permits may be granted at once than
-    there are places. Requests that lack a place form one line, by priority, then first come first
-    served. A place that is free is reserved for the first of them until it uses the place or is
-    told to wait: so it may give its permits to other nodes meanwhile, and ask for others with the
-    place in its hand.
+    A request with its permits needs a slot of CONCURRENT_REQUESTS (`concurrency`; 0: no limit).
+    Requests waiting for permits use no slot, so more permits may be granted at once than there are
+    slots. Requests without a slot form one line, by priority, then first come first served. A free
+    slot is reserved for the first request in line, until the request uses the slot or is told to
+    wait. So the request may give its permits to other nodes meanwhile, and ask for new ones with
+    the slot reserved.
 
     `on_room` is called when the scheduler may have more to do.
     """
@@ -195,8 +195,8 @@ class Admissions(Observer):
         self._unlimited = (Load("", math.inf),)
         self._exempt: set[Admission] = set()
         self._only_waiting: set[Admission] = set()  # they could have stayed in the scheduler
-        self._placed: set[Admission] = set()  # they have a place, or one is reserved for them
-        self._line: dict[Admission, asyncio.Future[None]] = {}  # who lacks a place
+        self._placed: set[Admission] = set()  # with a slot of CONCURRENT_REQUESTS, or one reserved
+        self._line: dict[Admission, asyncio.Future[None]] = {}  # without such a slot
 
     def __iter__(self) -> Iterator[Admission]:
         return iter([*self._by_request.values()])
@@ -207,15 +207,15 @@ class Admissions(Observer):
 
     @property
     def exempt_from_concurrency(self) -> int:
-        """Waiting requests that do not count towards `CONCURRENT_REQUESTS`: those whose scope at
-        hand is full, and those that wait for a request of that kind.
+        """The number of waiting requests not counted in `CONCURRENT_REQUESTS`: their scope at hand
+        is full, or they wait for a blocked request.
         """
         return len(self._exempt)
 
     @property
     def is_full(self) -> bool:
-        """True if no further request should be taken from the scheduler, of whatever scope: too
-        many wait for permits, or one waits only because all places are taken.
+        """True if no further request of any scope should be taken from the scheduler: too many
+        requests wait for permits, or one waits only for a slot of CONCURRENT_REQUESTS.
         """
         return bool(self._line) or len(self._only_waiting) >= MAX_WAITING
 
@@ -228,8 +228,8 @@ class Admissions(Observer):
         is_scheduled: bool = True,
         needed_by: Admission | None = None,
     ) -> Admission:
-        """A request enters `fetch`, perhaps because another one there waits for its response. That
-        one, if it is ready, gives back its permits and its place: this one may need them.
+        """Record a request's entry into `fetch`. `needed_by` waits there for its response, and if
+        ready gives back its permits and its slot: the new request may need them.
         """
         admission = self._by_request.get(request)
         if admission is not None:  # a middleware fetches its own request
@@ -244,7 +244,7 @@ class Admissions(Observer):
         return admission
 
     def leave(self, admission: Admission) -> None:
-        """A request's `fetch` is over. It may be on the wire still, after a cancellation."""
+        """Record the end of a request's `fetch`. A cancelled request may still be on the wire."""
         admission.has_left = True
         if admission.state is OVER:
             self._forget(admission)
@@ -252,8 +252,8 @@ class Admissions(Observer):
             self.move(admission, OVER)
 
     def move(self, admission: Admission, state: State, permits: PermitSet | None = None) -> None:
-        """Change a request's state. Permits go back unless it is ready or on the wire, and its
-        place goes to others if it waits or is over.
+        """Change a request's state. Its permits go back unless it is ready or on the wire, and its
+        slot goes to others if it waits or is over.
         """
         before, admission.state = admission.permits, state
         if state is ON_THE_WIRE:
@@ -287,23 +287,23 @@ class Admissions(Observer):
         self.assign()
 
     def assign(self) -> None:
-        """Give free places to the first in line."""
+        """Give free slots of CONCURRENT_REQUESTS to the first requests in line."""
         while self._line and len(self._placed) < self._concurrency:
             admission = max(self._line, key=lambda one: one.priority)
             place = self._line.pop(admission)
             self._placed.add(admission)
-            if not place.done():  # it may be about to end
+            if not place.done():  # the request may be about to end
                 place.set_result(None)
             if not self._line:
                 self._on_room()
 
     def has_place(self, admission: Admission) -> bool:
-        """True if a request has a place in CONCURRENT_REQUESTS, or one is reserved for it."""
+        """True if a request has a slot of CONCURRENT_REQUESTS, or one is reserved for it."""
         return admission in self._placed
 
     def update(self, admission: Admission, scopes: Scopes) -> None:
-        """The scopes of a request that is about to ask for their permits: middlewares may have
-        changed them since it entered `fetch`, and its address may not have been known.
+        """Set the scopes of a request again, before it asks for permits: since it entered `fetch`,
+        middlewares may have changed them, and its address may have become known.
         """
         if scopes is not admission.scopes and scopes != admission.scopes:
             self._leave_loads(admission)
@@ -340,8 +340,8 @@ class Admissions(Observer):
 
     @contextmanager
     def needing(self, request: Request, needed: Admission | None = None) -> Iterator[None]:
-        """A request waits for another one meanwhile, until that leaves `fetch`. None: for one of
-        another node, which may wait for a permit.
+        """In this context, a request waits for `needed`, until `needed` leaves `fetch`. None: it
+        waits for a request of another node, which may wait for a permit.
         """
         admission = self._by_request.get(request)
         if admission is None or admission is needed:
@@ -362,8 +362,8 @@ class Admissions(Observer):
         self._count(admission)
 
     def on_event(self, event: Event) -> None:
-        """A request learns that there is no permit free for it; or it has got one of several, and
-        goes on to its next scope; or it has given those back, and begins anew.
+        """Follow a request's permits: none is free; or it has got one of several, and goes on to
+        its next scope; or it has given them back, and begins anew.
         """
         assert isinstance(event, self.hears)
         admission = event.permit.owner
@@ -381,8 +381,8 @@ class Admissions(Observer):
     # Counts -------------------------------------------------------------------------------------
 
     def _count(self, admission: Admission) -> None:
-        """Put a request into all sets that its state says. Tell who waits for it, and the engine,
-        what that changes for them.
+        """Put a request into the sets of its state. Do the same for requests that wait for it, and
+        wake the engine if there is more room.
         """
         state, at_hand = admission.state, admission.at_hand
         asks, told_to_wait = state is ASKING or state is WAITING, state is WAITING
@@ -410,21 +410,21 @@ class Admissions(Observer):
                 self._count(other)
 
     def _exempt_all(self, load: Load, is_full: bool) -> None:
-        """All that wait for a scope are exempt if it is full; else only those that are blocked."""
+        """Exempt all requests waiting for a scope if it is full, else only the blocked ones."""
         if is_full:
             self._exempt |= load.waiting
         else:
             self._exempt -= {one for one in load.waiting if not one.is_blocked}
 
-    # What Scrapy's DownloaderAwarePriorityQueue asks its downloader ------------------------------
+    # For Scrapy's DownloaderAwarePriorityQueue --------------------------------------------------
 
     def get_slot_key(self, request: Request) -> str:
-        """The slot of a request: its scopes, by names that can be part of a file's name."""
+        """The queue slot of a request: its scopes, by names fit for file names."""
         return self._scopes.slot_of(request)
 
     def stats(self, possible_slots: Iterable[str]) -> list[tuple[int, str]]:
-        """How many requests wait, for each slot none of whose scopes is saturated. The queue takes
-        its next request from the slot with the fewest.
+        """The number of waiting requests and the name of each slot without a saturated scope. The
+        queue takes its next request from the slot with the fewest.
         """
         found = []
         for slot in possible_slots:
@@ -438,7 +438,7 @@ class Admissions(Observer):
         return found
 
     def _loads_of(self, slot: str) -> Sequence[Load]:
-        """The loads of a slot's scopes, of those that have requests in `fetch`."""
+        """The loads of a slot's scopes, as far as they have requests in `fetch`."""
         names = (self._scopes.known_name(name) for name in slot.split(SEPARATOR))
         return [self._loads[name] for name in names if name in self._loads]
 

@@ -1,7 +1,7 @@
-"""For how long a site asks for no further request: `Retry-After`, `RateLimit`, and its older forms.
+"""Pauses at a site's request: `Retry-After`, `RateLimit`, and its older forms.
 
-What a site's headers say may be anything: what cannot be read as its specification has it counts as
-not said. No function here raises.
+A site's headers may hold anything: a field that breaks its specification counts as missing. No
+function here raises.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from http_sf import parse
 if TYPE_CHECKING:
     from scrapy.http import Response
 
-FIELD_BYTES_MAX = 8192  # of one field: a longer one counts as not said
+FIELD_BYTES_MAX = 8192  # of one field: a longer one counts as missing
 DATE_CHARS_MAX = 64
 OLDER_PREFIXES = ("RateLimit-", "X-RateLimit-", "X-Rate-Limit-")
 SAYS_QUOTA = frozenset(
     name.title().encode() for name in ("RateLimit", *(f"{one}Reset" for one in OLDER_PREFIXES))
 )
-"""Names of the fields that say it, as Scrapy's headers have them: most responses have none."""
+"""Names of fields about quotas, as spelled in Scrapy's headers: most responses have none."""
 UNIX_TIME_FROM = 1e9
 """An older form's reset from this number on is a Unix time (of 2001 or later), below it seconds."""
 NUMBER = re.compile(rb"\d{1,15}(\.\d{1,9})?")
 
 
 def retry_after(response: Response) -> float | None:
-    """Seconds that a response asks for with `Retry-After` (RFC 9110, 10.2.3); None if it has none
-    that can be read. A date is compared with the response's `Date` if there is one, else with our
-    clock. Of several the longest counts.
+    """Seconds of pause in a response's `Retry-After` (RFC 9110, 10.2.3); None without a valid one.
+    A date is compared with the response's `Date` if there is one, else with our clock. Of several
+    pauses the longest counts.
     """
     values = response.headers.getlist(b"Retry-After")
     delays = [_delay(value.decode("latin-1").strip(), response) for value in values]
@@ -42,10 +42,10 @@ def retry_after(response: Response) -> float | None:
 
 
 def quota_reset(response: Response) -> float | None:
-    """Seconds until a response allows another request, where it says that no more are left; None if
-    it does not say so. Of several quotas the one that is exhausted longest counts.
+    """Seconds until the reset of an exhausted quota in a response; None without one. Of several
+    exhausted quotas the last reset counts.
 
-    It is said in `RateLimit` (draft-ietf-httpapi-ratelimit-headers-10), or as `-Remaining` and
+    Quotas are in `RateLimit` (draft-ietf-httpapi-ratelimit-headers-10), or in `-Remaining` and
     `-Reset`. A response from a cache says nothing of the quota.
     """
     if SAYS_QUOTA.isdisjoint(response.headers) or _number(response, "Age"):
@@ -61,7 +61,7 @@ def _delay(text: str, response: Response) -> float | None:
 
 
 def _resets(response: Response) -> Iterator[float]:
-    """From `RateLimit`, and `RateLimit-Policy` for what that leaves out."""
+    """The resets in `RateLimit`; where it lacks one, the window in `RateLimit-Policy`."""
     policies = dict(_items(response, "RateLimit-Policy"))
     for name, limit in _items(response, "RateLimit"):
         policy = policies.get(name, {})
@@ -73,7 +73,7 @@ def _resets(response: Response) -> Iterator[float]:
 
 
 def _items(response: Response, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The items of a field that is a list of named items, with their parameters (RFC 9651)."""
+    """The named items of a list field, each with its parameters (RFC 9651)."""
     field = _field(response, name)
     try:
         members: Any = parse(field, tltype="list") if field else []
@@ -104,12 +104,12 @@ def _number(response: Response, name: str) -> float | None:
 
 
 def _integer(value: object) -> int | None:
-    """A parameter that is an integer >= 0."""
+    """The parameter if it is an integer >= 0; None for anything else."""
     return value if type(value) is int and value >= 0 else None
 
 
 def _now(response: Response) -> float:
-    """The site's own time, if it says it."""
+    """The site's own time in `Date`, else our time."""
     date = _timestamp((response.headers.get(b"Date") or b"").decode("latin-1"))
     return time.time() if date is None else date
 

@@ -1,4 +1,4 @@
-"""Delays that robots.txt asks for; with them all nodes together keep to it."""
+"""The delays in robots.txt files, kept by all nodes together."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class CrawlDelayFound(Event):
 
 
 class CrawlDelays:
-    """Delays that robots.txt asks for, by `Crawl-delay` or `Request-rate`; at most `longest_s`.
+    """The delays in robots.txt files, by `Crawl-delay` or `Request-rate`; at most `longest_s`.
 
-    It is enough that one node knows of a delay: the server uses the longest of all nodes.
+    It is enough if one node knows of a delay: the server uses the longest of all nodes.
     """
 
     def __init__(self, settings: BaseSettings, longest_s: float) -> None:
@@ -41,8 +41,8 @@ class CrawlDelays:
         self._delays_s: dict[str, float] = {}  # by origin: scheme, host and port
 
     def learn(self, robotparser: RobotParser, request: Request) -> bool:
-        """Remember the delay that the robots.txt of a request's host asks for now. True if it asks
-        for one that it did not ask for before.
+        """Remember the delay in the robots.txt of a request's host. True if there is a delay, and
+        it is new or has changed.
         """
         agent = (
             self._user_agent or request.headers.get(b"User-Agent") or self._default_user_agent or ""
@@ -68,8 +68,8 @@ class CrawlDelays:
         return True
 
     def apply(self, scopes: Scopes, request: Request) -> Scopes:
-        """The scopes of a request. The limit of its site has the delay that its robots.txt asks for
-        if that is longer than the limit's own delay can get by its jitter.
+        """The scopes of a request. Its site's limit gets the delay of the robots.txt, if that is
+        longer than the shortest time between two starts under the limit.
         """
         delay = self._delays_s.get(origin_of(request)) if self._delays_s else None
         if not delay:
@@ -85,20 +85,20 @@ class CrawlDelays:
 
 @lru_cache(maxsize=1024)
 def _with_delay(limit: Limit, delay: float) -> Limit:
-    """The limit with the longer of both delays, and so much jitter that it stays above `delay`."""
+    """The limit with the longer of both delays, and at least `delay` between two starts."""
     return strictest(limit, Limit(limit.concurrency, delay))
 
 
 def _delay_in(robotparser: RobotParser, agent: str | bytes) -> float:
-    """The delay that a robots.txt asks for, in seconds; 0 for none. The times of day that a
-    Request-rate may name are ignored.
+    """The delay in a robots.txt, in seconds; 0 for none. Times of day in a Request-rate are
+    ignored.
     """
     try:
         delays = [_number(robotparser.crawl_delay(agent))]
-    except OverflowError:  # of Scrapy's, for the same
+    except OverflowError:  # raised in Scrapy's parser, as in `_number`
         delays = [math.inf]
-    # Scrapy 2.19 has no method for Request-rate. Of the parsers that it wraps, protego's and
-    # Python's have one.
+    # Scrapy 2.19 has no method for Request-rate. Of its wrapped parsers, protego's and Python's
+    # have one.
     rate_of: Any = getattr(getattr(robotparser, "rp", None), "request_rate", None)
     name = agent.decode("utf-8", "replace") if isinstance(agent, bytes) else agent
     if rate_of is not None and (rate := rate_of(name)):
@@ -110,7 +110,7 @@ def _number(value: Any) -> float:
     """A number above 0; 0 for anything else."""
     try:
         number = float(value)
-    except OverflowError:  # an integer that no float can be
+    except OverflowError:  # an integer too large for a float
         return math.inf
     except (TypeError, ValueError):
         return 0.0

@@ -1,4 +1,4 @@
-"""Scrapy's engine, and all private parts of Scrapy 2.19 that this package uses, with reasons."""
+"""Scrapy's engine, and all private parts of Scrapy 2.19 used in this package, with reasons."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ _spider_arguments: WeakKeyDictionary[Crawler, dict[str, Any]] = WeakKeyDictionar
 
 
 class Engine:
-    """A crawler's engine, for what Scrapy 2.19 has no public way to do."""
+    """A crawler's engine, for actions without a public way in Scrapy 2.19."""
 
     def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler
         self._is_waking = False
 
     def wake(self) -> None:
-        """Make the engine ask its scheduler for requests now. By itself it asks after responses and
-        every 5 s.
+        """Make the engine ask its scheduler for requests now. Otherwise the engine asks after
+        responses and every 5 s.
 
         Private: `_slot`, the engine's state while a spider is open, else None.
         """
@@ -52,7 +52,7 @@ class Engine:
             engine._slot.nextcall.schedule()
 
     def wake_soon(self) -> None:
-        """Wake the engine in the next turn of the event loop, when a request that has just got its
+        """Wake the engine in the next iteration of the event loop: by then, a request with a new
         permit has begun its transfer.
         """
         if not self._is_waking:
@@ -60,8 +60,8 @@ class Engine:
             asyncio.get_running_loop().call_soon(self.wake)
 
     def spider_arguments(self) -> dict[str, Any] | None:
-        """The arguments that the user gave the spider; positional ones by their numbers. None
-        without `keep_spider_arguments`.
+        """The spider's arguments from the user; positional ones by their numbers. None without
+        `keep_spider_arguments`.
         """
         return _spider_arguments.get(self._crawler)
 
@@ -88,20 +88,20 @@ class Engine:
         setattr(downloader, "fetch", partial(wrapper, downloader.fetch))  # noqa: B010
 
     def after_fetch(self, change: Callable[[Any, Request], Any]) -> None:
-        """Pass the result of each of the downloader's `fetch` through `change`."""
+        """Pass each result of the downloader's `fetch` through `change`."""
         self.wrap_fetch(lambda fetch, request: fetch(request).addBoth(change, request))
 
     def end_with_failure(self) -> None:
         """Make Scrapy's commands exit with status 1, when the crawl has ended.
 
-        `spider` is set to None: a crawl without a spider is the only failure that they look for
-        (`bootstrap_failed`).
+        `spider` is set to None: a crawl without a spider is the only failure checked by the
+        commands (`bootstrap_failed`).
         """
         self._crawler.spider = None
 
     @property
     def in_progress(self) -> Set[Request]:
-        """The requests that the engine has not finished with.
+        """The engine's unfinished requests.
 
         Private: `_slot`, as no signal is sent when a request's callback has finished.
         """
@@ -110,7 +110,7 @@ class Engine:
         return slot.inprogress
 
     def flush_feeds(self) -> None:
-        """Write what the feeds have buffered: what is in their files outlives this process.
+        """Write the buffers of the feeds to their files: the files outlive this process.
 
         `slots` is not documented, and there is no public way to a feed's file.
         """
@@ -137,19 +137,19 @@ class Engine:
         engine._start = paced()
 
     def send_request_dropped(self, request: Request) -> None:
-        """Send the signal `request_dropped`, as the engine does for a scheduler that knows at once
-        whether a request is a duplicate.
+        """Send the signal `request_dropped`. The engine itself sends it only for schedulers that
+        reject duplicates at once.
         """
         self._crawler.signals.send_catch_log(
             signals.request_dropped, request=request, spider=self._crawler.spider
         )
 
     def fail_when_cut_short(self, has_ended: Callable[[], bool]) -> None:
-        """Let the process exit with status 1 if it is stopped before its crawl `has_ended`, also
-        where it does not wait for its spider. For a scheduler's `open`.
+        """Let the process exit with status 1 if it is stopped before its crawl `has_ended`, even
+        if it does not wait for its spider. For a scheduler's `open`.
 
         Scrapy ends the process at once, with status 0, if it is stopped while the spider is being
-        opened, and if it is stopped twice. Its commands look at the crawl's task when that is done.
+        opened, and if it is stopped twice. Its commands check the crawl's task at the task's end.
         """
         crawl = asyncio.current_task()
         if crawl is None or not is_reactor_installed():
@@ -167,7 +167,7 @@ class Engine:
         events.addSystemEventTrigger("before", "shutdown", cut_short)
 
     def close_when_opened(self, reason: str) -> None:
-        """Close the spider as soon as it is open. A `CloseSpider` raised before, in a scheduler's
+        """Close the spider as soon as it is open. A `CloseSpider` raised earlier, in a scheduler's
         `open`, leaves a traceback in the log.
         """
 
@@ -196,7 +196,7 @@ class Engine:
 
 
 def keep_spider_arguments() -> None:
-    """From now on, keep what each crawler gives its spider, for `Engine.spider_arguments`.
+    """From now on, keep each spider's arguments for `Engine.spider_arguments`.
 
     Private: `Crawler._create_spider`, as no hook runs between the command line and the spider.
     """
@@ -213,19 +213,19 @@ def keep_spider_arguments() -> None:
 
 
 def pass_over_saturated_scopes(queue: DownloaderAwarePriorityQueue, admissions: Admissions) -> None:
-    """Make a queue take its next request from a scope that is not saturated.
+    """Make a queue pass over saturated scopes.
 
-    Private: `_downloader_interface`, the object that the queue asks how busy each slot is.
+    Private: `_downloader_interface`, asked by the queue how busy each slot is.
     """
     queue._downloader_interface = admissions  # type: ignore[assignment]
 
 
 @contextmanager
 def connections_per_host(crawler: Crawler, number: int) -> Iterator[None]:
-    """Let the download handlers that are made meanwhile keep so many connections to a host.
+    """In this context, new download handlers keep up to `number` connections to a host.
 
-    Scrapy 2.19 makes its handlers within `Downloader.__init__`, and they take the number from this
-    setting, so it has another value for that time. The settings are frozen: hence `attributes`.
+    Scrapy 2.19 makes its handlers within `Downloader.__init__`. They take the number from this
+    setting, so the setting changes meanwhile. Settings are frozen: hence `attributes`.
     """
     setting = crawler.settings.attributes["CONCURRENT_REQUESTS_PER_DOMAIN"]
     set_by_user, setting.value = setting.value, number

@@ -22,16 +22,16 @@ if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
 
 NO_CONCURRENCY_LIMIT = 1000
-"""Connections that are kept to a host where CONCURRENT_REQUESTS sets no limit."""
+"""Connections kept to a host if CONCURRENT_REQUESTS sets no limit."""
 
 
 class SemaphoreDownloader(Downloader):
-    """The add-on's `DOWNLOADER`, which does not count waiting requests and ends transfers of lost
-    permits.
+    """The add-on's `DOWNLOADER`: it does not count waiting requests, and ends the transfers of
+    lost permits.
 
-    Its slots are open: a slot comes after the middlewares, so a request that waits there would hold
-    its permit while nothing is on the wire. What CONCURRENT_REQUESTS_PER_DOMAIN, DOWNLOAD_DELAY and
-    DOWNLOAD_SLOTS say holds for all nodes, by the permits.
+    Its slots are open: a slot comes after the middlewares, so a request waiting there would hold
+    its permit while nothing is on the wire. CONCURRENT_REQUESTS_PER_DOMAIN, DOWNLOAD_DELAY and
+    DOWNLOAD_SLOTS hold for all nodes together, by the permits.
     """
 
     def __init__(self, crawler: Crawler) -> None:
@@ -54,8 +54,8 @@ class SemaphoreDownloader(Downloader):
     def needs_backout(self) -> bool:
         """True if the engine should take no request from the scheduler.
 
-        Scrapy counts `active`, to which requests belong that only wait for a permit: one full site
-        would use up CONCURRENT_REQUESTS, and hold up all others.
+        Scrapy counts `active`, including requests that only wait for a permit: one full site would
+        use up CONCURRENT_REQUESTS, and hold up all other sites.
         """
         admissions = self._throttler.admissions
         at_work = len(self.active) - admissions.exempt_from_concurrency
@@ -82,10 +82,10 @@ class ThrottledHandlers:
 
 
 class SemaphorePriorityQueue(DownloaderAwarePriorityQueue):
-    """The add-on's `SCHEDULER_PRIORITY_QUEUE`, which passes over saturated scopes.
+    """The add-on's `SCHEDULER_PRIORITY_QUEUE`: it passes over saturated scopes.
 
-    Requests of a saturated scope, one with a limit's worth of waiting requests, stay in the queue
-    (under JOBDIR on disk), and other requests go ahead of them. Scopes that are not take turns.
+    A saturated scope has a limit's worth of waiting requests. Its further requests stay in the
+    queue (under JOBDIR on disk), and other requests go ahead. The other scopes alternate.
     """
 
     def __init__(self, crawler: Any, *args: Any, **kwargs: Any) -> None:

@@ -1,7 +1,7 @@
-"""This process's part in the fleet: one semaphore for all of its crawls that use a server alike.
+"""This process's part in the fleet: one semaphore for all crawls with the same server and options.
 
-So they are one node: a site's permits go from one crawl to the other without a call, they count
-once where permits are shared fairly, and they have two connections together, not two each.
+So these crawls are one node: a site's permits go from one crawl to the other without a call, fair
+sharing counts the crawls once, and they have two connections together, not two each.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Node(Observer):
-    """A semaphore that is opened for the first of its crawls, and closed with the last.
+    """A semaphore of several crawls, opened for the first and closed with the last.
 
     An event of a permit goes to the crawl whose request the permit is for, any other to all crawls.
     """
@@ -35,15 +35,15 @@ class Node(Observer):
 
     @property
     def can_be_joined(self) -> bool:
-        """False if its last crawl ends, or if its crawls were broken off with their event loop."""
+        """False once its last crawl ends, or if its crawls were broken off with their loop."""
         if self._opening is None:
             return True
         return not self._is_closing and self._opening.get_loop() is asyncio.get_running_loop()
 
     async def join(self, crawl: Throttler) -> None:
-        """A crawl begins: open the semaphore, if none has done so. Raises as `FairSemaphore.open`.
+        """Add a crawl; the first one opens the semaphore. Raises as `FairSemaphore.open`.
 
-        Cancelled, it leaves others who wait for the server waiting.
+        A cancellation does not affect other crawls waiting for the server.
         """
         if self._opening is None:
             self._opening = asyncio.ensure_future(self.semaphore.open())
@@ -55,7 +55,7 @@ class Node(Observer):
             raise
 
     async def leave(self, crawl: Throttler) -> None:
-        """A crawl ends, and has given its permits back. The last one hears events to the end."""
+        """Remove a crawl without permits. The last crawl closes the semaphore and hears the end."""
         if self._crawls == [crawl]:
             self._is_closing = True
             assert self._opening is not None, "it was opened for the first crawl"
@@ -72,11 +72,11 @@ class Node(Observer):
 
 
 _nodes: WeakValueDictionary[tuple[Any, ...], Node] = WeakValueDictionary()
-"""By thread, as a semaphore belongs to one event loop, and by options."""
+"""By options and thread: a semaphore belongs to one event loop."""
 
 
 def node_for(settings: SemaphoreSettings, url: str | None) -> Node:
-    """The node of crawls with these settings: the one that such crawls have, or a new one."""
+    """The node of crawls with these settings: the existing one, or a new one."""
     options = {
         "url": url,
         "node": settings.node,

@@ -1,8 +1,8 @@
 """From a response to feedback on its permit, and to a retry if the site refused the request.
 
-A refusal is a response with one of the statuses in `SEMAPHORE_BACKOFF_CODES`, or one that the
-user's `SEMAPHORE_BACKOFF_WHEN` takes for one. It speaks for the site if it is a 429 or says for how
-long; else only until the site answers other requests well, and refuses this one again.
+A refusal is a response with a status in `SEMAPHORE_BACKOFF_CODES`, or a verdict of the user's
+`SEMAPHORE_BACKOFF_WHEN`. It concerns the whole site if it is such a verdict, a 429, or asks for a
+pause. Any other does so only until the site answers other requests well and refuses this one again.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ NO_RESPONSE = (
     ConnectionRefusedError,
     socket.gaierror,
 )
-"""Errors that say that the site is overloaded or down."""
+"""Errors of a site that is overloaded or down."""
 NO_ROUTE = {errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN}
 TOO_MANY_REQUESTS = 429
 
@@ -61,12 +61,12 @@ REFUSALS_KEY = "semaphore_refusals"
 REFUSED_AT_KEY = "semaphore_refused_at"
 """In a request's meta: when the site first refused it, as Unix time."""
 GIVEN_UP = "refused too often"
-"""The add-on's `dont_retry` in a request's meta: no value that a user sets."""
+"""The add-on's value of `dont_retry` in a request's meta, different from any user's value."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestRefused(Event):
-    """A site refused a request, by the status of its response or the user's judge."""
+    """A site refused a request, by the status of its response or the user's function."""
 
     counter = "refused"
 
@@ -79,9 +79,9 @@ class Judge:
         self._crawler = crawler
 
     def refusal(self, request: Request, response: Response) -> float | None:
-        """Seconds for which the function says that the site refused; 0: it does not say for how
-        long; None: no refusal. A function that raises, or returns nonsense, is logged, and the
-        response is what it seems.
+        """Seconds of pause in the function's verdict; 0: a refusal without a time; None: no
+        refusal. An exception in the function, or a nonsensical verdict, is logged and counts as
+        None.
         """
         try:
             verdict = self._function(self._decompressed(request, response))
@@ -113,7 +113,7 @@ class Judge:
             middleware = HttpCompressionMiddleware.from_crawler(self._crawler)
         except NotConfigured:
             return None
-        middleware.stats = None  # Scrapy's own counts the response
+        middleware.stats = None  # Scrapy's own middleware counts the response
         return middleware
 
 
@@ -130,7 +130,7 @@ class ResponseClassifier:
         self._judge = judge
 
     def record_response(self, permit: Permit, admission: Admission, response: Response) -> bool:
-        """Note on the permit how the site responded. Returns whether it refused the request."""
+        """Note on the permit how the site responded. True if it refused the request."""
         request = admission.request
         reset, asked = quota_reset(response), retry_after(response)
         pause = reset if asked is None else asked
@@ -149,8 +149,8 @@ class ResponseClassifier:
         return is_refused
 
     def record_failure(self, permit: Permit, request: Request, error: Exception) -> None:
-        """Note on the permit that the site did not respond. Behind a proxy nobody knows which of
-        the two it was.
+        """Note on the permit if the site did not respond. Behind a proxy nothing is noted: the
+        proxy may be at fault.
         """
         is_silent = isinstance(error, NO_RESPONSE) and not isinstance(error, ConnectBindError)
         has_no_route = isinstance(error, OSError) and error.errno in NO_ROUTE
@@ -159,11 +159,11 @@ class ResponseClassifier:
 
     def retry(self, admission: Admission, response: Response, spider: Spider) -> Request | None:
         """A copy of a refused request, to be made later; None if its site has not refused it, or
-        refused it too often. A refusal that comes from a cache does not count.
+        refused it too often. A refusal from a cache does not count.
 
-        It is logged and counted as one of Scrapy's retries, but does not use up `RETRY_TIMES`: the
-        request is not at fault, we asked too much of the site. A request that was refused too often
-        goes to the spider with its last response.
+        The copy is logged and counted as one of Scrapy's retries, but does not use up
+        `RETRY_TIMES`: the request is not at fault, we asked too much of the site. After too many
+        refusals, the spider gets the request's last response.
         """
         request = admission.request
         if admission.is_own_trouble:
@@ -194,8 +194,8 @@ class ResponseClassifier:
         if retry is None:
             request.meta["dont_retry"] = GIVEN_UP  # for Scrapy's retry middleware, until `forget`
             return None
-        # The HTTP cache keeps here what it asks for anew, until it sees the response: not this one.
-        # A shared crawl could not store that with the request.
+        # The HTTP cache keeps a stale response here until it sees the new one, and it does not see
+        # this refusal. A shared crawl could not store the stale response with the request.
         retry.meta.pop("cached_response", None)
         retry.meta[REFUSALS_KEY] = retry.meta.pop("retry_times")
         retry.meta.setdefault(REFUSED_AT_KEY, time.time())
@@ -204,26 +204,26 @@ class ResponseClassifier:
         return retry
 
     def forget(self, request: Request) -> None:
-        """Clean up the meta of a request that was refused, when all middlewares have seen its
-        response: a request that the spider makes from it starts afresh.
+        """Clean up a refused request's meta after all middlewares have seen the response: a copy
+        made by the spider starts afresh.
         """
         _forget_refusals(request)
         if request.meta.get("dont_retry") == GIVEN_UP:
             request.meta.pop("dont_retry", None)
 
     def forget_given_up(self, result: object) -> None:
-        """Clean up the meta of a `fetch`'s result, if that is a request which a middleware has made
-        from one that was given up: it starts afresh, too.
+        """Clean up the meta of a `fetch`'s result if it is a middleware's copy of a request given
+        up before: the copy starts afresh, too.
         """
         if isinstance(result, Request) and result.meta.get("dont_retry") == GIVEN_UP:
             self.forget(result)
 
 
 def _answers_others(permit: Permit, request: Request) -> bool:
-    """Whether a request that began after this one was first refused has been answered well."""
+    """True if a request begun after this one's first refusal has been answered well."""
     refused_at = request.meta.get(REFUSED_AT_KEY)
     if not isinstance(refused_at, float):
-        return False  # for the first time
+        return False  # it is the first refusal
     age = max(0.0, time.time() - refused_at)
     return permit.site_answered_at > asyncio.get_running_loop().time() - age
 

@@ -1,4 +1,4 @@
-"""Scrapy's robots.txt middleware, to the letter of RFC 9309, with files that all nodes share."""
+"""Scrapy's robots.txt middleware, to the letter of RFC 9309, with files shared by all nodes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_AGE_S = 24 * 60 * 60.0
-"""After that the file is asked for again: RFC 9309 (2.4)."""
+"""At this age a file is asked for again: RFC 9309 (2.4)."""
 RULES_MAX = 10_000
 """Sites whose rules are kept in memory: some 10 kB each."""
 FORBID_ALL = b"User-agent: *\nDisallow: /\n"
@@ -48,22 +48,22 @@ class RobotsTxtReused(Event):
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What a site's robots.txt means to this crawl."""
+    """A site's robots.txt, as this crawl applies it."""
 
     parser: RobotParser | None
     """None: all is allowed."""
     valid_until: float
     """On the loop's clock."""
     failures: int = 0
-    """How often in a row it could not be read."""
+    """Failed readings in a row."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Loading:
-    """A site's robots.txt is being read."""
+    """A reading of a site's robots.txt, while it lasts."""
 
     leader: Request
-    """The request in whose `fetch` that is done; others follow."""
+    """The request whose `fetch` reads the file; other requests follow."""
     rules: asyncio.Future[Rules | None]
     """None: the leader was cancelled, and another request is to lead."""
 
@@ -71,12 +71,12 @@ class Loading:
 class RobotsTxtMiddleware(ScrapyRobotsTxtMiddleware):
     """Scrapy's middleware, with these differences.
 
-    - A robots.txt that cannot be read forbids its site as long as that lasts (RFC 9309, 2.3.1.4).
+    - While a site's robots.txt cannot be read, it forbids the whole site (RFC 9309, 2.3.1.4).
       Scrapy 2.19 lets all requests through then.
-    - What fails on our side says nothing of the site: the requests that wait for the file fail, or
+    - A failure on our side says nothing of the site: the requests waiting for the file fail, or
       go back to the scheduler.
-    - It is asked for again after a day, and fetched by one of the nodes for all.
-    - All requests that wait for a file are checked against it. Scrapy 2.19 checks two of them.
+    - A file is asked for again after a day, and one node fetches it for all.
+    - All requests waiting for a file are checked against it. Scrapy 2.19 checks two of them.
     """
 
     def __init__(self, crawler: Crawler) -> None:
@@ -89,16 +89,16 @@ class RobotsTxtMiddleware(ScrapyRobotsTxtMiddleware):
         self._downloader = RobotsTxtDownloader(crawler, self.DOWNLOAD_PRIORITY)
         self._parser_class: type[RobotParser] = load_object(crawler.settings["ROBOTSTXT_PARSER"])
         self._rules: OrderedDict[str, Rules] = OrderedDict()
-        """By origin; those that were used last stand last."""
+        """By origin, in the order of their last use."""
         self._loading: dict[str, Loading] = {}  # by origin
 
     async def process_request(  # type: ignore[override]  # Scrapy's returns nothing
         self, request: Request
     ) -> Request | None:
-        """Wait for the robots.txt of the request's site. Returns a request that goes back to the
-        scheduler, if the spider is closing.
+        """Wait for the robots.txt of the request's site. Returns a copy of the request for the
+        scheduler if the spider is closing.
 
-        Raises `IgnoreRequest` if the file forbids the request, and what `robot_parser` raises.
+        Raises `IgnoreRequest` if the file forbids the request, and our own errors.
         """
         self._downloader.prepare(request)
         try:
@@ -110,8 +110,8 @@ class RobotsTxtMiddleware(ScrapyRobotsTxtMiddleware):
     async def robot_parser(self, request: Request) -> RobotParser | None:
         """The parser for a request's site, once its robots.txt is there.
 
-        Raises our own errors, such as `AcquireTimeoutError`, where these kept the file from being
-        fetched, and `ClosedError`, if the spider is closing.
+        Raises our own errors, such as `AcquireTimeoutError`, if they kept the file from being
+        fetched, and `ClosedError` if the spider is closing.
         """
         origin = origin_of(request)
         rules = self._rules.get(origin)
@@ -128,7 +128,7 @@ class RobotsTxtMiddleware(ScrapyRobotsTxtMiddleware):
         return rules.parser
 
     async def _lead(self, origin: str, request: Request) -> Rules:
-        """Read the file, for all requests that wait for it."""
+        """Read the file, for all waiting requests."""
         loaded: asyncio.Future[Rules | None] = asyncio.get_running_loop().create_future()
         self._loading[origin] = Loading(request, loaded)
         try:
@@ -140,7 +140,7 @@ class RobotsTxtMiddleware(ScrapyRobotsTxtMiddleware):
             return rules
         except Exception as error:
             loaded.set_exception(error)
-            loaded.exception()  # there may be nobody who waits
+            loaded.exception()  # retrieved, even if nobody waits
             raise
         finally:
             del self._loading[origin]
@@ -164,16 +164,16 @@ class RobotsTxtMiddleware(ScrapyRobotsTxtMiddleware):
                 fetched = await self._shared.get(origin, fetch, while_waiting)
         except SpiderClosingError as error:
             raise ClosedError(str(error)) from None
-        except NotAllowedError:  # our own: nobody asked, and not because a middleware chose so
+        except NotAllowedError:  # our own error, not a middleware's decision
             raise
-        except IgnoreRequest:  # a middleware of the user's let nobody ask: as in Scrapy
+        except IgnoreRequest:  # a user's middleware let nobody ask: as in Scrapy
             return Rules(None, self._now() + MAX_AGE_S)
         if fetched.by_another:
             self._throttler.emit(RobotsTxtReused())
         return await self._apply(origin, fetched, request, known)
 
     async def _fetch(self, origin: str, before: RobotsTxt | None) -> Fetched:
-        """Ask the site."""
+        """Ask the site for the file."""
         begun = self._now()
         answer = await self._downloader.download(origin, before.failures if before else 0)
         robotstxt = answer.robotstxt
@@ -187,7 +187,7 @@ class RobotsTxtMiddleware(ScrapyRobotsTxtMiddleware):
     async def _apply(
         self, origin: str, fetched: Fetched, request: Request, known: Rules | None
     ) -> Rules:
-        """What a robots.txt means here; says so in the log where it is undefined."""
+        """The rules of a robots.txt. Logs a first failure to read it, and the end of failures."""
         robotstxt = fetched.robotstxt
         valid_until = self._now() + fetched.valid
         parser, problem = self._parse(robotstxt)
@@ -216,12 +216,12 @@ class RobotsTxtMiddleware(ScrapyRobotsTxtMiddleware):
         return Rules(parser, valid_until, failures)
 
     def _parse(self, robotstxt: RobotsTxt) -> tuple[RobotParser | None, str]:
-        """The file's parser; or None, and why there is none."""
+        """The file's parser, or None and the reason."""
         if robotstxt.problem:
             return None, robotstxt.problem
         try:
             return build_from_crawler(self._parser_class, self.crawler, robotstxt.text), ""
-        except Exception as error:  # whatever a site has written must not let all through
+        except Exception as error:  # a broken file must not let all requests through
             return None, f"its parser failed: {text_of(error)}"
 
     @staticmethod
@@ -230,28 +230,28 @@ class RobotsTxtMiddleware(ScrapyRobotsTxtMiddleware):
 
 
 MAX_REDIRECTS = 5
-"""RFC 9309 (2.3.1.2): at least five are followed, also to other hosts."""
+"""RFC 9309 (2.3.1.2): at least five redirects are followed, also to other hosts."""
 MAX_DECOMPRESSED_BYTES = 8 * 1024 * 1024
-"""Of a compressed file, of which at most `MAX_BYTES` are read."""
+"""Of a compressed file; at most `MAX_BYTES` of its compressed form are read."""
 MAX_PROBLEM_CHARS = 200
 READING_KEY = "semaphore_robotstxt"
-"""In the meta of requests for robots.txt, which never leave this process: a `Reading`."""
+"""In the meta of requests for robots.txt: a `Reading`. The requests never leave this process."""
 
 
 @dataclass(slots=True, eq=False)
 class Reading:
-    """How much of a response has been read."""
+    """The bytes of a response read so far."""
 
     size: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came of asking a site for its robots.txt."""
+    """The result of asking a site for its robots.txt."""
 
     robotstxt: RobotsTxt
     from_cache: bool = False
-    """True if the site was not asked: the HTTP cache had a response, whatever its age."""
+    """True if the site was not asked: the HTTP cache had a response, of any age."""
 
 
 class RobotsTxtDownloader:
@@ -263,10 +263,10 @@ class RobotsTxtDownloader:
         self._under_way = 0
 
     async def download(self, origin: str, failures: int = 0) -> Answer:
-        """Ask the site, which has failed so often in a row before. Runs in the task of the `fetch`
-        of a request that waits for it.
+        """Ask the site for its robots.txt, after `failures` failed readings in a row. Runs in the
+        task of a waiting request's `fetch`.
 
-        Raises our own errors, such as `AcquireTimeoutError`, and `IgnoreRequest`, if a middleware
+        Raises our own errors, such as `AcquireTimeoutError`, and `IgnoreRequest` if a middleware
         let nobody ask: neither says anything of the site.
         """
         readings: list[Reading] = []
@@ -289,7 +289,7 @@ class RobotsTxtDownloader:
         return Answer(_robotstxt_in(response, failures), "cached" in response.flags)
 
     async def _follow(self, url: str, readings: list[Reading]) -> Response:
-        """The response, or the one that it redirects to; of too many redirects the last."""
+        """The response after at most `MAX_REDIRECTS` redirects."""
         response = await self._get(url, readings)
         for _ in range(MAX_REDIRECTS):
             target = _target_of(response)
@@ -302,13 +302,13 @@ class RobotsTxtDownloader:
         readings.append(Reading())
         meta = {
             "dont_obey_robotstxt": True,
-            "dont_redirect": True,  # they are followed here, whatever the crawl does with its pages
-            "allow_offsite": True,  # where a redirect leads is not crawled
+            "dont_redirect": True,  # `_follow` follows redirects, even if the crawl does not
+            "allow_offsite": True,  # the target of a redirect is not crawled
             READING_KEY: readings[-1],
         }
         request = Request(url, priority=self._priority, meta=meta, callback=NO_CALLBACK)
         connect, disconnect = self._crawler.signals.connect, self._crawler.signals.disconnect
-        if not self._under_way:  # a handler costs each part of each response
+        if not self._under_way:  # a handler slows down each part of each response
             connect(self._limit_size, signals.bytes_received)
         self._under_way += 1
         try:
@@ -319,8 +319,8 @@ class RobotsTxtDownloader:
                 disconnect(self._limit_size, signals.bytes_received)
 
     def prepare(self, request: Request) -> None:
-        """A request enters the downloader middlewares. If it is for a robots.txt: how long that is
-        must not matter, as only its beginning is read.
+        """Lift the size limit of a request for a robots.txt: only the beginning of the file is
+        read. Called when a request enters the downloader middlewares.
         """
         if reading := request.meta.get(READING_KEY):
             reading.size = 0
@@ -330,14 +330,14 @@ class RobotsTxtDownloader:
         reading = request.meta.get(READING_KEY)
         if reading is not None:
             reading.size += len(data)
-            # From here on it holds for what the compression middleware makes of the body.
+            # From here on, the limit holds for the decompressed body.
             request.meta["download_maxsize"] = MAX_DECOMPRESSED_BYTES
             if reading.size > MAX_BYTES:
                 raise StopDownload(fail=False)
 
 
 def _target_of(response: Response) -> str | None:
-    """Where a response redirects to; None: nowhere that a robots.txt can be."""
+    """The target of a response's redirect; None without one, or if it is not HTTP."""
     location = response.headers.get(b"Location")
     if response.status not in (301, 302, 303, 307, 308) or not location:
         return None
@@ -349,7 +349,7 @@ def _target_of(response: Response) -> str | None:
 
 
 def _robotstxt_in(response: Response, failures: int) -> RobotsTxt:
-    """What a response says: the file, that there is none, or that it is undefined."""
+    """The robots.txt in a response: a file, no file, or a problem."""
     status = response.status
     if 200 <= status < 300:
         return RobotsTxt.of_body(response.body, status)

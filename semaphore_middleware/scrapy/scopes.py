@@ -1,4 +1,4 @@
-"""From a request to its scopes: the names of the semaphores that it needs a permit of."""
+"""From a request to its scopes: the names of the semaphores whose permits it needs."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
 SKIP_KEY = "semaphore_skip"
 SCOPE_KEY = "semaphore_scope"
 KINDS = ("host", *PREFIXED_KINDS, ALL)
-"""What `SEMAPHORE_SCOPES` may list, besides callables."""
+"""The kinds of scopes for `SEMAPHORE_SCOPES`, besides callables."""
 OUR_KEYS = frozenset((SKIP_KEY, SCOPE_KEY, throttling.SKIP_KEY, throttling.SCOPES_KEY))
 MAX_SCOPE_CHARS = 1000
-"""Of a name: each call sends it, and the server and all nodes keep it."""
+"""Of a scope's name: each call sends it, and the server and all nodes keep it."""
 MAX_NAMES = 10
-"""That meta or a callable may give for a request: each is a permit to wait for."""
-HOSTS_REMEMBERED = 1024  # whose scopes need not be found anew, several times for each request
+"""Of one request, in meta or from a callable: each name is a permit to wait for."""
+HOSTS_REMEMBERED = 1024  # with their scopes cached: each request needs them several times
 PROXY_PORTS = {"http": 80, "https": 443, "socks4": 1080, "socks5": 1080}
 DEFAULT_PORTS = {"http": ":80", "https": ":443"}
 ALLOWED_NAMES = (
@@ -51,9 +51,9 @@ ALLOWED_NAMES = (
 )
 
 MAX_SLOT_NAME_BYTES = 100
-"""The longest scope that is used as it is in names of files."""
+"""The longest scope used unchanged in names of files."""
 MAX_SLOT_BYTES = 200
-"""The longest name of a slot. Scopes that it has no room for are left out."""
+"""The longest name of a slot. Scopes without room in it are left out."""
 SEPARATOR = " + "
 """Between the scopes in the name of a slot."""
 
@@ -63,14 +63,14 @@ Namer: TypeAlias = Callable[[Request], str | Iterable[str] | None]
 
 @dataclass(frozen=True, slots=True)
 class Scopes:
-    """The permits that a request needs, in the order in which it takes them."""
+    """The permits needed by a request, in the order of taking them."""
 
     limits: tuple[tuple[str, Limit], ...] = ()
-    """Their scopes and limits."""
+    """The scopes and limits of the permits."""
     slot_names: tuple[str, ...] = ()
-    """Their scopes by names that can be part of a file's name."""
+    """The scopes, by names fit for file names."""
     slot: str = ""
-    """The queue's slot for such requests: all of these but addresses, as far as there is room."""
+    """The queue slot of such requests: all slot names but addresses, as far as there is room."""
 
     def __bool__(self) -> bool:
         return bool(self.limits)
@@ -82,8 +82,8 @@ NO_SCOPES = Scopes()
 class ScopeFinder:
     """Finds the scopes of requests, by the kinds and callables of `SEMAPHORE_SCOPES`.
 
-    Scopes without a limit are left out. The default limit is that of the first kind listed; scopes
-    of the others have one only if `SEMAPHORE_LIMITS` names them. `addresses` is needed for `ip`.
+    Scopes without a limit are left out. The default limit applies to the first kind listed; scopes
+    of other kinds have a limit only if `SEMAPHORE_LIMITS` names them. `ip` needs `addresses`.
     """
 
     def __init__(
@@ -103,8 +103,8 @@ class ScopeFinder:
         self._limits_addresses = "ip" in kinds and limits.names_kind("ip")
 
     def scopes_of(self, request: Request) -> Scopes:
-        """The scopes of a request; none where `find` raises: this is also called where an error
-        would end the crawl.
+        """The scopes of a request; none if `find` raises. This is also called where an error would
+        end the crawl.
         """
         try:
             return self.find(request)
@@ -112,10 +112,10 @@ class ScopeFinder:
             return NO_SCOPES
 
     def find(self, request: Request) -> Scopes:
-        """The scopes of a request, which may be none.
+        """The scopes of a request, possibly none.
 
-        Raises `SettingsError`, which names the request, if its meta or a callable names none that
-        are allowed, or its meta is not clear about taking no permit.
+        Raises `SettingsError` with the request if its meta or a callable gives invalid names, or
+        if `semaphore_skip` in its meta is neither True nor False.
         """
         meta = request.meta
         if self._needs_only_host and OUR_KEYS.isdisjoint(meta):
@@ -134,7 +134,7 @@ class ScopeFinder:
         return self._of_url(request)
 
     def _of_url(self, request: Request) -> Scopes:
-        """After a redirect, `download_slot` in meta is that of the request before: so not by it."""
+        """The scopes of a request's URL; after a redirect, `download_slot` in meta is outdated."""
         url = urlparse_cached(request)
         host = url.hostname
         if not host or url.scheme == "file":  # file://localhost/ is no site
@@ -144,8 +144,8 @@ class ScopeFinder:
         return self._with_limits(tuple(self._names_of(request, host)))
 
     async def resolve(self, request: Request) -> object:
-        """Look up the address of a request's host, if its scopes depend on it; `find` needs it.
-        That is known as long as what this returns is kept.
+        """Look up the address of a request's host for `find`, if its scopes depend on the address.
+        The address is known as long as the result is kept.
 
         Raises Scrapy's `CannotResolveHostError`.
         """
@@ -154,8 +154,8 @@ class ScopeFinder:
         return await self._addresses.resolve(normal_host(urlparse_cached(request).hostname or ""))
 
     def slot_of(self, request: Request) -> str:
-        """The queue's slot of a request: its scopes, as far as they are known before it is fetched,
-        on all nodes alike. Where its address would be one, `ip:` and its host stand for that.
+        """The queue slot of a request, the same on all nodes: its scopes, as far as they are known
+        before its `fetch`. A scope of its address appears as `ip:` and its host.
         """
         slot = self.scopes_of(request).slot
         if slot and not self._limits_addresses:
@@ -166,20 +166,20 @@ class ScopeFinder:
         return slot or _slot_name(host)
 
     def known_name(self, slot_name: str) -> str | None:
-        """A scope by its name in a slot, or that of the address for which a host stands there; None
-        if that is not known yet.
+        """The scope of a name in a slot. For `ip:` and a host, the scope of the host's address;
+        None if the address is not known yet.
         """
         if slot_name.startswith("ip:"):
             return self.address_scope(slot_name.removeprefix("ip:"))
         return slot_name
 
     def address_scope(self, host: str) -> str | None:
-        """The scope of a host's address, as far as that is known."""
+        """The scope of a host's address; None if the address is not known."""
         address = self._addresses.of(host) if self._addresses is not None else None
         return f"ip:{address}" if address else None
 
     def _has_address(self, request: Request) -> bool:
-        """Whether one of the request's scopes is its address: not where a proxy looks that up."""
+        """True if the address is one of the request's scopes; never if a proxy looks it up."""
         meta = request.meta
         return (
             "ip" in self._kinds
@@ -188,7 +188,7 @@ class ScopeFinder:
         )
 
     def _names_of(self, request: Request, host: str) -> Iterable[tuple[str, bool]]:
-        """Names, and whether the default limit is theirs."""
+        """Names, each with True if the default limit applies to it."""
         for index, kind in enumerate(self._kinds):
             names: Iterable[str | None]
             if not isinstance(kind, str):
@@ -216,8 +216,8 @@ class ScopeFinder:
         )
 
     def _has_default(self, name: str) -> bool:
-        """Whether the default limit is that of a name in meta, which stands in place of the first
-        kind, unless it is of another one.
+        """True if the default limit applies to a name in meta: the name counts as one of the first
+        kind, unless it is of another kind.
         """
         kind = kind_of(name)
         return kind not in KINDS[1:] or kind == self._kinds[0]
@@ -234,7 +234,7 @@ class ScopeFinder:
 
 
 def _slot(slot_names: tuple[str, ...]) -> str:
-    """The name of the slot of these scopes."""
+    """The slot of these scopes."""
     slot = slot_names[0] if slot_names else ""
     for name in slot_names[1:]:
         longer = f"{slot}{SEPARATOR}{name}"
@@ -244,7 +244,7 @@ def _slot(slot_names: tuple[str, ...]) -> str:
 
 
 def _slot_name(scope: str) -> str:
-    """The scope, or a digest of it where it makes no good file name: under JOBDIR the queue names
+    """The scope, or a digest if the scope makes no good file name: under JOBDIR the queue names
     its files after slots.
     """
     if len(encoded(scope)) <= MAX_SLOT_NAME_BYTES and scope.isprintable() and "+" not in scope:
@@ -253,7 +253,7 @@ def _slot_name(scope: str) -> str:
 
 
 def _check_names(given: Any, where: str, least: int) -> tuple[str, ...]:
-    """The names in a value that a user gave. Raises `SettingsError`."""
+    """The names in a user's value. Raises `SettingsError`."""
     if isinstance(given, str):
         names: tuple[Any, ...] = (given,)
     elif isinstance(given, Iterable) and not isinstance(given, bytes):
@@ -282,27 +282,27 @@ def _ask(namer: Namer, request: Request) -> tuple[str, ...]:
 
 
 def name_of_callable(namer: object) -> str:
-    """A callable as people know it."""
+    """A callable's name for messages."""
     return getattr(namer, "__qualname__", None) or repr(namer)
 
 
 def _proxy_of(request: Request) -> str | None:
-    """The scope of the proxy that a request goes by, which `HttpProxyMiddleware` may have set."""
+    """The scope of a request's proxy, perhaps set by `HttpProxyMiddleware`; None without one."""
     given = request.meta.get("proxy")
     if not isinstance(given, str) or not given:
         return None
     try:
         url = urlsplit(add_http_if_no_scheme(given))
         host, port = normal_host(url.hostname or ""), url.port
-    except ValueError:  # Scrapy says what is wrong with it
+    except ValueError:  # Scrapy reports the error
         return None
     port = port or PROXY_PORTS.get(url.scheme, 80)
     return f"proxy:[{host}]:{port}" if ":" in host else f"proxy:{host}:{port}"
 
 
 def origin_of(request: Request) -> str:
-    """Scheme, host and port of a request: what one robots.txt is for (RFC 9309, 2.3). Without the
-    password that a URL may have.
+    """Scheme, host and port of a request, without a password: one robots.txt covers them (RFC
+    9309, 2.3).
     """
     url = urlparse_cached(request)
     authority = url.netloc.rpartition("@")[2].lower()
@@ -310,8 +310,8 @@ def origin_of(request: Request) -> str:
 
 
 def drop_scope_of_other_host(result: T, request: Request) -> T:
-    """The result of a request's `fetch`. If it is a request to another host, it loses what it has
-    taken over from the meta of the first: redirects copy meta, but that was said of one host.
+    """The result of a request's `fetch`. A request to another host loses the keys copied from the
+    first request's meta: redirects copy meta, but the keys were meant for one host.
     """
     if isinstance(result, Request) and _host_of(result) != _host_of(request):
         for key in (SKIP_KEY, SCOPE_KEY):
@@ -327,7 +327,7 @@ def _host_of(request: Request) -> str:
 def _registered_domain_finder() -> Callable[[str], str]:
     from tldextract import TLDExtract
 
-    # With the list of suffixes that it brings: by default it asks the network and writes to disk.
+    # With the bundled list of suffixes: by default tldextract asks the network and writes to disk.
     extract = TLDExtract(cache_dir=None, suffix_list_urls=())
 
     def registered_domain(host: str) -> str:

@@ -1,4 +1,4 @@
-"""The `SEMAPHORE_*` settings: one table, and what a crawl reads by it."""
+"""The `SEMAPHORE_*` settings: their table, and the checked settings of a crawl."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ Check: TypeAlias = "Callable[[Any, str, BaseSettings], Any]"
 
 @dataclass(frozen=True, slots=True)
 class Derived:
-    """A default that depends on other settings."""
+    """A default computed when a crawl reads the setting."""
 
     text: str
     """The default as docs/settings.md shows it."""
@@ -61,7 +61,7 @@ class Setting:
     """Values that stand for the default."""
 
     def read(self, settings: BaseSettings) -> Any:
-        """The checked value. Raises `SettingsError`, which names the setting."""
+        """The checked value. Raises `SettingsError` with the name of the setting."""
         value = settings.get(self.name)
         if value in self.unset:
             value = self.default
@@ -75,7 +75,7 @@ ALLOWED_SCOPES = (
     "a request and return None, a name, or several"
 )
 EMPTY = (None, "")
-"""Of settings that people take from an environment, where an empty text means that none is set."""
+"""For settings often taken from environment variables: an empty one stands for the default."""
 
 
 # Checks ------------------------------------------------------------------------------------------
@@ -90,7 +90,7 @@ def _count(value: Any, where: str, _settings: BaseSettings) -> int:
 
 
 def _seconds(least: float | str, most: float = LONGEST_S) -> Check:
-    """A number of seconds, not below `least`, which is a number or the name of another setting."""
+    """A check for seconds from `least` to `most`. `least`: a number, or another setting's name."""
 
     def check(value: Any, where: str, settings: BaseSettings) -> float:
         bound = value_of(least, settings) if isinstance(least, str) else least
@@ -106,7 +106,7 @@ def _turn(value: Any, where: str, settings: BaseSettings) -> float:
 
 
 def _optional(check: Check) -> Check:
-    """The same check, which also allows None."""
+    """The same check, with None allowed."""
     return lambda value, where, settings: None if value is None else check(value, where, settings)
 
 
@@ -121,7 +121,7 @@ def _scopes(value: Any, where: str, _settings: BaseSettings) -> tuple[str | Name
 
 
 def _scope_kind(given: Any, where: str) -> str | Namer | None:
-    """A kind of scopes, or the function at a path; None for anything else."""
+    """A kind of scopes, or a function, given itself or by its path; None for anything else."""
     found = given.strip() if isinstance(given, str) else given
     if found in KINDS:
         return str(found)
@@ -243,7 +243,7 @@ _ROWS = (
 SETTINGS: Mapping[str, Setting] = {row.name: row for row in _ROWS}
 
 
-# What a crawl reads ------------------------------------------------------------------------------
+# The settings of a crawl -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,7 +278,7 @@ class SemaphoreSettings:
 
     @classmethod
     def read(cls, settings: BaseSettings) -> SemaphoreSettings:
-        """Check Scrapy's settings. Raises `SettingsError`, which names the setting at fault."""
+        """Read and check the settings. Raises `SettingsError` with the name of the wrong one."""
         ours = {
             name.removeprefix("SEMAPHORE_").lower(): setting.read(settings)
             for name, setting in SETTINGS.items()
@@ -299,7 +299,7 @@ class SemaphoreSettings:
 
 
 def is_enabled(settings: BaseSettings) -> bool:
-    """True unless `SEMAPHORE_ENABLED` is off. A value that is not allowed ends the crawl."""
+    """True unless `SEMAPHORE_ENABLED` is off. An invalid value ends the crawl."""
     try:
         return bool(SETTINGS["SEMAPHORE_ENABLED"].read(settings))
     except SettingsError as error:
@@ -307,14 +307,14 @@ def is_enabled(settings: BaseSettings) -> bool:
 
 
 def _default_limit(settings: BaseSettings) -> Limit:
-    """What Scrapy's own settings say, which with the add-on holds for all nodes together."""
+    """The limit in Scrapy's own settings; with the add-on it holds for all nodes together."""
     name = concurrency_setting(settings)
     concurrency = check_integer(settings.get(name), name, least=1, text=True)
     return Limit(concurrency, _number(settings, "DOWNLOAD_DELAY", 0.0), _jitter(settings))
 
 
 def _jitter(settings: BaseSettings) -> float:
-    """Scrapy 2.19 goes by the older of its two settings where that is set at a higher priority."""
+    """The jitter, as in Scrapy 2.19: the older of its two settings counts at a higher priority."""
     old, new = "RANDOMIZE_DOWNLOAD_DELAY", "DOWNLOAD_DELAY_JITTER"
     if (settings.getpriority(old) or 0) > (settings.getpriority(new) or 0):
         return 0.5 if settings.getbool(old) else 0.0
@@ -350,7 +350,7 @@ def log_start(node: str, server: str, is_embedded: bool, limits: LimitTable) -> 
 def warn_of_mistakes(
     settings: BaseSettings, limits: LimitTable, scopes: Sequence[str | Namer]
 ) -> None:
-    """Warn of settings that are allowed, but hardly meant."""
+    """Warn of allowed settings with a probable mistake."""
     for name in sorted(settings):
         if name.startswith("SEMAPHORE_") and name not in SETTINGS:
             alike = get_close_matches(name, SETTINGS, 1, cutoff=0.8)

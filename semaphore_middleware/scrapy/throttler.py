@@ -1,8 +1,8 @@
 """Permits for a crawler's requests: each crawler has one throttler.
 
-`acquire` waits for a request's permits, and `transfer` downloads under them. They go back when
-`Admissions.move` says that the request is over: when its transfer has ended, or at the latest when
-Scrapy's `fetch` is over, which comes on every path, whatever middlewares do.
+`acquire` waits for a request's permits, and `transfer` downloads under them. The permits go back
+when `Admissions.move` ends the request: after its transfer, or at the latest at the end of Scrapy's
+`fetch`. Every path leads to that end, whatever middlewares do.
 """
 
 from __future__ import annotations
@@ -61,28 +61,28 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 STOP_CHECK_INTERVAL_S = 0.5
-"""How often a crawl that waits for its server looks whether it was stopped."""
+"""Between two checks for a stop, while a crawl waits for its server."""
 EXIT_TIMEOUT_S = 3.0
-"""How long a process that ends may take to give its permits back."""
+"""How long an ending process may take to give its permits back."""
 PERMIT_IDLE_TIMEOUT_S = 0.5
-"""How long a permit may wait here for a free place: in a busy node one is free sooner."""
+"""How long a permit may wait for a slot of CONCURRENT_REQUESTS: busy nodes free one sooner."""
 ROBOTSTXT_CALL_TIMEOUT_S = 5.0
-"""For a round trip about a robots.txt, which no lease waits for."""
+"""For a round trip about a robots.txt: no lease waits for it."""
 NO_PERMITS = PermitSet(())
 
 ATTRIBUTE = "_semaphore_throttler"
-"""The crawler's, that keeps its throttler. As each refers to the other, a collection of all
-throttlers would keep those of crawls that fail before they begin.
+"""The crawler's attribute with its throttler. As they refer to each other, a collection of all
+throttlers would keep the throttlers of crawls that fail before they begin.
 """
 
 _fetching: ContextVar[ReferenceType[Admission] | None] = ContextVar("_fetching", default=None)
-"""In the task of a `fetch`, and in tasks that it begins: its request. Weak, as connections that are
+"""In the task of a `fetch`, and in the tasks it begins: the request's record. Weak, as connections
 opened there keep the context.
 """
 
 
 def throttler_of(crawler: Crawler) -> Throttler:
-    """The throttler of this crawler, made by the first call. Bad settings end the crawl here."""
+    """The throttler of this crawler, made by the first call. Invalid settings end the crawl."""
     throttler: Throttler | None = vars(crawler).get(ATTRIBUTE)
     if throttler is None:
         try:
@@ -94,12 +94,12 @@ def throttler_of(crawler: Crawler) -> Throttler:
 
 
 class SpiderClosingError(SemaphoreError, IgnoreRequest):
-    """A request that waited for a permit is not made, because the spider is closing."""
+    """A waiting request is not made, because the spider is closing."""
 
 
 class NotAllowedError(SemaphoreError, IgnoreRequest):
-    """A request is not made, because its meta, or a function in `SEMAPHORE_SCOPES`, gives what is
-    not allowed.
+    """A request is not made, because its meta, or a function in `SEMAPHORE_SCOPES`, gives an
+    invalid value.
     """
 
 
@@ -120,13 +120,13 @@ class Throttler:
         judge = Judge(settings.backoff_when, crawler) if settings.backoff_when else None
         self._responses = ResponseClassifier(settings.backoff_codes, settings.backoff_times, judge)
         self._crawl_delays = CrawlDelays(crawler.settings, settings.max_crawl_delay)
-        observers = self._make_observers()  # first: it may find what is not allowed
+        observers = self._make_observers()  # first: it may find invalid settings
         self._embedded = None
         if settings.url is None:
             self._embedded = embedded.start_or_join(settings.prefix)
         self.url = self._embedded.url if self._embedded else settings.url
         self.robotstxt: SharedRobotsTxt | None = None
-        """The robots.txt files that all nodes share; None: each node reads its own."""
+        """The robots.txt files shared by all nodes; None: each node reads its own."""
         if settings.robotstxt_shared and self.url is not None:
             server = Server(self.url, ROBOTSTXT_CALL_TIMEOUT_S, settings.url_from, settings.prefix)
             self.robotstxt = SharedRobotsTxt(server, Keys(settings.prefix), settings.lease)
@@ -165,9 +165,9 @@ class Throttler:
     ) -> Deferred[Response | Request]:
         """Take a request through the downloader's `fetch`.
 
-        The engine fetches what comes from its scheduler in a plain callback. In a task it is
-        `engine.download_async` that fetches: in that of another request's `fetch` for a middleware,
-        which waits for the result, as for a robots.txt.
+        The engine fetches the scheduler's requests in a plain callback. `engine.download_async`
+        fetches in a task. In the task of another request's `fetch`, a middleware waits for the
+        result, as for a robots.txt.
         """
         is_scheduled = asyncio.current_task() is None
         outer = None if is_scheduled else _fetching.get()
@@ -180,22 +180,22 @@ class Throttler:
             _fetching.reset(token)
 
     def _fetched(self, result: Any, request: Request) -> Any:
-        """What the engine is given as the result of a request's `fetch`."""
+        """End a request's `fetch`. Returns the result for the engine."""
         if admission := self.admissions.of(request):
             self.admissions.leave(admission)
             if isinstance(result, Failure) and isinstance(result.value, SpiderClosingError):
-                # What a middleware fetched for it was not made any more.
+                # A middleware's request for it was not made any more.
                 result = _copy_for_scheduler(request) if admission.is_scheduled else result
         self._responses.forget(request)
         self._responses.forget_given_up(result)
         return drop_scope_of_other_host(result, request)
 
     async def acquire(self, request: Request) -> Request | None:
-        """Wait for a request's permits, if it needs any, and for a place in this node's
+        """Wait for a request's permits, if it needs any, and for a slot of this node's
         CONCURRENT_REQUESTS. Runs in the task of the request's `fetch`.
 
-        Returns a request that is to go back to the scheduler, if the spider is closing. Raises
-        `AcquireTimeoutError`, `HostDownError`, `NotAllowedError`; and `SpiderClosingError`, if the
+        Returns a copy of the request for the scheduler if the spider is closing. Raises
+        `AcquireTimeoutError`, `HostDownError`, `NotAllowedError`; and `SpiderClosingError` if the
         request does not come from the scheduler.
         """
         admission = self.admissions.of(request) or self.admissions.enter(request, self)
@@ -238,8 +238,8 @@ class Throttler:
                 await admission.place
 
     async def _may_begin(self, admission: Admission, permits: PermitSet) -> bool:
-        """Wait for a place, if need be. A start that counts is now or not at all: until it begins,
-        no other one does. Nothing begins where the site has refused a request since the grant.
+        """Wait for a slot of CONCURRENT_REQUESTS, but not if the permits' starts count. False if
+        the permits must go back: no slot is free, or the site has refused a request meanwhile.
         """
         if not self.admissions.has_place(admission):
             assert admission.place is not None, "who is ready and has no place stands in line"
@@ -250,7 +250,7 @@ class Throttler:
         return not permits.withdrawn
 
     async def _delay(self, admission: Admission) -> None:
-        """Wait for as long as the request's own meta says; its site has room for others."""
+        """Wait for the delay in the request's own meta; meanwhile its site has room for others."""
         try:
             delay = delay_of(admission.request)
         except SettingsError as error:
@@ -262,7 +262,7 @@ class Throttler:
             self.admissions.move(admission, ASKING)
 
     async def _find_scopes(self, admission: Admission) -> None:
-        """Scopes of a request, now that middlewares may have changed what they depend on."""
+        """Find a request's scopes again: middlewares may have changed the request."""
         request = admission.request
         try:
             admission.address = await self._scopes.resolve(request)
@@ -276,12 +276,12 @@ class Throttler:
     async def transfer(
         self, request: Request, download: Callable[[Request], Awaitable[Response]]
     ) -> Response:
-        """Download under the request's permits. If one is lost, the transfer is cancelled, and
-        raises `PermitLostError`.
+        """Download under the request's permits. The loss of one cancels the transfer, and raises
+        `PermitLostError`.
         """
         admission = self.admissions.of(request)
         if admission is None or admission.state is not READY:
-            # It gave its permits back, as another one was fetched for it.
+            # It gave its permits back, as another request was fetched for it.
             if await self.acquire(request) is not None:
                 raise SpiderClosingError("the spider is closing")
             admission = self.admissions.of(request)
@@ -310,22 +310,22 @@ class Throttler:
         return admission.permits
 
     def _note_response(self, admission: Admission, response: Response) -> None:
-        """The site has responded to a request: note on its permit how."""
+        """Note the site's response on the request's permit."""
         permit = admission.permits.site_permit if admission.permits is not None else None
         if permit and self._responses.record_response(permit, admission, response):
             self.emit(RequestRefused())
 
     def release(self, request: Request) -> None:
-        """Give a request's permits back, unless it is still on the wire, as it is after a
-        cancellation.
+        """Give a request's permits back, unless it is still on the wire, as a cancelled request
+        may be.
         """
         admission = self.admissions.of(request)
         if admission is not None and admission.state not in (ON_THE_WIRE, OVER):
             self.admissions.move(admission, OVER)
 
     def retry(self, request: Request, response: Response) -> Request | None:
-        """A copy of a refused request, to be made later; None if its site has not refused it, or if
-        there are to be no retries.
+        """A copy of a refused request, to be made later; None if its site has not refused it, or
+        no retry is allowed.
         """
         spider, admission = self._crawler.spider, self.admissions.of(request)
         if not self._is_retry_enabled or spider is None or admission is None:
@@ -339,9 +339,9 @@ class Throttler:
         return retry
 
     def return_to_scheduler(self, request: Request) -> Request:
-        """A copy for the scheduler, which keeps it under JOBDIR. A shared frontier has the request.
+        """A copy for the scheduler to keep under JOBDIR; a shared frontier has the request already.
 
-        Raises `SpiderClosingError` if the request does not come from there.
+        Raises `SpiderClosingError` if the request does not come from the scheduler.
         """
         admission = self.admissions.of(request)
         if admission is not None and not admission.is_scheduled:
@@ -351,7 +351,7 @@ class Throttler:
     # Without the add-on's downloader ------------------------------------------------------------
 
     def watch_transfers(self) -> None:
-        """Learn of transfers from Scrapy's signals: they can be seen this way, and not be ended."""
+        """Learn of transfers from Scrapy's signals. A transfer cannot be ended this way."""
         connect = self._crawler.signals.connect
         connect(self._wrap_fetch, signals.spider_opened)
         connect(self._transfer_begun, signals.request_reached_downloader)
@@ -378,24 +378,24 @@ class Throttler:
 
     @property
     def node(self) -> str:
-        """This node's name: that of the process, for all its crawls with these settings."""
+        """This node's name, the same for all crawls of this process with these settings."""
         return self._node.semaphore.node
 
     @property
     def admin(self) -> Admin:
-        """What operators see and set."""
+        """The operators' interface to the server."""
         return self._node.semaphore.admin
 
     def permits(self) -> Collection[Permit]:
-        """The permits that this crawl's requests hold, and those that they wait for."""
+        """The permits of this crawl's requests, held or waited for."""
         return [one for one in self._node.semaphore.permits() if crawl_of(one) is self]
 
     def limit_of(self, scope: str) -> int | None:
-        """How many may hold a permit of `scope`, as last heard; None: it is not known."""
+        """How many requests may hold a permit of `scope`, as last heard; None if not known."""
         return self._node.semaphore.limit_of(scope)
 
     def emit(self, event: Event) -> None:
-        """Tell all observers of this crawl."""
+        """Pass an event to all observers of this crawl."""
         self._observers.emit(event)
 
     @property
@@ -428,10 +428,10 @@ class Throttler:
             self._opened.set()
 
     async def _open_unless_stopped(self) -> None:
-        """Wait for the server. A crawl that is stopped now sends no signal, so look regularly.
+        """Wait for the server. A stop of the crawl sends no signal now, so check regularly.
 
-        Raises `ServerUnreachableError` after `SEMAPHORE_START_TIMEOUT`, which counts from the
-        beginning: a shared frontier has waited before.
+        Raises `ServerUnreachableError` after `SEMAPHORE_START_TIMEOUT`, counted from the beginning
+        of the crawl: a shared frontier has waited before.
         """
         crawling = self._crawler.crawling  # not in `scrapy shell`
         timeout = self.settings.start_timeout
@@ -451,7 +451,7 @@ class Throttler:
         await opening
 
     async def _join_node(self) -> None:
-        self._node = node_for(self.settings, self.url)  # the first one may have been closed since
+        self._node = node_for(self.settings, self.url)  # the first node may have been closed
         try:
             await self._observers.open(self)
             await self._node.join(self)
@@ -460,8 +460,8 @@ class Throttler:
             raise
 
     def _drain(self) -> None:
-        """Send requests that wait for permits back to the scheduler. A spider that closes waits for
-        its downloads: they would hold it up, and be lost under JOBDIR.
+        """Send requests that wait for permits back to the scheduler. A closing spider waits for its
+        downloads: these requests would hold it up, and be lost under JOBDIR.
         """
         self._is_closing = True
         if self.robotstxt is not None:
@@ -472,7 +472,7 @@ class Throttler:
                 admission.waits.reschedule(now)
 
     def _close_at_exit(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Close, in a process that ends while its loop still runs in another thread."""
+        """Close at the end of a process whose loop still runs in another thread."""
         if loop.is_running():
             with suppress(TimeoutError):
                 asyncio.run_coroutine_threadsafe(self._close(), loop).result(EXIT_TIMEOUT_S)
@@ -502,6 +502,6 @@ def _copy_for_scheduler(request: Request) -> Request:
 
 
 def _log_not_allowed(error: SettingsError) -> NotAllowedError:
-    """Log in one line that a request's meta is not allowed. Returns the error of the request."""
+    """Log an invalid request in one line. Returns the error for the request."""
     logger.error("%s", error)
-    return NotAllowedError(str(error))  # for which Scrapy adds no traceback to the log
+    return NotAllowedError(str(error))  # Scrapy adds no traceback to the log for it

@@ -1,8 +1,8 @@
-"""What projects write for Scrapy's own throttling, and what it means here.
+"""The names of Scrapy's own throttling, and their meaning here.
 
-Scrapy's pull request 6931, which is open: the settings `THROTTLING_SCOPES` and
+They come from Scrapy's open pull request 6931: the settings `THROTTLING_SCOPES` and
 `THROTTLING_SCOPE_CONCURRENCY`, and in a request's meta `throttling_scopes`, `dont_throttle` and
-`delay`. Where a project says the same in our words, ours win.
+`delay`. If a project also uses our names for the same, ours win.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ OLD_CONCURRENCY = "CONCURRENT_REQUESTS_PER_DOMAIN"
 NEW_CONCURRENCY = "THROTTLING_SCOPE_CONCURRENCY"
 SCOPES_KEY, SKIP_KEY, DELAY_KEY = "throttling_scopes", "dont_throttle", "delay"
 DELAYED_KEY = "semaphore_delayed"
-"""In a request's meta: the delay that it has had. Its retries have had it, too."""
+"""In a request's meta: the delay already over, also for its retries."""
 
 
 def concurrency_setting(settings: BaseSettings) -> str:
-    """The setting of a scope's default concurrency: the one of higher priority, as in Scrapy. The
-    old one, if the user has set neither.
+    """The setting of a scope's default concurrency: the one of higher priority, as in Scrapy; the
+    old one if the user has set neither.
     """
     old, new = (_priority(settings, name) for name in (OLD_CONCURRENCY, NEW_CONCURRENCY))
     is_old = old > new or (old == new and old <= SETTINGS_PRIORITIES["default"])
@@ -42,7 +42,7 @@ def _priority(settings: BaseSettings, name: str) -> int:
 
 
 def log_both(settings: BaseSettings, limits_by_name: dict[str, Any]) -> None:
-    """Log which settings count where two say something."""
+    """Log the setting in force where two compete."""
     default = SETTINGS_PRIORITIES["default"]
     names = (OLD_CONCURRENCY, NEW_CONCURRENCY)
     if all(_priority(settings, name) > default for name in names):
@@ -57,7 +57,7 @@ def log_both(settings: BaseSettings, limits_by_name: dict[str, Any]) -> None:
 
 
 def delay_of(request: Request) -> float:
-    """Seconds that a request is to wait; 0 if it has done so. Raises `SettingsError`."""
+    """The delay of a request, in seconds; 0 once the delay is over. Raises `SettingsError`."""
     delay = request.meta.get(DELAY_KEY)
     if not delay or request.meta.get(DELAYED_KEY) == delay:
         return 0.0
@@ -65,5 +65,5 @@ def delay_of(request: Request) -> float:
 
 
 def has_waited(request: Request) -> None:
-    """A request has waited for its delay."""
+    """Note the end of a request's delay."""
     request.meta[DELAYED_KEY] = request.meta.get(DELAY_KEY)

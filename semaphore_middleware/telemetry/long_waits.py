@@ -14,23 +14,23 @@ from semaphore_middleware.model.inspection import Inspection
 
 logger = logging.getLogger(__name__)
 
-LONG_WAIT_S = 60.0  # a request that has waited for so long is explained
+LONG_WAIT_S = 60.0  # a wait this long is explained
 SCOPE_INTERVAL_S = 600.0  # between two lines about one scope: at a slow site requests always wait
-NAMED_HOLDERS_MAX = 5  # nodes that a line names
+NAMED_HOLDERS_MAX = 5  # nodes named in a line
 
 
 class LongWaits(Observer):
     """Logs why a request has waited for a minute: who holds the permits, or what else delays it.
 
-    One line speaks for all requests that wait for the scope when it is written; none of them is
-    explained twice. It costs a timer per scope, and per line one call to the server.
+    One line explains all requests waiting for the scope at that time; no request is explained
+    twice. This costs a timer per scope, and per line one call to the server.
     """
 
     hears = (PermitWaiting,)
 
     def __init__(self) -> None:
-        self._timers: dict[str, asyncio.TimerHandle] = {}  # of all scopes that are watched
-        self._explained: dict[str, float] = {}  # scope -> requests that asked before are explained
+        self._timers: dict[str, asyncio.TimerHandle] = {}  # of all watched scopes
+        self._explained: dict[str, float] = {}  # scope -> the time of its last line
         self._looks: set[asyncio.Task[None]] = set()
 
     async def open(self, semaphore: ObservedSemaphore) -> None:
@@ -70,29 +70,29 @@ class LongWaits(Observer):
         try:
             seen = await self._semaphore.admin.inspect(scope)
             longest = max(self._unexplained(scope), default=0.0)
-            if longest >= LONG_WAIT_S:  # it may have got its permit meanwhile
+            if longest >= LONG_WAIT_S:  # the request may have got its permit meanwhile
                 logger.info("%s", explanation(seen, longest, len(list(self._asked_at(scope)))))
                 self._explained[scope] = asyncio.get_running_loop().time()
                 next_look = SCOPE_INTERVAL_S
         except SemaphoreError:
-            pass  # that the server cannot be reached is logged by the session
+            pass  # the session logs an unreachable server
         self._look_in(next_look, scope)
 
     def _asked_at(self, scope: str) -> Iterator[float]:
-        """When the requests that wait for this scope in this process asked, on the loop's clock."""
+        """When this process's requests waiting for the scope asked, on the loop's clock."""
         for permit in self._semaphore.permits():
             if permit.scope == scope and permit.stage is Stage.WAITING:
                 yield permit.asked_at
 
     def _unexplained(self, scope: str) -> Iterator[float]:
-        """For how many seconds those have waited that no line has explained yet."""
+        """The waits of requests not explained yet, in seconds."""
         now = asyncio.get_running_loop().time()
         explained = self._explained.get(scope, -math.inf)
         return (now - asked_at for asked_at in self._asked_at(scope) if asked_at > explained)
 
 
 def explanation(seen: Inspection, longest: float, here: int) -> str:
-    """Why requests of a scope wait, in one line. `here` of them are this node's."""
+    """Why requests of a scope wait, in one line. `here`: the waiting requests of this node."""
     waiting = max(seen.waiting, here)  # the server hears of a node's further requests a turn later
     return " ".join(
         (
@@ -130,7 +130,7 @@ def _holders(seen: Inspection) -> str:
 
 
 def _reasons(seen: Inspection) -> Iterator[str]:
-    """Reasons to wait other than that all permits are held."""
+    """Reasons to wait, other than a lack of free permits."""
     if seen.paused:
         yield f"{seen.set_by or 'An operator'} has paused the site until it is resumed."
     if seen.down_for is not None:

@@ -49,7 +49,7 @@ ROUND_TRIP_BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.
 NAMED_SCOPES_MAX = 50  # scopes with series of their own, in the whole life of a crawl
 # The first so many scopes get series at once, later ones when they are busy.
 FIRST_NAMED_SCOPES = 25
-BUSY_SCOPE_PERMITS = 100  # permits acquired, from which on a scope counts as busy
+BUSY_SCOPE_PERMITS = 100  # permits acquired by a busy scope, at least
 OTHERS = "(others)"  # the label of all further scopes together
 LABEL_CHARS_MAX = 100  # a longer scope is cut
 
@@ -77,7 +77,7 @@ class Series:
 
     def __init__(self, metrics: ScopeMetrics, name: str) -> None:
         self.name = name
-        self.limit: int | None = None  # as last heard: the semaphore forgets that of an idle scope
+        self.limit: int | None = None  # as last heard: the semaphore forgets an idle scope's
         self.held = metrics.held.labels(name)
         self.waiting = metrics.waiting.labels(name)
         self.granted = metrics.granted.labels(name)
@@ -86,12 +86,12 @@ class Series:
 
 
 class ScopeMetrics:
-    """The metrics that are labelled with a scope; only few scopes get a label of their own.
+    """The metrics labelled with a scope; only a few scopes get a label of their own.
 
-    Prometheus keeps every label that it ever saw, and a broad crawl visits more sites than it can
-    keep. So the first scopes get one, then some that prove busy, and the rest share "(others)". A
-    label is never taken back: a counter that went to another label would go down here, and jump
-    there. For the same reason what a scope had before it got its label stays with the others.
+    Prometheus keeps every label it ever saw, and a broad crawl visits more sites than it can keep.
+    So the first scopes get a label, then some busy ones, and the rest share "(others)". A label is
+    never taken back: a counter moved to another label would fall at the old and jump at the new.
+    For the same reason, the earlier counts of a newly labelled scope stay with the others.
 
     `acquired_of` returns how many permits of a scope this node has acquired.
     """
@@ -128,7 +128,7 @@ class ScopeMetrics:
         )
 
     def of(self, scope: str) -> Series:
-        """The series that count this scope."""
+        """The series of a scope: its own, or the series of all others."""
         series = self._named.get(scope)
         if series is not None:
             return series
@@ -140,7 +140,7 @@ class ScopeMetrics:
             return self._of_others()
         series = self._named[scope] = Series(self, name)
         if number + 1 == FIRST_NAMED_SCOPES:
-            self._of_others()  # its counters are to start at 0, not when the first one comes
+            self._of_others()  # its counters start at 0, before the first other scope
         return series
 
     def _of_others(self) -> Series:
@@ -149,9 +149,9 @@ class ScopeMetrics:
         return self._others
 
     def set_gauges(self, semaphore: ObservedSemaphore) -> None:
-        """Set what is held, waiting and allowed at this moment.
+        """Set the gauges to the present permits, waiting requests and limits.
 
-        Requests that have asked and got no reply count as waiting: while the server is away, all
+        Requests without a reply from the server count as waiting: while the server is away, all
         do.
         """
         held: Tally[Series] = Tally()
@@ -173,8 +173,8 @@ class Metrics(Observer):
     """Counts a node's events, and serves them with the state of its permits to Prometheus.
 
     Visitors are served in threads. Counters and histograms are counted on the event loop and have
-    locks of their own. The permits belong to the event loop, so when a visitor asks, the gauges are
-    set there, all in one turn: they show one moment, and cost nothing between two visits.
+    locks of their own. The permits belong to the event loop, so at each visit the gauges are set
+    there, all in one step: they show one moment, and cost nothing between two visits.
     """
 
     def __init__(self, host: str, port: int, acquired_of: Callable[[str], int]) -> None:
@@ -196,7 +196,7 @@ class Metrics(Observer):
         self._registry.register(self)
 
     async def open(self, semaphore: ObservedSemaphore) -> None:
-        """Serve. A port that is taken must not end a crawl, so that is only logged."""
+        """Serve the metrics. A taken port must not end a crawl, so it is only logged."""
         self._semaphore = semaphore
         self._loop = asyncio.get_running_loop()
         self._node_info.info({"node": semaphore.node})

@@ -16,13 +16,13 @@ from semaphore_middleware.core.observer import (
     PermitReleased,
 )
 
-SHOWN_SCOPES = 20  # the busiest, which have stats of their own
+SHOWN_SCOPES = 20  # the busiest, with stats of their own
 COUNTED_SCOPES_MAX = 1000  # so that the memory of a broad crawl does not grow without end
-WRITE_INTERVAL_S = 1.0  # to write a stat costs more than to count: so all are written together
+WRITE_INTERVAL_S = 1.0  # writing a stat costs more than counting, so all are written together
 
 
 class CrawlStats(Protocol):
-    """The part of Scrapy's stats collector that is used here."""
+    """The used part of Scrapy's stats collector."""
 
     def set_value(self, key: str, value: Any) -> None:
         """Set one stat."""
@@ -33,7 +33,7 @@ class CrawlStats(Protocol):
 
 @dataclass(slots=True)
 class ScopeCount:
-    """Counts of one scope; the names are those of its stats."""
+    """Counts of one scope, named like its stats."""
 
     acquired: int = 0
     waited: int = 0
@@ -47,7 +47,7 @@ class SemaphoreStats(Observer):
 
     A permit counts as acquired when it is granted, even if it is then given back unused (no slot of
     `CONCURRENT_REQUESTS` was free, or the site had refused a request meanwhile). `find_stats`
-    returns where the stats go; it is called when the semaphore is opened.
+    returns the crawl's stats; it is called when the semaphore is opened.
     """
 
     def __init__(self, find_stats: Callable[[], CrawlStats]) -> None:
@@ -62,7 +62,7 @@ class SemaphoreStats(Observer):
         self._writing: asyncio.TimerHandle | None = None
 
     def acquired_of(self, scope: str) -> int:
-        """How many permits of a scope were acquired, since its count was last dropped."""
+        """The number of a scope's permits acquired since its count was last dropped."""
         return self._scopes[scope].acquired if scope in self._scopes else 0
 
     async def open(self, semaphore: ObservedSemaphore) -> None:  # noqa: ARG002 - an Observer's
@@ -114,7 +114,7 @@ class SemaphoreStats(Observer):
         self._write_scopes()
 
     def _write_scopes(self) -> None:
-        """Write the counts of the busiest scopes; remove those of scopes that no longer are."""
+        """Write the counts of the busiest scopes, and remove the counts of others."""
         busiest = sorted(self._scopes, key=lambda name: -self._scopes[name].acquired)
         for name in self._shown.difference(busiest[:SHOWN_SCOPES]):
             for part in ScopeCount.__slots__:

@@ -1,4 +1,4 @@
-"""The verbs of `scrapy semaphore` that change something."""
+"""The verbs of `scrapy semaphore` for changes."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def add_options(parser: argparse.ArgumentParser, verb: str) -> None:
 
 
 def run(settings: BaseSettings, options: argparse.Namespace) -> int:
-    """Make the change, and print what holds from then on."""
+    """Make the change, and print the result."""
     if options.verb == "evict":
         return _evict(settings, options)
     if options.verb == "trust":
@@ -82,7 +82,7 @@ def run(settings: BaseSettings, options: argparse.Namespace) -> int:
 
 
 def _limit(options: argparse.Namespace) -> dict[str, Any]:
-    """The parts of the limit that were given."""
+    """The parts of the limit given in the options."""
     limit: dict[str, Any] = {"concurrency": None}
     if options.number.lower() != "none":
         allowed = "an integer >= 1, or 'none'"
@@ -114,7 +114,7 @@ async def _change(settings: BaseSettings, verb: str, scope: str, limit: dict[str
 
 
 async def _print_rule(admin: Admin, scope: str) -> None:
-    """Print what is set for a scope or a pattern from now on, and how many permits are held."""
+    """Print the new rule of a scope or a pattern, and a scope's permits and waiting requests."""
     name, usage = normal_name(scope), ""
     if not is_pattern(scope):
         # A change is made for both spellings: as it was written, and as a host's URLs have it.
@@ -138,7 +138,7 @@ def _usage(seen: Inspection) -> str:
 
 
 def _evict(settings: BaseSettings, options: argparse.Namespace) -> int:
-    """Say what the node holds, ask, and give it all back."""
+    """Print the node's permits and waiting requests, ask, and give them all back."""
     node = _find(options.node, asyncio.run(_look(settings)).nodes)
     print(_describe(node, value_of("SEMAPHORE_LEASE", settings)))
     if not options.yes and not _confirmed("Give it all back now? [y/N] "):
@@ -160,7 +160,7 @@ async def _give_back(settings: BaseSettings, node: str) -> tuple[int, int]:
 
 
 def _find(name: str, nodes: Sequence[NodeRow]) -> NodeRow:
-    """The node of this name, or the only one whose name begins so. Raises `CommandError`."""
+    """The node of this name, or the only one whose name begins with it. Raises `CommandError`."""
     exact = [row for row in nodes if row.node == name]
     found = exact or [row for row in nodes if name and row.node.startswith(name)]
     if not found:
@@ -176,7 +176,7 @@ def _find(name: str, nodes: Sequence[NodeRow]) -> NodeRow:
 
 
 def _describe(node: NodeRow, lease: float) -> str:
-    """What it holds, and whether it seems alive: a living node renews within a third of a lease."""
+    """A node's permits and signs of life: a living node renews within a third of a lease."""
     since = lease - node.lease_left
     life = (
         f"It renewed its leases {time_of(since)} ago, so it may well be alive: then its requests "
@@ -191,7 +191,7 @@ def _describe(node: NodeRow, lease: float) -> str:
 
 
 def _trust(settings: BaseSettings, options: argparse.Namespace) -> int:
-    """Say what may happen, ask twice, and end the wait."""
+    """Print the risk, ask twice, and end the wait."""
     admin = admin_of(settings)
     if not options.yes and not sys.stdin.isatty():
         raise CommandError("trust asks on a terminal; elsewhere give --yes", Status.WRONG)
@@ -214,7 +214,7 @@ async def _grant_at_once(admin: Admin) -> None:
 
 
 def _confirmed(question: str) -> bool:
-    """Ask, and return whether the answer is yes."""
+    """Ask; True if the answer is yes."""
     try:
         return input(question).strip().lower() in ("y", "yes")
     except EOFError:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, NoReturn
 from scrapy.commands import ScrapyCommand, ScrapyHelpFormatter
 from scrapy.exceptions import UsageError
 
-# Scrapy imports this module for each of its own commands, so what the verbs need is imported later.
+# Scrapy imports this module for each of its own commands, so the verbs' modules are imported later.
 
 VERBS: Mapping[str, Mapping[str, tuple[str, str]]] = {
     "semaphore": {
@@ -76,16 +76,16 @@ def check_installed(library: str, hint: str = "") -> None:
 
 
 class VerbParser(argparse.ArgumentParser):
-    """Says in one line what is wrong, and where the help is."""
+    """Reports a wrong option in one line, with a hint at the help."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message}; see {self.prog} -h\n")
 
 
 class VerbCommand(ScrapyCommand):
-    """A command of Scrapy's with verbs, which Scrapy finds by its entry point.
+    """A Scrapy command with verbs, found by its entry point.
 
-    A verb's module has `add_options(parser)` and `run(settings, options)`, which returns the exit
+    A verb's module has `add_options(parser, verb)`, and `run(settings, options)` to return the exit
     status.
     """
 
@@ -121,11 +121,11 @@ class VerbCommand(ScrapyCommand):
             self._add_global_options(of_verb)
 
     def _add_global_options(self, parser: argparse.ArgumentParser) -> None:
-        """Scrapy's own options may stand before the verb and after it."""
+        """Accept Scrapy's own options before the verb and after it."""
         before = set(parser._actions)
         super().add_options(parser)
         for action in set(parser._actions) - before:
-            action.default = argparse.SUPPRESS  # else it would overrule what stands before the verb
+            action.default = argparse.SUPPRESS  # else it would overrule options before the verb
             if action.dest == "set":
                 action.dest = "set_after"
 
@@ -136,7 +136,7 @@ class VerbCommand(ScrapyCommand):
     def run(self, args: list[str], opts: argparse.Namespace) -> None:
         if opts.verb is None:
             raise UsageError
-        # Names behind an option: argparse leaves them over.
+        # argparse leaves over the names behind an option.
         names = getattr(opts, "names", None)
         unknown = [a for a in args if names is None or a.startswith("-")]
         if unknown:
@@ -208,7 +208,7 @@ class FrontierCommand(VerbCommand):
 
 
 def _accept_all_output() -> None:
-    """What cannot be shown is no reason to fail, after a change least of all."""
+    """Keep unprintable output from failing the command, above all after a change."""
     if sys.stdout is None:  # closed, as by `>&-`
         sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - until the process ends
     if hasattr(sys.stdout, "reconfigure"):

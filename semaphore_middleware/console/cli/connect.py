@@ -1,4 +1,4 @@
-"""The server of Scrapy's settings, as commands reach it."""
+"""The commands' clients for the server in Scrapy's settings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def admin_of(settings: BaseSettings) -> Admin:
-    """What speaks to the server of crawls with these settings; not connected yet.
+    """A client for the server of crawls with these settings; not connected yet.
 
     Starts no embedded server. Raises `SettingsError`, and `CommandError` if there is no server.
     """
@@ -32,7 +32,7 @@ def admin_of(settings: BaseSettings) -> Admin:
 
 
 def crawls_of(settings: BaseSettings) -> Crawls:
-    """The shared crawls on that server. Raises as `admin_of`."""
+    """The shared crawls on the server of these settings. Raises as `admin_of`."""
     url, url_from = _address_of(settings)
     return Crawls(url, settings.get("CRAWL_PREFIX", DEFAULT_PREFIX), url_from)
 

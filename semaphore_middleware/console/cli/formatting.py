@@ -1,4 +1,4 @@
-"""Times, names and limits for terminals, in short."""
+"""Short texts for times, names and limits, for terminals."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ def time_of(seconds: float) -> str:
 
 
 def set_time(seconds: float) -> str:
-    """A time that somebody has set, as it was set: 0.25 s."""
+    """A time from a setting, unrounded: 0.25 s."""
     return f"{seconds:g} s"
 
 
 def time_or_nothing(seconds: float | None) -> str:
-    """As `time_of`, and - for None and 0."""
+    """As `time_of`, but - for None and 0."""
     return time_of(seconds) if seconds else NOTHING
 
 
 def without_letters(node: str) -> str:
-    """A node's name as it was given, without the random letters that were added."""
+    """A node's name as it was given, without the random letters added to it."""
     return re.sub(r"-[0-9a-f]{12}$", "", node)
 
 

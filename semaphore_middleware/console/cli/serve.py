@@ -1,4 +1,4 @@
-"""`scrapy semaphore serve`: what `watch` shows, in a browser, and changes with a token."""
+"""`scrapy semaphore serve`: the figures of `watch` in a browser, and changes with a token."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def run(settings: BaseSettings, options: argparse.Namespace) -> int:
         text=True,
     )
     token = options.token if options.token is not None else os.environ.get(TOKEN) or None
-    if not settings.getbool("LOG_ENABLED"):  # what should not happen is said all the same
+    if not settings.getbool("LOG_ENABLED"):  # unexpected errors are printed all the same
         logging.getLogger("semaphore_middleware").addHandler(logging.StreamHandler())
     asyncio.run(_serve(settings, Auth(options.host, token), options.host, port))
     return Status.DONE
@@ -71,7 +71,7 @@ async def _serve(settings: BaseSettings, auth: Auth, host: str, port: int) -> No
         asyncio.get_running_loop().add_signal_handler(number, end.set)
     crawls = crawls_of(settings)
     async with admin_of(settings) as admin:
-        await admin.rules()  # a server that is not there is an error now, and shown later
+        await admin.rules()  # a missing server is an error now; later it is shown
         runner = make_runner(admin, crawls, auth)
         try:
             name = f"[{host}]" if ":" in host else host
@@ -84,13 +84,13 @@ async def _serve(settings: BaseSettings, auth: Auth, host: str, port: int) -> No
 
 
 async def _listen(runner: AppRunner, host: str, port: int) -> int:
-    """The port, which is another one if 0 was asked for."""
+    """Listen. Returns the port: a free one if 0 was asked for."""
     from aiohttp.web import TCPSite
 
     await runner.setup()
     try:
         await TCPSite(runner, host, port).start()
-    except (OSError, UnicodeError) as error:  # the latter where no name of a host can look so
+    except (OSError, UnicodeError) as error:  # the latter for an impossible name of a host
         number = getattr(error, "errno", None) or 0
         reason = os.strerror(number) if number > 0 else getattr(error, "strerror", error)
         text = f"cannot listen on {host}, port {port}: {reason}"

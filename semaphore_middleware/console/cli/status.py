@@ -36,7 +36,7 @@ def add_options(parser: argparse.ArgumentParser, _verb: str) -> None:
 
 
 def run(settings: BaseSettings, options: argparse.Namespace) -> int:
-    """Print what the server knows, as tables or as JSON."""
+    """Print the server's state, as tables or as JSON."""
     if not options.json:
         check_installed("rich", " (status --json does not)")
     admin = admin_of(settings)
@@ -60,9 +60,9 @@ async def _run(admin: Admin, names: Sequence[str]) -> Snapshot:
 
 
 async def look_at(admin: Admin, names: Sequence[str]) -> Snapshot:
-    """The scopes of these names, and the rules that operators have set for them.
+    """The scopes of these names, and the operators' rules for them.
 
-    Raises `CommandError` for a name of which nothing is known, and `SettingsError` for a URL.
+    Raises `CommandError` for an unknown name, and `SettingsError` for an unknown URL.
     """
     rules = await admin.rules()
     seen: dict[str, Inspection] = {}
@@ -83,14 +83,14 @@ async def _below(admin: Admin, pattern: Rule) -> list[Inspection]:
 
 
 async def _of(admin: Admin, name: str) -> list[Inspection]:
-    """The scopes of this name: as it was written; and, should it be a host, as the URLs of its
-    requests have it.
+    """The known scopes of this name: as it was written, and as the URLs of a host's requests
+    spell it.
     """
     spellings = dict.fromkeys((name, normal_name(name)))
     return [one for s in spellings if _is_known(one := await admin.inspect(s))]
 
 
 def _is_known(seen: Inspection) -> bool:
-    """Whether the scope is in use, remembered, or has a rule."""
+    """True if the scope is in use, is remembered, or has a rule."""
     numbers = (seen.limit, seen.next_start, seen.backoff_left, seen.backoff_last)
     return any((*numbers, seen.down_for, seen.paused, seen.set_by, seen.members))

@@ -32,22 +32,22 @@ BARS = " ▁▂▃▄▅▆▇█"
 NODE_TIMES = ("oldest", "longest", "lease left")
 ASKS_FOR = ("asks for", "delay", "rate")
 SHORTEST_NAME = 16  # characters, however little room there is
-WIDE = 100  # columns from which on there is room for longer sparklines
+WIDE = 100  # columns, at least, for longer sparklines
 
 
-# Tables that fit: columns as wide as what is in them, and long names shortened in the middle -----
+# Tables that fit: columns as wide as their cells, and long names shortened in the middle ---------
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column's title, and what may be done to make the table fit."""
+    """A column's title, and the changes allowed to make the table fit."""
 
     title: str
     right: bool = False
     is_name: bool = False
-    """Whether it may be shortened."""
+    """True if its cells may be shortened."""
     is_spare: bool = False
-    """Whether it is left out where room is scarce and nothing is in it."""
+    """True if it is left out where room is scarce and its cells are empty."""
 
 
 Row = Sequence[Text | str]
@@ -62,7 +62,7 @@ class Output(Console):
         )
 
     def on_broken_pipe(self) -> None:
-        raise BrokenPipeError  # the command knows what to do; rich would end the process
+        raise BrokenPipeError  # handled by the command; rich would end the process
 
 
 def table(
@@ -104,7 +104,7 @@ def _line(cells: Sequence[tuple[Column, Text, int]], gap: str) -> Text:
 
 
 def shortened(text: str, width: int) -> str:
-    """Cut out of the middle, so that both a site's name and its domain can be told."""
+    """The text without its middle if need be: a site's name and its domain stay recognizable."""
     if cell_len(text) <= width:
         return text
     head, tail = text[: len(text) // 2], text[len(text) // 2 :]
@@ -116,13 +116,13 @@ def shortened(text: str, width: int) -> str:
     return f"{head}…{tail}"
 
 
-# What is shown ----------------------------------------------------------------------------------
+# Printing ---------------------------------------------------------------------------------------
 
 
 def show(snapshot: Snapshot, where: str, members: bool, nodes: bool) -> None:
-    """Print the scopes, the nodes of each or of all together, and what is set for patterns.
+    """Print the scopes, the nodes of each or of all together, and the rules for patterns.
 
-    `where` is the server and the prefix, for when there is nothing.
+    `where` names the server and the prefix if there is nothing to show.
     """
     out = Output()
     if wait := recovery_wait(snapshot.totals):
@@ -161,8 +161,8 @@ def screen(
     height: int,
     problem: str = "",
 ) -> Text:
-    """All lines of `watch`: as many scopes as fit, between a line of totals and a last line, which
-    says that there is a `problem`. No line is longer than `width`.
+    """All lines of `watch`: as many scopes as fit, between a line of totals and a last line with
+    the `problem`, if there is one. No line is longer than `width`.
     """
     room = max(0, height - 4)  # besides the totals, the table's head, an empty and the last line
     rows = [_live_row(track, width) for track in tracks[:room]]
@@ -176,7 +176,7 @@ def screen(
 
 
 def recovery_wait(totals: Totals) -> str:
-    """What to say while the server grants nothing; empty if it grants."""
+    """The message while the server grants nothing; empty if it grants permits."""
     if not totals.recovery_left:
         return ""
     left = time_of(totals.recovery_left)
@@ -184,7 +184,7 @@ def recovery_wait(totals: Totals) -> str:
 
 
 def sparkline(values: Sequence[float], most: float, length: int) -> str:
-    """The last values as bars, the newest on the right; a small one is seen, zero is empty."""
+    """The last values as bars, the newest on the right; a small value is visible, zero is empty."""
     last = list(values)[-length:]
     steps = len(BARS) - 1
     bars = [BARS[min(steps, -int(-value * steps // most))] if most else BARS[0] for value in last]
@@ -224,7 +224,7 @@ def _scopes(rows: Sequence[ScopeRow], width: int) -> list[Text]:
 
 
 def _nodes_of(row: ScopeRow, width: int) -> list[Text]:
-    """One scope's nodes, those that wait in the order of the queue."""
+    """One scope's nodes, the waiting ones in the order of the queue."""
     columns = [Column("node", is_name=True), *_numbers("held", "waiting", *NODE_TIMES, *ASKS_FOR)]
     lines = _table(
         columns,
@@ -273,7 +273,7 @@ def _numbers(*titles: str) -> list[Column]:
 
 
 def _patterns(rows: Sequence[RuleRow], width: int) -> list[Text]:
-    """What operators have set for all hosts below one; a scope's own row shows its rule."""
+    """The rules for all hosts below one; a scope's own row shows the scope's rule."""
     columns = [
         Column("pattern", is_name=True),
         *_numbers("limit", "delay", "rate"),
@@ -348,7 +348,7 @@ def _live_row(track: Track, width: int) -> Row:
 
 
 def _why_idle(row: ScopeRow) -> Text | str:
-    """The one thing that says most of why nothing starts just now."""
+    """The main reason for few or no starts at present."""
     if row.paused:
         return _marked("paused")
     if row.down_for is not None:
@@ -364,12 +364,12 @@ def _why_idle(row: ScopeRow) -> Text | str:
 
 
 def _counts(row: ScopeRow) -> tuple[str, str, str, str]:
-    """The cells that both have."""
+    """The cells common to `status` and `watch`."""
     return clean(row.scope), held_of(row), str(row.waiting), time_or_nothing(row.longest_wait)
 
 
 def _backoff(row: ScopeRow) -> str:
-    """How long nothing starts; down before it where the site has not responded for long."""
+    """How long nothing starts; 'down' comes first if the site has not responded for long."""
     backoff = time_or_nothing(row.backoff_left)
     return backoff if row.down_for is None else f"down, {backoff}" if row.backoff_left else "down"
 
@@ -379,7 +379,7 @@ def _set_time(seconds: float | None) -> str:
 
 
 def _marked(word: str) -> Text | str:
-    """In the colour of what keeps a site from going on."""
+    """The word in the colour of an obstacle; - stays plain."""
     return word if word == NOTHING else Text(word, "yellow")
 
 

@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
 
 INTERVAL_S = 0.5  # from one survey of the server to the next
-REDRAW_S = 1.0  # after which the screen is drawn anew although nothing is new
+REDRAW_S = 1.0  # from one drawing of the screen to the next if nothing is new
 
 
 def add_options(parser: argparse.ArgumentParser, _verb: str) -> None:
-    """Describe `watch`, which has no options of its own."""
+    """Describe `watch`; it has no options of its own."""
     parser.description = (
         "Show live who holds permits and who waits, twice a second: the sites where most "
         "requests wait, as many as fit. Of each: how much of its limit is held, and the requests "
@@ -42,7 +42,7 @@ def add_options(parser: argparse.ArgumentParser, _verb: str) -> None:
 
 
 def run(settings: BaseSettings, _options: argparse.Namespace) -> int:
-    """Show it until the user quits."""
+    """Show the screen until the user quits."""
     if not sys.stdout.isatty():
         raise CommandError("watch needs a terminal; see 'status'", Status.WRONG)
     check_installed("rich")
@@ -54,7 +54,7 @@ async def _run(settings: BaseSettings) -> None:
     from semaphore_middleware.console.cli.tables import Output
 
     async with admin_of(settings) as admin:
-        await admin.rules()  # a server that is not there is an error now, and shown later
+        await admin.rules()  # a missing server is an error now; later it is shown
         poller = Poller(snapshots(admin), INTERVAL_S)
         try:
             await Watch(poller, admin.server, Output()).run()
@@ -63,7 +63,7 @@ async def _run(settings: BaseSettings) -> None:
 
 
 class Watch:
-    """The screen and the keyboard, until the user quits. `server` is its address, to be shown."""
+    """The screen and the keyboard, until the user quits. `server` is the address to show."""
 
     def __init__(self, poller: Poller[Snapshot], server: str, console: Console) -> None:
         from rich.live import Live
@@ -80,7 +80,7 @@ class Watch:
         self._live = Live(console=console, screen=True, auto_refresh=False)
 
     async def run(self) -> None:
-        """Show it. Returns when the user quits."""
+        """Show the screen. Returns when the user quits."""
         tasks = [asyncio.create_task(work()) for work in (self._look, self._draw, self._quit.wait)]
         try:
             with self._terminal():
@@ -127,7 +127,7 @@ class Watch:
 
     @contextmanager
     def _terminal(self) -> Iterator[None]:
-        """The whole screen, single keys and signals, for the length of the `with`."""
+        """Take over the whole screen, single keys and signals in this context."""
         loop = asyncio.get_running_loop()
         handlers = {
             signal.SIGINT: self._quit.set,
@@ -151,7 +151,7 @@ class Watch:
             self._quit.set()
 
     def _suspend(self) -> None:
-        """On Ctrl-Z: give the terminal to the shell as it was, and take it back after `fg`."""
+        """On Ctrl-Z, give the terminal to the shell as it was, and take it back after `fg`."""
         with self._keyboard.released():
             self._live.stop()
             os.kill(os.getpid(), signal.SIGSTOP)
@@ -180,7 +180,7 @@ class Keyboard:
 
     @contextmanager
     def released(self) -> Iterator[None]:
-        """The terminal as it was before, for the length of the `with`."""
+        """Restore the terminal's former modes in this context."""
         self.__exit__()
         try:
             yield
@@ -205,11 +205,11 @@ class Track:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing has happened for as long as is remembered."""
+        """True if nothing has happened in any of the remembered surveys."""
         return len(self.held) == SAMPLES and not any(self.held) and not any(self.starts)
 
     def note(self, row: ScopeRow) -> None:
-        """Add what a survey has shown."""
+        """Add the scope's row of a survey."""
         self.row = row
         self.held.append(row.held)
         if row.starts_per_second is not None:
@@ -217,13 +217,13 @@ class Track:
 
 
 class History:
-    """All scopes over the last surveys. One that falls idle keeps its row until that is empty."""
+    """All scopes over the last surveys. An idle scope keeps its row until the row is empty."""
 
     def __init__(self) -> None:
         self._tracks: dict[str, Track] = {}
 
     def note(self, snapshot: Snapshot) -> None:
-        """Add what a survey has shown."""
+        """Add a survey."""
         for row in snapshot.scopes:
             self._tracks.setdefault(row.scope, Track(row)).note(row)
         for scope in self._tracks.keys() - {row.scope for row in snapshot.scopes}:
@@ -235,5 +235,5 @@ class History:
 
     @property
     def tracks(self) -> Sequence[Track]:
-        """In the order of `status`."""
+        """All tracks, in the order of `status`."""
         return [self._tracks[row.scope] for row in in_order(t.row for t in self._tracks.values())]

@@ -1,4 +1,4 @@
-"""What may be changed from the page, as one small JSON object each."""
+"""The changes allowed from the page, each as one small JSON object."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ OF_CRAWLS = ("drop", "retry")
 ACTIONS = (*OF_SCOPES, "evict", *OF_CRAWLS)
 
 Action = Callable[[], Awaitable[dict[str, int] | None]]
-"""Makes a change; returns what there is to tell of it, if anything."""
+"""Makes a change; returns the numbers to show, if any."""
 
 
 def read_action(admin: Admin, crawls: Crawls, body: bytes) -> Action:
-    """The change that a request's body asks for.
+    """The change asked for in a request's body.
 
-    Raises `SettingsError`; a limit that is not allowed, a URL in place of a host, and a node or a
-    crawl that there is not raise it when the change is made.
+    Raises `SettingsError`. An invalid limit, a URL instead of a host, and an unknown node or crawl
+    raise it only when the change is made.
     """
     try:
         request = json.loads(body)

@@ -14,8 +14,8 @@ from semaphore_middleware.errors import SettingsError
 class Auth:
     """Checks of requests' headers.
 
-    `host` is where the page's server listens. `token` is what changes need; without one nobody can
-    make any. Raises `SettingsError` for a token that no header can carry.
+    `host` is the address of the page's server. Changes need `token`; without one nobody can make
+    any. Raises `SettingsError` for a token that no header can carry.
     """
 
     def __init__(self, host: str, token: str | None) -> None:
@@ -26,15 +26,15 @@ class Auth:
 
     @property
     def allows_changes(self) -> bool:
-        """Whether there is a token at all."""
+        """True if there is a token."""
         return self._token is not None
 
     def may_see(self, host: str | None) -> bool:
-        """Check the Host header: no strange site's page may read this one through a browser."""
+        """Check the Host header: no other site's page may read this one through a browser."""
         return self._names.includes(host)
 
     def may_change(self, authorization: str | None, origin: str | None, host: str | None) -> bool:
-        """Check the token, and that no other site's page asks, even if it has learned the token."""
+        """Check the token and the origin: no other site's page may ask, even with the token."""
         if self._token is None:
             return False
         if origin is not None and (not host or _netloc_of(origin) != host):
@@ -51,13 +51,13 @@ def _netloc_of(origin: str) -> str | None:
 
 
 HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([a-z0-9._-]+))(?::\d*)?", re.IGNORECASE)
-"""A Host header: an IPv6 address or a name. The port may be another: a tunnel's other end."""
+"""A Host header: an IPv6 address or a name. Any port is accepted: a tunnel may end at another."""
 PRIVATE_SUFFIXES = (
     *("localhost", "local", "home.arpa", "test"),  # RFC 6761, 6762, 8375
     *("internal", "intranet", "private", "corp", "home", "lan"),  # RFC 6762, appendix G
     "svc",  # Kubernetes
 )
-"""Names below these are no names of the public DNS."""
+"""The public DNS has no names below these."""
 
 
 class OwnNames:
@@ -65,9 +65,9 @@ class OwnNames:
     this machine.
 
     This stops DNS rebinding: a web page whose host name resolves to this machine could otherwise
-    have the browser read what this process serves. The browser sends that name in the Host header.
-    On loopback only names of this machine are accepted; elsewhere also any IP address, and names
-    that the public DNS does not have: no outsider can own these.
+    have the browser read this process's pages. The browser sends the page's name in the Host
+    header. On loopback only names of this machine are accepted; elsewhere also any IP address, and
+    names outside the public DNS: no outsider can own these.
     """
 
     def __init__(self, address: str) -> None:
@@ -80,7 +80,7 @@ class OwnNames:
     def includes(self, header: str | None) -> bool:
         """True if this process may answer a request with this Host header.
 
-        A request without one is answered where others may reach it: browsers always send one.
+        A request without the header is answered except on loopback: browsers always send it.
         """
         if not header:
             return not self._is_loopback
@@ -105,7 +105,7 @@ def _is_loopback(address: str) -> bool:
 
 
 def _is_private(name: str) -> bool:
-    """True if the public DNS has no such name. A single label is a service in docker compose, or a
+    """True for a name outside the public DNS. A single label is a service in docker compose, or a
     machine in the same domain.
     """
     return "." not in name or name.endswith(tuple(f".{suffix}" for suffix in PRIVATE_SUFFIXES))

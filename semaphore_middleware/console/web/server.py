@@ -1,4 +1,4 @@
-"""The page's HTTP server: its routes, and what every answer has in common."""
+"""The page's HTTP server: its routes, and the common part of every answer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 INTERVAL_S = 1.0  # from one survey of the server to the next
 MAX_BODY = 10_000  # bytes of a request
-SHUTDOWN_TIMEOUT_S = 0.5  # that requests under way may take when the command ends
+SHUTDOWN_TIMEOUT_S = 0.5  # for requests under way when the command ends
 SCRIPT = "text/javascript; charset=utf-8"
 FILES = {
     "index.html": "text/html; charset=utf-8",
@@ -51,13 +51,13 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
-    "Cache-Control": "no-cache",  # browsers keep it, and ask each time whether it is still so
+    "Cache-Control": "no-cache",  # browsers keep an answer, and ask each time for a newer one
 }
 
 
 def make_runner(admin: Admin, crawls: Crawls, auth: Auth) -> web.AppRunner:
-    """The page's server, not listening yet. `admin` and `crawls` look at the Redis server, and
-    change it; it closes neither.
+    """The page's server, not listening yet. It reads and changes the Redis server by `admin` and
+    `crawls`, and closes neither.
     """
     page = Page(admin, crawls, auth)
     app = web.Application(middlewares=[page.answer], client_max_size=MAX_BODY)
@@ -67,7 +67,7 @@ def make_runner(admin: Admin, crawls: Crawls, auth: Auth) -> web.AppRunner:
         app.add_routes([web.post("/token", page.token), web.post("/actions", page.action)])
     app.on_cleanup.append(page.stop)
     http_logger = logger.getChild("http")
-    http_logger.addFilter(_is_our_fault)  # else each of these requests logs a traceback
+    http_logger.addFilter(_is_our_fault)  # else each invalid request logs a traceback
     return web.AppRunner(
         app,
         access_log=None,  # not a line for each second of each browser
@@ -78,21 +78,21 @@ def make_runner(admin: Admin, crawls: Crawls, auth: Auth) -> web.AppRunner:
 
 
 class Page:
-    """What the page's server answers."""
+    """The answers of the page's server."""
 
     def __init__(self, admin: Admin, crawls: Crawls, auth: Auth) -> None:
         self._admin = admin
         self._crawls = crawls
         self._auth = auth
         self._poller = Poller(snapshots(admin), INTERVAL_S)
-        # Of one server the log need not say twice that it is away.
+        # With one Redis server for both, the log need not report its absence twice.
         has_own_server = crawls.server != admin.server
         self._crawls_poller = Poller(crawls.survey, INTERVAL_S, logs=has_own_server)
         directory = resources.files("semaphore_middleware.console.web").joinpath("static")
         self._files = {name: directory.joinpath(name).read_bytes() for name in FILES}
 
     async def stop(self, _: web.Application) -> None:
-        """End the surveys that are under way."""
+        """End the surveys under way."""
         await self._poller.stop()
         await self._crawls_poller.stop()
 
@@ -136,7 +136,7 @@ class Page:
         return web.Response(body=self._files[name], headers={"Content-Type": FILES[name]})
 
     async def state(self, request: web.Request) -> web.Response:
-        """What there is to see, as the query asks for it."""
+        """The page's figures, as the query asks for them."""
         view = View.read(request.query)
         snapshot, crawls = await asyncio.gather(self._poller.look(), self._crawls_poller.look())
         body = {
@@ -153,11 +153,11 @@ class Page:
         return web.json_response(body, dumps=_dumps)
 
     async def token(self, request: web.Request) -> web.Response:
-        """Whether this is the right token."""
+        """Status 204 for the right token, 403 for any other."""
         return self._forbidden(request) or web.Response(status=204)
 
     async def action(self, request: web.Request) -> web.Response:
-        """Change something."""
+        """Make the change in the request's body."""
         if forbidden := self._forbidden(request):
             return forbidden
         body = await request.read()
@@ -180,7 +180,7 @@ class Page:
 
 
 def _problem(poller: Poller[Snapshot] | Poller[dict[str, Counts]]) -> str | None:
-    """Why the figures are old; None: they are current."""
+    """The reason for old figures; None if they are current."""
     error = poller.error
     if isinstance(error, ServerUnreachableError):
         return f"The Redis server does not answer: {error}."
@@ -192,7 +192,7 @@ def _problem(poller: Poller[Snapshot] | Poller[dict[str, Counts]]) -> str | None
 
 
 def _is_our_fault(record: logging.LogRecord) -> bool:
-    """False for a request that is no valid HTTP: its visitor has been told with status 400."""
+    """False for an invalid HTTP request: its sender has been told with status 400."""
     return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
 
 

@@ -1,7 +1,7 @@
-"""What one browser is shown of a snapshot: filtered and cut on the server.
+"""One browser's part of a snapshot, filtered and cut on the server.
 
-So no scope is out of reach, however many there are. Names come from URLs and other programs: here
-they are data, and in the browser text.
+So every scope can be reached, however many there are. Names come from URLs and other programs: they
+are data here, and text in the browser.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ from semaphore_middleware.console.snapshot import ScopeRow, Snapshot, as_json
 from semaphore_middleware.frontier.state import STATES, Counts
 
 MAX_ROWS = 200  # scopes, nodes, rules, and crawls; nobody reads a longer table
-MAX_NODES = 100  # of the scope that is opened
+MAX_NODES = 100  # of the opened scope
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What one browser asks for."""
+    """One browser's query."""
 
     match: str = ""
     """Only scopes whose names contain this, in upper or lower case."""
     open: str = ""
-    """The id of the scope whose nodes are wanted."""
+    """The id of the scope to show with its nodes."""
 
     @classmethod
     def read(cls, query: Mapping[str, str]) -> Self:
-        """From a URL's query."""
+        """A view from a URL's query."""
         return cls(query.get("match", "").strip(), query.get("open", ""))
 
 
 def show(snapshot: Snapshot, view: View) -> dict[str, Any]:
-    """The part of the snapshot that the page shows, in the fields of `status --json`."""
+    """The page's part of the snapshot, in the fields of `status --json`."""
     wanted = view.match.casefold()
     rows = [row for row in snapshot.scopes if wanted in row.scope.casefold()]
     opened = next((row for row in snapshot.scopes if row.id == view.open), None)
@@ -50,7 +50,7 @@ def show(snapshot: Snapshot, view: View) -> dict[str, Any]:
 
 
 def show_crawls(crawls: Mapping[str, Counts]) -> dict[str, Any]:
-    """The shared crawls: those that run first, then by name."""
+    """The shared crawls by state, running ones first, then by name."""
     order = sorted(crawls, key=lambda name: (STATES.index(crawls[name].state), name))
     return {
         "crawls": [_crawl(name, crawls[name]) for name in order[:MAX_ROWS]],
