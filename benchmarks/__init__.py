@@ -1,27 +1,12 @@
 """Every figure of docs/benchmarks.md, each measured against a yardstick in the same run.
 
 `python -m benchmarks` runs them all, one after the other; names pick some. A benchmark is a module
-with a function `measure(quick: bool) -> Report`; `quick` makes it small, to see that it works.
+in `cases`, with a function `measure(quick: bool) -> Report`; `quick` makes it small, to see that it
+works.
 """
 
-NAMES = (
-    "overhead",
-    "scopes",
-    "use",
-    "freesite",
-    "broad",
-    "contest",
-    "handoff",
-    "cluster",
-    "frontier",
-    "server",
-    "growth",
-    "scale",
-    "fair",
-    "delay",
-    "refusal",
-    "adaptive",
-    "classic",
-    "peers",
-    "pictures",
-)
+from pkgutil import iter_modules
+
+from benchmarks import cases
+
+NAMES = [module.name for module in iter_modules(cases.__path__)]

@@ -1,27 +1,35 @@
-"""A broad crawl: what a permit costs the server and a node where each page is of another site."""
+"""A broad crawl: what a permit costs the server and a node where each page is of another site.
+
+`python -m benchmarks.cases.broad TOLD` is one of its nodes.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import json
+import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from multiprocessing import get_context
 from random import Random
 from statistics import median
+from typing import Any
 
 from redis.asyncio import Redis
 
-from benchmarks.harness.meter import Reading
+from benchmarks.harness.figures import in_turn, median_ratio
+from benchmarks.harness.load import Timetable, put_under_load, take_part
 from benchmarks.harness.report import Cell, Goal, Report
+from benchmarks.harness.server import new_server
 from semaphore_middleware import FairSemaphore, Limit
-from tests.support.servers import RedisServer
 
 NODES, REQUESTS = 4, 100  # at once, of each node
 SITES = 25_000  # of each node's own
 PAGE_S = 0.06, 0.54
 FULL_SITES, FULL_PAGE_S = 4, 0.03  # of all nodes together; as many pages as they allow
 FULL_LIMIT = Limit(1)
+WARM_UP_S = 1.0
 COLUMNS = (
     "crawl",
     "permits",
@@ -36,113 +44,106 @@ COLUMNS = (
 class Crawl:
     """How the sites are, and how much may be worse than with the yardstick."""
 
-    name: str
-    limit: Limit | None  # None: the yardstick, which limits nothing
+    limit: Limit
     full: float = 0.0  # share of the pages that are of full sites
     server_goal: float = 1.0
     node_goal: float | None = None
 
 
-YARDSTICK = Crawl("ZADD + ZREM", None)
-CRAWLS = (
-    Crawl("without a delay", Limit(8), node_goal=0.75),
-    Crawl("a delay of 1 s", Limit(8, delay=1.0), server_goal=1.5),
-    Crawl("a tenth at full sites", Limit(8), full=0.1, server_goal=1.5),
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Cost:
-    permits: int
-    server_us: float
-    node_us: float
+YARDSTICK = "ZADD + ZREM"  # by redis-py, which limits nothing
+CRAWLS = {
+    "without a delay": Crawl(Limit(8), node_goal=0.75),
+    "a delay of 1 s": Crawl(Limit(8, delay=1.0), server_goal=1.5),
+    "a tenth at full sites": Crawl(Limit(8), full=0.1, server_goal=1.5),
+}
 
 
 def measure(quick: bool) -> Report:
     rounds, seconds = (1, 0.5) if quick else (3, 8.0)
-    found: dict[Crawl, list[Cost]] = {crawl: [] for crawl in (YARDSTICK, *CRAWLS)}
-    for _ in range(rounds):
-        for crawl, costs in found.items():
-            costs.append(_run(crawl, seconds))
+    found: dict[str, list[Sequence[float]]] = {name: [] for name in (YARDSTICK, *CRAWLS)}
+    for name in in_turn(rounds, list(found)):
+        found[name].append(_run(name, seconds))
+    _, bare_server, bare_node = zip(*found[YARDSTICK], strict=True)
     rows: list[list[Cell]] = []
     goals: list[Goal] = []
-    for crawl, costs in found.items():
-        pairs = list(zip(costs, found[YARDSTICK], strict=True))
-        server = median(cost.server_us / bare.server_us for cost, bare in pairs)
-        node = median(cost.node_us / bare.node_us for cost, bare in pairs)
-        of_server, of_node = (cost.server_us for cost in costs), (cost.node_us for cost in costs)
-        permits = sum(cost.permits for cost in costs)
-        rows.append([crawl.name, permits, median(of_server), server, median(of_node), node])
-        if crawl is not YARDSTICK:
-            goals.append(Goal(f"{crawl.name}: server", server, at_most=crawl.server_goal))
-        if crawl.node_goal:
-            goals.append(Goal(f"{crawl.name}: node", node, at_most=crawl.node_goal))
+    for name, costs in found.items():
+        permits, server, node = zip(*costs, strict=True)
+        of_server, of_node = median_ratio(server, bare_server), median_ratio(node, bare_node)
+        rows.append([name, sum(permits), median(server), of_server, median(node), of_node])
+        if crawl := CRAWLS.get(name):
+            goals.append(Goal(f"{name}: server", of_server, at_most=crawl.server_goal))
+            if crawl.node_goal:
+                goals.append(Goal(f"{name}: node", of_node, at_most=crawl.node_goal))
     how = (
         f"{rounds} rounds of {seconds:g} s, in turn, medians. {NODES} processes with {REQUESTS} "
-        f"requests at once, each to one of {SITES:,} sites of its process; a page takes "
-        f"{PAGE_S[0]:g} to {PAGE_S[1]:g} s. The yardstick: in "
-        "each the same by redis-py, from a pool."
+        f"requests at once, each to one of {SITES:,} sites of its process, or to a full one."
     )
     return Report("broad: each page of another site", COLUMNS, rows, goals, [how])
 
 
-def _run(crawl: Crawl, seconds: float) -> Cost:
-    server = RedisServer().start()
-    context = get_context("fork")
-    told = context.SimpleQueue()
-
-    def node(number: int) -> None:
-        told.put(asyncio.run(_node(server.url, crawl, number, seconds)))
-
-    try:
-        with server.client() as client:
-            nodes = [context.Process(target=node, args=(number,)) for number in range(NODES)]
-            before = Reading.now(client)
-            for process in nodes:
-                process.start()
-            of_nodes = [told.get() for _ in nodes]
-            for process in nodes:
-                process.join()
-            used = (Reading.now(client) - before).seconds
-    finally:
-        server.remove()
-    permits = sum(count for count, _ in of_nodes)
-    of_all_nodes = sum(spent for _, spent in of_nodes)
-    return Cost(permits, used * 1e6 / permits, of_all_nodes * 1e6 / permits)
+def _run(name: str, seconds: float) -> Sequence[float]:
+    """How many permits, and what one took of the server's time and of the nodes', in us."""
+    with new_server() as server:
+        told = [json.dumps([name, server.url, number]) for number in range(NODES)]
+        commands = [(sys.executable, "-m", "benchmarks.cases.broad", one) for one in told]
+        load = put_under_load(server, commands, WARM_UP_S, seconds)
+    permits = sum(load.seen)
+    return permits, load.server.seconds * 1e6 / permits, load.client_seconds * 1e6 / permits
 
 
-async def _node(url: str, crawl: Crawl, number: int, seconds: float) -> tuple[int, float]:
-    """How many permits it took, and its processor time in seconds."""
-    begin, spent, count = time.monotonic(), time.process_time(), 0
+# In a process -----------------------------------------------------------------------------------
+
+Fetch = Callable[[str, Random], Awaitable[None]]
+"""A page of a site, with a permit."""
+
+
+async def crawl_with(name: str, url: str, number: int) -> None:
     random = Random(number)
+    counted = 0
 
-    async def fetch_on(fetch: Callable[[str], Awaitable[object]]) -> None:
-        nonlocal count
+    async def fetch_on(fetch: Fetch, times: Timetable) -> None:
+        nonlocal counted
         await asyncio.sleep(random.uniform(*PAGE_S))  # they do not all begin at once
-        while time.monotonic() < begin + seconds:
-            await fetch(f"{number}-{random.randrange(SITES)}.test")
-            count += 1
+        while time.monotonic() < times.end:
+            await fetch(f"{number}-{random.randrange(SITES)}.test", random)
+            counted += times.begin <= time.monotonic() < times.end
 
-    if crawl.limit is None:
-        async with Redis.from_url(url, max_connections=REQUESTS) as redis:
+    async with _bare(url) if name == YARDSTICK else _ours(url, CRAWLS[name]) as fetch:
 
-            async def bare(site: str) -> None:
-                name = random.random()
-                await redis.zadd(site, {str(name): time.time()})
-                await asyncio.sleep(random.uniform(*PAGE_S))
-                await redis.zrem(site, str(name))
+        async def work(times: Timetable) -> Any:
+            await asyncio.gather(*(fetch_on(fetch, times) for _ in range(REQUESTS)))
+            return counted
 
-            await asyncio.gather(*(fetch_on(bare) for _ in range(REQUESTS)))
-    else:
-        limit = crawl.limit
-        async with FairSemaphore(url) as semaphore:
+        await take_part(work)
 
-            async def ours(site: str) -> None:
-                is_full = random.random() < crawl.full
-                site = f"{random.randrange(FULL_SITES)}.full.test" if is_full else site
-                async with semaphore.permit(site, FULL_LIMIT if is_full else limit):
-                    page = FULL_PAGE_S if is_full else random.uniform(*PAGE_S)
-                    await asyncio.sleep(page)
 
-            await asyncio.gather(*(fetch_on(ours) for _ in range(REQUESTS)))
-    return count, time.process_time() - spent
+@asynccontextmanager
+async def _bare(url: str) -> AsyncIterator[Fetch]:
+    async with Redis.from_url(url, max_connections=REQUESTS) as redis:
+
+        async def fetch(site: str, random: Random) -> None:
+            name = str(random.random())
+            await redis.zadd(site, {name: time.time()})
+            await asyncio.sleep(random.uniform(*PAGE_S))
+            await redis.zrem(site, name)
+
+        yield fetch
+
+
+@asynccontextmanager
+async def _ours(url: str, crawl: Crawl) -> AsyncIterator[Fetch]:
+    async with FairSemaphore(url) as semaphore:
+
+        async def fetch(site: str, random: Random) -> None:
+            limit, page_s = crawl.limit, random.uniform(*PAGE_S)
+            if random.random() < crawl.full:
+                site = f"{random.randrange(FULL_SITES)}.full.test"
+                limit, page_s = FULL_LIMIT, FULL_PAGE_S
+            async with semaphore.permit(site, limit):
+                await asyncio.sleep(page_s)
+
+        yield fetch
+
+
+if __name__ == "__main__":
+    asyncio.run(crawl_with(*json.loads(sys.argv[1])))

@@ -2,125 +2,78 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from statistics import median
 
 from benchmarks import rivals
-from benchmarks.harness.bare import ONE_PROCESS, TOKEN_LIST
-from benchmarks.harness.contender import OURS, Place
-from benchmarks.harness.contest import Join, Result, contest, in_python
-from benchmarks.harness.report import Cell, Goal, Report
-from tests.support.servers import RedisServer
+from benchmarks.harness.contender import ONE_PROCESS, OURS, Place
+from benchmarks.harness.contest import Result, contest, in_python
+from benchmarks.harness.figures import in_turn, median_ratio, most
+from benchmarks.harness.report import Goal, Report
+from benchmarks.harness.server import new_server
 
 CLIENTS = 8  # of each process
+CONTENDERS = (OURS, *rivals.PEERS, ONE_PROCESS)
 LIMIT = 5
 WORK_S = 0.002
 POSSIBLE = LIMIT / WORK_S  # permits a second, were no time lost between two
 COLUMNS = (
     "semaphore",
     "permits a second",
-    f"share of {POSSIBLE:,.0f}",
-    "times asyncio.Semaphore's",
-    "most at once",
     "server, us a permit",
     "commands a permit",
     "clients, us a permit",
+    "most at once",
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Figures:
-    """Of one round; all but the first and the last of a permit."""
-
-    rate: float  # permits a second
-    server_us: float
-    commands: float
-    clients_us: float
-    most: int
-
-
 def measure(quick: bool) -> Report:
-    rivals.check_installed()
+    rivals.check_installed(rivals.SEMAPHORES)
     rounds, processes, seconds = (1, 2, 0.3) if quick else (5, 4, 3.0)
-    clients = processes * (CLIENTS,)
-    joins, peers = _contenders()
-    found: dict[str, list[Figures]] = {name: [] for name in joins}
-    server = RedisServer().start()
-    try:
-        names = list(joins)
-        for number in range(rounds):
-            for name in names:
-                # The yardstick is of one process, so all clients are in that.
-                each = (sum(clients),) if name == ONE_PROCESS.name else clients
-                place = Place(str(server.path), f"contest-{number}-{name}", LIMIT)
-                result = contest(server, joins[name], place, each, WORK_S, seconds)
-                found[name].append(_figures(result, seconds))
-            names.reverse()  # none is always the first
-    finally:
-        server.remove()
-    ours = found[OURS.name]
-    quickest = [max(found[peer][number].rate for peer in peers) for number in range(rounds)]
-    times = median(own.rate / peer for own, peer in zip(ours, quickest, strict=True))
+    commands: dict[str, Sequence[str]] = {one.name: in_python(one) for one in CONTENDERS}
+    if npm := rivals.npm():
+        commands[rivals.NPM_NAME] = npm
+    found: dict[str, list[Sequence[float]]] = {name: [] for name in commands}
+    with new_server() as server:
+        for number, name in enumerate(in_turn(rounds, list(commands))):
+            # That of one process has all the clients in it.
+            is_one = name == ONE_PROCESS.name
+            clients = (processes * CLIENTS,) if is_one else processes * (CLIENTS,)
+            place = Place(str(server.path), f"contest-{number}", LIMIT)
+            result = contest(server, commands[name], place, clients, WORK_S, seconds)
+            found[name].append(_figures(result, seconds))
+    rates = {name: [figures[0] for figures in of_it] for name, of_it in found.items()}
+    ours = rates.pop(OURS.name)
+    del rates[ONE_PROCESS.name]
+    times = median_ratio(ours, [max(of_round) for of_round in zip(*rates.values(), strict=True)])
+    medians = {name: [*map(median, zip(*of_it, strict=True))] for name, of_it in found.items()}
+    rate, server_us, commands_a_permit, _, _ = medians[OURS.name]
+    at_once = max(figures[-1] for figures in found[OURS.name])
     goals = [
         Goal("permits a second, times the quickest peer's", times, at_least=1.2),
-        Goal(
-            "share of what limit and work allow",
-            median(own.rate for own in ours) / POSSIBLE,
-            at_least=0.9,
-        ),
-        Goal("server time, us a permit", median(own.server_us for own in ours), at_most=10),
-        Goal("commands a permit", median(own.commands for own in ours), at_most=1),
-        Goal("most at once", max(own.most for own in ours), at_most=LIMIT),
+        Goal("share of what limit and work allow", rate / POSSIBLE, at_least=0.9),
+        Goal("server time, us a permit", server_us, at_most=10),
+        Goal("commands a permit", commands_a_permit, at_most=1),
+        Goal("most at once, in any round", at_once, at_most=LIMIT),
     ]
     how = (
-        f"{processes} processes with {CLIENTS} clients each, limit {LIMIT}, "
-        f"{1000 * WORK_S:g} ms of work with each permit (asyncio.sleep, whose timers are late: "
-        f"hence the row of an asyncio.Semaphore with all {sum(clients)} clients in one process). "
-        f"Medians of {rounds} rounds of {seconds:g} s, in turn, after a start that does not count."
+        f"{processes} processes with {CLIENTS} clients each (of {ONE_PROCESS.name}, all in one), "
+        f"limit {LIMIT}, {1000 * WORK_S:g} ms of work: at most {POSSIBLE:,.0f} permits a second. "
+        f"Medians of {rounds} rounds of {seconds:g} s, in turn. Commands: sent, and run by scripts."
     )
-    what = (
-        "Ours: a node a process. Commands: sent, and run by scripts. At once: by the clients' own "
-        "clock. A bare RPUSH and BLPOP keeps no lease: what a process held when it died is gone."
-    )
-    rows = [_row(name, figures, found[ONE_PROCESS.name]) for name, figures in found.items()]
-    if rivals.npm() is None:
-        rows.append([f"{rivals.NPM_NAME}: left out", *[None] * (len(COLUMNS) - 1)])
-    notes = [how, what, f"Peers: {rivals.versions()}.", f"{rivals.npm_versions()}."]
-    return Report("contest: who serves a full site quickest", COLUMNS, rows, goals, notes)
+    is_npm_there = "as in rivals/npm/package.json" if npm else "left out, as it is not installed"
+    peers = f"Peers: {rivals.versions(rivals.SEMAPHORES)}; {rivals.NPM_NAME}: {is_npm_there}."
+    rows = [(name, *figures) for name, figures in medians.items()]
+    return Report("contest: who serves a full site quickest", COLUMNS, rows, goals, [how, peers])
 
 
-def _contenders() -> tuple[Mapping[str, Join], Sequence[str]]:
-    """All who take part, and the names of the peers among them."""
-    peers = {contender.name: in_python(contender) for contender in rivals.contenders()}
-    if npm := rivals.npm():
-        peers[rivals.NPM_NAME] = npm
-    others = {contender.name: in_python(contender) for contender in (TOKEN_LIST, ONE_PROCESS)}
-    return {OURS.name: in_python(OURS), **peers, **others}, list(peers)
-
-
-def _figures(result: Result, seconds: float) -> Figures:
-    permits = len(result.counted)
-    return Figures(
+def _figures(result: Result, seconds: float) -> Sequence[float]:
+    """As in COLUMNS."""
+    permits, load = len(result.counted), result.load
+    return (
         permits / seconds,
-        result.server.seconds * 1e6 / permits,
-        result.server.commands / permits,
-        result.client_seconds * 1e6 / permits,
-        result.most,
+        load.server.seconds * 1e6 / permits,
+        load.server.commands / permits,
+        load.client_seconds * 1e6 / permits,
+        most(result.visits),
     )
-
-
-def _row(name: str, figures: Sequence[Figures], yardstick: Sequence[Figures]) -> list[Cell]:
-    rate = median(own.rate for own in figures)
-    pairs = zip(figures, yardstick, strict=True)
-    of_server = name != ONE_PROCESS.name
-    return [
-        name,
-        rate,
-        rate / POSSIBLE,
-        median(own.rate / other.rate for own, other in pairs),
-        max(own.most for own in figures),
-        median(own.server_us for own in figures) if of_server else None,
-        median(own.commands for own in figures) if of_server else None,
-        median(own.clients_us for own in figures),
-    ]

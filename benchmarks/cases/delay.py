@@ -7,12 +7,15 @@ from itertools import pairwise
 from statistics import median
 
 from benchmarks.harness.crawls import crawl_together
-from benchmarks.harness.in_hand import all_at_work
+from benchmarks.harness.figures import all_at_work
 from benchmarks.harness.report import Cell, Goal, Report
 
 DELAY = 0.1  # seconds
 NODES = 1, 10
 SERVICE = 50  # milliseconds that a page takes
+TITLE = f"delay: starts {1000 * DELAY:g} ms apart, as the site sees them"
+COLUMNS = ("nodes", "starts", "least gap, ms", "median", "longest", "share of the rate allowed")
+HOW = "Counted from when all nodes have begun to when the first asks for its last page."
 
 
 def measure(quick: bool) -> Report:
@@ -24,20 +27,7 @@ def measure(quick: bool) -> Report:
         rate = (len(starts) - 1) / (starts[-1] - starts[0]) * DELAY
         rows.append([nodes, len(starts), min(gaps), median(gaps), max(gaps), rate])
         goals.append(Goal(f"share of the rate, {nodes} nodes", rate, at_least=0.98))
-    return Report(
-        title=f"delay: starts {1000 * DELAY:g} ms apart, as the site sees them",
-        columns=[
-            "nodes",
-            "starts",
-            "least gap, ms",
-            "median",
-            "longest",
-            "share of the rate allowed",
-        ],
-        rows=rows,
-        goals=goals,
-        notes=("Counted from when all nodes have begun to when the first asks for its last page.",),
-    )
+    return Report(TITLE, COLUMNS, rows, goals, [HOW])
 
 
 def _starts(nodes: int, seconds: float) -> Sequence[float]:

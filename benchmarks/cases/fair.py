@@ -1,16 +1,16 @@
-"""What the node with most of the work leaves to the others, and how long these wait."""
+"""What the node with most of the work leaves to the others."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median
 
-from benchmarks.classics.timestamps import SetByTimestamp
+from benchmarks.classics import SetByTimestamp
 from benchmarks.harness.contender import OURS, Contender, Place
 from benchmarks.harness.contest import Result, contest, in_python
+from benchmarks.harness.figures import mean
 from benchmarks.harness.report import Cell, Goal, Report
-from tests.support.servers import RedisServer
+from benchmarks.harness.server import new_server
 
 WINDOW_S = 5.0
 COLUMNS = (
@@ -21,14 +21,14 @@ COLUMNS = (
     f"least in {WINDOW_S:g} s",
     "small nodes' share",
     "places in use",
-    "their longest wait, s",
-    "median, s",
     "permits",
 )
 
 
 class Patient(SetByTimestamp):
-    retry = 0.2  # seconds: with 312 of them, the server is asked 1,500 times a second all the same
+    """One that leaves the server time: with 312 of them, it is asked 1,500 times a second."""
+
+    retry = 0.2  # seconds
 
 
 AGAIN = Contender.of("asking again", Patient)
@@ -38,7 +38,7 @@ AGAIN = Contender.of("asking again", Patient)
 class Demand:
     """Who wants permits."""
 
-    clients: Sequence[int]  # of each node, the large one first
+    clients: tuple[int, ...]  # of each node, the large one first
     limit: int
     work_s: float  # with each permit
 
@@ -47,103 +47,54 @@ FIVE = Demand((300, 3, 3, 3, 3), limit=4, work_s=0.02)
 TWO = Demand((50, 1), limit=2, work_s=0.005)
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """Who got them."""
-
-    demand: Demand
-    result: Result
-    window_s: float
-
-    @property
-    def jain(self) -> float:
-        return self._jain(self.result.begin, self.result.end)
-
-    @property
-    def least_jain(self) -> float:
-        """Of the windows that begin a second after each other."""
-        seconds = int(self.result.end - self.result.begin - self.window_s + 1e-6)
-        begins = (self.result.begin + second for second in range(seconds + 1))
-        return min(self._jain(begin, begin + self.window_s) for begin in begins)
-
-    def _jain(self, begin: float, end: float) -> float:
-        permits = [0] * len(self.demand.clients)
-        for visit in self.result.counted:
-            permits[visit.node] += begin <= visit.begin < end
-        return sum(permits) ** 2 / (len(permits) * sum(own**2 for own in permits))
-
-    @property
-    def small_share(self) -> float:
-        small = sum(visit.node > 0 for visit in self.result.counted)
-        return small / len(self.result.counted)
-
-    @property
-    def in_use(self) -> float:
-        return self.result.mean / self.demand.limit
-
-    @property
-    def waits(self) -> list[float]:
-        """Of the small nodes' requests that waited in the counted time, be it at its end."""
-        begin, end = self.result.begin, self.result.end
-        small = (visit for visit in self.result.visits if visit.node > 0)
-        return [v.begin - v.asked for v in small if v.begin >= begin and v.asked < end]
+def jain(result: Result, nodes: int, begin: float, seconds: float) -> float:
+    """Jain's index of the permits to each node in that time."""
+    permits = [0] * nodes
+    for visit in result.visits:
+        permits[visit.node] += begin <= visit.begin < begin + seconds
+    return sum(permits) ** 2 / (nodes * sum(own**2 for own in permits))
 
 
 def measure(quick: bool) -> Report:
     seconds, window = (1.0, 0.5) if quick else (20.0, WINDOW_S)
-    rows: list[tuple[Cell, ...]] = []
-    goals: list[Goal] = []
-    server = RedisServer().start()
-    try:
+    rows: dict[tuple[Contender, Demand], list[float]] = {}
+    with new_server() as server:
         for demand, time_s in ((FIVE, seconds), (TWO, seconds / 2)):
             for contender in (OURS, AGAIN):
                 name = f"{contender.name}: {demand.clients}"
                 place = Place(str(server.path), name, demand.limit)
                 join = in_python(contender)
                 result = contest(server, join, place, demand.clients, demand.work_s, time_s)
-                seen = Seen(demand, result, window)
-                rows.append(_row(contender, seen))
-                if contender is OURS:
-                    goals += _goals(seen)
-    finally:
-        server.remove()
+                rows[contender, demand] = _figures(demand, result, window)
+    five_jain, five_least, *_ = rows[OURS, FIVE]
+    _, _, share_of_one, in_use, _ = rows[OURS, TWO]
+    goals = [
+        Goal("five nodes: Jain's index", five_jain, at_least=0.99),
+        Goal(f"five nodes: the least in {window:g} s", five_least, at_least=0.95),
+        Goal("one client beside 50: its share", share_of_one, at_least=0.45),
+        Goal("one client beside 50: places in use", in_use, at_least=0.9),
+    ]
     how = (
-        "Each node is a process; each client always waits or works, for "
-        f"{1000 * FIVE.work_s:g} ms with each permit, or {1000 * TWO.work_s:g} ms where there are "
-        f"two nodes. Counted for {seconds:g} s, and {seconds / 2:g} s of two nodes. Jain's index "
-        "is that of the permits to each node: were all the same it would be 1, were all one's it "
-        f"would be 1 / nodes. Windows of {window:g} s begin each second."
+        f"Each node is a process, for {seconds:g} s, or {seconds / 2:g} s where they are two. "
+        f"Windows of {window:g} s begin each second. Asking again: the sorted set by timestamp of "
+        f"Redis in Action, every {Patient.retry * 1e3:.0f} ms, +-50 %."
     )
-    waits = (
-        "The small nodes are all but the first: what they get together, and how long their "
-        "requests wait. Asking again: the sorted set by timestamp of Redis in Action, every "
-        f"{Patient.retry * 1e3:.0f} ms, +-50 %."
-    )
-    return Report("fair: one node with most of the work", COLUMNS, rows, goals, [how, waits])
+    cells: list[Sequence[Cell]] = [
+        (", ".join(map(str, demand.clients)), demand.limit, contender.name, *figures)
+        for (contender, demand), figures in rows.items()
+    ]
+    return Report("fair: one node with most of the work", COLUMNS, cells, goals, [how])
 
 
-def _row(contender: Contender, seen: Seen) -> tuple[Cell, ...]:
-    return (
-        ", ".join(map(str, seen.demand.clients)),
-        seen.demand.limit,
-        contender.name,
-        seen.jain,
-        seen.least_jain,
-        seen.small_share,
-        seen.in_use,
-        max(seen.waits),
-        median(seen.waits),
-        len(seen.result.counted),
-    )
-
-
-def _goals(seen: Seen) -> list[Goal]:
-    if seen.demand is FIVE:
-        return [
-            Goal("five nodes: Jain's index", seen.jain, at_least=0.99),
-            Goal(f"five nodes: the least in {WINDOW_S:g} s", seen.least_jain, at_least=0.95),
-        ]
+def _figures(demand: Demand, result: Result, window_s: float) -> list[float]:
+    """As in COLUMNS, from Jain's index on."""
+    load, counted, nodes = result.load, result.counted, len(demand.clients)
+    seconds = load.end - load.begin
+    begins = [load.begin + second for second in range(int(seconds - window_s + 1e-6) + 1)]
     return [
-        Goal("one client beside 50: its share", seen.small_share, at_least=0.45),
-        Goal("one client beside 50: places in use", seen.in_use, at_least=0.9),
+        jain(result, nodes, load.begin, seconds),
+        min(jain(result, nodes, begin, window_s) for begin in begins),
+        sum(visit.node > 0 for visit in counted) / len(counted),
+        mean(result.visits, load.begin, load.end) / demand.limit,
+        len(counted),
     ]

@@ -9,11 +9,10 @@ from statistics import median
 from typing import Any
 
 from benchmarks.harness.crawls import crawling, with_add_on
-from benchmarks.harness.in_hand import mean
-from benchmarks.harness.other_node import keeping_full
+from benchmarks.harness.figures import in_turn, mean, median_ratio
 from benchmarks.harness.report import Cell, Goal, Report
-from benchmarks.harness.site import Site, site
-from tests.support.servers import RedisServer
+from benchmarks.harness.server import new_server
+from benchmarks.harness.site import site
 
 ADD_ON, PLAIN = "add-on", "plain Scrapy"
 FREE = "free.test"
@@ -24,92 +23,62 @@ QUICK_MS, SLOW_MS = 250, 5000  # when the free site has answered, and full ones 
 SPREAD = f"150-{QUICK_MS}"
 PLENTY = 1000  # requests that the free site allows at once
 WAITING = 5  # requests of each full site in the scheduler: more than it answers in time
+COLUMNS = ("crawl", "pages a second", "requests in hand", "times alone")
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
+    """Who crawls, and beside what."""
+
     by: str
     full: int = 0  # sites
-    by_another: bool = False  # full because another node has their permits, not this one
 
     def __str__(self) -> str:
-        if not self.full:
-            return f"{self.by}: alone"
-        return f"{self.by}: beside {self.full}" + (" filled by another" if self.by_another else "")
-
-    @property
-    def hosts(self) -> list[str]:
-        return [f"{number}.full.test" for number in range(self.full)]
-
-    @property
-    def room(self) -> int:
-        return ROOM + (0 if self.by_another else self.full)
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        return {
-            "CONCURRENT_REQUESTS": self.room,
-            "CONCURRENT_REQUESTS_PER_DOMAIN": 1,
-            "DOWNLOAD_SLOTS": {FREE: {"concurrency": PLENTY}},
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class Speed:
-    """Of the free site."""
-
-    pages: float  # a second
-    in_hand: float  # requests, on average
+        return f"{self.by}: beside {self.full}" if self.full else f"{self.by}: alone"
 
 
 def measure(quick: bool) -> Report:
     rounds, seconds = (1, 1.0) if quick else (3, 4.0)
     sides = (20,) if quick else (20, 200)
-    beside = [Case(ADD_ON, full, another) for full in sides for another in (False, True)]
-    cases = [Case(ADD_ON), *beside, Case(PLAIN), *(Case(PLAIN, full) for full in sides)]
-    found: dict[Case, list[Speed]] = {case: [] for case in cases}
-    for _ in range(rounds):
-        for case in cases:
-            found[case].append(_run(case, seconds))
+    cases = [Case(by, full) for by in (ADD_ON, PLAIN) for full in (0, *sides)]
+    found: dict[Case, list[tuple[float, float]]] = {case: [] for case in cases}
+    for case in in_turn(rounds, cases):
+        found[case].append(_run(case, seconds))
     rows: list[list[Cell]] = []
     goals: list[Goal] = []
     for case, speeds in found.items():
-        pairs = zip(speeds, found[Case(case.by)], strict=True)
-        ratio = median(speed.pages / alone.pages for speed, alone in pairs)
-        pages, in_hand = (speed.pages for speed in speeds), (speed.in_hand for speed in speeds)
+        pages, in_hand = zip(*speeds, strict=True)
+        ratio = median_ratio(pages, [alone for alone, _ in found[Case(case.by)]])
         rows.append([str(case), median(pages), median(in_hand), ratio])
-        if case.by == ADD_ON and case.room == ROOM:  # no speed is to be had by passing that
-            goals.append(Goal(f"{case}, in hand", max(s.in_hand for s in speeds), at_most=ROOM))
-        if case in beside:
+        if case == Case(ADD_ON):  # no speed is to be had by passing that
+            goals.append(Goal(f"{case}, in hand", max(in_hand), at_most=ROOM))
+        elif case.by == ADD_ON:
             goals.append(Goal(f"{case}, times alone", ratio, at_least=0.95))
-    return Report(
-        title="freesite: a free site's speed beside full ones",
-        columns=["crawl", "pages a second", "requests in hand", "times alone"],
-        rows=rows,
-        goals=goals,
-        notes=(
-            f"{rounds} rounds of {seconds:g} s, medians, as the free site counts. One node.",
-            f"The free site allows {PLENTY} at once and answers in {SPREAD} ms, spread evenly.",
-            f"A full site allows 1, answers in {SLOW_MS} ms and has {WAITING} requests waiting.",
-            f"CONCURRENT_REQUESTS: {ROOM}, and 1 more for each site that the node fills itself.",
-        ),
+    how = (
+        f"{rounds} rounds of {seconds:g} s, medians, as the free site counts. It answers in "
+        f"{SPREAD} ms, a full one in {SLOW_MS}. CONCURRENT_REQUESTS: {ROOM}, and 1 more for each "
+        "full site."
     )
+    title = "freesite: a free site's speed beside full ones"
+    return Report(title, COLUMNS, rows, goals, [how])
 
 
-def _run(case: Case, seconds: float) -> Speed:
-    with ExitStack() as stack:
-        of_site = stack.enter_context(site())
-        settings = case.settings
+def _run(case: Case, seconds: float) -> tuple[float, float]:
+    """Of the free site: pages a second, and requests in hand on average."""
+    hosts = [f"{number}.full.test" for number in range(case.full)]
+    with site() as of_site, ExitStack() as stack:
+        settings: dict[str, Any] = {
+            "CONCURRENT_REQUESTS": ROOM + case.full,
+            "CONCURRENT_REQUESTS_PER_DOMAIN": 1,
+            "DOWNLOAD_SLOTS": {FREE: {"concurrency": PLENTY}},
+        }
         if case.by == ADD_ON:
-            server = RedisServer().start()
-            stack.callback(server.remove)
+            server = stack.enter_context(new_server())
             settings = with_add_on(server.url, **settings)
-            if case.by_another:
-                stack.enter_context(keeping_full(server.url, case.hosts))
         free = of_site.pages(SPREAD, host=FREE), 1_000_000
-        full = [(of_site.pages(SLOW_MS, host=host), WAITING) for host in case.hosts]
+        full = [(of_site.pages(SLOW_MS, host=host), WAITING) for host in hosts]
         stack.enter_context(crawling(settings, [free, *full]))
-        _wait_until_all_begun(case, of_site)
+        of_site.wait_until_busy(1 + case.full)
         begin = time.monotonic()
         time.sleep(seconds)
         end = time.monotonic()
@@ -120,13 +89,4 @@ def _run(case: Case, seconds: float) -> Speed:
         max(0.0, min(visit.end, end) - max(visit.begin, begin)) / (visit.end - visit.begin)
         for visit in visits
     )
-    return Speed(pages / (end - begin), mean(visits, begin, end))
-
-
-def _wait_until_all_begun(case: Case, of_site: Site) -> None:
-    begun = 0
-    expected = 1 + (0 if case.by_another else case.full)
-    while begun < expected:
-        time.sleep(0.2)
-        begun = len({visit.host for visit in of_site.visits()})
-    time.sleep(1)  # and until they have come into their swing
+    return pages / (end - begin), mean(visits, begin, end)

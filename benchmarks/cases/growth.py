@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import AsyncExitStack, contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from functools import partial
 from statistics import median
+from typing import Self
 
-from benchmarks.harness.crowd import BATCH, Crowd, Size
-from benchmarks.harness.handover import percentile
-from benchmarks.harness.meter import Meter
+from benchmarks.harness.figures import in_turn
 from benchmarks.harness.report import Cell, Goal, Report
+from benchmarks.harness.server import metered, new_server
+from benchmarks.harness.simulated_node import KEYS, SimulatedNode
+from semaphore_middleware.model.limits import Limit
 
-COLUMNS = ("", "small end", "waiters", "ratio", "scopes", "ratio", "nodes", "ratio")
+BATCH = 100  # permits a call
+FULL, AROUND, LEAVING = "full.example", "around.example", "leaving.example"
+SITE_LIMIT = Limit(2)  # of a site in use: there is room for one more
+
+SMALL, WAITERS, SCOPES, NODES = "small end", "waiters", "scopes", "nodes"
+COLUMNS = ("", SMALL, WAITERS, SCOPES, NODES, "worst ratio")
 MOST_TIMES = 1.2  # times the small end's
 MOST_BYTES_OF_A_SITE = 400
 MOST_BYTES_OF_WAITERS = 10_000
@@ -22,131 +31,198 @@ MOST_BYTES_OF_WAITERS = 10_000
 BATCHES = f"permit, {BATCH} a call, us"
 SPREAD = f"permit, {BATCH} sites a call, us"
 SINGLE = "permit, 1 a call, us"
-P50 = "hand-off, p50, ms"
-P99 = "hand-off, p99, ms"  # without a goal: it shows the machine's worst moments as well
 GIVE_UP = "give up, 1 a call, us"
-GIVE_UPS = "give up, 10 a call, us"
-FIGURES = (BATCHES, SPREAD, SINGLE, P50, P99, GIVE_UP, GIVE_UPS)
-
-
-@dataclass(frozen=True, slots=True)
-class Times:
-    """How many rounds there are, and how often each is done in a round."""
-
-    rounds: int
-    batches: int
-    spread: int
-    around: int
-    give_ups: int
-
-
-@dataclass(slots=True)
-class Log:
-    """What was measured on one server."""
-
-    crowd: Crowd
-    microseconds: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
-    handoffs: list[float] = field(default_factory=list)
-
-    @contextmanager
-    def metered(self, figure: str, permits: int) -> Iterator[None]:
-        with self.crowd.server.client() as client:
-            meter = Meter(client)
-            with meter.running(permits):
-                yield
-        self.microseconds[figure] += meter.microseconds
-
-    async def round(self, times: Times) -> None:
-        crowd = self.crowd
-        with self.metered(BATCHES, times.batches * BATCH):
-            await crowd.batches(times.batches)
-        with self.metered(SPREAD, times.spread * BATCH):
-            await crowd.spread(times.spread)
-        with self.metered(SINGLE, times.around):
-            self.handoffs += await crowd.around(times.around)
-        for figure, requests in ((GIVE_UP, 1), (GIVE_UPS, 10)):
-            leavers = crowd.leavers(times.give_ups)
-            await crowd.queue_up(leavers, requests)
-            with self.metered(figure, times.give_ups * requests):
-                await crowd.give_up(leavers, requests)
-
-    def forget(self) -> None:
-        self.microseconds.clear()
-        self.handoffs.clear()
-
-    def figures(self) -> dict[str, float]:
-        found = {figure: median(values) for figure, values in self.microseconds.items()}
-        found[P50] = percentile(self.handoffs, 0.5) * 1e3
-        found[P99] = percentile(self.handoffs, 0.99) * 1e3
-        return found
+FULL_SITE, SITE = "bytes of a full site", "bytes of a site in use"
+KEYS_LEFT = "keys left"
 
 
 def measure(quick: bool) -> Report:
-    if quick:
-        ends = Size(), Size(waiters=1000, nodes=10), Size(scopes=2000), Size(nodes=20)
-        return asyncio.run(_measure(ends, Times(2, 5, 5, 50, 10)))
-    ends = Size(), Size(waiters=10_000, nodes=10), Size(scopes=100_000), Size(nodes=200)
-    return asyncio.run(_measure(ends, Times(9, 200, 20, 200, 200)))
+    waiters, scopes, nodes = (1000, 2000, 20) if quick else (10_000, 100_000, 200)
+    sizes = {
+        SMALL: Size(),
+        WAITERS: Size(waiters=waiters, nodes=10),
+        SCOPES: Size(scopes=scopes),
+        NODES: Size(nodes=nodes),
+    }
+    return asyncio.run(_measure(sizes, quick))
 
 
-async def _measure(sizes: tuple[Size, Size, Size, Size], times: Times) -> Report:
+async def _measure(sizes: Mapping[str, Size], quick: bool) -> Report:
+    rows: dict[str, list[float]] = defaultdict(list)
     async with AsyncExitStack() as stack:
-        crowds = [await stack.enter_async_context(Crowd(size)) for size in sizes]
-        _, waiters, scopes, _ = crowds
-        bytes_of = waiters.bytes_of_the_waiters(), scopes.bytes_of_a_site()
-        logs = [Log(crowd) for crowd in crowds]
-        for number in range(1 + times.rounds):
-            for log in logs if number % 2 == 0 else reversed(logs):
-                await log.round(times)
-                if number == 0:  # scripts, caches and the allocator are new
-                    log.forget()
+        crowds = [await stack.enter_async_context(Crowd(size)) for size in sizes.values()]
+        rows[FULL_SITE] = [crowd.bytes_of_a_full_site() for crowd in crowds]
+        rows[SITE] = [crowd.bytes_of_a_site() for crowd in crowds]
+        for crowd in crowds:
+            await _round(crowd, quick, defaultdict(list))  # scripts and caches are new
+        found: dict[Crowd, dict[str, list[float]]] = {crowd: defaultdict(list) for crowd in crowds}
+        for crowd in in_turn(2 if quick else 9, crowds):
+            await _round(crowd, quick, found[crowd])
+        for figures in found.values():
+            for figure, values in figures.items():
+                rows[figure].append(median(values))
         for crowd in crowds:
             await crowd.give_all_back()
-        keys = [crowd.keys_left() for crowd in crowds]
-    return _report(sizes, [log.figures() for log in logs], bytes_of, keys)
+        rows[KEYS_LEFT] = [crowd.keys_left() for crowd in crowds]
+    return _report(sizes, rows)
 
 
-def _report(
-    sizes: tuple[Size, Size, Size, Size],
-    found: list[dict[str, float]],
-    bytes_of: tuple[int, int],
-    keys: list[int],
-) -> Report:
-    small, *large = found
-    names = COLUMNS[2::2]
+def _report(sizes: Mapping[str, Size], found: Mapping[str, list[float]]) -> Report:
     rows: list[list[Cell]] = []
     goals = []
-    for figure in FIGURES:
-        row: list[Cell] = [figure, small[figure]]
-        ratios = {}
-        for name, end in zip(names, large, strict=True):
-            ratios[name] = end[figure] / small[figure]
-            row += [end[figure], ratios[name]]
-        rows.append(row)
-        if figure != P99:
-            worst = max(ratios, key=lambda name: ratios[name])
-            what = f"{figure}: worst ratio ({worst})"
-            goals.append(Goal(what, ratios[worst], at_most=MOST_TIMES))
-    first, more_waiters, more_scopes, more_nodes = sizes
-    of_waiters, of_a_site = bytes_of
-    rows.append(["bytes of a full site", None, of_waiters, *[None] * 5])
-    rows.append(["bytes of a site in use", None, None, None, of_a_site, *[None] * 3])
-    rows.append(["keys left", keys[0], *(cell for left in keys[1:] for cell in (left, None))])
-    all_who_wait = f"{more_waiters.waiters:,} waiters of {more_waiters.nodes} nodes"
+    for figure, values in found.items():
+        worst = None
+        if figure not in (FULL_SITE, SITE, KEYS_LEFT):
+            worst = max(values) / values[0]
+            goals.append(Goal(f"{figure}: worst ratio", worst, at_most=MOST_TIMES))
+        rows.append([figure, *values, worst])
+    of_waiters = dict(zip(sizes, found[FULL_SITE], strict=True))[WAITERS]
+    small, waiters = sizes[SMALL], sizes[WAITERS]
+    all_who_wait = f"{waiters.waiters:,} waiters of {waiters.nodes} nodes"
     goals += [
         Goal(f"bytes of a site with {all_who_wait}", of_waiters, at_most=MOST_BYTES_OF_WAITERS),
-        Goal("bytes of a site in use", of_a_site, at_most=MOST_BYTES_OF_A_SITE),
-        Goal("keys left when all is given back", sum(keys), at_most=0),
+        Goal(SITE, max(found[SITE]), at_most=MOST_BYTES_OF_A_SITE),
+        Goal("keys left when all is given back", sum(found[KEYS_LEFT]), at_most=0),
     ]
-    sizes_of_ends = (
-        f"The small end has {first.waiters} waiters, {first.scopes} sites in use by others and "
-        f"{first.nodes} nodes; a large end {all_who_wait}, or {more_scopes.scopes:,} sites, or "
-        f"{more_nodes.nodes} nodes (each with a waiter). Four servers, measured in turn; the nodes "
-        "are simulated, with two connections each. Bytes: MEMORY USAGE of all keys of a site."
-    )
     how = (
-        "Sites are full: a permit given back goes to the first node in the queue, and its own asks "
-        f"for another. With {BATCH} a call every node holds {BATCH} of the site. Hand-offs are of "
-        "single permits, with both ends in this process. Who gives up is drawn by chance."
+        f"The small end has {small.waiters} waiters, {small.scopes} sites in use by others and "
+        f"{small.nodes} nodes; a large end {all_who_wait}, or {sizes[SCOPES].scopes:,} sites, or "
+        f"{sizes[NODES].nodes} nodes, which are simulated. Four servers, measured in turn."
     )
-    return Report("growth: the same from end to end", COLUMNS, rows, goals, [sizes_of_ends, how])
+    return Report("growth: the same from end to end", COLUMNS, rows, goals, [how])
+
+
+async def _round(crowd: Crowd, quick: bool, found: dict[str, list[float]]) -> None:
+    """Add to `found` what each takes, in microseconds."""
+    batches, spread, around, give_ups = (5, 5, 50, 10) if quick else (200, 20, 200, 200)
+    with metered(found[BATCHES], batches * BATCH, crowd.server):
+        await crowd.batches(batches)
+    with metered(found[SPREAD], spread * BATCH, crowd.server):
+        await crowd.spread(spread)
+    with metered(found[SINGLE], around, crowd.server):
+        await crowd.around(around)
+    leavers = crowd.leavers(give_ups)
+    await crowd.want(leavers, 1)
+    with metered(found[GIVE_UP], give_ups, crowd.server):
+        await crowd.want(leavers, -1)
+
+
+# Simulated nodes: who holds, who waits, and what there is besides -------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """What there is on a server while it is measured."""
+
+    waiters: int = 10  # for each site that is full; at least one a node
+    scopes: int = BATCH  # in use by others, one permit each
+    nodes: int = 2
+
+
+class Crowd:
+    """Nodes reduced to their statements, each with its two connections, in this one process."""
+
+    def __init__(self, size: Size) -> None:
+        self._size = size
+        self._random = random.Random(1)
+        self._limits = {FULL: Limit(BATCH * size.nodes), AROUND: Limit(1), LEAVING: Limit(1)}
+        self._sites = [f"site-{number}.example" for number in range(size.scopes)]
+        self._holders: asyncio.Queue[SimulatedNode] = asyncio.Queue()  # of the one that goes around
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        async with AsyncExitStack() as stack:
+            self.server = stack.enter_context(new_server())
+            names = [f"node-{number}" for number in range(self._size.nodes)]
+            self._nodes = [SimulatedNode(self.server.url, name) for name in names]
+            for node in self._nodes:
+                await stack.enter_async_context(node)
+                await node.listen(partial(self._on_grant, node))
+            await self._settle_in()
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stack.aclose()
+
+    def _on_grant(self, node: SimulatedNode, scope: str) -> None:
+        if scope == AROUND:
+            self._holders.put_nowait(node)
+
+    async def _say(self, node: SimulatedNode, site: str, more: int = 0, give_back: int = 0) -> None:
+        await node.say_of([site], self._limits[site], more, give_back)
+
+    # What there is ------------------------------------------------------------------------------
+
+    async def _settle_in(self) -> None:
+        await self._nodes[-1].say_of(self._sites, SITE_LIMIT, more=1)
+        for node in self._nodes:
+            await self._say(node, FULL, more=BATCH)
+        self._holder = self._nodes[0]
+        await self._say(self._holder, AROUND, more=1)
+        await self._say(self._holder, LEAVING, more=1)
+        each, rest = divmod(max(self._size.waiters, self._size.nodes), len(self._nodes))
+        for number, node in enumerate(self._nodes):
+            for site in self._limits:
+                await self._say(node, site, more=each + (number < rest))
+
+    async def give_all_back(self) -> None:
+        """First all who wait give up, or what is given back is granted to them."""
+        await self._nodes[-1].say_of(self._sites, SITE_LIMIT, give_back=1)
+        for site in self._limits:
+            for node in self._nodes:
+                await self._say(node, site, more=-node.accounts[site].waiting)
+            for node in self._nodes:
+                await self._say(node, site, give_back=node.accounts[site].held)
+
+    # What is measured ---------------------------------------------------------------------------
+
+    async def batches(self, times: int) -> None:
+        """At a full site, a node gives a batch back and asks for one: it holds the fewest then."""
+        node = self._nodes[0]
+        for _ in range(times):
+            await self._say(node, FULL, more=BATCH, give_back=BATCH)
+            assert node.accounts[FULL].held == BATCH
+
+    async def spread(self, times: int) -> None:
+        """Take and give back a permit at each of a batch of sites, from all that are in use."""
+        for _ in range(times):
+            sites = self._random.sample(self._sites, BATCH)
+            await self._nodes[0].say_of(sites, SITE_LIMIT, more=1)
+            await self._nodes[0].say_of(sites, SITE_LIMIT, give_back=1)
+
+    async def around(self, times: int) -> None:
+        """Hand one permit from node to node."""
+        for _ in range(times):
+            await self._say(self._holder, AROUND, more=1, give_back=1)
+            if not self._holder.accounts[AROUND].held:  # else it was its own turn again
+                self._holder = await self._holders.get()
+
+    def leavers(self, times: int) -> list[SimulatedNode]:
+        """Nodes, each drawn by chance: any place in the queue may be theirs."""
+        return self._random.choices(self._nodes, k=times)
+
+    async def want(self, nodes: list[SimulatedNode], more: int) -> None:
+        """Each of the nodes wants so many more permits of the site that some leave, or fewer."""
+        for node in nodes:
+            await self._say(node, LEAVING, more)
+
+    # What is left -------------------------------------------------------------------------------
+
+    def bytes_of_a_site(self) -> int:
+        """Memory for each of the sites in use, of which one permit is held."""
+        return max(map(self._bytes_of, self._sites[:BATCH]))
+
+    def bytes_of_a_full_site(self) -> int:
+        """Memory for one with all that wait for it."""
+        return self._bytes_of(LEAVING)
+
+    def _bytes_of(self, site: str) -> int:
+        with self.server.client() as client:
+            usages = [client.memory_usage(key, samples=0) for key in KEYS.of(site)]
+        return sum(usage or 0 for usage in usages)
+
+    def keys_left(self) -> int:
+        """Keys on the server, but for the epoch."""
+        with self.server.client() as client:
+            return sum(key != KEYS.epoch for key in client.scan_iter("{semaphore}:*", count=1000))

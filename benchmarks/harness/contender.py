@@ -1,7 +1,11 @@
-"""A semaphore that is compared with others: how its clients join, ask and give back."""
+"""A semaphore that is compared with others: how its clients join, ask and give back.
+
+This project's are here, and yardsticks: the least that a client must do.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -9,6 +13,7 @@ from functools import partial
 from typing import Any, Self
 
 from redis.asyncio import Redis
+from redis.asyncio.connection import UnixDomainSocketConnection
 
 from semaphore_middleware import FairSemaphore, Permit
 
@@ -97,6 +102,9 @@ class WithRedis(Client):
         await self.redis.aclose()
 
 
+# This project's ---------------------------------------------------------------------------------
+
+
 class Ours(Client):
     """A client of this project's, as README shows it."""
 
@@ -120,21 +128,73 @@ class Ours(Client):
 
 
 @asynccontextmanager
-async def _our_node(
-    place: Place, clients: int, url: str | None = None, **options: Any
-) -> AsyncIterator[Sequence[Client]]:
+async def _our_node(place: Place, clients: int, **options: Any) -> AsyncIterator[Sequence[Client]]:
     """Clients of one node, as in any program that uses this project."""
-    url = url or f"unix://{place.path}"
+    url = f"unix://{place.path}"
     async with FairSemaphore(url, lease=place.lease, **options) as semaphore:
         yield [Ours(place, semaphore) for _ in range(clients)]
 
 
 OURS = Contender("ours", _our_node)
-
-
-def ours_at(url: str, name: str) -> Contender:
-    """This project's at another server, which is new."""
-    return Contender(name, partial(_our_node, url=url, recovery_wait=0.0))
-
-
 WITHOUT_TURNS = Contender("ours, turn 0", partial(_our_node, turn=0.0))
+
+
+# Yardsticks -------------------------------------------------------------------------------------
+
+
+class Publish(Client):
+    """A message to the other side, which waits for it; the first side begins."""
+
+    def __init__(self, place: Place) -> None:
+        super().__init__(place)
+        # redis-py's connections, as ours, and without its time limits: each costs a task a reply.
+        options: dict[str, Any] = {"path": place.path, "socket_timeout": None, "protocol": 2}
+        self._to = UnixDomainSocketConnection(**options)
+        self._from = UnixDomainSocketConnection(**options)
+        self._begins = place.number == 0
+
+    async def __aenter__(self) -> Self:
+        await self._from.send_command("SUBSCRIBE", self._channel(self.place.number))
+        await self._from.read_response()
+        return self
+
+    async def acquire(self) -> None:
+        if self._begins:
+            self._begins = False
+        else:
+            await self._from.read_response()
+
+    async def release(self) -> None:
+        await self._to.send_command("PUBLISH", self._channel(1 - self.place.number), "go")
+        await self._to.read_response()
+
+    async def close(self) -> None:
+        await self._to.disconnect(nowait=True)
+        await self._from.disconnect(nowait=True)
+
+    def _channel(self, number: int) -> str:
+        return f"{self.place.scope}:{number}"
+
+
+class OfOneProcess(Client):
+    """A client of an `asyncio.Semaphore`, which no server knows of."""
+
+    def __init__(self, place: Place, semaphore: asyncio.Semaphore) -> None:
+        super().__init__(place)
+        self._semaphore = semaphore
+
+    async def acquire(self) -> None:
+        await self._semaphore.acquire()
+
+    async def release(self) -> None:
+        self._semaphore.release()
+
+
+@asynccontextmanager
+async def _one_process(place: Place, clients: int) -> AsyncIterator[Sequence[Client]]:
+    semaphore = asyncio.Semaphore(place.limit)
+    yield [OfOneProcess(place, semaphore) for _ in range(clients)]
+
+
+PUBLISH = Contender.of("a bare PUBLISH", Publish)
+ONE_PROCESS = Contender("asyncio.Semaphore, one process", _one_process)

@@ -1,4 +1,8 @@
-"""Starts the crawls that are measured."""
+"""Crawls that are measured: their spiders, and who starts them.
+
+`python -m benchmarks.harness.crawls '<plan as JSON>'` is one of them, in a process of its own. Its
+sites need no real names. A spider looks at no page, so that it takes little time itself.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +11,31 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from itertools import islice
+from time import monotonic, process_time
 from typing import IO, Any
 
+from scrapy import Request, Spider
+from scrapy.crawler import AsyncCrawlerProcess
+from scrapy.http import Response
+from scrapy.resolver import CachingThreadedResolver
+from twisted.internet.defer import Deferred, succeed
+
+from benchmarks.harness.figures import in_turn
+from benchmarks.harness.server import metered, new_server
 from benchmarks.harness.site import Visit, site
 from tests.support.servers import RedisServer
 
+LATENCY_MS = 5.0  # of the site, where no limit holds a crawl back
+UNLIMITED = 64  # permits: four times as many as are ever wanted at once
+AHEAD = 64  # requests of a site, on their way or in the scheduler; each page yields one more
+RECORD = "BENCHMARK_RECORD"  # a setting: the file; nodes of a crawl have the same arguments
+BRANCHES = 8  # links down the tree that makes every page reachable
 # Scrapy's own, but for what would want a port or tell of every page.
 QUIET: Mapping[str, Any] = {
-    "DNS_RESOLVER": "benchmarks.harness.spider.Loopback",
+    "DNS_RESOLVER": "benchmarks.harness.crawls.Loopback",
     "LOG_LEVEL": "INFO",
     "REMOTE_CONTROL_ENABLED": False,
     "TELNETCONSOLE_ENABLED": False,
@@ -29,68 +47,161 @@ def with_add_on(url: str, **settings: Any) -> dict[str, Any]:
     return {"ADDONS": add_on, "SEMAPHORE_REDIS_URL": url, **settings}
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    pages: int
-    time_per_page: float  # seconds of processor time, start-up and end taken off
-
-
-class Crawl:
-    """A crawl in a process of its own."""
-
-    def __init__(self, process: subprocess.Popen[bytes], log: IO[bytes]) -> None:
-        self._process = process
-        self._log = log
-
-    def outcome(self) -> Outcome:
-        """Wait for its end."""
-        told, _ = self._process.communicate()
-        if self._process.returncode or not told:
-            self._log.seek(0)
-            raise RuntimeError(f"a crawl failed:\n{self._log.read().decode(errors='replace')}")
-        return Outcome(**json.loads(told))
+def start_spider(
+    name: str, settings: Mapping[str, Any], log: IO[bytes], **arguments: Any
+) -> subprocess.Popen[bytes]:
+    """A spider in a process of its own."""
+    plan = {"spider": name, "settings": {**QUIET, **settings}, "arguments": arguments}
+    return subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.harness.crawls", json.dumps(plan)],
+        env={name: value for name, value in os.environ.items() if name != "REDIS_URL"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=log,
+    )
 
 
 @contextmanager
 def crawling(
     settings: Mapping[str, Any], sites: Sequence[tuple[str, int]], warm_up: int = 0
-) -> Iterator[Crawl]:
-    """Crawl so many pages of each site; killed at the end of the `with` if it still runs."""
-    plan = {"settings": {**QUIET, **settings}, "sites": sites, "warm_up": warm_up}
+) -> Iterator[Callable[[], float]]:
+    """Crawl so many pages of each site; killed at the end of the `with` if it still runs.
+
+    What it yields waits for the end, and returns seconds of processor time a page, start-up and end
+    taken off.
+    """
+
+    def wait() -> float:
+        told, _ = process.communicate()
+        if process.returncode or not told:
+            log.seek(0)
+            raise RuntimeError(f"a crawl failed:\n{log.read().decode(errors='replace')}")
+        return float(told)
+
     with (
         tempfile.TemporaryFile() as log,
-        subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.harness.spider", json.dumps(plan)],
-            env={name: value for name, value in os.environ.items() if name != "REDIS_URL"},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=log,
-        ) as process,
+        start_spider("pages", settings, log, sites=sites, warm_up=warm_up) as process,
     ):
         try:
-            yield Crawl(process, log)
+            yield wait
         finally:
             process.kill()
 
 
-def crawl(
-    settings: Mapping[str, Any], sites: Sequence[tuple[str, int]], warm_up: int = 0
-) -> Outcome:
-    with crawling(settings, sites, warm_up) as running:
-        return running.outcome()
+def crawl(settings: Mapping[str, Any], sites: Sequence[tuple[str, int]], warm_up: int = 0) -> float:
+    with crawling(settings, sites, warm_up) as wait:
+        return wait()
+
+
+def crawl_in_turn(
+    server: RedisServer, crawls: Mapping[str, Mapping[str, Any]], quick: bool
+) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
+    """By name of crawls that no limit holds back: milliseconds of processor time a page in each
+    round, and microseconds of the server's. They are equal but for the settings that are given.
+    """
+    rounds, pages, warm_up = (1, 300, 100) if quick else (7, 2000, 500)
+    times: dict[str, list[float]] = {name: [] for name in crawls}
+    of_server: dict[str, list[float]] = {name: [] for name in crawls}
+    with site() as of_site:
+        for name in in_turn(rounds, list(crawls)):
+            settings = {"CONCURRENT_REQUESTS_PER_DOMAIN": UNLIMITED, **crawls[name]}
+            sites = [(of_site.pages(LATENCY_MS), warm_up + pages)]
+            with metered(of_server[name], warm_up + pages, server):
+                times[name].append(1000 * crawl(settings, sites, warm_up))
+    return times, of_server
 
 
 def crawl_together(nodes: int, manner: float | str, pages: int, **settings: Any) -> list[Visit]:
     """So many nodes with the add-on ask a site for so many pages each; what the site saw."""
-    with ExitStack() as stack:
-        of_site = stack.enter_context(site())
-        server = RedisServer().start()
-        stack.callback(server.remove)
+    with new_server() as server, site() as of_site, ExitStack() as stack:
         together = with_add_on(server.url, **settings)
         crawls = [
             stack.enter_context(crawling(together, [(of_site.pages(manner, f"node-{n}"), pages)]))
             for n in range(nodes)
         ]
-        for node in crawls:
-            node.outcome()
+        for wait in crawls:
+            wait()
         return of_site.visits()
+
+
+# In a process -----------------------------------------------------------------------------------
+
+
+class Loopback(CachingThreadedResolver):
+    """Every name is this machine's."""
+
+    def getHostByName(self, name: str, timeout: Any = ()) -> Deferred[str]:  # noqa: ARG002, N802
+        return succeed("127.0.0.1")
+
+
+class Pages(Spider):
+    """Asks for so many pages of each site, and tells what each took of processor time."""
+
+    name = "pages"
+
+    def __init__(self, sites: list[tuple[str, int]], warm_up: int, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._sites = sites  # addresses to which a number is added, and how many of them
+        self._warm_up = warm_up
+        self._pages = 0
+        self._time_before = 0.0
+
+    async def start(self) -> AsyncIterator[Any]:
+        for address, pages in self._sites:
+            more = iter([f"{address}{number}" for number in range(pages)])
+            for url in islice(more, AHEAD):
+                yield Request(url, cb_kwargs={"more": more})
+
+    def parse(self, response: Response, more: Iterator[str]) -> Any:  # noqa: ARG002
+        if self._pages == self._warm_up:
+            self._time_before = process_time()
+        self._pages += 1
+        if url := next(more, None):
+            yield Request(url, cb_kwargs={"more": more})
+
+    def closed(self, reason: str) -> None:
+        assert reason == "finished", reason
+        assert self._pages == sum(pages for _, pages in self._sites), self._pages
+        seconds = (process_time() - self._time_before) / (self._pages - self._warm_up)
+        sys.stdout.write(str(seconds))
+
+
+class Linked(Spider):
+    """Follows the links of a site of so many pages. Which links a page has follows from its number.
+
+    Each page that its callback has had goes into a file at once, as a line with the time and the
+    page's number.
+    """
+
+    name = "linked"
+
+    def __init__(self, address: str, pages: int, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._address = address  # with a place for the page's number
+        self._pages = pages
+
+    async def start(self) -> AsyncIterator[Request]:
+        path = self.settings[RECORD]
+        self._record = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        yield self._request(0)
+
+    def parse(self, response: Response) -> Iterator[Request]:
+        page = int(response.url.rpartition("/")[2])
+        os.write(self._record, f"{monotonic()} {page}\n".encode())
+        # Down the tree, across it and back, as the example site's pages have them.
+        down = range(BRANCHES * page + 1, BRANCHES * page + BRANCHES + 1)
+        across = ((7 * page + 3) % self._pages, max(page - 1, 0), 0)
+        for link in (*down, *across):
+            if link < self._pages:
+                yield self._request(link)
+
+    def _request(self, page: int) -> Request:
+        return Request(self._address.format(page))
+
+
+if __name__ == "__main__":
+    plan = json.loads(sys.argv[1])
+    spiders: dict[str, type[Spider]] = {spider.name: spider for spider in (Pages, Linked)}
+    process = AsyncCrawlerProcess(plan["settings"])
+    process.crawl(spiders[plan["spider"]], **plan["arguments"])
+    process.start()

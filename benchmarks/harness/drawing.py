@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,9 +13,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
 INK, FAINT, RED, EXCESS = "#333333", "#d0d0d0", "#c1121f", "#e5646f"
 COLORS = "#0072b2", "#8a8a8a", "#e69f00"  # told apart by everyone
-GOAL: Any = {"color": RED, "va": "bottom"}
+TITLE: Any = {"loc": "left", "fontsize": 9, "fontweight": "bold", "color": INK}
 STYLE: Any = {
     "svg.hashsalt": "scrapy-semaphore",  # the same file from the same figures
     "font.family": "DejaVu Sans",
@@ -29,27 +31,35 @@ STYLE: Any = {
 }
 
 
+@contextmanager
+def _saved(file: Path, height: float) -> Iterator[Figure]:
+    """A figure to draw on, which is saved at the end of the `with`."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    with rc_context(STYLE):
+        figure = Figure(figsize=(7, height))
+        yield figure
+        figure.tight_layout()
+        figure.savefig(file, facecolor="white", metadata={"Creator": None, "Date": None})
+
+
 def draw_in_hand(
     file: Path, steps: Mapping[str, Sequence[tuple[float, int]]], limit: int, seconds: float
 ) -> None:
     """One under the other, on one scale: what the site has in hand over time."""
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
-
     tops = [max(2 * limit, *(count + 1 for _, count in changes)) for changes in steps.values()]
-    with rc_context(STYLE):
-        figure = Figure(figsize=(7, 5))
+    with _saved(file, height=5) as figure:
         rows = figure.subplots(len(steps), sharex=True, height_ratios=tops)
         for axes, color, top, name in zip(rows, COLORS, tops, steps, strict=True):
             _area(axes, color, [step for step in steps[name] if step[0] < seconds], limit, seconds)
-            axes.set_title(name, loc="left", fontsize=9, fontweight="bold", color=INK)
+            axes.set_title(name, **TITLE)
             axes.set_ylim(0, top)
             axes.set_yticks(range(0, top, limit if top < 20 else 10))
         rows[0].text(seconds, limit, f" limit {limit}", color=RED, va="center")
         rows[1].set_ylabel("requests open at the site")
         rows[-1].set_xlabel("seconds")
         rows[-1].set_xlim(0, seconds)
-        _save(figure, file)
 
 
 def _area(
@@ -72,62 +82,44 @@ def draw_waits(
     file: Path, waits: Mapping[str, Sequence[Sequence[float]]], nodes: Sequence[str]
 ) -> None:
     """Side by side: each request's wait, node by node."""
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
-
-    with rc_context(STYLE):
-        figure = Figure(figsize=(7, 3.4))
+    with _saved(file, height=3.4) as figure:
         columns = figure.subplots(1, len(waits), sharey=True)
         for axes, color, name in zip(columns, COLORS[::2], waits, strict=True):
-            _strips(axes, color, waits[name])
-            labels = [
-                f"{node}\n{len(of_node)} pages"
-                for node, of_node in zip(nodes, waits[name], strict=True)
-            ]
+            shake = random.Random(1)
+            for place, of_node in enumerate(waits[name]):
+                places = [place + shake.uniform(-0.3, 0.3) for _ in of_node]
+                axes.scatter(
+                    places, of_node, s=9, color=color, alpha=0.7, linewidths=0, clip_on=False
+                )
+            axes.set_xlim(-0.6, len(nodes) - 0.4)
+            axes.grid(axis="y", color=FAINT, linewidth=0.5)
+            axes.set_axisbelow(True)
+            pairs = zip(nodes, waits[name], strict=True)
+            labels = [f"{node}\n{len(of_node)} pages" for node, of_node in pairs]
             axes.set_xticks(range(len(nodes)), labels)
-            axes.set_title(name, loc="left", fontsize=9, fontweight="bold", color=INK)
+            axes.set_title(name, **TITLE)
         columns[0].set_ylabel("seconds that a request waits")
         columns[0].set_ylim(bottom=0)
-        _save(figure, file)
-
-
-def _strips(axes: Axes, color: str, of_nodes: Sequence[Sequence[float]]) -> None:
-    shake = random.Random(1)
-    for place, waits in enumerate(of_nodes):
-        places = [place + shake.uniform(-0.3, 0.3) for _ in waits]
-        axes.scatter(places, waits, s=9, color=color, alpha=0.7, linewidths=0, clip_on=False)
-    axes.set_xlim(-0.6, len(of_nodes) - 0.4)
-    axes.grid(axis="y", color=FAINT, linewidth=0.5)
-    axes.set_axisbelow(True)
 
 
 def draw_scale(
     file: Path, growth: Mapping[str, Sequence[tuple[int, float, float]]], goal: float
 ) -> None:
-    """What grows, one beside the other: the server's share of a core, and hand-offs in seconds."""
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
-
-    with rc_context(STYLE):
-        figure = Figure(figsize=(7, 4))
+    """What grows, one beside the other: the server's share of a core, and hand-offs in ms."""
+    with _saved(file, height=4) as figure:
         shares, handoffs = figure.subplots(2, len(growth), sharex="col", sharey="row")
         for upper, lower, (name, points) in zip(shares, handoffs, growth.items(), strict=True):
-            counts, share, seconds = zip(*points, strict=True)
+            counts, share, milliseconds = zip(*points, strict=True)
             upper.plot(counts, share, marker="o", color=COLORS[0], clip_on=False)
             upper.axhline(goal, color=RED, linewidth=1)
-            lower.plot(counts, [1e3 * one for one in seconds], marker="o", color=COLORS[0])
+            lower.plot(counts, milliseconds, marker="o", color=COLORS[0])
             lower.set_xscale("log")
             lower.set_xticks(counts, [f"{count:,}" for count in counts])
             lower.minorticks_off()
             lower.set_xlabel(name)
-        shares[0].text(0.02, goal, "goal", transform=shares[0].get_yaxis_transform(), **GOAL)
+        at_left = shares[0].get_yaxis_transform()
+        shares[0].text(0.02, goal, "goal", transform=at_left, color=RED, va="bottom")
         shares[0].set_ylabel("share of a core")
         shares[0].set_ylim(bottom=0)
         handoffs[0].set_ylabel("hand-off p99, ms")
         handoffs[0].set_ylim(bottom=0)
-        _save(figure, file)
-
-
-def _save(figure: Figure, file: Path) -> None:
-    figure.tight_layout()
-    figure.savefig(file, facecolor="white", metadata={"Creator": None, "Date": None})

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from random import Random
 
 import redis
 from scrapy import Request
 
-from benchmarks.harness.meter import Meter
 from semaphore_middleware.frontier import state
 from semaphore_middleware.frontier.client import (
     CrawlClient,
@@ -23,7 +20,7 @@ from semaphore_middleware.frontier.codec import SERIALIZERS
 from semaphore_middleware.frontier.prefetch import PREFETCH_TARGET, SITE_BATCH
 from tests.support.servers import RedisServer
 
-MOST_MEMORY = "4gb"  # then the server is full, rather than the machine
+NAME = "range"
 SITES = 1000
 QUEUED_A_CALL = 500
 SEEN_A_CALL = 10_000
@@ -39,12 +36,25 @@ SEE_ALL = (
 """Marks all fingerprints in its argument as seen, as `sync` does it."""
 
 
+def memory(client: redis.Redis, *keys: str) -> int:
+    """Bytes that some keys take."""
+    return sum(client.memory_usage(key, samples=0) or 0 for key in keys)
+
+
+def bytes_of(client: redis.Redis, crawl: str) -> tuple[float, float]:
+    """Of the server's memory, for a URL seen and for a request queued."""
+    key = f"{{crawl:{crawl}}}:"
+    seen = int(client.hget(f"{key}seen", "count") or 0)
+    queued = memory(client, *(key + part for part in ("requests", "queue", "sites", "taken")))
+    return memory(client, f"{key}seen") / seen, queued / client.hlen(f"{key}requests")
+
+
 class FullFrontier:
     """A crawl with so many URLs seen, some of them queued, and the node that measures."""
 
     def __init__(self, server: RedisServer, client: redis.Redis) -> None:
         self._client = client
-        self._crawl = CrawlClient(server.url, "range", "node", lease=3600)
+        self._crawl = CrawlClient(server.url, NAME, "node", lease=3600)
         self._dumps, _ = SERIALIZERS["json"]
         self._random = Random(1)
         self._pages = 0
@@ -72,33 +82,19 @@ class FullFrontier:
                     left -= some
                 pipeline.execute()
 
-    async def exchange(self, times: int) -> tuple[list[float], float]:
-        """Queue as many requests as are finished and taken, in one call; seconds of each call, and
-        microseconds of the server's for one.
-        """
+    async def exchange(self, times: int) -> list[float]:
+        """Queue as many requests as are finished and taken, in one call; seconds of each call."""
         seconds = []
-        meter = Meter(self._client)
-        with meter.running(times):
-            for _ in range(times):
-                new = self._new(PREFETCH_TARGET)
-                finished = [FinishedRequest(one.place, is_page=True) for one in self._in_hand]
-                begin = time.perf_counter()
-                reply = await self._crawl.sync(new, finished, FIRST_PAGE, working=True)
-                seconds.append(time.perf_counter() - begin)
-                assert all(reply.queued)
-                assert len(reply.taken) == PREFETCH_TARGET
-                self._in_hand = reply.taken
-        return seconds, meter.microseconds[0]
-
-    def bytes_of(self, *parts: str) -> int:
-        """Memory that some of the crawl's keys take."""
-        keys = [self._crawl.keys.of(part) for part in parts]
-        return sum(self._client.memory_usage(key, samples=0) or 0 for key in keys)
-
-    async def counts(self) -> tuple[int, int]:
-        """Fingerprints seen, and requests that are not finished."""
-        counts = await self._crawl.counts()
-        return counts.seen, counts.unfinished
+        for _ in range(times):
+            new = self._new(PREFETCH_TARGET)
+            finished = [FinishedRequest(one.place, is_page=True) for one in self._in_hand]
+            begin = time.perf_counter()
+            reply = await self._crawl.sync(new, finished, FIRST_PAGE, working=True)
+            seconds.append(time.perf_counter() - begin)
+            assert all(reply.queued)
+            assert len(reply.taken) == PREFETCH_TARGET
+            self._in_hand = reply.taken
+        return seconds
 
     def _new(self, number: int) -> list[NewRequest]:
         requests = []
@@ -110,14 +106,3 @@ class FullFrontier:
             requests.append(NewRequest(place, data, b"fingerprint-%d" % page))
         self._pages += number
         return requests
-
-
-@contextmanager
-def big_server() -> Iterator[tuple[RedisServer, redis.Redis]]:
-    """A server that may grow, but not for ever."""
-    server = RedisServer("--maxmemory", MOST_MEMORY).start()
-    try:
-        with server.client() as client:
-            yield server, client
-    finally:
-        server.remove()

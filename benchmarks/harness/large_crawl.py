@@ -1,30 +1,27 @@
 """A large crawl, reduced to its statements: many nodes, very many sites, few requests at each.
 
-The nodes are simulated, some in each of two processes. They come at a steady rate and are batched
-as a session does it (`semaphore_middleware.core.session`). Each process writes down when it heard
-of a permit and when it gave it back, on CLOCK_MONOTONIC, which Linux keeps for all processes of a
-machine together: no server says how many were held at once.
+`python -m benchmarks.harness.large_crawl TOLD` runs some of the nodes; what it is told is JSON. The
+nodes are simulated. They come at a steady rate and are batched as a session does it
+(`semaphore_middleware.core.session`). Each process writes down when it heard of a permit and when
+it gave it back: no server says how many were held at once.
 """
 
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
+import json
+import sys
 import time
-from array import array
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import AsyncExitStack, ExitStack, contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import asdict, dataclass
 from itertools import groupby, pairwise
-from multiprocessing.connection import Connection
 from random import Random
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
-import redis
-
-from benchmarks.harness.in_hand import most
-from benchmarks.harness.meter import Reading
+from benchmarks.harness.figures import most
+from benchmarks.harness.load import Load, Timetable, put_under_load, take_part, until
 from benchmarks.harness.simulated_node import SimulatedNode
 from semaphore_middleware.core.session import ACCOUNTS_AT_ONCE, BATCH_DELAY_S, BUSY_INTERVAL_S
 from semaphore_middleware.model.lease import RENEWAL
@@ -38,9 +35,7 @@ LEASE_S = 15.0  # by which the nodes renew
 SITE_LIMIT = Limit(16)  # one permit is held all the time, and the others are enough
 FULL_LIMIT = Limit(1)
 QUEUE = 4  # nodes that want the permit of a full site: one has it, the others wait
-START_S = 0.5  # from when all are told to when they start
-WARM_UP_S = 3.0  # from then to when the counted time begins
-TIMEOUT_S = 60.0
+WARM_UP_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +46,6 @@ class LargeCrawl:
     sites: int  # in use by another node, one permit each
     rate: float  # requests a second at them, by all nodes together
     full_sites: int  # each has a queue of nodes all the time
-    seconds: float  # that are counted
 
     @property
     def interval_s(self) -> float:
@@ -70,18 +64,15 @@ class Visit(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What was seen in the counted time; `visits` has those before and after it, too."""
+    """What was seen; `visits` has those before and after the counted time, too."""
 
+    crawl: LargeCrawl
     visits: Sequence[Visit]  # by site, in the order of their beginnings
-    begin: float
-    end: float
-    calls: int
-    client_seconds: float  # of processor time, of all simulated nodes
-    server: Reading
+    load: Load
 
     @property
     def permits(self) -> int:
-        return sum(self.begin <= visit.begin < self.end for visit in self.visits)
+        return sum(self.load.begin <= visit.begin < self.load.end for visit in self.visits)
 
     @property
     def over(self) -> int:
@@ -100,7 +91,7 @@ class Result:
             for before, after in pairwise(self.visits)
             if before.site == after.site < 0
             and before.node != after.node
-            and self.begin <= after.begin < self.end
+            and self.load.begin <= after.begin < self.load.end
         ]
 
 
@@ -108,33 +99,17 @@ def name_of(site: int) -> str:
     return f"full-{-site}.example" if site < 0 else f"site-{site}.example"
 
 
-class Holder:
-    """A node that holds a permit of each site all the time."""
+def run(server: RedisServer, crawl: LargeCrawl, seconds: float) -> Result:
+    """Let the nodes crawl for so many seconds that are counted."""
+    parts = [list(range(number, crawl.nodes, PROCESSES)) for number in range(PROCESSES)]
+    told = [json.dumps([server.url, asdict(crawl), part]) for part in parts]
+    commands = [(sys.executable, "-m", "benchmarks.harness.large_crawl", one) for one in told]
+    load = put_under_load(server, commands, WARM_UP_S, seconds)
+    visits = [Visit(*visit) for seen in load.seen for visit in seen]
+    return Result(crawl, sorted(visits, key=lambda visit: (visit.site, visit.begin)), load)
 
-    def __init__(self, server: RedisServer) -> None:
-        self._node = SimulatedNode(server.url, "holder")
-        self._held = 0
 
-    async def __aenter__(self) -> Self:
-        await self._node.__aenter__()
-        return self
-
-    async def __aexit__(self, *exit: object) -> None:
-        await self._node.__aexit__(*exit)
-
-    async def hold(self, sites: int) -> None:
-        """So many sites from now on. It remembers the last of them only, to renew them."""
-        for numbers in batches(range(self._held, sites), ACCOUNTS_AT_ONCE):
-            self._node.accounts.clear()
-            names = map(name_of, numbers)
-            await self._node.say([self._node.statement(name, SITE_LIMIT, 1) for name in names])
-        self._held = sites
-
-    async def renew(self) -> int:
-        """Say again what it holds of the sites that it remembers. Returns how many these are."""
-        names = list(self._node.accounts)
-        await self._node.say([self._node.statement(name, SITE_LIMIT) for name in names])
-        return len(names)
+# In a process -----------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -145,29 +120,10 @@ class Due:
     give_back: int = 0
 
 
-@dataclass(slots=True)
-class Log:
-    """Of a process."""
-
-    sites: array[int] = field(default_factory=lambda: array("l"))
-    nodes: array[int] = field(default_factory=lambda: array("l"))
-    begins: array[float] = field(default_factory=lambda: array("d"))
-    ends: array[float] = field(default_factory=lambda: array("d"))
-
-    def note(self, visit: Visit) -> None:
-        self.sites.append(visit.site)
-        self.nodes.append(visit.node)
-        self.begins.append(visit.begin)
-        self.ends.append(visit.end)
-
-    def visits(self) -> Iterator[Visit]:
-        return map(Visit, self.sites, self.nodes, self.begins, self.ends)
-
-
 class BusyNode:
-    """A node of the crawl."""
+    """A node of the crawl, which adds its visits to a log."""
 
-    def __init__(self, url: str, number: int, crawl: LargeCrawl, log: Log) -> None:
+    def __init__(self, url: str, number: int, crawl: LargeCrawl, log: list[Visit]) -> None:
         self._node = SimulatedNode(url, f"node-{number}")
         self._number = number
         self._crawl = crawl
@@ -186,23 +142,19 @@ class BusyNode:
             -1 - site for site in range(crawl.full_sites) if (number - site) % crawl.nodes < QUEUE
         ]
 
-    async def __aenter__(self) -> Self:
-        await self._node.__aenter__()
+    async def join(self, stack: AsyncExitStack) -> None:
+        await stack.enter_async_context(self._node)
         await self._node.listen(self._begin_granted)
-        return self
 
-    async def __aexit__(self, *exit: object) -> None:
-        await self._node.__aexit__(*exit)
-
-    async def crawl(self, start: float, end: float) -> None:
-        """From `start` to `end`, and until the last permit was given back."""
+    async def crawl(self, times: Timetable) -> None:
+        """To the end, and until the last permit was given back."""
         async with asyncio.TaskGroup() as tasks:
             background = [tasks.create_task(self._serve()), tasks.create_task(self._renew())]
-            await until(start)
             for site in self._full_sites:
                 self._say(site, at_once=True, more=1)
-            self._request_next(start)
-            await until(end)
+            asking = tasks.create_task(self._ask(times))
+            await until(times.end)
+            asking.cancel()
             self._is_ending = True
             for site in self._full_sites:
                 if not self._running[name_of(site)]:
@@ -213,17 +165,14 @@ class BusyNode:
             for task in background:
                 task.cancel()
 
-    def _request_next(self, now: float) -> None:
+    async def _ask(self, times: Timetable) -> None:
         """Requests come at random, however long the others wait."""
-        then = now + self._random.expovariate(1 / self._crawl.interval_s)
-        self._loop.call_at(max(then, self._loop.time()), self._request, then)
-
-    def _request(self, now: float) -> None:
-        if self._is_ending:
-            return
         is_busy = self._crawl.interval_s < BUSY_INTERVAL_S
-        self._say(self._random.randrange(self._crawl.sites), at_once=not is_busy, more=1)
-        self._request_next(now)
+        moment = times.start
+        while True:
+            moment += self._random.expovariate(1 / self._crawl.interval_s)
+            await until(moment)
+            self._say(self._random.randrange(self._crawl.sites), at_once=not is_busy, more=1)
 
     def _say(self, site: int, at_once: bool, more: int = 0, give_back: int = 0) -> None:
         name = name_of(site)
@@ -252,7 +201,7 @@ class BusyNode:
     def _end(self, name: str, began: float) -> None:
         site = self._sites[name]
         self._running[name] -= 1
-        self._log.note(Visit(site, self._number, began, time.monotonic()))
+        self._log.append(Visit(site, self._number, began, time.monotonic()))
         is_full = site < 0
         asks_again = is_full and not self._is_ending
         self._say(site, at_once=is_full, more=int(asks_again), give_back=1)
@@ -292,81 +241,21 @@ class BusyNode:
             self._settled.set()
 
 
-async def until(moment: float) -> None:
-    """A moment on the monotonic clock, which is that of asyncio's loops."""
-    await asyncio.sleep(moment - time.monotonic())
-
-
-# Processes --------------------------------------------------------------------------------------
-
-
-def put_under_load(server: RedisServer, crawl: LargeCrawl) -> Result:
-    """Let the nodes crawl, and tell what they and the server have seen."""
-    with ExitStack() as stack, server.client() as client:
-        parts = [range(number, crawl.nodes, PROCESSES) for number in range(PROCESSES)]
-        pipes = [stack.enter_context(_process(server.url, crawl, part)) for part in parts]
-        for pipe in pipes:
-            _receive(pipe)
-        start = time.monotonic() + START_S
-        begin = start + WARM_UP_S
-        end = begin + crawl.seconds
-        for pipe in pipes:
-            pipe.send((start, begin, end))
-        time.sleep(begin - time.monotonic())
-        before, calls = Reading.now(client), _calls(client)
-        time.sleep(end - time.monotonic())
-        used, calls = Reading.now(client) - before, _calls(client) - calls
-        results = [_receive(pipe) for pipe in pipes]
-    visits = [visit for log, _ in results for visit in log.visits()]
-    visits.sort(key=lambda visit: (visit.site, visit.begin))
-    client_seconds = sum(seconds for _, seconds in results)
-    return Result(visits, begin, end, calls, client_seconds, used)
-
-
-def _calls(client: redis.Redis) -> int:
-    stats: Any = client.info("commandstats")
-    return int(stats["cmdstat_evalsha"]["calls"])
-
-
-def _receive(pipe: Connection) -> Any:
-    if not pipe.poll(TIMEOUT_S):
-        raise TimeoutError("a process of simulated nodes says nothing")
-    return pipe.recv()
-
-
-@contextmanager
-def _process(url: str, crawl: LargeCrawl, numbers: Sequence[int]) -> Iterator[Connection]:
-    context = multiprocessing.get_context("spawn")
-    here, there = context.Pipe()
-    process = context.Process(target=_run, args=(url, crawl, numbers, there), daemon=True)
-    process.start()
-    there.close()  # so that its end is seen here
-    try:
-        yield here
-    finally:
-        process.join(1)
-        process.kill()
-
-
-def _run(url: str, crawl: LargeCrawl, numbers: Sequence[int], pipe: Connection) -> None:
-    pipe.send(asyncio.run(_crawl(url, crawl, numbers, pipe)))
-
-
-async def _crawl(
-    url: str, crawl: LargeCrawl, numbers: Sequence[int], pipe: Connection
-) -> tuple[Log, float]:
-    log = Log()
+async def crawl_with(url: str, crawl: LargeCrawl, numbers: Sequence[int]) -> None:
+    """The nodes of these numbers."""
+    log: list[Visit] = []
     async with AsyncExitStack() as stack:
         nodes = [BusyNode(url, number, crawl, log) for number in numbers]
         for node in nodes:
-            await stack.enter_async_context(node)
-        pipe.send("ready")
-        start, begin, end = await asyncio.to_thread(pipe.recv)
-        async with asyncio.TaskGroup() as tasks:
-            for node in nodes:
-                tasks.create_task(node.crawl(start, end))
-            await until(begin)
-            before = time.process_time()
-            await until(end)
-            used = time.process_time() - before
-    return log, used
+            await node.join(stack)
+
+        async def work(times: Timetable) -> Any:
+            await asyncio.gather(*(node.crawl(times) for node in nodes))
+            return log
+
+        await take_part(work)
+
+
+if __name__ == "__main__":
+    url, crawl, numbers = json.loads(sys.argv[1])
+    asyncio.run(crawl_with(url, LargeCrawl(**crawl), numbers))

@@ -38,11 +38,13 @@ class Goal:
 
 @dataclass(frozen=True, slots=True)
 class Report:
+    """A table of figures, the goals of some of them, and how they were measured."""
+
     title: str
     columns: Sequence[str]  # with units
     rows: Sequence[Sequence[Cell]]
     goals: Sequence[Goal] = ()
-    notes: Sequence[str] = ()  # how it was measured, in a sentence or two
+    notes: Sequence[str] = ()
 
     def show(self, console: Console) -> None:
         table = Table(title=self.title, title_justify="left")

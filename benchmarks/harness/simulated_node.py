@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
+from semaphore_middleware.core.session import ACCOUNTS_AT_ONCE
 from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.redis.keys import Keys
 from semaphore_middleware.redis.location import Server
-from semaphore_middleware.redis.protocol import Notification, Reply, Statement
+from semaphore_middleware.redis.protocol import Notification, Statement, batches
 from semaphore_middleware.redis.recovery import Recovery
 from semaphore_middleware.redis.store import Store
 
@@ -38,13 +39,13 @@ class Account:
     def waiting(self) -> int:
         return self.asked - self.granted
 
-    def hear(self, term: int, granted: int) -> int:
-        """How many permits it has been granted, as said by the server. Returns how many are new."""
+    def hear(self, term: int, granted: int) -> bool:
+        """The server says how many permits it has been granted. Returns whether any is new."""
         if term != self.term or granted <= self.granted:
-            return 0
-        new, self.granted = granted - self.granted, granted
+            return False
+        self.granted = granted
         self.asked = max(self.asked, granted)
-        return new
+        return True
 
 
 class SimulatedNode:
@@ -111,11 +112,46 @@ class SimulatedNode:
             wait_age=0.0,
         )
 
-    async def say(self, statements: Sequence[Statement]) -> list[Reply]:
+    async def say(self, statements: Sequence[Statement]) -> None:
         """In one round trip, as a session does with what comes up in one turn of the loop."""
         replies = await self._store.sync(self.connection, statements)
         assert replies is not None, "the server has forgotten its epoch"
         for reply in replies:
             assert reply.status == "ok", reply
             self.accounts[reply.statement.scope].hear(reply.term, reply.granted)
-        return replies
+
+    async def say_of(
+        self, scopes: Iterable[str], limit: Limit, more: int = 0, give_back: int = 0
+    ) -> None:
+        """The same of each of these scopes."""
+        for some in batches(list(scopes), ACCOUNTS_AT_ONCE):
+            await self.say([self.statement(scope, limit, more, give_back) for scope in some])
+
+
+class Batch:
+    """So many permits at a time, of so many sites: a semaphore's, and the yardstick's."""
+
+    def __init__(self, node: SimulatedNode, permits: int, sites: int) -> None:
+        self.permits = permits
+        self._node = node
+        self._sites = [f"site-{number}.example" for number in range(sites)]
+        self._each = permits // sites
+        self._last = 0
+
+    async def take_and_give_back(self) -> None:
+        node, each, limit = self._node, self._each, Limit(self._each)
+        await node.say_of(self._sites, limit, more=each)
+        assert all(node.accounts[site].held == each for site in self._sites)
+        await node.say_of(self._sites, limit, give_back=each)
+
+    async def add_and_remove(self) -> None:
+        first = self._last + 1
+        self._last += self._each  # always new ones, as a node's requests are
+        members = [
+            (f"yardstick:{site}", number, f"node:{number}")
+            for site in self._sites
+            for number in range(first, self._last + 1)
+        ]
+        call = self._node.connection.call
+        await call([("ZADD", key, number, member) for key, number, member in members])
+        await call([("ZREM", key, member) for key, _, member in members])

@@ -13,20 +13,21 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from time import monotonic
 from urllib.request import urlopen
 
+from benchmarks.harness.load import hear, running, write
 from tests.support.site import JudgingSite, Work, response
 from tests.support.site import Visit as Request
 
 BODY = b"<!doctype html>\n<title>A page</title>\n" + 12 * b"<p>Some words, to be a page.</p>\n"
 PAGE = response(BODY)
 UNAVAILABLE = response(status=503)
+SETTLE_S = 2.0  # until those who came first are no longer ahead
 REFUSING = 1.5  # times its capacity, above which a site refuses
 
 
@@ -38,7 +39,7 @@ class Visit:
     visitor: str
     begin: float  # seconds on the machine's monotonic clock, the same for all processes
     end: float
-    status: int = 200
+    status: int  # 200 while it is in hand
 
 
 class MeasuringSite(JudgingSite):
@@ -65,25 +66,25 @@ class MeasuringSite(JudgingSite):
         super().leave(visit)
         self.visits.clear()  # it has a record of its own
         if visit.path != "/record":
-            self._over.append((*_who(visit), monotonic(), visit.status))
+            self._over.append((*_who(visit), time.monotonic(), visit.status))
 
-    def _record(self) -> list[tuple[str, str, float, float] | tuple[str, str, float, float, int]]:
-        now = monotonic()
+    def _record(self) -> list[tuple[str, str, float, float, int]]:
+        now = time.monotonic()
         open = [visit for host in self.hosts.values() for visit in host.in_hand]
-        return [*self._over, *((*_who(at), now) for at in open if at.path != "/record")]
+        return [*self._over, *((*_who(at), now, 200) for at in open if at.path != "/record")]
 
     def _answer(self, manner: str, number: int) -> tuple[float, bytes]:
         """Milliseconds, and what to answer then."""
         self._requests += 1
-        time, _, quota = manner.partition("!")
+        duration, _, quota = manner.partition("!")
         if quota:
             last, _, seconds = quota.partition("-")
             if self._requests == int(last):
-                self._refusing_until = monotonic() + float(seconds)
-            if monotonic() < self._refusing_until:
+                self._refusing_until = time.monotonic() + float(seconds)
+            if time.monotonic() < self._refusing_until:
                 return 0, response(status=429, Retry_After=seconds)
-        time, _, capacity = time.partition("@")
-        wait = _wait(time, number)
+        duration, _, capacity = duration.partition("@")
+        wait = _wait(duration, number)
         if capacity and self.now > int(capacity):
             if self.now > REFUSING * int(capacity):
                 return 0, UNAVAILABLE
@@ -103,8 +104,7 @@ def _wait(milliseconds: str, number: int) -> float:
 
 
 async def serve() -> None:
-    sys.stdout.write(f"{await MeasuringSite().listen()}\n")
-    sys.stdout.flush()
+    write(f"{await MeasuringSite().listen()}\n")
     await asyncio.Event().wait()
 
 
@@ -125,16 +125,17 @@ class Site:
         with urlopen(f"http://127.0.0.1:{self._port}/record") as reply:
             return [Visit(*visit) for visit in json.load(reply)]
 
+    def wait_until_busy(self, number: int) -> None:
+        """Until so many visitors have come, each counted once a host, and have found their pace."""
+        while len({(visit.host, visit.visitor) for visit in self.visits()}) < number:
+            time.sleep(0.2)
+        time.sleep(SETTLE_S)
+
 
 @contextmanager
 def site() -> Iterator[Site]:
-    command = [sys.executable, "-m", "benchmarks.harness.site"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            yield Site(int(process.stdout.readline()))
-        finally:
-            process.kill()
+    with running([sys.executable, "-m", "benchmarks.harness.site"]) as process:
+        yield Site(int(hear(process)))
 
 
 if __name__ == "__main__":

@@ -14,12 +14,12 @@ from rich.console import Console
 
 from benchmarks import NAMES, rivals
 from benchmarks.cases import use
+from benchmarks.classics import CLASSICS
 from benchmarks.harness.report import Report
-from benchmarks.rivals import scrapy_redis
 from tests.support.paths import REPOSITORY
 
 NEED_PEERS = {"contest", "handoff"}
-NOT_QUICK = {"freesite", "peers", "pictures"}
+NOT_QUICK = {"freesite", "pictures"}
 
 
 def measured(name: str) -> Report:
@@ -33,9 +33,9 @@ def measured(name: str) -> Report:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in NOT_QUICK])
 def test_a_benchmark_runs_to_its_end(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if name in NEED_PEERS and rivals.missing():
+    if name in NEED_PEERS and rivals.missing(rivals.SEMAPHORES):
         pytest.skip("the peers are in the group 'bench' only")
-    if name == "frontier" and not scrapy_redis.is_installed():
+    if name == "frontier" and rivals.missing(rivals.SCRAPY_REDIS):
         pytest.skip("scrapy-redis is in the group 'bench' only")
     monkeypatch.chdir(REPOSITORY)  # where its processes find the benchmarks
     report = measured(name)
@@ -62,8 +62,9 @@ def assert_certain(name: str, report: Report) -> None:
             assert [row[3] for row in report.rows] == [0, 0, 0]  # over a limit
         case "use":
             assert report.rows[0][-1] == use.LIMIT  # at once
-        case "classic":
-            assert {goal.value for goal in report.goals} == {0}
+        case "semaphores":
+            assert {goal.value for goal in report.goals[:3]} == {0}
             over = {row[0] for row in report.rows if row[1] == "work" and row[2]}
-            kept = {row[0] for row in report.rows} - over
-            assert kept == {"refreshed", "ours", "ours, turn 0", "ours of 1"}
+            of_books = {one.name for one in CLASSICS}
+            assert of_books - over == {"refreshed"}
+            assert not over & {"ours", "ours, turn 0"}

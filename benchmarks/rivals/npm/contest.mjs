@@ -1,13 +1,14 @@
 // One process of a contest (see benchmarks/harness/contest.py), as redis-semaphore's README has it.
-// Told in JSON on the command line: path, scope, limit, lease_ms, clients, work_ms; then, in a line
-// on standard input: when to start, and when the counted time begins and ends, in seconds.
+// Told in JSON on the command line: place, clients, work_s; then, in a line on standard input: when
+// to start, and when the counted time begins and ends, in seconds.
 import { createInterface } from 'node:readline'
 import { setTimeout as sleep } from 'node:timers/promises'
 import Redis from 'ioredis'
 import { Semaphore } from 'redis-semaphore'
 
 const told = JSON.parse(process.argv[2])
-const redis = new Redis({ path: told.path })
+const { path, scope, limit, lease } = told.place
+const redis = new Redis({ path })
 await redis.ping()
 console.log('ready')
 
@@ -22,13 +23,12 @@ const processorSeconds = () => {
 const visits = []
 
 async function come_and_go() {
-  const semaphore = new Semaphore(redis, told.scope, told.limit, { lockTimeout: told.lease_ms })
+  const semaphore = new Semaphore(redis, scope, limit, { lockTimeout: 1000 * lease })
   while (now() < end) {
-    const asked = now()
     await semaphore.acquire()
     const granted = now()
-    await sleep(told.work_ms)
-    visits.push([asked, granted, now()])
+    await sleep(1000 * told.work_s)
+    visits.push([granted, now()])
     await semaphore.release()
   }
 }

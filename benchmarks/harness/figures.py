@@ -1,12 +1,37 @@
-"""How many requests were in hand at once, from a record of when each began and ended."""
+"""What is computed of what was measured, and the order in which variants are measured."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
-from typing import Protocol
+from statistics import median
+from typing import Protocol, TypeVar
 
 from benchmarks.harness.site import Visit
+
+Variant = TypeVar("Variant")
+
+
+def in_turn(rounds: int, variants: Sequence[Variant]) -> Iterator[Variant]:
+    """Each variant once a round; none is always the first."""
+    for number in range(rounds):
+        first = number % len(variants)
+        yield from (*variants[first:], *variants[:first])
+
+
+def median_ratio(ours: Sequence[float], yardstick: Sequence[float]) -> float:
+    """Of the ratios in each round, and so of what ran within seconds of each other."""
+    return median(own / other for own, other in zip(ours, yardstick, strict=True))
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The smallest value that so large a share of all does not exceed."""
+    ordered = sorted(values)
+    return ordered[math.ceil(share * len(ordered)) - 1]
+
+
+# Requests in hand at once -----------------------------------------------------------------------
 
 
 class Span(Protocol):
@@ -29,6 +54,7 @@ def in_hand(visits: Iterable[Span]) -> Iterator[tuple[float, int]]:
 
 
 def most(visits: Iterable[Span]) -> int:
+    """How many were in hand at once, at most."""
     return max(now for _, now in in_hand(visits))
 
 
