@@ -14,9 +14,11 @@ from semaphore_middleware.frontier.client import (
     Demand,
     FinishedRequest,
     NewRequest,
+    Outcome,
+    Queued,
     TakenRequest,
 )
-from semaphore_middleware.frontier.codec import SERIALIZERS
+from semaphore_middleware.frontier.codec import JsonSerializer
 from semaphore_middleware.frontier.prefetch import PREFETCH_TARGET, SITE_BATCH
 from tests.support.servers import RedisServer
 
@@ -55,7 +57,7 @@ class FullFrontier:
     def __init__(self, server: RedisServer, client: redis.Redis) -> None:
         self._client = client
         self._crawl = CrawlClient(server.url, NAME, "node", lease=3600)
-        self._dumps, _ = SERIALIZERS["json"]
+        self._dumps = JsonSerializer().dumps
         self._random = Random(1)
         self._pages = 0
         self._in_hand: list[TakenRequest] = []
@@ -77,7 +79,7 @@ class FullFrontier:
             with self._client.pipeline(transaction=False) as pipeline:
                 for _ in range(CALLS_AT_ONCE):
                     some = max(0, min(SEEN_A_CALL, left))
-                    arguments = ("", "", "", 1, 0, self._random.randbytes(8 * some))
+                    arguments = ("", "", "", 1, 0, 0, self._random.randbytes(8 * some))
                     see_all(self._crawl.keys.all, arguments, pipeline)
                     left -= some
                 pipeline.execute()
@@ -87,11 +89,11 @@ class FullFrontier:
         seconds = []
         for _ in range(times):
             new = self._new(PREFETCH_TARGET)
-            finished = [FinishedRequest(one.place, is_page=True) for one in self._in_hand]
+            finished = [FinishedRequest(one.place, Outcome.PAGE) for one in self._in_hand]
             begin = time.perf_counter()
             reply = await self._crawl.sync(new, finished, FIRST_PAGE, working=True)
             seconds.append(time.perf_counter() - begin)
-            assert all(reply.queued)
+            assert all(one is Queued.YES for one in reply.queued)
             assert len(reply.taken) == PREFETCH_TARGET
             self._in_hand = reply.taken
         return seconds

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,7 +23,10 @@ from semaphore_middleware.redis.rights import try_rights
 from semaphore_middleware.redis.scripts import evaluate
 
 CALL_TIMEOUT_S = 3.0
+TRIES_BEFORE_ALONE = 2  # as in common.lua
+RETRIED_AT_ONCE = 1000  # requests in a call
 DEFAULT_PREFIX = "crawl"
+NO_STATS: Mapping[str, int] = {}
 
 
 def node_name(settings: Mapping[str, Any]) -> str:
@@ -37,6 +41,12 @@ class NewRequest:
     place: bytes
     data: bytes
     fingerprint: bytes = b""  # queued only if no other had this one; empty: queued in any case
+    claim: bytes = b""  # which it fulfils: it is queued only if no other has done so
+
+
+def given_up(claim: bytes) -> NewRequest:
+    """In place of a new request: there will be none for this claim."""
+    return NewRequest(b"", b"", claim=claim)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +58,25 @@ class TakenRequest:
     tries: int = 0  # how many nodes have died with it, or could not read it
 
     @property
+    def is_alone(self) -> bool:
+        """True if it is to be done while the node does nothing else."""
+        return self.tries >= TRIES_BEFORE_ALONE
+
+    @property
     def site(self) -> str:
         """The site in whose queue it was."""
         return site_of(self.place)
+
+
+class Outcome(Enum):
+    """What has become of a request."""
+
+    NOTHING = b"0"
+    """It was dropped, or another one has replaced it."""
+    PAGE = b"1"
+    """It has brought the spider a response."""
+    FAILED = b"2"
+    """It has brought no response, or a server's error. It is kept: it can be tried again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +84,7 @@ class FinishedRequest:
     """A request that this node has taken and finished."""
 
     place: bytes
-    is_page: bool  # it has brought the spider a response
+    outcome: Outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,17 +94,27 @@ class Demand:
     requests: int = 0  # at most
     per_site: int = 0  # of these, at most
     skipped_sites: frozenset[str] = frozenset()
-    suspect: bool = True  # one of them may be one that nodes have failed with
+    suspect: bool = True  # one of them may be one that a node has failed with
+    alone: bool = False  # if there are no others: one that two nodes have failed with
 
 
 NO_DEMAND = Demand()
+
+
+class Queued(Enum):
+    """Whether a new request was queued."""
+
+    DUPLICATE = 0
+    YES = 1
+    OVER_BUDGET = 2
+    """Its site has had all pages that it may have."""
 
 
 @dataclass(frozen=True, slots=True)
 class SyncReply:
     """The server's reply to `CrawlClient.sync`."""
 
-    queued: list[bool]  # for each new request; False: a duplicate
+    queued: list[Queued]  # for each new request
     taken: list[TakenRequest]
     lease_expired: bool  # before this call: all that the node had taken went back to the queues
     set_aside: list[bytes]  # requests that were tried too often: their data
@@ -90,6 +126,7 @@ class NextStep(Enum):
     TAKE_MORE = b"more"
     WAIT = b"wait"
     CLOSE = b"done"
+    CLOSE_EMPTY = b"empty"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +136,22 @@ class IdleReply:
     next_step: NextStep
     wait_s: float  # ask again after this time at the latest
     set_aside: list[bytes]  # requests that were tried too often: their data
+    all_set_aside: int = 0  # in the whole crawl, if it ends
+    all_failed: int = 0
 
 
 class RunOverError(Exception):
     """The run of the crawl that this node has joined is over."""
+
+
+class Ending(Enum):
+    """What has come of an operator's ending a crawl."""
+
+    NOW = b"now"
+    LATER = b"later"
+    """When all that is queued is done."""
+    NO_RUN = b"none"
+    """No run is under way."""
 
 
 class CrawlEndedError(RunOverError):
@@ -112,6 +161,14 @@ class CrawlEndedError(RunOverError):
         super().__init__("the crawl has ended")
         self.ago = ago
         """Seconds since then, by the server's wall clock, as `join` says them."""
+
+
+class NothingFetchedError(RunOverError):
+    """The run is over, and has fetched nothing."""
+
+
+class WrongTypeError(Exception):
+    """The users' key holds no start requests, but something else."""
 
 
 class OtherCrawlError(Exception):
@@ -127,7 +184,11 @@ class CrawlLostError(RunOverError):
     """The server has lost the crawl: all queued requests and all fingerprints."""
 
 
-OVER = {b"ended": CrawlEndedError, b"lost": CrawlLostError}  # by a script's reply
+OVER = {  # by a script's reply
+    b"ended": CrawlEndedError,
+    b"empty": NothingFetchedError,
+    b"lost": CrawlLostError,
+}
 
 
 class CrawlClient:
@@ -136,7 +197,8 @@ class CrawlClient:
     A crawl named <name> has these keys on the server, each behind `{<prefix>:<name>}:`
 
         run       hash    id: random, new for each run of the crawl; what its nodes have in common;
-                          pages fetched; the crawl's clock; when the run has ended; the id before
+                          pages fetched; the crawl's clock; when the run has ended; the id before;
+                          the last run that has fetched nothing; whether an operator ends it
         nodes     zset    node -> until when it counts, ms: all that were heard of
         working   zset    node -> end of its lease, ms
         seen      hash    fingerprints of all requests that were ever queued, shortened to 8
@@ -147,8 +209,14 @@ class CrawlClient:
                           them are suspects
         taken     zset    node, zero byte, place: taken and not finished
         suspects  zset    places like those in `queue`, of requests that a node has failed with
+        lone      zset    places of requests that two nodes have failed with
         tries     hash    place -> how many nodes have failed with this request
-        aside     set     places of requests that were tried three times, and that nobody gets
+        aside     hash    place -> request: those that were tried three times; nobody gets them
+        failed    hash    place -> request: those that have brought no page
+        hungry    zset    nodes that wait for requests -> the last offer that they have seen
+        claims    hash    id -> node, zero byte, text: start requests that are not queued yet
+        budgets   hash    site -> its pages; site, zero byte -> how many of its requests are taken
+        stats     hash    node, zero byte, name -> what this node has counted
 
     A node works from when it joins until it is idle, and again from when it takes a request. While
     it works it has a lease, which each `sync` renews. When the lease expires, by the crawl's clock
@@ -157,16 +225,20 @@ class CrawlClient:
     have taken since.
 
     A request may be what has killed its node. So what a dead node had taken, and what a node cannot
-    read, becomes a suspect: a node has one of these at a time, so that the next death tells of it
-    alone. A request that three nodes have failed with is set aside.
+    read, becomes a suspect: a node has one of these at a time. What two nodes have failed with is
+    taken by a node that has nothing else, when nothing else is queued: if that one dies, too, it is
+    set aside. A node that was only silent says later what it has finished; that counts if no other
+    was quicker.
 
-    The crawl is done when no node works and nothing is queued. All its keys but `run` are then
-    deleted; `run` is kept for 30 days, so that a node that is started late, or again, does not
-    begin the crawl once more. If requests were set aside, they and `seen` are kept, too. A message
-    on the channel `notifications` tells idle nodes to ask again.
+    The crawl is done when no node works and nothing is queued. All its keys but `run` and `stats`
+    are then deleted; these are kept for 30 days, so that a node that is started late, or again,
+    does not begin the crawl once more. If requests were set aside or have failed, they, `seen` and
+    `budgets` are kept, too. A run that has fetched nothing is not done: the next node begins anew.
 
-    A node whose run is over gets `CrawlEndedError`, or `CrawlLostError` if the server has lost its
-    data.
+    A node that waits has a channel of its own, `node:<node>`, on which it is told to ask again.
+
+    A node whose run is over gets `CrawlEndedError` or `NothingFetchedError`, or `CrawlLostError` if
+    the server has lost its data.
 
     A server at its `maxmemory` refuses nodes that join, and new requests; all else goes on there.
 
@@ -184,26 +256,27 @@ class CrawlClient:
         max_pages: int = 0,
         prefix: str = DEFAULT_PREFIX,
         url_from: str = "the server's URL",
+        max_pages_per_site: int = 0,
+        places: Places | None = None,
     ) -> None:
-        """`lease` in seconds; `max_pages`: of all nodes together, 0 for no limit.
-        `url_from` says in errors where the URL was set.
+        """`lease` in seconds; `max_pages`: of all nodes together, 0 for no limit; `places`: the
+        order of requests, else first in, first out. `url_from` says in errors where the URL was
+        set.
 
         Raises `SettingsError` for a URL that cannot be read.
         """
         self.name = name
         self.lease = lease
         self.max_pages = max_pages
+        self.max_pages_per_site = max_pages_per_site
         self.keys = CrawlKeys(prefix, name)
         server = Server(url, CALL_TIMEOUT_S, url_from, self.keys.hash_tag)
         self.link = Link(server, lambda: "The crawl's requests wait until it can be used again")
         self.run = b""  # none joined yet
         # A process that reuses a dead one's name is another node.
         self.node = f"{node}:{chance.token(4)}"
-        self._places = Places()
-
-    def new_place(self, site: str, score: float) -> bytes:
-        """A place for a new request in a site's queue: the lowest score leaves first."""
-        return self._places.new(site, score)
+        self.new_place = (places or Places()).new
+        self.channel = self.keys.channels + encoded(self.node)
 
     async def check_rights(self) -> None:
         """Try everything that a node may do on the server. Leaves nothing there.
@@ -213,29 +286,33 @@ class CrawlClient:
         keys = self.keys
         names = (*keys.trials, *keys.all)
         await self.link.use(
-            lambda connection: try_rights(connection, names, keys.channel, keys.tag, state.script)
+            lambda connection: try_rights(connection, names, self.channel, keys.tag, state.script)
         )
-        await self.link.check_subscription([keys.channel])
+        await self.link.check_subscription([self.channel])
 
     # Calls --------------------------------------------------------------------------------------
 
-    async def join(self, identity: dict[str, str] | None = None, new_run: bool = False) -> int:
+    async def join(
+        self, identity: dict[str, str] | None = None, new_run: bool = False
+    ) -> tuple[int, dict[str, str]]:
         """Join the crawl's run, or begin the first one; with `new_run` also a further one, if the
         last one has ended. `identity` is what all nodes have in common; None, from one that takes
-        no requests, goes with any. Returns how many requests are not finished.
+        no requests, goes with any. Returns how many requests are not finished, and what the nodes
+        have in common, as far as it is known.
 
         Raises `CrawlEndedError` if the last run has ended, and `OtherCrawlError`.
         """
         packed = json.dumps(identity, sort_keys=True) if identity is not None else ""
-        run, rest = await self._call(
+        run, *rest = await self._call(
             "join", chance.token(8), packed, int(new_run), though_full=False
         )
         if run == b"ended":
-            raise CrawlEndedError(rest / 1000)
+            raise CrawlEndedError(rest[0] / 1000)
         if run == b"other":
-            raise OtherCrawlError(json.loads(rest))
+            raise OtherCrawlError(json.loads(rest[0]))
         self.run = run
-        return int(rest)
+        unfinished, in_common = rest
+        return unfinished, json.loads(in_common or b"{}")
 
     async def sync(
         self,
@@ -244,9 +321,10 @@ class CrawlClient:
         demand: Demand = NO_DEMAND,
         working: bool = False,
         unreadable: Sequence[bytes] = (),
+        stats: Mapping[str, int] = NO_STATS,
     ) -> SyncReply:
-        """Queue new requests, forget finished ones, give back unreadable ones (by place), take
-        others: in this order.
+        """Queue new requests, forget finished ones, give back unreadable ones (by place), write
+        down what this node has counted, take others: in this order.
 
         If a part fails, the later parts are not done. The lease begins, or is renewed, if `working`
         or if something is taken. Raises `RunOverError`.
@@ -257,30 +335,50 @@ class CrawlClient:
             *itertools.chain.from_iterable(map(self._new_fields, new)),
             *_fields(finished),
             *(len(unreadable), *unreadable),
-            *(demand.requests, demand.per_site, int(demand.suspect)),
+            *_pairs(stats),
+            *(demand.requests, demand.per_site, int(demand.suspect), int(demand.alone)),
             *map(encoded, demand.skipped_sites),
             though_full=not new,
         )
         return SyncReply(
-            [bool(one) for one in queued], list(_taken(taken)), bool(lease_expired), set_aside
+            list(map(Queued, queued)), list(_taken(taken)), bool(lease_expired), set_aside
         )
 
     async def renew_lease(self) -> None:
         """Count as working for one lease from now. Raises `RunOverError`."""
         await self.sync(working=True)
 
-    async def idle(self, finished: Sequence[FinishedRequest] = ()) -> IdleReply:
-        """Stop working. If no node works and nothing is queued, this ends the crawl.
+    async def idle(
+        self, finished: Sequence[FinishedRequest] = (), waits: bool = False
+    ) -> IdleReply:
+        """Stop working. If no node works and nothing is queued, this ends the crawl, unless it
+        `waits` for an operator to end it.
 
         Raises `RunOverError`.
         """
-        step, wait_ms, set_aside = await self._call("idle", *_fields(finished))
-        return IdleReply(NextStep(step), wait_ms / 1000, set_aside)
+        step, wait_ms, *rest = await self._call("idle", *_fields(finished), int(waits))
+        return IdleReply(NextStep(step), wait_ms / 1000, *rest)
 
-    async def leave(self, finished: Sequence[FinishedRequest] = ()) -> None:
+    async def take_starts(
+        self, key: str, most: int, known: Sequence[bytes]
+    ) -> list[tuple[bytes, bytes]]:
+        """Take start requests from a key that users fill: of each the id of a claim, and the text.
+        It is a claim until a new request fulfils it. `known`: claims that this node has still.
+
+        Raises `RunOverError`, and `WrongTypeError` for a key of another type.
+        """
+        keys = (*self.keys.all, encoded(key))
+        found, wrong_type = await self._call("take_starts", most, len(known), *known, keys=keys)
+        if wrong_type:
+            raise WrongTypeError(wrong_type.decode())
+        return list(zip(*[iter(found)] * 2, strict=True))
+
+    async def leave(
+        self, finished: Sequence[FinishedRequest] = (), stats: Mapping[str, int] = NO_STATS
+    ) -> None:
         """Leave the crawl; what this node has taken and not finished goes back to the queues."""
         with suppress(RunOverError):
-            await self._call("leave", *_fields(finished))
+            await self._call("leave", *_pairs(stats), *_fields(finished))
 
     # What operators do; no run need have been joined --------------------------------------------
 
@@ -289,26 +387,51 @@ class CrawlClient:
         (was_there,) = await self._call("drop")
         return bool(was_there)
 
+    async def end(self, at_once: bool = False) -> Ending:
+        """End the crawl for all nodes: when all that is queued is done, or at once."""
+        (ending,) = await self._call("end", int(at_once))
+        return Ending(ending)
+
     async def retry(self) -> int:
-        """Put requests that were set aside back into the queues; how many these were. A crawl that
-        has ended goes on with them as soon as a node joins.
+        """Put requests that were set aside or have failed back into the queues; how many these
+        were. A crawl that has ended goes on with them as soon as a node joins.
         """
-        (count,) = await self._call("retry")
-        return int(count)
+        total = 0
+        while True:
+            (count,) = await self._call("retry", RETRIED_AT_ONCE)
+            total += int(count)
+            if count < RETRIED_AT_ONCE:
+                return total
 
     async def counts(self) -> Counts:
         """How many nodes, sites and requests there are now."""
         commands = commands_for(self.keys)
         return Counts.of(await self.link.use(lambda connection: connection.execute(commands)))
 
-    def _new_fields(self, new: NewRequest) -> tuple[bytes, bytes, bytes]:
-        fingerprint = new.fingerprint and short_fingerprint(new.fingerprint, self.run)
-        return new.place, new.data, fingerprint
+    async def stats(self) -> dict[str, int]:
+        """What all nodes of the last run have counted, in sum."""
+        command = ("HGETALL", self.keys.of("stats"))
+        (fields,) = await self.link.use(lambda connection: connection.execute([command]))
+        sums: Counter[str] = Counter()
+        for field, value in zip(*[iter(fields)] * 2, strict=True):
+            sums[field.rpartition(b"\0")[2].decode()] += int(value)
+        return dict(sorted(sums.items()))
 
-    async def _call(self, name: str, *arguments: Any, though_full: bool = True) -> Any:
-        keys, lease_ms = self.keys, round(self.lease * 1000)
-        head = (keys.channel, encoded(self.node), self.run, lease_ms, self.max_pages)
-        call = (name, len(keys.all), *keys.all, *head, *arguments)
+    def _new_fields(self, new: NewRequest) -> tuple[bytes, bytes, bytes, bytes]:
+        fingerprint = new.fingerprint and short_fingerprint(new.fingerprint, self.run)
+        return new.place, new.data, fingerprint, new.claim
+
+    async def _call(
+        self,
+        name: str,
+        *arguments: Any,
+        keys: tuple[bytes, ...] | None = None,
+        though_full: bool = True,
+    ) -> Any:
+        keys = keys or self.keys.all
+        head = (self.keys.channels, encoded(self.node), self.run, round(self.lease * 1000))
+        budgets = (self.max_pages, self.max_pages_per_site)
+        call = (name, len(keys), *keys, *head, *budgets, *arguments)
         (reply,) = await self.link.use(
             lambda connection: evaluate(connection, [call], state.script, though_full=though_full)
         )
@@ -327,7 +450,11 @@ def short_fingerprint(fingerprint: bytes, run: bytes) -> bytes:
 def _fields(finished: Sequence[FinishedRequest]) -> Iterable[Any]:
     yield len(finished)
     for one in finished:
-        yield from (one.place, int(one.is_page))
+        yield from (one.place, one.outcome.value)
+
+
+def _pairs(stats: Mapping[str, int]) -> Iterable[Any]:
+    return len(stats), *itertools.chain.from_iterable(stats.items())
 
 
 def _taken(reply: list[bytes]) -> Iterable[TakenRequest]:

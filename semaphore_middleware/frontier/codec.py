@@ -5,89 +5,189 @@ from __future__ import annotations
 import json
 import pickle
 from base64 import b64decode, b64encode
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from scrapy import Request, Spider
+from scrapy.crawler import Crawler
 from scrapy.dupefilters import RFPDupeFilter
+from scrapy.settings import BaseSettings
+from scrapy.spiderloader import get_spider_loader
+from scrapy.utils.httpobj import urlparse_cached
+from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy.utils.request import request_from_dict
 
 from semaphore_middleware.frontier.client import NewRequest
+from semaphore_middleware.frontier.starts import request_of
+from semaphore_middleware.frontier.values import Values
+from semaphore_middleware.scrapy.engine import Engine
 
 Fields = dict[str, Any]
 """A request's, as `Request.to_dict` gives them."""
+JAR = "jar"
+"""A field of ours: the cookies of the session that `cookiejar` in a request's meta names."""
+
+
+class JsonSerializer:
+    """Writes a request's fields as JSON. `packages`: see `Values`."""
+
+    def __init__(self, packages: Collection[str] = ()) -> None:
+        self._values = Values(packages)
+
+    def dumps(self, fields: Fields) -> bytes:
+        """Raises `TypeError` for a value that would not come back as it was."""
+        headers = {
+            name.decode("latin-1"): [value.decode("latin-1") for value in values]
+            for name, values in fields["headers"].items()
+        }
+        plain = {
+            name: self._values.to_json(value)
+            for name, value in fields.items()
+            if name not in ("body", "headers")
+        }
+        body = b64encode(fields["body"]).decode()
+        return json.dumps({**plain, "body": body, "headers": headers}).encode()
+
+    def loads(self, data: bytes) -> Fields:
+        """The fields. Raises anything for what was not written here."""
+        plain: Fields = json.loads(data)
+        headers = {
+            name.encode("latin-1"): [value.encode("latin-1") for value in values]
+            for name, values in plain.pop("headers").items()
+        }
+        body = b64decode(plain.pop("body"))
+        return {**self._values.from_json(plain), "body": body, "headers": headers}
+
+
+class PickleSerializer:
+    """Writes a request's fields as a pickle: more than JSON can hold. Unpickling runs code that the
+    pickle names: whoever can write to the server can run code on every node.
+    """
+
+    def __init__(self, _packages: Collection[str] = ()) -> None: ...
+
+    def dumps(self, fields: Fields) -> bytes:
+        """Raises any error for a value that cannot be pickled."""
+        return pickle.dumps(fields, protocol=4)
+
+    def loads(self, data: bytes) -> Fields:
+        """The fields. Raises anything for what was not written here."""
+        fields: Fields = pickle.loads(data)
+        return fields
+
+
+SERIALIZERS: dict[str, Callable[[Collection[str]], JsonSerializer | PickleSerializer]] = {
+    "json": JsonSerializer,
+    "pickle": PickleSerializer,
+}
+"""By their names in `CRAWL_SERIALIZER`."""
+
+
+class StartEncoder:
+    """Encodes start requests from outside for a crawl whose spider does not run here.
+
+    `in_common`: what the crawl's nodes have in common, as far as it is known. `name`: that of the
+    spider where it is not. The site of a request is its host.
+    """
+
+    def __init__(self, settings: BaseSettings, in_common: Mapping[str, str], name: str) -> None:
+        loader = get_spider_loader(settings)
+        try:
+            self._spider = loader.load(in_common.get("spider", name))
+        except KeyError:  # another project's; it may have any methods
+            self._spider = Spider
+        serializer = in_common.get("CRAWL_SERIALIZER") or settings.get("CRAWL_SERIALIZER") or "json"
+        self._dumps = SERIALIZERS[serializer](()).dumps
+        crawler = Crawler(self._spider, settings.copy_to_dict())
+        of_class = load_object(crawler.settings["REQUEST_FINGERPRINTER_CLASS"])
+        self._fingerprint = build_from_crawler(of_class, crawler).fingerprint
+
+    def __call__(
+        self, line: str, number: int, new_place: Callable[[str, float, bool], bytes]
+    ) -> NewRequest:
+        """The request that a line stands for. Raises `ValueError`, which says what is wrong."""
+        try:
+            request, methods = request_of(line, self._spider)
+        except ValueError as error:
+            raise ValueError(f"line {number}: {error}") from None
+        site = urlparse_cached(request).hostname or ""
+        return NewRequest(
+            place=new_place(site, -request.priority, True),
+            data=self._dumps({**request.to_dict(), **methods}),
+            fingerprint=b"" if request.dont_filter else self._fingerprint(request),
+        )
 
 
 class Codec:
     """Encodes and decodes a spider's requests, and tells which are duplicates of each other: those
     that `REQUEST_FINGERPRINTER_CLASS` gives the same fingerprint.
 
-    `serializer` is `"json"` or `"pickle"`. Pickle can store more than JSON, but unpickling runs
-    code that the pickle names: whoever can write to the server can run code on every node.
+    Start requests that Scrapy would not filter are told apart, too, and from all others: each node
+    makes them, and with `start_once` one of them is queued. A spider may make several of one page:
+    so they are counted.
     """
 
-    def __init__(self, spider: Spider, serializer: str = "json") -> None:
+    def __init__(
+        self, spider: Spider, engine: Engine, serializer: str = "json", start_once: bool = True
+    ) -> None:
         self._spider = spider
-        self._dumps, self._loads = SERIALIZERS[serializer]
+        self._engine = engine
+        self._start_once = start_once
+        modules = [*spider.settings.getlist("SPIDER_MODULES"), type(spider).__module__]
+        self._serializer = SERIALIZERS[serializer]({name.partition(".")[0] for name in modules})
         fingerprinter = spider.crawler.request_fingerprinter
         assert fingerprinter is not None, "a crawler has one before its spider is opened"
         self._fingerprint = fingerprinter.fingerprint
         debug = spider.settings.getbool("DUPEFILTER_DEBUG")
         self._filter = RFPDupeFilter(debug=debug, fingerprinter=fingerprinter)
+        self._starts: Counter[bytes] = Counter()  # by fingerprint: how many were made
 
-    def encode(self, place: bytes, request: Request) -> NewRequest:
+    def encode(
+        self, place: bytes, request: Request, is_start: bool = False, claim: bytes = b""
+    ) -> NewRequest:
         """The request as it is sent to the server.
 
         Raises any error for a request that cannot be stored, such as one whose callback is not a
         method of the spider.
         """
-        return NewRequest(
-            place=place,
-            data=self._dumps(request.to_dict(spider=self._spider)),
-            fingerprint=b"" if request.dont_filter else self._fingerprint(request),
-        )
+        fields = request.to_dict(spider=self._spider)
+        if "cookiejar" in request.meta:
+            fields[JAR] = self._engine.cookies_of(request.meta["cookiejar"])
+        data = self._serializer.dumps(fields)
+        return NewRequest(place, data, self._fingerprint_of(request, is_start), claim)
+
+    def _fingerprint_of(self, request: Request, is_start: bool) -> bytes:
+        if not request.dont_filter:
+            return self._fingerprint(request)
+        if not (is_start and self._start_once):
+            return b""
+        fingerprint = self._fingerprint(request)
+        self._starts[fingerprint] += 1
+        return b"start %d %b" % (self._starts[fingerprint], fingerprint)
+
+    def start_of(self, text: str) -> Request:
+        """A start request as users write them. Raises `ValueError`, which says what is wrong."""
+        request, methods = request_of(text, self._spider)
+        for name, method in methods.items():
+            setattr(request, name, getattr(self._spider, method))
+        return request.replace(dont_filter=True)
+
+    def begin_anew(self) -> None:
+        """The spider's start requests are made once more."""
+        self._starts.clear()
 
     def decode(self, data: bytes) -> Request:
-        """The request from a server's data. Raises anything if the spider has changed since."""
-        return request_from_dict(self._loads(data), spider=self._spider)
+        """The request from a server's data; its session's cookies are put into this node's jar.
+        Raises anything if the spider has changed since.
+        """
+        fields = self._serializer.loads(data)
+        cookies = fields.pop(JAR, ())
+        request = request_from_dict(fields, spider=self._spider)
+        if cookies:
+            self._engine.add_cookies(request.meta["cookiejar"], cookies)
+        return request
 
     def log_duplicate(self, request: Request) -> None:
         """Log it as Scrapy's filter does: the first one, or with `DUPEFILTER_DEBUG` all."""
         self._filter.log(request, self._spider)
-
-
-def _dumps_json(fields: Fields) -> bytes:
-    plain = {
-        **fields,
-        "body": b64encode(fields["body"]).decode(),
-        "headers": {
-            name.decode("latin-1"): [value.decode("latin-1") for value in values]
-            for name, values in fields["headers"].items()
-        },
-    }
-    text = json.dumps(plain)
-    read = json.loads(text)
-    for name, value in plain.items():
-        if read[name] != value:  # such as a tuple, which would come back as a list
-            raise TypeError(f"{name} = {value!r} is not plain JSON")
-    return text.encode()
-
-
-def _loads_json(data: bytes) -> Fields:
-    plain: Fields = json.loads(data)
-    headers = {
-        name.encode("latin-1"): [value.encode("latin-1") for value in values]
-        for name, values in plain["headers"].items()
-    }
-    return {**plain, "body": b64decode(plain["body"]), "headers": headers}
-
-
-def _dumps_pickle(fields: Fields) -> bytes:
-    return pickle.dumps(fields, protocol=4)
-
-
-SERIALIZERS: dict[str, tuple[Callable[[Fields], bytes], Callable[[bytes], Fields]]] = {
-    "json": (_dumps_json, _loads_json),
-    "pickle": (_dumps_pickle, pickle.loads),
-}
-"""By their names in `CRAWL_SERIALIZER`: how to write a request's fields, and to read them."""

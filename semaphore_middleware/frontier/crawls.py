@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncIterator, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 
-from semaphore_middleware.frontier.client import CALL_TIMEOUT_S, DEFAULT_PREFIX, CrawlClient
+from semaphore_middleware.frontier.client import (
+    CALL_TIMEOUT_S,
+    DEFAULT_PREFIX,
+    CrawlClient,
+    Ending,
+    NewRequest,
+    Queued,
+)
 from semaphore_middleware.frontier.state import Counts, CrawlKeys, commands_for
 from semaphore_middleware.model.hosts import encoded
 from semaphore_middleware.redis.connection import Connection
@@ -14,6 +22,9 @@ from semaphore_middleware.redis.keys import check_prefix
 from semaphore_middleware.redis.location import Server
 
 CRAWLS_PER_CALL = 100  # that are counted in one round trip
+ADDED_PER_CALL = 500  # requests
+
+Encode = Callable[[str, int, Callable[[str, float, bool], bytes]], NewRequest]
 
 
 class Crawls:
@@ -65,9 +76,49 @@ class Crawls:
         async with self._client(name) as crawl:
             return await crawl.drop()
 
+    async def stats(self, name: str) -> dict[str, int]:
+        """What all nodes of a crawl have counted, in sum."""
+        async with self._client(name) as crawl:
+            return await crawl.stats()
+
+    async def end(self, name: str, at_once: bool) -> Ending:
+        """End a crawl for all its nodes: when all that is queued is done, or at once."""
+        async with self._client(name) as crawl:
+            return await crawl.end(at_once)
+
+    async def add(
+        self,
+        name: str,
+        lines: Iterable[str],
+        encoder_for: Callable[[Mapping[str, str]], Encode],
+    ) -> Counter[Queued]:
+        """Queue start requests; how many of them were. The first run of a crawl may begin with it.
+        `encoder_for` is called with what the crawl's nodes have in common, and returns what makes a
+        new request from a line, its number and `new_place`.
+
+        Raises `CrawlEndedError`, and whatever `encoder_for` and that do.
+        """
+        found: Counter[Queued] = Counter()
+        async with self._client(name) as crawl:
+            _, in_common = await crawl.join()
+            try:
+                encode = encoder_for(in_common)
+                numbered = enumerate(lines, 1)
+                while some := list(itertools.islice(numbered, ADDED_PER_CALL)):
+                    new: list[NewRequest] = []
+                    try:
+                        for number, line in some:
+                            new.append(encode(line, number, crawl.new_place))
+                    finally:  # what stands before a wrong line is queued
+                        found.update((await crawl.sync(new, working=True)).queued)
+            finally:
+                await crawl.leave()
+        return found
+
     async def retry(self, name: str) -> int | None:
-        """Put requests that were set aside back into the queues; how many these were. A crawl that
-        has ended goes on with them as soon as a node joins. None: there is no crawl of this name.
+        """Put requests that were set aside or have failed back into the queues; how many these
+        were. A crawl that has ended goes on with them as soon as a node joins. None: there is no
+        crawl of this name.
         """
         async with self._client(name) as crawl:
             return await crawl.retry() if (await crawl.counts()).exists else None

@@ -3,24 +3,36 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Set
+from collections.abc import Callable, Iterator, Set
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 from scrapy import Request
 from scrapy.crawler import Crawler
+from scrapy.exceptions import IgnoreRequest
 from scrapy.http import Response
 from scrapy.squeues import FifoMemoryQueue
 from scrapy.utils.httpobj import urlparse_cached
 from scrapy.utils.misc import build_from_crawler, load_object
+from twisted.python.failure import Failure
 
-from semaphore_middleware.frontier.client import Demand, FinishedRequest, TakenRequest
+from semaphore_middleware.frontier.client import (
+    NO_DEMAND,
+    Demand,
+    FinishedRequest,
+    Outcome,
+    TakenRequest,
+)
 
 # Numbers of requests.
 PREFETCH_TARGET = 32  # ready at once, of sites that are not full
 SITE_BATCH = 8  # taken of one site in one call, at most
 SITE_ENOUGH = SITE_BATCH // 2  # ready of one site: no more of it are taken
 MAX_READY = 1000  # in all
+
+# Statuses of responses.
+LOWEST_ERROR = 500  # of the server's own
+TOO_MANY_REQUESTS = 429
 
 
 class Prefetch:
@@ -44,7 +56,7 @@ class Prefetch:
         self._ready: dict[Request, TakenRequest] = {}
         self._ready_of_site: Counter[str] = Counter()
         self._started: dict[bytes, tuple[Request, TakenRequest]] = {}  # by place
-        self._pages: WeakSet[Request] = WeakSet()
+        self._outcomes: WeakKeyDictionary[Request, Outcome] = WeakKeyDictionary()
         self._given_up: WeakSet[Request] = WeakSet()
         self._is_closing = False  # the spider
 
@@ -83,8 +95,8 @@ class Prefetch:
         return request
 
     def on_fetched(self, result: Any, request: Request) -> Any:
-        """Note that a request has brought a response: it is a page. The signal `response_received`
-        does not tell: it names the response's request, which a middleware may have replaced.
+        """Note what has become of a request. The signal `response_received` does not tell: it names
+        the response's request, which a middleware may have replaced.
 
         A request that brings none once the spider closes may have been ended by that alone. It is
         given up: it stays unfinished, and goes to another node as it is stored, without what
@@ -92,15 +104,18 @@ class Prefetch:
         where `was_given_up` tells that it is on the server already.
         """
         if isinstance(result, Response):
-            self._pages.add(request)
+            is_error = result.status >= LOWEST_ERROR or result.status == TOO_MANY_REQUESTS
+            self._outcomes[request] = Outcome.FAILED if is_error else Outcome.PAGE
         elif self._is_closing and self._has_started(request):
             self._given_up.add(request)
             return request
         elif self._is_closing:
             # Perhaps a callback asked for it, or an item's pipeline: any page that is at work now
             # may lack it.
-            at_work = [started for started, _ in self._started.values() if started in self._pages]
-            self._given_up.update(at_work)
+            started = (request for request, _ in self._started.values())
+            self._given_up.update(one for one in started if one in self._outcomes)
+        elif isinstance(result, Failure) and not isinstance(result.value, IgnoreRequest):
+            self._outcomes[request] = Outcome.FAILED
         return result
 
     def on_closing(self) -> None:
@@ -117,7 +132,7 @@ class Prefetch:
     def finished(self, in_progress: Set[Request]) -> list[FinishedRequest]:
         """The started requests that the engine has no longer in progress, none given up."""
         return [
-            FinishedRequest(place, request in self._pages)
+            FinishedRequest(place, self._outcomes.get(request, Outcome.NOTHING))
             for place, (request, _) in self._started.items()
             if not (request in in_progress or request in self._given_up)
         ]
@@ -134,8 +149,11 @@ class Prefetch:
     @property
     def has_suspect(self) -> bool:
         """True if a node has failed with one of these requests."""
-        started = (taken for _, taken in self._started.values())
-        return any(taken.tries for taken in (*started, *self._ready.values()))
+        return any(taken.tries for taken in self._taken())
+
+    def _taken(self) -> Iterator[TakenRequest]:
+        yield from (taken for _, taken in self._started.values())
+        yield from self._ready.values()
 
     def forget_ready(self) -> list[TakenRequest]:
         """Forget the ready requests and return them: other nodes may have taken them since."""
@@ -158,13 +176,21 @@ class Prefetch:
         """True if it is time to take more."""
         return 2 * self._startable() < PREFETCH_TARGET
 
-    def demand(self, most: int) -> Demand:
-        """How many requests to take now, at most so many, and of which sites none."""
+    def demand(self, most: int, finished: list[FinishedRequest]) -> Demand:
+        """How many requests to take now, at most so many, and of which sites none. `finished` are
+        those that the server is told of in the same call.
+        """
+        if any(taken.is_alone for taken in self._taken()):
+            return NO_DEMAND
         # Only requests that this node has started can fill a site.
         sites = {taken.site for _, taken in self._started.values()}.union(self._ready_of_site)
         skipped = frozenset(site for site in sites if self.is_skipped(site))
         most = max(0, min(most, PREFETCH_TARGET - self._startable(), MAX_READY - self.ready))
-        return Demand(most, SITE_BATCH, skipped, suspect=not self.has_suspect)
+        return Demand(
+            *(most, SITE_BATCH, skipped),
+            suspect=not self.has_suspect,
+            alone=self.has_only(finished),
+        )
 
     def is_skipped(self, site: str) -> bool:
         """True if no more requests of this site are to be taken now."""

@@ -21,15 +21,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Self, cast
+from typing import Any, Self, cast
 
 from scrapy import Request, Spider, signals
 from scrapy.core.scheduler import BaseScheduler
 from scrapy.core.scheduler import Scheduler as ScrapyScheduler
 from scrapy.crawler import Crawler
-from scrapy.exceptions import DontCloseSpider
+from scrapy.squeues import LifoMemoryQueue
 from scrapy.utils.defer import deferred_from_coro
-from scrapy.utils.misc import build_from_crawler
+from scrapy.utils.misc import build_from_crawler, load_object
 from twisted.internet.defer import Deferred
 
 from semaphore_middleware.errors import ServerRefusedError, ServerUnreachableError, SettingsError
@@ -38,12 +38,14 @@ from semaphore_middleware.frontier.client import (
     CrawlClient,
     CrawlEndedError,
     OtherCrawlError,
+    WrongTypeError,
     node_name,
 )
 from semaphore_middleware.frontier.codec import SERIALIZERS, Codec
 from semaphore_middleware.frontier.identity import differences, identity_of
 from semaphore_middleware.frontier.prefetch import Prefetch
-from semaphore_middleware.frontier.session import FrontierSession, log_too_late
+from semaphore_middleware.frontier.session import FrontierSession
+from semaphore_middleware.frontier.state import Places
 from semaphore_middleware.model.validation import check_choice, check_integer, check_number
 from semaphore_middleware.redis.environment import server_of
 from semaphore_middleware.redis.keys import check_prefix
@@ -56,11 +58,13 @@ class Scheduler(BaseScheduler):
     """One node's scheduler for the crawl that it shares. Set it with `SCHEDULER`.
 
     Settings: `REDIS_URL`, `CRAWL` (the crawl's name, default: the spider's), `CRAWL_MAX_PAGES`,
-    `CRAWL_LEASE` (seconds), `CRAWL_PREFIX`, `CRAWL_SERIALIZER`, `CRAWL_VERSION`, `CRAWL_RUN`
-    (`"new"`: begin a crawl that has ended once more), `SEMAPHORE_START_TIMEOUT` (seconds to wait
-    for the server at the start). A node that is stopped before the end of the crawl exits with
-    status 1, so that whatever starts it does so again; one that comes after the end exits at once,
-    with status 0.
+    `CRAWL_MAX_PAGES_PER_SITE`, `CRAWL_START_ONCE`, `CRAWL_START_KEY`, `CRAWL_WAIT`, `CRAWL_LEASE`
+    (seconds), `CRAWL_PREFIX`, `CRAWL_SERIALIZER`, `CRAWL_VERSION`, `CRAWL_RUN` (`"new"`: begin a
+    crawl that has ended once more), `SEMAPHORE_START_TIMEOUT` (seconds to wait for the server at
+    the start); as Scrapy's own, it asks `SCHEDULER_MEMORY_QUEUE` whether the last request of a
+    site comes first. A node that is stopped before the end of the crawl exits with status 1, so
+    that whatever starts it does so again; one that comes after the end exits at once, with
+    status 0.
     """
 
     def __init__(self, crawler: Crawler) -> None:
@@ -77,7 +81,11 @@ class Scheduler(BaseScheduler):
             self.start_timeout = check_number(
                 self.start_timeout, "SEMAPHORE_START_TIMEOUT", least=0.001, text=True
             )
+        self.start_once = settings.getbool("CRAWL_START_ONCE", True)
+        self.start_key = settings.get("CRAWL_START_KEY") or None
+        self.waits = settings.getbool("CRAWL_WAIT")
         self.failed = False
+        self.is_idle = False  # until it is known whether the server is to be asked
         self.restart: asyncio.Task[None] | None = None
 
     @classmethod
@@ -101,14 +109,17 @@ class Scheduler(BaseScheduler):
         prefetch = Prefetch(self.crawler)
         self.engine.after_fetch(prefetch.on_fetched)
         self.engine.before_close(prefetch.on_closing)
+        self.codec = Codec(spider, self.engine, self.serializer, self.start_once)
         self.session = FrontierSession(
             self.client,
-            Codec(spider, self.serializer),
+            self.codec,
             prefetch,
             self.engine,
             self.crawler.stats,
             on_data_loss=self._start_over,
             on_misfit=self._on_misfit,
+            start_key=self.start_key,
+            waits=self.waits,
         )
         arguments = self.engine.spider_arguments()
         if arguments is None:
@@ -129,7 +140,7 @@ class Scheduler(BaseScheduler):
                 timeout=self.start_timeout,
             )
         except CrawlEndedError:
-            logger.info(
+            logger.warning(
                 "The crawl %r has ended, so there is nothing to do. To crawl all of it again: "
                 "-s CRAWL_RUN=new, or another name in CRAWL",
                 self.client.name,
@@ -144,7 +155,7 @@ class Scheduler(BaseScheduler):
             self.engine.close_when_opened("server_error")
         else:
             if joined:
-                self.engine.pace_start(self.session.rest)
+                self.engine.pace_start(self.session.note_start, self.session.rest)
                 self.crawler.signals.connect(self._spider_idle, signals.spider_idle)
             else:
                 self.engine.close_when_opened("shutdown")
@@ -159,10 +170,10 @@ class Scheduler(BaseScheduler):
         await self.session.stop()
 
     def _exit(self) -> None:
-        """Let the process exit with status 1 if the crawl has not ended, as far as this node knows:
-        it is to be started again.
+        """Let the process exit with status 1 if the crawl has not ended, as far as this node knows,
+        or something of it is missing: it is to be started again, or looked at.
         """
-        if self.failed or not self.session.ended:
+        if self.failed or self.session.has_failed or not self.session.ended:
             self.engine.end_with_failure()
 
     # Called by the engine -----------------------------------------------------------------------
@@ -172,13 +183,15 @@ class Scheduler(BaseScheduler):
         for. One that cannot be stored is an error in the spider's log.
         """
         if self.session.ended:
-            log_too_late(request)
+            self.session.drop(request)
             return False
         try:
             self.session.enqueue(request)
         except Exception as error:  # it comes from the request, which may hold anything
+            self.failed = True
+            self.crawler.stats.inc_value("scheduler/unserializable")
             self.spider_logger.error(
-                "%s cannot be shared, and is dropped: %s. CRAWL_SERIALIZER is %r; 'pickle' can "
+                "%s cannot be stored, and is dropped: %s. CRAWL_SERIALIZER is %r; 'pickle' can "
                 "store more",
                 request,
                 error,
@@ -195,13 +208,24 @@ class Scheduler(BaseScheduler):
         return request
 
     def has_pending_requests(self) -> bool:
-        """False if the spider may count as idle."""
+        """False if the spider may count as idle. The engine asks again after `spider_idle`, unless
+        another receiver keeps the spider open. Then the server is asked what is to come.
+        """
+        if self.is_idle:
+            self.is_idle = False
+            self.session.on_idle()
+            return True
         return self.session.has_pending or self.restart is not None
 
     def _spider_idle(self) -> None:
         if not self.session.ended:
-            self.session.on_idle()
-            raise DontCloseSpider
+            self.is_idle = True
+            asyncio.get_running_loop().call_soon(self._after_idle)
+
+    def _after_idle(self) -> None:
+        if self.is_idle:
+            self.is_idle = False
+            self.session.on_held_open()
 
     # A node that does not fit -------------------------------------------------------------------
 
@@ -220,6 +244,12 @@ class Scheduler(BaseScheduler):
                 self.client.name,
                 differences(self.identity, error.identity),
             )
+        elif isinstance(error, WrongTypeError):
+            logger.error(
+                "CRAWL_START_KEY = %r: allowed is the name of a list, a set, a sorted set or a "
+                "stream; this is of the type %s",
+                *(self.start_key, error),
+            )
         else:
             logger.error(
                 "This node cannot read a request of the crawl, gives it back and ends: %s", error
@@ -230,11 +260,12 @@ class Scheduler(BaseScheduler):
     def _start_over(self) -> None:
         if self.restart is not None:
             self.restart.cancel()  # what it has queued is lost again
+        self.codec.begin_anew()
         self.restart = asyncio.create_task(self._enqueue_start_requests())
 
     async def _enqueue_start_requests(self) -> None:
         try:
-            await self.engine.crawl_start_requests(self.session.rest)
+            await self.engine.crawl_start_requests(self.session.note_start, self.session.rest)
         except Exception:
             self.failed = True  # requests may be missing
             logger.exception("Error while reading the start requests once more")
@@ -258,4 +289,18 @@ def _client(crawler: Crawler) -> CrawlClient:
         check_integer(settings.get("CRAWL_MAX_PAGES", 0), "CRAWL_MAX_PAGES", least=0, text=True),
         check_prefix(settings.get("CRAWL_PREFIX", DEFAULT_PREFIX), "CRAWL_PREFIX"),
         url_from,
+        check_integer(
+            *(settings.get("CRAWL_MAX_PAGES_PER_SITE") or 0, "CRAWL_MAX_PAGES_PER_SITE"),
+            least=0,
+            text=True,
+        ),
+        Places(
+            _is_lifo(settings["SCHEDULER_MEMORY_QUEUE"]),
+            _is_lifo(settings["SCHEDULER_START_MEMORY_QUEUE"]),
+        ),
     )
+
+
+def _is_lifo(queue_class: Any) -> bool:
+    """True if a setting of Scrapy's names a queue that is last in, first out."""
+    return issubclass(load_object(queue_class), LifoMemoryQueue)

@@ -21,23 +21,31 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import islice
+from weakref import WeakSet
 
 from scrapy import Request
 from scrapy.statscollectors import StatsCollector
 
 from semaphore_middleware.errors import ServerRefusedError, ServerUnreachableError
 from semaphore_middleware.frontier.client import (
+    CALL_TIMEOUT_S,
     NO_DEMAND,
+    NO_STATS,
     CrawlClient,
     CrawlEndedError,
     CrawlLostError,
     Demand,
     FinishedRequest,
+    IdleReply,
     NewRequest,
     NextStep,
+    NothingFetchedError,
     OtherCrawlError,
+    Queued,
     RunOverError,
     SyncReply,
+    WrongTypeError,
+    given_up,
 )
 from semaphore_middleware.frontier.codec import Codec
 from semaphore_middleware.frontier.prefetch import Prefetch
@@ -52,7 +60,19 @@ logger = logging.getLogger(__name__)
 MAX_NEW_REQUESTS = 500
 MAX_NEW_BYTES = 1_000_000  # but for one request that is larger
 MAX_LOOP_HOLD_S = 0.01  # for which start requests may keep the event loop
-SHUTDOWN_TIMEOUT_S = 1.0
+LONGEST_STOP_S = 4 * CALL_TIMEOUT_S
+STARTS_AT_ONCE = 100  # start requests that are taken from the users' key in a call
+STARTS_POLL_S = 1.0  # a node that waits looks for further ones so often
+SUMMED_STATS = (
+    *("downloader/request_count", "downloader/request_bytes", "downloader/response_count"),
+    *("downloader/response_bytes", "downloader/exception_count", "item_scraped_count"),
+    *("item_dropped_count", "log_count/ERROR", "log_count/WARNING", "retry/count"),
+)
+SUMMED_GROUPS = (
+    *("downloader/response_status_count/", "downloader/exception_type_count/"),
+    "spider_exceptions/",
+)
+"""What all nodes have counted in sum is on the server: these stats, and all that begin so."""
 
 
 class FrontierSession:
@@ -67,11 +87,16 @@ class FrontierSession:
         stats: StatsCollector,
         on_data_loss: Callable[[], None],
         on_misfit: Callable[[Exception], None],
+        start_key: str | None = None,
+        waits: bool = False,
     ) -> None:
+        """`start_key`: what users fill with start requests; `waits`: the crawl waits for further
+        ones until an operator ends it.
+        """
         self._client = client
         self._subscription = Subscription(
             client.link.server,
-            [client.keys.channel],
+            [client.channel],
             RENEWAL * client.lease,
             lambda _: self.check_again(),
             "new requests of other nodes are learned of within 5 s",
@@ -82,9 +107,16 @@ class FrontierSession:
         self._stats = stats
         self._on_data_loss = on_data_loss
         self._on_misfit = on_misfit
+        self._start_key = start_key
+        self._waits = waits
+        self._claims: set[bytes] = set()  # start requests that are not queued yet
+        self._starts: WeakSet[Request] = WeakSet()  # those of the spider
+        self._stats_sent: dict[str, int] = {}
         self._identity: dict[str, str] = {}
         self._unreadable: list[bytes] = []  # places of requests that go back
         self.ended = False  # the crawl, for all nodes or without this one
+        self.has_failed = False  # something of it is missing
+        self.ended_idle = False  # when it ended, this node had nothing to do
         self._unsent: deque[tuple[NewRequest, Request | None]] = deque()  # None: sent again
         self._most_requests = MAX_NEW_REQUESTS  # in a call, each way: fewer after a time-out
         self._sent: list[NewRequest] = []  # since the last look at the server
@@ -114,10 +146,17 @@ class FrontierSession:
         """Queue a request on the server, soon."""
         if self._prefetch.was_given_up(request):
             return  # it is there
-        site = self._prefetch.site_of(request)
-        place = self._client.new_place(site, -request.priority)
-        self._unsent.append((self._codec.encode(place, request), request))
+        is_start = request in self._starts
+        new = self._codec.encode(self._place_of(request, is_start), request, is_start)
+        self._unsent.append((new, request))
         self._has_work.set()
+
+    def note_start(self, request: Request) -> None:
+        """This is one of the spider's start requests; it is queued next."""
+        self._starts.add(request)
+
+    def _place_of(self, request: Request, is_start: bool) -> bytes:
+        return self._client.new_place(self._prefetch.site_of(request), -request.priority, is_start)
 
     async def rest(self) -> None:
         """Between two start requests: let others have a turn of the event loop now and then, and
@@ -145,6 +184,13 @@ class FrontierSession:
         """The engine has nothing left to do. It is woken when that changes."""
         self._wants_idle = True
         self._has_work.set()
+
+    def on_held_open(self) -> None:
+        """Another component keeps the idle spider open, as it may have requests: the node works."""
+        if not self._working:
+            self._working = True
+            self._renewal_at = 0.0
+            self._has_work.set()
 
     def check_again(self) -> None:
         """Ask the server for requests: it has sent a notification, or a time has passed."""
@@ -187,7 +233,7 @@ class FrontierSession:
         while wanted():
             try:
                 await self._client.check_rights()
-                unfinished = await self._client.join(identity, new_run)
+                unfinished, _ = await self._client.join(identity, new_run)
                 self._client.link.succeeded()
                 break
             except ServerUnreachableError as error:
@@ -210,7 +256,7 @@ class FrontierSession:
         return True
 
     async def stop(self) -> None:
-        """Send what is left and leave the crawl, within twice `SHUTDOWN_TIMEOUT_S`."""
+        """Send what is left and leave the crawl, within `LONGEST_STOP_S`."""
         self._leaving = True
         if self._idle_timer is not None:
             self._idle_timer.cancel()
@@ -218,12 +264,13 @@ class FrontierSession:
         if self._task is not None:
             # The reply to a call that is under way may tell of requests that are set aside.
             self._has_work.set()
-            await asyncio.wait({self._task}, timeout=SHUTDOWN_TIMEOUT_S)
+            await asyncio.wait({self._task}, timeout=CALL_TIMEOUT_S)
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
             try:
-                async with asyncio.timeout(SHUTDOWN_TIMEOUT_S):
-                    await self._leave()
+                async with asyncio.timeout(LONGEST_STOP_S - CALL_TIMEOUT_S):
+                    while not await self._leave():
+                        pass
             except (ServerUnreachableError, ServerRefusedError, TimeoutError) as error:
                 logger.warning(
                     "Cannot leave the crawl (%s): other nodes get this node's requests in %g s, "
@@ -233,7 +280,8 @@ class FrontierSession:
                 )
         await self._client.link.close()
 
-    async def _leave(self) -> None:
+    async def _leave(self) -> bool:
+        """False if a call was too much for the server: the next one has half of it."""
         self._wants_more = False
         with suppress(RunOverError):
             try:
@@ -241,11 +289,15 @@ class FrontierSession:
                 while self._unsent or self._unreadable:
                     await self._sync(self._finished())
                     await self._look_if_due()
+            except CallTimeoutError:
+                return False
             except ServerUnreachableError as error:
                 if not is_full(error):
                     raise
         # What has led to requests that the server refuses is not finished: others are to do it.
-        await self._client.leave([] if self._unsent else self._finished())
+        finished = [] if self._unsent else self._finished()
+        await self._client.leave(finished, self._counted())
+        return True
 
     async def _run(self) -> None:
         while not (self.ended or self._leaving):
@@ -276,7 +328,8 @@ class FrontierSession:
             # Scrapy counts as idle with a request between downloader and spider: that one still
             # has to be finished.
             if wants_idle and not self._unsent and self._prefetch.has_only(finished):
-                await self._idle(finished)
+                if not await self._take_starts():
+                    await self._idle(finished)
             else:
                 await self._sync(finished)
         except (ServerUnreachableError, ServerRefusedError):
@@ -284,6 +337,8 @@ class FrontierSession:
             raise
         except CrawlEndedError:
             self._end()
+        except NothingFetchedError:
+            self._end_without_pages()
         except CrawlLostError:
             await self._rejoin()
 
@@ -323,7 +378,9 @@ class FrontierSession:
         new = self._next_new()
         if len(new) < len(self._unsent):
             finished = []
-        demand = self._prefetch.demand(self._most_requests) if self._wants_more else NO_DEMAND
+        demand = NO_DEMAND
+        if self._wants_more:
+            demand = self._prefetch.demand(self._most_requests, finished)
         now = asyncio.get_running_loop().time()
         unreadable = self._unreadable
         due = now >= self._renewal_at
@@ -331,8 +388,11 @@ class FrontierSession:
             return
         self._notified = False
         had_suspect = self._prefetch.has_suspect
+        counted = self._counted() if due else NO_STATS
         try:
-            reply = await self._client.sync(new, finished, demand, self._working, unreadable)
+            reply = await self._client.sync(
+                *(new, finished, demand, self._working, unreadable, counted)
+            )
         except CallTimeoutError:
             self._most_requests = max(1, max(len(new), demand.requests) // 2)
             raise
@@ -342,6 +402,9 @@ class FrontierSession:
             raise
         self._most_requests = min(MAX_NEW_REQUESTS, self._most_requests + 1)
         self._unreadable = []
+        self._stats_sent.update(counted)
+        if reply.lease_expired:
+            self._on_lease_expired(now)
         self._renewal_at = now + RENEWAL * self._client.lease
         self._prefetch.forget(finished)
         self._log_set_aside(reply.set_aside)
@@ -354,6 +417,8 @@ class FrontierSession:
             self._engine.wake()
         if self._unsent:
             self._has_work.set()
+        elif demand.requests and not reply.taken:
+            await self._take_starts()
 
     def _next_new(self) -> list[NewRequest]:
         new: list[NewRequest] = []
@@ -369,25 +434,78 @@ class FrontierSession:
         """All that a full server does for a node whose new requests it refuses."""
         now = asyncio.get_running_loop().time()
         reply = await self._client.sync(working=self._working)
+        if reply.lease_expired:
+            self._on_lease_expired(now)
         self._renewal_at = now + RENEWAL * self._client.lease
-        self._on_taken(NO_DEMAND, reply)
 
-    def _on_queued(self, queued: list[bool]) -> None:
-        for is_queued in queued:
+    def _on_lease_expired(self, now: float) -> None:
+        """What the node has started may still be finished by it; the rest others have by now."""
+        self._prefetch.forget_ready()
+        silent = now - (self._renewal_at - RENEWAL * self._client.lease)
+        if self._renewal_at and silent > self._client.lease:
+            logger.warning(
+                "This node was silent for %.0f s, longer than CRAWL_LEASE (%g s), so its requests "
+                "went to other nodes. What it still finishes counts if none was quicker. A "
+                "callback or a pipeline may have blocked it, or the server was away",
+                silent,
+                self._client.lease,
+            )
+
+    def _counted(self) -> dict[str, int]:
+        """What has changed since it was sent last."""
+        counted = {}
+        for name, value in self._stats.get_stats().items():
+            if name in SUMMED_STATS or name.startswith(SUMMED_GROUPS):
+                counted[name] = int(value)
+        return dict(counted.items() - self._stats_sent.items())
+
+    async def _take_starts(self) -> bool:
+        """Queue some of the start requests that users have written; False if there are none."""
+        if self._start_key is None:
+            return False
+        try:
+            found = await self._client.take_starts(
+                self._start_key, STARTS_AT_ONCE, list(self._claims)
+            )
+        except WrongTypeError as error:
+            self._on_misfit(error)
+            return False
+        for claim, text in found:
+            self._claims.add(claim)
+            new, request = self._encoded_start(claim, text.decode("utf-8", "replace"))
+            self._unsent.append((new, request))
+        if found:
+            self._has_work.set()
+        return bool(found)
+
+    def _encoded_start(self, claim: bytes, text: str) -> tuple[NewRequest, Request | None]:
+        try:
+            request = self._codec.start_of(text)
+            place = self._place_of(request, is_start=True)
+            return self._codec.encode(place, request, claim=claim), request
+        except Exception as error:  # it comes from the text, which may be anything
+            self._stats.inc_value("scheduler/unreadable_starts")
+            logger.error("%s has no start request: %s", self._start_key, error)
+            return given_up(claim), None
+
+    def _on_queued(self, queued: list[Queued]) -> None:
+        for one in queued:
             new, request = self._unsent.popleft()
             self._sent.append(new)
+            self._claims.discard(new.claim)
             if request is None:
                 continue
-            if is_queued:
+            if one is Queued.YES:
                 self._stats.inc_value("scheduler/enqueued/redis")
                 self._empty_except = None
-            else:
+                continue
+            if one is Queued.DUPLICATE:
                 self._codec.log_duplicate(request)
-                self._engine.send_request_dropped(request)
+            else:
+                self._stats.inc_value("scheduler/over_budget/redis")
+            self._engine.send_request_dropped(request)
 
     def _on_taken(self, demand: Demand, reply: SyncReply) -> None:
-        if reply.lease_expired:
-            self._prefetch.forget_ready()
         for taken in reply.taken:
             self._working = True
             try:
@@ -409,36 +527,78 @@ class FrontierSession:
                 name = "a request that cannot be read"
             self._stats.inc_value("scheduler/set_aside/redis")
             logger.warning(
-                "Set aside, because three nodes have failed with it: %s. scrapy frontier retry %s "
-                "puts it back",
+                "Set aside, because three nodes have failed with it, the last one while it did "
+                "nothing else: %s. scrapy frontier retry %s puts it back",
                 name,
                 self._client.name,
             )
 
     # Idle, ended, lost --------------------------------------------------------------------------
 
+    def drop(self, request: Request) -> None:
+        """Drop a request that comes after the crawl's end. From a node that was at work then, as
+        when the crawl has had all its pages, this is no wonder; else it comes from elsewhere.
+        """
+        self._stats.inc_value("scheduler/dropped_after_end")
+        is_error = self.ended_idle and not self.has_failed
+        logger.log(
+            logging.ERROR if is_error else logging.INFO,
+            "The crawl %r has ended: %s is dropped. CRAWL_WAIT = True lets a crawl wait for more",
+            *(self._client.name, request),
+        )
+        self.has_failed |= is_error
+
     async def _idle(self, finished: list[FinishedRequest]) -> None:
-        reply = await self._client.idle(finished)
+        reply = await self._client.idle(finished, self._waits)
         self._prefetch.forget(finished)
         self._log_set_aside(reply.set_aside)
         self._working = False
         if reply.next_step is NextStep.CLOSE:
+            self._log_missing(reply)
             self._end()
+        elif reply.next_step is NextStep.CLOSE_EMPTY:
+            self._end_without_pages()
         elif reply.next_step is NextStep.TAKE_MORE:
             self.check_again()
         else:
-            self._check_again_in(reply.wait_s)
+            polls = STARTS_POLL_S if self._start_key is not None else reply.wait_s
+            self._check_again_in(min(reply.wait_s, polls))
+
+    def _log_missing(self, reply: IdleReply) -> None:
+        name = self._client.name
+        if reply.all_set_aside:
+            self.has_failed = True
+            logger.error(
+                "The crawl %r ends without the requests that three nodes have failed with: %d. "
+                "scrapy frontier retry %s puts them back, and the next node goes on with them",
+                *(name, reply.all_set_aside, name),
+            )
+        if reply.all_failed:
+            logger.warning(
+                "The crawl %r ends; requests that have brought no page: %d. scrapy frontier retry "
+                "%s puts them back, and the next node goes on with them",
+                *(name, reply.all_failed, name),
+            )
 
     def _check_again_in(self, seconds: float) -> None:
         if self._idle_timer is not None:
             self._idle_timer.cancel()
         self._idle_timer = asyncio.get_running_loop().call_later(seconds, self.check_again)
 
+    def _end_without_pages(self) -> None:
+        self.has_failed = True
+        logger.error(
+            "The crawl %r has fetched nothing, so it does not count as done: the next node that is "
+            "started begins it anew",
+            self._client.name,
+        )
+        self._end()
+
     def _end(self) -> None:
-        self.ended = True
+        self.ended, self.ended_idle = True, not self._working
         for _, request in self._unsent:
             if request is not None:
-                log_too_late(request)
+                self.drop(request)
                 self._engine.send_request_dropped(request)
         self._unsent.clear()
         self._has_room.set()
@@ -467,8 +627,3 @@ class FrontierSession:
             self.enqueue(self._codec.decode(taken.data))
         self._empty_except = None
         self._on_data_loss()
-
-
-def log_too_late(request: Request) -> None:
-    """Log that a request comes too late to be queued."""
-    logger.info("The crawl has ended without this node: %s is dropped", request)

@@ -16,13 +16,15 @@ from semaphore_middleware.redis import scripts
 
 PARTS = (
     *("run", "nodes", "working", "seen", "requests", "queue", "sites", "taken"),
-    *("suspects", "tries", "aside"),
+    *("suspects", "lone", "tries", "aside", "failed", "hungry", "claims", "budgets", "stats"),
 )
 """The keys, in the order in which the scripts take them."""
-TRIALS = ("trial:hash", "trial:queue", "trial:set")
+TRIALS = ("trial:hash", "trial:queue")
 """Keys that exist only while a script tries what it may do."""
 ORDER_LENGTH = 18
 """Bytes of a place after its site: 8 of the score, 6 of a number, 4 of the process."""
+NUMBERS = 2**47
+"""Of a process's requests of one kind: start requests, which come after the others, or others."""
 
 
 class CrawlKeys:
@@ -35,7 +37,8 @@ class CrawlKeys:
         """What stands in the braces of all keys, and so decides on their slot."""
         self.all = tuple(self.of(part) for part in PARTS)
         self.trials = tuple(self.of(part) for part in TRIALS)
-        self.channel = self.of("notifications")
+        self.channels = self.of("node:")
+        """What the channels' names begin with: each node listens to one of its own."""
 
     def of(self, part: str) -> bytes:
         """The name of one key."""
@@ -49,18 +52,23 @@ class CrawlKeys:
 
 class Places:
     """Makes places for this process's new requests: names that no others have, and that are in the
-    order in which the requests of a site are to be taken.
+    order in which the requests of a site are to be taken: by score, start requests after others,
+    and of equals the last one made first, or the first one.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, last_first: bool = False, last_start_first: bool = False) -> None:
+        self._last_first = last_first, last_start_first
         # Made here: the server might repeat itself after it has lost data.
         self._process = chance.source.randbytes(4)
         self._numbers = itertools.count(1)
 
-    def new(self, site: str, score: float) -> bytes:
-        """A place in the site's queue: the lowest score is first; of equals, the first made."""
-        number = next(self._numbers).to_bytes(6, "big")
-        return b"%b\0%b%b%b" % (_encoded_site(site), _sortable(score), number, self._process)
+    def new(self, site: str, score: float, is_start: bool = False) -> bytes:
+        """A place in the site's queue: the lowest score is first."""
+        number = next(self._numbers)
+        if self._last_first[is_start]:
+            number = NUMBERS - number
+        order = (is_start * NUMBERS + number).to_bytes(6, "big")
+        return b"%b\0%b%b%b" % (_encoded_site(site), _sortable(score), order, self._process)
 
 
 def site_of(place: bytes) -> str:
@@ -79,8 +87,8 @@ def _sortable(score: float) -> bytes:
 
 
 SIZES = (
-    *(("ZCARD", "sites"), ("ZCARD", "queue"), ("ZCARD", "suspects")),
-    *(("ZCARD", "taken"), ("SCARD", "aside")),
+    *(("ZCARD", "sites"), ("ZCARD", "queue"), ("ZCARD", "suspects"), ("ZCARD", "lone")),
+    *(("ZCARD", "taken"), ("HLEN", "aside"), ("HLEN", "failed")),
 )
 """Commands, and the keys that they are for."""
 STATES = ("running", "stopped", "ended")
@@ -96,6 +104,7 @@ class Counts:
     queued: int  # requests that are to be taken
     taken: int  # requests that nodes have taken and not finished
     set_aside: int  # requests that three nodes have failed with
+    failed: int  # requests that have brought no page: no response, or a server's error
     seen: int  # fingerprints
     pages: int  # that were fetched
     ended_at: float | None  # Unix time
@@ -104,14 +113,15 @@ class Counts:
     def of(cls, replies: Sequence[Any]) -> Self:
         """From the replies to `commands_for`."""
         time, nodes, *numbers, seen, (id, pages, ended, wall, clock) = replies
-        sites, queued, suspects, taken, set_aside = numbers
+        sites, queued, suspects, lone, taken, set_aside, failed = numbers
         return cls(
             exists=id is not None,
             nodes=_living(nodes, time, float(wall or 0), float(clock or 0)),
             sites=sites,
-            queued=queued + suspects,
+            queued=queued + suspects + lone,
             taken=taken,
             set_aside=set_aside,
+            failed=failed,
             seen=int(seen or 0),
             pages=int(pages or 0),
             ended_at=float(ended) / 1000 if ended else None,
@@ -149,7 +159,7 @@ def _living(nodes: Sequence[bytes], time: Sequence[bytes], wall: float, clock: f
 
 
 NODES_SCRIPTS = ("join", "sync", "idle", "leave")
-SCRIPTS = (*NODES_SCRIPTS, "drop", "retry", "try_rights")
+SCRIPTS = (*NODES_SCRIPTS, "take_starts", "drop", "end", "retry", "try_rights")
 
 
 @cache

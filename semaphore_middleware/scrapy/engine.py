@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Set
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Set
 from contextlib import contextmanager
 from functools import partial
+from http.cookiejar import Cookie
 from typing import TYPE_CHECKING, Any, NoReturn
 from weakref import WeakKeyDictionary
 
 from scrapy import Request, Spider, signals
 from scrapy.crawler import Crawler
+from scrapy.downloadermiddlewares.cookies import CookiesMiddleware
 from scrapy.exceptions import CloseSpider
 from scrapy.extensions.feedexport import FeedExporter
 from scrapy.utils.asyncio import is_asyncio_available
@@ -119,8 +121,29 @@ class Engine:
             if slot.file is not None and not slot.file.closed:
                 slot.file.flush()
 
-    def pace_start(self, rest: Callable[[], Awaitable[None]]) -> None:
-        """Call `rest` after each of the spider's start requests, and go on when it returns.
+    def cookies_of(self, jar: object) -> list[dict[str, Any]]:
+        """The cookies of one session of the spider.
+
+        `jars` is not documented, and there is no public way to a session's cookies.
+        """
+        middleware = self._crawler.get_downloader_middleware(CookiesMiddleware)
+        if middleware is None or jar not in middleware.jars:
+            return []
+        return [vars(cookie) for cookie in middleware.jars[jar].jar]
+
+    def add_cookies(self, jar: object, cookies: Iterable[dict[str, Any]]) -> None:
+        """Put cookies, as `cookies_of` gives them, into a session's jar."""
+        middleware = self._crawler.get_downloader_middleware(CookiesMiddleware)
+        if middleware is not None:
+            for fields in cookies:
+                rest = {name.removeprefix("_"): value for name, value in fields.items()}
+                middleware.jars[jar].jar.set_cookie(Cookie(**rest))
+
+    def pace_start(
+        self, note: Callable[[Request], None], rest: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Call `note` with each of the spider's start requests before it is scheduled, and `rest`
+        after that; go on when it returns.
 
         Private: `_start`, which the engine reads without a break when its downloader is full.
         """
@@ -131,6 +154,8 @@ class Engine:
 
         async def paced() -> AsyncIterator[Any]:
             async for item in start:
+                if isinstance(item, Request):
+                    note(item)
                 yield item
                 await rest()
 
@@ -181,8 +206,11 @@ class Engine:
         task = asyncio.ensure_future(self._crawler.engine.close_spider_async(reason=reason))
         self._closing = task  # asyncio keeps only weak references to tasks
 
-    async def crawl_start_requests(self, rest: Callable[[], Awaitable[None]]) -> None:
-        """Crawl the spider's start requests once more, with a `rest` after each.
+    async def crawl_start_requests(
+        self, note: Callable[[Request], None], rest: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Crawl the spider's start requests once more, with a `note` before each and a `rest` after
+        it.
 
         `scraper.spidermw` is not documented. The engine itself asks for start requests only once.
         """
@@ -191,6 +219,7 @@ class Engine:
         assert start is not None
         async for request in start:
             if isinstance(request, Request):
+                note(request)
                 engine.crawl(request)
                 await rest()
 

@@ -11,8 +11,8 @@ from typing import Any, ClassVar, NamedTuple, Self
 import pytest
 from redis import Redis
 from scrapy import Request, Spider, signals
-from scrapy.exceptions import DontCloseSpider
 from scrapy.http import Response
+from scrapy.squeues import FifoMemoryQueue
 from scrapy.utils.test import get_crawler
 from twisted.internet.defer import succeed
 from twisted.python.failure import Failure
@@ -150,6 +150,14 @@ class DrivenNode:
         self.engine.response = response
         return self.engine.downloader.fetch(request).result
 
+    async def visits(self, url: str, result: Response | Failure | None = None) -> None:
+        """A page from when a callback yields it until its own callback returns."""
+        self.enqueue(url)
+        request = await self.start()
+        self.engine.response = result or Response(url)
+        self.engine.downloader.fetch(request).addErrback(lambda _: None)
+        self.finish(request)
+
     def finish(self, *requests: Request) -> None:
         self.engine._slot.inprogress.difference_update(requests)
 
@@ -164,12 +172,10 @@ class DrivenNode:
         """Signal idleness like the engine, until the spider may close."""
         while True:
             await self.finds_nothing()
-            try:
-                self.scheduler._spider_idle()
-            except DontCloseSpider:
-                await self.woken()
-            else:
+            self.scheduler._spider_idle()
+            if not self.scheduler.has_pending_requests():
                 return
+            await self.woken()
 
     def closes(self, reason: str) -> bool:
         """Close the spider; whether the process is to exit with status 1, as Scrapy's commands see
@@ -177,6 +183,11 @@ class DrivenNode:
         """
         self.scheduler.crawler.signals.send_catch_log(signals.spider_closed, reason=reason)
         return self.scheduler.crawler.spider is None
+
+    def stat(self, name: str) -> Any:
+        stats = self.scheduler.crawler.stats
+        assert stats is not None
+        return stats.get_value(name)
 
     # On the server -----------------------------------------------------------------------------
 
@@ -220,10 +231,15 @@ class DrivenNode:
 
 @asynccontextmanager
 async def joined(
-    client: Redis, start: AsyncIterator[str] | None = None, **settings: Any
+    client: Redis, start: AsyncIterator[Any] | None = None, **settings: Any
 ) -> AsyncIterator[DrivenNode]:
     url = f"unix://{client.connection_pool.connection_kwargs['path']}"
-    ours = {"REDIS_URL": url, "CRAWL": "books", "SCHEDULER_PRIORITY_QUEUE": SitesQueue}
+    ours = {
+        "REDIS_URL": url,
+        "CRAWL": "books",
+        "SCHEDULER_PRIORITY_QUEUE": SitesQueue,
+        "SCHEDULER_MEMORY_QUEUE": FifoMemoryQueue,  # in the order of the tests' URLs
+    }
     crawler = get_crawler(Spider, {**ours, **settings})
     engine = FakeEngine(start)
     crawler.engine = engine  # type: ignore[assignment]

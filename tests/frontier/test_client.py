@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 from redis import Redis
 
@@ -9,9 +12,15 @@ from semaphore_middleware.errors import ServerUnreachableError
 from semaphore_middleware.frontier.client import (
     CrawlEndedError,
     Demand,
+    Ending,
     FinishedRequest,
+    NewRequest,
     NextStep,
+    NothingFetchedError,
     OtherCrawlError,
+    Outcome,
+    WrongTypeError,
+    given_up,
 )
 from tests.support.frontier import ONE, Node, crawl_keys, node, result_of, wait_until
 
@@ -43,8 +52,8 @@ def test_a_node_waits_while_others_may_have_the_last_pages(client: Redis) -> Non
     assert two.takes(Demand(8, 8)) == []
     assert two.idles().next_step is NextStep.WAIT
     with client.pubsub(ignore_subscribe_messages=True) as listener:  # type: ignore[no-untyped-call]
-        listener.subscribe(one.keys.channel)
-        result_of(one.sync(finished=[FinishedRequest(taken.place, is_page=False)]))
+        listener.subscribe(two.channel)
+        one.finishes(taken, Outcome.NOTHING)
         wait_until(lambda: listener.get_message(timeout=1.0))
     assert two.idles(two.pop()).next_step is NextStep.WAIT  # `one` still works
     assert one.idles().next_step is NextStep.CLOSE
@@ -58,30 +67,38 @@ def test_nothing_is_finished_or_taken_if_queueing_fails(client: Redis, one: Node
     client.set(seen, "of another type", ex=60)
     new = [one.new(b"plain"), one.new(b"link", fingerprint="a"), one.new(b"", fingerprint="b")]
     with pytest.raises(ServerUnreachableError, match="WRONGTYPE"):
-        result_of(one.sync(new, [FinishedRequest(page.place, is_page=True)], ONE))
+        result_of(one.sync(new, [FinishedRequest(page.place, Outcome.PAGE)], ONE))
     client.delete(seen)
     assert (one.queued, one.size.unfinished, one.taken) == (2, 3, 1)
 
 
-def test_what_a_crawl_tells_its_nodes(client: Redis, one: Node) -> None:
-    def receive() -> bool:
-        message = listener.get_message(timeout=1.0)
-        received.extend([message["data"]] if message else [])
-        return received[-1:] == [b"done"]
+def test_nodes_that_wait_are_told_of_requests_a_few_at_a_time(client: Redis, one: Node) -> None:
+    waiting = [node(client, f"waiting {number}") for number in range(4)]
+    by_channel = {each.channel: each for each in waiting}
 
-    two, received = node(client, "two"), list[bytes]()
+    def hears() -> Node:
+        heard: list[Node] = []
+
+        def hear() -> bool:
+            message = listener.get_message(timeout=1.0)
+            heard.extend([by_channel[message["channel"]]] if message else [])
+            return bool(heard)
+
+        wait_until(hear)
+        return heard[0]
+
     with client.pubsub(ignore_subscribe_messages=True) as listener:  # type: ignore[no-untyped-call]
-        listener.subscribe(one.keys.channel)
-        one.push(b"a")
-        one.push(b"b")  # not the first: idle nodes have been told
-        taken = [one.pop(), one.pop()]
-        one.pushes(*(one.new(site=site) for site in "ab"))  # once, for both sites
-        taken += [one.pop(), two.pop()]
-        two.leaves()  # its request goes back
-        taken[-1] = one.pop()
-        one.idles(*taken)
-        wait_until(receive)
-    assert received == [b"requests", b"requests", b"requests", b"left", b"done"]
+        listener.subscribe(*by_channel)
+        one.works()
+        for each in waiting:
+            assert each.idles().next_step is NextStep.WAIT
+        one.fill(a=10)  # the first of the site: some are told
+        told = [hears(), hears()]
+        one.fill(a=10)  # nobody else
+        taken = told[0].pop()  # who takes one tells the others, as there are more
+        assert sorted({*told, hears(), hears()}, key=waiting.index) == waiting
+        told[0].leaves(taken)
+        assert listener.get_message(timeout=0.1) is None
 
 
 # Finished, dead, idle ----------------------------------------------------------------------------
@@ -152,13 +169,16 @@ def test_nodes_that_died_long_ago_neither_count_nor_outlive_a_drop(client: Redis
 
 def test_what_was_set_aside_can_be_put_back_also_after_the_end(client: Redis) -> None:
     nodes = [node(client, f"node-{number}") for number in range(3)]
+    nodes[0].push(b"another")
+    nodes[0].works(nodes[0].pop())
     nodes[0].push(b"page", fingerprint="a")
     assert [each.cannot_read(each.pop()) for each in nodes] == [[], [], [b"page"]]
     for each in nodes:
         client.zrem(each.keys.of("working"), each.node)
-    assert nodes[0].idles().next_step is NextStep.CLOSE
+    reply = nodes[0].idles()
+    assert (reply.next_step, reply.all_set_aside) == (NextStep.CLOSE, 1)
     assert nodes[0].size.ended_at is not None
-    assert all(client.ttl(nodes[0].keys.of(part)) > 0 for part in ("aside", "seen", "requests"))
+    assert all(client.ttl(nodes[0].keys.of(part)) > 0 for part in ("aside", "seen"))
     assert result_of(nodes[0].retry()) == 1
     late = node(client, "late")
     assert not late.push(b"page", fingerprint="a")
@@ -167,6 +187,60 @@ def test_what_was_set_aside_can_be_put_back_also_after_the_end(client: Redis) ->
     assert late.idles(taken).next_step is NextStep.CLOSE
     assert crawl_keys(client) == []
     assert result_of(late.retry()) == 0
+
+
+def test_what_has_failed_can_be_tried_again(client: Redis, one: Node) -> None:
+    one.push(b"page")
+    one.push(b"down", fingerprint="a")
+    page, down = one.pop(), one.pop()
+    one.finishes(down, Outcome.FAILED)
+    reply = one.idles(page)
+    assert (reply.next_step, reply.all_failed, one.size.failed) == (NextStep.CLOSE, 1, 1)
+    assert result_of(one.retry()) == 1
+    late = node(client, "late")
+    assert not late.push(b"down", fingerprint="a")
+    assert late.idles(late.pop()).next_step is NextStep.CLOSE
+    assert crawl_keys(client) == []
+
+
+def test_a_run_that_has_fetched_nothing_has_not_ended(client: Redis, one: Node, two: Node) -> None:
+    one.push(b"down", fingerprint="a")
+    one.finishes(one.pop(), Outcome.FAILED)
+    assert one.idles().next_step is NextStep.CLOSE_EMPTY
+    with pytest.raises(NothingFetchedError):
+        two.idles()
+    late = node(client, "late")  # no new run was asked for
+    with pytest.raises(NothingFetchedError):
+        two.works()
+    assert late.push(b"down", fingerprint="a")
+    assert late.idles(late.pop()).next_step is NextStep.CLOSE
+    with pytest.raises(CrawlEndedError):
+        node(client, "later")
+
+
+def test_only_what_was_alone_in_hand_is_set_aside(client: Redis, one: Node) -> None:
+    def dies_with(*demands: Demand) -> list[bytes]:
+        dead = node(client, "dead")
+        taken = [each.data for demand in demands for each in dead.takes(demand)]
+        dead.dies()
+        return taken
+
+    plain, alone = Demand(1, 1, suspect=False), Demand(1, 1, alone=True)
+    one.works()
+    for page in (b"a", b"b", b"c"):
+        one.push(page)
+    assert dies_with(plain, plain) == [b"a", b"b"]
+    assert dies_with(Demand(1, 1), plain) == [b"a", b"c"]  # one of them, beside others
+    assert dies_with(Demand(1, 1)) == [b"b"]
+    assert dies_with(Demand(1, 1)) == [b"c"]
+    assert dies_with(Demand(1, 1)) == []
+    one.push(b"d")
+    assert dies_with(alone) == [b"d"]  # first what may be done together
+    assert dies_with(alone) == [b"d"]
+    assert dies_with(alone) == [b"a"]
+    assert dies_with(alone, alone) == [b"b", b"c"]  # the reply to the first was lost
+    assert [one.takes(alone)[0].data for _ in range(3)] == [b"b", b"c", b"d"]
+    assert one.size.set_aside == 1
 
 
 def test_a_leaving_nodes_requests_go_back_to_their_old_place(one: Node, two: Node) -> None:
@@ -203,18 +277,128 @@ def test_a_node_gets_one_request_of_a_dead_one(
     assert two.pop() == suspect
 
 
-def test_a_node_whose_lease_expired_cannot_finish_requests_of_others(one: Node, two: Node) -> None:
+@pytest.mark.parametrize("has_another", [False, True])
+def test_what_a_silent_node_has_finished_counts(one: Node, two: Node, has_another: bool) -> None:
     one.push(b"page")
     taken = one.pop()
     one.dies()
     assert one.take() is None  # it loses none to itself
-    assert two.pop().place == taken.place
+    other = two.pop() if has_another else two.idles()
+    assert other != taken
     expired = [result_of(one.sync(working=True)).lease_expired for _ in range(2)]
     assert expired == [True, False]  # it is told once
     one.works(taken)
-    assert two.size.unfinished == 1
-    two.leaves()  # the page goes back
-    assert one.pop().data == b"page"
+    assert (two.size.unfinished, two.size.pages) == (0, 1)
+    two.leaves(taken)  # too late
+    assert (one.size.unfinished, one.size.pages) == (0, 1)
+    assert one.take() is None
+
+
+# What a site may have, and what comes from outside ------------------------------------------------
+
+
+def test_a_site_has_so_many_pages_of_all_nodes(client: Redis) -> None:
+    nodes = [Node(client, "books", name) for name in ("one", "two")]
+    for each in nodes:
+        each.max_pages_per_site = 3
+        each.joins()
+    one, two = nodes
+    one.fill(a=4, b=1)
+    taken = one.takes(Demand(8, 2))
+    assert [each.site for each in taken] == ["a", "a", "b"]
+    more = two.takes(Demand(8, 8))
+    assert [each.site for each in more] == ["a"]
+    assert two.idles().next_step is NextStep.TAKE_MORE  # what it had, it gives back
+    more = two.takes(Demand(8, 8))
+    two.finishes(more[0], Outcome.NOTHING)
+    more = two.takes(Demand(8, 8))
+    one.works(*taken)
+    two.works(*more)
+    assert two.takes(Demand(8, 8)) == []
+    assert not one.push(b"")
+    assert one.pushes(one.new(site="b"))
+    assert two.idles().next_step is NextStep.TAKE_MORE
+    assert one.idles(one.pop()).next_step is NextStep.CLOSE
+    assert crawl_keys(client) == []
+
+
+def test_a_crawl_waits_for_more_until_an_operator_ends_it(client: Redis, one: Node) -> None:
+    def idle() -> NextStep:
+        return result_of(one.idle(waits=True)).next_step
+
+    assert idle() is NextStep.WAIT
+    one.push(b"page")
+    assert idle() is NextStep.TAKE_MORE
+    one.works(one.pop())
+    assert idle() is NextStep.WAIT
+    one.push(b"another")
+    page = one.pop()
+    assert result_of(Node(client, "books", "operator").end()) is Ending.LATER
+    one.works(page)
+    assert idle() is NextStep.CLOSE
+    assert result_of(one.end()) is Ending.NO_RUN
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_an_operator_ends_what_nobody_works_on(client: Redis, one: Node, at_once: bool) -> None:
+    one.push(b"page")
+    if not at_once:
+        one.leaves(one.pop())
+    assert result_of(one.end(at_once)) is Ending.NOW
+    assert crawl_keys(client) == []
+    with pytest.raises(CrawlEndedError):
+        node(client, "late")
+
+
+FILLED: dict[str, Callable[[Any], object]] = {
+    "list": lambda client: client.rpush("starts", "first", "second"),
+    "set": lambda client: client.sadd("starts", "first", "second"),
+    "zset": lambda client: client.zadd("starts", {"second": 1, "first": 2}),
+    "stream": lambda client: [client.xadd("starts", {"url": url}) for url in ("first", "second")],
+}
+
+
+@pytest.mark.parametrize("kind", FILLED)
+def test_start_requests_of_users_are_taken_once(client: Redis, one: Node, kind: str) -> None:
+    def take(node: Node, most: int, *known: bytes) -> list[tuple[bytes, bytes]]:
+        return result_of(node.take_starts("starts", most, known))
+
+    FILLED[kind](client)
+    dead = node(client, "dead")
+    ((claim, text),) = take(dead, 1)
+    assert take(dead, 0, claim) == []
+    assert take(one, 0) == []
+    dead.dies()
+    found = take(one, 1)
+    assert found == [(claim, text)]
+    ((another, other_text),) = take(one, 1, claim)
+    assert {text, other_text} >= {b"first", b"second"} or kind in ("set", "stream")
+    assert client.exists("starts") == (kind == "stream")
+    assert client.type("starts") != b"stream" or client.xlen("starts") == 0
+    new = [NewRequest(one.new_place("a", 0), text, claim=claim), given_up(another)]
+    assert one.pushes(*new, *new) == [True] * 4
+    late = NewRequest(dead.new_place("a", 0), text, claim=claim)
+    assert dead.pushes(late) == [True]
+    assert (one.queued, client.exists(one.keys.of("claims"))) == (1, 0)
+
+
+def test_a_key_of_another_type_has_no_start_requests(client: Redis, one: Node) -> None:
+    client.set("starts", "http://a/")
+    with pytest.raises(WrongTypeError, match="string"):
+        result_of(one.take_starts("starts", 1, ()))
+
+
+def test_what_the_nodes_have_counted_is_summed(client: Redis, one: Node, two: Node) -> None:
+    one.push(b"page")
+    result_of(one.sync(stats={"item_scraped_count": 5}))
+    result_of(one.sync(stats={"item_scraped_count": 7, "a/b": 1}))
+    assert one.idles(one.pop()).next_step is NextStep.CLOSE
+    result_of(two.leave(stats={"item_scraped_count": 1}))
+    assert result_of(one.stats()) == {"a/b": 1, "item_scraped_count": 8}
+    assert client.ttl(one.keys.of("stats")) > 0
+    node_of_next = Node(client, "books", "next")
+    node_of_next.joins(new_run=True)
+    assert result_of(node_of_next.stats()) == {}
 
 
 # Which crawl ------------------------------------------------------------------------------------

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from enum import StrEnum
+from typing import Any, NamedTuple
 
 import pytest
-from scrapy import FormRequest, Request, Spider
+from scrapy import Field, FormRequest, Item, Request, Spider
 from scrapy.http import Response
 from scrapy.utils.test import get_crawler
 
 from semaphore_middleware.frontier.codec import SERIALIZERS, Codec
+from semaphore_middleware.scrapy.engine import Engine
 
 
 class Books(Spider):
@@ -26,7 +33,8 @@ class ByPath:
 
 
 def codec(serializer: str = "json", **settings: Any) -> Codec:
-    return Codec(get_crawler(Books, settings)._create_spider(), serializer)
+    crawler = get_crawler(Books, settings)
+    return Codec(crawler._create_spider(), Engine(crawler), serializer)
 
 
 @pytest.mark.parametrize("serializer", SERIALIZERS)
@@ -52,14 +60,83 @@ def test_what_comes_back_is_the_request(serializer: str) -> None:
 
 
 def test_json_runs_no_code() -> None:
+    data = codec("pickle").encode(b"", Request("http://a/")).data
     with pytest.raises(ValueError, match=r"utf-8|Expecting value"):
-        codec("json").decode(codec("pickle").encode(b"", Request("http://a/")).data)
+        codec("json").decode(data)
 
 
-@pytest.mark.parametrize("value", [(1, 2), {1: 2}, b"bytes", object(), float("nan")])
-def test_what_json_would_change_is_refused(value: Any) -> None:
-    with pytest.raises((TypeError, ValueError)):
+class Book(Item):
+    title = Field()
+    pages = Field()
+
+
+@dataclass
+class Author:
+    name: str
+    born: date | None = None
+    books: list[Book] = field(default_factory=list)
+    key: str = field(default="", init=False)
+
+
+class Kind(StrEnum):
+    NOVEL = "novel"
+
+
+VALUES = [
+    *((1, 2), {1: "2", None: {"=": 3}}, {"=": 4}, {1, 2}, frozenset("a"), b"\xff", Decimal("1.50")),
+    *(datetime(2026, 11, 24, 12, tzinfo=UTC), date(2026, 11, 24), time(12, 5), timedelta(1, 2, 3)),
+    *(OrderedDict(b=1, a=2), Book(title="t", pages=(1, [b"2"])), Author("n", books=[Book()])),
+]
+
+
+@pytest.mark.parametrize("value", VALUES, ids=lambda value: type(value).__name__)
+def test_what_meta_may_hold_comes_back_as_it_was(value: Any) -> None:
+    books = codec()
+    request = Request("http://a/", meta={"value": [value]}, cb_kwargs={"value": {"in": value}})
+    back = books.decode(books.encode(b"", request).data)
+    for (found,) in (back.meta["value"], back.cb_kwargs["value"].values()):
+        assert (type(found), found) == (type(value), value)
+        if isinstance(value, OrderedDict):
+            assert list(found) == list(value)
+
+
+def test_a_value_of_a_subclass_comes_back_as_a_plain_one() -> None:
+    books = codec()
+    back = books.decode(books.encode(b"", Request("http://a/", meta={"kind": Kind.NOVEL})).data)
+    assert (type(back.meta["kind"]), back.meta["kind"]) == (str, "novel")
+
+
+class Point(NamedTuple):
+    x: int
+
+
+def local_item() -> object:
+    class Local(Item):
+        pass
+
+    return Local()
+
+
+REFUSED = {"object": object(), "tuple": Point(1), "function": open, "item": local_item()}
+
+
+@pytest.mark.parametrize("value", REFUSED.values(), ids=REFUSED)
+def test_what_json_cannot_hold_is_refused(value: Any) -> None:
+    with pytest.raises(TypeError):
         codec().encode(b"", Request("http://a/", meta={"value": value}))
+
+
+OTHERS = ("scrapy.http:Request", "os:system", "tests.frontier.test_codec:Kind")
+
+
+@pytest.mark.parametrize("path", OTHERS)
+def test_json_makes_no_other_objects_than_items_of_the_project(path: str) -> None:
+    books = codec()
+    data = books.encode(b"", Request("http://a/", meta={"value": Book()})).data
+    ours = b"tests.frontier.test_codec:Book"
+    assert ours in data
+    with pytest.raises(TypeError, match=re.escape(path)):
+        books.decode(data.replace(ours, path.encode()))
 
 
 def test_duplicates_are_what_scrapy_takes_for_them() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,7 +16,7 @@ from semaphore_middleware.redis import embedded
 from semaphore_middleware.redis.environment import URL_NAMES
 from tests.crawler.conftest import serving
 from tests.support.cli import Ran, semaphore
-from tests.support.frontier import node
+from tests.support.frontier import node, result_of
 from tests.support.paths import REPOSITORY
 from tests.support.scrapy_process import ScrapyProcess
 from tests.support.servers import RedisServer
@@ -50,6 +51,8 @@ def test_status_drop_and_retry(server: RedisServer, client: Redis, tmp_path: Pat
     one, two = node(client, "one", crawl="books"), node(client, "two", crawl="music")
     one.push(b"a", fingerprint="a")
     one.push(b"b", fingerprint="b")
+    two.push(b"done")
+    two.works(two.pop())
     two.push(b"c")
     for _ in range(3):
         two.cannot_read(two.pop())
@@ -64,14 +67,62 @@ def test_status_drop_and_retry(server: RedisServer, client: Redis, tmp_path: Pat
     status, shown = typed(server, tmp_path, "frontier", "status")
     assert status == 0
     assert [line.split() for line in shown.splitlines()[1:]] == [
-        ["books", "running", "1", "1", "1", "1", "0", "2", "0"],
-        ["music", "ended", *"000000", "1"],
+        ["books", "running", "1", "1", "1", "1", "0", "0", "2", "0"],
+        ["music", "ended", *"00001001"],
     ]
     assert ran(server, "retry", "music") == (0, "music: 1 request is queued again.\n", "")
     assert ran(server, "drop", "books") == (0, "books is dropped.\n", "")
     assert two.size.queued == 1
     told = ran(server, "status", "nothing")
     assert told == (4, "", "scrapy frontier: there is no crawl 'nothing'\n")
+
+
+def test_what_all_nodes_have_counted_is_shown(server: RedisServer, client: Redis) -> None:
+    one = node(client, "one", crawl="books")
+    for each, number in ((one, 1200), (node(client, "two", crawl="books"), 34)):
+        result_of(each.sync(stats={"item_scraped_count": number}))
+    told = ran(server, "status", "books")
+    assert told.lines[-2:] == ["books, all nodes together:", "  item_scraped_count         1,234"]
+    (told,) = json.loads(ran(server, "status", "--json").out)
+    assert (told["name"], told["state"], told["nodes"]) == ("books", "running", 2)
+    assert told["stats"] == {"item_scraped_count": 1234}
+
+
+def test_requests_are_added_from_wherever_they_are(
+    server: RedisServer, client: Redis, tmp_path: Path
+) -> None:
+    asked = ["https://a.example/1", '{"url": "https://a.example/2", "priority": 7}']
+    assert ran(server, "add", "site", *asked) == (0, "site: 2 requests queued.\n", "")
+    file = tmp_path / "urls"
+    file.write_text("https://a.example/1\n\nhttps://a.example/3\n")
+    said = "site: 1 request queued; 1 were queued before.\n"
+    assert ran(server, "add", "site", "-f", str(file)) == (0, said, "")
+    one = node(client, "one", crawl="site")
+    urls = [json.loads(one.pop().data)["url"] for _ in range(3)]
+    assert urls == [f"https://a.example/{page}" for page in (2, 1, 3)]
+    for words, said in (
+        (["a"], "line 1: 'a': Missing scheme in request url: a"),
+        (['{"url": "https://a/", "x": 1}'], "line 1: 'x' is none of url, method, "),
+        (['{"url": "https://a/", "priority": "x"}'], "line 1: invalid literal"),
+        (["-f", "none"], "none: No such file"),
+    ):
+        told = ran(server, "add", "site", *words)
+        assert (told.status, told.out) == (2, "")
+        assert told.err.startswith(f"scrapy frontier: {said}")
+    assert ran(server, "end", "site", "--now").status == 0
+    told = ran(server, "add", "site", "https://a.example/")
+    assert told.status == 2
+    assert "has ended" in told.err
+
+
+def test_a_crawl_is_ended(server: RedisServer, client: Redis) -> None:
+    one = node(client, "one", crawl="books")
+    one.push(b"page")
+    said = "books ends when all that is queued is done.\n"
+    assert ran(server, "end", "books") == (0, said, "")
+    assert ran(server, "end", "books", "--now") == (0, "books has ended.\n", "")
+    said = "scrapy frontier: no run of 'books' is under way\n"
+    assert ran(server, "end", "books") == (4, "", said)
 
 
 def test_names_do_not_control_the_terminal(server: RedisServer, client: Redis) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -12,18 +13,21 @@ from typing import Any
 import pytest
 from redis import Redis
 from scrapy import Request
-from scrapy.exceptions import DontCloseSpider, IgnoreRequest
+from scrapy.downloadermiddlewares.cookies import CookiesMiddleware
+from scrapy.exceptions import IgnoreRequest
 from scrapy.http import Response
+from scrapy.utils.misc import build_from_crawler
 from twisted.python.failure import Failure
 
 from semaphore_middleware.errors import ServerUnreachableError
 from semaphore_middleware.frontier import session
-from semaphore_middleware.frontier.client import CrawlClient, Demand
+from semaphore_middleware.frontier.client import CrawlClient, Demand, NextStep
 from semaphore_middleware.redis import link
 from semaphore_middleware.redis.connection import CallTimeoutError
 from semaphore_middleware.redis.link import Link
-from tests.frontier.node import Call, joined, urls, watch_calls
+from tests.frontier.node import Call, DrivenNode, joined, urls, watch_calls
 from tests.support.crawls import asyncio_test, until
+from tests.support.frontier import crawl_keys
 from tests.support.servers import RedisServer
 
 Logged = pytest.LogCaptureFixture
@@ -186,8 +190,8 @@ async def test_a_node_that_is_idle_while_its_server_is_away_says_so_once(
 
         with monkeypatch.context() as patch:
             patch.setattr(CrawlClient, "idle", fail)
-            with pytest.raises(DontCloseSpider):
-                node.scheduler._spider_idle()
+            node.scheduler._spider_idle()
+            assert node.scheduler.has_pending_requests()
             await until(lambda: failures)
             await until(lambda: failures > 5 or not node.session._unavailable)
             assert node.session._unavailable
@@ -236,7 +240,7 @@ async def test_start_requests_wait_for_the_server(
 
     monkeypatch.setattr(session, "MAX_NEW_REQUESTS", 20)
     begins = asyncio.Event()
-    async with joined(client, start=start()) as node:  # type: ignore[arg-type]
+    async with joined(client, start=start()) as node:
         reading = asyncio.create_task(asyncio.sleep(0) if again else read())
         if again:
             node.engine.start_again = start
@@ -371,10 +375,164 @@ async def test_a_node_fails_only_if_it_closes_before_the_end(client: Redis) -> N
         async with joined(client) as node:
             assert node.closes(reason)
     async with joined(client) as node:
+        await node.visits("http://a/")
         await node.idles()
         assert not node.closes("finished")
     async with joined(client) as node:
         assert not node.closes("finished")
+
+
+@asyncio_test
+async def test_a_run_without_a_page_fails_and_is_begun_anew(client: Redis, caplog: Logged) -> None:
+    results = (Response("http://a/", status=503), Failure(TimeoutError()), Response("http://a/"))  # type: ignore[no-untyped-call]
+    for result in results:
+        caplog.clear()
+        async with joined(client) as node:
+            await node.visits("http://a/", result)
+            await node.idles()
+            fails = not isinstance(result, Response) or result.status == 503
+            assert ("has fetched nothing" in caplog.text) == fails
+            assert node.closes("finished") == fails
+
+
+@asyncio_test
+async def test_what_comes_after_the_end_is_an_error(client: Redis, caplog: Logged) -> None:
+    async with joined(client) as node:
+        await node.visits("http://a/")
+        await node.idles()
+        assert not node.scheduler.enqueue_request(Request("http://a/late"))
+        assert [record.levelname for record in caplog.records] == ["ERROR"]
+        assert "CRAWL_WAIT" in caplog.text
+        assert node.stat("scheduler/dropped_after_end") == 1
+        assert node.closes("finished")
+
+
+@asyncio_test
+async def test_a_node_that_others_keep_open_works(client: Redis) -> None:
+    async with joined(client) as node:
+        other = node.other()
+        other.works()
+        await node.finds_nothing()
+        node.scheduler._spider_idle()
+        assert node.scheduler.has_pending_requests()
+        await until(lambda: client.zcard(node.key("working")) == 1)
+        node.scheduler._spider_idle()  # another receiver raises DontCloseSpider
+        await until(lambda: client.zcard(node.key("working")) == 2)
+        assert other.idles().next_step is NextStep.WAIT
+        await node.visits("http://a/popped")
+        assert not node.session.ended
+
+
+@asyncio_test
+async def test_start_requests_that_are_not_filtered_are_fetched_once_a_run(client: Redis) -> None:
+    async def start(*pages: str) -> AsyncIterator[Request]:
+        for page in pages:
+            yield Request(f"http://a/{page}", dont_filter=True)
+
+    async def read(node: DrivenNode) -> None:
+        async for request in node.engine._start:
+            node.scheduler.enqueue_request(request)
+
+    async with joined(client, start=start("1", "2", "1")) as node:
+        await read(node)
+        await node.has_unfinished(3)
+        async with joined(client, start=start("1", "2", "3")) as late:
+            await read(late)
+            await node.has_unfinished(4)
+            await until(lambda: len(late.dropped) == 2)
+        node.enqueue("http://a/1")  # a link to it: fetched once more, as by Scrapy
+        await node.has_unfinished(5)
+        async with joined(client, start=start("1"), CRAWL_START_ONCE=False) as each:
+            await read(each)
+            await node.has_unfinished(6)
+
+
+@asyncio_test
+@pytest.mark.parametrize("kind", ["Lifo", "Fifo"])
+async def test_the_order_of_a_site_is_that_of_scrapy_s_queue(client: Redis, kind: str) -> None:
+    queue = f"scrapy.squeues.{kind}MemoryQueue"
+    async with joined(client, SCHEDULER_MEMORY_QUEUE=queue) as node:
+        for page in urls("a", 4):
+            node.session.note_start(start := Request(page))
+            assert node.scheduler.enqueue_request(start)
+        node.enqueue(*urls("b", 4))
+        node.enqueue("http://a/link", "http://a/link/2")
+        await node.has_unfinished(10)
+        taken = [url for _ in range(5) for url in node.takes_as_other()]
+        step = 1 if kind == "Fifo" else -1
+        assert [url for url in taken if "/b/" in url] == urls("b", 4)[::step]
+        links = ["http://a/link", "http://a/link/2"][::step]
+        assert [url for url in taken if "/a/" in url] == [*links, *urls("a", 4)]
+
+
+@asyncio_test
+async def test_users_fill_a_key_with_start_requests(client: Redis, caplog: Logged) -> None:
+    line = {"url": "http://a/2", "priority": 3, "meta": {"a": [1]}, "callback": "parse"}
+    client.rpush("starts", "http://a/1", json.dumps(line), "no URL", '{"callback": "nothing"}')
+    async with joined(client, CRAWL_START_KEY="starts") as node:
+        second, first = await node.start(), await node.start()
+        assert (first.url, first.callback) == ("http://a/1", None)
+        assert (second.url, second.meta["a"], second.priority) == ("http://a/2", [1], 3)
+        assert second.callback == node.scheduler.crawler.spider.parse  # type: ignore[union-attr]
+        await until(lambda: node.stat("scheduler/unreadable_starts") == 2)
+        for request in (first, second):
+            node.fetch(request, Response(request.url))
+        node.finish(first, second)
+        await node.idles()
+        assert crawl_keys(client) == []
+    assert "'nothing' is no method of the spider" in caplog.text
+
+
+@asyncio_test
+async def test_a_key_of_another_type_ends_the_node_in_one_line(
+    client: Redis, caplog: Logged
+) -> None:
+    client.set("starts", "http://a/1")
+    async with joined(client, CRAWL_START_KEY="starts") as node:
+        node.start_now()
+        await until(lambda: node.scheduler.failed)
+    (line,) = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert "CRAWL_START_KEY = 'starts'" in line
+    assert line.endswith("of the type string")
+
+
+@asyncio_test
+async def test_a_session_s_cookies_come_with_its_requests(client: Redis) -> None:
+    meta = {"cookiejar": "s"}
+    async with joined(client) as node, joined(client) as late:
+        one, other = (with_cookies(each) for each in (node, late))
+        page = Response("http://a/", headers={"Set-Cookie": "id=7; Path=/"})
+        one.process_response(Request("http://a/", meta=meta), page)
+        node.enqueue("http://a/next", meta=meta)
+        await node.has_unfinished(1)
+        request = await late.start()
+        other.process_request(request)
+        assert request.headers["Cookie"] == b"id=7"
+
+
+def with_cookies(node: DrivenNode) -> CookiesMiddleware:
+    crawler = node.scheduler.crawler
+    middleware = build_from_crawler(CookiesMiddleware, crawler)
+    crawler.get_downloader_middleware = lambda _: middleware  # type: ignore[assignment, method-assign, return-value]
+    return middleware
+
+
+@asyncio_test
+async def test_a_node_that_was_silent_says_so(client: Redis, caplog: Logged) -> None:
+    async with joined(client, CRAWL_LEASE=0.1) as node:
+        node.enqueue("http://a/1")
+        page = await node.start()
+        other = node.other()
+        blocked = time.monotonic() + 0.3
+        while time.monotonic() < blocked:  # as by a callback
+            pass
+        taken = other.pop()
+        node.fetch(page, Response(page.url))
+        node.finish(page)
+        await until(lambda: node.unfinished == 0)
+        await until(lambda: "This node was silent for" in caplog.text)
+        other.works(taken)
+        assert other.size.pages == 1
 
 
 @asyncio_test
@@ -402,7 +560,7 @@ async def test_an_expired_node_leaves_prefetched_requests_to_others(client: Redi
         assert len(taken) == 6
         node.finish(begun)
         node.enqueue("http://a/link")
-        await until(lambda: node.unfinished == 7)
+        await until(lambda: not node.session._unsent)
         assert (await node.start()).url == "http://a/link"
         other.idles(*taken)
 
@@ -435,7 +593,8 @@ async def test_what_the_spider_s_end_cut_short_goes_back_as_stored(client: Redis
 async def test_a_node_leaves_even_if_the_server_does_not_reply(
     client: Redis, server: RedisServer, caplog: Logged, monkeypatch: Patch
 ) -> None:
-    monkeypatch.setattr(session, "SHUTDOWN_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(session, "CALL_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(session, "LONGEST_STOP_S", 0.02)
     async with joined(client) as node:
         server.freeze()
         node.enqueue("http://a/")
@@ -471,7 +630,9 @@ async def test_what_cannot_be_stored_is_an_error(client: Redis, caplog: Logged) 
         assert not node.scheduler.enqueue_request(request)
         (record,) = (record for record in caplog.records if record.levelno == logging.ERROR)
         assert record.name == "books"
-        assert record.getMessage().startswith("<GET http://a/> cannot be shared, and is dropped: ")
+        assert record.getMessage().startswith("<GET http://a/> cannot be stored, and is dropped: ")
+        assert node.stat("scheduler/unserializable") == 1
+        assert node.closes("finished")
         node.enqueue("http://a/next")
         assert (await node.start()).url == "http://a/next"
 

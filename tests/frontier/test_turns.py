@@ -84,7 +84,7 @@ def test_taking_looks_at_no_more_sites_than_needed(client: Redis, one: Node) -> 
     assert len(one.takes(Demand(8, 8, frozenset({"site-0", "site-1"})))) == 8
     calls = {name: stat["calls"] for name, stat in client.info("commandstats").items()}
     assert calls["cmdstat_zlexcount"] == 2 * 8
-    assert calls["cmdstat_zrem"] <= 2 * 8
+    assert calls["cmdstat_zrem"] <= 2 * 8 + 1
 
 
 def test_a_site_may_have_any_name(client: Redis) -> None:

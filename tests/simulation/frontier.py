@@ -21,14 +21,21 @@ from typing import Any, Self
 
 import pytest
 from scrapy import Request, Spider, signals
-from scrapy.exceptions import CloseSpider, DontCloseSpider, IgnoreRequest
+from scrapy.exceptions import CloseSpider, IgnoreRequest
 from scrapy.http import Response
 from scrapy.settings import BaseSettings
 from scrapy.utils.request import RequestFingerprinter
 from twisted.internet.defer import Deferred, fail, succeed
 
 from semaphore_middleware.frontier import prefetch, scheduler, session
-from semaphore_middleware.frontier.client import CALL_TIMEOUT_S, CrawlClient
+from semaphore_middleware.frontier.client import (
+    CALL_TIMEOUT_S,
+    CrawlClient,
+    Demand,
+    FinishedRequest,
+    NewRequest,
+    Outcome,
+)
 from semaphore_middleware.frontier.scheduler import Scheduler
 from semaphore_middleware.frontier.state import CrawlKeys, site_of
 from semaphore_middleware.model import chance
@@ -46,6 +53,7 @@ KEYS = CrawlKeys("crawl", "sim")
 CONCURRENT_REQUESTS = 6
 HEARTBEAT_S = 5.0  # of Scrapy's engine
 LOOK_S = 0.1  # how often the judge looks whether a node has nothing to do
+QUEUES = ("scrapy.squeues.FifoMemoryQueue", "scrapy.squeues.LifoMemoryQueue")
 COPIES_PER_LEASE = 20  # of the server's data
 PATIENCE_S = 1200.0  # after which a crawl that has not ended never does
 PROMPT_S = 0.5  # within which a node hears of what there is to do, when nothing is wrong
@@ -76,7 +84,9 @@ class CrawlPlan:
     faults: tuple[Fault, ...] = ()
     most_at_site: int = 2  # requests of a node; then the site is full
     max_pages: int = 0
+    max_pages_per_site: int = 0
     is_second_run: bool = False  # a run of the same name has ended before
+    last_first: bool = True  # the order of a site's requests
     most_new: int = 500  # requests in a call
     most_ready: int = 32  # that a node has taken ahead: the others are on the server only
     heartbeat: float = HEARTBEAT_S  # where no message is lost, nodes can do without
@@ -127,6 +137,8 @@ def plan_for(seed: int) -> CrawlPlan:
         *(seed, lease, nodes, pages, faults),
         most_at_site=random.choice((1, 2, 6)),
         max_pages=random.choice((0,) * 6 + (10,)),
+        max_pages_per_site=random.choice((0,) * 6 + (3,)),
+        last_first=random.random() < 0.5,
         is_second_run=is_second_run,
         most_new=random.choice((2, 500)),
         most_ready=random.choice((2, 32)),
@@ -223,6 +235,9 @@ class _Engine(Engine):
     def fail_when_cut_short(self, has_ended: Callable[[], bool]) -> None:
         pass
 
+    def cookies_of(self, _jar: object) -> list[dict[str, Any]]:
+        return []
+
 
 class _Feed:
     """A feed's file: what was written to it is lost with the process until it is flushed."""
@@ -270,7 +285,7 @@ class _ScrapyEngine:
         self._tasks = [self.node.host.spawn(work()) for work in (self._read_start, self._beat)]
 
     async def start(self) -> AsyncIterator[Request]:
-        yield Request(self.node.url_of(0))
+        yield Request(self.node.url_of(0), dont_filter=True)  # as Scrapy's own
 
     async def process_start(self) -> AsyncIterator[Request]:
         return self.start()
@@ -305,13 +320,14 @@ class _ScrapyEngine:
             self._slot.inprogress.add(request)
             self.open_at[request.url.split("/")[2]] += 1
             self.node.host.spawn(self._process(request))
-        is_idle = not (self._busy or self._start or scheduler.has_pending_requests())
-        if is_idle and not self._closing.is_set():
-            try:
-                self.node.crawler.signals.send(signals.spider_idle)
-            except DontCloseSpider:
-                return
-            self.node.host.spawn(self.close_spider_async(reason="finished"))
+        if self._is_idle and not self._closing.is_set():
+            self.node.crawler.signals.send(signals.spider_idle)
+            if self._is_idle:
+                self.node.host.spawn(self.close_spider_async(reason="finished"))
+
+    @property
+    def _is_idle(self) -> bool:
+        return not (self._busy or self._start or self.node.scheduler.has_pending_requests())
 
     async def _process(self, request: Request) -> None:
         """From the downloader, through the spider's callback, to the pipelines."""
@@ -406,6 +422,7 @@ class _Server(Server):
         caller = arguments[1] if len(arguments) > 1 else b""
         had_ended = self._has_ended
         working, taken = self._members("working"), self._members("taken")
+        in_hand = Counter(member.partition(b"\0")[0] for member in taken)
         reply = super().execute(command, now)
         lost = working - self._members("working") - {caller}
         if self._has_ended and not had_ended:
@@ -414,9 +431,10 @@ class _Server(Server):
             self._crawl.on_lease_end(name)
         for member in taken - self._members("taken"):
             name, _, place = member.partition(b"\0")
-            data = self.field(KEYS.of("requests"), place)
+            data = self.field(KEYS.of("requests"), place) or self.field(KEYS.of("aside"), place)
             if data is not None:
-                self._crawl.on_return(name, number_of(json.loads(data)["url"]), name in lost)
+                number, alone = number_of(json.loads(data)["url"]), in_hand[name] == 1
+                self._crawl.on_return(name, number, name in lost, alone)
         return reply
 
     @property
@@ -442,12 +460,16 @@ class CrawlNode:
         self.is_stopped = False  # in order, from outside
         self.closed_at: float | None = None
         self.starved_s = 0.0
+        self.visits = 0
         settings = BaseSettings(
             {
                 "REDIS_URL": URL,
                 "CRAWL": "sim",
                 "CRAWL_LEASE": run.plan.lease,
                 "CRAWL_MAX_PAGES": run.plan.max_pages,
+                "CRAWL_MAX_PAGES_PER_SITE": run.plan.max_pages_per_site,
+                "SCHEDULER_MEMORY_QUEUE": QUEUES[run.plan.last_first],
+                "SCHEDULER_START_MEMORY_QUEUE": QUEUES[not run.plan.last_first],
                 "CRAWL_RUN": "new" if new_run else "",
                 "CRAWL_VERSION": "1",
                 "SCHEDULER_PRIORITY_QUEUE": _SiteQueue,
@@ -459,7 +481,7 @@ class CrawlNode:
             settings=settings,
             engine=self.engine,
             signals=_Signals(),
-            stats=SimpleNamespace(inc_value=lambda _: None),
+            stats=SimpleNamespace(inc_value=lambda _: None, get_stats=self.stats),
             request_fingerprinter=RequestFingerprinter(),
             get_extension=lambda _: exporter,
             crawling=True,
@@ -469,6 +491,9 @@ class CrawlNode:
         self.scheduler = Scheduler(self.crawler)
         self.scheduler.engine = _Engine(self.crawler)
         connected_by(partial(Wire, run.network, self.host), self.scheduler.client.link.server)
+
+    def stats(self) -> dict[str, int]:
+        return {"downloader/request_count": self.visits, "scheduler/unsummed": 1}
 
     def url_of(self, number: int) -> str:
         return f"http://{self.plan.pages[number].site}/{number}"
@@ -529,6 +554,7 @@ class Crawl:
         self.returned: Counter[int] = Counter()
         self.retried: Counter[int] = Counter()
         self.died_with: Counter[int] = Counter()
+        self.died_alone_with: Counter[int] = Counter()
         self.violations: list[str] = []
         self.log: list[tuple[float, str, str]] = []
         self._operator = Host(self.world, "operator")
@@ -557,15 +583,18 @@ class Crawl:
         number = number_of(url)
         self.note(node.host.name, f"asks for {url}")
         self.visits[number] += 1
-        allowed = 1 + self.returned[number] + self.retried[number]
+        node.visits += 1
+        # As in Scrapy, where the crawl starts is fetched once more if a page links to it.
+        allowed = 1 + (number == 0) + self.returned[number] + self.retried[number]
         may_repeat = self._has_lost_data or (self.retried[number] and self._overtaken)
         if self.visits[number] > allowed and not may_repeat:
             self.violate(f"TWICE page {number}: its request has not gone back")
         return self.visits[number]
 
-    def on_return(self, name: bytes, number: int, by_death: bool) -> None:
+    def on_return(self, name: bytes, number: int, by_death: bool, alone: bool) -> None:
         self.returned[number] += 1
         self.died_with[number] += by_death
+        self.died_alone_with[number] += by_death and alone
         self.note("server", f"page {number} goes back from {name.decode()}: {by_death=}")
         node = self._named(name)
         at_work = [number_of(request.url) for request in node.engine._slot.inprogress]
@@ -630,7 +659,9 @@ class Crawl:
 
     async def _end_a_run(self, client: CrawlClient) -> None:
         await client.join()
-        await client.idle()
+        await client.sync([NewRequest(client.new_place("a", 0), b"{}")])
+        (page,) = (await client.sync(demand=Demand(1, 1))).taken
+        await client.idle([FinishedRequest(page.place, Outcome.PAGE)])
 
     async def _retry(self, client: CrawlClient) -> None:
         await client.retry()
@@ -673,7 +704,8 @@ class Crawl:
                 return
             self.world.run(self.world.now + LOOK_S)
             for node in self.nodes:
-                starves = not self.plan.max_pages and self.is_quiet_for(node) and node.is_starved
+                has_budget = self.plan.max_pages or self.plan.max_pages_per_site
+                starves = not has_budget and self.is_quiet_for(node) and node.is_starved
                 node.starved_s = node.starved_s + LOOK_S if starves else 0.0
                 if node.starved_s > PROMPT_S:
                     self.violate(f"STARVED {node.host.name}")
@@ -685,19 +717,21 @@ class Crawl:
     # Judgement ----------------------------------------------------------------------------------
 
     def _judge_aside(self) -> bool:
-        """Whether any are set aside that are not fatal. Three nodes must have died with each."""
+        """Whether any are set aside that are not fatal. Three nodes must have died with each, one
+        of them while it did nothing else.
+        """
         found = []
         for place in self.server.fields(KEYS.of("aside")):
-            number = number_of(json.loads(self.server.field(KEYS.of("requests"), place))["url"])
+            number = number_of(json.loads(self.server.field(KEYS.of("aside"), place))["url"])
             found.append(self.plan.pages[number].is_fatal)
-            if self.died_with[number] < 3:
+            if self.died_with[number] < 3 or not self.died_alone_with[number]:
                 self.violate(f"ASIDE page {number}, with which {self.died_with[number]} nodes died")
         return not all(found)
 
     def _judge_end(self) -> None:
         self.world.run(self.world.now + 2 * HEARTBEAT_S)
         plan, written = self.plan, Counter(self.written)
-        most = plan.max_pages
+        most = plan.max_pages or plan.max_pages_per_site
         for number in sorted(plan.reachable) if not most else ():
             for item in range(plan.pages[number].items):
                 if not written[number, item]:
@@ -705,15 +739,17 @@ class Crawl:
         for (number, item), count in sorted(written.items()):
             if count > self.visits[number]:
                 self.violate(f"ITEM {item} of page {number}: {count} times")
-        if most and not self._has_lost_data:
-            if len(self.visits) < min(most, len(plan.reachable)):
-                self.violate(f"MAX_PAGES {most}: only {len(self.visits)}")
+        if not self._has_lost_data:
+            self._judge_budgets()
+        if plan.max_pages and not (self._has_lost_data or plan.max_pages_per_site):
             visits = self.visits.total() - self.retried.total()
+            if visits < min(most, len(plan.reachable)):
+                self.violate(f"MAX_PAGES {most}: only {visits}")
             if visits > most + self.returned.total():
                 self.violate(f"MAX_PAGES {most}: {visits}")
-        kept = [KEYS.of("run")]
+        kept = [KEYS.of("run"), KEYS.of("stats")]
         if self.server.fields(KEYS.of("aside")):
-            kept += [KEYS.of(part) for part in ("aside", "seen", "requests")]
+            kept += [KEYS.of(part) for part in ("aside", "seen", "budgets")]
         for key, left_ms in sorted(self.server.keys_left()):
             if left_ms is None or key not in kept:
                 self.violate(f"LEFT {key.decode()}: {left_ms}")
@@ -726,6 +762,17 @@ class Crawl:
             is_late = (node.closed_at or PATIENCE_S) > self._ended_at + PROMPT_S
             if is_late and self._was_quiet and not is_held_up:
                 self.violate(f"LATE {node.host.name}: the crawl ended at {self._ended_at:.3f}")
+
+    def _judge_budgets(self) -> None:
+        """No site has more pages than it may have; each visit more has an unfinished one before."""
+        most = self.plan.max_pages_per_site
+        of_site: Counter[str] = Counter()
+        for number, page in enumerate(self.plan.pages):
+            again = self.returned[number] + self.retried[number]
+            of_site[page.site] += max(0, self.visits[number] - again)
+        for site, count in sorted(of_site.items()):
+            if most and count > most:
+                self.violate(f"BUDGET of {site}: {count} pages")
 
     # Faults -------------------------------------------------------------------------------------
 
@@ -795,7 +842,8 @@ class _LogWatch(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         self._crawl.note("log", record.getMessage())
-        if record.levelno >= logging.ERROR:
+        is_expected = record.getMessage().startswith("The crawl 'sim' ends without")
+        if record.levelno >= logging.ERROR and not is_expected:
             self._crawl.violate(f"LOGGED {record.getMessage()} {(record.exc_info or '  ')[1]!r}")
 
 

@@ -133,8 +133,12 @@ function READ.INFO()
   }, '\r\n')
 end
 
-function READ.EXISTS(key)
-  return look(key) and 1 or 0
+function READ.EXISTS(...)
+  local count = 0
+  for i = 1, select('#', ...) do
+    if look((select(i, ...))) then count = count + 1 end
+  end
+  return count
 end
 
 function READ.HGET(key, field)
@@ -164,6 +168,16 @@ function READ.HGETALL(key)
   return reply
 end
 
+-- Not at random: the first ones.
+function READ.HRANDFIELD(key, most)
+  local fields, names, reply = fields_of(key), sorted(key), {}
+  for i = 1, math.min(#names, tonumber(most)) do
+    reply[#reply + 1] = names[i]
+    reply[#reply + 1] = fields[names[i]]
+  end
+  return reply
+end
+
 function READ.HLEN(key)
   local count = 0
   for _ in pairs(fields_of(key)) do
@@ -175,10 +189,6 @@ READ.ZCARD = READ.HLEN
 
 function READ.HEXISTS(key, field)
   return fields_of(key)[text_of(field)] ~= nil and 1 or 0
-end
-
-function READ.SMEMBERS(key)
-  return (sorted(key))
 end
 
 function READ.ZLEXCOUNT(key, first, last)
@@ -231,7 +241,7 @@ end
 local FREE = {} -- commands that write, and need no memory
 
 function FREE.HDEL(key, ...) return remove(key, ...) end
-FREE.ZREM, FREE.SREM = FREE.HDEL, FREE.HDEL
+FREE.ZREM = FREE.HDEL
 function FREE.DEL(...) return delete(...) end
 FREE.UNLINK = FREE.DEL
 function FREE.PEXPIRE(key, milliseconds) return expire(key, WALL + tonumber(milliseconds)) end
@@ -271,13 +281,6 @@ function WRITE.ZADD(key, score, member)
   local entry = written(key)
   local is_new = entry.h[member] == nil
   entry.h[member] = tonumber(score)
-  return is_new and 1 or 0
-end
-
-function WRITE.SADD(key, member)
-  local entry = written(key)
-  local is_new = entry.h[member] == nil
-  entry.h[member] = true
   return is_new and 1 or 0
 end
 

@@ -18,13 +18,15 @@ from semaphore_middleware.frontier.client import (
     FinishedRequest,
     IdleReply,
     NewRequest,
+    Outcome,
+    Queued,
     TakenRequest,
 )
 from semaphore_middleware.frontier.state import Counts
 from tests.support.servers import RedisServer
 
 TIMEOUT_S = 60.0  # after that a test has failed; it never shows that one has passed
-ONE = Demand(requests=1, per_site=1)
+ONE = Demand(requests=1, per_site=1, alone=True)
 Result = TypeVar("Result")
 
 _clients: list[Node] = []
@@ -82,7 +84,7 @@ class Node(CrawlClient):
         return NewRequest(self.new_place(site, score), data, fingerprint.encode())
 
     def pushes(self, *requests: NewRequest) -> list[bool]:
-        return result_of(self.sync(requests)).queued
+        return [one is Queued.YES for one in result_of(self.sync(requests)).queued]
 
     def push(self, data: bytes, score: float = 0, fingerprint: str = "") -> bool:
         (queued,) = self.pushes(self.new(data, score, fingerprint))
@@ -106,6 +108,9 @@ class Node(CrawlClient):
     def cannot_read(self, taken: TakenRequest) -> list[bytes]:
         """Give it back as unreadable; what is set aside now."""
         return result_of(self.sync(unreadable=[taken.place])).set_aside
+
+    def finishes(self, taken: TakenRequest, outcome: Outcome) -> None:
+        result_of(self.sync(finished=[FinishedRequest(taken.place, outcome)]))
 
     def works(self, *finished: TakenRequest) -> None:
         result_of(self.sync(finished=_pages(finished), working=True))
@@ -150,7 +155,10 @@ async def set_one_aside(server: RedisServer, name: str) -> None:
     """A crawl that has ended, but for one request that three nodes have failed with."""
     crawl = CrawlClient(server.url, name, "node")
     await crawl.join()
-    await crawl.sync([NewRequest(crawl.new_place("www.example.org", 0), b"data", b"fingerprint")])
+    for site in ("www.example.net", "www.example.org"):
+        await crawl.sync([NewRequest(crawl.new_place(site, 0), b"data", site.encode())])
+    (page,) = (await crawl.sync(demand=ONE)).taken
+    await crawl.sync(finished=[FinishedRequest(page.place, Outcome.PAGE)])
     for _ in range(3):
         (taken,) = (await crawl.sync(demand=ONE)).taken
         await crawl.sync(unreadable=[taken.place])
@@ -159,12 +167,13 @@ async def set_one_aside(server: RedisServer, name: str) -> None:
 
 
 def _pages(finished: tuple[TakenRequest, ...]) -> list[FinishedRequest]:
-    return [FinishedRequest(one.place, is_page=True) for one in finished]
+    return [FinishedRequest(one.place, Outcome.PAGE) for one in finished]
 
 
 def crawl_keys(client: redis.Redis) -> list[bytes]:
-    """The keys of all crawls, but for those that tell of ended runs, which expire."""
+    """The keys of all crawls, but for those that tell of ended runs, which expire, and stats."""
     keys = sorted(client.scan_iter("{crawl:*"))
     ended = {key for key in keys if key.endswith(b":run") and client.hexists(key, "ended")}
+    ended |= {key for key in keys if key.removesuffix(b"stats") + b"run" in ended}
     assert all(client.ttl(key) > 0 for key in ended)
-    return [key for key in keys if key not in ended]
+    return [key for key in keys if key not in ended and not key.endswith(b":stats")]

@@ -30,8 +30,10 @@ VERBS: Mapping[str, Mapping[str, tuple[str, str]]] = {
     },
     "frontier": {
         "status": ("crawls", "show the shared crawls of the server"),
-        "drop": ("crawls", "end a crawl for all its nodes, and forget it"),
-        "retry": ("crawls", "put the requests that were set aside back into the queues"),
+        "add": ("crawls", "queue start requests for a crawl"),
+        "retry": ("crawls", "put requests that were set aside or have failed back into the queues"),
+        "end": ("crawls", "end a crawl for all its nodes"),
+        "drop": ("crawls", "end a crawl for all its nodes at once, and forget it"),
     },
 }
 """By command: each verb's module, and its help."""
@@ -197,7 +199,7 @@ class FrontierCommand(VerbCommand):
     name = "frontier"
 
     def short_desc(self) -> str:
-        return "See the crawls that many nodes share, drop one, put requests back"
+        return "See the crawls that many nodes share, add to one, end one, put requests back"
 
     def long_desc(self) -> str:
         return (

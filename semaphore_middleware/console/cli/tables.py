@@ -142,12 +142,12 @@ def show(snapshot: Snapshot, where: str, members: bool, nodes: bool) -> None:
 def show_crawls(found: Mapping[str, Counts]) -> None:
     """Print the sizes of shared crawls, by name."""
     out = Output()
-    numbers = _numbers("nodes", "sites", "queued", "taken", "pages", "seen", "set aside")
+    numbers = _numbers("nodes", "sites", "queued", "taken", "pages", "failed", "seen", "set aside")
     columns = [Column("crawl", is_name=True), Column("state"), *numbers]
     rows = []
     for name, counts in found.items():
         of_crawl = (counts.nodes, counts.sites, counts.queued, counts.taken, counts.pages)
-        sizes = map(str, (*of_crawl, counts.seen, counts.set_aside))
+        sizes = map(str, (*of_crawl, counts.failed, counts.seen, counts.set_aside))
         rows.append((clean(name), counts.state, *sizes))
     for line in table(columns, rows, out.width):
         out.print(line)

@@ -1,24 +1,38 @@
 -- Stops the node's work, for lack of requests. If no node works and nothing is queued, the crawl ends.
 -- KEYS: see shared/common.lua.
--- ARGV: the finished requests, see `finish_all`. What else the node has taken it does not know of, because a
--- reply was lost; it goes back to the queues.
--- Reply: "more" if requests are queued that may be taken, "wait" if other nodes work, else "done"; for
--- "wait", the time after which to ask again (ms), when the first of their leases ends; the data of each
--- request that is set aside now.
+-- ARGV: the finished requests, see `finish_all`; 1 if the crawl is to wait for further requests until an
+-- operator ends it. What else the node has taken it does not know of, because a reply was lost; it goes back
+-- to the queues.
+-- Reply: "more" if requests are queued that may be taken, "wait" if other nodes work or the crawl waits, else
+-- "done", or "empty" if it has fetched nothing; for "wait", the time after which to ask again (ms), when the
+-- first of their leases ends; the data of each request that is set aside now; for "done", how many are set
+-- aside and have failed in all.
 
 @include(shared/common)
 @include(shared/joined)
 
 finish_all()
+local waits = next_number() == 1
 stop_working(node, put_back)
 stop_dead_nodes()
-notify_idle_nodes()
-if redis.call('EXISTS', sites) == 1 and pages_left() > 0 then
+offer_requests(false)
+if has_requests() and pages_left() > 0 then
   return { 'more', 0, set_aside }
 end
 local first_lease_end = redis.call('ZRANGE', working, 0, 0, 'WITHSCORES')[2]
 if first_lease_end then
+  wait_hungry()
   return { 'wait', math.ceil(first_lease_end - now), set_aside }
+elseif redis.call('EXISTS', claims) == 1 then
+  return { 'more', 0, set_aside } -- start requests that a dead node has begun to queue
+elseif waits and pages_left() > 0 and redis.call('HEXISTS', run, 'ending') == 0 then
+  wait_hungry()
+  return { 'wait', lease_ms, set_aside }
 end
+local is_empty = tonumber(redis.call('HGET', run, 'pages') or 0) == 0
+  and redis.call('HEXISTS', run, 'ending') == 0
 end_run()
-return { 'done', 0, set_aside }
+if is_empty then
+  redis.call('HSET', run, 'empty', run_id)
+end
+return { is_empty and 'empty' or 'done', 0, set_aside, redis.call('HLEN', aside), redis.call('HLEN', failed) }

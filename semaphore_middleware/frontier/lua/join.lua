@@ -2,36 +2,38 @@
 -- KEYS: see shared/common.lua.
 -- ARGV: the id of a new run; what its nodes have in common (JSON), or nothing from one that only looks on; 1
 -- if the run is to begin though the last one has ended.
--- Reply: the id of the run; how many requests are not finished. Or "ended" with the time since then (ms), or
--- "other" with what the run's nodes have in common if the caller's is not the same; then nothing is changed.
+-- Reply: the id of the run; how many requests are not finished; what its nodes have in common. Or "ended" with
+-- the time since then (ms), or "other" with what the run's nodes have in common if the caller's is not the
+-- same; then nothing is changed.
 
 @include(shared/common)
 
 local new_run, identity, may_begin_again = next_argument(), next_argument(), next_number() == 1
+local of_run = redis.call('HGET', run, 'identity')
 
+-- A run that has fetched nothing has not done what it was for: the next node begins it anew.
+may_begin_again = may_begin_again or (ended and redis.call('HGET', run, 'empty') == run_id)
 if ended and not may_begin_again then
   return { 'ended', wall_now - ended }
-elseif run_id and not ended then
-  local of_run = redis.call('HGET', run, 'identity')
-  if of_run and identity ~= '' and of_run ~= identity then
-    return { 'other', of_run }
-  end
+elseif run_id and not ended and of_run and identity ~= '' and of_run ~= identity then
+  return { 'other', of_run }
 end
 if ended then
   redis.call('HSET', run, 'previous', run_id)
   redis.call('HDEL', run, 'ended')
   redis.call('PERSIST', run)
-  redis.call('UNLINK', seen, requests, aside)
+  redis.call('UNLINK', seen, aside, failed, budgets, stats)
 end
 if ended or not run_id then
-  run_id = new_run
+  run_id, of_run = new_run, nil
   redis.call('HSET', run, 'id', run_id)
   redis.call('HDEL', run, 'identity', 'pages')
 end
 if identity ~= '' then
+  of_run = identity
   redis.call('HSET', run, 'identity', identity)
 end
 write_clock()
 renew_presence()
 renew_lease()
-return { run_id, redis.call('HLEN', requests) }
+return { run_id, redis.call('HLEN', requests), of_run or '' }

@@ -1,21 +1,26 @@
--- Puts what was set aside back into the queues. If the crawl has ended, the next node goes on with it.
+-- Puts requests that were set aside or have failed back into the queues. If the crawl has ended, the next node
+-- goes on with it.
 -- KEYS: see shared/common.lua.
--- ARGV: none of its own.
--- Reply: how many requests were put back.
+-- ARGV: how many at most.
+-- Reply: how many were put back.
 
 @include(shared/common)
 
-local count = 0
-for _, place in ipairs(redis.call('SMEMBERS', aside)) do
-  enqueue(place)
-  count = count + 1
+local most, count = next_number(), 0
+for _, from in ipairs({ aside, failed }) do
+  local found = redis.call('HRANDFIELD', from, most - count, 'WITHVALUES')
+  for i = 1, #found, 2 do
+    redis.call('HSET', requests, found[i], found[i + 1])
+    redis.call('HDEL', from, found[i])
+    enqueue(found[i])
+    count = count + 1
+  end
 end
-redis.call('UNLINK', aside)
 if count > 0 and ended then
   redis.call('HDEL', run, 'ended')
-  for _, key in ipairs({ run, seen, requests }) do
+  for _, key in ipairs({ run, seen, aside, failed, budgets, stats }) do
     redis.call('PERSIST', key)
   end
 end
-notify_idle_nodes()
+offer_requests(false)
 return { count }

@@ -2,12 +2,14 @@
 -- part fails, the later ones are not done.
 -- KEYS: see shared/common.lua.
 -- ARGV: 1 if the node works, else its lease begins with the first request that it takes; number of new
--- requests, and of each its place, data and fingerprint (8 bytes, or none: queued in any case); the
--- finished requests, see `finish_all`; number of requests that the node cannot read, and their places; most
--- requests to take; most of these of one site; 1 if one may be a suspect; the sites to skip.
--- Reply: of each new request 1 if it is queued, 0 if its fingerprint is known; place, data
--- and number of failed tries of each request taken; 1 if the node works and had no lease any more, so that
--- what it had taken went back to the queues; the data of each request that is set aside now.
+-- requests, and of each its place, data, fingerprint (8 bytes, or none: queued in any case) and claim (or
+-- none; without a place only the claim is given up); the finished requests, see `finish_all`; number of requests
+-- that the node cannot read, and their places; what the node has counted, see `write_stats`; most requests to
+-- take; most of these of one site; 1 if one may be a suspect; 1 if it may be one to be done alone; the sites
+-- to skip.
+-- Reply: of each new request 1 if it is queued, 0 if its fingerprint is known, 2 if its site may have no more
+-- pages; place, data and number of failed tries of each request taken; 1 if the node works and had no lease any
+-- more, so that what it had taken went back to the queues; the data of each request that is set aside now.
 
 @include(shared/common)
 @include(shared/joined)
@@ -16,9 +18,15 @@
 local works = next_number() == 1
 
 -- In one step with the fingerprint: a crash between the two would lose the request.
-local function add(place, data, fingerprint)
+local function add(place, data, fingerprint, claim)
   if redis.call('HEXISTS', requests, place) == 1 then
     return 1 -- sent again, because our reply was lost
+  end
+  if claim ~= '' and redis.call('HDEL', claims, claim) == 0 or place == '' then
+    return 1 -- queued already, perhaps by another node
+  end
+  if is_used_up(site_of(place)) then
+    return 2
   end
   if fingerprint ~= '' and not see(fingerprint) then
     return 0
@@ -28,7 +36,7 @@ local function add(place, data, fingerprint)
   return 1
 end
 
-local may_suspect = false
+local may_suspect, may_be_alone = false, false
 
 -- The sites whose turn is next, at most `most`, without those to skip; and in front of them one that has
 -- nothing but suspects, if one of these may be taken.
@@ -53,14 +61,12 @@ local function next_sites(most, skipped)
   return found
 end
 
-local function first_places(from, site, most)
-  local first, last = bounds_of(site)
-  return redis.call('ZRANGE', from, first, last, 'BYLEX', 'LIMIT', 0, most)
-end
-
 local function take_place(from, place, taken_now)
   redis.call('ZREM', from, place)
   redis.call('ZADD', taken, 0, node .. '\0' .. place)
+  if most_of_site > 0 then
+    redis.call('HINCRBY', budgets, site_of(place) .. '\0', 1)
+  end
   table.insert(taken_now, place)
   table.insert(taken_now, redis.call('HGET', requests, place))
   table.insert(taken_now, tonumber(redis.call('HGET', tries, place) or 0))
@@ -76,13 +82,7 @@ local function take_from(site, most, taken_now)
     count = count + 1
     take_place(queue, place, taken_now)
   end
-  if #first_places(queue, site, 1) > 0 then
-    redis.call('ZADD', sites, last_turn(), site)
-  elseif #first_places(suspects, site, 1) > 0 then
-    redis.call('ZADD', sites, last_turn_of_suspects(), site)
-  else
-    redis.call('ZREM', sites, site)
-  end
+  give_turn(site, true)
   return count
 end
 
@@ -95,25 +95,29 @@ local function take(most, most_per_site, skipped)
     local here = redis.call('ZLEXCOUNT', queue, bounds_of(site))
       + redis.call('ZLEXCOUNT', suspects, bounds_of(site))
     local share = math.ceil(here / node_count)
-    most = most - take_from(site, math.min(per_site, share, most), taken_now)
+    most = most - take_from(site, math.min(per_site, share, most, budget_left(site)), taken_now)
     if most == 0 then
       break
     end
+  end
+  local alone = may_be_alone and #taken_now == 0 and first_alone()
+  if alone then
+    take_place(lone, alone, taken_now)
   end
   return taken_now
 end
 
 local queued = {}
 for i = 1, next_number() do
-  queued[i] = add(next_argument(), next_argument(), next_argument())
+  queued[i] = add(next_argument(), next_argument(), next_argument(), next_argument())
 end
 
 finish_all()
 
 for _ = 1, next_number() do
   local place = next_argument()
-  if redis.call('ZREM', taken, node .. '\0' .. place) == 1 then
-    suspect(place)
+  if untake(node, place) then
+    suspect(place, true)
   end
 end
 
@@ -125,20 +129,28 @@ if works then
   renew_lease()
 end
 
+write_stats()
 local taken_now, most, most_per_site, skipped = {}, next_number(), next_number(), {}
-may_suspect = next_number() == 1
+may_suspect, may_be_alone = next_number() == 1, next_number() == 1
 while has_arguments() do
   table.insert(skipped, next_argument())
 end
-if most > 0 then
+local asks = most > 0
+if asks then
   stop_dead_nodes()
   most = math.min(most, pages_left())
 end
 if most > 0 then
   taken_now = take(most, most_per_site, skipped)
-  if #taken_now > 0 then
-    renew_lease()
-  end
 end
-notify_idle_nodes()
+if #taken_now > 0 then
+  renew_lease()
+end
+if asks then
+  redis.call('ZREM', hungry, node)
+end
+offer_requests(asks)
+if asks and #taken_now == 0 then
+  wait_hungry()
+end
 return { queued, taken_now, lease_expired, set_aside }

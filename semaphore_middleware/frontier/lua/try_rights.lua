@@ -1,9 +1,9 @@
 -- Each command that the frontier's scripts use, once; shared/try_rights.lua of the semaphore tries them.
--- KEYS: a hash, a sorted set and a set to try commands on; then others, which are only named. ARGV: a
--- channel that nobody hears.
+-- KEYS: a hash and a sorted set to try commands on; then others, which are only named. ARGV: a channel that
+-- nobody hears.
 -- Reply: the commands that this user may not use.
 
-local HASH, QUEUE, SET = KEYS[1], KEYS[2], KEYS[3]
+local HASH, QUEUE = KEYS[1], KEYS[2]
 local COMMANDS = {
   { 'TIME' },
   { 'HSET', HASH, 'trial', 1 },
@@ -23,9 +23,7 @@ local COMMANDS = {
   { 'ZLEXCOUNT', QUEUE, '-', '+' },
   { 'ZREMRANGEBYSCORE', QUEUE, 1, 1 },
   { 'ZREM', QUEUE, 'trial' },
-  { 'SADD', SET, 'trial' },
-  { 'PEXPIRE', SET, 1000 }, -- if it may not be deleted
-  { 'UNLINK', HASH, QUEUE, SET },
+  { 'UNLINK', HASH, QUEUE },
   { 'PUBLISH', ARGV[1], '' },
 }
 

@@ -101,7 +101,7 @@ def test_of_many_nodes_the_first_are_told_and_the_rest_counted() -> None:
 
 def test_crawls_that_run_stand_first_and_of_many_the_rest_is_counted() -> None:
     def crawl(nodes: int, ended_at: float | None = None) -> Counts:
-        return Counts(True, nodes, 7, 40, 9, 1, 500, 450, ended_at)
+        return Counts(True, nodes, 7, 40, 9, 1, 2, 500, 450, ended_at)
 
     crawls = {"d": crawl(0, 5.0), "c": crawl(0), "b": crawl(2), "a": crawl(0, 6.0)}
     told = show_crawls(crawls)

@@ -1,21 +1,24 @@
 -- Sent in front of every script of the frontier but `try_rights`: names for keys and arguments, and shared
 -- functions.
--- KEYS: a crawl's, see `CrawlClient`: run, nodes, working, seen, requests, queue, sites, taken, suspects,
--- tries, aside.
--- ARGV: the crawl's channel; the calling node; the run that it has joined; the length of its lease (ms); how
--- many pages the crawl may have, 0 for no limit; then the script's own.
+-- KEYS: a crawl's, see `CrawlClient`.
+-- ARGV: what the names of the nodes' channels begin with; the calling node; the run that it has joined; the
+-- length of its lease (ms); how many pages the crawl may have, and how many of one site, 0 for no limit;
+-- then the script's own.
 -- A place is a site, a zero byte, and 18 bytes that order the site's requests; no site has a zero byte.
 
 local run, nodes, working, seen, requests = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local queue, sites, taken = KEYS[6], KEYS[7], KEYS[8]
-local suspects, tries, aside = KEYS[9], KEYS[10], KEYS[11]
-local channel, node, joined_run, lease_ms = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
-local most_pages = tonumber(ARGV[5])
-local last_argument_read = 5
+local suspects, lone, tries, aside, failed = KEYS[9], KEYS[10], KEYS[11], KEYS[12], KEYS[13]
+local hungry, claims, budgets, stats = KEYS[14], KEYS[15], KEYS[16], KEYS[17]
+local channel_head, node, joined_run, lease_ms = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
+local most_pages, most_of_site = tonumber(ARGV[5]), tonumber(ARGV[6])
+local last_argument_read = 6
 
 local END_KEPT_MS = 30 * 24 * 3600 * 1000
 local LONGEST_STEP = 0.32 -- of a lease, as STEP in model/lease.py
-local MOST_TRIES = 3 -- of a request
+local TRIES_BEFORE_ALONE, MOST_TRIES = 2, 3 -- of a request
+local WOKEN_AT_ONCE = 2 -- nodes
+local NOTHING, PAGE, FAILED = '0', '1', '2' -- what has become of a request
 local FIRST_TURN_OF_SUSPECTS = -2 ^ 53
 
 local run_id, ended, previous_run, wall, clock =
@@ -68,30 +71,71 @@ local function last_turn_of_suspects()
   return (last or FIRST_TURN_OF_SUSPECTS) + 1
 end
 
-local has_new_sites = false
+local has_new_requests = false -- for nodes that wait
+
+local function first_places(from, site, most)
+  local first, last = bounds_of(site)
+  return redis.call('ZRANGE', from, first, last, 'BYLEX', 'LIMIT', 0, most)
+end
+
+-- How many more requests of a site may be taken: each of these may become a page. `budgets` has its pages,
+-- and behind a zero byte how many of its requests are taken.
+local function budget_left(site)
+  if most_of_site == 0 then
+    return math.huge
+  end
+  local pages, taken_now = unpack(redis.call('HMGET', budgets, site, site .. '\0'))
+  return most_of_site - (pages or 0) - (taken_now or 0)
+end
+
+-- Whether a site can have no further page: all that it may have are fetched.
+local function is_used_up(site)
+  return most_of_site > 0 and tonumber(redis.call('HGET', budgets, site) or 0) >= most_of_site
+end
+
+-- Gives a site the last turn if it has none, or has had one, and requests are queued, and it may have more
+-- pages. A site that has suspects only gets a turn among those.
+local function give_turn(site, has_had_one)
+  local turn = not has_had_one and redis.call('ZSCORE', sites, site)
+  if budget_left(site) <= 0 then
+    redis.call('ZREM', sites, site)
+  elseif #first_places(queue, site, 1) > 0 then
+    if not turn or tonumber(turn) < 0 then
+      redis.call('ZADD', sites, last_turn(), site)
+      has_new_requests = has_new_requests or not has_had_one
+    end
+  elseif #first_places(suspects, site, 1) == 0 then
+    redis.call('ZREM', sites, site)
+  elseif not turn then
+    redis.call('ZADD', sites, last_turn_of_suspects(), site)
+    has_new_requests = has_new_requests or not has_had_one
+  end
+end
 
 local function enqueue(place)
   redis.call('ZADD', queue, 0, place)
   local site = site_of(place)
-  local turn = redis.call('ZSCORE', sites, site)
-  if not turn or tonumber(turn) < 0 then
-    redis.call('ZADD', sites, last_turn(), site)
-    has_new_sites = true
+  if tonumber(redis.call('ZSCORE', sites, site) or -1) < 0 then
+    give_turn(site)
   end
 end
 
 local function enqueue_suspect(place)
   redis.call('ZADD', suspects, 0, place)
-  local site = site_of(place)
-  if not redis.call('ZSCORE', sites, site) then
-    redis.call('ZADD', sites, last_turn_of_suspects(), site)
-    has_new_sites = true
-  end
+  give_turn(site_of(place))
+end
+
+local function enqueue_alone(place)
+  redis.call('ZADD', lone, 0, place)
+  has_new_requests = true
 end
 
 -- Puts back what a node has taken and gives back in order: a suspect stays one.
 local function put_back(place)
-  if redis.call('HEXISTS', tries, place) == 1 then
+  local failures = tonumber(redis.call('HGET', tries, place) or 0)
+  if failures >= TRIES_BEFORE_ALONE then
+    enqueue_alone(place)
+  elseif failures > 0 then
     enqueue_suspect(place)
   else
     enqueue(place)
@@ -101,22 +145,89 @@ end
 -- Data of the requests that this call sets aside.
 local set_aside = {}
 
+local function move_data(place, to)
+  local data = redis.call('HGET', requests, place)
+  redis.call('HDEL', requests, place)
+  redis.call('HDEL', tries, place)
+  redis.call('HSET', to, place, data)
+  return data
+end
+
 -- A node died that had this request, or could not read it, and another one may fare as badly. So it goes to
--- a queue of its own, of which a node takes one at a time; after some tries nobody gets it any more.
-local function suspect(place)
-  if redis.call('HINCRBY', tries, place, 1) < MOST_TRIES then
-    enqueue_suspect(place)
+-- a queue of its own, of which a node takes one at a time; then to one whose requests a node takes when it has
+-- nothing else. `is_proven`: it alone has done it. After some tries nobody gets it any more.
+local function suspect(place, is_proven)
+  local failures = redis.call('HINCRBY', tries, place, 1)
+  if failures >= MOST_TRIES and is_proven then
+    table.insert(set_aside, move_data(place, aside))
+  elseif failures >= TRIES_BEFORE_ALONE then
+    enqueue_alone(place)
   else
-    redis.call('HDEL', tries, place)
-    redis.call('SADD', aside, place)
-    table.insert(set_aside, redis.call('HGET', requests, place))
+    enqueue_suspect(place)
   end
 end
 
--- Once for a site's first request: idle nodes that are told of it then ask for requests.
-local function notify_idle_nodes()
-  if has_new_sites and redis.call('EXISTS', sites) == 1 then
-    redis.call('PUBLISH', channel, 'requests')
+-- The first request that is to be done alone, and whose site may have more pages.
+local function first_alone()
+  for _, place in ipairs(redis.call('ZRANGE', lone, 0, most_of_site > 0 and -1 or 0)) do
+    if budget_left(site_of(place)) > 0 then
+      return place
+    end
+  end
+  return nil
+end
+
+local function has_requests()
+  return redis.call('EXISTS', sites) == 1 or first_alone() ~= nil
+end
+
+local function tell(name, message)
+  redis.call('ZREM', hungry, name)
+  redis.call('PUBLISH', channel_head .. name, message)
+end
+
+local function last_offer()
+  return redis.call('HGET', run, 'offers') or 0
+end
+
+-- The node waits. It has seen all offers until now.
+local function wait_hungry()
+  redis.call('ZADD', hungry, last_offer(), node)
+end
+
+-- Tells a few nodes that wait, and have not seen the last offer. When they ask, the next ones are told: so all
+-- hear of it soon while there is something left, and few if there is little.
+local function wake_hungry_nodes()
+  local left, seen_all = WOKEN_AT_ONCE, '(' .. last_offer()
+  while left > 0 do
+    local name = redis.call('ZRANGE', hungry, '-inf', seen_all, 'BYSCORE', 'LIMIT', 0, 1)[1]
+    if not name then
+      return
+    end
+    if tonumber(redis.call('ZSCORE', nodes, name) or 0) > now then
+      left = left - 1
+    end
+    tell(name, 'requests')
+  end
+end
+
+local function make_offer()
+  redis.call('HINCRBY', run, 'offers', 1)
+  wake_hungry_nodes()
+end
+
+local function tell_hungry_nodes(message)
+  for _, name in ipairs(redis.call('ZRANGE', hungry, 0, -1)) do
+    tell(name, message)
+  end
+end
+
+-- `passes_on`: the node may be one that was told.
+local function offer_requests(passes_on)
+  if has_new_requests and has_requests() then
+    make_offer()
+  elseif passes_on and redis.call('EXISTS', hungry) == 1 and has_requests() then
+    wake_hungry_nodes()
   end
 end
 
@@ -137,34 +248,72 @@ local function pages_left()
   return most_pages - (redis.call('HGET', run, 'pages') or 0) - redis.call('ZCARD', taken)
 end
 
--- Does nothing if the node's lease has expired meanwhile: another node may have the request now.
-local function finish(place, is_page)
-  if redis.call('ZREM', taken, node .. '\0' .. place) == 1 then
+-- True if the node had taken this request.
+local function untake(name, place)
+  if redis.call('ZREM', taken, name .. '\0' .. place) == 0 then
+    return false
+  end
+  if most_of_site > 0 then
+    redis.call('HINCRBY', budgets, site_of(place) .. '\0', -1)
+  end
+  return true
+end
+
+-- The node was silent for longer than its lease. If nobody has finished its request meanwhile, this counts.
+local function untake_from_others(place)
+  if redis.call('HEXISTS', requests, place) == 0 then
+    return false
+  end
+  for _, from in ipairs({ queue, suspects, lone }) do
+    redis.call('ZREM', from, place)
+  end
+  for _, name in ipairs(redis.call('ZRANGE', working, 0, -1)) do
+    untake(name, place)
+  end
+  return true
+end
+
+local function finish(place, outcome)
+  if not (untake(node, place) or untake_from_others(place)) then
+    return
+  end
+  local site = site_of(place)
+  if outcome == FAILED then
+    move_data(place, failed)
+  else
     redis.call('HDEL', requests, place)
     redis.call('HDEL', tries, place)
-    if is_page then
-      redis.call('HINCRBY', run, 'pages', 1)
-    elseif most_pages > 0 then
-      has_new_sites = true -- another request may become the page
+  end
+  if outcome == PAGE then
+    redis.call('HINCRBY', run, 'pages', 1)
+    if most_of_site > 0 then
+      redis.call('HINCRBY', budgets, site, 1)
     end
+  elseif most_pages > 0 then
+    has_new_requests = true -- another request may become the page
+  end
+  if most_of_site > 0 then
+    give_turn(site)
   end
 end
 
--- Arguments: how many requests are finished, and of each its place and 1 if it was a page, else 0.
+-- Arguments: how many requests are finished, and of each its place and what has become of it.
 local function finish_all()
   for _ = 1, next_number() do
     local place = next_argument()
-    finish(place, next_number() == 1)
+    finish(place, next_argument())
   end
 end
 
 -- Ends a node's lease, and gives back what it has taken and not finished: `give_back` is called with each
--- place. Together, so that a node that has taken requests always has a lease.
+-- place, and whether it is the only one. Together, so that a node that has taken requests always has a lease.
 local function stop_working(name, give_back)
   local first, last = bounds_of(name)
-  for _, member in ipairs(redis.call('ZRANGE', taken, first, last, 'BYLEX')) do
-    give_back(string.sub(member, #name + 2))
-    redis.call('ZREM', taken, member)
+  local members = redis.call('ZRANGE', taken, first, last, 'BYLEX')
+  for _, member in ipairs(members) do
+    local place = string.sub(member, #name + 2)
+    untake(name, place)
+    give_back(place, #members == 1)
   end
   redis.call('ZREM', working, name)
 end
@@ -178,15 +327,24 @@ local function stop_dead_nodes()
   redis.call('ZREMRANGEBYSCORE', nodes, '-inf', now)
 end
 
--- What was set aside is kept, and what was seen with it: it may be put back.
+-- Arguments: how many numbers the node has counted, and of each its name and the number.
+local function write_stats()
+  for _ = 1, next_number() do
+    local name = next_argument()
+    redis.call('HSET', stats, node .. '\0' .. name, next_argument())
+  end
+end
+
+-- What was set aside or has failed is kept, and what was seen with it: it may be put back.
 local function end_run()
-  redis.call('UNLINK', nodes, working, queue, sites, taken, suspects, tries)
-  if redis.call('EXISTS', aside) == 0 then
-    redis.call('UNLINK', seen, requests)
+  tell_hungry_nodes('done')
+  redis.call('UNLINK', nodes, working, requests, queue, sites, taken, suspects, lone, tries, claims)
+  if redis.call('EXISTS', aside, failed) == 0 then
+    redis.call('UNLINK', seen, budgets)
   end
   redis.call('HSET', run, 'ended', wall_now)
-  for _, key in ipairs({ run, seen, requests, aside }) do
+  redis.call('HDEL', run, 'ending')
+  for _, key in ipairs({ run, seen, aside, failed, budgets, stats }) do
     redis.call('PEXPIRE', key, END_KEPT_MS)
   end
-  redis.call('PUBLISH', channel, 'done')
 end

@@ -1,10 +1,12 @@
--- Sent in front of `sync`, `idle` and `leave`, behind common.lua: they need a run that the node has joined.
--- Reply: if that run is over, "ended" or "lost"; then nothing is changed.
+-- Sent in front of `sync`, `idle`, `leave` and `take_starts`, behind common.lua: they need a run that the node
+-- has joined.
+-- Reply: if that run is over, "ended", "empty" or "lost"; then nothing is changed.
 
-if run_id ~= joined_run then
-  return { previous_run == joined_run and 'ended' or 'lost' }
-elseif ended then
-  return { 'ended' }
+if run_id ~= joined_run or ended then
+  if joined_run ~= run_id and joined_run ~= previous_run then
+    return { 'lost' }
+  end
+  return { redis.call('HGET', run, 'empty') == joined_run and 'empty' or 'ended' }
 end
 write_clock()
 renew_presence()

@@ -1,0 +1,63 @@
+"""Start requests from outside: URLs, or JSON objects, as users write them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from scrapy import Request
+
+FIELDS = {
+    "url": (str,),
+    "method": (str,),
+    "headers": (dict,),
+    "body": (str,),
+    "cookies": (dict, list),
+    "meta": (dict,),
+    "cb_kwargs": (dict,),
+    "callback": (str,),
+    "errback": (str,),
+    "priority": (int,),
+    "dont_filter": (bool,),
+}
+"""What a JSON object may have, and of which types."""
+METHODS = ("callback", "errback")
+
+
+def request_of(text: str, spider: object) -> tuple[Request, dict[str, str]]:
+    """The request that a line stands for, and the names of its `METHODS`, which the spider, or its
+    class, must have.
+
+    Raises `ValueError`, which says what is wrong.
+    """
+    fields: dict[str, Any] = {"url": text.strip()}
+    if fields["url"].startswith("{"):
+        try:
+            fields = json.loads(text)
+        except ValueError as error:
+            raise ValueError(f"{_short(text)} is no JSON: {error}") from None
+        fields = {name: _checked(name, value) for name, value in fields.items()}
+    methods = {name: fields.pop(name) for name in METHODS if name in fields}
+    for name, method in methods.items():
+        if not callable(getattr(spider, method, None)):
+            raise ValueError(f"{name} {method!r} is no method of the spider")
+    try:
+        return Request(**fields), methods
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{_short(text)}: {error}") from None
+
+
+def _checked(name: str, value: Any) -> Any:
+    if name not in FIELDS:
+        raise ValueError(f"{name!r} is none of {', '.join(FIELDS)}")
+    if name == "priority" and isinstance(value, str):  # as in the entry of a stream
+        value = int(value)
+    types = FIELDS[name]
+    if not isinstance(value, types):
+        allowed = " or ".join(one.__name__ for one in types)
+        raise ValueError(f"{name} = {value!r}: allowed is {allowed}")
+    return value
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= 80 else text[:77] + "...")
