@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Set
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, MutableMapping, Set
 from contextlib import contextmanager
 from functools import partial
 from http.cookiejar import Cookie
@@ -13,7 +13,6 @@ from weakref import WeakKeyDictionary
 
 from scrapy import Request, Spider, signals
 from scrapy.crawler import Crawler
-from scrapy.downloadermiddlewares.cookies import CookiesMiddleware
 from scrapy.exceptions import CloseSpider
 from scrapy.extensions.feedexport import FeedExporter
 from scrapy.utils.asyncio import is_asyncio_available
@@ -24,6 +23,7 @@ from semaphore_middleware.errors import SettingsError
 
 if TYPE_CHECKING:
     from scrapy.core.downloader import Downloader
+    from scrapy.http.cookies import CookieJar
     from scrapy.pqueues import DownloaderAwarePriorityQueue
 
     from semaphore_middleware.scrapy.admission import Admissions
@@ -122,22 +122,27 @@ class Engine:
                 slot.file.flush()
 
     def cookies_of(self, jar: object) -> list[dict[str, Any]]:
-        """The cookies of one session of the spider.
-
-        `jars` is not documented, and there is no public way to a session's cookies.
-        """
-        middleware = self._crawler.get_downloader_middleware(CookiesMiddleware)
-        if middleware is None or jar not in middleware.jars:
-            return []
-        return [vars(cookie) for cookie in middleware.jars[jar].jar]
+        """The cookies of one session of the spider."""
+        jars = self._cookie_jars()
+        return [vars(cookie) for cookie in jars[jar].jar] if jars and jar in jars else []
 
     def add_cookies(self, jar: object, cookies: Iterable[dict[str, Any]]) -> None:
         """Put cookies, as `cookies_of` gives them, into a session's jar."""
+        if (jars := self._cookie_jars()) is None:
+            return
+        for fields in cookies:
+            named = {name.removeprefix("_"): value for name, value in fields.items()}
+            jars[jar].jar.set_cookie(Cookie(**named))
+
+    def _cookie_jars(self) -> MutableMapping[object, CookieJar] | None:
+        """The spider's sessions; None if its cookies are not kept.
+
+        `jars` is not documented, and there is no public way to a session's cookies.
+        """
+        from scrapy.downloadermiddlewares.cookies import CookiesMiddleware  # with tldextract
+
         middleware = self._crawler.get_downloader_middleware(CookiesMiddleware)
-        if middleware is not None:
-            for fields in cookies:
-                rest = {name.removeprefix("_"): value for name, value in fields.items()}
-                middleware.jars[jar].jar.set_cookie(Cookie(**rest))
+        return middleware.jars if middleware is not None else None
 
     def pace_start(
         self, note: Callable[[Request], None], rest: Callable[[], Awaitable[None]]
