@@ -157,10 +157,12 @@ class Ending(Enum):
 class CrawlEndedError(RunOverError):
     """The crawl has ended, before this node came or without it."""
 
-    def __init__(self, ago: float = 0.0) -> None:
+    def __init__(self, ago: float = 0.0, run: bytes = b"") -> None:
         super().__init__("the crawl has ended")
         self.ago = ago
         """Seconds since then, by the server's wall clock, as `join` says them."""
+        self.run = run
+        """Which run it was, as `join` says."""
 
 
 class NothingFetchedError(RunOverError):
@@ -272,7 +274,7 @@ class CrawlClient:
         self.keys = CrawlKeys(prefix, name)
         server = Server(url, CALL_TIMEOUT_S, url_from, self.keys.hash_tag)
         self.link = Link(server, lambda: "The crawl's requests wait until it can be used again")
-        self.run = b""  # none joined yet
+        self.run = self.run_before = b""  # none joined yet
         # A process that reuses a dead one's name is another node.
         self.node = f"{node}:{chance.token(4)}"
         self.new_place = (places or Places()).new
@@ -307,11 +309,11 @@ class CrawlClient:
             "join", chance.token(8), packed, int(new_run), though_full=False
         )
         if run == b"ended":
-            raise CrawlEndedError(rest[0] / 1000)
+            raise CrawlEndedError(rest[0] / 1000, rest[1])
         if run == b"other":
             raise OtherCrawlError(json.loads(rest[0]))
         self.run = run
-        unfinished, in_common = rest
+        unfinished, in_common, self.run_before = rest
         return unfinished, json.loads(in_common or b"{}")
 
     async def sync(

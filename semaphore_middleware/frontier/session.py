@@ -611,8 +611,9 @@ class FrontierSession:
             try:
                 await self._client.join(self._identity)
             except CrawlEndedError as error:
-                if error.ago < now - self._joined_at:  # others have begun it anew, and done it all
-                    self._end()
+                is_older = error.run == self._client.run_before
+                if not is_older and error.ago < now - self._joined_at:
+                    self._end()  # others have begun it anew, and done it all
                     return
                 # The server has gone back to data from before this run.
                 await self._client.join(self._identity, new_run=True)

@@ -2,9 +2,9 @@
 -- KEYS: see shared/common.lua.
 -- ARGV: the id of a new run; what its nodes have in common (JSON), or nothing from one that only looks on; 1
 -- if the run is to begin though the last one has ended.
--- Reply: the id of the run; how many requests are not finished; what its nodes have in common. Or "ended" with
--- the time since then (ms), or "other" with what the run's nodes have in common if the caller's is not the
--- same; then nothing is changed.
+-- Reply: the id of the run; how many requests are not finished; what its nodes have in common; the id of the
+-- run before. Or "ended" with the time since then (ms) and the run's id, or "other" with what the run's nodes
+-- have in common if the caller's is not the same; then nothing is changed.
 
 @include(shared/common)
 
@@ -14,7 +14,7 @@ local of_run = redis.call('HGET', run, 'identity')
 -- A run that has fetched nothing has not done what it was for: the next node begins it anew.
 may_begin_again = may_begin_again or (ended and redis.call('HGET', run, 'empty') == run_id)
 if ended and not may_begin_again then
-  return { 'ended', wall_now - ended }
+  return { 'ended', wall_now - ended, run_id }
 elseif run_id and not ended and of_run and identity ~= '' and of_run ~= identity then
   return { 'other', of_run }
 end
@@ -36,4 +36,4 @@ end
 write_clock()
 renew_presence()
 renew_lease()
-return { run_id, redis.call('HLEN', requests), of_run or '' }
+return { run_id, redis.call('HLEN', requests), of_run or '', redis.call('HGET', run, 'previous') or '' }
