@@ -45,6 +45,7 @@ logger = logging.getLogger(__name__)
 OLDEST_VERSION = (6, 2)
 READ_ONLY_SCRIPTS_SINCE = (7, 0)
 KEYS_PER_SCAN = 1000
+TLS_TIMEOUT_S = 10.0  # for a handshake: on a busy machine it takes longer than a call
 # Another server has the data, or will have it soon. While a slot is moved, calls that name keys
 # that do not exist are redirected nowhere, and the scripts name such keys: so they can but wait.
 ELSEWHERE = (ReadOnlyError, BusyLoadingError, AskError, TryAgainError, ClusterDownError)
@@ -111,6 +112,8 @@ class Connection:
         # A sentinel does not know SELECT: it is to be known as one first.
         self._select = [("SELECT", database)] if database else []
         self._call_timeout = call_timeout
+        is_tls = isinstance(connection, SSLConnection)
+        self._time_limit = max(call_timeout, TLS_TIMEOUT_S) if is_tls else call_timeout
         self._options = options
         self._search: asyncio.Task[None] | None = None
         self._replaced = False
@@ -128,8 +131,9 @@ class Connection:
         Raises `ServerUnreachableError`, or `ServerRefusedError` where waiting would not help.
         """
         try:
-            async with asyncio.timeout(self._call_timeout):
+            async with asyncio.timeout(self._time_limit):
                 await self._connection.connect()  # type: ignore[no-untyped-call]
+            self._time_limit = self._call_timeout
         except BaseException as error:
             await self.close()
             if isinstance(error, RedisError | OSError):
@@ -205,7 +209,7 @@ class Connection:
                 raise ConnectionResetError("the connection is closed")
             # hiredis packs: redis-py does it in Python, where that is most of a call's cost.
             packed = [pack_command(command) for command in commands]
-            async with asyncio.timeout(self._call_timeout):
+            async with asyncio.timeout(self._time_limit):
                 await self._connection.send_packed_command(b"".join(packed), check_health=False)
                 return [await self._read_reply() for _ in commands]
         except (RedisError, OSError) as error:
@@ -244,7 +248,9 @@ class Connection:
         """
         for reply in replies:
             if isinstance(reply, Exception):
-                if isinstance(reply, NoPermissionError) or is_denial(str(reply)):
+                text = str(reply)
+                is_final = isinstance(reply, NoPermissionError) or is_denial(text)
+                if is_final or is_unknown_command(text):
                     raise self._explain(reply)
                 # Out of memory, failing to save, a key of other type.
                 raise ServerUnreachableError(f"{self.server_name} refuses: {reply}") from reply
@@ -313,7 +319,7 @@ class Connection:
 
     def _text_of(self, error: BaseException) -> str:
         if isinstance(error, TimeoutError) and not str(error):
-            return f"no answer within {self._call_timeout:g} s"
+            return f"no answer within {self._time_limit:g} s"
         if isinstance(error, AskError | TryAgainError):
             moved = "was" if isinstance(error, MovedError) else "is being"
             return f"the slot of our keys {moved} moved"
@@ -334,8 +340,12 @@ class Connection:
             return ServerUnreachableError(f"{name} is still loading its data")
         if "MASTERDOWN" in text:
             return ServerUnreachableError(f"{name}: {text}")
-        if isinstance(error, AuthenticationError | AuthorizationError) or "NOAUTH" in text:
+        if "NOAUTH" in text or "Authentication required" in text:
+            return ServerRefusedError(f"{name} asks for a password, and its URL has none")
+        if isinstance(error, AuthenticationError | AuthorizationError):
             return ServerRefusedError(f"{name} does not accept this user name and password")
+        if is_unknown_command(text):
+            return ServerRefusedError(f"{name} does not know a command that is needed: {text}")
         if isinstance(error, NoPermissionError) or is_denial(text):
             return ServerRefusedError(f"{name} does not permit this user what is needed: {text}")
         if isinstance(error, InvalidResponse) or "Protocol" in text:
@@ -359,6 +369,11 @@ class Connection:
 def is_denial(text: str) -> bool:
     """Whether a script's error, or one within it, is of a right that its user does not have."""
     return "ACL failure in script" in text or "The user executing the script" in text
+
+
+def is_unknown_command(text: str) -> bool:
+    """Whether an error, or one within a script, is of a command that was renamed or taken away."""
+    return re.search(r"\bunknown (redis )?command", text, re.IGNORECASE) is not None
 
 
 def is_full(error: object) -> bool:

@@ -66,6 +66,7 @@ class Server:
                 "rediss://host:port/db, unix:///path?db=N, redis+cluster://host:port,host:port or "
                 "redis+sentinel://host:port,host:port/service/db"
             )
+        url = tls.with_version_number(url, where)
         try:
             parts = _read(url)
         except ValueError:  # its text may hold a part of the password
@@ -106,10 +107,9 @@ class Server:
         Raises `ServerUnreachableError`, or `ServerRefusedError` where waiting would not help.
         """
         if self._sentinels is not None:
-            find_master = self._sentinels.find_master
-            address = await find_master()
+            address = await self._sentinels.find_master()
             name = f"the master of {self._sentinels.service!r} at {address}"
-            return await self._connect_to(address, name, find_master)
+            return await self._connect_to(address, name, self._sentinels.find_successor)
         if not self._is_cluster:
             address = self._addresses[0]
             try:
@@ -259,8 +259,9 @@ QUESTION = ("SENTINEL", "GET-MASTER-ADDR-BY-NAME")
 
 
 class Sentinels:
-    """The sentinels that a URL names. All are asked each time, and the majority is believed: one
-    that is cut off from the others may name a master that was replaced.
+    """The sentinels that a URL names. All are asked each time, and the majority of those that
+    answer is believed: one that is cut off from the others may name a master that was replaced. To
+    leave a master that answers takes the majority of all.
 
     `credentials` are for the sentinels, not for the master.
     """
@@ -282,6 +283,17 @@ class Sentinels:
 
         Raises `ServerUnreachableError`, or `ServerRefusedError` where waiting would not help.
         """
+        return self._believed(*await self._ask_all())
+
+    async def find_successor(self) -> Address:
+        """Where the master is, as most of all sentinels say. Raises as `find_master` does."""
+        answers, problems = await self._ask_all()
+        if answers and 2 * max(answers.values()) <= len(self._addresses):
+            raise ServerUnreachableError("too few sentinels answer")
+        return self._believed(answers, problems)
+
+    async def _ask_all(self) -> tuple[Counter[Address | None], list[Exception]]:
+        """What was answered, and what went wrong, until most of all say the same."""
         asked = [asyncio.create_task(self._ask(address)) for address in self._addresses]
         answers: Counter[Address | None] = Counter()
         problems: list[Exception] = []
@@ -299,7 +311,7 @@ class Sentinels:
             for task in asked:
                 task.cancel()
             await asyncio.gather(*asked, return_exceptions=True)
-        return self._believed(answers, problems)
+        return answers, problems
 
     def _believed(self, answers: Counter[Address | None], problems: Sequence[Exception]) -> Address:
         if not answers:

@@ -25,7 +25,6 @@ async def check_commands(connection: Connection, keys: Keys) -> None:
     # A node looks at a scope where a request waits for long.
     look = ("inspect", 2, keys.epoch, keys.rules, pack_head(0.0), "")
     await evaluate(connection, [look], read_only=True)
-    await connection.execute([("PING",)])  # a subscription asks so whether the server is there
 
 
 async def try_rights(
@@ -46,6 +45,7 @@ async def try_rights(
         (denied,) = await evaluate(connection, [call], source_for, though_full=True)
     except ServerRefusedError as error:
         raise ServerRefusedError(f"{error}; {needed}") from None
+    await connection.execute([("PING",)])  # a subscription asks so whether the server is there
     if denied:
         commands = ", ".join(command.decode() for command in denied)
         raise ServerRefusedError(

@@ -29,6 +29,21 @@ OPTIONS = (
 SECRET = ("ssl_ca_data", "ssl_password")  # not shown: a secret, or too long
 
 
+def with_version_number(url: str, where: str) -> str:
+    """The URL with a number in place of the name in `ssl_min_version`, as redis-py takes it.
+
+    Raises `SettingsError` for a name of no version.
+    """
+
+    def number(option: re.Match[str]) -> str:
+        allowed = [name for name in ssl.TLSVersion.__members__ if name.startswith("TLS")]
+        if option[2] not in allowed:
+            raise SettingsError(f"{where}: {option[0][1:]}: allowed is one of {', '.join(allowed)}")
+        return f"{option[1]}{ssl.TLSVersion[option[2]].value}"
+
+    return re.sub(r"([?&]ssl_min_version=)([^&]*)", number, url)
+
+
 def check_options(options: Mapping[str, Any], where: str) -> None:
     """Try the options of a URL. Reads the files that they name.
 

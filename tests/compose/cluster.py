@@ -100,6 +100,21 @@ class Cluster:
     def log(self, service: str) -> str:
         return self.compose("logs", "--no-color", service)
 
+    def last_words(self) -> str:
+        """What tells best why nodes have done something else: warnings, errors, how each ended."""
+        words = (
+            "WARNING",
+            "ERROR",
+            "joins the crawl",
+            "has ended",
+            "finish_reason",
+            "Spider closed",
+        )
+        lines = [
+            line for line in self.log("node").splitlines() if any(word in line for word in words)
+        ]
+        return "\n".join(lines[-100:])
+
     def judge(self, host: str) -> dict[str, Any]:
         told = self.inside("site", "python", "-c", JUDGE)
         found: dict[str, Any] = json.loads(told).get(host, {})

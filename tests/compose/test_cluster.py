@@ -46,8 +46,8 @@ def cluster() -> Iterator[Cluster]:
 
 def assert_well_crawled(cluster: Cluster, host: str) -> None:
     judged = cluster.judge(host)
-    assert judged["missed"] == []
-    assert judged["twice"] == []
+    assert judged["missed"] == [], cluster.last_words()
+    assert judged["twice"] == [], cluster.last_words()
     assert judged["forbidden"] == 0
     assert judged["now"] == 0
     assert judged["most"] == LIMIT  # it was used, and never passed
@@ -55,7 +55,7 @@ def assert_well_crawled(cluster: Cluster, host: str) -> None:
 
 def test_up_crawls_the_example_site_with_three_nodes_that_then_stay_down(cluster: Cluster) -> None:
     cluster.until(cluster.nodes_have_ended)
-    assert cluster.exit_statuses() == [0, 0, 0]
+    assert cluster.exit_statuses() == [0, 0, 0], cluster.last_words()
     assert_well_crawled(cluster, "site")
     assert cluster.log("node").count("Spider closed (finished)") == 3
     assert [one["RestartCount"] for one in cluster.containers("node")] == [0, 0, 0]
@@ -63,7 +63,8 @@ def test_up_crawls_the_example_site_with_three_nodes_that_then_stay_down(cluster
 
 def test_run_crawls_with_one_node_and_its_pages_are_on_the_volume(cluster: Cluster) -> None:
     crawl = ("scrapy", "crawl", "site", "-a", "url=http://alone:8000/", "-O", "alone.jsonl")
-    assert cluster.run(*crawl)[0] == 0
+    status, said = cluster.run(*crawl)
+    assert status == 0, said
     assert_well_crawled(cluster, "alone")
     lines = cluster.run("cat", "alone.jsonl")[1].splitlines()
     assert len({json.loads(line)["url"] for line in lines}) == len(lines) == int(PAGES)

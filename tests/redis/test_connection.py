@@ -18,6 +18,7 @@ from semaphore_middleware import (
     ServerUnreachableError,
     SettingsError,
 )
+from semaphore_middleware.frontier.client import CrawlClient
 from semaphore_middleware.redis import embedded
 from semaphore_middleware.redis.location import Server
 from tests.support.nodes import eventually, in_asyncio
@@ -151,8 +152,9 @@ def locked() -> Iterator[RedisServer]:
 @in_asyncio
 async def test_a_wrong_password_is_a_refusal_that_shows_none(locked: RedisServer) -> None:
     wrong = f"redis://:{PASSWORD}x@127.0.0.1:{locked.tcp_port}"
-    for url in (wrong, locked.tcp_url, locked.url):
-        assert "does not accept this user name and password" in await refusal(url)
+    assert "does not accept this user name and password" in await refusal(wrong)
+    for url in (locked.tcp_url, locked.url):
+        assert "asks for a password" in await refusal(url)
     right = FairSemaphore(f"redis://:{PASSWORD}@[::1]:{locked.tcp_port}", recovery_wait=0)
     async with right, right.permit("s", 1):
         assert PASSWORD not in repr(right)
@@ -160,7 +162,27 @@ async def test_a_wrong_password_is_a_refusal_that_shows_none(locked: RedisServer
     error = f"-ERR unknown command 'AUTH', with args beginning with: 'user' '{PASSWORD}'\r\n"
     async with answering(error.encode()) as url:
         said = await refusal(url.replace("//", f"//user:{PASSWORD}@"))
-    assert re.search(r"refuses: unknown command .AUTH.$", said)
+    assert re.search(r"does not know a command that is needed: unknown command .AUTH.$", said)
+
+
+@pytest.mark.parametrize("command", ["EVALSHA", "ZRANGE", "SUBSCRIBE"])
+@in_asyncio
+async def test_a_command_that_was_renamed_is_named_in_one_line(command: str) -> None:
+    server = RedisServer("--rename-command", command, "").start()
+    try:
+        for said in (await refusal(server.url), await refusal_of_a_crawl(server.url)):
+            assert re.search(rf"\b{command}\b", said)
+            assert "\n" not in said
+    finally:
+        server.remove()
+
+
+async def refusal_of_a_crawl(url: str) -> str:
+    crawl = CrawlClient(url, "books", "node")
+    with pytest.raises(ServerRefusedError) as refused:
+        await crawl.check_rights()
+    await crawl.link.close()
+    return str(refused.value)
 
 
 @in_asyncio

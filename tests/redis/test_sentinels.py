@@ -113,6 +113,26 @@ async def test_a_master_is_left_once_most_sentinels_name_another_and_can_do_with
 
 
 @in_asyncio
+async def test_a_master_that_answers_is_not_left_for_what_a_minority_says(
+    masters: Masters, sentinels: Sentinels
+) -> None:
+    old, new = masters
+    watch(sentinels, old)
+    connection = await Server(url_of(sentinels), 5.0).connect()
+    sentinels[0].watch(new.tcp_port)  # it is stale
+    for gone in sentinels[1:]:
+        gone.kill()
+    connection.look_for_master()
+    assert connection._search
+    await connection._search
+    assert connection.is_open
+    sentinels[1].start().watch(new.tcp_port)
+    connection.look_for_master()
+    await connection._search
+    assert not connection.is_open
+
+
+@in_asyncio
 async def test_a_master_that_is_not_one_yet_is_waited_for(
     masters: Masters, sentinels: Sentinels
 ) -> None:

@@ -133,7 +133,6 @@ def mistake(options: str) -> str:
         ("ssl_certfile={own}&ssl_keyfile={other}", "key values mismatch ({given})"),
         ("ssl_keyfile={key}", "certfile should be a valid filesystem path ({given})"),
         ("ssl_cert_reqs=maybe", "maybe ({given})"),
-        ("ssl_min_version=7", "({given})"),
         ("ssl_ciphers=none", "No cipher can be selected ({given})"),
         ("ssl_ca_data=none", "(ssl_ca_data)"),
     ],
@@ -144,6 +143,14 @@ def test_an_option_or_a_file_that_makes_no_sense(paper: Paper, options: str, lin
     said = mistake(options)
     assert said.startswith("REDIS_URL: TLS: ")
     assert said.endswith(line.format(given=options.replace("&", ", ")))
+
+
+def test_the_oldest_version_of_tls() -> None:
+    said = mistake("ssl_min_version=1.2")
+    assert said == (
+        "REDIS_URL: ssl_min_version=1.2: allowed is one of TLSv1, TLSv1_1, TLSv1_2, TLSv1_3"
+    )
+    FairSemaphore("rediss://localhost?ssl_min_version=TLSv1_3")
 
 
 def test_a_key_with_a_password(paper: Paper) -> None:

@@ -420,12 +420,12 @@ class _Server(Server):
             return super().execute(command, now)
         arguments = command[3 + int(command[2]) :]
         caller = arguments[1] if len(arguments) > 1 else b""
-        had_ended = self._has_ended
+        had_ended = self.has_ended
         working, taken = self._members("working"), self._members("taken")
         in_hand = Counter(member.partition(b"\0")[0] for member in taken)
         reply = super().execute(command, now)
         lost = working - self._members("working") - {caller}
-        if self._has_ended and not had_ended:
+        if self.has_ended and not had_ended:
             self._crawl.on_end()
         for name in lost:
             self._crawl.on_lease_end(name)
@@ -438,7 +438,7 @@ class _Server(Server):
         return reply
 
     @property
-    def _has_ended(self) -> bool:
+    def has_ended(self) -> bool:
         return self.field(KEYS.of("run"), b"ended") is not None
 
     def _members(self, part: str) -> set[bytes]:
@@ -777,7 +777,7 @@ class Crawl:
     # Faults -------------------------------------------------------------------------------------
 
     def _strike(self, fault: Fault) -> None:
-        if self._is_over:  # what a server loses then, nobody is there to notice
+        if self._is_over or self.server.has_ended:  # what a server loses then, nobody notices
             self._to_come -= 1
             return
         self.note("fault", f"{fault.kind} node {fault.node}, {fault.seconds:g} s: {fault.of}")
