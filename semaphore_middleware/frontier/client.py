@@ -12,10 +12,13 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from semaphore_middleware.errors import SettingsError
 from semaphore_middleware.frontier import state
 from semaphore_middleware.frontier.state import Counts, CrawlKeys, Places, commands_for, site_of
 from semaphore_middleware.model import chance
 from semaphore_middleware.model.hosts import encoded
+from semaphore_middleware.model.limits import UNITS_S
+from semaphore_middleware.model.validation import check_number, not_allowed
 from semaphore_middleware.redis.environment import default_node
 from semaphore_middleware.redis.link import Link
 from semaphore_middleware.redis.location import Server
@@ -34,6 +37,19 @@ def node_name(settings: Mapping[str, Any]) -> str:
     return settings.get("SEMAPHORE_NODE") or default_node()
 
 
+def recrawl_after_of(settings: Mapping[str, Any]) -> float:
+    """`CRAWL_RECRAWL_AFTER` in seconds, 0 if it is not set. Raises `SettingsError`."""
+    value = settings.get("CRAWL_RECRAWL_AFTER") or 0
+    number, unit = value, 1.0
+    if isinstance(value, str) and value[-1:] in UNITS_S:
+        number, unit = value[:-1], UNITS_S[value[-1]]
+    try:
+        return unit * check_number(number, "CRAWL_RECRAWL_AFTER", text=True)
+    except SettingsError:
+        allowed = "seconds, or a number with 's', 'm', 'h' or 'd' behind it"
+        raise not_allowed(value, "CRAWL_RECRAWL_AFTER", allowed) from None
+
+
 @dataclass(frozen=True, slots=True)
 class NewRequest:
     """An encoded request to be queued. Sent twice with the same place, it is queued once."""
@@ -42,6 +58,7 @@ class NewRequest:
     data: bytes
     fingerprint: bytes = b""  # queued only if no other had this one; empty: queued in any case
     claim: bytes = b""  # which it fulfils: it is queued only if no other has done so
+    of_run: bool = False  # the fingerprint counts in this run only, whatever earlier ones have seen
 
 
 def given_up(claim: bytes) -> NewRequest:
@@ -200,11 +217,12 @@ class CrawlClient:
 
         run       hash    id: random, new for each run of the crawl; what its nodes have in common;
                           pages fetched; the crawl's clock; when the run has ended; the id before;
-                          the last run that has fetched nothing; whether an operator ends it
+                          the last run that has fetched nothing; whether an operator ends it;
+                          with what fingerprints are shortened; whether `seen` has times
         nodes     zset    node -> until when it counts, ms: all that were heard of
         working   zset    node -> end of its lease, ms
         seen      hash    fingerprints of all requests that were ever queued, shortened to 8
-                          bytes: bucket -> some of them; count -> how many there are
+                          bytes, in some runs with times: bucket -> some of them; count -> how many
         requests  hash    place -> request: all that are not finished
         queue     zset    the places of those that are to be taken, in order
         sites     zset    site with queued requests -> turn, the lowest is next; below 0 if all of
@@ -260,9 +278,11 @@ class CrawlClient:
         url_from: str = "the server's URL",
         max_pages_per_site: int = 0,
         places: Places | None = None,
+        recrawl_after: float = 0.0,
     ) -> None:
         """`lease` in seconds; `max_pages`: of all nodes together, 0 for no limit; `places`: the
-        order of requests, else first in, first out. `url_from` says in errors where the URL was
+        order of requests, else first in, first out; `recrawl_after`: the seconds after which a
+        fingerprint counts as new again, 0 for never. `url_from` says in errors where the URL was
         set.
 
         Raises `SettingsError` for a URL that cannot be read.
@@ -271,10 +291,11 @@ class CrawlClient:
         self.lease = lease
         self.max_pages = max_pages
         self.max_pages_per_site = max_pages_per_site
+        self.recrawl_after = recrawl_after
         self.keys = CrawlKeys(prefix, name)
         server = Server(url, CALL_TIMEOUT_S, url_from, self.keys.hash_tag)
         self.link = Link(server, lambda: "The crawl's requests wait until it can be used again")
-        self.run = self.run_before = b""  # none joined yet
+        self.run = self.run_before = self._salt = b""  # none joined yet
         # A process that reuses a dead one's name is another node.
         self.node = f"{node}:{chance.token(4)}"
         self.new_place = (places or Places()).new
@@ -313,7 +334,7 @@ class CrawlClient:
         if run == b"other":
             raise OtherCrawlError(json.loads(rest[0]))
         self.run = run
-        unfinished, in_common, self.run_before = rest
+        unfinished, in_common, self.run_before, self._salt = rest
         return unfinished, json.loads(in_common or b"{}")
 
     async def sync(
@@ -420,7 +441,8 @@ class CrawlClient:
         return dict(sorted(sums.items()))
 
     def _new_fields(self, new: NewRequest) -> tuple[bytes, bytes, bytes, bytes]:
-        fingerprint = new.fingerprint and short_fingerprint(new.fingerprint, self.run)
+        salt = self.run if new.of_run else self._salt
+        fingerprint = new.fingerprint and short_fingerprint(new.fingerprint, salt)
         return new.place, new.data, fingerprint, new.claim
 
     async def _call(
@@ -432,8 +454,8 @@ class CrawlClient:
     ) -> Any:
         keys = keys or self.keys.all
         head = (self.keys.channels, encoded(self.node), self.run, round(self.lease * 1000))
-        budgets = (self.max_pages, self.max_pages_per_site)
-        call = (name, len(keys), *keys, *head, *budgets, *arguments)
+        limits = (self.max_pages, self.max_pages_per_site, round(self.recrawl_after))
+        call = (name, len(keys), *keys, *head, *limits, *arguments)
         (reply,) = await self.link.use(
             lambda connection: evaluate(connection, [call], state.script, though_full=though_full)
         )
@@ -442,11 +464,11 @@ class CrawlClient:
         return reply
 
 
-def short_fingerprint(fingerprint: bytes, run: bytes) -> bytes:
-    """Eight bytes for a fingerprint of any length, as the server keeps them. A run has its own, so
-    that no site can know which of its URLs would get the same.
+def short_fingerprint(fingerprint: bytes, salt: bytes) -> bytes:
+    """Eight bytes for a fingerprint of any length, as the server keeps them. A crawl has its own,
+    so that no site can know which of its URLs would get the same.
     """
-    return hashlib.blake2b(fingerprint, digest_size=8, key=run).digest()
+    return hashlib.blake2b(fingerprint, digest_size=8, key=salt).digest()
 
 
 def _fields(finished: Sequence[FinishedRequest]) -> Iterable[Any]:

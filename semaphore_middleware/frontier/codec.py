@@ -129,11 +129,18 @@ class Codec:
     """
 
     def __init__(
-        self, spider: Spider, engine: Engine, serializer: str = "json", start_once: bool = True
+        self,
+        spider: Spider,
+        engine: Engine,
+        serializer: str = "json",
+        start_once: bool = True,
+        recrawls: bool = False,
     ) -> None:
+        """`recrawls`: later runs go on with what earlier ones have seen."""
         self._spider = spider
         self._engine = engine
         self._start_once = start_once
+        self._recrawls = recrawls
         modules = [*spider.settings.getlist("SPIDER_MODULES"), type(spider).__module__]
         self._serializer = SERIALIZERS[serializer]({name.partition(".")[0] for name in modules})
         fingerprinter = spider.crawler.request_fingerprinter
@@ -155,16 +162,14 @@ class Codec:
         if "cookiejar" in request.meta:
             fields[JAR] = self._engine.cookies_of(request.meta["cookiejar"])
         data = self._serializer.dumps(fields)
-        return NewRequest(place, data, self._fingerprint_of(request, is_start), claim)
-
-    def _fingerprint_of(self, request: Request, is_start: bool) -> bytes:
-        if not request.dont_filter:
-            return self._fingerprint(request)
-        if not (is_start and self._start_once):
-            return b""
-        fingerprint = self._fingerprint(request)
-        self._starts[fingerprint] += 1
-        return b"start %d %b" % (self._starts[fingerprint], fingerprint)
+        once_a_run = is_start and self._start_once and (request.dont_filter or self._recrawls)
+        fingerprint = b""
+        if once_a_run or not request.dont_filter:
+            fingerprint = self._fingerprint(request)
+        if once_a_run:
+            self._starts[fingerprint] += request.dont_filter
+            fingerprint = b"start %d %b" % (self._starts[fingerprint], fingerprint)
+        return NewRequest(place, data, fingerprint, claim, of_run=once_a_run)
 
     def start_of(self, text: str) -> Request:
         """A start request as users write them. Raises `ValueError`, which says what is wrong."""

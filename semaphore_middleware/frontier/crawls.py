@@ -30,17 +30,23 @@ Encode = Callable[[str, int, Callable[[str, float, bool], bytes]], NewRequest]
 class Crawls:
     """The shared crawls of one server, or of all masters of a cluster.
 
-    `url_from` says in errors where the URL was set. Each call opens connections of its own.
+    `url_from` says in errors where the URL was set; `recrawl_after` is that of a run that begins
+    with `add`. Each call opens connections of its own.
 
     Raises `SettingsError` for a URL or a prefix that is not allowed. Each method also raises
     `ServerUnreachableError` and `ServerRefusedError`.
     """
 
     def __init__(
-        self, url: str, prefix: str = DEFAULT_PREFIX, url_from: str = "the server's URL"
+        self,
+        url: str,
+        prefix: str = DEFAULT_PREFIX,
+        url_from: str = "the server's URL",
+        recrawl_after: float = 0.0,
     ) -> None:
         self._url = url
         self._url_from = url_from
+        self._recrawl_after = recrawl_after
         self._prefix = check_prefix(prefix, "CRAWL_PREFIX")
         self._server = Server(url, CALL_TIMEOUT_S, url_from, prefix)
 
@@ -126,7 +132,10 @@ class Crawls:
     @asynccontextmanager
     async def _client(self, name: str) -> AsyncIterator[CrawlClient]:
         crawl = CrawlClient(
-            self._url, name, "frontier", prefix=self._prefix, url_from=self._url_from
+            *(self._url, name, "frontier"),
+            prefix=self._prefix,
+            url_from=self._url_from,
+            recrawl_after=self._recrawl_after,
         )
         try:
             yield crawl

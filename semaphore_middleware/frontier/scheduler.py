@@ -40,6 +40,7 @@ from semaphore_middleware.frontier.client import (
     OtherCrawlError,
     WrongTypeError,
     node_name,
+    recrawl_after_of,
 )
 from semaphore_middleware.frontier.codec import SERIALIZERS, Codec
 from semaphore_middleware.frontier.identity import differences, identity_of
@@ -58,13 +59,13 @@ class Scheduler(BaseScheduler):
     """One node's scheduler for the crawl that it shares. Set it with `SCHEDULER`.
 
     Settings: `REDIS_URL`, `CRAWL` (the crawl's name, default: the spider's), `CRAWL_MAX_PAGES`,
-    `CRAWL_MAX_PAGES_PER_SITE`, `CRAWL_START_ONCE`, `CRAWL_START_KEY`, `CRAWL_WAIT`, `CRAWL_LEASE`
-    (seconds), `CRAWL_PREFIX`, `CRAWL_SERIALIZER`, `CRAWL_VERSION`, `CRAWL_RUN` (`"new"`: begin a
-    crawl that has ended once more), `SEMAPHORE_START_TIMEOUT` (seconds to wait for the server at
-    the start); as Scrapy's own, it asks `SCHEDULER_MEMORY_QUEUE` whether the last request of a
-    site comes first. A node that is stopped before the end of the crawl exits with status 1, so
-    that whatever starts it does so again; one that comes after the end exits at once, with
-    status 0.
+    `CRAWL_MAX_PAGES_PER_SITE`, `CRAWL_RECRAWL_AFTER`, `CRAWL_START_ONCE`, `CRAWL_START_KEY`,
+    `CRAWL_WAIT`, `CRAWL_LEASE` (seconds), `CRAWL_PREFIX`, `CRAWL_SERIALIZER`, `CRAWL_VERSION`,
+    `CRAWL_RUN` (`"new"`: begin a crawl that has ended once more), `SEMAPHORE_START_TIMEOUT`
+    (seconds to wait for the server at the start); as Scrapy's own, it asks `SCHEDULER_MEMORY_QUEUE`
+    whether the last request of a site comes first. A node that is stopped before the end of the
+    crawl exits with status 1, so that whatever starts it does so again; one that comes after the
+    end exits at once, with status 0.
     """
 
     def __init__(self, crawler: Crawler) -> None:
@@ -109,7 +110,8 @@ class Scheduler(BaseScheduler):
         prefetch = Prefetch(self.crawler)
         self.engine.after_fetch(prefetch.on_fetched)
         self.engine.before_close(prefetch.on_closing)
-        self.codec = Codec(spider, self.engine, self.serializer, self.start_once)
+        recrawls = self.client.recrawl_after > 0
+        self.codec = Codec(spider, self.engine, self.serializer, self.start_once, recrawls)
         self.session = FrontierSession(
             self.client,
             self.codec,
@@ -298,6 +300,7 @@ def _client(crawler: Crawler) -> CrawlClient:
             _is_lifo(settings["SCHEDULER_MEMORY_QUEUE"]),
             _is_lifo(settings["SCHEDULER_START_MEMORY_QUEUE"]),
         ),
+        recrawl_after_of(settings),
     )
 
 

@@ -60,7 +60,7 @@ logger = logging.getLogger(__name__)
 MAX_NEW_REQUESTS = 500
 MAX_NEW_BYTES = 1_000_000  # but for one request that is larger
 MAX_LOOP_HOLD_S = 0.01  # for which start requests may keep the event loop
-LONGEST_STOP_S = 4 * CALL_TIMEOUT_S
+LONGEST_STOP_S = 3 * CALL_TIMEOUT_S
 STARTS_AT_ONCE = 100  # start requests that are taken from the users' key in a call
 STARTS_POLL_S = 1.0  # a node that waits looks for further ones so often
 SUMMED_STATS = (
@@ -271,7 +271,7 @@ class FrontierSession:
                 async with asyncio.timeout(LONGEST_STOP_S - CALL_TIMEOUT_S):
                     while not await self._leave():
                         pass
-            except (ServerUnreachableError, ServerRefusedError, TimeoutError) as error:
+            except (ServerRefusedError, TimeoutError) as error:
                 logger.warning(
                     "Cannot leave the crawl (%s): other nodes get this node's requests in %g s, "
                     "when its lease expires",
@@ -281,7 +281,15 @@ class FrontierSession:
         await self._client.link.close()
 
     async def _leave(self) -> bool:
-        """False if a call was too much for the server: the next one has half of it."""
+        """False if it is to be tried again: with half as much, if a call was not answered."""
+        try:
+            await self._send_rest_and_leave()
+        except ServerUnreachableError as error:
+            await self._client.link.failed(error)
+            return False
+        return True
+
+    async def _send_rest_and_leave(self) -> None:
         self._wants_more = False
         with suppress(RunOverError):
             try:
@@ -289,15 +297,12 @@ class FrontierSession:
                 while self._unsent or self._unreadable:
                     await self._sync(self._finished())
                     await self._look_if_due()
-            except CallTimeoutError:
-                return False
             except ServerUnreachableError as error:
                 if not is_full(error):
                     raise
         # What has led to requests that the server refuses is not finished: others are to do it.
         finished = [] if self._unsent else self._finished()
         await self._client.leave(finished, self._counted())
-        return True
 
     async def _run(self) -> None:
         while not (self.ended or self._leaving):

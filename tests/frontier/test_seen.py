@@ -14,9 +14,9 @@ from semaphore_middleware.errors import ServerUnreachableError
 from semaphore_middleware.frontier import client as module
 from semaphore_middleware.frontier import state
 from semaphore_middleware.frontier.client import NewRequest
-from tests.support.frontier import Node, node
+from tests.support.frontier import Node, crawl_keys, node, result_of
 
-LENGTH = 8
+LENGTH, TIME_LENGTH = 8, 4
 MOST_BYTES = 20  # of a fingerprint, on the server
 
 
@@ -77,6 +77,45 @@ def test_the_server_replies_as_a_set_would_whatever_is_split(chosen: Node, seed:
         assert push(chosen, call) == fresh
         seen.update(call)
         assert sorted(in_buckets(chosen)) == sorted(seen)
+
+
+def ages(crawl: Node, seconds: int) -> None:
+    """What was seen until now was seen so much earlier."""
+    key, entry = crawl.keys.of("seen"), LENGTH + TIME_LENGTH
+    buckets: Any = crawl.client.hgetall(key)
+    buckets.pop(b"count")
+    for name, bucket in buckets.items():
+        entries = [bucket[at : at + entry] for at in range(0, len(bucket), entry)]
+        older = [
+            one[:LENGTH]
+            + (int.from_bytes(one[LENGTH:], "big") - seconds).to_bytes(TIME_LENGTH, "big")
+            for one in entries
+        ]
+        crawl.client.hset(key, name, b"".join(older))
+
+
+def test_after_some_time_a_page_may_be_fetched_again(client: Redis) -> None:
+    def begins() -> Node:
+        crawl = Node(client, "books", "one")
+        crawl.recrawl_after = 100.0
+        crawl.joins(new_run=True)
+        start = NewRequest(crawl.new_place("a", 0), b"", b"start", of_run=True)
+        assert crawl.pushes(start, start) == [True, True]  # sent twice, queued once
+        return crawl
+
+    first, known = begins(), [b"%d" % number for number in range(200)]
+    assert all(push(first, known))
+    ages(first, 99)
+    assert not any(push(first, known))
+    ages(first, 2)
+    assert all(push(first, known[:50]))
+    assert not any(push(first, known[:50]))
+    assert result_of(first.end(at_once=True))
+    assert client.ttl(first.keys.of("seen")) > 0
+    second = begins()
+    assert push(second, known) == [False] * 50 + [True] * 150
+    second.drops()
+    assert crawl_keys(client) == []
 
 
 def test_a_server_that_is_full_has_seen_what_it_has_queued(chosen: Node) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from semaphore_middleware.console.cli.commands import CommandError, Status
 from semaphore_middleware.core.admin import Admin
-from semaphore_middleware.frontier.client import DEFAULT_PREFIX
+from semaphore_middleware.frontier.client import DEFAULT_PREFIX, recrawl_after_of
 from semaphore_middleware.frontier.crawls import Crawls
 from semaphore_middleware.redis import embedded
 from semaphore_middleware.redis.environment import URL_NAMES, server_of
@@ -34,7 +34,8 @@ def admin_of(settings: BaseSettings) -> Admin:
 def crawls_of(settings: BaseSettings) -> Crawls:
     """The shared crawls on the server of these settings. Raises as `admin_of`."""
     url, url_from = _address_of(settings)
-    return Crawls(url, settings.get("CRAWL_PREFIX", DEFAULT_PREFIX), url_from)
+    prefix = settings.get("CRAWL_PREFIX", DEFAULT_PREFIX)
+    return Crawls(url, prefix, url_from, recrawl_after_of(settings))
 
 
 def _address_of(settings: BaseSettings) -> tuple[str, str]:

@@ -16,6 +16,7 @@ local silent_ms = math.max(0, wall_now - (wall or 0))
 redis.call('ZREMRANGEBYSCORE', nodes, '-inf', (clock or 0) + silent_ms)
 redis.call('ZREM', nodes, node)
 local has_nodes = redis.call('EXISTS', nodes) == 1
+redis.call('HDEL', run, 'timed')
 redis.call('UNLINK', aside, failed, budgets, stats)
 end_run()
 if has_nodes then

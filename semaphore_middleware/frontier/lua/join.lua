@@ -3,7 +3,7 @@
 -- ARGV: the id of a new run; what its nodes have in common (JSON), or nothing from one that only looks on; 1
 -- if the run is to begin though the last one has ended.
 -- Reply: the id of the run; how many requests are not finished; what its nodes have in common; the id of the
--- run before. Or "ended" with the time since then (ms) and the run's id, or "other" with what the run's nodes
+-- run before; with what fingerprints are to be shortened. Or "ended" with the time since then (ms) and the run's id, or "other" with what the run's nodes
 -- have in common if the caller's is not the same; then nothing is changed.
 
 @include(shared/common)
@@ -18,11 +18,19 @@ if ended and not may_begin_again then
 elseif run_id and not ended and of_run and identity ~= '' and of_run ~= identity then
   return { 'other', of_run }
 end
+write_clock() -- first of all writes: a full server refuses it, and so the rest
+local goes_on_with_seen = ended and recrawl_after_s > 0 and is_timed()
 if ended then
   redis.call('HSET', run, 'previous', run_id)
   redis.call('HDEL', run, 'ended')
   redis.call('PERSIST', run)
-  redis.call('UNLINK', seen, aside, failed, budgets, stats)
+  redis.call('UNLINK', aside, failed, budgets, stats)
+end
+if goes_on_with_seen then
+  redis.call('PERSIST', seen)
+elseif ended or not run_id then
+  redis.call('UNLINK', seen)
+  redis.call('HSET', run, 'salt', new_run, 'timed', recrawl_after_s > 0 and 1 or 0)
 end
 if ended or not run_id then
   run_id, of_run = new_run, nil
@@ -33,7 +41,7 @@ if identity ~= '' then
   of_run = identity
   redis.call('HSET', run, 'identity', identity)
 end
-write_clock()
 renew_presence()
 renew_lease()
-return { run_id, redis.call('HLEN', requests), of_run or '', redis.call('HGET', run, 'previous') or '' }
+local previous, salt = unpack(redis.call('HMGET', run, 'previous', 'salt'))
+return { run_id, redis.call('HLEN', requests), of_run or '', previous or '', salt }

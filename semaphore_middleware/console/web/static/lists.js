@@ -68,9 +68,9 @@ export function showCrawls(state) {
   const shown = rows.map((crawl) => ({
     name: crawl.name,
     badge: [crawl.ended_at ? `ended ${seconds(Date.now() / 1000 - crawl.ended_at)} ago` : crawl.state, BADGES[crawl.state]],
-    cells: ["nodes", "sites", "queued", "taken", "pages", "seen", "set_aside"].map((part) => number(crawl[part])),
+    cells: ["nodes", "sites", "queued", "taken", "pages", "failed", "seen", "set_aside"].map((part) => number(crawl[part])),
     buttons: [
-      ["Retry…", () => retry(crawl), !crawl.set_aside],
+      ["Retry…", () => retry(crawl), !(crawl.set_aside + crawl.failed)],
       ["Drop…", () => drop(crawl)],
     ],
   }));
@@ -84,9 +84,9 @@ export function showCrawls(state) {
 function retry(crawl) {
   const ended = crawl.state === "ended" ? " The crawl has ended: the next node that is started goes on with it." : "";
   confirm({
-    title: "Queue again what was set aside?",
+    title: "Queue again what has failed?",
     name: crawl.name,
-    text: `has ${count(crawl.set_aside, "request")} that three nodes have failed with. Now nodes get them again.${ended}`,
+    text: `has ${count(crawl.failed, "request")} that brought no page, and ${number(crawl.set_aside)} that three nodes have failed with. Now nodes get them again.${ended}`,
     yes: "Retry",
     action: { action: "retry", name: crawl.name },
     done: ({ requests }) => crawls.say(crawl.name, `has ${count(requests, "request")} queued again.`),

@@ -2,8 +2,8 @@
 -- functions.
 -- KEYS: a crawl's, see `CrawlClient`.
 -- ARGV: what the names of the nodes' channels begin with; the calling node; the run that it has joined; the
--- length of its lease (ms); how many pages the crawl may have, and how many of one site, 0 for no limit;
--- then the script's own.
+-- length of its lease (ms); how many pages the crawl may have, and how many of one site, 0 for no limit; after
+-- how many seconds a fingerprint counts as new again, 0 for never; then the script's own.
 -- A place is a site, a zero byte, and 18 bytes that order the site's requests; no site has a zero byte.
 
 local run, nodes, working, seen, requests = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
@@ -12,7 +12,8 @@ local suspects, lone, tries, aside, failed = KEYS[9], KEYS[10], KEYS[11], KEYS[1
 local hungry, claims, budgets, stats = KEYS[14], KEYS[15], KEYS[16], KEYS[17]
 local channel_head, node, joined_run, lease_ms = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local most_pages, most_of_site = tonumber(ARGV[5]), tonumber(ARGV[6])
-local last_argument_read = 6
+local recrawl_after_s = tonumber(ARGV[7])
+local last_argument_read = 7
 
 local END_KEPT_MS = 30 * 24 * 3600 * 1000
 local LONGEST_STEP = 0.32 -- of a lease, as STEP in model/lease.py
@@ -335,16 +336,25 @@ local function write_stats()
   end
 end
 
--- What was set aside or has failed is kept, and what was seen with it: it may be put back.
+-- Whether it is known of each fingerprint when it was seen, so that it may count as new again.
+local function is_timed()
+  return redis.call('HGET', run, 'timed') == '1'
+end
+
+-- What was set aside or has failed is kept, and what was seen with it: it may be put back. What is timed is kept
+-- for the next run.
 local function end_run()
   tell_hungry_nodes('done')
   redis.call('UNLINK', nodes, working, requests, queue, sites, taken, suspects, lone, tries, claims)
   if redis.call('EXISTS', aside, failed) == 0 then
-    redis.call('UNLINK', seen, budgets)
+    redis.call('UNLINK', budgets)
+    if not is_timed() then
+      redis.call('UNLINK', seen)
+    end
   end
   redis.call('HSET', run, 'ended', wall_now)
   redis.call('HDEL', run, 'ending')
   for _, key in ipairs({ run, seen, aside, failed, budgets, stats }) do
-    redis.call('PEXPIRE', key, END_KEPT_MS)
+    redis.call('PEXPIRE', key, math.max(END_KEPT_MS, 1000 * recrawl_after_s))
   end
 end
