@@ -71,15 +71,25 @@ class _Handler(BaseHTTPRequestHandler):
         self._reply(f"<p>welcome {user}</p>", cookie=cookie)
 
     def _page(self, number: int) -> None:
+        if self.headers.get("If-None-Match") == f'"{number}"':
+            self.server.note(f"304 {self.path}")
+            self._reply("", status=304)
+            return
         links = "".join(f'<a href="/page/{n}">{n}</a>' for n in (2 * number + 1, 2 * number + 2, 0))
-        self._reply(f"<html><h1>Page {number}</h1>{links}</html>")
+        self._reply(f"<html><h1>Page {number}</h1>{links}</html>", etag=f'"{number}"')
 
     def _reply(
-        self, text: str, status: int = 200, kind: str = "text/html", cookie: str = "", to: str = ""
+        self,
+        text: str,
+        status: int = 200,
+        kind: str = "text/html",
+        cookie: str = "",
+        to: str = "",
+        etag: str = "",
     ) -> None:
         body = text.encode()
         self.send_response(status)
-        headers = {"Content-Type": kind, "Set-Cookie": cookie, "Location": to}
+        headers = {"Content-Type": kind, "Set-Cookie": cookie, "Location": to, "ETag": etag}
         for name, value in headers.items():
             if value:
                 self.send_header(name, value)

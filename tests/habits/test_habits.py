@@ -98,3 +98,23 @@ def test_three_nodes_do_what_scrapy_does_alone(
     shared = crawled(name, NODES, server, tmp_path / "shared", **SHARED)
     assert alone.items.total() > 0
     assert shared == alone
+
+
+@pytest.mark.slow
+def test_the_next_run_asks_only_what_has_changed(server: RedisServer, tmp_path: Path) -> None:
+    settings = {
+        **SHARED,
+        "CRAWL_RECRAWL_AFTER": "1h",
+        "HTTPCACHE_ENABLED": "True",
+        "HTTPCACHE_POLICY": "scrapy.extensions.httpcache.RFC2616Policy",
+        "HTTPCACHE_DIR": f"{tmp_path / 'cache'}",
+    }
+    with serving() as site:
+        first = start("rules", site, server, tmp_path / "first", settings)
+        assert first.wait() == 0
+        assert site.asked[f"GET /page/{PAGES - 1}"] == 1
+        site.asked.clear()
+        settings["CRAWL_RUN"] = "new"
+        second = start("rules", site, server, tmp_path / "second", settings)
+        assert second.wait() == 0
+        assert site.asked == {"GET /page/0": 1, "304 /page/0": 1}
