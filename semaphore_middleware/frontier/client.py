@@ -420,11 +420,14 @@ class CrawlClient:
         were. A crawl that has ended goes on with them as soon as a node joins.
         """
         total = 0
-        while True:
-            (count,) = await self._call("retry", RETRIED_AT_ONCE)
-            total += int(count)
-            if count < RETRIED_AT_ONCE:
-                return total
+        for part in ("aside", "failed"):
+            cursor = b"0"
+            while True:
+                count, cursor = await self._call("retry", part, cursor, RETRIED_AT_ONCE)
+                total += count
+                if cursor == b"0":
+                    break
+        return total
 
     async def counts(self) -> Counts:
         """How many nodes, sites and requests there are now."""

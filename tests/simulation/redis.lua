@@ -168,14 +168,14 @@ function READ.HGETALL(key)
   return reply
 end
 
--- Not at random: the first ones.
-function READ.HRANDFIELD(key, most)
+-- All at once, as in a small hash.
+function READ.HSCAN(key)
   local fields, names, reply = fields_of(key), sorted(key), {}
-  for i = 1, math.min(#names, tonumber(most)) do
-    reply[#reply + 1] = names[i]
-    reply[#reply + 1] = fields[names[i]]
+  for _, name in ipairs(names) do
+    reply[#reply + 1] = name
+    reply[#reply + 1] = fields[name]
   end
-  return reply
+  return { '0', reply }
 end
 
 function READ.HLEN(key)
