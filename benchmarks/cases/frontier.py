@@ -18,6 +18,7 @@ from benchmarks.harness.full_frontier import NAME, FullFrontier, bytes_of, memor
 from benchmarks.harness.report import Cell, Goal, Report
 from benchmarks.harness.server import Reading, new_server
 from benchmarks.harness.shared_crawl import PAGE_MS, Settings, SharedCrawl
+from benchmarks.harness.stillness import watching
 
 ROUND_TRIP_S = 0.02  # to the server that is far away
 LEASE_S = 2.0  # where a node dies: so long its pages wait for the other
@@ -86,6 +87,7 @@ def measure(quick: bool) -> Report:
     )
     ranges = (
         "Exchange: one call that queues 32 requests, finishes 32 and takes 32, of 1000 sites. "
+        "Held up: the longest that a ping waits meanwhile, at the large end. "
         "Bytes: MEMORY USAGE; of a request queued, all keys but that of URLs seen."
     )
     return Report(
@@ -166,7 +168,11 @@ def _lost(frontier: Frontier, pages: int) -> int:
 async def _range(plan: Plan) -> tuple[list[Sequence[Cell]], list[Goal]]:
     rows: list[Sequence[Cell]] = []
     p50 = []
-    with new_server(*MOST_MEMORY) as server, server.client() as client:
+    with (
+        new_server(*MOST_MEMORY) as server,
+        server.client() as client,
+        watching(server.url) as stillness,
+    ):
         frontier = FullFrontier(server, client)
         await frontier.begin()
         try:
@@ -183,8 +189,11 @@ async def _range(plan: Plan) -> tuple[list[Sequence[Cell]], list[Goal]]:
                     (size + "exchange p50, ms", p50[-1], None),
                     (size + "exchange p99, ms", percentile(seconds, 0.99) * 1e3, None),
                 ]
+            stillness.take_ms()
+            async for upheaval in frontier.upheavals():
+                rows.append((f"server held up, ms: {upheaval}", stillness.take_ms(), None))
         finally:
-            await frontier.end()
+            await frontier.close()
     return rows, [
         Goal("bytes a URL seen, at the large end", of_seen, at_most=MOST_BYTES_SEEN),
         Goal("exchange p50, large end / small end", p50[-1] / p50[0], at_most=MOST_TIMES),

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from random import Random
 
 import redis
@@ -19,12 +22,15 @@ from semaphore_middleware.frontier.client import (
     TakenRequest,
 )
 from semaphore_middleware.frontier.codec import JsonSerializer
-from semaphore_middleware.frontier.prefetch import PREFETCH_TARGET, SITE_BATCH
+from semaphore_middleware.frontier.prefetch import MAX_READY, PREFETCH_TARGET, SITE_BATCH
 from tests.support.servers import RedisServer
 
 NAME = "range"
-SITES = 1000
+SITE_NAMES = [f"www.site-{number}.example" for number in range(1000)]
 QUEUED_A_CALL = 500
+MANY_NODES = 300
+FAILED = 9600  # requests, of those that are queued
+SHORT_LEASE_S = 0.2  # of a node that dies
 SEEN_A_CALL = 10_000
 CALLS_AT_ONCE = 10  # in a pipeline
 FIRST_PAGE = Demand(PREFETCH_TARGET, SITE_BATCH)
@@ -55,7 +61,7 @@ class FullFrontier:
     """A crawl with so many URLs seen, some of them queued, and the node that measures."""
 
     def __init__(self, server: RedisServer, client: redis.Redis) -> None:
-        self._client = client
+        self._server, self._client = server, client
         self._crawl = CrawlClient(server.url, NAME, "node", lease=3600)
         self._dumps = JsonSerializer().dumps
         self._random = Random(1)
@@ -65,8 +71,46 @@ class FullFrontier:
     async def begin(self) -> None:
         await self._crawl.join({})
 
-    async def end(self) -> None:
+    async def close(self) -> None:
         await self._crawl.link.close()
+
+    async def upheavals(self) -> AsyncIterator[str]:
+        """Do what may hold up the server's others; each is named when it is over."""
+        await self._crawl.sync(self._new(QUEUED_A_CALL))
+        yield f"{QUEUED_A_CALL} requests queued in a call"
+        async with self._another(lease=SHORT_LEASE_S) as dying:
+            for _ in range(MAX_READY // PREFETCH_TARGET):
+                await dying.sync(demand=FIRST_PAGE)
+        await asyncio.sleep(2 * SHORT_LEASE_S)
+        await self._crawl.sync(demand=FIRST_PAGE)
+        yield f"a node with {MAX_READY} requests dies"
+        async with AsyncExitStack() as stack:
+            nodes = [await stack.enter_async_context(self._another()) for _ in range(MANY_NODES)]
+            yield f"{MANY_NODES} nodes join"
+            await asyncio.gather(*(node.sync(demand=Demand(1, 1)) for node in nodes))
+            yield f"{MANY_NODES} nodes take a request at once"
+            await asyncio.gather(*(node.leave() for node in nodes))
+            yield f"{MANY_NODES} nodes leave"
+        for _ in range(FAILED // PREFETCH_TARGET):
+            taken = (await self._crawl.sync(demand=FIRST_PAGE, working=True)).taken
+            failed = [FinishedRequest(one.place, Outcome.FAILED) for one in taken]
+            await self._crawl.sync(finished=failed, working=True)
+        yield f"{FAILED:,} requests fail"
+        await self._crawl.end(at_once=True)
+        yield "the crawl ends"
+        await self._crawl.retry()
+        yield f"{FAILED:,} requests are put back"
+        await self._crawl.drop()
+        yield "the crawl is dropped"
+
+    @asynccontextmanager
+    async def _another(self, lease: float = 3600.0) -> AsyncIterator[CrawlClient]:
+        node = CrawlClient(self._server.url, NAME, "another", lease)
+        await node.join()
+        try:
+            yield node
+        finally:
+            await node.link.close()
 
     async def grow(self, seen: int, queued: int) -> None:
         """Queue requests and mark fingerprints as seen until there are so many."""
@@ -101,7 +145,7 @@ class FullFrontier:
     def _new(self, number: int) -> list[NewRequest]:
         requests = []
         for page in range(self._pages, self._pages + number):
-            site = f"www.site-{page % SITES}.example"
+            site = SITE_NAMES[page % len(SITE_NAMES)]
             request = Request(f"https://{site}/articles/2026/11/{page:09}.html")
             place = self._crawl.new_place(site, 0)
             data = self._dumps(request.to_dict())
