@@ -3,8 +3,9 @@
 -- ARGV: the id of a new run; what its nodes have in common (JSON), or nothing from one that only looks on; 1
 -- if the run is to begin though the last one has ended.
 -- Reply: the id of the run; how many requests are not finished; what its nodes have in common; the id of the
--- run before; with what fingerprints are to be shortened. Or "ended" with the time since then (ms) and the run's id, or "other" with what the run's nodes
--- have in common if the caller's is not the same; then nothing is changed.
+-- run before; with what fingerprints are to be shortened. Or "ended" with the time since then (ms) and the
+-- run's id, or "other" with what the run's nodes have in common if the caller's is not the same; then nothing
+-- is changed.
 
 @include(shared/common)
 

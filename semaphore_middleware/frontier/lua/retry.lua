@@ -1,5 +1,5 @@
--- Puts some of the requests that were set aside, or have failed, back into the queues. If the crawl has ended, the
--- next node goes on with it.
+-- Puts some of the requests that were set aside, or have failed, back into the queues. If the crawl has
+-- ended, the next node goes on with it.
 -- KEYS: see shared/common.lua.
 -- ARGV: "aside" or "failed"; where to go on, 0 at first; about how many at once.
 -- Reply: how many were put back; where to go on, 0 at the end.

@@ -3,13 +3,14 @@
 -- KEYS: see shared/common.lua.
 -- ARGV: 1 if the node works, else its lease begins with the first request that it takes; number of new
 -- requests, and of each its place, data, fingerprint (8 bytes, or none: queued in any case) and claim (or
--- none; without a place only the claim is given up); the finished requests, see `finish_all`; number of requests
--- that the node cannot read, and their places; what the node has counted, see `write_stats`; most requests to
--- take; most of these of one site; 1 if one may be a suspect; 1 if it may be one to be done alone; the sites
--- to skip.
+-- none; without a place only the claim is given up); the finished requests, see `finish_all`; number of
+-- requests that the node cannot read, and their places; what the node has counted, see `write_stats`; most
+-- requests to take; most of these of one site; 1 if one may be a suspect; 1 if it may be one to be done
+-- alone; the sites to skip.
 -- Reply: of each new request 1 if it is queued, 0 if its fingerprint is known, 2 if its site may have no more
--- pages; place, data and number of failed tries of each request taken; 1 if the node works and had no lease any
--- more, so that what it had taken went back to the queues; the data of each request that is set aside now.
+-- pages; place, data and number of failed tries of each request taken; 1 if the node works and had no lease
+-- any more, so that what it had taken went back to the queues; the data of each request that is set aside
+-- now.
 
 @include(shared/common)
 @include(shared/joined)

@@ -1,7 +1,7 @@
 -- Takes start requests from a key that users fill. Each is a claim until it is queued: what a dead node has
 -- claimed is given to the next one that asks.
--- KEYS: see shared/common.lua; then the users' key: a list, a set, a sorted set (the highest score first) or a
--- stream, whose entries' fields are then one JSON object.
+-- KEYS: see shared/common.lua; then the users' key: a list, a set, a sorted set (the highest score first) or
+-- a stream, whose entries' fields are then one JSON object.
 -- ARGV: how many at most; those that the node has claimed and not queued yet: how many, and their ids.
 -- Reply: the id and the text of each claim; the type of the key if it is another one.
 
@@ -54,7 +54,8 @@ stop_dead_nodes()
 local claimed = redis.call('HGETALL', claims)
 for i = 1, #claimed, 2 do
   local owner, text = string.match(claimed[i + 1], '^(%Z*)%z(.*)$')
-  if (owner == node and not known[claimed[i]]) or (owner ~= node and not redis.call('ZSCORE', working, owner)) then
+  local is_lost = owner == node and not known[claimed[i]]
+  if is_lost or (owner ~= node and not redis.call('ZSCORE', working, owner)) then
     claim(claimed[i], text)
   end
 end

@@ -2,8 +2,8 @@
 -- functions.
 -- KEYS: a crawl's, see `CrawlClient`.
 -- ARGV: what the names of the nodes' channels begin with; the calling node; the run that it has joined; the
--- length of its lease (ms); how many pages the crawl may have, and how many of one site, 0 for no limit; after
--- how many seconds a fingerprint counts as new again, 0 for never; then the script's own.
+-- length of its lease (ms); how many pages the crawl may have, and how many of one site, 0 for no limit;
+-- after how many seconds a fingerprint counts as new again, 0 for never; then the script's own.
 -- A place is a site, a zero byte, and 18 bytes that order the site's requests; no site has a zero byte.
 
 local run, nodes, working, seen, requests = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
@@ -155,8 +155,8 @@ local function move_data(place, to)
 end
 
 -- A node died that had this request, or could not read it, and another one may fare as badly. So it goes to
--- a queue of its own, of which a node takes one at a time; then to one whose requests a node takes when it has
--- nothing else. `is_proven`: it alone has done it. After some tries nobody gets it any more.
+-- a queue of its own, of which a node takes one at a time; then to one whose requests a node takes when it
+-- has nothing else. `is_proven`: it alone has done it. After some tries nobody gets it any more.
 local function suspect(place, is_proven)
   local failures = redis.call('HINCRBY', tries, place, 1)
   if failures >= MOST_TRIES and is_proven then
@@ -196,8 +196,8 @@ local function wait_hungry()
   redis.call('ZADD', hungry, last_offer(), node)
 end
 
--- Tells a few nodes that wait, and have not seen the last offer. When they ask, the next ones are told: so all
--- hear of it soon while there is something left, and few if there is little.
+-- Tells a few nodes that wait, and have not seen the last offer. When they ask, the next ones are told: so
+-- all hear of it soon while there is something left, and few if there is little.
 local function wake_hungry_nodes()
   local left, seen_all = WOKEN_AT_ONCE, '(' .. last_offer()
   while left > 0 do
@@ -341,8 +341,8 @@ local function is_timed()
   return redis.call('HGET', run, 'timed') == '1'
 end
 
--- What was set aside or has failed is kept, and what was seen with it: it may be put back. What is timed is kept
--- for the next run.
+-- What was set aside or has failed is kept, and what was seen with it: it may be put back. What is timed is
+-- kept for the next run.
 local function end_run()
   tell_hungry_nodes('done')
   redis.call('UNLINK', nodes, working, requests, queue, sites, taken, suspects, lone, tries, claims)

@@ -1,5 +1,5 @@
--- Sent in front of `sync`, `idle`, `leave` and `take_starts`, behind common.lua: they need a run that the node
--- has joined.
+-- Sent in front of `sync`, `idle`, `leave` and `take_starts`, behind common.lua: they need a run that the
+-- node has joined.
 -- Reply: if that run is over, "ended", "empty" or "lost"; then nothing is changed.
 
 if run_id ~= joined_run or ended then

@@ -1,8 +1,9 @@
 -- Sent in front of `sync`, behind joined.lua: which fingerprints the crawl has seen, in some 10 bytes each.
 -- `seen` is a hash. Its field `count` is the number of fingerprints; each other field is a bucket, named by a
 -- number, and its value the fingerprints in it, one behind the other. There is a bucket for each
--- `PER_BUCKET` fingerprints. In a timed run each is followed by the time when it was last queued (s). Where a fingerprint belongs follows from the number of buckets. A further one
--- takes about half of an earlier one's (linear hashing: Litwin, 1980), so that no call ever moves many.
+-- `PER_BUCKET` fingerprints. In a timed run each is followed by the time when it was last queued (s). Where a
+-- fingerprint belongs follows from the number of buckets. A further one takes about half of an earlier one's
+-- (linear hashing: Litwin, 1980), so that no call ever moves many.
 
 local LENGTH, PER_BUCKET = 8, 32
 local TIME_LENGTH = 4
@@ -59,8 +60,8 @@ local function add_bucket(new)
   redis.call('HSET', seen, old, table.concat(stay), new, table.concat(move))
 end
 
--- True if it was not seen before, or long ago. The first write of a call is in joined.lua, and a server that is full
--- refuses that one or none: so a count never lacks its bucket.
+-- True if it was not seen before, or long ago. The first write of a call is in joined.lua, and a server that
+-- is full refuses that one or none: so a count never lacks its bucket.
 local function see(fingerprint)
   if not seen_count then
     seen_count = tonumber(redis.call('HGET', seen, 'count') or 0)

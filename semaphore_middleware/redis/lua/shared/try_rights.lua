@@ -1,5 +1,6 @@
--- Part of try_rights, here and in the frontier: tries each command of a list, so that a right that is missing, or
--- a command that was renamed, is found at the start, not when it is first needed. Together they leave nothing.
+-- Part of try_rights, here and in the frontier: tries each command of a list, so that a right that is
+-- missing, or a command that was renamed, is found at the start, not when it is first needed. Together they
+-- leave nothing.
 
 local denied = {}
 for _, command in ipairs(COMMANDS) do
