@@ -135,6 +135,7 @@ class FrontierSession:
         self._has_room = asyncio.Event()  # for more requests to be sent
         self._rested_at = 0.0  # by the loop's clock
         self._renewal_at = 0.0  # of the lease, by the loop's clock
+        self._count_at = 0.0  # when what this node has counted is sent next
         self._look_at = 0.0  # at the server, by the loop's clock
         self._joined_at = 0.0  # the run, by the loop's clock
         self._idle_timer: asyncio.TimerHandle | None = None
@@ -393,7 +394,7 @@ class FrontierSession:
             return
         self._notified = False
         had_suspect = self._prefetch.has_suspect
-        counted = self._counted() if due else NO_STATS
+        counted = self._counted() if now >= self._count_at else NO_STATS
         try:
             reply = await self._client.sync(
                 *(new, finished, demand, self._working, unreadable, counted)
@@ -407,7 +408,9 @@ class FrontierSession:
             raise
         self._most_requests = min(MAX_NEW_REQUESTS, self._most_requests + 1)
         self._unreadable = []
-        self._stats_sent.update(counted)
+        if now >= self._count_at:
+            self._stats_sent.update(counted)
+            self._count_at = now + RENEWAL * self._client.lease
         if reply.lease_expired:
             self._on_lease_expired(now)
         self._renewal_at = now + RENEWAL * self._client.lease

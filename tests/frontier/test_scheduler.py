@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import logging
 import time
@@ -533,6 +534,20 @@ async def test_a_node_that_was_silent_says_so(client: Redis, caplog: Logged) -> 
         await until(lambda: "This node was silent for" in caplog.text)
         other.works(taken)
         assert other.size.pages == 1
+
+
+@asyncio_test
+async def test_a_busy_node_says_what_it_has_counted(client: Redis) -> None:
+    """Else what it did is missing in the sums when it is killed."""
+    async with joined(client, CRAWL_LEASE=1) as node, asyncio.timeout(10):
+        stats = node.scheduler.crawler.stats
+        assert stats
+        for number in itertools.count():
+            node.enqueue(f"http://a/{number}")
+            node.finish(await node.start())
+            stats.set_value("item_scraped_count", number)
+            if number > 9 and any(int(value) > 9 for value in client.hvals(node.key("stats"))):
+                break
 
 
 @asyncio_test
