@@ -194,7 +194,14 @@ class FrontierSession:
             self._has_work.set()
 
     def check_again(self) -> None:
-        """Ask the server for requests: it has sent a notification, or a time has passed."""
+        """Ask the server for requests: it has sent a notification, or a time has passed.
+
+        Of one that had none, also if the engine is full by now and will not ask: the server has
+        told this node, and tells the next one when it asks.
+        """
+        if self._empty_except is not None:
+            self._wants_more = True
+            self._has_work.set()
         self._notified = True
         self._empty_except = None
         self._engine.wake()
@@ -332,8 +339,9 @@ class FrontierSession:
         finished = self._finished()
         try:
             # Scrapy counts as idle with a request between downloader and spider: that one still
-            # has to be finished.
-            if wants_idle and not self._unsent and self._prefetch.has_only(finished):
+            # has to be finished, also if it is of a run that the server has lost.
+            is_done = self._prefetch.has_only(finished) and not self._engine.in_progress
+            if wants_idle and is_done and not self._unsent:
                 if not await self._take_starts():
                     await self._idle(finished)
             else:
