@@ -337,7 +337,7 @@ async def test_crawls_are_retried_and_dropped(server: RedisServer, chromium: Chr
         await set_one_aside(server, "books")
         await browser.until("document.querySelector('#crawls').hidden", False)
         shown = f"{rows('#crawls')}.map((row) => row.with(1, row[1].replace(/ [^]*/, '')))"
-        await browser.until(shown, [["books", "ended", *"000001", "1"]])
+        await browser.until(shown, [["books", "ended", *"00001021"]])
         await unlock(browser)
         await browser.until("document.querySelector('#crawls .locked').hidden", False)
         await check(browser)
@@ -350,7 +350,7 @@ async def test_crawls_are_retried_and_dropped(server: RedisServer, chromium: Chr
         )
         await browser.click("#confirm .danger")
         await browser.until(answer("#crawls"), "books has 1 request queued again.")
-        await browser.until(shown, [["books", "stopped", *"0110010"]])
+        await browser.until(shown, [["books", "stopped", *"01101020"]])
         await browser.until(f"document.querySelector('{retry}').disabled")
         await browser.click(drop)
         await browser.until("document.querySelector('#confirm').open")

@@ -83,10 +83,14 @@ export function showCrawls(state) {
 
 function retry(crawl) {
   const ended = crawl.state === "ended" ? " The crawl has ended: the next node that is started goes on with it." : "";
+  const what = [
+    crawl.failed && `${count(crawl.failed, "request")} that brought no page`,
+    crawl.set_aside && `${count(crawl.set_aside, "request")} that three nodes have failed with`,
+  ].filter(Boolean).join(", and ");
   confirm({
     title: "Queue again what has failed?",
     name: crawl.name,
-    text: `has ${count(crawl.failed, "request")} that brought no page, and ${number(crawl.set_aside)} that three nodes have failed with. Now nodes get them again.${ended}`,
+    text: `has ${what}. Now nodes get them again.${ended}`,
     yes: "Retry",
     action: { action: "retry", name: crawl.name },
     done: ({ requests }) => crawls.say(crawl.name, `has ${count(requests, "request")} queued again.`),
