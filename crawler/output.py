@@ -35,7 +35,7 @@ def set_default_feed(settings: BaseSettings) -> None:
 def feed_name_parts(params: dict[str, Any], spider: Spider) -> dict[str, Any]:
     """Crawl and node for the name of a feed's file: no two nodes write the same file."""
     crawl = spider.settings.get("CRAWL") or spider.name
-    node = node_name(spider.settings)
+    node = node_name(spider.settings, spider.name)
     return {**params, "crawl": _for_file(crawl), "node": _for_file(node)}
 
 

@@ -90,7 +90,7 @@ class SiteSpider(Spider):
             size=len(response.body),
             links=links,
             referrer=_text(request.headers.get("Referer")) if request else None,
-            node=node_name(self.settings),
+            node=node_name(self.settings, self.name),
             time=datetime.now(UTC).isoformat(timespec="milliseconds"),
         )
 

@@ -35,6 +35,7 @@ class ScopeRow:
     down_for: float | None
     paused: bool
     set_by: str | None
+    asked_by: tuple[str, ...]
     started: int
     nodes: tuple[Member, ...]
 
@@ -61,6 +62,7 @@ class ScopeRow:
             down_for=seen.down_for,
             paused=seen.paused,
             set_by=seen.set_by,
+            asked_by=tuple(member.node for member in seen.strictest),
             started=seen.started,
             nodes=seen.members,
         )

@@ -22,6 +22,7 @@ from semaphore_middleware.core.observer import (
     Event,
     FailedAtOnce,
     HostDown,
+    LimitOverruled,
     PermitGranted,
     PermitLost,
     PermitReleased,
@@ -223,6 +224,7 @@ class Account:
         self._is_counted = False
         self._is_paced = False
         self._wants_feedback = False
+        self._is_overruled = False  # another node asks for a stricter limit
         self._is_down = False
         self.answered_at = -math.inf
         """When the youngest request began that is known to be answered well, by whatever node."""
@@ -499,6 +501,9 @@ class Account:
         self._is_paced = reply.is_paced
         self._wants_feedback = reply.wants_feedback
         self.limit_in_force = reply.limit
+        if reply.is_stricter and not self._is_overruled:
+            self._owner.emit(LimitOverruled(self.scope, self.limit))
+        self._is_overruled = reply.is_stricter
         if reply.backoff is not None:
             self._owner.emit(BackoffStarted(self.scope, reply.backoff))
             logger.info(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 if TYPE_CHECKING:
     from semaphore_middleware.core.admin import Admin
     from semaphore_middleware.core.permit import Permit
+    from semaphore_middleware.model.limits import Limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,15 @@ class BackoffStarted(Event):
 
     scope: str
     seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class LimitOverruled(Event):
+    """Another node asks for a stricter limit at a site than this one: it holds for both."""
+
+    scope: str
+    own: Limit
+    """What this node asks for."""
 
 
 @dataclass(frozen=True, slots=True)

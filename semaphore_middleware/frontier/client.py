@@ -32,9 +32,9 @@ DEFAULT_PREFIX = "crawl"
 NO_STATS: Mapping[str, int] = {}
 
 
-def node_name(settings: Mapping[str, Any]) -> str:
-    """This node's name: the add-on's; without the add-on, host name and process id."""
-    return settings.get("SEMAPHORE_NODE") or default_node()
+def node_name(settings: Mapping[str, Any], spider: str) -> str:
+    """This node's name: the add-on's; without the add-on, the spider's name and the job's."""
+    return settings.get("SEMAPHORE_NODE") or default_node(spider)
 
 
 def recrawl_after_of(settings: Mapping[str, Any]) -> float:

@@ -286,7 +286,7 @@ def _client(crawler: Crawler) -> CrawlClient:
     return CrawlClient(
         url,
         settings.get("CRAWL") or crawler.spidercls.name,
-        node_name(settings),
+        node_name(settings, crawler.spidercls.name),
         check_number(settings.get("CRAWL_LEASE", 15.0), "CRAWL_LEASE", least=0.1, text=True),
         check_integer(settings.get("CRAWL_MAX_PAGES", 0), "CRAWL_MAX_PAGES", least=0, text=True),
         check_prefix(settings.get("CRAWL_PREFIX", DEFAULT_PREFIX), "CRAWL_PREFIX"),

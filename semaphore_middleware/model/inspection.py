@@ -75,6 +75,19 @@ class Inspection:
         return sum(member.held for member in self.members)
 
     @property
+    def strictest(self) -> tuple[Member, ...]:
+        """The nodes whose limit, or a part of it, is in force though others ask for a looser one;
+        empty where all ask for the same.
+        """
+        asked = [member.asks_for.strictness for member in self.members]
+        ranges = [(min(part), max(part)) for part in zip(*asked, strict=True)]
+        return tuple(
+            member
+            for member, parts in zip(self.members, asked, strict=True)
+            if any(least < part == most for part, (least, most) in zip(parts, ranges, strict=True))
+        )
+
+    @property
     def waiting(self) -> int:
         """Requests that wait for a permit, on all nodes."""
         return sum(member.waiting for member in self.members)

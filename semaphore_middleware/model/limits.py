@@ -144,6 +144,16 @@ class Limit:
             check(getattr(self, part), f"Limit.{part}")
         _check_burst(self.burst, self.rate, "Limit")
 
+    def __str__(self) -> str:
+        """As in: limit 4, adaptive, delay 0.5 s, jitter 0.5, rate 60/m, burst 3."""
+        words = ["no limit" if self.concurrency >= LIMITLESS else f"limit {self.concurrency}"]
+        words += ["adaptive"] * self.adaptive
+        words += [f"delay {self.delay:g} s"] * (self.delay > 0)
+        words += [f"jitter {self.jitter:g}"] * (self.delay > 0 and self.jitter > 0)
+        words += [f"rate {self.rate}"] * (self.rate is not None)
+        words += [f"burst {self.burst}"] * (self.burst > 1)
+        return ", ".join(words)
+
     @property
     def interval(self) -> float:
         """Seconds between two starts, on average, at its rate; 0.0 without one."""
@@ -153,6 +163,11 @@ class Limit:
     def least_gap(self) -> float:
         """Seconds between two starts, at least: the delay at its shortest."""
         return self.delay * (1 - self.jitter)
+
+    @property
+    def strictness(self) -> tuple[float, float, float]:
+        """How strict each part is that may differ between nodes: the larger, the stricter."""
+        return -self.concurrency, self.delay, self.interval
 
 
 @lru_cache(maxsize=1024)

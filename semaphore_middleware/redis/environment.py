@@ -32,6 +32,9 @@ def server_of(settings: Mapping[str, Any]) -> tuple[str | None, str]:
     return in_environment
 
 
-def default_node() -> str:
-    """This process, as people find it: host and process id."""
-    return f"{socket.gethostname()}-{os.getpid()}"
+def default_node(spider: str = "") -> str:
+    """This process, as people find it: host and process id. Of a crawl the spider and the job, as
+    Scrapyd calls it; without Scrapyd the spider, host and process id.
+    """
+    process = f"{socket.gethostname()}-{os.getpid()}"
+    return f"{spider}-{os.environ.get('SCRAPY_JOB') or process}" if spider else process

@@ -96,6 +96,8 @@ class Reply:
     """True if a delay or a rate is in force, so that each start is to be said at once."""
     wants_feedback: bool
     """True if the server wants feedback for ordinary responses too."""
+    is_stricter: bool
+    """True if another node asks for a stricter limit than this one."""
     retry_in: float | None
     """Time until asking again is worth it, if only time keeps the first in the queue waiting."""
     backoff: float | None

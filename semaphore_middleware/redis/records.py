@@ -5,8 +5,8 @@ in their source, and `written_out` puts the names there:
 
     @scope.(state)      scope.concurrency, scope.delay, scope.jitter, ...
     @zero(state)        concurrency = 0, delay = 0, jitter = 0, ...
-    @format(reply)      >dddddddddddd
-    @bytes(reply)       96
+    @format(reply)      >ddddddddddddd
+    @bytes(reply)       104
     @status(lost)       1
 """
 
@@ -81,7 +81,7 @@ RECORDS = {
     "reply": Record(
         (
             *("status", "term", "granted", "available", "limit", "is_counted", "is_paced"),
-            *("wants_feedback", "retry_in", "backoff", "down_for", "answered_ago"),
+            *("wants_feedback", "is_stricter", "retry_in", "backoff", "down_for", "answered_ago"),
         )
     ),
     # A node's account: the field "node:<name>" of a scope's hash.

@@ -13,6 +13,7 @@ from weakref import WeakValueDictionary
 
 from semaphore_middleware.core.observer import Event, Observer
 from semaphore_middleware.core.semaphore import FairSemaphore
+from semaphore_middleware.redis.environment import default_node
 
 if TYPE_CHECKING:
     from semaphore_middleware.core.permit import Permit
@@ -75,21 +76,24 @@ _nodes: WeakValueDictionary[tuple[Any, ...], Node] = WeakValueDictionary()
 """By options and thread: a semaphore belongs to one event loop."""
 
 
-def node_for(settings: SemaphoreSettings, url: str | None) -> Node:
-    """The node of crawls with these settings: the existing one, or a new one."""
+def node_for(settings: SemaphoreSettings, url: str | None, spider: str) -> Node:
+    """The node of crawls with these settings: the existing one, or a new one. Where no name is set,
+    it has that of the spider which comes first.
+    """
     options = {
         "url": url,
-        "node": settings.node,
         "lease": settings.lease,
         "turn": settings.turn,
         "recovery_wait": settings.recovery_wait,
         "prefix": settings.prefix,
         "backoff": settings.backoff,
     }
-    key = (threading.get_ident(), *options.values())
+    key = (threading.get_ident(), settings.node, *options.values())
     node = _nodes.get(key)
     if node is None or not node.can_be_joined:
-        node = _nodes[key] = Node(**options, url_from=settings.url_from)
+        node = _nodes[key] = Node(
+            **options, node=settings.node or default_node(spider), url_from=settings.url_from
+        )
     return node
 
 

@@ -25,7 +25,7 @@ from semaphore_middleware.model.validation import (
     check_truth,
     not_allowed,
 )
-from semaphore_middleware.redis.environment import default_node, server_of
+from semaphore_middleware.redis.environment import server_of
 from semaphore_middleware.redis.keys import check_prefix
 from semaphore_middleware.scrapy.engine import end_crawl
 from semaphore_middleware.scrapy.scopes import KINDS, Namer
@@ -210,7 +210,7 @@ def _longest_turn(settings: BaseSettings) -> float:
 
 
 LEASE = Derived("the lease", lambda settings: value_of("SEMAPHORE_LEASE", settings))
-HOST_AND_PID = Derived("host and process id", lambda _: default_node())
+SPIDER_AND_JOB = Derived("the spider and the job", lambda _: "")
 ROBOTSTXT = Derived("`ROBOTSTXT_OBEY`", lambda settings: settings.getbool("ROBOTSTXT_OBEY"))
 SHORT_TURN = Derived("`0.1`", lambda settings: min(0.1, _longest_turn(settings)))
 MAX = Derived("`300.0`", lambda s: max(300.0, value_of("SEMAPHORE_BACKOFF_START", s)))
@@ -226,7 +226,7 @@ _ROWS = (
     Setting("SEMAPHORE_START_TIMEOUT", None, _optional(_seconds(0.001))),
     Setting("SEMAPHORE_RECOVERY_WAIT", LEASE, _seconds(0.0)),
     Setting("SEMAPHORE_PREFIX", "semaphore", _prefix),
-    Setting("SEMAPHORE_NODE", HOST_AND_PID, _text, EMPTY),
+    Setting("SEMAPHORE_NODE", SPIDER_AND_JOB, _text, EMPTY),
     Setting("SEMAPHORE_OBEY_CRAWL_DELAY", ROBOTSTXT, _truth),
     Setting("SEMAPHORE_MAX_CRAWL_DELAY", 60.0, _seconds(0.0)),
     Setting("SEMAPHORE_ROBOTSTXT_SHARED", True, _truth),
@@ -265,6 +265,7 @@ class SemaphoreSettings:
     recovery_wait: float
     prefix: str
     node: str
+    """Empty: named after the first spider of the process, and its job."""
     obey_crawl_delay: bool
     max_crawl_delay: float
     robotstxt_shared: bool

@@ -48,6 +48,7 @@ from semaphore_middleware.scrapy.settings import SemaphoreSettings, log_start, w
 from semaphore_middleware.scrapy.throttling import delay_of, has_waited
 from semaphore_middleware.telemetry.long_waits import LongWaits
 from semaphore_middleware.telemetry.stats import SemaphoreStats
+from semaphore_middleware.telemetry.stricter_limits import StricterLimits
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -132,7 +133,7 @@ class Throttler:
             self.robotstxt = SharedRobotsTxt(server, Keys(settings.prefix), settings.lease)
             observers.append(self.robotstxt)
         self._observers = Observers(observers)
-        self._node = node_for(settings, self.url)
+        self._node = node_for(settings, self.url, crawler.spidercls.name)
         self._opened = asyncio.Event()
         self._is_closing = False
         self._failed = False
@@ -146,7 +147,7 @@ class Throttler:
     def _make_observers(self) -> list[Observer]:
         # The crawler has no stats yet when the add-on makes the throttler.
         stats = SemaphoreStats(lambda: self._crawler.stats)
-        observers: list[Observer] = [self.admissions, stats, LongWaits()]
+        observers: list[Observer] = [self.admissions, stats, LongWaits(), StricterLimits()]
         if (port := self.settings.metrics_port) is not None:
             try:
                 from semaphore_middleware.telemetry.prometheus import Metrics
@@ -451,7 +452,8 @@ class Throttler:
         await opening
 
     async def _join_node(self) -> None:
-        self._node = node_for(self.settings, self.url)  # the first node may have been closed
+        spider = self._crawler.spidercls.name
+        self._node = node_for(self.settings, self.url, spider)  # the first may have been closed
         try:
             await self._observers.open(self)
             await self._node.join(self)

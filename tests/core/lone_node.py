@@ -25,6 +25,7 @@ REPLY = {
     "is_counted": False,
     "is_paced": False,
     "wants_feedback": False,
+    "is_stricter": False,
     "retry_in": None,
     "backoff": None,
     "down_for": None,

@@ -96,7 +96,7 @@ class FakeEngine:
         self.response: Response | Request | Failure = Response("http://a/")
         self.scraper = SimpleNamespace(spidermw=self)
 
-    async def close_spider_async(self) -> None:
+    async def close_spider_async(self, *, reason: str) -> None:
         pass
 
     async def process_start(self) -> AsyncIterator[Request]:
@@ -229,6 +229,10 @@ class DrivenNode:
         return [self.session._codec.decode(one.data).url for one in taken]
 
 
+class Books(Spider):
+    name = "books"
+
+
 @asynccontextmanager
 async def joined(
     client: Redis, start: AsyncIterator[Any] | None = None, **settings: Any
@@ -240,11 +244,11 @@ async def joined(
         "SCHEDULER_PRIORITY_QUEUE": SitesQueue,
         "SCHEDULER_MEMORY_QUEUE": FifoMemoryQueue,  # in the order of the tests' URLs
     }
-    crawler = get_crawler(Spider, {**ours, **settings})
+    crawler = get_crawler(Books, {**ours, **settings})
     engine = FakeEngine(start)
     crawler.engine = engine  # type: ignore[assignment]
     keep_spider_arguments()
-    crawler.spider = crawler._create_spider(name="books")
+    crawler.spider = crawler._create_spider()
     crawler.crawling = True
     scheduler = Scheduler.from_crawler(crawler)
     await scheduler.open(crawler.spider).asFuture(asyncio.get_running_loop())

@@ -592,7 +592,7 @@ async def test_what_the_spider_s_end_cut_short_goes_back_as_stored(client: Redis
         assert node.start_now() is None
         await node.has_unfinished(4)
         node.fetch(asks, Response(asks.url))
-        await node.engine.close_spider_async()
+        await node.engine.close_spider_async(reason="finished")
         robots = Request("http://a/robots.txt")  # it comes from no scheduler, and ends as it does
         assert node.fetch(Request("http://a/robots.txt"), robots) is robots
         results = [node.fetch(waiting, waiting.copy()), node.fetch(failing, closing)]

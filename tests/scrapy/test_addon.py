@@ -75,6 +75,16 @@ async def test_the_user_s_settings_stay(server: RedisServer, site: Site, caplog:
     assert settings["SEMAPHORE_NODE"].startswith("here-")
 
 
+async def test_a_node_is_named_after_spider_and_job(
+    server: RedisServer, site: Site, monkeypatch: Patch
+) -> None:
+    monkeypatch.setenv("SCRAPY_JOB", "6487ec79")
+    crawl = Crawl(server, Request(site.url("/page/")), limit=2)
+    await crawl.finished()
+    name = f"{crawl.crawler.spidercls.name}-6487ec79-"
+    assert crawl.crawler.settings["SEMAPHORE_NODE"].startswith(name)
+
+
 async def test_a_connection_for_each_permit(
     server: RedisServer, site: Site, tmp_path: Path
 ) -> None:

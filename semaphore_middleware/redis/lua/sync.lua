@@ -29,7 +29,7 @@ local function makes_sense(@(statement))
 end
 
 local function pack_refusal(status, problem)
-  return struct.pack('@format(reply)', status, 0, 0, 0, 0, 0, 0, 0, -1, -1, -1, -1) .. problem
+  return struct.pack('@format(reply)', status, 0, 0, 0, 0, 0, 0, 0, 0, -1, -1, -1, -1) .. problem
 end
 
 local function has_evicted()

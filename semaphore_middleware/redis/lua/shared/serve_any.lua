@@ -73,12 +73,15 @@ local function pack_reply(scope, status, own)
     or learned.answered < learned.backoff_end))
   local is_counted = wants_feedback or is_paced(scope) or force.paused
     or (learned and NOW < learned.backoff_end)
+  -- Other nodes ask for less than this one, and no operator has decided.
+  local is_stricter = own and not force.by and (own.concurrency > scope.concurrency or own.delay < scope.delay
+    or own.interval < scope.interval)
   local down_for = learned and learned.is_down == 1 and math.max(0, NOW - learned.failing_since) or -1
   local answered_ago = learned and learned.answered > 0 and math.max(0, NOW - learned.answered) or -1
   local reply = struct.pack('@format(reply)', status, own and own.term or 0, own and own.granted or 0,
     force.limit - scope.held - scope.waiting, force.limit, is_counted and 1 or 0,
-    is_paced(scope) and 1 or 0, wants_feedback and 1 or 0, scope.retry_in or -1,
-    scope.backoff_begun or -1, down_for, answered_ago)
+    is_paced(scope) and 1 or 0, wants_feedback and 1 or 0, is_stricter and 1 or 0,
+    scope.retry_in or -1, scope.backoff_begun or -1, down_for, answered_ago)
   return scope.problem and reply .. scope.problem or reply
 end
 
