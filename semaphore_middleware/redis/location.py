@@ -207,6 +207,8 @@ def _read(url: str) -> _Parts:
     if kind:  # the rest is as redis-py has it
         url = urlunsplit((transport, f"{user}{at}localhost", path, split.query, ""))
     options: dict[str, Any] = {**parse_url(url)}
+    if "ssl_min_version" in options:  # an older redis-py leaves it a text
+        options["ssl_min_version"] = int(options["ssl_min_version"])
     connection_class = options.pop("connection_class", redis_py.Connection)
     database = options.pop("db", 0)
     host, port = options.pop("host", "localhost"), options.pop("port", 6379)
