@@ -27,7 +27,7 @@ if TYPE_CHECKING:
         SettingsError,
     )
     from semaphore_middleware.model.feedback import Backoff
-    from semaphore_middleware.model.inspection import Inspection, Member
+    from semaphore_middleware.model.inspection import Inspection, Member, ServerState
     from semaphore_middleware.model.limits import Limit
     from semaphore_middleware.model.rules import Rule
 
@@ -47,6 +47,7 @@ __all__ = [
     "Rule",
     "SemaphoreError",
     "ServerRefusedError",
+    "ServerState",
     "ServerUnreachableError",
     "SettingsError",
 ]
@@ -61,6 +62,7 @@ _MODULES = {  # of all names but the errors
     "Permit": "core.permit",
     "PermitSet": "core.permit",
     "Rule": "model.rules",
+    "ServerState": "model.inspection",
 }
 
 

@@ -13,7 +13,8 @@ from semaphore_middleware import SemaphoreError
 PUBLIC = {
     *("AcquireTimeoutError", "Admin", "Backoff", "ClosedError", "FairSemaphore", "HostDownError"),
     *("Inspection", "Limit", "Member", "Permit", "PermitLostError", "PermitSet", "Rule"),
-    *("SemaphoreError", "ServerRefusedError", "ServerUnreachableError", "SettingsError"),
+    *("SemaphoreError", "ServerRefusedError", "ServerState", "ServerUnreachableError"),
+    "SettingsError",
 }
 
 

@@ -29,7 +29,7 @@ def snapshots(admin: Admin) -> Callable[[], Awaitable[Snapshot]]:
     async def survey() -> Snapshot:
         seen = await admin.survey()
         starts = meter.note(seen, time.monotonic())
-        return Snapshot.of(seen, await admin.rules(), starts, await admin.recovery_left())
+        return Snapshot.of(seen, await admin.rules(), starts, await admin.server_state())
 
     return survey
 

@@ -8,7 +8,7 @@ from hashlib import sha1
 from typing import Any, Self
 
 from semaphore_middleware.model.hosts import is_pattern
-from semaphore_middleware.model.inspection import Inspection, Member
+from semaphore_middleware.model.inspection import Inspection, Member, ServerState
 from semaphore_middleware.model.limits import LIMITLESS
 from semaphore_middleware.model.rules import Rule
 
@@ -143,6 +143,10 @@ class Totals:
     longest_wait: float | None
     starts_per_second: float | None
     recovery_left: float | None
+    silent_for: float | None
+
+
+IN_USE = ServerState()
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,14 +167,13 @@ class Snapshot:
         seen: Iterable[Inspection],
         rules: Iterable[Rule],
         starts_per_second: Mapping[str, float] | None = None,
-        recovery_left: float = 0.0,
+        server: ServerState = IN_USE,
     ) -> Self:
-        """A snapshot from a survey. `starts_per_second` is by scope; None: not known yet.
-        `recovery_left`: seconds until the server grants permits.
-        """
+        """A snapshot from a survey. `starts_per_second` is by scope; None: not known yet."""
         starts = starts_per_second
         scopes = [ScopeRow.of(one, None if starts is None else starts[one.scope]) for one in seen]
         nodes = _nodes(scopes)
+        leases_end = max((row.lease_left for row in nodes), default=0.0)
         totals = Totals(
             scopes=len(scopes),
             nodes=len(nodes),
@@ -180,7 +183,8 @@ class Snapshot:
                 (row.longest_wait or 0.0 for row in scopes if row.waiting), default=None
             ),
             starts_per_second=None if starts is None else round(sum(starts.values()), 2),
-            recovery_left=recovery_left or None,
+            recovery_left=server.recovery_left or None,
+            silent_for=server.silent_for if server.silent_for > leases_end > 0 else None,
         )
         return cls(
             totals,

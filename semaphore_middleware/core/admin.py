@@ -12,7 +12,7 @@ from typing import Any, Self, TypeVar
 from semaphore_middleware.errors import ClosedError, ServerRefusedError, ServerUnreachableError
 from semaphore_middleware.model import chance
 from semaphore_middleware.model.hosts import encoded, parse_name
-from semaphore_middleware.model.inspection import Inspection
+from semaphore_middleware.model.inspection import Inspection, ServerState
 from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.model.rules import Rule, RuleChange, patterns_above
 from semaphore_middleware.model.validation import check_number
@@ -128,14 +128,14 @@ class Admin:
         """
         return await self._do(self._survey)
 
-    async def recovery_left(self) -> float:
-        """Seconds for which the server grants nothing, as it may have lost its data; 0: it grants.
+    async def server_state(self) -> ServerState:
+        """What holds for all scopes: a wait after a loss of data, and when a node called last.
 
         Raises `ServerUnreachableError`, `ServerRefusedError`.
         """
         call = self._pack("inspect", ())
         (reply,) = await self._do(lambda connection: evaluate(connection, [call], read_only=True))
-        return float(reply[0] / 1000)
+        return ServerState(reply[0] / 1000, reply[1] / 1000)
 
     async def rules(self) -> list[Rule]:
         """What operators have set with `configure`, `pause` and `resume`, by name.
@@ -256,7 +256,7 @@ class Admin:
         for some in batches(scopes, SCOPES_PER_CALL):
             call = self._pack("inspect", some)
             (replies,) = await evaluate(connection, [call], read_only=True)
-            for scope, reply in zip(some, replies[1:], strict=True):
+            for scope, reply in zip(some, replies[2:], strict=True):
                 if isinstance(reply, list):
                     seen.append(read_inspection(scope, reply))
         return seen

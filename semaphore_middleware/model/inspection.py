@@ -33,6 +33,18 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
+class ServerState:
+    """What holds for all scopes of a server. Times are in seconds."""
+
+    recovery_left: float = 0.0
+    """For how long the server grants nothing, as it may have lost its data; 0: it grants."""
+    silent_for: float = 0.0
+    """For how long no node has called. Leases end by a clock that stands still meanwhile: a wall
+    clock that is set ahead ends none.
+    """
+
+
+@dataclass(frozen=True, slots=True)
 class Inspection:
     """A scope as the server sees it, at one moment. Times are in seconds.
 

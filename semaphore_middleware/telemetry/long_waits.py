@@ -15,6 +15,8 @@ from semaphore_middleware.model.inspection import Inspection
 logger = logging.getLogger(__name__)
 
 LONG_WAIT_S = 60.0  # a wait this long is explained
+FIRST_LOOK_S = 3.0  # a wait this long is, in this node's first lease, if a node is gone
+GONE = 0.6  # of a lease: a node that renews its leases has more left
 SCOPE_INTERVAL_S = 600.0  # between two lines about one scope: at a slow site requests always wait
 NAMED_HOLDERS_MAX = 5  # nodes named in a line
 
@@ -32,13 +34,14 @@ class LongWaits(Observer):
         self._timers: dict[str, asyncio.TimerHandle] = {}  # of all watched scopes
         self._explained: dict[str, float] = {}  # scope -> the time of its last line
         self._looks: set[asyncio.Task[None]] = set()
+        self._first_lease_ends = 0.0  # by the loop's clock
 
     async def open(self, semaphore: ObservedSemaphore) -> None:
         self._semaphore = semaphore
 
     def on_event(self, event: Event) -> None:
         if isinstance(event, PermitWaiting) and event.permit.scope not in self._timers:
-            self._look_in(LONG_WAIT_S, event.permit.scope)
+            self._look_in(self._least_wait, event.permit.scope)
 
     async def close(self) -> None:
         for timer in self._timers.values():
@@ -47,6 +50,14 @@ class LongWaits(Observer):
         for look in looks:
             look.cancel()
         await asyncio.gather(*looks, return_exceptions=True)
+
+    @property
+    def _least_wait(self) -> float:
+        """How long a wait is before its cause is looked for."""
+        now = asyncio.get_running_loop().time()
+        if self._first_lease_ends == 0.0:
+            self._first_lease_ends = now + self._semaphore.admin.lease
+        return min(FIRST_LOOK_S, LONG_WAIT_S) if now < self._first_lease_ends else LONG_WAIT_S
 
     def _look_in(self, seconds: float, scope: str) -> None:
         loop = asyncio.get_running_loop()
@@ -58,25 +69,36 @@ class LongWaits(Observer):
             self._explained.pop(scope, None)
             return
         longest = max(self._unexplained(scope), default=0.0)
-        if longest < LONG_WAIT_S:
-            self._look_in(LONG_WAIT_S - longest, scope)
+        if longest < self._least_wait:
+            self._look_in(self._least_wait - longest, scope)
             return
         look = asyncio.ensure_future(self._explain(scope))
         self._looks.add(look)
         look.add_done_callback(self._looks.discard)
 
     async def _explain(self, scope: str) -> None:
-        next_look = LONG_WAIT_S
+        next_look = self._least_wait
         try:
             seen = await self._semaphore.admin.inspect(scope)
             longest = max(self._unexplained(scope), default=0.0)
-            if longest >= LONG_WAIT_S:  # the request may have got its permit meanwhile
-                logger.info("%s", explanation(seen, longest, len(list(self._asked_at(scope)))))
+            gone = list(self._gone(seen))
+            if longest >= (FIRST_LOOK_S if gone else LONG_WAIT_S):  # it may have its permit now
+                here = len(list(self._asked_at(scope)))
+                logger.info("%s", " ".join((explanation(seen, longest, here), *gone)))
                 self._explained[scope] = asyncio.get_running_loop().time()
                 next_look = SCOPE_INTERVAL_S
         except SemaphoreError:
             pass  # the session logs an unreachable server
         self._look_in(next_look, scope)
+
+    def _gone(self, seen: Inspection) -> Iterator[str]:
+        """Who holds permits, and has not called for long."""
+        for member in seen.members:
+            if member.held and member.lease_left < GONE * self._semaphore.admin.lease:
+                yield (
+                    f"{member.node} seems to be gone: what it holds is free in "
+                    f"{member.lease_left:.0f} s."
+                )
 
     def _asked_at(self, scope: str) -> Iterator[float]:
         """When this process's requests waiting for the scope asked, on the loop's clock."""

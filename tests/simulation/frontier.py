@@ -485,6 +485,7 @@ class CrawlNode:
             request_fingerprinter=RequestFingerprinter(),
             get_extension=lambda _: exporter,
             crawling=True,
+            spidercls=SimpleNamespace(name="simulated"),
         )
         self.crawler.spider = self.spider = Spider("simulated")
         self.spider.crawler, self.spider.settings = self.crawler, settings

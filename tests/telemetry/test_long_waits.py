@@ -17,7 +17,7 @@ from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.telemetry import long_waits
 from semaphore_middleware.telemetry.long_waits import LongWaits, explanation
 from tests.support.crawls import ADD_ON, By, Crawl, Log, Patch, both, until, waiting
-from tests.support.nodes import Recorder
+from tests.support.nodes import Caller, Recorder
 from tests.support.servers import RedisServer
 from tests.support.site import Site
 
@@ -81,6 +81,19 @@ async def test_who_waits_for_long(server: RedisServer, site: Site, caplog: Log, 
         site.let_go()
         await crawl.finished()
     assert len(explained(caplog)) == 1
+
+
+async def test_a_holder_that_was_killed(
+    server: RedisServer, caplog: Log, monkeypatch: Patch
+) -> None:
+    monkeypatch.setattr(long_waits, "LONG_WAIT_S", 60.0)
+    monkeypatch.setattr(long_waits, "FIRST_LOOK_S", 0.05)
+    killed = await Caller.join(server, "killed", lease=2.0)
+    await killed.take("a")
+    async with FairSemaphore(server.url, lease=2.0, observers=[LongWaits()]) as semaphore:
+        (await semaphore.acquire("a", 1)).release()
+    (line,) = explained(caplog)
+    assert "killed seems to be gone: what it holds is free in 1 s." in line
 
 
 async def test_one_look_for_all(server: RedisServer, caplog: Log, monkeypatch: Patch) -> None:

@@ -56,7 +56,7 @@ async def _run(admin: Admin, names: Sequence[str]) -> Snapshot:
         if names:
             return await look_at(admin, names)
         seen, rules = await admin.survey(), await admin.rules()
-        return Snapshot.of(seen, rules, recovery_left=await admin.recovery_left())
+        return Snapshot.of(seen, rules, server=await admin.server_state())
 
 
 async def look_at(admin: Admin, names: Sequence[str]) -> Snapshot:
@@ -75,7 +75,7 @@ async def look_at(admin: Admin, names: Sequence[str]) -> Snapshot:
         seen.update((one.scope, one) for one in found)
     asked = {*names, *seen}
     fitting = [rule for rule in rules if any(rule.fits(name) for name in asked)]
-    return Snapshot.of(seen.values(), fitting, recovery_left=await admin.recovery_left())
+    return Snapshot.of(seen.values(), fitting, server=await admin.server_state())
 
 
 async def _below(admin: Admin, pattern: Rule) -> list[Inspection]:

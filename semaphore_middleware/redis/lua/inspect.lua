@@ -1,6 +1,7 @@
 -- Reads scopes and changes nothing.
 -- KEYS: epoch, rules; then for each scope: scope, queue. ARGV: see `clock`; no node.
 -- Reply: how long nothing is granted from now on, as the server may have lost its data (ms);
+--        for how long no node has called, by the server's wall clock (ms);
 --        then for each scope: the limit in force (0: idle, and no operator has set one); the most that it may
 --        grow to, if it is adaptive; delay (ms); interval (ms, as text); burst; time until the next
 --        start, until the backoff ends, the last backoff that the site did not set itself, and for how
@@ -68,9 +69,9 @@ local function reply_of(key, queue)
   }
 end
 
-local replies = { left(FROM) }
+local replies = { left(FROM), ADVANCE }
 for i = 3, #KEYS, 2 do
   local is_read, reply = pcall(reply_of, KEYS[i], KEYS[i + 1])
-  replies[(i + 1) / 2] = is_read and reply or problem_of(reply)
+  replies[(i + 3) / 2] = is_read and reply or problem_of(reply)
 end
 return replies

@@ -25,7 +25,7 @@ from semaphore_middleware.console.cli.tables import (
 from semaphore_middleware.console.cli.watch import SAMPLES, History
 from semaphore_middleware.console.poller import WINDOW, StartsMeter
 from semaphore_middleware.console.snapshot import ScopeRow, Snapshot
-from semaphore_middleware.model.inspection import Inspection, Member
+from semaphore_middleware.model.inspection import Inspection, Member, ServerState
 from semaphore_middleware.model.limits import LIMITLESS, Limit
 from tests.support.paths import REPOSITORY
 
@@ -183,7 +183,7 @@ def test_a_host_that_is_down_and_a_server_that_waits_are_seen(
     watched = Watched()
     watched.note([down], now=0)
     assert "down 90 s" in watched.drawn()[2]
-    snapshot = Snapshot.of([down], [], recovery_left=9.2)
+    snapshot = Snapshot.of([down], [], server=ServerState(recovery_left=9.2))
     show(snapshot, SERVER, members=False, nodes=False)
     wait, empty, _, row = capsys.readouterr().out.splitlines()
     assert (wait, empty) == (WAIT, "")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from semaphore_middleware import Inspection, Member, Rule
+from semaphore_middleware import Inspection, Member, Rule, ServerState
 from semaphore_middleware.console.snapshot import Snapshot, scope_id
 from semaphore_middleware.console.web.view import MAX_NODES, MAX_ROWS, View, show, show_crawls
 from semaphore_middleware.frontier.state import Counts
@@ -46,12 +46,14 @@ def test_a_row_has_all_that_there_is_to_see() -> None:
     set_by: dict[str, Any] = {"paused": True, "set_by": "boss", "started": 17}
     one = Inspection(name, 3, (n, other), limit_max=8, **spaced, **off, **set_by)
     rule = Rule("*.example.org", "boss", concurrency=8, delay=0.5, rate="none", paused=True)
-    told = show(Snapshot.of([one], [rule], {name: 3.5}, 9.0), View(open=scope_id(name)))
-    assert values(told["totals"]) == [1, 2, 2, 2, 7.25, 3.5, 9.0]
+    told = show(
+        Snapshot.of([one], [rule], {name: 3.5}, ServerState(9.0)), View(open=scope_id(name))
+    )
+    assert values(told["totals"]) == [1, 2, 2, 2, 7.25, 3.5, 9.0, None]
     (row,), (shown_rule,), opened = told["scopes"], told["rules"], told["opened"]
     assert values(row) == [
         *(scope_id(name), name, 2, 3, 8, False, 2, 7.25, 3.5, 0.5, "60/m", 10, 0.25),
-        *(2.0, 30.0, 90.0, True, "boss", 17),
+        *(2.0, 30.0, 90.0, True, "boss", [], 17),
     ]
     assert [values(node) for node in opened.pop("nodes")] == [
         ["n", 1, 2, 1.0, 7.25, 9.0, 4, 0.0, None, 1],
