@@ -182,7 +182,7 @@ class StartsMeter:
 
 
 HISTORY_MINUTES = 60
-MAX_HISTORY_SCOPES = 1000  # in a minute: the first of the table; so the history takes some 10 MB
+MAX_HISTORY_SCOPES = 1000  # in a minute: the first of the table; so the history takes some 15 MB
 
 
 @dataclass(slots=True)

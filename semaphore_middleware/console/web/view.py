@@ -22,8 +22,8 @@ class View:
     """One browser's query."""
 
     match: str = ""
-    """Only scopes whose names, or whose nodes' names, contain this, in upper or lower case; and
-    nodes likewise."""
+    """Only scopes and nodes whose names contain this, in upper or lower case, with the nodes at
+    such a scope and the scopes of such a node."""
     open: str = ""
     """The id or the name of the scope to show with its nodes."""
     page: int = 1
@@ -42,7 +42,8 @@ def show(snapshot: Snapshot, view: View) -> dict[str, Any]:
     rows, nodes = _matching(snapshot, view.match.casefold())
     pages = max(1, -(-len(rows) // MAX_ROWS))
     page = min(max(1, view.page), pages)
-    opened = next((row for row in snapshot.scopes if view.open in (row.id, row.scope)), None)
+    asked = view.open or None  # a scope's name may be empty
+    opened = next((row for row in snapshot.scopes if asked in (row.id, row.scope)), None)
     return {
         "totals": as_json(snapshot.totals),
         "matching": len(rows),

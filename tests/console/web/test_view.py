@@ -149,3 +149,4 @@ def test_a_scope_that_is_opened_is_told_though_the_filter_hides_it() -> None:
     assert told["opened"]["waiting"] == 9
     assert show(SEEN, View(open="d"))["opened"] == told["opened"]
     assert show(SEEN, View(open="gone"))["opened"] is None
+    assert shown(scope(""))["opened"] is None

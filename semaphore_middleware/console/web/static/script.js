@@ -15,7 +15,7 @@ const MAX_NEWS = 3; // scopes that one announcement names
 const $ = (selector) => document.querySelector(selector);
 const asked = new URLSearchParams(location.search);
 let match = asked.get("match") ?? ""; // what the filter says
-let page = Number(asked.get("page")) || 1; // of the scopes
+let page = Number(asked.get("page")) || 1; // of the scopes, if there are as many
 let anchor = anchored(); // the scope that the address names, until it is open
 let timer = 0;
 let looking = null; // the look that is under way
@@ -104,10 +104,11 @@ function caption({ matching, scopes, totals, first }) {
 }
 
 function showPages({ page: shown, pages }) {
-  page = shown;
   $("#pages").hidden = pages === 1;
-  $("[data-step='-1']").disabled = page === 1;
-  $("[data-step='1']").disabled = page === pages;
+  for (const button of document.querySelectorAll("[data-step]")) {
+    button.value = shown + Number(button.dataset.step);
+    button.disabled = button.value < 1 || button.value > pages;
+  }
 }
 
 function showRules(rules, more) {
@@ -191,10 +192,10 @@ $("#filter").addEventListener("input", (event) => {
 
 for (const button of document.querySelectorAll("[data-step]")) {
   button.addEventListener("click", () => {
-    page += Number(button.dataset.step);
+    page = Number(button.value);
     letGo();
     moved();
-    $("#scopes-title").scrollIntoView();
+    $("#scopes-title").focus();
   });
 }
 
@@ -217,7 +218,7 @@ function remember() {
   if (match) query.set("match", match);
   if (page > 1) query.set("page", page);
   if ($("#show-nodes").ariaExpanded === "true") query.set("nodes", "1");
-  const hash = openedName() && `#${encodeURIComponent(openedName().toWellFormed())}`;
+  const hash = openedName() && `#${new URLSearchParams({ name: openedName() }).toString().slice("name=".length)}`;
   history.replaceState(null, "", `${location.pathname}${query.size ? `?${query}` : ""}${hash}`);
 }
 
