@@ -172,7 +172,8 @@ def test_wheel_does_what_readme_says(wheel: Path, tmp_path: Path, server: RedisS
         r"pip install '(.+)'", run_in(project, scrapy, "semaphore", "status", status=2)
     )
     run_in(project, *pip, line)
-    assert "No scope is in use at " in run_in(project, scrapy, "semaphore", "status")
+    shown = run_in(project, scrapy, "semaphore", "status")
+    assert "No scope is in use at " in shown or HOST in shown  # its delay counts for some seconds
 
 
 SPIDER = """

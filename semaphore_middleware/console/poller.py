@@ -7,9 +7,10 @@ import logging
 import time
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from semaphore_middleware.console.snapshot import Snapshot
+from semaphore_middleware.console.snapshot import ScopeRow, Snapshot
 from semaphore_middleware.core.admin import Admin
 from semaphore_middleware.errors import SemaphoreError
 from semaphore_middleware.model.inspection import Inspection
@@ -22,14 +23,19 @@ LATE_FACTOR = 3.0  # nor before it has taken this many times as long as the last
 T = TypeVar("T")
 
 
-def snapshots(admin: Admin) -> Callable[[], Awaitable[Snapshot]]:
-    """Surveys of the semaphores, each with the starts a second over the last few surveys."""
+def snapshots(admin: Admin, history: History | None = None) -> Callable[[], Awaitable[Snapshot]]:
+    """Surveys of the semaphores, each with the starts a second over the last few surveys, and
+    noted in the history.
+    """
     meter = StartsMeter()
 
     async def survey() -> Snapshot:
         seen = await admin.survey()
         starts = meter.note(seen, time.monotonic())
-        return Snapshot.of(seen, await admin.rules(), starts, await admin.server_state())
+        snapshot = Snapshot.of(seen, await admin.rules(), starts, await admin.server_state())
+        if history is not None:
+            history.note(snapshot.scopes, *meter.newest, time.time())
+        return snapshot
 
     return survey
 
@@ -143,6 +149,11 @@ class StartsMeter:
         self._time: float | None = None
         self._new: deque[tuple[float, Mapping[str, int]]] = deque(maxlen=WINDOW)
 
+    @property
+    def newest(self) -> tuple[float, Mapping[str, int]]:
+        """Seconds before the last survey since the one before it, and the starts in them."""
+        return self._new[-1] if self._new else (0.0, {})
+
     def note(self, seen: Iterable[Inspection], now: float) -> Mapping[str, float] | None:
         """The starts a second after a survey; `now` is in seconds of one clock.
 
@@ -168,3 +179,61 @@ class StartsMeter:
         for _, new in self._new:
             sums.update(new)
         return {scope: round(count / seconds, 2) for scope, count in sums.items()}
+
+
+HISTORY_MINUTES = 60
+MAX_HISTORY_SCOPES = 1000  # in a minute: the first of the table; so the history takes some 15 MB
+
+
+@dataclass(slots=True)
+class Minute:
+    """What surveys have seen in one minute."""
+
+    number: int
+    """Minutes since 1970."""
+    seconds: float = 0.0
+    """The time in which starts were counted."""
+    scopes: dict[str, tuple[int, float, float]] = field(default_factory=dict)
+    """By id: starts, longest wait and longest backoff. Scopes where nothing was are left out."""
+
+    def figures(self, scope: str) -> tuple[float | None, float, float]:
+        """Starts a second (None: not counted), longest wait and longest backoff."""
+        starts, wait, backoff = self.scopes.get(scope, (0, 0.0, 0.0))
+        return (round(starts / self.seconds, 2) if self.seconds else None, wait, backoff)
+
+
+class History:
+    """The last hour of the scopes, minute by minute, as surveys have seen it."""
+
+    def __init__(self) -> None:
+        self._minutes: deque[Minute] = deque(maxlen=HISTORY_MINUTES)
+
+    def note(
+        self, rows: Iterable[ScopeRow], seconds: float, starts: Mapping[str, int], now: float
+    ) -> None:
+        """Add a survey at the Unix time `now`, with the starts of the `seconds` before it."""
+        number = int(now // 60)
+        if not self._minutes or self._minutes[-1].number != number:
+            self._minutes.append(Minute(number))
+        minute = self._minutes[-1]
+        minute.seconds += seconds
+        for row in rows:
+            started, wait, backoff = minute.scopes.get(row.id, (0, 0.0, 0.0))
+            started += starts.get(row.scope, 0)
+            wait = max(wait, row.longest_wait or 0.0)
+            backoff = max(backoff, row.backoff_left or 0.0, row.backoff_last or 0.0)
+            is_known = row.id in minute.scopes or len(minute.scopes) < MAX_HISTORY_SCOPES
+            if is_known and (started or wait or backoff):
+                minute.scopes[row.id] = started, wait, backoff
+
+    def of(self, scope: str) -> dict[str, list[float | None]]:
+        """The scope's figures, a minute each, the oldest first; None: no survey tells."""
+        minutes = {minute.number: minute for minute in self._minutes}
+        last = max(minutes, default=0)
+        first = max(min(minutes, default=1), last - HISTORY_MINUTES + 1)
+        figures = [
+            minutes[number].figures(scope) if number in minutes else (None, None, None)
+            for number in range(first, last + 1)
+        ]
+        names = ("starts_per_second", "longest_wait", "backoff")
+        return {name: [one[i] for one in figures] for i, name in enumerate(names)}

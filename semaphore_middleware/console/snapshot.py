@@ -12,6 +12,8 @@ from semaphore_middleware.model.inspection import Inspection, Member, ServerStat
 from semaphore_middleware.model.limits import LIMITLESS
 from semaphore_middleware.model.rules import Rule
 
+NAMED_NODES_MAX = 10  # that ask for a stricter limit at a scope
+
 
 @dataclass(frozen=True, slots=True)
 class ScopeRow:
@@ -62,7 +64,7 @@ class ScopeRow:
             down_for=seen.down_for,
             paused=seen.paused,
             set_by=seen.set_by,
-            asked_by=tuple(member.node for member in seen.strictest),
+            asked_by=tuple(member.node for member in seen.strictest[:NAMED_NODES_MAX]),
             started=seen.started,
             nodes=seen.members,
         )

@@ -13,7 +13,7 @@ from aiohttp import web
 from aiohttp.http import HttpProcessingError
 from aiohttp.typedefs import Handler
 
-from semaphore_middleware.console.poller import Poller, snapshots
+from semaphore_middleware.console.poller import History, Poller, snapshots
 from semaphore_middleware.console.snapshot import EMPTY, Snapshot
 from semaphore_middleware.console.web.actions import read_action
 from semaphore_middleware.console.web.auth import Auth
@@ -26,6 +26,7 @@ from semaphore_middleware.frontier.state import Counts
 logger = logging.getLogger(__name__)
 
 INTERVAL_S = 1.0  # from one survey of the server to the next
+UNSEEN_INTERVAL_S = 10.0  # while no browser is open: for the history alone
 MAX_BODY = 10_000  # bytes of a request
 SHUTDOWN_TIMEOUT_S = 0.5  # for requests under way when the command ends
 SCRIPT = "text/javascript; charset=utf-8"
@@ -65,6 +66,7 @@ def make_runner(admin: Admin, crawls: Crawls, auth: Auth) -> web.AppRunner:
     app.add_routes([web.get("/", page.file), web.get("/state.json", page.state)])
     if auth.allows_changes:
         app.add_routes([web.post("/token", page.token), web.post("/actions", page.action)])
+    app.on_startup.append(page.start)
     app.on_cleanup.append(page.stop)
     http_logger = logger.getChild("http")
     http_logger.addFilter(_is_our_fault)  # else each invalid request logs a traceback
@@ -84,15 +86,26 @@ class Page:
         self._admin = admin
         self._crawls = crawls
         self._auth = auth
-        self._poller = Poller(snapshots(admin), INTERVAL_S)
+        self._history = History()
+        self._poller = Poller(snapshots(admin, self._history), INTERVAL_S)
         # With one Redis server for both, the log need not report its absence twice.
         has_own_server = crawls.server != admin.server
         self._crawls_poller = Poller(crawls.survey, INTERVAL_S, logs=has_own_server)
         directory = resources.files("semaphore_middleware.console.web").joinpath("static")
         self._files = {name: directory.joinpath(name).read_bytes() for name in FILES}
 
+    async def start(self, _: web.Application) -> None:
+        """Survey for the history, also while no browser is open."""
+        self._surveys = asyncio.create_task(self._survey())
+
+    async def _survey(self) -> None:
+        while True:
+            await asyncio.sleep(UNSEEN_INTERVAL_S)
+            await self._poller.look()
+
     async def stop(self, _: web.Application) -> None:
         """End the surveys under way."""
+        self._surveys.cancel()
         await self._poller.stop()
         await self._crawls_poller.stop()
 
@@ -139,13 +152,16 @@ class Page:
         """The page's figures, as the query asks for them."""
         view = View.read(request.query)
         snapshot, crawls = await asyncio.gather(self._poller.look(), self._crawls_poller.look())
+        shown = show(snapshot or EMPTY, view)
+        if opened := shown["opened"]:
+            opened["history"] = self._history.of(opened["id"])
         body = {
             "server": self._admin.server,
             "problem": _problem(self._poller),
             "problem_since": self._poller.away_since,
             "can_change": self._auth.allows_changes,
             "lease": self._admin.lease,
-            **show(snapshot or EMPTY, view),
+            **shown,
             **show_crawls(crawls or {}),
             "crawls_problem": _problem(self._crawls_poller),
             "crawls_problem_since": self._crawls_poller.away_since,

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from semaphore_middleware.console.snapshot import ScopeRow, Snapshot, as_json
+from semaphore_middleware.console.snapshot import NodeRow, ScopeRow, Snapshot, as_json
 from semaphore_middleware.frontier.state import STATES, Counts
 
 MAX_ROWS = 200  # scopes, nodes, rules, and crawls; nobody reads a longer table
@@ -22,31 +22,60 @@ class View:
     """One browser's query."""
 
     match: str = ""
-    """Only scopes whose names contain this, in upper or lower case."""
+    """Only scopes and nodes whose names contain this, in upper or lower case, with the nodes at
+    such a scope and the scopes of such a node."""
     open: str = ""
-    """The id of the scope to show with its nodes."""
+    """The id or the name of the scope to show with its nodes."""
+    page: int = 1
+    """Which `MAX_ROWS` of the scopes to show."""
 
     @classmethod
     def read(cls, query: Mapping[str, str]) -> Self:
         """A view from a URL's query."""
-        return cls(query.get("match", "").strip(), query.get("open", ""))
+        page = query.get("page", "")[:9]
+        number = int(page) if page.isdecimal() else 1
+        return cls(query.get("match", "").strip(), query.get("open", ""), number)
 
 
 def show(snapshot: Snapshot, view: View) -> dict[str, Any]:
     """The page's part of the snapshot, in the fields of `status --json`."""
-    wanted = view.match.casefold()
-    rows = [row for row in snapshot.scopes if wanted in row.scope.casefold()]
-    opened = next((row for row in snapshot.scopes if row.id == view.open), None)
+    rows, nodes = _matching(snapshot, view.match.casefold())
+    pages = max(1, -(-len(rows) // MAX_ROWS))
+    page = min(max(1, view.page), pages)
+    asked = view.open or None  # a scope's name may be empty
+    opened = next((row for row in snapshot.scopes if asked in (row.id, row.scope)), None)
     return {
         "totals": as_json(snapshot.totals),
         "matching": len(rows),
-        "scopes": [_without_nodes(row) for row in rows[:MAX_ROWS]],
+        "page": page,
+        "pages": pages,
+        "first": (page - 1) * MAX_ROWS + 1,
+        "scopes": [_without_nodes(row) for row in rows[(page - 1) * MAX_ROWS : page * MAX_ROWS]],
         "opened": opened and _with_some_nodes(opened),
-        "nodes": as_json(snapshot.nodes[:MAX_ROWS]),
-        "more_nodes": max(0, len(snapshot.nodes) - MAX_ROWS),
+        "nodes": as_json(nodes[:MAX_ROWS]),
+        "more_nodes": max(0, len(nodes) - MAX_ROWS),
         "rules": as_json(snapshot.rules[:MAX_ROWS]),
         "more_rules": max(0, len(snapshot.rules) - MAX_ROWS),
     }
+
+
+def _matching(snapshot: Snapshot, wanted: str) -> tuple[tuple[ScopeRow, ...], tuple[NodeRow, ...]]:
+    """Scopes and nodes with the text in their names, the scopes of such nodes, and the nodes at
+    such scopes.
+    """
+    if not wanted:
+        return snapshot.scopes, snapshot.nodes
+    scopes = {row.id for row in snapshot.scopes if wanted in row.scope.casefold()}
+    nodes = {row.node for row in snapshot.nodes if wanted in row.node.casefold()}
+    there = {one.node for row in snapshot.scopes if row.id in scopes for one in row.nodes}
+    return (
+        tuple(
+            row
+            for row in snapshot.scopes
+            if row.id in scopes or any(one.node in nodes for one in row.nodes)
+        ),
+        tuple(row for row in snapshot.nodes if row.node in nodes or row.node in there),
+    )
 
 
 def show_crawls(crawls: Mapping[str, Counts]) -> dict[str, Any]:

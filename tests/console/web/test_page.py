@@ -7,10 +7,11 @@ from collections.abc import Iterator
 import pytest
 
 from semaphore_middleware import FairSemaphore
+from semaphore_middleware.console.web import view
 from tests.console.web.pages import TOKEN, check, fill, looking, serving
 from tests.support.browser import CHROMIUM, WHY_NOT, Browser, Chromium, browsing
 from tests.support.frontier import set_one_aside
-from tests.support.nodes import Caller, in_asyncio
+from tests.support.nodes import KEYS, Caller, in_asyncio
 from tests.support.servers import RedisServer
 
 pytestmark = [pytest.mark.skipif(CHROMIUM is None, reason=WHY_NOT), pytest.mark.slow]
@@ -21,6 +22,12 @@ CAPTION = "document.querySelector('#caption').textContent"
 FOCUS = "document.activeElement.textContent"
 PROBLEM = "document.querySelector('#problem').textContent"
 NEWS = "document.querySelector('#news').textContent.replace(/^[\\d:]* /, '')"
+ADDRESS = "location.href.slice(location.origin.length)"
+HEADS = (
+    "[...document.querySelectorAll('#scopes > thead th')]"
+    ".filter((th) => th.checkVisibility()).map((th) => th.textContent)"
+)
+CHARTS = "[...document.querySelectorAll('.hour figcaption')].map((one) => one.textContent)"
 ANSWER = "document.querySelector('.details .answer').textContent"
 QUESTION = "document.querySelector('#confirm-text').textContent"
 DASH = "\u2013"
@@ -134,6 +141,92 @@ async def test_scopes_are_found(server: RedisServer, chromium: Chromium) -> None
         )
         await browser.type("?")
         await browser.until(NAMES, [])
+
+
+@in_asyncio
+async def test_columns_are_there_when_a_row_has_a_figure(
+    server: RedisServer, chromium: Chromium
+) -> None:
+    async with FairSemaphore(server.url) as node, looking(server, chromium) as (browser, page):
+        await fill(node, "busy.example", held=1)
+        await browser.until(NAMES, ["busy.example"])
+        always = ["Scope", "Held", "Waiting", "Longest wait", "Starts/s", "State"]
+        await browser.until(HEADS, always)
+        await page.admin.configure("busy.example", {"delay": 0.5})
+        await browser.until(HEADS, [*always[:5], "Delay", "Next start", "State", "Set by"])
+        await page.admin.reset("busy.example")
+        await browser.until(HEADS, always)
+
+
+@in_asyncio
+async def test_twenty_scopes_are_on_one_screen(server: RedisServer, chromium: Chromium) -> None:
+    async with looking(server, chromium) as (browser, page):
+        await browser.size(1280, 900)
+        names = [f"www.site-{i}.example.org" for i in range(20)]
+        for name in names:
+            await page.admin.configure(name, {"delay": 0.5, "rate": "60/m"})
+        await browser.until(f"{NAMES}.length", 20)
+        assert await browser.see(f"{ROWS}.at(-1).getBoundingClientRect().bottom < innerHeight")
+
+
+@in_asyncio
+async def test_the_address_says_what_is_shown(server: RedisServer, chromium: Chromium) -> None:
+    nodes = {name: await Caller.join(server, name) for name in ("books-1-x", "news-2-y")}
+    for name, scope in (("books-1-x", "a b&c/ü"), ("books-1-x", "both"), ("news-2-y", "both")):
+        await nodes[name].take(scope, 1, limit=9)
+    async with looking(server, chromium) as (browser, page):
+        await browser.until(f"{NAMES}.length", 2)
+        await browser.click("#show-nodes")
+        await browser.click("#filter")
+        await browser.type("Books")
+        await browser.until(f"{rows('#nodes')}.map((row) => row[0])", ["books-1-x"])
+        await browser.until(NAMES, ["both", "a b&c/ü"])
+        await browser.click("#scopes tbody tr:last-child button")
+        await browser.until(ADDRESS, "/?match=Books&nodes=1#a+b%26c%2F%C3%BC")
+        address = await browser.see("location.href")
+        await browser.open("about:blank")
+        await browser.open(address)
+        opened = "document.querySelector('[aria-expanded=true].scope')?.textContent"
+        await browser.until(opened, "a b&c/ü")
+        await browser.until(f"{rows('#nodes')}.map((row) => row[0])", ["books-1-x"])
+        assert await browser.see("document.querySelector('#filter').value") == "Books"
+        at_most = "last hour: at most"
+        figures = [f"Starts/s, {at_most} 0.0", f"Longest wait, {at_most} 0 s"]
+        await browser.until(CHARTS, [*figures, f"Backoff, {at_most} 0 s"])
+        await check(browser)
+        await browser.see("location.hash = 'news'")
+        await browser.until(NEWS, "news is not in use.")
+        await browser.open("about:blank")
+        await browser.open(f"{page.url}?match=nothing#both")  # also one that the filter hides
+        await browser.until(opened, "both")
+
+
+@in_asyncio
+async def test_there_is_a_next_page_of_scopes(
+    server: RedisServer, chromium: Chromium, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(view, "MAX_ROWS", 2)
+    async with looking(server, chromium) as (browser, page):
+        pages = "document.querySelector('#pages').hidden"
+        for name in "ab":
+            await page.admin.pause(name)
+        await browser.until(NAMES, ["a", "b"])
+        assert await browser.see(pages)
+        await page.admin.pause("c")
+        await browser.until(pages, False)
+        await tab_to(browser, "Next")
+        await browser.press("Enter")
+        await browser.until(NAMES, ["c"])
+        assert await browser.see(FOCUS) == "Scopes"
+        await browser.until(CAPTION, "3 to 3 of 3 scopes; those where most requests wait first")
+        assert await browser.see(ADDRESS) == "/?page=2"
+        await page.admin.reset("c")
+        await browser.until(NAMES, ["a", "b"])
+        await page.admin.pause("c")  # as after a server that was away
+        await browser.until(NAMES, ["c"])
+        await check(browser)
+        await browser.click("[data-step='-1']")
+        await browser.until(NAMES, ["a", "b"])
 
 
 @in_asyncio
@@ -358,6 +451,24 @@ async def test_crawls_are_retried_and_dropped(server: RedisServer, chromium: Chr
         await browser.until(answer("#crawls"), "books is dropped.")
         await browser.until(shown, [])
         assert (await page.state())["crawls"] == []
+
+
+@in_asyncio
+async def test_who_asks_for_less_and_who_is_gone_is_said(
+    server: RedisServer, chromium: Chromium
+) -> None:
+    visitor = await Caller.join(server, "visitor-90be77aa01f2", lease=15.0)
+    async with looking(server, chromium) as (browser, _):
+        async with FairSemaphore(server.url) as node:
+            held = await node.acquire("busy.example", 8)
+            await visitor.take("busy.example", limit=1)
+            await browser.until(cells("busy.example", "held", "set_by"), ["1/1", "visitor"])
+            held.release()
+        wait = "document.querySelector('#wait')"
+        assert await browser.see(f"{wait}.hidden")
+        with server.client() as client:
+            client.hincrbyfloat(KEYS.epoch, "wall", -90_000)
+        await browser.until(f"/^No node has called for 9\\d s/.test({wait}.textContent)")
 
 
 @in_asyncio

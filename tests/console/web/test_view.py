@@ -76,6 +76,9 @@ def test_a_row_has_all_that_there_is_to_see() -> None:
         ({"match": "c"}, ["C"]),
         ({"match": " A "}, ["a"]),
         ({"match": "nothing"}, []),
+        ({"page": "0"}, ["d", "a", "b", "C"]),
+        ({"page": "-x"}, ["d", "a", "b", "C"]),
+        ({"page": "9" * 5000}, ["d", "a", "b", "C"]),
     ],
 )
 def test_a_view_finds(view: dict[str, str], expected: list[str]) -> None:
@@ -90,6 +93,33 @@ def test_of_thousands_the_first_are_shown_and_the_filter_finds_all() -> None:
     told = shown(*scopes, match="2999.example")
     assert [row["scope"] for row in told["scopes"]] == ["2999.example.org"]
     assert (told["matching"], told["totals"]["scopes"]) == (1, 3000)
+
+
+def test_of_thousands_each_is_on_one_page() -> None:
+    scopes = [scope(f"{i}.example.org", waiting=i % 7) for i in range(2 * MAX_ROWS + 1)]
+    pages = [shown(*scopes, page=page) for page in (1, 2, 3)]
+    assert [(told["page"], told["pages"], told["first"]) for told in pages] == [
+        *((1, 3, 1), (2, 3, MAX_ROWS + 1), (3, 3, 2 * MAX_ROWS + 1))
+    ]
+    seen = [row["scope"] for told in pages for row in told["scopes"]]
+    assert sorted(seen) == sorted(one.scope for one in scopes)
+    assert shown(*scopes, page=99) == pages[-1]
+
+
+def test_a_spider_finds_its_nodes_and_scopes_and_a_scope_its_nodes() -> None:
+    def at(name: str, *nodes: str) -> Inspection:
+        return Inspection(name, 4, tuple(Member(n, 1, 0, 1.0, 0.0, 9.0, Limit(4)) for n in nodes))
+
+    scopes = [at("a", "books-1-x", "news-7-y"), at("b", "books-2-z"), at("c", "shop-1-v")]
+    for match, rows, nodes in (
+        ("Books-", ["a", "b"], ["books-1-x", "books-2-z"]),
+        ("news-7", ["a"], ["news-7-y"]),
+        ("c", ["c"], ["shop-1-v"]),
+    ):
+        told = shown(*scopes, match=match)
+        assert [row["scope"] for row in told["scopes"]] == rows
+        assert [row["node"] for row in told["nodes"]] == nodes
+        assert told["totals"]["nodes"] == 4
 
 
 def test_of_many_nodes_the_first_are_told_and_the_rest_counted() -> None:
@@ -119,4 +149,6 @@ def test_crawls_that_run_stand_first_and_of_many_the_rest_is_counted() -> None:
 def test_a_scope_that_is_opened_is_told_though_the_filter_hides_it() -> None:
     told = show(SEEN, View(match="b", open=scope_id("d")))
     assert told["opened"]["waiting"] == 9
+    assert show(SEEN, View(open="d"))["opened"] == told["opened"]
     assert show(SEEN, View(open="gone"))["opened"] is None
+    assert shown(scope(""))["opened"] is None

@@ -30,8 +30,9 @@ export function showNodes(state) {
     ],
     buttons: [["Evict…", () => evict(node, lease)]],
   }));
+  const others = rows.length + more < state.totals.nodes ? ` that match, of ${number(state.totals.nodes)}` : "";
   const caption = rows.length
-    ? `${count(rows.length, "node")}${more ? `, and ${number(more)} more` : ""}; those with most waiting requests first`
+    ? `${count(rows.length, "node")}${more ? `, and ${number(more)} more` : ""}${others}; those with most waiting requests first`
     : "No node holds a permit or waits.";
   nodes.show(shown, caption);
 }

@@ -5,7 +5,7 @@ import {
 } from "./draw.js";
 import { allow, onDone } from "./actions.js";
 import { onChange, showCrawls, showNodes } from "./lists.js";
-import { isHeld, letGo, onOpen, openedId, show } from "./table.js";
+import { isHeld, letGo, onOpen, open, openedId, openedName, show } from "./table.js";
 
 const INTERVAL_MS = 1000; // between two looks
 const MAX_INTERVAL_MS = 30000; // while this page's server is away: the browser's console notes each try
@@ -13,7 +13,10 @@ const TIMEOUT_MS = 8000; // for an answer: the server itself waits for Redis for
 const MAX_NEWS = 3; // scopes that one announcement names
 
 const $ = (selector) => document.querySelector(selector);
-let match = ""; // what the filter says
+const asked = new URLSearchParams(location.search);
+let match = asked.get("match") ?? ""; // what the filter says
+let page = Number(asked.get("page")) || 1; // of the scopes, if there are as many
+let anchor = anchored(); // the scope that the address names, until it is open
 let timer = 0;
 let looking = null; // the look that is under way
 let before = new Map(); // scopes as they were last, for the news
@@ -26,7 +29,7 @@ async function look() {
   if (looking) looking.abort();
   const mine = (looking = new AbortController());
   const timeout = setTimeout(() => mine.abort("late"), TIMEOUT_MS);
-  const query = new URLSearchParams({ match, open: openedId() });
+  const query = new URLSearchParams({ match, page, open: anchor || openedId() });
   try {
     const answer = await fetch(`state.json?${query}`, { signal: mine.signal });
     if (!answer.ok) throw new Error((await answer.json()).error);
@@ -60,8 +63,10 @@ function display(state) {
   allow(state.can_change);
   write($("#server"), state.server);
   showTotals(state.totals);
-  showRecovery(state.problem ? null : state.totals.recovery_left);
+  showWait(state.problem ? {} : state.totals);
   show(state.scopes, state.opened);
+  showPages(state);
+  if (anchor && !state.problem) goToAnchor(state.opened);
   showNodes(state);
   showCrawls(state);
   showRules(state.rules, state.more_rules);
@@ -84,19 +89,28 @@ function showTotals(totals) {
 }
 
 /** No alert: its seconds change with each look. */
-function showRecovery(left) {
-  $("#recovery").hidden = left === null;
-  write($("#recovery"), left === null ? "" : `No permit is granted for another ${seconds(left)}: the Redis server is new, or may have lost its data.`);
+function showWait({ recovery_left: left = null, silent_for: silent = null }) {
+  $("#wait").hidden = left === null && silent === null;
+  write($("#wait"), left !== null
+    ? `No permit is granted for another ${seconds(left)}: the Redis server is new, or may have lost its data.`
+    : silent !== null ? `No node has called for ${seconds(silent)}. What is held is free within a lease after one does.` : "");
 }
 
-function caption({ matching, scopes, totals }) {
-  const more = matching - scopes.length;
-  const shown = more
-    ? `The first ${number(scopes.length)} of ${number(matching)} scopes, ${number(more)} more`
+function caption({ matching, scopes, totals, first }) {
+  const shown = matching > scopes.length
+    ? `${number(first)} to ${number(first + scopes.length - 1)} of ${number(matching)} scopes`
     : matching === 1 ? "1 scope" : `${number(matching)} scopes`;
   const of = match ? ` that match, of ${number(totals.scopes)}` : "";
   const order = isHeld() ? "order held while you are in the table" : "those where most requests wait first";
   return matching || match ? `${shown}${of}; ${order}` : "No scope is in use.";
+}
+
+function showPages({ page: shown, pages }) {
+  $("#pages").hidden = pages === 1;
+  for (const button of document.querySelectorAll("[data-step]")) {
+    button.value = shown + Number(button.dataset.step);
+    button.disabled = button.value < 1 || button.value > pages;
+  }
 }
 
 function showRules(rules, more) {
@@ -173,7 +187,54 @@ function news(texts) {
 
 $("#filter").addEventListener("input", (event) => {
   match = event.target.value;
+  page = 1;
   letGo();
+  moved();
+});
+
+for (const button of document.querySelectorAll("[data-step]")) {
+  button.addEventListener("click", () => {
+    page = Number(button.value);
+    letGo();
+    moved();
+    $("#scopes-title").focus();
+  });
+}
+
+// The address says what is shown, so that it can be sent to others -------------------------------
+
+/** The name after the #; it can be any text. */
+function anchored() {
+  return new URLSearchParams(`name=${location.hash.slice(1)}`).get("name");
+}
+
+function goToAnchor(scope) {
+  const name = anchor;
+  anchor = "";
+  if (scope) open(scope);
+  else news([`${name} is not in use.`]);
+}
+
+function remember() {
+  const query = new URLSearchParams();
+  if (match) query.set("match", match);
+  if (page > 1) query.set("page", page);
+  if ($("#show-nodes").ariaExpanded === "true") query.set("nodes", "1");
+  const hash = openedName() && `#${new URLSearchParams({ name: openedName() }).toString().slice("name=".length)}`;
+  history.replaceState(null, "", `${location.pathname}${query.size ? `?${query}` : ""}${hash}`);
+}
+
+function moved() {
+  remember();
+  look();
+}
+
+$("#filter").value = match;
+if (asked.has("nodes")) $("#show-nodes").click();
+$("#show-nodes").addEventListener("click", remember);
+
+window.addEventListener("hashchange", () => {
+  anchor = anchored();
   look();
 });
 
@@ -190,7 +251,7 @@ for (const root of [document, ...[...document.querySelectorAll("template")].map(
   }
 }
 
-onOpen(look);
+onOpen(moved);
 onDone(look);
 onChange(look);
 look();

@@ -10,10 +10,12 @@ const LABELS = {
   held: "held", waiting: "waiting", longest_wait: "longest wait", starts_per_second: "starts/s",
   delay: "delay", rate: "rate", next_start: "next start", state: "state", set_by: "set by",
 };
+const HOUR = [["starts_per_second", "Starts/s", starts], ["longest_wait", "Longest wait", seconds], ["backoff", "Backoff", seconds]];
 const SAMPLE_INTERVAL_MS = 800; // between two points of a sparkline, at least
 const HOLD_MS = 4000; // for this long after the pointer has moved over a row none of them moves away
 
-const body = document.querySelector("#scopes tbody");
+const table = document.querySelector("#scopes");
+const body = table.tBodies[0];
 const rows = new Map(); // a scope's id to its row
 let opened = null; // the open scope's id, and its row of details
 let touched = -HOLD_MS;
@@ -29,6 +31,21 @@ export function onOpen(callback) {
 
 export function openedId() {
   return opened ? opened.id : "";
+}
+
+export function openedName() {
+  return opened ? opened.row.name : "";
+}
+
+/** Open a scope and show it, also if it is not in the list. */
+export function open(scope) {
+  if (!rows.has(scope.id)) {
+    rows.set(scope.id, make(scope));
+    body.append(rows.get(scope.id).tr);
+    update(rows.get(scope.id), scope);
+  }
+  if (openedId() !== scope.id) toggle(scope.id);
+  rows.get(scope.id).tr.scrollIntoView({ block: "center" });
 }
 
 /** Rows stand still while somebody is about to click on one, or has the focus in one. */
@@ -67,7 +84,20 @@ export function show(scopes, details) {
   } else {
     arrange(order);
   }
+  hideEmptyColumns();
   showDetails(details);
+}
+
+/** Columns without a figure in any row give their room to the names. */
+function hideEmptyColumns() {
+  const isEmpty = (column) => [...rows.values()].every((row) => row.cells[column].cell.classList.contains("empty"));
+  const hidden = { delay: isEmpty("delay"), rate: isEmpty("rate"), set_by: isEmpty("set_by") };
+  hidden.next_start = hidden.delay && hidden.rate; // which would come and go
+  for (const [column, isHidden] of Object.entries(hidden)) {
+    table.querySelector(`thead [data-help=${column}]`).hidden = isHidden;
+    for (const { cells } of rows.values()) cells[column].cell.hidden = isHidden;
+  }
+  if (opened) opened.tr.cells[0].colSpan = table.tHead.querySelectorAll("th:not([hidden])").length;
 }
 
 /** Put the rows in order, and touch only those that stand in the wrong place. */
@@ -129,8 +159,9 @@ function update(row, scope) {
   put(row, "delay", seconds(scope.delay), !scope.delay);
   put(row, "rate", rate(scope.rate, scope.burst), !scope.rate);
   put(row, "next_start", seconds(scope.next_start), !scope.next_start);
-  put(row, "set_by", scope.set_by ? withoutLetters(scope.set_by) : "settings", !scope.set_by);
-  row.cells.set_by.cell.title = scope.set_by ?? "";
+  const by = scope.set_by ?? scope.asked_by[0];
+  put(row, "set_by", by ? withoutLetters(by) : "settings", !by);
+  row.cells.set_by.cell.title = scope.set_by ?? scope.asked_by.join("\n");
   const [word, kind] = stateOf(scope);
   put(row, "state", word, kind === "idle");
   row.cells.state.value.className = `badge ${kind}`;
@@ -178,6 +209,7 @@ function toggle(id) {
     const tr = document.querySelector("#details").content.firstElementChild.cloneNode(true);
     tr.id = `details-${id}`;
     opened = { id, row, tr };
+    tr.querySelector(".hour").append(...HOUR.map(([name]) => makeChart(name)));
     tr.firstElementChild.append(changeForm(() => row.name, row.name));
     row.tr.after(tr);
     row.button.setAttribute("aria-expanded", "true");
@@ -189,6 +221,7 @@ function toggle(id) {
 function showDetails(details) {
   if (!opened) return;
   const { nodes, more_nodes: more } = details && details.id === opened.id ? details : { nodes: [], more_nodes: 0 };
+  if (details && details.id === opened.id) showHour(details.history);
   const table = opened.tr.querySelector("table");
   const order = nodes.some((node) => node.waiting) ? ", those that wait first, in the order of the queue" : "";
   write(table.caption, `Nodes${order}: ${nodes.length}${more ? `, and ${number(more)} more` : ""}`);
@@ -203,6 +236,24 @@ function showDetails(details) {
       seconds(Math.max(0, node.lease_left)),
     ];
     cells.forEach((cell, j) => write(cell, texts[j]));
+  });
+}
+
+function makeChart(name) {
+  const figure = element("figure");
+  figure.title = document.querySelector("#help-hour").textContent;
+  const axis = element("p");
+  axis.append(element("span", "60 min ago"), element("span", "now"));
+  figure.append(element("figcaption"), sparkline(name), axis);
+  return figure;
+}
+
+function showHour(history) {
+  HOUR.forEach(([name, label, format], i) => {
+    const [caption, line] = opened.tr.querySelectorAll("figure")[i].children;
+    const values = history[name].map((value) => value ?? 0);
+    write(caption, `${label}, last hour: at most ${format(Math.max(0, ...values))}`);
+    draw(line, values, 1);
   });
 }
 

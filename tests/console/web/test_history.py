@@ -1,0 +1,70 @@
+"""The last hour of a scope, as the page shows it."""
+
+from __future__ import annotations
+
+import pytest
+
+from semaphore_middleware.console import poller
+from semaphore_middleware.console.poller import HISTORY_MINUTES, History
+from semaphore_middleware.console.snapshot import ScopeRow, scope_id
+from semaphore_middleware.console.web import server as web
+from semaphore_middleware.model.inspection import Inspection, Member
+from semaphore_middleware.model.limits import Limit
+from tests.console.web.pages import serving
+from tests.support.nodes import Caller, eventually, in_asyncio
+from tests.support.servers import RedisServer
+
+
+def row(scope: str, wait: float = 0.0, left: float = 0.0, last: float = 0.0) -> ScopeRow:
+    member = Member("n", 1, int(wait > 0), 1.0, wait, 9.0, Limit(4))
+    return ScopeRow.of(Inspection(scope, 4, (member,), backoff_left=left, backoff_last=last))
+
+
+def test_a_minute_has_its_starts_a_second_its_longest_wait_and_its_longest_backoff() -> None:
+    history = History()
+    assert set(map(tuple, history.of("x").values())) == {()}
+    history.note([row("a")], 0.0, {}, now=60.0)
+    history.note([row("a", wait=3.0, left=8.0)], 10.0, {"a": 30}, now=125.0)
+    history.note([row("a", wait=2.0, last=9.0)], 10.0, {"a": 10}, now=179.0)
+    history.note([row("b"), row("a")], 30.0, {"b": 6}, now=241.0)
+    assert history.of(scope_id("a")) == {
+        "starts_per_second": [None, 2.0, None, 0.0],
+        "longest_wait": [0.0, 3.0, None, 0.0],
+        "backoff": [0.0, 9.0, None, 0.0],
+    }
+    assert history.of(scope_id("b"))["starts_per_second"][-1] == 0.2
+
+
+def test_an_hour_is_kept_of_no_more_than_so_many_scopes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(poller, "MAX_HISTORY_SCOPES", 2)
+    history = History()
+    rows = [row(name, wait=1.0) for name in "abc"]
+    for minute in range(100):
+        history.note(rows, 60.0, {}, now=60.0 * minute)
+    told = [history.of(scope_id(name))["longest_wait"] for name in "abc"]
+    assert told == [[1.0] * HISTORY_MINUTES, [1.0] * HISTORY_MINUTES, [0.0] * HISTORY_MINUTES]
+    history.note(rows, 60.0, {}, now=60.0 * 130)
+    assert history.of(scope_id("a"))["longest_wait"] == [1.0] * 29 + [None] * 30 + [1.0]
+
+
+@in_asyncio
+async def test_the_history_goes_on_while_no_browser_is_open(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(web, "INTERVAL_S", 0.0)
+    monkeypatch.setattr(web, "UNSEEN_INTERVAL_S", 0.01)
+    monkeypatch.setattr(poller, "MAX_SHARE", 1.0)
+    seen: list[str] = []
+    note = History.note
+
+    def noted(history: History, rows: tuple[ScopeRow, ...], *more: object) -> None:
+        seen.extend(one.scope for one in rows if one.waiting)
+        note(history, rows, *more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(History, "note", noted)
+    async with serving(server) as page:
+        caller = await Caller.join(server, "n")
+        await caller.take("www.example.org", 2, limit=1)
+        await eventually(lambda: "www.example.org" in seen)
+        told = (await page.state(open="www.example.org"))["opened"]["history"]
+        assert max(value for value in told["longest_wait"] if value) > 0
