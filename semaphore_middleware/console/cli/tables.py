@@ -125,7 +125,7 @@ def show(snapshot: Snapshot, where: str, members: bool, nodes: bool) -> None:
     `where` names the server and the prefix if there is nothing to show.
     """
     out = Output()
-    if wait := recovery_wait(snapshot.totals):
+    if wait := server_notice(snapshot.totals):
         out.print(Text(wait, "yellow"))
         out.print(Text())
     tables = [_scopes(snapshot.scopes, out.width)]
@@ -175,12 +175,20 @@ def screen(
     return Text("\n", no_wrap=True, overflow="crop", end="").join(lines)
 
 
-def recovery_wait(totals: Totals) -> str:
-    """The message while the server grants nothing; empty if it grants permits."""
-    if not totals.recovery_left:
-        return ""
-    left = time_of(totals.recovery_left)
-    return f"No permit is granted for another {left}: the server is new, or may have lost its data."
+def server_notice(totals: Totals) -> str:
+    """Why nothing is granted, or what is shown does not end; empty if all is as usual."""
+    if totals.recovery_left:
+        left = time_of(totals.recovery_left)
+        return (
+            f"No permit is granted for another {left}: the server is new, or may have lost its "
+            "data."
+        )
+    if totals.silent_for:
+        silent = time_of(totals.silent_for)
+        return (
+            f"No node has called for {silent}. What is held is free within a lease after one does."
+        )
+    return ""
 
 
 def sparkline(values: Sequence[float], most: float, length: int) -> str:
@@ -215,7 +223,7 @@ def _scopes(rows: Sequence[ScopeRow], width: int) -> list[Text]:
                 time_or_nothing(row.next_start),
                 _marked(_backoff(row)),
                 _marked("paused" if row.paused else NOTHING),
-                _operator(row.set_by),
+                _who_limits(row),
             )
             for row in rows
         ],
@@ -381,6 +389,14 @@ def _set_time(seconds: float | None) -> str:
 def _marked(word: str) -> Text | str:
     """The word in the colour of an obstacle; - stays plain."""
     return word if word == NOTHING else Text(word, "yellow")
+
+
+def _who_limits(row: ScopeRow) -> str:
+    """The operator; else who asks for a stricter limit than others, and how many more."""
+    if row.set_by or not row.asked_by:
+        return _operator(row.set_by)
+    more = f" +{len(row.asked_by) - 1}" if len(row.asked_by) > 1 else ""
+    return _operator(row.asked_by[0]) + more
 
 
 def _operator(name: str | None) -> str:

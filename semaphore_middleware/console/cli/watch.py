@@ -103,13 +103,13 @@ class Watch:
             self._changed.set()
 
     async def _draw(self) -> None:
-        from semaphore_middleware.console.cli.tables import recovery_wait, screen
+        from semaphore_middleware.console.cli.tables import screen, server_notice
 
         while True:
             width, height = self._console.size
             totals = (self._poller.snapshot or EMPTY).totals
             tracks = self._history.tracks
-            problem = self._problem() or recovery_wait(totals)
+            problem = self._problem() or server_notice(totals)
             shown = screen(tracks, totals, self._server, width, height, problem)
             self._live.update(shown, refresh=True)
             with suppress(TimeoutError):

@@ -15,8 +15,8 @@ from semaphore_middleware.console.cli.formatting import (
 )
 from semaphore_middleware.console.cli.tables import (
     Column,
-    recovery_wait,
     screen,
+    server_notice,
     shortened,
     show,
     sparkline,
@@ -188,7 +188,21 @@ def test_a_host_that_is_down_and_a_server_that_waits_are_seen(
     wait, empty, _, row = capsys.readouterr().out.splitlines()
     assert (wait, empty) == (WAIT, "")
     assert shown in row
-    assert recovery_wait(Snapshot.of([], []).totals) == ""
+    assert server_notice(Snapshot.of([], []).totals) == ""
+
+
+def test_who_asks_for_a_stricter_limit_and_that_nobody_calls_is_seen(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    asked = [("host-1-90be77aa01f2", 1), ("host-2-90be77aa01f3", 1), ("fleet", 8)]
+    members = [Member(node, 1, 0, 1.0, 0.0, 9.0, Limit(limit)) for node, limit in asked]
+    snapshot = Snapshot.of([Inspection("a", 1, tuple(members))], [], server=ServerState(0.0, 90.0))
+    show(snapshot, SERVER, members=False, nodes=False)
+    notice, _, _, row = capsys.readouterr().out.splitlines()
+    assert notice == (
+        "No node has called for 90 s. What is held is free within a lease after one does."
+    )
+    assert row.endswith("host-1 +1")
 
 
 def test_a_site_that_falls_idle_stays_in_its_place_until_it_is_forgotten() -> None:
