@@ -87,11 +87,11 @@ class Session:
         self._retry_timers: dict[Account, asyncio.TimerHandle] = {}
         self._epoch = b""  # in which the accounts are
         self._subscription = Subscription(
-            server,
+            self._link,
             store.channels,
             RENEWAL * lease,
             self._on_message,
-            "some grants are learned late, at renewal",
+            f"some permits come up to {RENEWAL * lease:g} s late",
         )
         self._caller: asyncio.Task[None] | None = None
 

@@ -95,7 +95,7 @@ class FrontierSession:
         """
         self._client = client
         self._subscription = Subscription(
-            client.link.server,
+            client.link,
             [client.channel],
             RENEWAL * client.lease,
             lambda _: self.check_again(),

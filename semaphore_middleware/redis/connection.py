@@ -294,7 +294,7 @@ class Connection:
                     on_message(message[2])
         except (RedisError, OSError) as error:
             raise ServerUnreachableError(
-                f"lost the grants channel of {self.server_name}: {self._text_of(error)}"
+                f"lost the connection for messages to {self.server_name}: {self._text_of(error)}"
             ) from None
         finally:
             await self.close()

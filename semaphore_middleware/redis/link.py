@@ -14,9 +14,9 @@ from semaphore_middleware.redis.location import Server
 
 logger = logging.getLogger(__name__)
 
-LOG_INTERVAL_S = 5.0  # between two log lines about a server that does not serve
+FIRST_LOG_INTERVAL_S, LONGEST_LOG_INTERVAL_S = 5.0, 300.0  # between lines about one that is away
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0  # between two attempts to reach it
-FAILURES_TO_LOG = 5  # attempts to subscribe that fail in a row, until the log says so
+BESIDE_S = 10.0  # after which the other link says that the server is away, if it is
 
 T = TypeVar("T")
 
@@ -24,12 +24,13 @@ T = TypeVar("T")
 class Link:
     """A connection to the server, and another one after an error.
 
-    `while_away` says in the log what happens as long as the server does not serve; it is first
-    called at failure no. `log_from`.
+    `while_away` says in the log what happens as long as the server does not serve: at once, then
+    after twice as long each time. A link `beside` another one to the server only speaks when that
+    one has nothing to say.
     """
 
     def __init__(
-        self, server: Server, while_away: Callable[[], str] = lambda: "", log_from: int = 1
+        self, server: Server, while_away: Callable[[], str] = lambda: "", beside: Link | None = None
     ) -> None:
         self.server = server
         self.life = ""
@@ -37,17 +38,22 @@ class Link:
         the last calls.
         """
         self._while_away = while_away
-        self._log_from = log_from
+        self._beside = beside
         self._lock = asyncio.Lock()  # one call at a time
         self._connection: Connection | None = None
         self._failures = 0
-        self._is_away = False  # and the log says so
-        self._logged_at = -math.inf
+        self._away_since = math.inf  # as the log says
+        self._log_at = -math.inf  # not before
 
     @property
     def is_open(self) -> bool:
         """False if the next call opens a connection, perhaps to another server."""
         return self._connection is not None and self._connection.is_open
+
+    @property
+    def is_away(self) -> bool:
+        """True if the server does not serve, and the log says so."""
+        return self._away_since < math.inf
 
     async def open(self) -> Connection:
         """The connection; a new one if there is none. One attempt, which raises what
@@ -93,8 +99,12 @@ class Link:
         """An attempt has failed: say so in the log, now and then, and wait before the next one."""
         self._failures += 1
         now = asyncio.get_running_loop().time()
-        if self._failures >= self._log_from and now - self._logged_at >= LOG_INTERVAL_S:
-            self._is_away, self._logged_at = True, now
+        if self._beside is not None and self._failures == 1:
+            self._log_at = max(self._log_at, now + BESIDE_S)
+        if now >= self._log_at and not (self._beside is not None and self._beside.is_away):
+            self._away_since = min(self._away_since, now)
+            interval = max(FIRST_LOG_INTERVAL_S, now - self._away_since)
+            self._log_at = now + min(LONGEST_LOG_INTERVAL_S, interval)
             logger.warning("%s. %s.", error, self._while_away())
         # The first attempt after a break is often too early, so the second one comes as soon.
         doubled = FIRST_PAUSE_S * 2.0 ** min(max(0, self._failures - 2), 10)
@@ -102,9 +112,13 @@ class Link:
 
     def succeeded(self) -> None:
         """An attempt has not failed."""
-        if self._is_away:
-            logger.info("Reached %s.", self.server)
-        self._failures, self._is_away = 0, False
+        if self.is_away:
+            now = asyncio.get_running_loop().time()
+            away_s = now - self._away_since
+            logger.warning("Reached %s, after %.0f s.", self.server, away_s)
+            self._away_since = math.inf
+            self._log_at = min(self._log_at, now + FIRST_LOG_INTERVAL_S)
+        self._failures = 0
 
     async def check_subscription(self, channels: Sequence[bytes]) -> None:
         """Subscribe over a second connection, and leave. Raises `ServerRefusedError` where a right
@@ -124,22 +138,22 @@ class Link:
 
 class Subscription:
     """Calls `on_message(payload)` for each message on the channels, from `start` to `close`, over a
-    link of its own.
+    link of its own, beside the one for calls.
 
     `on_message(None)` says that it has begun, maybe anew: earlier messages were missed. After
     `ping_after` seconds without a message the server is asked whether it is there. `without` says
-    in the log what happens as long as there is no subscription.
+    in the log what happens as long as there is no subscription though calls are answered.
     """
 
     def __init__(
         self,
-        server: Server,
+        calls: Link,
         channels: Sequence[bytes],
         ping_after: float,
         on_message: Callable[[bytes | None], None],
         without: str,
     ) -> None:
-        self._link = Link(server, lambda: f"Without a subscription {without}", FAILURES_TO_LOG)
+        self._link = Link(calls.server, lambda: f"Without it {without}", beside=calls)
         self._channels = channels
         self._ping_after = ping_after
         self._on_message = on_message

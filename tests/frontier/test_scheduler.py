@@ -266,7 +266,7 @@ async def test_a_server_that_is_full_is_not_said_to_be_away(
 ) -> None:
     looks = count_looks(monkeypatch)
     monkeypatch.setattr(link, "LONGEST_PAUSE_S", 0.01)
-    monkeypatch.setattr(link, "LOG_INTERVAL_S", 0.0)
+    monkeypatch.setattr(link, "FIRST_LOG_INTERVAL_S", 0.0)
     client.config_set("maxmemory", 1)
     node_joins = joined(client, CRAWL_LEASE=0.2)
     joining = asyncio.ensure_future(node_joins.__aenter__())
