@@ -1,6 +1,7 @@
 """A fair semaphore in Redis, and its add-on for Scrapy.
 
-The names here need no Scrapy. With Scrapy, one line of settings is enough:
+`SemaphoreAddon`, `SemaphoreMiddleware` and `Scheduler` are for Scrapy, the other names need none.
+With Scrapy, one line of settings is enough:
 `ADDONS = {"semaphore_middleware.addon.SemaphoreAddon": 500}`.
 
 Each name is imported at its first use: Scrapy imports this package for each of its commands, and
@@ -13,6 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from semaphore_middleware.addon import SemaphoreAddon
     from semaphore_middleware.core.admin import Admin
     from semaphore_middleware.core.permit import Permit, PermitSet
     from semaphore_middleware.core.semaphore import FairSemaphore
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
         ServerUnreachableError,
         SettingsError,
     )
+    from semaphore_middleware.frontier import Scheduler
+    from semaphore_middleware.middleware import SemaphoreMiddleware
     from semaphore_middleware.model.feedback import Backoff
     from semaphore_middleware.model.inspection import Inspection, Member, ServerState
     from semaphore_middleware.model.limits import Limit
@@ -45,7 +49,10 @@ __all__ = [
     "PermitLostError",
     "PermitSet",
     "Rule",
+    "Scheduler",
+    "SemaphoreAddon",
     "SemaphoreError",
+    "SemaphoreMiddleware",
     "ServerRefusedError",
     "ServerState",
     "ServerUnreachableError",
@@ -62,12 +69,19 @@ _MODULES = {  # of all names but the errors
     "Permit": "core.permit",
     "PermitSet": "core.permit",
     "Rule": "model.rules",
+    "Scheduler": "frontier",
+    "SemaphoreAddon": "addon",
+    "SemaphoreMiddleware": "middleware",
     "ServerState": "model.inspection",
 }
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name at its first use."""
+    if name == "__version__":
+        from importlib.metadata import version  # takes longer than all the rest
+
+        return version("scrapy-semaphore")
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(f"{__name__}.{_MODULES.get(name, 'errors')}"), name)

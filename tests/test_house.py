@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.metadata import version
 
 import pytest
 
@@ -14,7 +15,7 @@ PUBLIC = {
     *("AcquireTimeoutError", "Admin", "Backoff", "ClosedError", "FairSemaphore", "HostDownError"),
     *("Inspection", "Limit", "Member", "Permit", "PermitLostError", "PermitSet", "Rule"),
     *("SemaphoreError", "ServerRefusedError", "ServerState", "ServerUnreachableError"),
-    "SettingsError",
+    *("SettingsError", "Scheduler", "SemaphoreAddon", "SemaphoreMiddleware"),
 }
 
 
@@ -23,6 +24,7 @@ def test_the_public_names_are_these_and_all_errors_are_of_one_kind() -> None:
     for name in PUBLIC:
         thing = getattr(semaphore_middleware, name)
         assert issubclass(thing, SemaphoreError) == name.endswith("Error")
+    assert semaphore_middleware.__version__ == version("scrapy-semaphore")
 
 
 @pytest.mark.parametrize(

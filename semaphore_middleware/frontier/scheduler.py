@@ -21,12 +21,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from difflib import get_close_matches
 from typing import Any, Self, cast
 
 from scrapy import Request, Spider, signals
 from scrapy.core.scheduler import BaseScheduler
 from scrapy.core.scheduler import Scheduler as ScrapyScheduler
 from scrapy.crawler import Crawler
+from scrapy.settings import BaseSettings
 from scrapy.squeues import LifoMemoryQueue
 from scrapy.utils.defer import deferred_from_coro
 from scrapy.utils.misc import build_from_crawler, load_object
@@ -54,6 +56,12 @@ from semaphore_middleware.scrapy.engine import Engine, belongs_to_a_command, end
 
 logger = logging.getLogger(__name__)
 
+SETTINGS = (
+    *("CRAWL_LEASE", "CRAWL_MAX_PAGES", "CRAWL_MAX_PAGES_PER_SITE", "CRAWL_PREFIX"),
+    *("CRAWL_RECRAWL_AFTER", "CRAWL_RUN", "CRAWL_SERIALIZER", "CRAWL_START_KEY"),
+    *("CRAWL_START_ONCE", "CRAWL_VERSION", "CRAWL_WAIT"),
+)
+
 
 class Scheduler(BaseScheduler):
     """One node's scheduler for the crawl that it shares. Set it with `SCHEDULER`.
@@ -73,6 +81,7 @@ class Scheduler(BaseScheduler):
         self.engine = Engine(crawler)
         self.client = _client(crawler)
         settings = crawler.settings
+        _warn_of_misspelt(settings)
         run = check_choice(settings.get("CRAWL_RUN") or "", "CRAWL_RUN", ("", "new"))
         self.new_run = run == "new"
         serializer = settings.get("CRAWL_SERIALIZER") or "json"
@@ -275,6 +284,15 @@ class Scheduler(BaseScheduler):
             if self.restart is asyncio.current_task():
                 self.restart = None
                 self.engine.wake()
+
+
+def _warn_of_misspelt(settings: BaseSettings) -> None:
+    """Warn of names that are nearly ours; others that begin so may be the project's own."""
+    known = [name.removeprefix("CRAWL_") for name in SETTINGS]
+    for name in sorted(set(settings) - set(SETTINGS)):
+        if name.startswith("CRAWL_"):
+            for alike in get_close_matches(name.removeprefix("CRAWL_"), known, 1, cutoff=0.8):
+                logger.warning("%s: there is no such setting; did you mean CRAWL_%s?", name, alike)
 
 
 def _client(crawler: Crawler) -> CrawlClient:

@@ -537,6 +537,14 @@ async def test_a_node_that_was_silent_says_so(client: Redis, caplog: Logged) -> 
 
 
 @asyncio_test
+async def test_a_misspelt_setting_gets_a_warning(client: Redis, caplog: Logged) -> None:
+    async with joined(client, CRAWL_MAX_PAGE=9, CRAWL_DATE="today"):
+        pass
+    said = [line for line in caplog.messages if "there is no such setting" in line]
+    assert said == ["CRAWL_MAX_PAGE: there is no such setting; did you mean CRAWL_MAX_PAGES?"]
+
+
+@asyncio_test
 async def test_a_busy_node_says_what_it_has_counted(client: Redis) -> None:
     """Else what it did is missing in the sums when it is killed."""
     async with joined(client, CRAWL_LEASE=1) as node, asyncio.timeout(10):
