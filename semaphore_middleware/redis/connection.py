@@ -66,6 +66,21 @@ class Address:
         return self.path or f"{host}:{self.port}"
 
 
+@dataclass(frozen=True)
+class Target:
+    """What a connection leads to."""
+
+    address: Address
+    name: str
+    """What errors call the server, without a password."""
+    database: int = 0
+    """Number of the database to use there."""
+    was_found: bool = False
+    """Whether others have said that this is the master. If it is not, they will say otherwise."""
+    find_master: Callable[[], Awaitable[Address]] | None = None
+    """Finds out where the master is now; None: nobody is to be asked."""
+
+
 class ClusterNodeError(ServerRefusedError):
     """The server is a node of a cluster, and nobody has said that it owns our slot."""
 
@@ -77,9 +92,8 @@ class CallTimeoutError(ServerUnreachableError):
 class Connection:
     """One connection to one run of the server. After any error it is closed and stays so.
 
-    `server_name` is what errors call it, without a password; `database` is the number of the one to
-    use; `call_timeout` is how many seconds a round trip may take; `options` are those of the URL,
-    for errors to name. Use `Server.connect` to make one.
+    `call_timeout` is how many seconds a round trip may take; `options` are those of the URL, for
+    errors to name. Use `Server.connect` to make one.
     """
 
     life: str
@@ -92,28 +106,17 @@ class Connection:
     def __init__(
         self,
         connection: AbstractConnection,
-        address: Address,
-        server_name: str,
-        database: int,
+        target: Target,
         call_timeout: float,
         options: Mapping[str, Any],
-        *,
-        find_master: Callable[[], Awaitable[Address]] | None = None,
-        was_found: bool = False,
     ) -> None:
         self._connection = connection
-        self.address = address
-        self.server_name = server_name
-        self.find_master = find_master
-        """Finds out where the master is now; None: it is not to be asked."""
-        self.was_found = was_found
-        """Whether others have said that this is the master. If it is not, they will say otherwise.
-        """
-        # A sentinel does not know SELECT: it is to be known as one first.
-        self._select = [("SELECT", database)] if database else []
+        self._target = target
+        self.address = target.address
+        self.server_name = target.name
         self._call_timeout = call_timeout
-        is_tls = isinstance(connection, SSLConnection)
-        self._time_limit = max(call_timeout, TLS_TIMEOUT_S) if is_tls else call_timeout
+        self._is_tls = isinstance(connection, SSLConnection)
+        self._time_limit = max(call_timeout, TLS_TIMEOUT_S) if self._is_tls else call_timeout
         self._options = options
         self._search: asyncio.Task[None] | None = None
         self._replaced = False
@@ -146,7 +149,9 @@ class Connection:
         Raises `ServerUnreachableError`, or `ServerRefusedError` for a server that is too old, a
         read-only replica, a sentinel, or (`ClusterNodeError`) a node of a cluster.
         """
-        text, *selected = await self.call([("INFO",), *self._select])
+        # A sentinel does not know SELECT: it is to be known as one first.
+        database = self._target.database
+        text, *selected = await self.call([("INFO",), *[("SELECT", database)] * bool(database)])
         if isinstance(text, Exception):
             raise self._explain(text)
         lines = text.decode("utf-8", "replace").splitlines()
@@ -157,7 +162,7 @@ class Connection:
                 f"{self.server_name} is a sentinel; write redis+sentinel://{self.address}/service "
                 "with the name of what it watches"
             )
-        if mode == "cluster" and not self.was_found:
+        if mode == "cluster" and not self._target.was_found:
             raise ClusterNodeError(
                 f"{self.server_name} is a node of a cluster; write redis+cluster://host:port"
             )
@@ -169,7 +174,7 @@ class Connection:
             )
         self.has_read_only_scripts = numbers >= READ_ONLY_SCRIPTS_SINCE
         if info.get("role") != "master":
-            if self.was_found:  # a failover goes on
+            if self._target.was_found:  # a failover goes on
                 raise ServerUnreachableError(f"{self.server_name} is a read-only replica")
             raise ServerRefusedError(
                 f"{self.server_name} is a read-only replica; give the address of its master"
@@ -187,8 +192,9 @@ class Connection:
         """Begin to ask those who know where the master is, if there are any. If it is another one,
         the connection is closed then.
         """
-        if self.find_master and (self._search is None or self._search.done()):
-            self._search = asyncio.create_task(self._leave_if_replaced(self.find_master))
+        find_master = self._target.find_master
+        if find_master and (self._search is None or self._search.done()):
+            self._search = asyncio.create_task(self._leave_if_replaced(find_master))
 
     async def _leave_if_replaced(self, find_master: Callable[[], Awaitable[Address]]) -> None:
         # A master that is there can do without those who know of it.
@@ -352,16 +358,17 @@ class Connection:
             return ServerRefusedError(f"{name} does not speak the Redis protocol{self._hint}")
         if isinstance(error, ResponseError):
             return ServerRefusedError(f"{name} refuses: {text}")
-        is_tls = isinstance(self._connection, SSLConnection)
         hung_up = any(isinstance(cause, HUNG_UP) for cause in _causes(error))
-        if (hung_up and not self.address.path) or (is_tls and isinstance(error, TimeoutError)):
+        if (hung_up and not self.address.path) or (
+            self._is_tls and isinstance(error, TimeoutError)
+        ):
             text += self._hint
         return ServerUnreachableError(f"cannot reach {name}: {text}")
 
     @property
     def _hint(self) -> str:
         """What may be wrong with a server that is there and hangs up, or makes no sense."""
-        if isinstance(self._connection, SSLConnection):
+        if self._is_tls:
             return f"; {tls.explain(ValueError('does it speak TLS'), self._options)}"
         return "; if it speaks TLS, write rediss://"
 
@@ -374,6 +381,11 @@ def is_denial(text: str) -> bool:
 def is_unknown_command(text: str) -> bool:
     """Whether an error, or one within a script, is of a command that was renamed or taken away."""
     return re.search(r"\bunknown (redis )?command", text, re.IGNORECASE) is not None
+
+
+def is_of_another_kind(text: str) -> bool:
+    """Whether an error says that the server is no sentinel, or no node of a cluster."""
+    return "cluster support disabled" in text or is_unknown_command(text)
 
 
 def is_full(error: object) -> bool:
@@ -426,46 +438,48 @@ class Connector:
         self._make(address, None)
 
     async def connect(
-        self,
-        address: Address,
-        name: str,
-        database: int = 0,
-        credentials: Mapping[str, str] | None = None,
-        *,
-        find_master: Callable[[], Awaitable[Address]] | None = None,
-        was_found: bool = False,
+        self, target: Target, credentials: Mapping[str, str | None] | None = None
     ) -> Connection:
-        """Open a new connection; one attempt. `name` is what errors call the server; `credentials`
-        stand in for those of the options; `find_master` and `was_found` become the connection's.
+        """Open a new connection; one attempt. `credentials` stand in for those of the options.
 
         Raises `ServerUnreachableError`, or `ServerRefusedError` where waiting would not help.
         """
-        connection = Connection(
-            self._make(address, credentials),
-            address,
-            name,
-            database,
-            self._call_timeout,
-            self._options,
-            find_master=find_master,
-            was_found=was_found,
-        )
+        made = self._make(target.address, credentials)
+        connection = Connection(made, target, self._call_timeout, self._options)
         await connection.connect()
         return connection
 
+    async def ask(
+        self,
+        address: Address,
+        what: str,
+        command: tuple[str, ...],
+        credentials: Mapping[str, str | None] | None = None,
+    ) -> Any:
+        """The reply of a server that knows where others are, which is to be a `what`.
+
+        Raises as `connect` does.
+        """
+        connection = await self.connect(Target(address, f"the {what} at {address}"), credentials)
+        try:
+            (reply,) = await connection.call([command])
+        finally:
+            await connection.close()
+        if isinstance(reply, ResponseError) and is_of_another_kind(str(reply)):
+            raise ServerRefusedError(f"{address} is not a {what}")
+        connection.check([reply])
+        return reply
+
     def _make(
-        self, address: Address, credentials: Mapping[str, str] | None
+        self, address: Address, credentials: Mapping[str, str | None] | None
     ) -> redis_py.AbstractConnection:
-        options = dict(self._options)
-        if credentials is not None:
-            options = {**options, "username": None, "password": None, **credentials}
         where: dict[str, Any] = {"host": address.host, "port": address.port}
         if address.path:
             where = {"path": address.path}
         # `Connection` sets time limits: those of redis-py cost a task for each command, in which
         # Python 3.11 can lose a cancellation. It also chooses the database.
         connection = self._connection_class(
-            **options,
+            **{**self._options, **(credentials or {})},
             **where,
             protocol=2,
             retry=Retry(NoBackoff(), 0),

@@ -6,8 +6,9 @@ import asyncio
 import logging
 import re
 from collections import Counter, deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from urllib.parse import unquote, urlsplit, urlunsplit
 
@@ -15,7 +16,6 @@ import redis
 from redis.asyncio import connection as redis_py
 from redis.asyncio.connection import parse_url
 from redis.crc import key_slot
-from redis.exceptions import ResponseError
 
 from semaphore_middleware.errors import ServerRefusedError, ServerUnreachableError, SettingsError
 from semaphore_middleware.redis import tls
@@ -24,6 +24,7 @@ from semaphore_middleware.redis.connection import (
     ClusterNodeError,
     Connection,
     Connector,
+    Target,
 )
 from semaphore_middleware.redis.keys import Keys
 
@@ -75,9 +76,7 @@ class Server:
         self._database = parts.database
         self._name = parts.name
         options = _checked(parts, where)
-        of_sentinels = {
-            name: options.pop(option) for option, name in FOR_SENTINELS.items() if option in options
-        }
+        of_sentinels = {name: options.pop(option, None) for option, name in FOR_SENTINELS.items()}
         self._connector = Connector(parts.connection_class, options, call_timeout)
         try:
             self._connector.check(parts.addresses[0])
@@ -109,16 +108,20 @@ class Server:
         if self._sentinels is not None:
             address = await self._sentinels.find_master()
             name = f"the master of {self._sentinels.service!r} at {address}"
-            return await self._connect_to(address, name, self._sentinels.find_successor)
+            find_master = partial(self._sentinels.find_master, of_all=True)
+            return await self._connect_to(
+                Target(address, name, self._database, was_found=True, find_master=find_master)
+            )
         if not self._is_cluster:
             address = self._addresses[0]
             try:
-                return await self._connect_to(address, self._name)
+                return await self._connect_to(Target(address, self._name, self._database))
             except ClusterNodeError:
                 if address.path:  # the others are elsewhere
                     raise
                 self._is_cluster = True
-        return await self._connect_to_node(await self._cluster.find_master())
+        owner, _ = await self._cluster.find()
+        return await self._connect_to_node(owner)
 
     async def each_master(self) -> AsyncGenerator[Connection]:
         """A new connection to each server that may have keys of ours, whatever their slot: in a
@@ -127,7 +130,7 @@ class Server:
         connection = await self.connect()
         others: list[Address] = []
         if self._is_cluster:
-            masters = await self._cluster.find_masters()
+            _, masters = await self._cluster.find()
             others = [address for address in masters if address != connection.address]
         while True:
             try:
@@ -139,22 +142,11 @@ class Server:
             connection = await self._connect_to_node(others.pop())
 
     async def _connect_to_node(self, address: Address) -> Connection:
-        return await self._connect_to(address, f"{self._name} at {address}", was_found=True)
+        name = f"{self._name} at {address}"
+        return await self._connect_to(Target(address, name, self._database, was_found=True))
 
-    async def _connect_to(
-        self,
-        address: Address,
-        name: str,
-        find_master: Callable[[], Awaitable[Address]] | None = None,
-        was_found: bool = False,
-    ) -> Connection:
-        connection = await self._connector.connect(
-            address,
-            name,
-            self._database,
-            find_master=find_master,
-            was_found=was_found or find_master is not None,
-        )
+    async def _connect_to(self, target: Target) -> Connection:
+        connection = await self._connector.connect(target)
         try:
             await connection.check_server()
         except BaseException:
@@ -257,9 +249,6 @@ def _unreadable(where: str) -> SettingsError:
     )
 
 
-QUESTION = ("SENTINEL", "GET-MASTER-ADDR-BY-NAME")
-
-
 class Sentinels:
     """The sentinels that a URL names. All are asked each time, and the majority of those that
     answer is believed: one that is cut off from the others may name a master that was replaced. To
@@ -273,26 +262,31 @@ class Sentinels:
         addresses: Sequence[Address],
         service: str,
         connector: Connector,
-        credentials: Mapping[str, str],
+        credentials: Mapping[str, str | None],
     ) -> None:
         self._addresses = addresses
         self.service = service
         self._connector = connector
         self._credentials = credentials
 
-    async def find_master(self) -> Address:
-        """Where the master is, as most of the sentinels that answer say.
+    async def find_master(self, of_all: bool = False) -> Address:
+        """Where the master is, as most of the sentinels that answer say, or most `of_all`.
 
         Raises `ServerUnreachableError`, or `ServerRefusedError` where waiting would not help.
         """
-        return self._believed(*await self._ask_all())
-
-    async def find_successor(self) -> Address:
-        """Where the master is, as most of all sentinels say. Raises as `find_master` does."""
         answers, problems = await self._ask_all()
-        if answers and 2 * max(answers.values()) <= len(self._addresses):
-            raise ServerUnreachableError("too few sentinels answer")
-        return self._believed(answers, problems)
+        if not answers:
+            # One that refuses will go on refusing, but another may come back.
+            raise min(problems, key=lambda one: isinstance(one, ServerRefusedError))
+        ((answer, count),) = answers.most_common(1)
+        if 2 * count <= (len(self._addresses) if of_all else answers.total()):
+            named = ", ".join(str(one or "none") for one in answers)
+            raise ServerUnreachableError(
+                f"the sentinels do not agree on the master of {self.service!r}: {named}"
+            )
+        if answer is None:
+            raise ServerRefusedError(f"the sentinels know no service {self.service!r}")
+        return answer
 
     async def _ask_all(self) -> tuple[Counter[Address | None], list[Exception]]:
         """What was answered, and what went wrong, until most of all say the same."""
@@ -315,35 +309,13 @@ class Sentinels:
             await asyncio.gather(*asked, return_exceptions=True)
         return answers, problems
 
-    def _believed(self, answers: Counter[Address | None], problems: Sequence[Exception]) -> Address:
-        if not answers:
-            # One that refuses will go on refusing, but another may come back.
-            raise min(problems, key=lambda one: isinstance(one, ServerRefusedError))
-        ((answer, count),) = answers.most_common(1)
-        if 2 * count <= answers.total():
-            named = ", ".join(str(one or "none") for one in answers)
-            raise ServerUnreachableError(
-                f"the sentinels do not agree on the master of {self.service!r}: {named}"
-            )
-        if answer is None:
-            raise ServerRefusedError(f"the sentinels know no service {self.service!r}")
-        return answer
-
     async def _ask(self, address: Address) -> Address | None:
         """Its answer; None: it does not know the service."""
-        name = f"the sentinel at {address}"
-        connection = await self._connector.connect(address, name, credentials=self._credentials)
-        try:
-            (reply,) = await connection.call([(*QUESTION, self.service)])
-        finally:
-            await connection.close()
-        if isinstance(reply, ResponseError) and "unknown command" in str(reply).lower():
-            raise ServerRefusedError(f"{address} is not a sentinel")
-        connection.check([reply])
+        command = ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.service)
+        reply = await self._connector.ask(address, "sentinel", command, self._credentials)
         return Address(reply[0].decode(), int(reply[1])) if reply else None
 
 
-NOT_A_NODE = ("cluster support disabled", "unknown command")  # the latter says a sentinel
 NO_HOST_NAME = b"?"  # in place of a name, where nodes are known by names and this one has none
 
 
@@ -360,20 +332,12 @@ class Cluster:
         self._slot = key_slot(key)
         self._connector = connector
 
-    async def find_master(self) -> Address:
-        """Where the owner of our slot is, as the first node that answers says.
+    async def find(self) -> tuple[Address, list[Address]]:
+        """Where the owner of our slot is, and where all masters with slots are, as the first node
+        that answers says.
 
         Raises `ServerUnreachableError`, or `ServerRefusedError` where waiting would not help.
         """
-        owner, _ = await self._find()
-        return owner
-
-    async def find_masters(self) -> list[Address]:
-        """Where all masters with slots are. Raises the same errors."""
-        _, masters = await self._find()
-        return masters
-
-    async def _find(self) -> tuple[Address, list[Address]]:
         problem: Exception | None = None
         for _ in range(len(self._nodes)):
             address = self._nodes[0]
@@ -388,16 +352,7 @@ class Cluster:
         raise problem
 
     async def _ask(self, address: Address) -> tuple[Address, list[Address]]:
-        """The owner of our slot, and all masters."""
-        name = f"the cluster's node at {address}"
-        connection = await self._connector.connect(address, name)
-        try:
-            (reply,) = await connection.call([("CLUSTER", "SLOTS")])
-        finally:
-            await connection.close()
-        if isinstance(reply, ResponseError) and any(one in str(reply) for one in NOT_A_NODE):
-            raise ServerRefusedError(f"{address} is not a node of a cluster")
-        connection.check([reply])
+        reply = await self._connector.ask(address, "cluster node", ("CLUSTER", "SLOTS"))
         owner: Address | None = None
         masters, present = [], []
         for first, last, *nodes in reply:
@@ -407,7 +362,9 @@ class Cluster:
             if first <= self._slot <= last:
                 owner = found[0]
         if owner is None:
-            raise ServerUnreachableError(f"{name} knows no owner of slot {self._slot}")
+            raise ServerUnreachableError(
+                f"the cluster node at {address} knows no owner of slot {self._slot}"
+            )
         # Those that have gone are not asked any more: each would cost a call's time.
         kept = [node for node in self._nodes if node in self._named or node in present]
         self._nodes = deque(dict.fromkeys([*kept, *present]))
