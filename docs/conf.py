@@ -7,6 +7,10 @@ import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from docutils import nodes
+from sphinx import addnodes
+from sphinx.transforms import SphinxTransform
+
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
@@ -19,7 +23,7 @@ author = PROJECT["authors"][0]["name"]
 copyright = f"2026, {author}"
 version = release = PROJECT["version"]
 
-extensions = ["myst_parser", "sphinx.ext.autodoc"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_copybutton"]
 root_doc = "index"
 exclude_patterns = ["README.md"]  # the list of pages on GitHub; here the side bar has it
 html_theme = "furo"
@@ -28,7 +32,10 @@ html_theme_options = {
     "source_branch": "main",
     "source_directory": "docs/",
 }
-html_title = project
+html_title = f"{project} {version}"
+html_favicon = "pictures/favicon.svg"
+copybutton_prompt_text = "$ "
+copybutton_exclude = ".linenos, .c1"  # comments beside commands
 myst_heading_anchors = 3  # as GitHub makes them
 suppress_warnings = ["misc.highlighting_failure"]  # examples leave things out, as "…"
 
@@ -37,6 +44,45 @@ default_role = "code"  # docstrings are written for readers of the source: `this
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"
+
+
+PAGES_OF_NAMES = ("settings", "commands", "stats", "metrics", "shared-crawl", "page")
+
+
+class NamesInIndex(SphinxTransform):
+    """Entries in the index for what the pages explain: for a heading that is code, and for a list
+    item that begins with code and a colon, which gets an anchor, too. A search finds these first.
+    """
+
+    default_priority = 500  # before Sphinx collects the index
+
+    def apply(self, **_: Any) -> None:
+        """Called by Sphinx for each page."""
+        if self.env.docname not in PAGES_OF_NAMES:
+            return
+        for title in list(self.document.findall(nodes.title)):
+            if names := names_before("", title):
+                self._enter(title.parent, names)
+        for item in list(self.document.findall(nodes.list_item)):
+            if isinstance(item[0], nodes.paragraph) and (names := names_before(":", item[0])):
+                item["names"] = names[:1]
+                self.document.set_id(item)
+                self._enter(item, names)
+
+    def _enter(self, node: nodes.Element, names: list[str]) -> None:
+        entries = [("single", name, node["ids"][0], "main", None) for name in names]
+        node.insert(0, addnodes.index(entries=entries))
+
+
+def names_before(end: str, node: nodes.Element) -> list[str]:
+    """The code at the beginning of a node, if nothing but commas is in between, up to `end`."""
+    names = []
+    for child in node.children:
+        if isinstance(child, nodes.literal) or isinstance(child.next_node(), nodes.literal):
+            names.append(child.astext())
+        elif child.astext() != ", ":
+            return names if end and child.astext().startswith(end) else []
+    return [] if end else names
 
 
 def prepare_page(_: Sphinx, page: str, source: list[str]) -> None:
@@ -64,5 +110,6 @@ def mark_examples(
 
 def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
+    app.add_transform(NamesInIndex)
     app.connect("autodoc-process-docstring", mark_examples)
     app.connect("source-read", prepare_page)

@@ -116,12 +116,6 @@ def anchors(text: str) -> set[str]:
     return {heading.replace(" ", "-") for heading in plain}
 
 
-def rows(text: str) -> list[list[str]]:
-    """The cells of all tables, without the heads."""
-    table = re.findall(r"^\| (.*) \|$", text, re.MULTILINE)
-    return [line.split(" | ") for line in table if not line.startswith("---")]
-
-
 def block_of(page: str, kind: str) -> str:
     """The one block of this kind on a page."""
     (found,) = [found for found in blocks() if (found.page, found.kind) == (page, kind)]
