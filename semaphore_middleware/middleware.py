@@ -48,12 +48,11 @@ class SemaphoreMiddleware:
         """Give the permit back: the middlewares before this one may ask the same site. Returns a
         copy of the request, to be made later, if the site refused it.
         """
-        self._throttler.release(request)
-        return self._throttler.retry(request, response) or response
+        return self._throttler.end(request, response)
 
     def process_exception(self, request: Request, exception: Exception) -> None:  # noqa: ARG002
         """Give the permit back, unless the transfer is still under way."""
-        self._throttler.release(request)
+        self._throttler.give_back(request)
 
 
 def _runs_transfers(crawler: Crawler) -> bool:

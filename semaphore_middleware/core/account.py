@@ -46,15 +46,6 @@ def common_turn_end(now: float, turn: float) -> float:
     return (now // turn + 1) * turn
 
 
-def _cause(feedback: FeedbackSummary | None) -> str:
-    """Why a pause has begun, after the site's name."""
-    if feedback is not None and feedback.refused:
-        return "refused a request"
-    if feedback is not None and feedback.failed:
-        return "did not respond"
-    return "asked for a pause"
-
-
 class Owner(Protocol):
     """The part of the session that its accounts use. All times are of the loop's clock."""
 
@@ -506,11 +497,10 @@ class Account:
         self._is_overruled = reply.is_stricter
         if reply.backoff is not None:
             self._owner.emit(BackoffStarted(self.scope, reply.backoff))
+            assert reply.statement.feedback is not None, "it has begun the pause"
+            cause = reply.statement.feedback.cause
             logger.info(
-                "%s %s: no node starts a request there for %.3g s.",
-                self.scope,
-                _cause(reply.statement.feedback),
-                reply.backoff,
+                "%s %s: all nodes pause there for %.3g s.", self.scope, cause, reply.backoff
             )
 
     def _note_down(self, reply: Reply) -> None:

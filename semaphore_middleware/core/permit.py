@@ -160,12 +160,12 @@ class Permit:
         """
         self.outcome = Feedback(latency, retry_after=max(0.0, retry_after))
 
-    def refused(self, retry_after: float = 0.0) -> None:
+    def refused(self, retry_after: float = 0.0, what: str = "refused a request") -> None:
         """Report that the site refused the request. Call it before `release`: no node gets a permit
         of this scope for `retry_after` seconds, at most the semaphore's `backoff.most`. 0: the site
-        named no time, so the pause doubles from incident to incident.
+        named no time, so the pause doubles from incident to incident. `what` it did is logged.
         """
-        self.outcome = Feedback(refused=True, retry_after=max(0.0, retry_after))
+        self.outcome = Feedback(refused=True, retry_after=max(0.0, retry_after), what=what)
 
     def failed(self) -> None:
         """Report that the site did not respond: it refused the connection, or took too long.

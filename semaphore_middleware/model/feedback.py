@@ -24,6 +24,8 @@ class Feedback:
     and more is not known."""
     retry_after: float = 0.0
     """For how long it asks for no further request, whatever its answer was; 0: it did not say."""
+    what: str = "refused a request"
+    """What it did if it refused the request, for the log of this node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,8 @@ class FeedbackSummary:
     """Age of the youngest that failed or was refused."""
     retry_after: float = 0.0
     """The longest pause that the site asked for, in seconds; 0: it did not say."""
+    cause: str = "asked for a pause"
+    """What the site did to begin a pause, for the log of this node."""
 
     @classmethod
     def of(cls, items: Iterable[tuple[Feedback, float]]) -> Self:
@@ -79,6 +83,7 @@ class FeedbackSummary:
         all_ = list(items)
         good = [(feedback, age) for feedback, age in all_ if feedback.latency is not None]
         bad = [(feedback, age) for feedback, age in all_ if feedback.refused or feedback.failed]
+        causes = [feedback.what if feedback.refused else "did not respond" for feedback, _ in bad]
         logarithms = [math.log(max(1.0, 1000 * (f.latency or 0.0))) for f, _ in good]
         return cls(
             good=len(good),
@@ -89,4 +94,5 @@ class FeedbackSummary:
             refused=sum(feedback.refused for feedback, _ in bad),
             bad_age=min((age for _, age in bad), default=0.0),
             retry_after=max((feedback.retry_after for feedback, _ in all_), default=0.0),
+            cause=causes[-1] if causes else "asked for a pause",
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from enum import Enum
 from typing import TYPE_CHECKING
@@ -21,7 +21,8 @@ from semaphore_middleware.core.observer import (
     PermitWaiting,
 )
 from semaphore_middleware.core.permit import PermitSet
-from semaphore_middleware.scrapy.scopes import NO_SCOPES, SEPARATOR, ScopeFinder, Scopes
+from semaphore_middleware.model.hosts import site_index
+from semaphore_middleware.scrapy.scopes import NO_SCOPES, ScopeFinder, Scopes
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -60,7 +61,16 @@ ASKING, WAITING, READY, ON_THE_WIRE, OVER = State
 class Load:
     """One scope's requests in this process, from entering `fetch` to giving their permits back."""
 
-    __slots__ = ("concurrency", "held", "members", "name", "told_to_wait", "waiting")
+    __slots__ = (
+        "concurrency",
+        "held",
+        "is_full",
+        "is_saturated",
+        "members",
+        "name",
+        "told_to_wait",
+        "waiting",
+    )
 
     def __init__(self, name: str, concurrency: float) -> None:
         self.name = name
@@ -75,23 +85,20 @@ class Load:
         self.held: set[Admission] = set()
         """Requests with a permit of this scope."""
 
-    @property
-    def is_saturated(self) -> bool:
+        self.is_saturated = False
         """True if a limit's worth of requests wait here: more of them would only take up memory."""
-        return len(self.waiting) >= min(self.concurrency, MAX_WAITING_OF_SCOPE)
-
-    @property
-    def is_full(self) -> bool:
+        self.is_full = False
         """True if the scope has no free permit. While it may have one, all requests that have just
         asked may start at once.
         """
-        return bool(self.told_to_wait) or len(self.held) >= self.concurrency
 
     def put(self, admission: Admission, waits: bool, told_to_wait: bool, holds: bool) -> None:
         """Put a request into its sets, and take it out of the others."""
         (self.waiting.add if waits else self.waiting.discard)(admission)
         (self.told_to_wait.add if told_to_wait else self.told_to_wait.discard)(admission)
         (self.held.add if holds else self.held.discard)(admission)
+        self.is_saturated = len(self.waiting) >= min(self.concurrency, MAX_WAITING_OF_SCOPE)
+        self.is_full = bool(self.told_to_wait) or len(self.held) >= self.concurrency
 
 
 class Admission:
@@ -106,7 +113,6 @@ class Admission:
         "has_left",
         "is_blocked",
         "is_own_trouble",
-        "is_refused",
         "is_scheduled",
         "loads",
         "needed_by",
@@ -115,10 +121,10 @@ class Admission:
         "place",
         "priority",
         "request",
+        "retries_most",
         "scopes",
         "state",
-        "transfer",
-        "waits",
+        "task",
     )
 
     def __init__(self, request: Request, crawl: Throttler, is_scheduled: bool) -> None:
@@ -147,16 +153,14 @@ class Admission:
         """Requests that wait for this one."""
         self.is_blocked = False
         """True if it waits for a permit that is not free, or for a blocked request."""
-        self.waits: asyncio.Timeout | None = None
-        """Ends its waiting when the spider closes."""
-        self.transfer: asyncio.Task[object] | None = None
-        """While it is on the wire, if that can be cancelled."""
+        self.task: asyncio.Task[object] | None = None
+        """While it waits for permits, or is on the wire, if that can be cancelled."""
         self.address: object = None
         """Keeps the address of its host known, if the address is one of its scopes."""
         self.failure: Exception | None = None
         """To be raised instead of its transfer."""
-        self.is_refused = False
-        """True if the site has refused it."""
+        self.retries_most: int | None = None
+        """How often its refusals may be retried, if the site has refused it."""
         self.is_own_trouble = False
         """True if it was refused though its site answers others."""
         self.has_left = False
@@ -169,6 +173,12 @@ class Admission:
     def asks(self) -> bool:
         """True while it asks for permits, or waits for them."""
         return self.state is ASKING or self.state is WAITING
+
+    @property
+    def is_alone(self) -> bool:
+        """True if no other request of its site is in the downloader."""
+        site = site_index(tuple([name for name, _ in self.scopes.limits]))
+        return site is not None and len(self.loads[site].members) == 1
 
 
 class Admissions(Observer):
@@ -194,6 +204,9 @@ class Admissions(Observer):
         self._loads: dict[str, Load] = {}  # by name, of scopes with requests in `fetch`
         self._unlimited = (Load("", math.inf),)
         self._exempt: set[Admission] = set()
+        """Waiting requests not counted in CONCURRENT_REQUESTS: their scope at hand is full, or they
+        wait for a blocked request.
+        """
         self._only_waiting: set[Admission] = set()  # they could have stayed in the scheduler
         self._placed: set[Admission] = set()  # with a slot of CONCURRENT_REQUESTS, or one reserved
         self._line: dict[Admission, asyncio.Future[None]] = {}  # without such a slot
@@ -205,19 +218,16 @@ class Admissions(Observer):
         """The record of a request; None if it is not in `fetch`."""
         return self._by_request.get(request)
 
-    @property
-    def exempt_from_concurrency(self) -> int:
-        """The number of waiting requests not counted in `CONCURRENT_REQUESTS`: their scope at hand
-        is full, or they wait for a blocked request.
-        """
-        return len(self._exempt)
-
-    @property
-    def is_full(self) -> bool:
+    def needs_backout(self, in_fetch: int) -> bool:
         """True if no further request of any scope should be taken from the scheduler: too many
-        requests wait for permits, or one waits only for a slot of CONCURRENT_REQUESTS.
+        requests wait for permits, one waits only for a slot of CONCURRENT_REQUESTS, or those
+        `in_fetch` will use all slots.
         """
-        return bool(self._line) or len(self._only_waiting) >= MAX_WAITING
+        return (
+            in_fetch - len(self._exempt) >= self._concurrency
+            or bool(self._line)
+            or len(self._only_waiting) >= MAX_WAITING
+        )
 
     # A request ----------------------------------------------------------------------------------
 
@@ -282,9 +292,10 @@ class Admissions(Observer):
 
     def _leave_place(self, admission: Admission) -> None:
         self._placed.discard(admission)
-        if place := self._line.pop(admission, None):
-            place.cancel()
-        self.assign()
+        if self._line:
+            if place := self._line.pop(admission, None):
+                place.cancel()
+            self.assign()
 
     def assign(self) -> None:
         """Give free slots of CONCURRENT_REQUESTS to the first requests in line."""
@@ -365,18 +376,17 @@ class Admissions(Observer):
         """Follow a request's permits: none is free; or it has got one of several, and goes on to
         its next scope; or it has given them back, and begins anew.
         """
-        assert isinstance(event, self.hears)
-        admission = event.permit.owner
-        assert isinstance(admission, Admission)
+        admission: Admission = event.permit.owner  # type: ignore[attr-defined]
         if isinstance(event, PermitWaiting):
             self.move(admission, WAITING)
-        elif isinstance(event, PermitReleased):
-            if admission.at_hand:
-                admission.at_hand = 0
+        elif len(admission.loads) > 1:
+            if isinstance(event, PermitReleased):
+                at_hand = 0
+            else:  # of the last one, its task will tell
+                at_hand = min(admission.at_hand + 1, len(admission.loads) - 1)
+            if at_hand != admission.at_hand:
+                admission.at_hand = at_hand
                 self.move(admission, ASKING)
-        elif admission.at_hand < len(admission.loads) - 1:
-            admission.at_hand += 1
-            self.move(admission, ASKING)
 
     # Counts -------------------------------------------------------------------------------------
 
@@ -384,34 +394,36 @@ class Admissions(Observer):
         """Put a request into the sets of its state. Do the same for requests that wait for it, and
         wake the engine if there is more room.
         """
-        state, at_hand = admission.state, admission.at_hand
-        asks, told_to_wait = state is ASKING or state is WAITING, state is WAITING
-        exempt_before, was_full = len(self._exempt), self.is_full
-        has_room = is_at_full = False
+        told_to_wait = admission.state is WAITING
+        asks = told_to_wait or admission.state is ASKING
+        exempt_before, waiting_before = len(self._exempt), len(self._only_waiting)
+        has_room = waits_at_full = False
         for index, load in enumerate(admission.loads):
-            was_saturated, load_was_full = load.is_saturated, load.is_full
-            waits = asks and index == at_hand
-            load.put(admission, waits, told_to_wait and waits, index < at_hand)
-            is_full = load.is_full
-            if is_full is not load_was_full:
-                self._exempt_all(load, is_full)
-            is_at_full |= waits and is_full
+            was_saturated, was_full = load.is_saturated, load.is_full
+            waits = asks and index == admission.at_hand
+            load.put(admission, waits, told_to_wait and waits, index < admission.at_hand)
+            if load.is_full is not was_full:
+                self._exempt_all(load)
+            waits_at_full |= waits and load.is_full
             has_room |= was_saturated and not load.is_saturated
         was_blocked = admission.is_blocked
-        blocked = told_to_wait or (asks and any(one.is_blocked for one in admission.needs))
-        admission.is_blocked = blocked
-        _put(self._exempt, admission, blocked or is_at_full)
+        needs_blocked = asks and admission.needs and any(one.is_blocked for one in admission.needs)
+        admission.is_blocked = blocked = told_to_wait or bool(needs_blocked)
+        is_exempt = blocked or waits_at_full
+        (self._exempt.add if is_exempt else self._exempt.discard)(admission)
         needs_permit = blocked or admission.loads is not self._unlimited
-        _put(self._only_waiting, admission, asks and admission.is_scheduled and needs_permit)
-        if has_room or len(self._exempt) > exempt_before or (was_full and not self.is_full):
+        only_waits = asks and admission.is_scheduled and needs_permit
+        (self._only_waiting.add if only_waits else self._only_waiting.discard)(admission)
+        is_less_crowded = waiting_before >= MAX_WAITING > len(self._only_waiting)
+        if has_room or len(self._exempt) > exempt_before or is_less_crowded:
             self._on_room()
         if blocked is not was_blocked:
             for other in admission.needed_by:
                 self._count(other)
 
-    def _exempt_all(self, load: Load, is_full: bool) -> None:
+    def _exempt_all(self, load: Load) -> None:
         """Exempt all requests waiting for a scope if it is full, else only the blocked ones."""
-        if is_full:
+        if load.is_full:
             self._exempt |= load.waiting
         else:
             self._exempt -= {one for one in load.waiting if not one.is_blocked}
@@ -429,22 +441,15 @@ class Admissions(Observer):
         found = []
         for slot in possible_slots:
             waiting = 0
-            for load in self._loads_of(slot):
-                if load.is_saturated:
-                    break
-                waiting += len(load.waiting)
+            for name in self._scopes.names_in(slot):
+                load = self._loads.get(name)
+                if load is not None:
+                    if load.is_saturated:
+                        break
+                    waiting += len(load.waiting)
             else:
                 found.append((waiting, slot))
         return found
-
-    def _loads_of(self, slot: str) -> Sequence[Load]:
-        """The loads of a slot's scopes, as far as they have requests in `fetch`."""
-        names = (self._scopes.known_name(name) for name in slot.split(SEPARATOR))
-        return [self._loads[name] for name in names if name in self._loads]
-
-
-def _put(members: set[Admission], admission: Admission, belongs: bool) -> None:
-    (members.add if belongs else members.discard)(admission)
 
 
 OF_ANOTHER_NODE = Admission.__new__(Admission)

@@ -22,10 +22,11 @@ if TYPE_CHECKING:
 FIELD_BYTES_MAX = 8192  # of one field: a longer one counts as missing
 DATE_CHARS_MAX = 64
 OLDER_PREFIXES = ("RateLimit-", "X-RateLimit-", "X-Rate-Limit-")
-SAYS_QUOTA = frozenset(
-    name.title().encode() for name in ("RateLimit", *(f"{one}Reset" for one in OLDER_PREFIXES))
+FIELDS = frozenset(
+    name.title().encode()
+    for name in ("Retry-After", "RateLimit", *(f"{one}Reset" for one in OLDER_PREFIXES))
 )
-"""Names of fields about quotas, as spelled in Scrapy's headers: most responses have none."""
+"""Names of the fields read here, as spelled in Scrapy's headers: most responses have none."""
 UNIX_TIME_FROM = 1e9
 """An older form's reset from this number on is a Unix time (of 2001 or later), below it seconds."""
 NUMBER = re.compile(rb"\d{1,15}(\.\d{1,9})?")
@@ -48,7 +49,7 @@ def quota_reset(response: Response) -> float | None:
     Quotas are in `RateLimit` (draft-ietf-httpapi-ratelimit-headers-10), or in `-Remaining` and
     `-Reset`. A response from a cache says nothing of the quota.
     """
-    if SAYS_QUOTA.isdisjoint(response.headers) or _number(response, "Age"):
+    if _number(response, "Age"):
         return None
     return max((*_resets(response), *_older_resets(response)), default=None)
 

@@ -280,12 +280,12 @@ def connections_per_host(crawler: Crawler, number: int) -> Iterator[None]:
 def open_local_slots(downloader: Downloader, concurrency: int) -> None:
     """Keep a downloader's own slots from delaying requests.
 
-    Private: `_delay`, the delay of a new slot.
+    Private: `_delay` and `_jitter` of a new slot; without jitter nothing is drawn for each request.
     """
     downloader.domain_concurrency = concurrency
     downloader.ip_concurrency = 0
     downloader.per_slot_settings = {}
-    downloader._delay = 0.0
+    downloader._delay = downloader._jitter = 0.0
 
 
 def belongs_to_a_command(crawler: Crawler) -> bool:

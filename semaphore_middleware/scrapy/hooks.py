@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from scrapy.core.downloader import Downloader
@@ -57,9 +58,7 @@ class SemaphoreDownloader(Downloader):
         Scrapy counts `active`, including requests that only wait for a permit: one full site would
         use up CONCURRENT_REQUESTS, and hold up all other sites.
         """
-        admissions = self._throttler.admissions
-        at_work = len(self.active) - admissions.exempt_from_concurrency
-        return 0 < self.total_concurrency <= at_work or admissions.is_full
+        return self._throttler.admissions.needs_backout(len(self.active))
 
 
 class ThrottledHandlers:
@@ -71,14 +70,10 @@ class ThrottledHandlers:
 
     def __init__(self, handlers: DownloadHandlers, throttler: Throttler) -> None:
         self._handlers = handlers
-        self._throttler = throttler
+        self.download_request_async = partial(throttler.transfer, handlers.download_request_async)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._handlers, name)
-
-    async def download_request_async(self, request: Request) -> Response:
-        """Download a request under its permit."""
-        return await self._throttler.transfer(request, self._handlers.download_request_async)
 
 
 class SemaphorePriorityQueue(DownloaderAwarePriorityQueue):

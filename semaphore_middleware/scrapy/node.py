@@ -16,8 +16,6 @@ from semaphore_middleware.core.semaphore import FairSemaphore
 from semaphore_middleware.redis.environment import default_node
 
 if TYPE_CHECKING:
-    from semaphore_middleware.core.permit import Permit
-    from semaphore_middleware.scrapy.admission import Admission
     from semaphore_middleware.scrapy.settings import SemaphoreSettings
     from semaphore_middleware.scrapy.throttler import Throttler
 
@@ -67,9 +65,12 @@ class Node(Observer):
             self._crawls.remove(crawl)
 
     def on_event(self, event: Event) -> None:
-        permit: Permit | None = getattr(event, "permit", None)
-        for crawl in tuple(self._crawls) if permit is None else (crawl_of(permit),):
-            crawl.emit(event)
+        permit = getattr(event, "permit", None)
+        if permit is not None:
+            permit.owner.crawl.emit(event)
+        else:
+            for crawl in tuple(self._crawls):
+                crawl.emit(event)
 
 
 _nodes: WeakValueDictionary[tuple[Any, ...], Node] = WeakValueDictionary()
@@ -95,9 +96,3 @@ def node_for(settings: SemaphoreSettings, url: str | None, spider: str) -> Node:
             **options, node=settings.node or default_node(spider), url_from=settings.url_from
         )
     return node
-
-
-def crawl_of(permit: Permit) -> Throttler:
-    """The crawl whose request a permit is for."""
-    admission: Admission = permit.owner  # type: ignore[assignment]
-    return admission.crawl

@@ -26,13 +26,15 @@ from scrapy.exceptions import (
     DownloadTimeoutError,
     NotConfigured,
 )
+from scrapy.utils.httpobj import urlparse_cached
 from scrapy.utils.response import response_status_message
 from twisted.internet.error import ConnectBindError, ConnectError
 
 from semaphore_middleware.core.observer import Event
 from semaphore_middleware.core.permit import Permit
 from semaphore_middleware.model.validation import LONGEST_S
-from semaphore_middleware.scrapy.asked_pauses import quota_reset, retry_after
+from semaphore_middleware.scrapy.asked_pauses import FIELDS, quota_reset, retry_after
+from semaphore_middleware.scrapy.engine import belongs_to_a_command
 
 if TYPE_CHECKING:
     from scrapy import Spider
@@ -123,8 +125,13 @@ class ResponseClassifier:
     """
 
     def __init__(
-        self, backoff_codes: frozenset[int], backoff_times: int, judge: Judge | None = None
+        self,
+        crawler: Crawler,
+        backoff_codes: frozenset[int],
+        backoff_times: int,
+        judge: Judge | None = None,
     ) -> None:
+        self._crawler = crawler
         self._backoff_codes = backoff_codes
         self._backoff_times = backoff_times
         self._judge = judge
@@ -132,16 +139,21 @@ class ResponseClassifier:
     def record_response(self, permit: Permit, admission: Admission, response: Response) -> bool:
         """Note on the permit how the site responded. True if it refused the request."""
         request = admission.request
-        reset, asked = quota_reset(response), retry_after(response)
+        reset = asked = None
+        if not FIELDS.isdisjoint(response.headers):
+            reset, asked = quota_reset(response), retry_after(response)
         pause = reset if asked is None else asked
         judged = self._judge.refusal(request, response) if self._judge else None
         is_refused = response.status in self._backoff_codes
-        is_of_site = response.status == TOO_MANY_REQUESTS or pause is not None
+        is_of_site = judged is not None or response.status == TOO_MANY_REQUESTS or pause is not None
         if judged is not None or (
             is_refused and (is_of_site or not _answers_others(permit, request))
         ):
-            permit.refused(judged or pause or 0.0)
-            admission.is_refused = True
+            retries = self._retries_most(admission, is_of_site)
+            admission.retries_most = retries
+            refusals = request.meta.get(REFUSALS_KEY, 0)
+            what = _told(request, response, refusals + 1, max(retries, refusals) + 1)
+            permit.refused(judged or pause or 0.0, what)
             return True
         admission.is_own_trouble = is_refused
         latency = None if is_refused or response.status >= 500 else _latency(permit, request)
@@ -156,6 +168,23 @@ class ResponseClassifier:
         has_no_route = isinstance(error, OSError) and error.errno in NO_ROUTE
         if (is_silent or has_no_route) and not request.meta.get("proxy"):
             permit.failed()
+
+    def _retries_most(self, admission: Admission, is_of_site: bool) -> int:
+        """How often the site may refuse a request until the spider gets the response. A person
+        waits for that in `scrapy fetch`, `shell` and `parse`. A page whose site is not asked for
+        anything else may be the only one in trouble.
+        """
+        settings, meta = self._crawler.settings, admission.request.meta
+        if not settings.getbool("RETRY_ENABLED") or meta.get("dont_retry"):
+            return 0
+        if belongs_to_a_command(self._crawler):
+            return 0
+        if is_of_site or not admission.is_alone:
+            return self._backoff_times
+        retry_times = meta.get("max_retry_times")
+        if retry_times is None:
+            retry_times = settings.getint("RETRY_TIMES")
+        return min(self._backoff_times, int(retry_times))
 
     def retry(self, admission: Admission, response: Response, spider: Spider) -> Request | None:
         """A copy of a refused request, to be made later; None if its site has not refused it, or
@@ -174,8 +203,8 @@ class ResponseClassifier:
                 response_status_message(response.status),
             )
             return None
-        if not admission.is_refused:
-            _forget_refusals(request)
+        if admission.retries_most is None:
+            forget_refusals(request)
             return None
         if request.meta.get("dont_retry"):
             return None
@@ -186,13 +215,15 @@ class ResponseClassifier:
             counted,
             spider=spider,
             reason=response_status_message(response.status),
-            max_retry_times=self._backoff_times,
+            max_retry_times=admission.retries_most,
             priority_adjust=request.meta.get("priority_adjust"),
             logger=logger,
             give_up_log_level=request.meta.get("give_up_log_level"),
         )
         if retry is None:
-            request.meta["dont_retry"] = GIVEN_UP  # for Scrapy's retry middleware, until `forget`
+            request.meta["dont_retry"] = (
+                GIVEN_UP  # for Scrapy's retry middleware, until `fetch` ends
+            )
             return None
         # The HTTP cache keeps a stale response here until it sees the new one, and it does not see
         # this refusal. A shared crawl could not store the stale response with the request.
@@ -202,21 +233,6 @@ class ResponseClassifier:
         if "retry_times" in request.meta:
             retry.meta["retry_times"] = request.meta["retry_times"]
         return retry
-
-    def forget(self, request: Request) -> None:
-        """Clean up a refused request's meta after all middlewares have seen the response: a copy
-        made by the spider starts afresh.
-        """
-        _forget_refusals(request)
-        if request.meta.get("dont_retry") == GIVEN_UP:
-            request.meta.pop("dont_retry", None)
-
-    def forget_given_up(self, result: object) -> None:
-        """Clean up the meta of a `fetch`'s result if it is a middleware's copy of a request given
-        up before: the copy starts afresh, too.
-        """
-        if isinstance(result, Request) and result.meta.get("dont_retry") == GIVEN_UP:
-            self.forget(result)
 
 
 def _answers_others(permit: Permit, request: Request) -> bool:
@@ -228,6 +244,13 @@ def _answers_others(permit: Permit, request: Request) -> bool:
     return permit.site_answered_at > asyncio.get_running_loop().time() - age
 
 
+def _told(request: Request, response: Response, tries: int, most: int) -> str:
+    """What the site did, for the log: `answered 503 to GET /page (try 1 of 3)`."""
+    url = urlparse_cached(request)
+    path = (url.path or "/") + (f"?{url.query}" if url.query else "")
+    return f"answered {response.status} to {request.method} {path} (try {tries} of {most})"
+
+
 def _latency(permit: Permit, request: Request) -> float:
     latency = request.meta.get("download_latency")
     if latency is None:  # a handler that does not measure it
@@ -235,6 +258,11 @@ def _latency(permit: Permit, request: Request) -> float:
     return float(latency)
 
 
-def _forget_refusals(request: Request) -> None:
-    for key in (REFUSALS_KEY, REFUSED_AT_KEY):
-        request.meta.pop(key, None)
+def forget_refusals(request: Request) -> None:
+    """Clean up the meta of a request that its site has refused: a copy starts afresh."""
+    meta = request.meta
+    if REFUSED_AT_KEY in meta or REFUSALS_KEY in meta:
+        meta.pop(REFUSALS_KEY, None)
+        meta.pop(REFUSED_AT_KEY, None)
+    if meta.get("dont_retry") == GIVEN_UP:
+        del meta["dont_retry"]

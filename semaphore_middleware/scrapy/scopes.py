@@ -8,7 +8,7 @@ from functools import lru_cache
 from hashlib import sha256
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeAlias
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from scrapy import Request
 from scrapy.utils.httpobj import urlparse_cached
@@ -97,10 +97,12 @@ class ScopeFinder:
         self._addresses = addresses
         if "domain" in kinds:
             self._domain_of = lru_cache(HOSTS_REMEMBERED)(_registered_domain_finder())
-        self._scopes_of_host = lru_cache(HOSTS_REMEMBERED)(self._find_by_host)
+        self._scopes_of_site = lru_cache(HOSTS_REMEMBERED)(self._find_by_site)
         self._with_limits = lru_cache(HOSTS_REMEMBERED)(self._add_limits)
         self._needs_only_host = all(kind in ("host", "domain", ALL) for kind in kinds)
         self._limits_addresses = "ip" in kinds and limits.names_kind("ip")
+        self.looks_up = addresses is not None
+        """True if scopes of some requests are known only after `resolve`."""
 
     def scopes_of(self, request: Request) -> Scopes:
         """The scopes of a request; none if `find` raises. This is also called where an error would
@@ -136,12 +138,10 @@ class ScopeFinder:
     def _of_url(self, request: Request) -> Scopes:
         """The scopes of a request's URL; after a redirect, `download_slot` in meta is outdated."""
         url = urlparse_cached(request)
-        host = url.hostname
-        if not host or url.scheme == "file":  # file://localhost/ is no site
-            return NO_SCOPES
         if self._needs_only_host:
-            return self._scopes_of_host(host)
-        return self._with_limits(tuple(self._names_of(request, host)))
+            return self._scopes_of_site(url.scheme, url.netloc)
+        host = _host_in(url.scheme, url.netloc)
+        return self._with_limits(tuple(self._names_of(request, host))) if host else NO_SCOPES
 
     async def resolve(self, request: Request) -> object:
         """Look up the address of a request's host for `find`, if its scopes depend on the address.
@@ -165,13 +165,18 @@ class ScopeFinder:
             return _slot((slot, _slot_name(f"ip:{host}")) if slot else (_slot_name(f"ip:{host}"),))
         return slot or _slot_name(host)
 
-    def known_name(self, slot_name: str) -> str | None:
-        """The scope of a name in a slot. For `ip:` and a host, the scope of the host's address;
-        None if the address is not known yet.
+    def names_in(self, slot: str) -> Iterable[str]:
+        """The scopes of a slot. `ip:` and a host stand for the scope of the host's address, left
+        out if that is not known yet.
         """
-        if slot_name.startswith("ip:"):
-            return self.address_scope(slot_name.removeprefix("ip:"))
-        return slot_name
+        names = slot.split(SEPARATOR)
+        if not self._limits_addresses:
+            return names
+        known = (
+            self.address_scope(name.removeprefix("ip:")) if name.startswith("ip:") else name
+            for name in names
+        )
+        return [name for name in known if name is not None]
 
     def address_scope(self, host: str) -> str | None:
         """The scope of a host's address; None if the address is not known."""
@@ -209,7 +214,10 @@ class ScopeFinder:
             return ALL
         return normal_host(host) if kind == "host" else f"domain:{self._domain_of(host)}"
 
-    def _find_by_host(self, host: str) -> Scopes:
+    def _find_by_site(self, scheme: str, netloc: str) -> Scopes:
+        host = _host_in(scheme, netloc)
+        if not host:
+            return NO_SCOPES
         kinds = (kind for kind in self._kinds if isinstance(kind, str))
         return self._with_limits(
             tuple((self._name_of(kind, host), index == 0) for index, kind in enumerate(kinds))
@@ -231,6 +239,11 @@ class ScopeFinder:
         slot_names = tuple(_slot_name(name) for name, _ in in_order)
         in_slot = (slot_name for slot_name in slot_names if kind_of(slot_name) != "ip")
         return Scopes(in_order, slot_names, _slot(tuple(in_slot)))
+
+
+def _host_in(scheme: str, netloc: str) -> str | None:
+    """The host in a part of a URL; None if it is no site, as in file://localhost/."""
+    return None if scheme == "file" else SplitResult(scheme, netloc, "", "", "").hostname
 
 
 def _slot(slot_names: tuple[str, ...]) -> str:

@@ -17,13 +17,13 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 from weakref import ReferenceType, ref
 
-from scrapy import signals
+from scrapy import Request, signals
 from scrapy.downloadermiddlewares.cookies import CookiesMiddleware
 from scrapy.downloadermiddlewares.stats import DownloaderStats
 from scrapy.exceptions import CannotResolveHostError, CloseSpider, IgnoreRequest
 from twisted.python.failure import Failure
 
-from semaphore_middleware.core.observer import Event, Observer, Observers
+from semaphore_middleware.core.observer import Observer, Observers
 from semaphore_middleware.core.permit import Permit, PermitSet
 from semaphore_middleware.core.robotstxt import SharedRobotsTxt
 from semaphore_middleware.errors import SemaphoreError, ServerUnreachableError, SettingsError
@@ -41,8 +41,14 @@ from semaphore_middleware.scrapy.admission import (
 )
 from semaphore_middleware.scrapy.crawl_delays import CrawlDelayFound, CrawlDelays
 from semaphore_middleware.scrapy.engine import Engine, check_reactor, end_crawl
-from semaphore_middleware.scrapy.node import crawl_of, node_for
-from semaphore_middleware.scrapy.responses import Judge, RequestRefused, ResponseClassifier
+from semaphore_middleware.scrapy.node import node_for
+from semaphore_middleware.scrapy.responses import (
+    GIVEN_UP,
+    Judge,
+    RequestRefused,
+    ResponseClassifier,
+    forget_refusals,
+)
 from semaphore_middleware.scrapy.scopes import ScopeFinder, drop_scope_of_other_host
 from semaphore_middleware.scrapy.settings import SemaphoreSettings, log_start, warn_of_mistakes
 from semaphore_middleware.scrapy.throttling import delay_of, has_waited
@@ -51,7 +57,6 @@ from semaphore_middleware.telemetry.stats import SemaphoreStats
 from semaphore_middleware.telemetry.stricter_limits import StricterLimits
 
 if TYPE_CHECKING:
-    from scrapy import Request
     from scrapy.crawler import Crawler
     from scrapy.http import Response
     from scrapy.robotstxt import RobotParser
@@ -119,7 +124,9 @@ class Throttler:
             self._scopes, crawler.settings.getint("CONCURRENT_REQUESTS"), self._engine.wake_soon
         )
         judge = Judge(settings.backoff_when, crawler) if settings.backoff_when else None
-        self._responses = ResponseClassifier(settings.backoff_codes, settings.backoff_times, judge)
+        self._responses = ResponseClassifier(
+            crawler, settings.backoff_codes, settings.backoff_times, judge
+        )
         self._crawl_delays = CrawlDelays(crawler.settings, settings.max_crawl_delay)
         observers = self._make_observers()  # first: it may find invalid settings
         self._embedded = None
@@ -133,6 +140,8 @@ class Throttler:
             self.robotstxt = SharedRobotsTxt(server, Keys(settings.prefix), settings.lease)
             observers.append(self.robotstxt)
         self._observers = Observers(observers)
+        self.emit = self._observers.emit
+        """Passes an event to all observers of this crawl."""
         self._node = node_for(settings, self.url, crawler.spidercls.name)
         self._opened = asyncio.Event()
         self._is_closing = False
@@ -187,9 +196,12 @@ class Throttler:
             if isinstance(result, Failure) and isinstance(result.value, SpiderClosingError):
                 # A middleware's request for it was not made any more.
                 result = _copy_for_scheduler(request) if admission.is_scheduled else result
-        self._responses.forget(request)
-        self._responses.forget_given_up(result)
-        return drop_scope_of_other_host(result, request)
+        forget_refusals(request)
+        if isinstance(result, Request):
+            if result.meta.get("dont_retry") == GIVEN_UP:  # a middleware's copy of one given up
+                forget_refusals(result)
+            drop_scope_of_other_host(result, request)
+        return result
 
     async def acquire(self, request: Request) -> Request | None:
         """Wait for a request's permits, if it needs any, and for a slot of this node's
@@ -206,28 +218,43 @@ class Throttler:
             raise SemaphoreError(f"{request} is being fetched already; yield a copy of it")
         if self._is_closing:
             return self.return_to_scheduler(request)
+        admission.task = task = asyncio.current_task()
         try:
-            async with asyncio.timeout(None) as admission.waits:
-                await self._admit(admission)
+            await self._admit(admission)
         except BaseException as error:
             self.admissions.move(admission, OVER)
-            if isinstance(error, TimeoutError) and admission.waits and admission.waits.expired():
-                return self.return_to_scheduler(request)
+            if isinstance(error, SettingsError):
+                logger.error("%s", error)
+                raise NotAllowedError(str(error)) from None  # Scrapy logs no traceback for it
+            is_cancelled = isinstance(error, asyncio.CancelledError)
+            if is_cancelled and self._is_closing and task is not None and not task.uncancel():
+                return self.return_to_scheduler(request)  # it was cancelled by `_drain` alone
             raise
         finally:
-            admission.waits = None
+            admission.task = None
         return None
 
     async def _admit(self, admission: Admission) -> None:
-        await self._delay(admission)
-        await self._find_scopes(admission)
-        scopes = self._crawl_delays.apply(admission.scopes, admission.request)
-        if scopes:
+        request = admission.request
+        if delay := delay_of(request):  # meanwhile its site has room for others
+            self.admissions.move(admission, OVER)
+            await asyncio.sleep(delay)
+            has_waited(request)
+            self.admissions.move(admission, ASKING)
+        if self._scopes.looks_up:
+            try:
+                admission.address = await self._scopes.resolve(request)
+            except CannotResolveHostError as error:
+                admission.failure = error
+        # Once more: middlewares may have changed the request.
+        self.admissions.update(admission, self._scopes.find(request))
+        scopes = self._crawl_delays.apply(admission.scopes, request)
+        if scopes.limits:
             await self._opened.wait()
         timeout, priority = self.settings.acquire_timeout, admission.priority
         while True:
             permits = NO_PERMITS
-            if scopes:
+            if scopes.limits:
                 permits = await self._node.semaphore.acquire_all(
                     scopes.limits, timeout, admission, priority
                 )
@@ -250,32 +277,8 @@ class Throttler:
                 return False
         return not permits.withdrawn
 
-    async def _delay(self, admission: Admission) -> None:
-        """Wait for the delay in the request's own meta; meanwhile its site has room for others."""
-        try:
-            delay = delay_of(admission.request)
-        except SettingsError as error:
-            raise _log_not_allowed(error) from None
-        if delay:
-            self.admissions.move(admission, OVER)
-            await asyncio.sleep(delay)
-            has_waited(admission.request)
-            self.admissions.move(admission, ASKING)
-
-    async def _find_scopes(self, admission: Admission) -> None:
-        """Find a request's scopes again: middlewares may have changed the request."""
-        request = admission.request
-        try:
-            admission.address = await self._scopes.resolve(request)
-        except CannotResolveHostError as error:
-            admission.failure = error
-        try:
-            self.admissions.update(admission, self._scopes.find(request))
-        except SettingsError as error:
-            raise _log_not_allowed(error) from None
-
     async def transfer(
-        self, request: Request, download: Callable[[Request], Awaitable[Response]]
+        self, download: Callable[[Request], Awaitable[Response]], request: Request
     ) -> Response:
         """Download under the request's permits. The loss of one cancels the transfer, and raises
         `PermitLostError`.
@@ -288,7 +291,7 @@ class Throttler:
             admission = self.admissions.of(request)
             assert admission is not None, "it has its permits"
         permits = self._start(admission)
-        admission.transfer = asyncio.current_task()
+        admission.task = asyncio.current_task()
         try:
             if admission.failure is not None:
                 raise admission.failure
@@ -301,7 +304,7 @@ class Throttler:
                 self._responses.record_failure(permits.site_permit, request, error)
             raise
         finally:
-            admission.transfer = None
+            admission.task = None
             self.admissions.move(admission, OVER)
 
     def _start(self, admission: Admission) -> PermitSet:
@@ -316,27 +319,30 @@ class Throttler:
         if permit and self._responses.record_response(permit, admission, response):
             self.emit(RequestRefused())
 
-    def release(self, request: Request) -> None:
-        """Give a request's permits back, unless it is still on the wire, as a cancelled request
-        may be.
+    def give_back(self, request: Request) -> Admission | None:
+        """End a request, unless it is still on the wire, as a cancelled one may be. Returns its
+        record, if it has one.
         """
         admission = self.admissions.of(request)
         if admission is not None and admission.state not in (ON_THE_WIRE, OVER):
             self.admissions.move(admission, OVER)
+        return admission
 
-    def retry(self, request: Request, response: Response) -> Request | None:
-        """A copy of a refused request, to be made later; None if its site has not refused it, or
-        no retry is allowed.
+    def end(self, request: Request, response: Response) -> Response | Request:
+        """End a request by its response. Returns a copy of the request, to be made later, if the
+        site has refused it and a retry is allowed.
         """
-        spider, admission = self._crawler.spider, self.admissions.of(request)
+        admission, spider = self.give_back(request), self._crawler.spider
         if not self._is_retry_enabled or spider is None or admission is None:
-            return None
+            return response
         retry = self._responses.retry(admission, response, spider)
-        if retry is not None:  # no further middleware sees the response
-            if stats := self._crawler.get_downloader_middleware(DownloaderStats):
-                stats.process_response(request, response)
-            if cookies := self._crawler.get_downloader_middleware(CookiesMiddleware):
-                cookies.process_response(request, response)
+        if retry is None:
+            return response
+        # No further middleware sees the response.
+        if stats := self._crawler.get_downloader_middleware(DownloaderStats):
+            stats.process_response(request, response)
+        if cookies := self._crawler.get_downloader_middleware(CookiesMiddleware):
+            cookies.process_response(request, response)
         return retry
 
     def return_to_scheduler(self, request: Request) -> Request:
@@ -389,15 +395,15 @@ class Throttler:
 
     def permits(self) -> Collection[Permit]:
         """The permits of this crawl's requests, held or waited for."""
-        return [one for one in self._node.semaphore.permits() if crawl_of(one) is self]
+        return [
+            one
+            for one in self._node.semaphore.permits()
+            if getattr(one.owner, "crawl", None) is self
+        ]
 
     def limit_of(self, scope: str) -> int | None:
         """How many requests may hold a permit of `scope`, as last heard; None if not known."""
         return self._node.semaphore.limit_of(scope)
-
-    def emit(self, event: Event) -> None:
-        """Pass an event to all observers of this crawl."""
-        self._observers.emit(event)
 
     @property
     def _server(self) -> str:
@@ -465,13 +471,14 @@ class Throttler:
         """Send requests that wait for permits back to the scheduler. A closing spider waits for its
         downloads: these requests would hold it up, and be lost under JOBDIR.
         """
+        if self._is_closing:
+            return
         self._is_closing = True
         if self.robotstxt is not None:
             self.robotstxt.drain()
-        now = asyncio.get_running_loop().time()
         for admission in self.admissions:
-            if admission.waits is not None and not admission.waits.expired():
-                admission.waits.reschedule(now)
+            if admission.task is not None and admission.state is not ON_THE_WIRE:
+                admission.task.cancel()
 
     def _close_at_exit(self, loop: asyncio.AbstractEventLoop) -> None:
         """Close at the end of a process whose loop still runs in another thread."""
@@ -482,7 +489,7 @@ class Throttler:
     async def _close(self) -> None:
         atexit.unregister(self._close_at_exit)
         # Scrapy goes on with the transfer of a cancelled fetch, even past the end of the crawl.
-        transfers = [one.transfer for one in self.admissions if one.transfer is not None]
+        transfers = [one.task for one in self.admissions if one.task is not None]
         for transfer in transfers:
             transfer.cancel()
         await asyncio.gather(*transfers, return_exceptions=True)
@@ -501,9 +508,3 @@ class Throttler:
 
 def _copy_for_scheduler(request: Request) -> Request:
     return request.replace(dont_filter=True)
-
-
-def _log_not_allowed(error: SettingsError) -> NotAllowedError:
-    """Log an invalid request in one line. Returns the error for the request."""
-    logger.error("%s", error)
-    return NotAllowedError(str(error))  # Scrapy adds no traceback to the log for it

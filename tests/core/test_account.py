@@ -358,7 +358,7 @@ def test_a_backoff_withdraws_grants_and_is_an_event(caplog: pytest.LogCaptureFix
     refused.release()
     node.talk(granted=2, backoff=4.0)
     assert BackoffStarted("s", 4.0) in node.events
-    assert "s refused a request: no node starts a request there for 4 s." in caplog.messages
+    assert "s refused a request: all nodes pause there for 4 s." in caplog.messages
     assert not held.withdrawn, "other nodes are told, and so is this one"
     node.account.on_backoff()
     assert (held.withdrawn, waiting.withdrawn) == (True, False)
@@ -410,7 +410,7 @@ def test_the_node_that_finds_a_site_down_says_so_once(caplog: pytest.LogCaptureF
         node.talk(granted=1, backoff=None if down_for is None else 4.0, down_for=down_for)
     assert [one for one in node.events if isinstance(one, HostDown)] == [HostDown("s", 60.0)]
     assert sum("s is down" in message for message in caplog.messages) == 1
-    assert sum("s did not respond: no node" in message for message in caplog.messages) == 2
+    assert sum("s did not respond: all nodes pause" in message for message in caplog.messages) == 2
     assert caplog.messages[-1] == "s is no longer down."
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import pytest
 from scrapy import Request
 from scrapy.http import Response
 
-from tests.support.crawls import By, Crawl, both
+from tests.support.crawls import By, Crawl, Log, both
 from tests.support.servers import RedisServer
 from tests.support.site import Site
 from tests.support.visits import Visits
@@ -61,6 +62,23 @@ async def test_what_is_refused_too_often(server: RedisServer, site: Site, by: By
     assert response.status == 429
     assert not {"dont_retry", "semaphore_refusals"} & response.meta.keys()
     assert len(site.arrivals) == 1 + 3
+
+
+@both
+async def test_a_page_alone_at_its_site(
+    server: RedisServer, site: Site, by: By, caplog: Log
+) -> None:
+    caplog.set_level(logging.INFO)
+    alone = Request(site.url("/status/503?n=1"))
+    settings: dict[str, Any] = {"RETRY_TIMES": 1, "SEMAPHORE_BACKOFF_TIMES": 9}
+    crawl = Crawl(server, alone, spider=Tolerant, by=by, **settings)
+    await crawl.finished()
+    assert [response.status for response in crawl.spider.responses] == [503]
+    assert len(site.arrivals) == 1 + settings["RETRY_TIMES"]
+    said = [line for line in caplog.messages if "all nodes pause there" in line]
+    told = "127.0.0.1 answered 503 to GET /status/503?n=1"
+    assert said[0] == f"{told} (try 1 of 2): all nodes pause there for 0.01 s."
+    assert said[1] == f"{told} (try 2 of 2): all nodes pause there for 0.02 s."
 
 
 @pytest.mark.parametrize("how", ["dont_retry", "RETRY_ENABLED"])

@@ -34,6 +34,7 @@ from semaphore_middleware.scrapy.responses import (
     REFUSED_AT_KEY,
     Judge,
     ResponseClassifier,
+    forget_refusals,
 )
 from tests.support.crawls import Log
 from tests.support.visits import Visits
@@ -49,7 +50,8 @@ class FakePermit:
         self.site_answered_at = -math.inf
         self.told: list[Any] = []
 
-    def refused(self, retry_after: float) -> None:
+    def refused(self, retry_after: float, what: str) -> None:
+        assert "to GET / (try " in what
         self.told.append(("refused", retry_after))
 
     def answered(self, latency: float | None, retry_after: float) -> None:
@@ -59,8 +61,11 @@ class FakePermit:
         self.told.append("failed")
 
 
-def classifier(times: int = 2) -> ResponseClassifier:
-    return ResponseClassifier(frozenset({429, 503}), times)
+def classifier(times: int = 2, judge: Judge | None = None) -> ResponseClassifier:
+    crawler = get_crawler(Visits)
+    crawler.crawling = True
+    codes: frozenset[int] = frozenset() if judge else frozenset({429, 503})
+    return ResponseClassifier(crawler, codes, times, judge)
 
 
 def admission_of(request: Request) -> Admission:
@@ -232,13 +237,13 @@ async def test_what_is_made_of_a_request_that_was_served_or_given_up_starts_afre
     assert retried(seen, given_up) is None
     given_up.meta.update({REFUSALS_KEY: 3, REFUSED_AT_KEY: 4.0})
     by_middleware = given_up.replace(url="http://a/other")
-    seen.forget_given_up(by_middleware)
-    seen.forget(given_up)
+    for request in (by_middleware, given_up):
+        forget_refusals(request)
     assert given_up.meta == by_middleware.meta == {"mine": 1}
     users = Request("http://a/", meta={"dont_retry": True})
     recorded(429, users, seen)
     assert retried(seen, users) is None
-    seen.forget(users)
+    forget_refusals(users)
     assert users.meta == {"dont_retry": True}, "it is the user's"
     assert retried(seen, Request("http://a/")) is None, "its response came from a cache"
 
@@ -263,7 +268,7 @@ def judge(function: Any, **settings: Any) -> Judge:
     ],
 )
 async def test_the_judge_s_verdict_counts(verdict: Any, seconds: float | None) -> None:
-    seen = ResponseClassifier(frozenset(), 2, judge(lambda _: verdict))
+    seen = classifier(2, judge(lambda _: verdict))
     request = Request("http://a/", meta={"download_latency": 0.25})
     permit = FakePermit()
     admission = admission_of(request)

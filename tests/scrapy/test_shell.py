@@ -1,4 +1,4 @@
-"""`scrapy shell`: its process ends without an end of the crawl."""
+"""`scrapy shell`, whose process ends without an end of the crawl, and `scrapy fetch`."""
 
 from __future__ import annotations
 
@@ -13,21 +13,33 @@ from tests.support.servers import RedisServer
 from tests.support.site import Site
 
 
-async def test_a_shell_gives_its_permits_back_before_its_process_ends(
-    server: RedisServer, site: Site, tmp_path: Path
-) -> None:
+async def run(server: RedisServer, directory: Path, *command: str) -> None:
     settings = {"ADDONS": json.dumps(ADD_ON["ADDONS"]), "SEMAPHORE_REDIS_URL": server.url}
     typed = [part for name, value in settings.items() for part in ("-s", f"{name}={value}")]
-    fetch_more = f"fetch({site.url('/page/2')!r}), fetch({site.url('/status/404')!r})"
-    shell = ScrapyProcess(
-        *("shell", site.url("/page/1"), "-c", fetch_more, *typed),
-        directory=tmp_path,
-        log_file=tmp_path / "shell.log",
+    process = ScrapyProcess(
+        *(*command, *typed),
+        directory=directory,
+        log_file=directory / "scrapy.log",
         environment={**os.environ, "PYTHONPATH": str(REPOSITORY)},
     )
     try:
-        assert await shell.ended() == 0, shell.log
+        assert await process.ended() == 0, process.log
     finally:
-        shell.kill()
+        process.kill()
+
+
+async def test_a_shell_gives_its_permits_back_before_its_process_ends(
+    server: RedisServer, site: Site, tmp_path: Path
+) -> None:
+    fetch_more = f"fetch({site.url('/page/2')!r}), fetch({site.url('/status/404')!r})"
+    await run(server, tmp_path, "shell", site.url("/page/1"), "-c", fetch_more)
     assert site.arrivals == ["/page/1", "/page/2", "/status/404"]
     assert server.members() == {}
+
+
+async def test_a_person_gets_a_refusal_at_once(
+    server: RedisServer, site: Site, tmp_path: Path
+) -> None:
+    site.refusals, site.refusal_headers = None, {"Retry-After": "200"}
+    await run(server, tmp_path, "fetch", site.url("/busy/"))
+    assert site.arrivals == ["/busy/"]
