@@ -97,6 +97,8 @@ class FakeServer:
         self.round_trip = 0.0  # seconds
         self.is_silent = False
         self.is_deaf = False
+        self.is_in_another_epoch = False
+        self.connections: list[FakeConnection] = []
         self.looks = 0  # at the server's life
         self.epoch = b"one"
         self.is_waiting = False
@@ -105,7 +107,8 @@ class FakeServer:
         self.tell: Callable[[bytes | None], None] = lambda _: None
 
     async def connect(self) -> FakeConnection:
-        return FakeConnection(self.listen)
+        self.connections.append(FakeConnection(self.listen))
+        return self.connections[-1]
 
     async def check_rights(self, *_: object) -> None:
         pass
@@ -121,7 +124,12 @@ class FakeServer:
             on_message(None)
         await asyncio.Event().wait()
 
-    async def sync(self, _: object, statements: Sequence[Statement], look: bool) -> list[Reply]:
+    async def sync(
+        self, _: object, statements: Sequence[Statement], look: bool
+    ) -> list[Reply] | None:
+        if self.is_in_another_epoch:
+            self.is_in_another_epoch = False
+            return None
         self.calls.append((asyncio.get_running_loop().time(), statements))
         self.looks += look
         if self.is_silent:
@@ -259,6 +267,23 @@ async def test_what_is_held_is_renewed_every_third_of_a_lease() -> None:
         setup.server.calls.clear()
         await asyncio.sleep(10 * LEASE_S)
         assert setup.server.times == []
+
+
+@in_virtual_time
+async def test_in_another_epoch_all_is_said_again_and_the_subscription_made_anew() -> None:
+    """A proxy may have left it at a server that is in use no more."""
+    async with Setup() as setup:
+        permit = await setup.hold()
+        *_, subscription = setup.server.connections
+        assert subscription.is_open
+        setup.server.is_in_another_epoch = True
+        waiting = setup.ask("other")
+        await waiting.granted()
+        assert not subscription.is_open
+        assert {said.scope for _, one in setup.server.calls for said in one} == {"s", "other"}
+        assert not permit.lost
+        permit.release()
+        waiting.release()
 
 
 @pytest.mark.parametrize(("reply", "channel"), [(4.0, None), (None, 4.0), (9.0, 4.0)])

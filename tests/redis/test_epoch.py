@@ -198,6 +198,9 @@ async def test_a_look_finds_another_life(server: RedisServer, outside: Outside) 
             flush()
             assert await a.store.sync(a.connection, statements, look=True) is None
             assert a.recovery.epoch != epoch
+    be_in_another_life(outside)  # without a look: it is seen, as this server lacks the scripts
+    outside.client.script_flush()
+    assert await a.store.sync(a.connection, [a.statement("t", asked=1)]) is None
     assert outside.held("t") == outside.waiting("t") == {}
 
 
