@@ -1,8 +1,10 @@
 """The embedded server, which runs when no URL is given: one for all of this user's nodes on this
 machine.
 
-Each of its users holds a shared lock on a file. A supervisor process (`embedded_supervisor.py`)
-starts the server and ends it after the last user.
+Each of its users holds a shared lock on a file. A supervisor, which is this module as a process
+(`python -m semaphore_middleware.redis.embedded DIRECTORY`), starts the server. It waits for the
+exclusive lock on that file, so it gets it when the last user has left or was killed, and ends the
+server then.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import signal
 import stat
 import subprocess
 import sys
@@ -75,7 +78,9 @@ def start_or_join(prefix: str) -> EmbeddedServer:
     Raises `ServerRefusedError` where there is no server to start, or it does not start, or its
     directory cannot be used.
     """
-    directory = _private_directory()
+    directory = _directory()
+    directory.mkdir(mode=0o700, exist_ok=True)
+    _check_private(directory)
     path = directory / SOCKET
     with (directory / START_LOCK).open("ab") as start:
         fcntl.flock(start, fcntl.LOCK_EX)
@@ -169,13 +174,6 @@ def _is_only_user(lock: IO[bytes]) -> bool:
         fcntl.flock(lock, fcntl.LOCK_SH)
 
 
-def _private_directory() -> Path:
-    directory = _directory()
-    directory.mkdir(mode=0o700, exist_ok=True)
-    _check_private(directory)
-    return directory
-
-
 def _directory() -> Path:
     """A directory of this user's own, the same in a terminal, a cron job and a service.
 
@@ -195,11 +193,10 @@ def _check_private(directory: Path) -> None:
 
 def _start_supervisor(directory: Path) -> None:
     find_program()  # a missing one is said here, not in a log
-    module = "semaphore_middleware.redis.embedded_supervisor"
     log = directory / LOG
     with log.open("wb") as output:
         supervisor = subprocess.Popen(
-            [sys.executable, "-m", module, str(directory)],
+            [sys.executable, "-m", "semaphore_middleware.redis.embedded", str(directory)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=output,
@@ -212,3 +209,60 @@ def _start_supervisor(directory: Path) -> None:
         raise ServerRefusedError(f"the embedded server did not start; see {log}")
     # Reap it when it ends, so that a long-lived program keeps no zombie.
     threading.Thread(target=supervisor.wait, daemon=True).start()
+
+
+# The supervisor ----------------------------------------------------------------------------------
+
+
+def supervise(directory: Path) -> None:
+    """Start the server, write "ready" to standard output, and end it after its last user."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # through the `finally` below
+    path = directory / SOCKET
+    alive = (directory / ALIVE_LOCK).open("ab")
+    fcntl.flock(alive, fcntl.LOCK_EX)
+    path.unlink(missing_ok=True)
+    server = subprocess.Popen(
+        [
+            find_program(),
+            *("--port", "0", "--unixsocket", str(path), "--unixsocketperm", "600"),
+            *("--save", "", "--appendonly", "no", "--dir", str(directory)),
+        ],
+        stdin=subprocess.DEVNULL,
+        stdout=sys.stderr,
+        pass_fds=[alive.fileno()],  # it holds the lock as well, should this process be killed
+    )
+    try:
+        _wait_until_it_answers(server, path)
+        sys.stdout.write("ready\n")
+        sys.stdout.close()
+        threading.Thread(target=_end_with, args=(server,), daemon=True).start()
+        with (directory / USERS_LOCK).open("ab") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            _end(server)
+            path.unlink(missing_ok=True)
+            alive.close()
+    finally:
+        _end(server)
+
+
+def _wait_until_it_answers(server: subprocess.Popen[bytes], path: Path) -> None:
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while not is_answering(path):
+        if server.poll() is not None or time.monotonic() > deadline:
+            sys.exit("the server did not start")
+        time.sleep(0.01)
+
+
+def _end_with(server: subprocess.Popen[bytes]) -> None:
+    server.wait()
+    os._exit(0)  # the main thread is waiting for a lock
+
+
+def _end(server: subprocess.Popen[bytes]) -> None:
+    if server.poll() is None:
+        server.terminate()
+        server.wait()
+
+
+if __name__ == "__main__":
+    supervise(Path(sys.argv[1]))
