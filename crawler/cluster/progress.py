@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -35,19 +35,10 @@ class ProgressDisplay:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._next_line_at = 0.0
-        self._bar = Progress(
-            SpinnerColumn(),
-            TextColumn("{task.fields[nodes]} nodes"),
-            BarColumn(bar_width=None),
-            TextColumn("{task.fields[fetched]}/{task.fields[found]} pages"),
-            TextColumn("{task.fields[held]}/{task.fields[limit]} permits held"),
-            TextColumn("{task.fields[waiting]} waiting"),
-            TimeElapsedColumn(),
-            console=console,
-            auto_refresh=False,
-            transient=True,
-        )
-        self._task = self._bar.add_task("", **asdict(ClusterState(0, 0, 0, 0, 0, 0)))
+        text = TextColumn("{task.description}")
+        columns = (SpinnerColumn(), text, BarColumn(bar_width=None), TimeElapsedColumn())
+        self._bar = Progress(*columns, console=console, auto_refresh=False, transient=True)
+        self._task = self._bar.add_task("")
 
     def __enter__(self) -> ProgressDisplay:
         if self._console.is_terminal:
@@ -60,10 +51,15 @@ class ProgressDisplay:
 
     def show(self, state: ClusterState) -> None:
         """Show this state, if it is time to."""
+        text = str(state)
         if self._console.is_terminal:
-            fields = asdict(state)
-            self._bar.update(self._task, completed=state.fetched, total=state.found, **fields)
-            self._bar.refresh()
+            self._bar.update(
+                self._task,
+                completed=state.fetched,
+                total=state.found,
+                description=text,
+                refresh=True,
+            )
         elif time.monotonic() >= self._next_line_at:
             self._next_line_at = time.monotonic() + LINE_INTERVAL_S
-            self._console.print(str(state), highlight=False)
+            self._console.print(text, highlight=False)
