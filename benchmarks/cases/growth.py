@@ -15,8 +15,9 @@ from typing import Self
 from benchmarks.harness.figures import in_turn
 from benchmarks.harness.report import Cell, Goal, Report
 from benchmarks.harness.server import metered, new_server
-from benchmarks.harness.simulated_node import KEYS, SimulatedNode
+from benchmarks.harness.simulated_node import SimulatedNode
 from semaphore_middleware.model.limits import Limit
+from tests.support.nodes import KEYS
 
 BATCH = 100  # permits a call
 FULL, AROUND, LEAVING = "full.example", "around.example", "leaving.example"
@@ -171,9 +172,9 @@ class Crowd:
         await self._nodes[-1].say_of(self._sites, SITE_LIMIT, give_back=1)
         for site in self._limits:
             for node in self._nodes:
-                await self._say(node, site, more=-node.accounts[site].waiting)
+                await self._say(node, site, more=-node.book(site).waiting)
             for node in self._nodes:
-                await self._say(node, site, give_back=node.accounts[site].held)
+                await self._say(node, site, give_back=node.held(site))
 
     # What is measured ---------------------------------------------------------------------------
 
@@ -182,7 +183,7 @@ class Crowd:
         node = self._nodes[0]
         for _ in range(times):
             await self._say(node, FULL, more=BATCH, give_back=BATCH)
-            assert node.accounts[FULL].held == BATCH
+            assert node.held(FULL) == BATCH
 
     async def spread(self, times: int) -> None:
         """Take and give back a permit at each of a batch of sites, from all that are in use."""
@@ -195,7 +196,7 @@ class Crowd:
         """Hand one permit from node to node."""
         for _ in range(times):
             await self._say(self._holder, AROUND, more=1, give_back=1)
-            if not self._holder.accounts[AROUND].held:  # else it was its own turn again
+            if not self._holder.held(AROUND):  # else it was its own turn again
                 self._holder = await self._holders.get()
 
     def leavers(self, times: int) -> list[SimulatedNode]:

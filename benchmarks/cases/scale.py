@@ -105,15 +105,15 @@ async def _measure(
             used = _used_memory(server) - before
             results.append(await _load(server, size, sites, size.middle))
         results += [await _load(server, size, held, nodes) for nodes in size.nodes]
-        with metered(renewal, len(holder.accounts), server):
-            await holder.say_of(holder.accounts, large_crawl.SITE_LIMIT)
+        with metered(renewal, len(holder.books), server):
+            await holder.say_of(holder.books, large_crawl.SITE_LIMIT)
     return results, used / held, renewal[0]
 
 
 async def _hold(holder: SimulatedNode, sites: range) -> None:
     """A permit of each from now on. It remembers the last of them only."""
     for some in batches(sites, ACCOUNTS_AT_ONCE):
-        holder.accounts.clear()
+        holder.books.clear()
         await holder.say_of(map(large_crawl.name_of, some), large_crawl.SITE_LIMIT, more=1)
 
 

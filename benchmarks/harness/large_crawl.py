@@ -191,8 +191,8 @@ class BusyNode:
 
     def _begin_granted(self, name: str) -> None:
         """Begin the requests whose permits have come."""
-        account, due = self._node.accounts[name], self._due.get(name)
-        held = account.held - (due.give_back if due else 0)
+        due = self._due.get(name)
+        held = self._node.held(name) - (due.give_back if due else 0)
         while self._running[name] < held:
             self._running[name] += 1
             page_s = self._random.uniform(0.5, 1.5) * PAGE_S
@@ -209,8 +209,8 @@ class BusyNode:
     async def _renew(self) -> None:
         await asyncio.sleep(self._random.random() * RENEWAL * LEASE_S)
         while True:
-            for name, account in self._node.accounts.items():
-                if account.held or account.waiting:
+            for name, book in self._node.books.items():
+                if book.held or book.waiting:
                     self._due.setdefault(name, Due())
             self._work.set()
             await asyncio.sleep(RENEWAL * LEASE_S)
@@ -222,22 +222,21 @@ class BusyNode:
             self._work.clear()
             due, self._due = self._due, {}
             for names in batches(list(due), ACCOUNTS_AT_ONCE):
-                await self._node.say([self._statement(name, due[name]) for name in names])
+                await self._node.tell([self._statement(name, due[name]) for name in names])
                 for name in names:
                     self._begin_granted(name)
                     self._forget_empty(name)
 
     def _statement(self, name: str, due: Due) -> Statement:
-        account = self._node.accounts.get(name)
         # Of the requests that were to give up, some may have been granted a permit meanwhile.
-        more = max(due.more, -account.waiting) if account else due.more
+        more = max(due.more, -self._node.book(name).waiting)
         limit = FULL_LIMIT if self._sites[name] < 0 else SITE_LIMIT
-        return self._node.statement(name, limit, more, due.give_back)
+        return self._node.wish(name, limit, more, due.give_back)
 
     def _forget_empty(self, name: str) -> None:
-        account = self._node.accounts[name]
-        if not (account.held or account.waiting or name in self._due):
-            del self._node.accounts[name], self._sites[name], self._running[name]
+        book = self._node.book(name)
+        if not (book.held or book.waiting or name in self._due):
+            del self._node.books[name], self._sites[name], self._running[name]
             self._settled.set()
 
 

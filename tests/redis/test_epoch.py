@@ -252,7 +252,7 @@ async def test_another_version_is_refused(server: RedisServer, outside: Outside)
     await a.take("s")
     outside.client.hset(KEYS.epoch, "version", "1")
     before = outside.dump()
-    for join in (FairSemaphore(server.url).open, a.admin.trust, Caller(server, "b").connect):
+    for join in (FairSemaphore(server.url).open, a.admin.trust, Caller(server.url, "b").connect):
         with pytest.raises(ServerRefusedError) as refused:
             await join()
         said = str(refused.value)

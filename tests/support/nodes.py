@@ -6,7 +6,7 @@ import asyncio
 import functools
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ParamSpec, Self, TypeVar
 
 from semaphore_middleware.core.admin import Admin
@@ -96,7 +96,7 @@ class Recorder(Observer):
         return sum(type(event) is kind for event in self.events)
 
 
-@dataclass
+@dataclass(slots=True)
 class Book:
     """One node's side of an account. All counts are of its term."""
 
@@ -114,6 +114,10 @@ class Book:
     def waiting(self) -> int:
         return self.asked - self.believed
 
+    def hear(self, granted: int) -> None:
+        self.believed = max(self.believed, granted)
+        self.asked = max(self.asked, self.believed)
+
 
 class Caller:
     """A node reduced to its statements: what it says, and how often, is the test's to choose.
@@ -125,24 +129,23 @@ class Caller:
 
     def __init__(
         self,
-        server: RedisServer,
+        url: str,
         name: str,
         lease: float = ENDLESS_S,
         recovery_wait: float = ENDLESS_S,
     ) -> None:
         self.name = name
-        self.server = server
         self.losses: list[float] = []  # for how many seconds no permit was granted after each
         self.books: dict[str, Book] = {}
         self._last_term = 0
-        self._server = Server(server.url, 5.0)
+        self._server = Server(url, 5.0)
         self.recovery = Recovery(KEYS, lease, recovery_wait, self.losses.append)
         self.store = Store(KEYS, name, lease, self.recovery)
-        self.admin = Admin(server.url, name="boss", lease=lease)
+        self.admin = Admin(url, name="boss", lease=lease)
 
     @classmethod
     async def join(cls, server: RedisServer, name: str, **options: float) -> Self:
-        caller = cls(server, name, **options)
+        caller = cls(server.url, name, **options)
         await caller.connect()
         return caller
 
@@ -216,18 +219,20 @@ class Caller:
         """The next statement of the account; it is not sent."""
         book = self.book(scope)
         book.seq += 1
-        said = {
-            "limit": limit if isinstance(limit, Limit) else Limit(limit),
-            **{
-                part: getattr(book, part)
-                for part in ("term", "seq", "asked", "returned", "believed")
-            },
-            "started": book.believed,
-            "pending": 0,
-            "held_age": 0.0,
-            "wait_age": 0.0,
-        }
-        return Statement(scope, **{**said, **overrides})
+        statement = Statement(
+            scope,
+            limit if isinstance(limit, Limit) else Limit(limit),
+            book.term,
+            book.seq,
+            book.asked,
+            book.returned,
+            book.believed,
+            started=book.believed,
+            pending=0,
+            held_age=0.0,
+            wait_age=0.0,
+        )
+        return replace(statement, **overrides) if overrides else statement
 
     async def send(self, *statements: Statement) -> list[Reply] | None:
         """Exactly these, in one go; the replies are not heard. None: under another epoch."""
@@ -243,14 +248,10 @@ class Caller:
             if reply.status != "ok":
                 self.lose(scope, reply.term)
                 continue
-            self._hear_granted(book, reply.granted)
+            book.hear(reply.granted)
             was_last_and_empty = said.seq == book.seq and said.asked == said.returned
             if was_last_and_empty and reply.granted == book.asked == book.returned:
                 del self.books[scope]  # the server has closed the account
-
-    def _hear_granted(self, book: Book, granted: int) -> None:
-        book.believed = max(book.believed, granted)
-        book.asked = max(book.asked, book.believed)
 
     def lose(self, scope: str, above: int = 0) -> None:
         """All that it held is over; what it waits for, it asks for under a new term."""
