@@ -182,8 +182,8 @@ class SharedRobotsTxt(Observer):
             del self._news[origin]
 
     async def _fetch(self, origin: str, fetch: Fetch, before: RobotsTxt | None) -> Fetched:
-        over = asyncio.Event()
-        renewal = asyncio.create_task(self._renew(origin, over))
+        result: asyncio.Future[tuple[bytes, float]] = asyncio.get_running_loop().create_future()
+        holding = asyncio.create_task(self._hold(origin, result))
         data, valid_until = b"", 0.0
         try:
             fetched = await fetch(before)
@@ -191,25 +191,18 @@ class SharedRobotsTxt(Observer):
                 data, valid_until = packed, _now() + fetched.valid
             return fetched
         finally:
-            over.set()
+            result.set_result((data, valid_until))
             # Not awaited: this may be a cancellation, and what is known here can be used at once.
-            end = asyncio.create_task(self._end(origin, data, valid_until, renewal))
-            self._ends.add(end)
-            end.add_done_callback(self._ends.discard)
+            self._ends.add(holding)
+            holding.add_done_callback(self._ends.discard)
 
-    async def _renew(self, origin: str, over: asyncio.Event) -> None:
-        """Keep the fetch until it is over."""
-        while not over.is_set():
-            with suppress(TimeoutError):
-                await asyncio.wait_for(over.wait(), RENEWAL * self._lease)
-            if not over.is_set():
-                await self._call("ask_robotstxt", origin)
-
-    async def _end(
-        self, origin: str, data: bytes, valid_until: float, renewal: asyncio.Task[None]
-    ) -> None:
-        """End a fetch on the server. If that fails, others fetch when the lease is over."""
-        await renewal  # a call that comes later would begin the fetch anew
+    async def _hold(self, origin: str, result: asyncio.Future[tuple[bytes, float]]) -> None:
+        """Renew the fetch until it has a result, then end it on the server. If that fails, others
+        fetch when the lease is over.
+        """
+        while not (await asyncio.wait([result], timeout=RENEWAL * self._lease))[0]:
+            await self._call("ask_robotstxt", origin)
+        data, valid_until = result.result()
         # A server that is away for an hour has what was fetched before for an hour less.
         await self._call(
             "put_robotstxt", origin, lambda: (data, milliseconds(max(0.0, valid_until - _now())))

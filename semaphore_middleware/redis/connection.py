@@ -189,8 +189,8 @@ class Connection:
                 raise self._explain(reply)
 
     def look_for_master(self) -> None:
-        """Begin to ask those who know where the master is, if there are any. If it is another one,
-        the connection is closed then.
+        """Begin to ask those who know where the master is, if there are any. The connection is
+        closed when they name another server.
         """
         find_master = self._target.find_master
         if find_master and (self._search is None or self._search.done()):
@@ -374,12 +374,12 @@ class Connection:
 
 
 def is_denial(text: str) -> bool:
-    """Whether a script's error, or one within it, is of a right that its user does not have."""
+    """Whether a script's error says that its user lacks a right."""
     return "ACL failure in script" in text or "The user executing the script" in text
 
 
 def is_unknown_command(text: str) -> bool:
-    """Whether an error, or one within a script, is of a command that was renamed or taken away."""
+    """Whether an error, also of a script, says that a command was renamed or taken away."""
     return re.search(r"\bunknown (redis )?command", text, re.IGNORECASE) is not None
 
 
@@ -389,7 +389,7 @@ def is_of_another_kind(text: str) -> bool:
 
 
 def is_full(error: object) -> bool:
-    """Whether this says that a command was refused because the server is at its `maxmemory`."""
+    """Whether an error says that the server is at its `maxmemory`."""
     return isinstance(error, Exception) and "'maxmemory'" in str(error)
 
 
@@ -405,8 +405,8 @@ _of_parent: list[Connection] = []
 
 
 def _leave_to_parent() -> None:
-    """In a forked child: neither use the parent's connections nor close them. Both have one
-    selector, so that the parent would hear no more; nor may they be collected, which closes them.
+    """Leave the parent's connections alone, in a forked child. Both processes have one selector, so
+    the parent would hear no more if the child closed them. Collecting them would close them, too.
     """
     for connection in _opened:
         connection._is_parents = True
@@ -434,7 +434,7 @@ class Connector:
         self._call_timeout = call_timeout
 
     def check(self, address: Address) -> None:
-        """Raises `TypeError` or `ValueError` for options that redis-py does not take."""
+        """Try the options. Raises `TypeError` or `ValueError` for what redis-py does not take."""
         self._make(address, None)
 
     async def connect(
@@ -456,7 +456,7 @@ class Connector:
         command: tuple[str, ...],
         credentials: Mapping[str, str | None] | None = None,
     ) -> Any:
-        """The reply of a server that knows where others are, which is to be a `what`.
+        """The reply to one command of a server that knows where others are, and is to be a `what`.
 
         Raises as `connect` does.
         """

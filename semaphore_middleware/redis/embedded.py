@@ -61,7 +61,7 @@ class EmbeddedServer:
 
 @contextmanager
 def _one_line() -> Iterator[None]:
-    """Files that cannot be made or opened are the user's to mend, and no fault of the program."""
+    """Errors of files as one line: they are the user's to mend."""
     try:
         yield
     except OSError as error:
@@ -139,8 +139,8 @@ def is_answering(path: Path) -> bool:
 
 
 def mark_started_empty(path: Path, prefix: str) -> None:
-    """Vouch that no permit was held when the server at this socket was started: its first epoch
-    begins without a wait (see `begin_epoch.lua`). What loses the data loses the mark, too. Blocks.
+    """Mark the server at this socket as started when no permit was held: its first epoch begins
+    without a wait (see `begin_epoch.lua`). What loses the data loses the mark, too. Blocks.
     """
     with redis.Redis(unix_socket_path=str(path)) as client:
         run_id = client.info("server")["run_id"]
@@ -184,7 +184,7 @@ def _directory() -> Path:
 
 
 def _check_private(directory: Path) -> None:
-    """Raises `ServerRefusedError` where another user could have put a server."""
+    """Check that no other user could put a server there. Raises `ServerRefusedError`."""
     status = directory.lstat()
     mine = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
     if not mine or status.st_mode & 0o077:

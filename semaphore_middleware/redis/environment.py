@@ -33,8 +33,8 @@ def server_of(settings: Mapping[str, Any]) -> tuple[str | None, str]:
 
 
 def default_node(spider: str = "") -> str:
-    """This process, as people find it: host and process id. Of a crawl the spider and the job, as
-    Scrapyd calls it; without Scrapyd the spider, host and process id.
+    """The name by which people find this process: host and process id. That of a crawl begins with
+    the spider, and has Scrapyd's name of the job in their place, if there is one.
     """
     process = f"{socket.gethostname()}-{os.getpid()}"
     return f"{spider}-{os.environ.get('SCRAPY_JOB') or process}" if spider else process

@@ -46,7 +46,7 @@ IGNORED = (  # options of redis-py that others may need who use the same URL
 
 
 class Server:
-    """Where the server is and how to reach it; `str()` of it shows no password.
+    """The server that a URL names, and the way to it. `str()` of it shows no password.
 
     `call_timeout` is how many seconds a round trip may take; `prefix` is the first part of every
     key. Raises `SettingsError` for a URL that cannot be read; `where` says in it where the URL was
@@ -179,7 +179,7 @@ class _Parts:
 
 
 def _read(url: str) -> _Parts:
-    """Raises `ValueError`, whose text may hold a part of the password."""
+    """The parts of a URL. Raises `ValueError`, whose text may hold a part of the password."""
     scheme, _, rest = url.partition("://")
     hosts, *others = re.split("[/?#]", rest, maxsplit=1)
     if hosts and "@" in "".join(others):  # a part of the password would be taken for the host
@@ -372,7 +372,7 @@ class Cluster:
 
 
 def _address_of(node: Any, asked: Address) -> Address:
-    """The address of a node in the reply. One that does not know its own is where it was asked."""
+    """The address of a node in the reply; if it does not know its own, the one it was asked at."""
     host, port, _, *more = node
     if host == NO_HOST_NAME:
         named = dict(zip(more[0][::2], more[0][1::2], strict=True))

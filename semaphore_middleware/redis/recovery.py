@@ -61,8 +61,8 @@ class Recovery:
         return self.on_joined(connection, reply)
 
     def call_to_join(self) -> tuple[Any, ...]:
-        """The call of a script that joins the epoch. What other calls say after it, in the same
-        round trip, is of an earlier epoch if the server is in another life.
+        """The call of a script that joins the epoch. If the server is in another life, what follows
+        in the same round trip is of an earlier epoch there, and does nothing.
         """
         # A node that comes back vouches for no quiet time: see `clock.lua`.
         head = pack_head(self._lease, silent=0.0 if self.epoch else math.inf)

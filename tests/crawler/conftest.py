@@ -21,7 +21,6 @@ from tests.support.servers import RedisServer
 
 HOST = "127.0.0.1"  # the example site's
 FAST = ("-s", "CONCURRENT_REQUESTS_PER_DOMAIN=8")
-SHORT_LEASES = ("-s", "CRAWL_LEASE=0.5", "-s", "SEMAPHORE_LEASE=1")
 
 
 @contextmanager

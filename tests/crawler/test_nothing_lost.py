@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import re
 import signal
 from pathlib import Path
 from random import Random
@@ -14,39 +13,19 @@ import pytest
 from redis import Redis
 
 from crawler.example_site import ExampleSite
-from tests.crawler.conftest import (
-    FAST,
-    HOST,
-    SHORT_LEASES,
-    StartScrapy,
-    crawl,
-    pages_asked_for,
-    serving,
-    start_together,
-)
+from tests.crawler.conftest import FAST, HOST, StartScrapy
 from tests.crawler.kills import crawl_and_kill
-from tests.support.frontier import crawl_keys, wait_until
+from tests.support.frontier import crawl_keys
 from tests.support.servers import RedisServer
 
 
-def test_a_killed_node_s_pages_are_done(scrapy: StartScrapy, client: Redis, tmp_path: Path) -> None:
-    with serving(latency=0.03) as site:
-        short = crawl(site, *SHORT_LEASES)
-        victim, *others = start_together(scrapy, client, 3, short, name="killing")
-        wait_until(lambda: pages_asked_for(site) > 20)
-        victim.kill()
-        assert [node.finishes() for node in others] == [True] * 2
-        assert site.judge.missed(HOST) == []
-        wanted = {site.url.rstrip("/") + path for path in site.judge.paths}
-    feeds = "".join(feed.read_text() for feed in tmp_path.glob("pages/*"))
-    assert set(re.findall(r'"url": "([^"]*)"', feeds)) == wanted
+@pytest.mark.parametrize("kills", [1, pytest.param(5, marks=pytest.mark.slow)])
+def test_nothing_is_lost_by_kills(
+    server: RedisServer, client: Redis, tmp_path: Path, kills: int
+) -> None:
+    losses = crawl_and_kill(server, tmp_path, kills, Random(0))
+    assert (losses["kills"], losses["pages lost"], losses["items lost"]) == (kills, 0, 0)
     assert crawl_keys(client) == []
-
-
-@pytest.mark.slow
-def test_nothing_is_lost_by_kills(server: RedisServer, tmp_path: Path) -> None:
-    losses = crawl_and_kill(server, tmp_path, kills=5, random=Random(0))
-    assert (losses["kills"], losses["pages lost"], losses["items lost"]) == (5, 0, 0)
 
 
 POISONED = """
@@ -70,7 +49,7 @@ class Poisoned(Spider):
 @pytest.mark.slow
 def test_a_page_that_kills_nodes(scrapy: StartScrapy, site: ExampleSite, tmp_path: Path) -> None:
     (tmp_path / "poisoned.py").write_text(POISONED)
-    command = ("runspider", "poisoned.py", "-a", f"url={site.url}", *FAST, *SHORT_LEASES)
+    command = ("runspider", "poisoned.py", "-a", f"url={site.url}", *FAST, "-s", "CRAWL_LEASE=0.5")
     for _ in range(3):
         assert scrapy(*command).wait() == -signal.SIGKILL
     last = scrapy(*command)
