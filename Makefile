@@ -74,8 +74,11 @@ format: $(INSTALLED) ## put the code into the project's format
 	$(BIN)/ruff check --fix .
 
 .PHONY: dist
-dist: $(INSTALLED) ## build what is published: the wheel and the sources, into dist/
+dist: $(INSTALLED)-release ## build what is published, the wheel and the sources, into dist/, and check it
+	rm -rf dist
 	$(BIN)/python -m hatchling build
+	$(BIN)/twine check --strict dist/*
+	$(BIN)/pyroma --min 10 dist/*.tar.gz
 
 .PHONY: docs
 docs: $(INSTALLED)-docs ## build the site of the pages in docs/ into build/docs

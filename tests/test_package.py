@@ -21,7 +21,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from tests.crawler.conftest import HOST, serving
-from tests.docs.pages import Block, blocks, links
+from tests.docs.pages import PATHS, Block, blocks, links
 from tests.support.paths import PACKAGE, REPOSITORY
 from tests.support.servers import RedisServer
 
@@ -30,9 +30,10 @@ PROJECT, GROUPS = TOLD["project"], TOLD["dependency-groups"]
 BESIDE = ("benchmarks", "crawler", "docker", "docs", "tests")
 """Folders that are published as sources, besides the package's own."""
 IN_ROOT = {
-    *(".dockerignore", ".gitignore", "CHANGELOG.md", "CONTRIBUTING.md", "Dockerfile", "LICENSE"),
-    *("Makefile", "PKG-INFO", "README.md", "constraints-lowest.txt", "constraints.txt"),
-    *("docker-compose.yml", "pyproject.toml", "scrapy.cfg"),
+    *(".dockerignore", ".gitignore", "CHANGELOG.md", "CODE_OF_CONDUCT.md", "CONTRIBUTING.md"),
+    *("Dockerfile", "LICENSE", "Makefile", "PKG-INFO", "README.md", "SECURITY.md"),
+    *("constraints-lowest.txt", "constraints.txt", "docker-compose.yml", "pyproject.toml"),
+    "scrapy.cfg",
 }
 TIMEOUT_S = 400.0  # pip downloads
 
@@ -93,6 +94,17 @@ def test_metadata_names_what_users_need(wheel: Path) -> None:
     needed = {Requirement(text).name for text in told.get_all("Requires-Dist", [])}
     assert needed
     assert needed & tools == set()
+
+
+def test_extras_that_are_named_exist() -> None:
+    files = [*PATHS, *PACKAGE.rglob("*.py"), REPOSITORY / "Makefile", REPOSITORY / "Dockerfile"]
+    text = "\n".join(path.read_text("utf-8") for path in files)
+    named = {
+        extra
+        for extras in re.findall(r"(?:\.|scrapy-semaphore)\[([a-z,]+)\]", text)
+        for extra in extras.split(",")
+    }
+    assert named == PROJECT["optional-dependencies"].keys()
 
 
 def test_links_and_pictures_of_readme_work_without_the_files_beside_it(wheel: Path) -> None:
