@@ -78,15 +78,7 @@ class Judge:
     def state(self) -> dict[str, Any]:
         """All records, for JSON."""
         return {
-            host: {
-                "now": record.now,
-                "most": record.most,
-                "pages": dict(record.pages),
-                "robots": record.robots,
-                "forbidden": record.forbidden,
-                "missed": self.missed(host),
-                "twice": self.twice(host),
-            }
+            host: {**vars(record), "missed": self.missed(host), "twice": self.twice(host)}
             for host, record in self.hosts.items()
         }
 

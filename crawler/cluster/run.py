@@ -37,10 +37,6 @@ class Plan:
     server: str = ""  # empty for REDIS_URL, else an embedded one
     settings: Mapping[str, str] = field(default_factory=dict)  # of the nodes
 
-    def example_site(self) -> ExampleSite | None:
-        """The example site to start, if it is to be crawled."""
-        return None if self.url else ExampleSite(self.pages or 300, self.latency)
-
 
 async def run(plan: Plan, console: Console) -> int:
     """Crawl as planned, print the result, and return the exit status.
@@ -50,7 +46,7 @@ async def run(plan: Plan, console: Console) -> int:
     directory = _run_directory()
     where = f"Logs, pages and stats are in {directory}"
     console.print(where, markup=False, highlight=False, soft_wrap=True)
-    example = plan.example_site()
+    example = None if plan.url else ExampleSite(plan.pages or 300, plan.latency)
     async with (
         FairSemaphore(plan.server or None) as semaphore,
         example.running() if example else nullcontext(),
