@@ -230,8 +230,8 @@ class Admin:
         timeout = asyncio.timeout(CALL_TIMEOUT_S)
         self._running.add(timeout)
         try:
-            async with timeout:
-                return await self._link.use(work)
+            async with timeout, self._link.use() as connection:
+                return await work(connection)
         except (TimeoutError, ServerUnreachableError):
             if self._closed:
                 raise ClosedError("this Admin is closed") from None

@@ -308,9 +308,8 @@ class CrawlClient:
         """
         keys = self.keys
         names = (*keys.trials, *keys.all)
-        await self.link.use(
-            lambda connection: try_rights(connection, names, self.channel, keys.tag, state.script)
-        )
+        async with self.link.use() as connection:
+            await try_rights(connection, names, self.channel, keys.tag, state.script)
         await self.link.check_subscription([self.channel])
 
     # Calls --------------------------------------------------------------------------------------
@@ -432,12 +431,14 @@ class CrawlClient:
     async def counts(self) -> Counts:
         """How many nodes, sites and requests there are now."""
         commands = commands_for(self.keys)
-        return Counts.of(await self.link.use(lambda connection: connection.execute(commands)))
+        async with self.link.use() as connection:
+            return Counts.of(await connection.execute(commands))
 
     async def stats(self) -> dict[str, int]:
         """What all nodes of the last run have counted, in sum."""
         command = ("HGETALL", self.keys.of("stats"))
-        (fields,) = await self.link.use(lambda connection: connection.execute([command]))
+        async with self.link.use() as connection:
+            (fields,) = await connection.execute([command])
         sums: Counter[str] = Counter()
         for field, value in zip(*[iter(fields)] * 2, strict=True):
             sums[field.rpartition(b"\0")[2].decode()] += int(value)
@@ -459,9 +460,8 @@ class CrawlClient:
         head = (self.keys.channels, encoded(self.node), self.run, round(self.lease * 1000))
         limits = (self.max_pages, self.max_pages_per_site, round(self.recrawl_after))
         call = (name, len(keys), *keys, *head, *limits, *arguments)
-        (reply,) = await self.link.use(
-            lambda connection: evaluate(connection, [call], state.script, though_full=though_full)
-        )
+        async with self.link.use() as connection:
+            (reply,) = await evaluate(connection, [call], state.script, though_full=though_full)
         if len(reply) == 1 and reply[0] in OVER:
             raise OVER[reply[0]]
         return reply

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import TypeVar
 
 from semaphore_middleware.errors import ServerRefusedError, ServerUnreachableError
@@ -64,22 +65,24 @@ class Link:
             self.life = self._connection.life
         return self._connection
 
-    async def use(self, call: Callable[[Connection], Awaitable[T]]) -> T:
-        """The result of a call over the connection, when those before it have ended. One attempt,
-        which also raises what the call does.
+    @asynccontextmanager
+    async def use(self) -> AsyncIterator[Connection]:
+        """The connection, when those who used it before have ended. One attempt, which raises what
+        `Server.connect` does.
         """
         async with self._lock:
-            return await call(await self.open())
+            yield await self.open()
 
     async def insist(
         self,
         call: Callable[[Connection], Awaitable[T]],
         give_up: tuple[type[Exception], ...] = (),
     ) -> T:
-        """Like `use`, with as many attempts as it takes; errors to `give_up` at are raised."""
+        """The result of a call, with as many attempts as it takes. Raises errors in `give_up`."""
         while True:
             try:
-                result = await self.use(call)
+                async with self.use() as connection:
+                    result = await call(connection)
             except give_up:
                 raise
             except (ServerUnreachableError, ServerRefusedError) as error:
