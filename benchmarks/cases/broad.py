@@ -21,8 +21,8 @@ from redis.asyncio import Redis
 from benchmarks.harness.figures import in_turn, median_ratio
 from benchmarks.harness.load import Timetable, put_under_load, take_part
 from benchmarks.harness.report import Cell, Goal, Report
-from benchmarks.harness.server import new_server
 from semaphore_middleware import FairSemaphore, Limit
+from tests.support.servers import RedisServer
 
 NODES, REQUESTS = 4, 100  # at once, of each node
 SITES = 25_000  # of each node's own
@@ -83,7 +83,7 @@ def measure(quick: bool) -> Report:
 
 def _run(name: str, seconds: float) -> Sequence[float]:
     """How many permits, and what one took of the server's time and of the nodes', in us."""
-    with new_server() as server:
+    with RedisServer() as server:
         told = [json.dumps([name, server.url, number]) for number in range(NODES)]
         commands = [(sys.executable, "-m", "benchmarks.cases.broad", one) for one in told]
         load = put_under_load(server, commands, WARM_UP_S, seconds)

@@ -10,7 +10,7 @@ from benchmarks.harness.contender import ONE_PROCESS, OURS, Place
 from benchmarks.harness.contest import Result, contest, in_python
 from benchmarks.harness.figures import in_turn, median_ratio, most
 from benchmarks.harness.report import Goal, Report
-from benchmarks.harness.server import new_server
+from tests.support.servers import RedisServer
 
 CLIENTS = 8  # of each process
 CONTENDERS = (OURS, *rivals.PEERS, ONE_PROCESS)
@@ -34,7 +34,7 @@ def measure(quick: bool) -> Report:
     if npm := rivals.npm():
         commands[rivals.NPM_NAME] = npm
     found: dict[str, list[Sequence[float]]] = {name: [] for name in commands}
-    with new_server() as server:
+    with RedisServer() as server:
         for number, name in enumerate(in_turn(rounds, list(commands))):
             # That of one process has all the clients in it.
             is_one = name == ONE_PROCESS.name

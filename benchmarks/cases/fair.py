@@ -10,7 +10,7 @@ from benchmarks.harness.contender import OURS, Contender, Place
 from benchmarks.harness.contest import Result, contest, in_python
 from benchmarks.harness.figures import mean
 from benchmarks.harness.report import Cell, Goal, Report
-from benchmarks.harness.server import new_server
+from tests.support.servers import RedisServer
 
 WINDOW_S = 5.0
 COLUMNS = (
@@ -58,7 +58,7 @@ def jain(result: Result, nodes: int, begin: float, seconds: float) -> float:
 def measure(quick: bool) -> Report:
     seconds, window = (1.0, 0.5) if quick else (20.0, WINDOW_S)
     rows: dict[tuple[Contender, Demand], list[float]] = {}
-    with new_server() as server:
+    with RedisServer() as server:
         for demand, time_s in ((FIVE, seconds), (TWO, seconds / 2)):
             for contender in (OURS, AGAIN):
                 name = f"{contender.name}: {demand.clients}"

@@ -11,8 +11,8 @@ from typing import Any
 from benchmarks.harness.crawls import crawling, with_add_on
 from benchmarks.harness.figures import in_turn, mean, median_ratio
 from benchmarks.harness.report import Cell, Goal, Report
-from benchmarks.harness.server import new_server
 from benchmarks.harness.site import site
+from tests.support.servers import RedisServer
 
 ADD_ON, PLAIN = "add-on", "plain Scrapy"
 FREE = "free.test"
@@ -73,7 +73,7 @@ def _run(case: Case, seconds: float) -> tuple[float, float]:
             "DOWNLOAD_SLOTS": {FREE: {"concurrency": PLENTY}},
         }
         if case.by == ADD_ON:
-            server = stack.enter_context(new_server())
+            server = stack.enter_context(RedisServer())
             settings = with_add_on(server.url, **settings)
         free = of_site.pages(SPREAD, host=FREE), 1_000_000
         full = [(of_site.pages(SLOW_MS, host=host), WAITING) for host in hosts]

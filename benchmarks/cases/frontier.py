@@ -16,9 +16,10 @@ from benchmarks import rivals
 from benchmarks.harness.figures import in_turn, percentile
 from benchmarks.harness.full_frontier import NAME, FullFrontier, bytes_of, memory
 from benchmarks.harness.report import Cell, Goal, Report
-from benchmarks.harness.server import Reading, new_server
+from benchmarks.harness.server import Reading
 from benchmarks.harness.shared_crawl import PAGE_MS, Settings, SharedCrawl
 from benchmarks.harness.stillness import watching
+from tests.support.servers import RedisServer
 
 ROUND_TRIP_S = 0.02  # to the server that is far away
 LEASE_S = 2.0  # where a node dies: so long its pages wait for the other
@@ -169,7 +170,7 @@ async def _range(plan: Plan) -> tuple[list[Sequence[Cell]], list[Goal]]:
     rows: list[Sequence[Cell]] = []
     p50 = []
     with (
-        new_server(*MOST_MEMORY) as server,
+        RedisServer(*MOST_MEMORY) as server,
         server.client() as client,
         watching(server.url) as stillness,
     ):

@@ -14,10 +14,11 @@ from typing import Self
 
 from benchmarks.harness.figures import in_turn
 from benchmarks.harness.report import Cell, Goal, Report
-from benchmarks.harness.server import metered, new_server
+from benchmarks.harness.server import metered
 from benchmarks.harness.simulated_node import SimulatedNode
 from semaphore_middleware.model.limits import Limit
 from tests.support.nodes import KEYS
+from tests.support.servers import RedisServer
 
 BATCH = 100  # permits a call
 FULL, AROUND, LEAVING = "full.example", "around.example", "leaving.example"
@@ -133,7 +134,7 @@ class Crowd:
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
-            self.server = stack.enter_context(new_server())
+            self.server = stack.enter_context(RedisServer())
             names = [f"node-{number}" for number in range(self._size.nodes)]
             self._nodes = [SimulatedNode(self.server.url, name) for name in names]
             for node in self._nodes:

@@ -9,7 +9,7 @@ from benchmarks.harness.contender import OURS, PUBLISH, Place
 from benchmarks.harness.contest import contest, in_python
 from benchmarks.harness.figures import in_turn, percentile
 from benchmarks.harness.report import Goal, Report
-from benchmarks.harness.server import new_server
+from tests.support.servers import RedisServer
 
 WORK_S = 0.001  # with the permit: the other has long asked when its turn comes
 TITLE = "handoff: from release to grant"
@@ -22,7 +22,7 @@ def measure(quick: bool) -> Report:
     rounds, seconds = (1, 0.3) if quick else (5, 1.5)
     contenders = (OURS, PUBLISH, *rivals.PEERS)
     found: dict[str, list[float]] = {contender.name: [] for contender in contenders}
-    with new_server() as server:
+    with RedisServer() as server:
         for number, contender in enumerate(in_turn(rounds, contenders)):
             place = Place(str(server.path), f"handoff-{number}", limit=1)
             result = contest(server, in_python(contender), place, (1, 1), WORK_S, seconds)

@@ -8,7 +8,7 @@ from benchmarks.harness.crawls import LATENCY_MS, crawl_in_turn, with_add_on
 from benchmarks.harness.figures import median_ratio
 from benchmarks.harness.middlewares import OneCall, enabled
 from benchmarks.harness.report import Goal, Report
-from benchmarks.harness.server import new_server
+from tests.support.servers import RedisServer
 
 PLAIN, ADD_ON, BY_HAND = "plain Scrapy", "with the add-on", "one Lua call a request, by hand"
 TITLE = "overhead: processor time of a crawl that no limit holds back"
@@ -17,7 +17,7 @@ HOW = f"In turn; the medians of their ratios. The site answers in {LATENCY_MS:g}
 
 
 def measure(quick: bool) -> Report:
-    with new_server() as server:
+    with RedisServer() as server:
         by_hand = {"DOWNLOADER_MIDDLEWARES": enabled(OneCall), "BENCHMARK_REDIS_URL": server.url}
         crawls = {PLAIN: {}, ADD_ON: with_add_on(server.url), BY_HAND: by_hand}
         times, _ = crawl_in_turn(server, crawls, quick)

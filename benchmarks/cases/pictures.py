@@ -14,7 +14,6 @@ from benchmarks.harness.drawing import PICTURES, draw_in_hand, draw_waits
 from benchmarks.harness.figures import in_hand, mean
 from benchmarks.harness.middlewares import AskingAgain, Patient, Waits, enabled
 from benchmarks.harness.report import Cell, Report
-from benchmarks.harness.server import new_server
 from benchmarks.harness.site import site
 from tests.support.servers import RedisServer
 
@@ -77,7 +76,7 @@ def _settings(name: str, server: RedisServer) -> dict[str, Any]:
 
 
 def _crawl(name: str, seconds: float) -> Crawled:
-    with new_server() as server, site() as of_site, ExitStack() as stack:
+    with RedisServer() as server, site() as of_site, ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         for node, at_once in NODES.items():
             own = {"CONCURRENT_REQUESTS": at_once, "WAITS_FILE": str(directory / node)}

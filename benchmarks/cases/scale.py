@@ -11,7 +11,7 @@ from benchmarks.harness import large_crawl
 from benchmarks.harness.drawing import PICTURES, draw_scale
 from benchmarks.harness.figures import percentile
 from benchmarks.harness.report import Goal, Report
-from benchmarks.harness.server import metered, new_server
+from benchmarks.harness.server import metered
 from benchmarks.harness.simulated_node import SimulatedNode
 from semaphore_middleware.core.session import ACCOUNTS_AT_ONCE
 from semaphore_middleware.redis.protocol import batches
@@ -65,7 +65,7 @@ QUICK = Size((1_000, 10_000), (3,), 10, 500, 1.0)
 
 def measure(quick: bool) -> Report:
     size = QUICK if quick else FULL
-    with new_server() as server:
+    with RedisServer() as server:
         results, bytes_of_a_site, renewal_us = asyncio.run(_measure(server, size))
     rows, sites = [_row(result) for result in results], size.sites[-1]
     if not quick:

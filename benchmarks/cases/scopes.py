@@ -8,7 +8,7 @@ from typing import Any
 from benchmarks.harness.crawls import LATENCY_MS, UNLIMITED, crawl_in_turn, with_add_on
 from benchmarks.harness.figures import median_ratio
 from benchmarks.harness.report import Goal, Report
-from benchmarks.harness.server import new_server
+from tests.support.servers import RedisServer
 
 ONE, TWO, THREE = "one scope", "two scopes", "three scopes"
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -25,7 +25,7 @@ HOW = f"In turn; medians, and medians of their ratios. The site answers in {LATE
 
 
 def measure(quick: bool) -> Report:
-    with new_server() as server:
+    with RedisServer() as server:
         crawls = {name: with_add_on(server.url, **own) for name, own in SETTINGS.items()}
         times, of_server = crawl_in_turn(server, crawls, quick)
     more = {name: median_ratio(times[name], times[ONE]) for name in times}

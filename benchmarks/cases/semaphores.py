@@ -12,7 +12,6 @@ from benchmarks.classics import CLASSICS, LOCK
 from benchmarks.harness import race
 from benchmarks.harness.contender import OURS, WITHOUT_TURNS, Contender, Place
 from benchmarks.harness.report import Cell, Goal, Report
-from benchmarks.harness.server import new_server
 from tests.support.servers import RedisServer
 
 LIMIT = 4
@@ -49,7 +48,7 @@ def measure(quick: bool) -> Report:
     peers = () if rivals.missing(rivals.SEMAPHORES) else rivals.PEERS
     trials = []
     for contenders in (CLASSICS, (*peers, OURS, WITHOUT_TURNS)):
-        with new_server() as server:
+        with RedisServer() as server:
             trials += asyncio.run(_trials(server, contenders, clients, seconds))
     how = (
         f"Race: {clients} clients, each with connections of its own (ours: a node), for "

@@ -11,7 +11,7 @@ from statistics import median
 
 from benchmarks.harness.figures import in_turn, median_ratio
 from benchmarks.harness.report import Goal, Report
-from benchmarks.harness.server import metered, new_server
+from benchmarks.harness.server import metered
 from benchmarks.harness.simulated_node import Batch, SimulatedNode
 from tests.support.servers import RedisServer
 
@@ -22,7 +22,7 @@ COLUMNS = ("permits a call", "sites", "ours, us a permit", "ZADD + ZREM, us", "r
 
 
 def measure(quick: bool) -> Report:
-    with new_server() as server:
+    with RedisServer() as server:
         return asyncio.run(_measure(server, *((5, 200) if quick else (15, 2000))))
 
 

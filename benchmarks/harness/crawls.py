@@ -24,7 +24,7 @@ from scrapy.resolver import CachingThreadedResolver
 from twisted.internet.defer import Deferred, succeed
 
 from benchmarks.harness.figures import in_turn
-from benchmarks.harness.server import metered, new_server
+from benchmarks.harness.server import metered
 from benchmarks.harness.site import Visit, site
 from tests.support.servers import RedisServer
 
@@ -113,7 +113,7 @@ def crawl_in_turn(
 
 def crawl_together(nodes: int, manner: float | str, pages: int, **settings: Any) -> list[Visit]:
     """So many nodes with the add-on ask a site for so many pages each; what the site saw."""
-    with new_server() as server, site() as of_site, ExitStack() as stack:
+    with RedisServer() as server, site() as of_site, ExitStack() as stack:
         together = with_add_on(server.url, **settings)
         crawls = [
             stack.enter_context(crawling(together, [(of_site.pages(manner, f"node-{n}"), pages)]))

@@ -1,4 +1,4 @@
-"""A server for a benchmark, and its processor time and commands, as it counts them itself."""
+"""A server's processor time and commands, as it counts them itself."""
 
 from __future__ import annotations
 
@@ -13,16 +13,6 @@ from tests.support.servers import RedisServer
 
 OWN = "cmdstat_info"  # the benchmark's own questions
 CALLS = "cmdstat_evalsha"
-
-
-@contextmanager
-def new_server(*options: str) -> Iterator[RedisServer]:
-    """A server that is removed at the end of the `with`."""
-    server = RedisServer(*options).start()
-    try:
-        yield server
-    finally:
-        server.remove()
 
 
 @dataclass(frozen=True, slots=True)

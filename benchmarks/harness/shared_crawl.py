@@ -14,9 +14,9 @@ from signal import SIGKILL
 from typing import Any
 
 from benchmarks.harness.crawls import RECORD, start_spider
-from benchmarks.harness.server import new_server
 from benchmarks.harness.site import site
 from tests.chaos.proxy import Proxy
+from tests.support.servers import RedisServer
 
 TIMEOUT_S = 120.0
 PAGE_MS = 20
@@ -33,7 +33,7 @@ class SharedCrawl:
     def __init__(
         self, stack: ExitStack, settings: Settings, pages: int, round_trip_s: float = 0.0
     ) -> None:
-        self.server = stack.enter_context(new_server())
+        self.server = stack.enter_context(RedisServer())
         url = self.server.url
         if round_trip_s:
             url = stack.enter_context(_far_away(self.server.path, round_trip_s))

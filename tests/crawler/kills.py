@@ -87,12 +87,8 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
-    server = RedisServer().start()
-    try:
-        with tempfile.TemporaryDirectory(prefix="kills-") as directory:
-            losses = crawl_and_kill(server, Path(directory), given.kills, Random(given.seed))
-    finally:
-        server.remove()
+    with RedisServer() as server, tempfile.TemporaryDirectory(prefix="kills-") as directory:
+        losses = crawl_and_kill(server, Path(directory), given.kills, Random(given.seed))
     for name, number in losses.items():
         print(f"{name:12} {number:6}")  # noqa: T201  (a program of its own)
     sys.exit(losses["pages lost"] + losses["items lost"] > 0)

@@ -22,21 +22,15 @@ SETTINGS = {"CRAWL": NAME, "CRAWL_LEASE": "2", "SEMAPHORE_LEASE": "2", "RETRY_TI
 @pytest.fixture
 def watched() -> Iterator[Watched]:
     """A master, a replica, and three sentinels."""
-    watched = Watched()
-    try:
-        yield watched.start()
-    finally:
-        watched.remove()
+    with Watched() as watched:
+        yield watched
 
 
 @pytest.fixture
 def cluster() -> Iterator[Cluster]:
     """Three masters; that of the crawl has a replica."""
-    cluster = Cluster(guarded=SLOT)
-    try:
-        yield cluster.start()
-    finally:
-        cluster.remove()
+    with Cluster(guarded=SLOT) as cluster:
+        yield cluster
 
 
 def crawl_while(change: Callable[[], object], url: str, scrapy: StartScrapy) -> None:

@@ -31,11 +31,8 @@ NOBODY = "127.0.0.1:1"
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    cluster = Cluster()
-    try:
-        yield cluster.start()
-    finally:
-        cluster.remove()
+    with Cluster() as cluster:
+        yield cluster
 
 
 def address(node: RedisServer) -> str:
@@ -156,9 +153,8 @@ async def test_while_keys_move_each_call_asks_who_owns_the_slot(cluster: Cluster
 @pytest.mark.parametrize("lost", [SLOT, SLOT - 1], ids=["our slot", "another slot"])
 @in_asyncio
 async def test_a_slot_that_nobody_serves_stops_all(lost: int) -> None:
-    node = ClusterServer().start()
-    url = f"redis://{address(node)}"
-    try:
+    with ClusterServer() as node:
+        url = f"redis://{address(node)}"
         with node.client() as client:
 
             def say(*command: object) -> None:
@@ -190,8 +186,6 @@ async def test_a_slot_that_nobody_serves_stops_all(lost: int) -> None:
                     assert not waiting.done()
                     say("ADDSLOTS", lost)
                 (await waiting).release()
-    finally:
-        node.remove()
 
 
 @in_asyncio
@@ -223,14 +217,10 @@ async def test_nodes_that_are_known_by_their_host_names(cluster: Cluster) -> Non
 
 @in_asyncio
 async def test_what_is_not_a_cluster_is_refused() -> None:
-    server, sentinel = RedisServer(tcp_port=free_port()), SentinelServer()
-    try:
+    with RedisServer(tcp_port=free_port()) as server, SentinelServer() as sentinel:
         for one in (server, sentinel):
-            url = f"redis+cluster://{address(one.start())}"
+            url = f"redis+cluster://{address(one)}"
             with pytest.raises(ServerRefusedError, match="is not a cluster node"):
                 await FairSemaphore(url).open(wait=False)
         with pytest.raises(ServerUnreachableError, match=f"cannot reach .* at {NOBODY}"):
             await FairSemaphore(f"{url},{NOBODY}").open(wait=False)  # it may be there soon
-    finally:
-        server.remove()
-        sentinel.remove()

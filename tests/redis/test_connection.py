@@ -144,9 +144,8 @@ async def answering(*replies: bytes) -> AsyncIterator[str]:
 def locked() -> Iterator[RedisServer]:
     """One that knows passwords, at an address of IPv6, too."""
     options = ("--requirepass", PASSWORD, "--bind", "127.0.0.1", "::1")
-    server = RedisServer(*options, tcp_port=free_port()).start()
-    yield server
-    server.remove()
+    with RedisServer(*options, tcp_port=free_port()) as server:
+        yield server
 
 
 @in_asyncio
@@ -168,13 +167,10 @@ async def test_a_wrong_password_is_a_refusal_that_shows_none(locked: RedisServer
 @pytest.mark.parametrize("command", ["EVALSHA", "ZRANGE", "SUBSCRIBE"])
 @in_asyncio
 async def test_a_command_that_was_renamed_is_named_in_one_line(command: str) -> None:
-    server = RedisServer("--rename-command", command, "").start()
-    try:
+    with RedisServer("--rename-command", command, "") as server:
         for said in (await refusal(server.url), await refusal_of_a_crawl(server.url)):
             assert re.search(rf"\b{command}\b", said)
             assert "\n" not in said
-    finally:
-        server.remove()
 
 
 async def refusal_of_a_crawl(url: str) -> str:
@@ -189,14 +185,11 @@ async def refusal_of_a_crawl(url: str) -> str:
 async def test_a_replica_is_refused_and_a_sentinel(server: RedisServer) -> None:
     server.client().replicaof("127.0.0.1", free_port())
     assert "is a read-only replica; give the address of its master" in await refusal(server.url)
-    sentinel = SentinelServer().start()
-    try:
+    with SentinelServer() as sentinel:
         there = f"redis+sentinel://127.0.0.1:{sentinel.tcp_port}/service"
         for database in ("", "/1"):
             line = await refusal(f"redis://127.0.0.1:{sentinel.tcp_port}{database}")
             assert f"is a sentinel; write {there} with the name of what it watches" in line
-    finally:
-        sentinel.remove()
 
 
 @in_asyncio

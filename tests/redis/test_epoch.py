@@ -26,11 +26,8 @@ from tests.support.servers import RedisServer, free_port
 @pytest.fixture
 def newborn() -> Iterator[RedisServer]:
     """A server that has just started, and nobody knows what the one before it had granted."""
-    server = RedisServer(started_empty=False).start()
-    try:
+    with RedisServer(started_empty=False) as server:
         yield server
-    finally:
-        server.remove()
 
 
 async def pair(server: RedisServer) -> tuple[Caller, Caller]:

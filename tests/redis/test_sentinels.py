@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -26,27 +25,14 @@ Sentinels = list[SentinelServer]
 @pytest.fixture
 def masters() -> Iterator[Masters]:
     """Two servers that know nothing of each other: only sentinels say which one counts."""
-    with ExitStack() as stack:
-        yield started(stack), started(stack)
+    with RedisServer(tcp_port=free_port()) as one, RedisServer(tcp_port=free_port()) as other:
+        yield one, other
 
 
 @pytest.fixture
 def sentinels() -> Iterator[Sentinels]:
-    with ExitStack() as stack:
-        yield [watching(stack) for _ in range(3)]
-
-
-def started(stack: ExitStack, *options: str) -> RedisServer:
-    server = RedisServer(*options, tcp_port=free_port())
-    stack.callback(server.remove)
-    return server.start()
-
-
-def watching(stack: ExitStack, *lines: str) -> SentinelServer:
-    sentinel = SentinelServer(*lines)
-    stack.callback(sentinel.remove)
-    sentinel.start()
-    return sentinel
+    with SentinelServer() as one, SentinelServer() as two, SentinelServer() as three:
+        yield [one, two, three]
 
 
 def watch(sentinels: Sentinels, master: RedisServer) -> None:
@@ -166,13 +152,14 @@ async def test_what_no_sentinel_knows_is_refused(masters: Masters, sentinels: Se
 @in_asyncio
 async def test_sentinels_and_masters_have_own_passwords(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
-    with ExitStack() as stack:
-        server = started(stack, "--requirepass", f"{PASSWORD}-1")
-        sentinel = watching(stack, f"requirepass {PASSWORD}-2")
+    with (
+        RedisServer("--requirepass", f"{PASSWORD}-1", tcp_port=free_port()) as server,
+        SentinelServer(f"requirepass {PASSWORD}-2") as sentinel,
+        SentinelServer() as open_sentinel,
+    ):
         with sentinel.client(password=f"{PASSWORD}-2") as client:
             monitored = ("MONITOR", "mymaster", "127.0.0.1", server.tcp_port, 1)
             client.execute_command("SENTINEL", *monitored)
-        open_sentinel = watching(stack)
         open_sentinel.watch(server.tcp_port)
         at = f"@127.0.0.1:{sentinel.tcp_port}/mymaster?sentinel_password={PASSWORD}"
         for url, who in (

@@ -101,8 +101,7 @@ async def test_a_server_that_asks_for_a_certificate(
 
 @in_asyncio
 async def test_tls_on_one_side_only(paper: Paper) -> None:
-    server = RedisServer(tcp_port=free_port()).start()
-    try:
+    with RedisServer(tcp_port=free_port()) as server:
         url = f"rediss://127.0.0.1:{server.tcp_port}?{trusting(paper.authority)}"
         with pytest.raises((ServerRefusedError, ServerUnreachableError), match="TLS: "):
             await FairSemaphore(url, lease=3).open(wait=False)
@@ -113,8 +112,6 @@ async def test_tls_on_one_side_only(paper: Paper) -> None:
             ),
         ):
             await FairSemaphore(f"redis://127.0.0.1:{port}").open(wait=False)
-    finally:
-        server.remove()
 
 
 def mistake(options: str) -> str:

@@ -76,8 +76,28 @@ def is_stopped(pid: int) -> bool:
     return "\nState:\tT" in Path(f"/proc/{pid}/status").read_text()
 
 
-class RedisServer:
-    """A server on a Unix socket and, with `tcp`, on a loopback port of its own choosing.
+class Removable:
+    """What is started at the beginning of a `with`, and removed at its end."""
+
+    def start(self) -> Self:
+        raise NotImplementedError
+
+    def remove(self) -> None:
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        try:
+            return self.start()
+        except BaseException:
+            self.remove()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
+
+
+class RedisServer(Removable):
+    """A server on a Unix socket and, with `tcp_port`, on that loopback port.
 
     `started_empty`: no node of the default prefix need wait because it has only just started.
     """
@@ -260,7 +280,7 @@ class ClusterServer(RedisServer):
         super().__init__(*enabled, tcp_port=port, started_empty=False)
 
 
-class Cluster:
+class Cluster(Removable):
     """Masters that share the slots of a cluster; with `guarded`, the owner of that slot has a
     replica, which is the last of the nodes.
     """
@@ -382,7 +402,7 @@ class SentinelServer(RedisServer):
                 client.execute_command("SENTINEL", "SET", service, option.replace("_", "-"), value)
 
 
-class Watched:
+class Watched(Removable):
     """A master, a replica, and three sentinels that watch them, and soon replace a dead master."""
 
     def __init__(self) -> None:
