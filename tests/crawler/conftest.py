@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,10 +12,10 @@ import pytest
 from redis import Redis
 
 from crawler.example_site import ExampleSite
-from tests.support.frontier import TIMEOUT_S, Node, looking_at, wait_until
+from tests.support.frontier import Node, looking_at, result_of
 from tests.support.paths import REPOSITORY
 from tests.support.scrapy_process import ScrapyProcess
-from tests.support.servers import RedisServer
+from tests.support.servers import RedisServer, wait_until
 
 HOST = "127.0.0.1"  # the example site's
 FAST = ("-s", "CONCURRENT_REQUESTS_PER_DOMAIN=8")
@@ -25,17 +23,11 @@ FAST = ("-s", "CONCURRENT_REQUESTS_PER_DOMAIN=8")
 
 @contextmanager
 def in_a_thread(site: ExampleSite) -> Iterator[None]:
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-    asyncio.run_coroutine_threadsafe(site.start(), loop).result(TIMEOUT_S)
+    result_of(site.start())
     try:
         yield
     finally:
-        asyncio.run_coroutine_threadsafe(site.stop(), loop).result(TIMEOUT_S)
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join(TIMEOUT_S)
-        loop.close()
+        result_of(site.stop())
 
 
 @contextmanager

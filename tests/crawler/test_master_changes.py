@@ -9,8 +9,7 @@ from redis.crc import key_slot
 
 from semaphore_middleware.frontier.state import CrawlKeys
 from tests.crawler.conftest import FAST, HOST, StartScrapy, pages_asked_for, serving
-from tests.support.frontier import wait_until
-from tests.support.servers import Cluster, Watched
+from tests.support.servers import Cluster, Watched, wait_until
 
 pytestmark = pytest.mark.slow
 

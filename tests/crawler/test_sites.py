@@ -10,7 +10,7 @@ from redis import Redis
 
 from crawler.example_site import ExampleSite
 from tests.crawler.conftest import HOST, StartScrapy, in_a_thread, start_together
-from tests.support.frontier import wait_until
+from tests.support.servers import wait_until
 
 FULL, FREE = HOST, "localhost"
 

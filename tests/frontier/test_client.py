@@ -22,7 +22,8 @@ from semaphore_middleware.frontier.client import (
     WrongTypeError,
     given_up,
 )
-from tests.support.frontier import ONE, Node, crawl_keys, node, result_of, wait_until
+from tests.support.frontier import ONE, Node, crawl_keys, node, result_of
+from tests.support.servers import wait_until
 
 AN_HOUR_MS = 3_600_000
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from redis import Redis
 
 from semaphore_middleware.frontier.client import Demand, TakenRequest
-from tests.support.frontier import Node, node, wait_until
+from tests.support.frontier import Node, node
+from tests.support.servers import wait_until
 
 
 def sites(taken: list[TakenRequest]) -> str:

