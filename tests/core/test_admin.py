@@ -14,7 +14,7 @@ from semaphore_middleware import (
     ServerUnreachableError,
     SettingsError,
 )
-from tests.support.nodes import ENDLESS_S, Caller, eventually, in_asyncio
+from tests.support.nodes import ENDLESS_S, Caller, Outside, eventually, in_asyncio
 from tests.support.servers import RedisServer
 
 HOST = "www.example.org"
@@ -84,3 +84,28 @@ async def test_evict_says_what_the_node_held_and_waited_for(server: RedisServer)
     for node, found in (("nobody", (0, 0)), ("dead", (3, 3)), ("dead", (0, 0))):
         assert await dead.admin.evict(node) == found
     assert await dead.admin.survey() == []
+
+
+@in_asyncio
+async def test_inspect_tells_all_and_changes_nothing(server: RedisServer, outside: Outside) -> None:
+    """Those that wait come first, in the order of the queue, and then the others by name."""
+    c, dead, b, a = [await Caller.join(server, name) for name in ("c", "dead", "node:b", "a")]
+    assert str(await a.inspect("s")) == "s: 0/- held, 0 waiting"
+    await c.take("s", 3, limit=2)
+    await c.say("s", limit=2, held_age=7.0, wait_age=5.0)
+    for caller in (dead, b):
+        await caller.take("s", limit=2)
+    outside.end_leases("dead", "s")
+    outside.told()
+    before = outside.dump()
+    seen = await a.inspect("s")
+    await a.inspect("never used")
+    assert (outside.dump(), outside.told()) == (before, [])
+    counts = [(member.node, member.held, member.waiting) for member in seen.members]
+    assert counts == [("node:b", 0, 1), ("c", 2, 1)], "the first holds fewer"
+    for member in seen.members:
+        assert 0 < member.lease_left <= ENDLESS_S
+    holder = seen.members[1]
+    assert 7.0 <= holder.oldest < 7.0 + ENDLESS_S
+    assert 5.0 <= holder.longest_wait < 7.0
+    assert str(seen) == "s: 2/2 held, 2 waiting"

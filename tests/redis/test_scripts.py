@@ -43,6 +43,19 @@ async def test_a_reply_tells_what_is_free(server: RedisServer, outside: Outside)
     assert (outside.told(), outside.waiting()) == ([], {"a": 1, "b": 2})
 
 
+@in_asyncio
+async def test_a_grant_does_not_lengthen_the_lease(server: RedisServer) -> None:
+    """A waiter's node counts its deadline from its own last call, which the grant is not."""
+    a, b = await Caller.join(server, "a"), await Caller.join(server, "b", lease=60)
+    await a.take("s")
+    await b.take("s")
+    waiting, _ = (await a.inspect("s")).members
+    await a.give_back("s")
+    (held,) = (await a.inspect("s")).members
+    assert (waiting.node, held.node, held.held) == ("b", "b", 1)
+    assert held.lease_left <= waiting.lease_left <= 60
+
+
 # Twice, late, and of accounts that are gone -----------------------------------------------------
 
 
