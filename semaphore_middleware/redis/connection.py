@@ -416,51 +416,32 @@ def _leave_to_parent() -> None:
 os.register_at_fork(after_in_child=_leave_to_parent)
 
 
+@dataclass(frozen=True)
 class Connector:
-    """Opens connections, all with the same options, to any address.
+    """Opens connections, all with the same options, to any address."""
 
-    `options` are those of redis-py's class; `call_timeout` is how many seconds a round trip may
-    take.
-    """
+    connection_class: type[redis_py.AbstractConnection]
+    options: Mapping[str, Any]
+    """Of that class."""
+    call_timeout: float
+    """How many seconds a round trip may take."""
 
-    def __init__(
-        self,
-        connection_class: type[redis_py.AbstractConnection],
-        options: Mapping[str, Any],
-        call_timeout: float,
-    ) -> None:
-        self._connection_class = connection_class
-        self._options = options
-        self._call_timeout = call_timeout
-
-    def check(self, address: Address) -> None:
-        """Try the options. Raises `TypeError` or `ValueError` for what redis-py does not take."""
-        self._make(address, None)
-
-    async def connect(
-        self, target: Target, credentials: Mapping[str, str | None] | None = None
-    ) -> Connection:
-        """Open a new connection; one attempt. `credentials` stand in for those of the options.
+    async def connect(self, target: Target) -> Connection:
+        """Open a new connection; one attempt.
 
         Raises `ServerUnreachableError`, or `ServerRefusedError` where waiting would not help.
         """
-        made = self._make(target.address, credentials)
-        connection = Connection(made, target, self._call_timeout, self._options)
+        made = self.make(target.address)
+        connection = Connection(made, target, self.call_timeout, self.options)
         await connection.connect()
         return connection
 
-    async def ask(
-        self,
-        address: Address,
-        what: str,
-        command: tuple[str, ...],
-        credentials: Mapping[str, str | None] | None = None,
-    ) -> Any:
+    async def ask(self, address: Address, what: str, command: tuple[str, ...]) -> Any:
         """The reply to one command of a server that knows where others are, and is to be a `what`.
 
         Raises as `connect` does.
         """
-        connection = await self.connect(Target(address, f"the {what} at {address}"), credentials)
+        connection = await self.connect(Target(address, f"the {what} at {address}"))
         try:
             (reply,) = await connection.call([command])
         finally:
@@ -470,16 +451,18 @@ class Connector:
         connection.check([reply])
         return reply
 
-    def _make(
-        self, address: Address, credentials: Mapping[str, str | None] | None
-    ) -> redis_py.AbstractConnection:
+    def make(self, address: Address) -> redis_py.AbstractConnection:
+        """A connection of redis-py's that is not connected yet.
+
+        Raises `TypeError` or `ValueError` for options that redis-py does not take.
+        """
         where: dict[str, Any] = {"host": address.host, "port": address.port}
         if address.path:
             where = {"path": address.path}
         # `Connection` sets time limits: those of redis-py cost a task for each command, in which
         # Python 3.11 can lose a cancellation. It also chooses the database.
-        connection = self._connection_class(
-            **{**self._options, **(credentials or {})},
+        connection = self.connection_class(
+            **self.options,
             **where,
             protocol=2,
             retry=Retry(NoBackoff(), 0),

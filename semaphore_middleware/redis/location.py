@@ -6,8 +6,8 @@ import asyncio
 import logging
 import re
 from collections import Counter, deque
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 from urllib.parse import unquote, urlsplit, urlunsplit
@@ -79,7 +79,7 @@ class Server:
         of_sentinels = {name: options.pop(option, None) for option, name in FOR_SENTINELS.items()}
         self._connector = Connector(parts.connection_class, options, call_timeout)
         try:
-            self._connector.check(parts.addresses[0])
+            self._connector.make(parts.addresses[0])
         except TypeError as error:
             unknown = re.search(r"argument '(\w+)'", str(error))
             if unknown is None:
@@ -91,9 +91,8 @@ class Server:
             raise _unreadable(where) from None
         self._sentinels: Sentinels | None = None
         if parts.kind == "sentinel":
-            self._sentinels = Sentinels(
-                parts.addresses, parts.service, self._connector, of_sentinels
-            )
+            own = replace(self._connector, options={**options, **of_sentinels})
+            self._sentinels = Sentinels(parts.addresses, parts.service, own)
         self._cluster = Cluster(parts.addresses, Keys(prefix).epoch, self._connector)
         self._is_cluster = parts.kind == "cluster"
 
@@ -253,21 +252,12 @@ class Sentinels:
     """The sentinels that a URL names. All are asked each time, and the majority of those that
     answer is believed: one that is cut off from the others may name a master that was replaced. To
     leave a master that answers takes the majority of all.
-
-    `credentials` are for the sentinels, not for the master.
     """
 
-    def __init__(
-        self,
-        addresses: Sequence[Address],
-        service: str,
-        connector: Connector,
-        credentials: Mapping[str, str | None],
-    ) -> None:
+    def __init__(self, addresses: Sequence[Address], service: str, connector: Connector) -> None:
         self._addresses = addresses
         self.service = service
         self._connector = connector
-        self._credentials = credentials
 
     async def find_master(self, of_all: bool = False) -> Address:
         """Where the master is, as most of the sentinels that answer say, or most `of_all`.
@@ -312,7 +302,7 @@ class Sentinels:
     async def _ask(self, address: Address) -> Address | None:
         """Its answer; None: it does not know the service."""
         command = ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.service)
-        reply = await self._connector.ask(address, "sentinel", command, self._credentials)
+        reply = await self._connector.ask(address, "sentinel", command)
         return Address(reply[0].decode(), int(reply[1])) if reply else None
 
 

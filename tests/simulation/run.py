@@ -77,7 +77,7 @@ class Semaphore(FairSemaphore):
 
 def connected_by(wires: Callable[..., Any], location: Location) -> Location:
     """Let it open these connections."""
-    location._connector._connection_class = wires  # type: ignore[assignment]
+    location._connector = replace(location._connector, connection_class=wires)  # type: ignore[arg-type]
     return location
 
 
