@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import subprocess
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -16,6 +14,7 @@ from typing import Any
 from benchmarks.harness.crawls import RECORD, start_spider
 from benchmarks.harness.site import site
 from tests.chaos.proxy import Proxy
+from tests.support.frontier import result_of
 from tests.support.servers import RedisServer
 
 TIMEOUT_S = 120.0
@@ -99,21 +98,8 @@ def _far_away(path: Path, round_trip_s: float) -> Iterator[str]:
     """The URL of a server whose replies take so much longer."""
     proxy = Proxy(path)
     proxy.delay = round_trip_s / 2
-    ready = threading.Event()
-    ends: list[Callable[[], object]] = []
-
-    async def serve() -> None:
-        loop, end = asyncio.get_running_loop(), asyncio.Event()
-        ends.append(lambda: loop.call_soon_threadsafe(end.set))
-        async with proxy:
-            ready.set()
-            await end.wait()
-
-    thread = threading.Thread(target=asyncio.run, args=(serve(),))
-    thread.start()
-    ready.wait()
+    result_of(proxy.__aenter__())
     try:
         yield proxy.url
     finally:
-        ends[0]()
-        thread.join()
+        result_of(proxy.__aexit__())
