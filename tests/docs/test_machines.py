@@ -48,11 +48,8 @@ def site() -> Iterator[ExampleSite]:
 def test_crawl_with_the_rights_of_redis_conf(tmp_path: Path, site: ExampleSite) -> None:
     network = ("bind", "port", "tls-")  # a test's server has a socket
     options = [words for words in server_options() if not words[0].startswith(network)]
-    server = RedisServer(
-        *(f"--{word}" if n == 0 else word for words in options for n, word in enumerate(words))
-    )
-    server.start()
-    try:
+    given = (f"--{word}" if n == 0 else word for words in options for n, word in enumerate(words))
+    with RedisServer(*given) as server:
         crawler, operator, viewer = (
             Place(tmp_path, server, site, user_and_password(name))
             for name in ("crawler", "operator", "viewer")
@@ -61,8 +58,6 @@ def test_crawl_with_the_rights_of_redis_conf(tmp_path: Path, site: ExampleSite) 
         operator.run("scrapy semaphore limit www.example.com 2")
         assert "www.example.com" in viewer.run("scrapy semaphore status")
         assert site.judge.missed(HOST) == site.judge.twice(HOST) == []
-    finally:
-        server.remove()
 
 
 def command_of_systemd() -> list[str]:

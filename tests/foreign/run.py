@@ -108,21 +108,17 @@ def differences(folder: Path, suites: Iterable[str]) -> tuple[set[str], dict[str
     files = [
         f"tests/{path.name}" for suite in suites for path in folder.glob(f"tests/test_{suite}.py")
     ]
-    server = RedisServer().start()
-    try:
-        with tempfile.TemporaryDirectory() as directory:
-            Path(directory, "sitecustomize.py").write_text(EVERYWHERE)
-            add_on = {"REDIS_URL": server.url, "PYTHONPATH": directory}
-            plain = outcomes(folder, files, {})
-            ours = outcomes(folder, files, add_on)
-            other = [test for test in plain if ours.get(test) != plain[test]]
-            if other:  # what only time was short for comes out right alone
-                names = " or ".join(test.rpartition(".")[2].partition("[")[0] for test in other)
-                again = [*files, "-k", names]
-                plain |= outcomes(folder, again, {}, "0")
-                ours |= outcomes(folder, again, add_on, "0")
-    finally:
-        server.remove()
+    with RedisServer() as server, tempfile.TemporaryDirectory() as directory:
+        Path(directory, "sitecustomize.py").write_text(EVERYWHERE)
+        add_on = {"REDIS_URL": server.url, "PYTHONPATH": directory}
+        plain = outcomes(folder, files, {})
+        ours = outcomes(folder, files, add_on)
+        other = [test for test in plain if ours.get(test) != plain[test]]
+        if other:  # what only time was short for comes out right alone
+            names = " or ".join(test.rpartition(".")[2].partition("[")[0] for test in other)
+            again = [*files, "-k", names]
+            plain |= outcomes(folder, again, {}, "0")
+            ours |= outcomes(folder, again, add_on, "0")
     return set(plain), {
         test: f"{plain[test]}, {ours.get(test, 'not run')}"
         for test in other
