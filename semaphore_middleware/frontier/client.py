@@ -153,6 +153,7 @@ class IdleReply:
     next_step: NextStep
     wait_s: float  # ask again after this time at the latest
     set_aside: list[bytes]  # requests that were tried too often: their data
+    lease_expired: int  # 1: the node had no lease, or none any more
     all_set_aside: int = 0  # in the whole crawl, if it ends
     all_failed: int = 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import pickle
 from base64 import b64decode, b64encode
 from collections import Counter
@@ -11,7 +12,8 @@ from typing import Any
 
 from scrapy import Request, Spider
 from scrapy.crawler import Crawler
-from scrapy.dupefilters import RFPDupeFilter
+from scrapy.dupefilters import BaseDupeFilter, RFPDupeFilter
+from scrapy.http.cookies import potential_domain_matches
 from scrapy.settings import BaseSettings
 from scrapy.spiderloader import get_spider_loader
 from scrapy.utils.httpobj import urlparse_cached
@@ -22,6 +24,8 @@ from semaphore_middleware.frontier.client import NewRequest
 from semaphore_middleware.frontier.starts import request_of
 from semaphore_middleware.frontier.values import Values
 from semaphore_middleware.scrapy.engine import Engine
+
+logger = logging.getLogger(__name__)
 
 Fields = dict[str, Any]
 """A request's, as `Request.to_dict` gives them."""
@@ -41,11 +45,14 @@ class JsonSerializer:
             name.decode("latin-1"): [value.decode("latin-1") for value in values]
             for name, values in fields["headers"].items()
         }
-        plain = {
-            name: self._values.to_json(value)
-            for name, value in fields.items()
-            if name not in ("body", "headers")
-        }
+        try:
+            plain = {
+                name: self._values.to_json(value)
+                for name, value in fields.items()
+                if name not in ("body", "headers")
+            }
+        except TypeError as error:
+            raise TypeError(f"{error}; CRAWL_SERIALIZER = 'pickle' can store more") from None
         body = b64encode(fields["body"]).decode()
         return json.dumps({**plain, "body": body, "headers": headers}).encode()
 
@@ -146,8 +153,18 @@ class Codec:
         fingerprinter = spider.crawler.request_fingerprinter
         assert fingerprinter is not None, "a crawler has one before its spider is opened"
         self._fingerprint = fingerprinter.fingerprint
+        filter_class = load_object(spider.settings["DUPEFILTER_CLASS"])
+        self._is_filtered = filter_class is not BaseDupeFilter
+        if filter_class not in (BaseDupeFilter, RFPDupeFilter):
+            logger.warning(
+                "DUPEFILTER_CLASS = %s is not used: a shared crawl goes by "
+                "REQUEST_FINGERPRINTER_CLASS, or with scrapy.dupefilters.BaseDupeFilter filters "
+                "nothing",
+                spider.settings["DUPEFILTER_CLASS"],
+            )
         debug = spider.settings.getbool("DUPEFILTER_DEBUG")
         self._filter = RFPDupeFilter(debug=debug, fingerprinter=fingerprinter)
+        self._session_domains: set[str] = set()  # of the default session
         self._starts: Counter[bytes] = Counter()  # by fingerprint: how many were made
 
     def encode(
@@ -159,15 +176,18 @@ class Codec:
         method of the spider.
         """
         fields = request.to_dict(spider=self._spider)
-        if "cookiejar" in request.meta:
-            fields[JAR] = self._engine.cookies_of(request.meta["cookiejar"])
+        if type(request) is not Request:
+            _check_copy(request, request_from_dict(fields, spider=self._spider))
+        if cookies := self._cookies_for(request):
+            fields[JAR] = cookies
         data = self._serializer.dumps(fields)
-        once_a_run = is_start and self._start_once and (request.dont_filter or self._recrawls)
+        is_filtered = self._is_filtered and not request.dont_filter
+        once_a_run = is_start and self._start_once and (not is_filtered or self._recrawls)
         fingerprint = b""
-        if once_a_run or not request.dont_filter:
+        if once_a_run or is_filtered:
             fingerprint = self._fingerprint(request)
         if once_a_run:
-            self._starts[fingerprint] += request.dont_filter
+            self._starts[fingerprint] += not is_filtered
             fingerprint = b"start %d %b" % (self._starts[fingerprint], fingerprint)
         return NewRequest(place, data, fingerprint, claim, of_run=once_a_run)
 
@@ -189,10 +209,39 @@ class Codec:
         fields = self._serializer.loads(data)
         cookies = fields.pop(JAR, ())
         request = request_from_dict(fields, spider=self._spider)
+        jar = request.meta.get("cookiejar")
         if cookies:
-            self._engine.add_cookies(request.meta["cookiejar"], cookies)
+            self._engine.add_cookies(jar, cookies)
+        if jar is None and (cookies or request.cookies or request.method != "GET"):
+            self._session_domains.update(_domains_of(request))
         return request
+
+    def _cookies_for(self, request: Request) -> list[Fields]:
+        """The cookies that are stored with a request: all of its `cookiejar`'s. Of the default
+        session those of the request's site, if this node has sent a form there, as for a login, or
+        cookies of the spider's own. Others come from visits, and each node has its own.
+        """
+        if (jar := request.meta.get("cookiejar")) is not None:
+            return self._engine.cookies_of(jar)
+        if self._session_domains.isdisjoint(domains := _domains_of(request)):
+            return []
+        return [one for one in self._engine.cookies_of(None) if one["domain"] in domains]
 
     def log_duplicate(self, request: Request) -> None:
         """Log it as Scrapy's filter does: the first one, or with `DUPEFILTER_DEBUG` all."""
         self._filter.log(request, self._spider)
+
+
+def _domains_of(request: Request) -> list[str]:
+    """The domains of cookies that may be sent with a request."""
+    host = urlparse_cached(request).hostname or ""
+    return potential_domain_matches(host if "." in host else f"{host}.local")
+
+
+def _check_copy(request: Request, copy: Request) -> None:
+    """Raises `TypeError` for what a class of requests has added, and its copy lacks."""
+    for name, value in getattr(request, "__dict__", {}).items():
+        if getattr(copy, name, None) != value:
+            raise TypeError(
+                f"{name!r} is not among the `attributes` of {type(request).__qualname__}"
+            )

@@ -45,6 +45,7 @@ from semaphore_middleware.frontier.client import (
     recrawl_after_of,
 )
 from semaphore_middleware.frontier.codec import SERIALIZERS, Codec
+from semaphore_middleware.frontier.feeds import Feeds
 from semaphore_middleware.frontier.identity import differences, identity_of
 from semaphore_middleware.frontier.prefetch import Prefetch
 from semaphore_middleware.frontier.session import FrontierSession
@@ -126,6 +127,7 @@ class Scheduler(BaseScheduler):
             self.codec,
             prefetch,
             self.engine,
+            Feeds(self.engine, self.crawler.settings),
             self.crawler.stats,
             on_data_loss=self._start_over,
             on_misfit=self._on_misfit,
@@ -202,11 +204,8 @@ class Scheduler(BaseScheduler):
             self.failed = True
             self.crawler.stats.inc_value("scheduler/unserializable")
             self.spider_logger.error(
-                "%s cannot be stored, and is dropped: %s. CRAWL_SERIALIZER is %r; 'pickle' can "
-                "store more",
-                request,
-                error,
-                self.serializer,
+                "%s cannot be stored, and is dropped: %s",
+                *(request, error),
             )
             return False
         return True

@@ -48,6 +48,7 @@ from semaphore_middleware.frontier.client import (
     given_up,
 )
 from semaphore_middleware.frontier.codec import Codec
+from semaphore_middleware.frontier.feeds import Feeds
 from semaphore_middleware.frontier.prefetch import Prefetch
 from semaphore_middleware.model.lease import RENEWAL
 from semaphore_middleware.redis.connection import CallTimeoutError, is_full
@@ -84,6 +85,7 @@ class FrontierSession:
         codec: Codec,
         prefetch: Prefetch,
         engine: Engine,
+        feeds: Feeds,
         stats: StatsCollector,
         on_data_loss: Callable[[], None],
         on_misfit: Callable[[Exception], None],
@@ -104,6 +106,7 @@ class FrontierSession:
         self._codec = codec
         self._prefetch = prefetch
         self._engine = engine
+        self._feeds = feeds
         self._stats = stats
         self._on_data_loss = on_data_loss
         self._on_misfit = on_misfit
@@ -385,7 +388,7 @@ class FrontierSession:
         """The requests that are done: their items are written, too."""
         finished = self._prefetch.finished(self._engine.in_progress)
         if finished:
-            self._engine.flush_feeds()
+            self._feeds.flush()
         return finished
 
     async def _sync(self, finished: list[FinishedRequest]) -> None:
@@ -568,6 +571,8 @@ class FrontierSession:
         reply = await self._client.idle(finished, self._waits)
         self._prefetch.forget(finished)
         self._log_set_aside(reply.set_aside)
+        if self._working and reply.lease_expired:
+            self._on_lease_expired(asyncio.get_running_loop().time())
         self._working = False
         if reply.next_step is NextStep.CLOSE:
             self._log_missing(reply)

@@ -107,12 +107,12 @@ class Counts:
     failed: int  # requests that have brought no page: no response, or a server's error
     seen: int  # fingerprints
     pages: int  # that were fetched
-    ended_at: float | None  # Unix time
+    ended_at: float | None  # Unix time; a run that has fetched nothing has not ended
 
     @classmethod
     def of(cls, replies: Sequence[Any]) -> Self:
         """From the replies to `commands_for`."""
-        time, nodes, *numbers, seen, (id, pages, ended, wall, clock) = replies
+        time, nodes, *numbers, seen, (id, pages, ended, wall, clock, empty) = replies
         sites, queued, suspects, lone, taken, set_aside, failed = numbers
         return cls(
             exists=id is not None,
@@ -124,7 +124,7 @@ class Counts:
             failed=failed,
             seen=int(seen or 0),
             pages=int(pages or 0),
-            ended_at=float(ended) / 1000 if ended else None,
+            ended_at=float(ended) / 1000 if ended and id != empty else None,
         )
 
     @property
@@ -145,7 +145,7 @@ def commands_for(keys: CrawlKeys) -> list[tuple[Any, ...]]:
     """Commands that change nothing, for `Counts.of`."""
     nodes = ("ZRANGE", keys.of("nodes"), 0, -1, "WITHSCORES")
     sizes = [(command, keys.of(part)) for command, part in SIZES]
-    run = ("HMGET", keys.of("run"), "id", "pages", "ended", "wall", "clock")
+    run = ("HMGET", keys.of("run"), "id", "pages", "ended", "wall", "clock", "empty")
     return [("TIME",), nodes, *sizes, ("HGET", keys.of("seen"), "count"), run]
 
 

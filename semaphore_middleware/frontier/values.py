@@ -6,11 +6,12 @@ import dataclasses
 from base64 import b64decode, b64encode
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping
-from datetime import date, datetime, time, timedelta
+from datetime import date, datetime, time, timedelta, timezone, tzinfo
 from decimal import Decimal
 from functools import cache
 from importlib import import_module
 from typing import Any
+from zoneinfo import ZoneInfo
 
 from itemadapter import ItemAdapter
 
@@ -24,7 +25,12 @@ TYPES: Mapping[type, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     set: (list, set),
     frozenset: (list, frozenset),
     bytes: (lambda value: b64encode(value).decode(), b64decode),
-    datetime: (datetime.isoformat, datetime.fromisoformat),
+    datetime: (
+        lambda value: [value.replace(tzinfo=None).isoformat(), _zone(value), value.fold],
+        lambda parts: datetime.fromisoformat(parts[0]).replace(tzinfo=parts[1], fold=parts[2]),
+    ),
+    timezone: (lambda value: value.utcoffset(None), timezone),
+    ZoneInfo: (lambda value: value.key, ZoneInfo),
     date: (date.isoformat, date.fromisoformat),
     time: (time.isoformat, time.fromisoformat),
     timedelta: (
@@ -37,6 +43,14 @@ TYPES: Mapping[type, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
 }
 """By type: what JSON has for a value, and the value from that."""
 BY_NAME = {type_.__name__: read for type_, (_, read) in TYPES.items()}
+
+
+def _zone(value: datetime) -> tzinfo | None:
+    """A datetime's zone; of a class that is not known here, its offset at that time."""
+    zone = value.tzinfo
+    if zone is None or type(zone) in TYPES:
+        return zone
+    return timezone(value.utcoffset() or timedelta())
 
 
 class Values:

@@ -16,7 +16,7 @@ from collections.abc import (
 from contextlib import contextmanager
 from functools import partial
 from http.cookiejar import Cookie
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import IO, TYPE_CHECKING, Any, NoReturn
 from weakref import WeakKeyDictionary
 
 from scrapy import Request, Spider, signals
@@ -119,15 +119,14 @@ class Engine:
         assert slot is not None, "a scheduler is used while its spider is open"
         return slot.inprogress
 
-    def flush_feeds(self) -> None:
-        """Write the buffers of the feeds to their files: the files outlive this process.
+    def feed_files(self) -> list[IO[bytes]]:
+        """The open files of the feeds.
 
         `slots` is not documented, and there is no public way to a feed's file.
         """
         exporter = self._crawler.get_extension(FeedExporter)
-        for slot in exporter.slots if exporter is not None else ():
-            if slot.file is not None and not slot.file.closed:
-                slot.file.flush()
+        files = [slot.file for slot in exporter.slots] if exporter is not None else []
+        return [file for file in files if file is not None and not file.closed]
 
     def cookies_of(self, jar: object) -> list[dict[str, Any]]:
         """The cookies of one session of the spider."""

@@ -219,6 +219,18 @@ def test_a_run_that_has_fetched_nothing_has_not_ended(client: Redis, one: Node, 
         node(client, "later")
 
 
+def test_a_run_that_goes_on_after_nothing_was_fetched_ends_as_any(one: Node, two: Node) -> None:
+    one.push(b"1")
+    one.finishes(one.pop(), Outcome.FAILED)
+    assert one.idles().next_step is NextStep.CLOSE_EMPTY
+    assert one.size.state == "stopped"
+    assert result_of(one.retry()) == 1
+    one.idles(one.pop())
+    assert one.size.state == "ended"
+    with pytest.raises(CrawlEndedError):
+        two.idles()
+
+
 def test_only_what_was_alone_in_hand_is_set_aside(client: Redis, one: Node) -> None:
     def dies_with(*demands: Demand) -> list[bytes]:
         dead = node(client, "dead")

@@ -9,10 +9,14 @@ from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from enum import StrEnum
 from typing import Any, NamedTuple
+from zoneinfo import ZoneInfo
 
 import pytest
 from scrapy import Field, FormRequest, Item, Request, Spider
+from scrapy.downloadermiddlewares.cookies import CookiesMiddleware
+from scrapy.dupefilters import BaseDupeFilter, RFPDupeFilter
 from scrapy.http import Response
+from scrapy.utils.misc import build_from_crawler
 from scrapy.utils.test import get_crawler
 
 from semaphore_middleware.frontier.codec import SERIALIZERS, Codec
@@ -82,9 +86,16 @@ class Kind(StrEnum):
     NOVEL = "novel"
 
 
+BERLIN = ZoneInfo("Europe/Berlin")
 VALUES = [
     *((1, 2), {1: "2", None: {"=": 3}}, {"=": 4}, {1, 2}, frozenset("a"), b"\xff", Decimal("1.50")),
-    *(datetime(2026, 11, 24, 12, tzinfo=UTC), date(2026, 11, 24), time(12, 5), timedelta(1, 2, 3)),
+    *(
+        datetime(2026, 11, 24, 12, tzinfo=UTC),
+        datetime(2026, 10, 25, 2, tzinfo=BERLIN, fold=1),
+        date(2026, 11, 24),
+        time(12, 5),
+        timedelta(1, 2, 3),
+    ),
     *(OrderedDict(b=1, a=2), Book(title="t", pages=(1, [b"2"])), Author("n", books=[Book()])),
 ]
 
@@ -98,6 +109,8 @@ def test_what_meta_may_hold_comes_back_as_it_was(value: Any) -> None:
         assert (type(found), found) == (type(value), value)
         if isinstance(value, OrderedDict):
             assert list(found) == list(value)
+        if isinstance(value, datetime):
+            assert (found.tzinfo, found.fold) == (value.tzinfo, value.fold)
 
 
 def test_a_value_of_a_subclass_comes_back_as_a_plain_one() -> None:
@@ -126,6 +139,28 @@ def test_what_json_cannot_hold_is_refused(value: Any) -> None:
         codec().encode(b"", Request("http://a/", meta={"value": value}))
 
 
+class Search(Request):
+    """A request with an attribute of its own, which Scrapy does not store."""
+
+    def __init__(self, url: str, term: str = "", **fields: Any) -> None:
+        super().__init__(url, **fields)
+        self.term = term
+
+
+class Page(Request):
+    """A request that is made in a way of its own."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"http://a/{number}")
+
+
+@pytest.mark.parametrize("request_", [Search("http://a/", "b"), Page(1)], ids=["lost", "other"])
+def test_a_class_of_requests_that_would_not_come_back_is_refused(request_: Request) -> None:
+    with pytest.raises(TypeError, match=r"'term' is not among|unexpected keyword"):
+        codec().encode(b"", request_)
+    assert codec().decode(codec().encode(b"", Search("http://a/")).data).url == "http://a/"
+
+
 OTHERS = ("scrapy.http:Request", "os:system", "tests.frontier.test_codec:Kind")
 
 
@@ -143,3 +178,36 @@ def test_duplicates_are_what_scrapy_takes_for_them() -> None:
     own = codec(REQUEST_FINGERPRINTER_CLASS=ByPath)
     urls = ("http://a/1", "http://b/1", "http://b/2")
     assert [own.encode(b"", Request(url)).fingerprint for url in urls] == [b"1", b"1", b"2"]
+
+
+def test_the_class_of_a_filter_counts_if_it_is_scrapy_s(caplog: pytest.LogCaptureFixture) -> None:
+    nothing = codec(DUPEFILTER_CLASS=BaseDupeFilter)
+    assert nothing.encode(b"", Request("http://a/")).fingerprint == b""
+    assert nothing.encode(b"", Request("http://a/"), is_start=True).of_run
+    assert not caplog.messages
+    assert codec(DUPEFILTER_CLASS=OwnFilter).encode(b"", Request("http://a/")).fingerprint
+    assert ["DUPEFILTER_CLASS" in line for line in caplog.messages] == [True]
+
+
+class OwnFilter(RFPDupeFilter):
+    """One of a project's own."""
+
+
+@pytest.mark.parametrize("begins", [{"method": "POST"}, {"cookies": {"id": "7"}}, {}])
+def test_a_session_that_the_spider_begins_is_all_nodes_s(begins: dict[str, Any]) -> None:
+    (one, here), (other, there) = ((each, cookies_of(each)) for each in (codec(), codec()))
+    login = one.decode(one.encode(b"", Request("http://www.a.test/login", **begins)).data)
+    here.process_request(login)
+    here.process_response(login, Response(login.url, headers={"Set-Cookie": "id=7; Path=/"}))
+    for url, is_of_session in {"http://www.a.test/in": True, "http://b.test/": False}.items():
+        request = other.decode(one.encode(b"", Request(url)).data)
+        there.process_request(request)
+        expected = b"id=7" if begins and is_of_session else None
+        assert request.headers.get("Cookie") == expected
+
+
+def cookies_of(books: Codec) -> CookiesMiddleware:
+    crawler = books._spider.crawler
+    middleware = build_from_crawler(CookiesMiddleware, crawler)
+    crawler.get_downloader_middleware = lambda _: middleware  # type: ignore[assignment, method-assign, return-value]
+    return middleware

@@ -519,7 +519,8 @@ def with_cookies(node: DrivenNode) -> CookiesMiddleware:
 
 
 @asyncio_test
-async def test_a_node_that_was_silent_says_so(client: Redis, caplog: Logged) -> None:
+@pytest.mark.parametrize("is_idle", [False, True])
+async def test_a_node_that_was_silent_says_so(client: Redis, caplog: Logged, is_idle: bool) -> None:
     async with joined(client, CRAWL_LEASE=0.1) as node:
         node.enqueue("http://a/1")
         page = await node.start()
@@ -530,6 +531,8 @@ async def test_a_node_that_was_silent_says_so(client: Redis, caplog: Logged) -> 
         taken = other.pop()
         node.fetch(page, Response(page.url))
         node.finish(page)
+        if is_idle:
+            node.session.on_idle()
         await until(lambda: node.unfinished == 0)
         await until(lambda: "This node was silent for" in caplog.text)
         other.works(taken)

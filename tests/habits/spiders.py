@@ -134,6 +134,25 @@ class Sessions(Habit):
         yield {"title": title_of(response), "user": response.meta["cookiejar"]}
 
 
+class Login(Habit):
+    """A form logs in, and all that follows is read in the default session."""
+
+    name = "login"
+
+    async def start(self) -> AsyncIterator[Any]:
+        yield scrapy.Request(f"{self.site}/page/0")
+
+    def parse(self, response: Response) -> Iterator[Any]:
+        url = response.urljoin("/login")
+        yield scrapy.FormRequest(url, self.welcome, formdata={"user": "ann"})
+
+    def welcome(self, response: Response) -> Iterator[Any]:
+        yield from response.follow_all([f"/private/{n}" for n in range(20)], self.parse_private)
+
+    def parse_private(self, response: Response) -> Iterator[Any]:
+        yield {"title": title_of(response)}
+
+
 class Async(Habit):
     """A callback awaits a response of its own."""
 

@@ -21,6 +21,7 @@ from typing import Any, Self
 
 import pytest
 from scrapy import Request, Spider, signals
+from scrapy.dupefilters import RFPDupeFilter
 from scrapy.exceptions import CloseSpider, IgnoreRequest
 from scrapy.http import Response
 from scrapy.settings import BaseSettings
@@ -248,6 +249,9 @@ class _Feed:
         self.buffer: list[tuple[int, int]] = []
         self._written = written
 
+    def fileno(self) -> int:
+        raise OSError
+
     def flush(self) -> None:
         self._written += self.buffer
         self.buffer.clear()
@@ -473,6 +477,7 @@ class CrawlNode:
                 "CRAWL_RUN": "new" if new_run else "",
                 "CRAWL_VERSION": "1",
                 "SCHEDULER_PRIORITY_QUEUE": _SiteQueue,
+                "DUPEFILTER_CLASS": RFPDupeFilter,
                 "SEMAPHORE_NODE": f"n{number}",  # also of one that is started again
             }
         )

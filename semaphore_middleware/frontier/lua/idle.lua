@@ -5,29 +5,29 @@
 -- to the queues.
 -- Reply: "more" if requests are queued that may be taken, "wait" if other nodes work or the crawl waits, else
 -- "done", or "empty" if it has fetched nothing; for "wait", the time after which to ask again (ms), when the
--- first of their leases ends; the data of each request that is set aside now; for "done", how many are set
--- aside and have failed in all.
+-- first of their leases ends; the data of each request that is set aside now; 1 if the node had no lease; for
+-- "done", how many are set aside and have failed in all.
 
 @include(shared/common)
 @include(shared/joined)
 
 finish_all()
 local waits = next_number() == 1
-stop_working(node, put_back)
+local had_no_lease = stop_working(node, put_back) and 0 or 1
 stop_dead_nodes()
 offer_requests(false)
 if has_requests() and pages_left() > 0 then
-  return { 'more', 0, set_aside }
+  return { 'more', 0, set_aside, had_no_lease }
 end
 local first_lease_end = redis.call('ZRANGE', working, 0, 0, 'WITHSCORES')[2]
 if first_lease_end then
   wait_hungry()
-  return { 'wait', math.ceil(first_lease_end - now), set_aside }
+  return { 'wait', math.ceil(first_lease_end - now), set_aside, had_no_lease }
 elseif redis.call('EXISTS', claims) == 1 then
-  return { 'more', 0, set_aside } -- start requests that a dead node has begun to queue
+  return { 'more', 0, set_aside, had_no_lease } -- start requests that a dead node has begun to queue
 elseif waits and pages_left() > 0 and redis.call('HEXISTS', run, 'ending') == 0 then
   wait_hungry()
-  return { 'wait', lease_ms, set_aside }
+  return { 'wait', lease_ms, set_aside, had_no_lease }
 end
 local is_empty = tonumber(redis.call('HGET', run, 'pages') or 0) == 0
   and redis.call('HEXISTS', run, 'ending') == 0
@@ -35,4 +35,5 @@ end_run()
 if is_empty then
   redis.call('HSET', run, 'empty', run_id)
 end
-return { is_empty and 'empty' or 'done', 0, set_aside, redis.call('HLEN', aside), redis.call('HLEN', failed) }
+return { is_empty and 'empty' or 'done', 0, set_aside, had_no_lease, redis.call('HLEN', aside),
+  redis.call('HLEN', failed) }

@@ -14,7 +14,7 @@ for i = 1, #found, 2 do
   enqueue(found[i])
 end
 if #found > 0 and ended then
-  redis.call('HDEL', run, 'ended')
+  redis.call('HDEL', run, 'ended', 'empty')
   for _, key in ipairs({ run, seen, aside, failed, budgets, stats }) do
     redis.call('PERSIST', key)
   end

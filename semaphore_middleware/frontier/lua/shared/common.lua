@@ -308,6 +308,7 @@ end
 
 -- Ends a node's lease, and gives back what it has taken and not finished: `give_back` is called with each
 -- place, and whether it is the only one. Together, so that a node that has taken requests always has a lease.
+-- True if it had one.
 local function stop_working(name, give_back)
   local first, last = bounds_of(name)
   local members = redis.call('ZRANGE', taken, first, last, 'BYLEX')
@@ -316,7 +317,7 @@ local function stop_working(name, give_back)
     untake(name, place)
     give_back(place, #members == 1)
   end
-  redis.call('ZREM', working, name)
+  return redis.call('ZREM', working, name) == 1
 end
 
 local function stop_dead_nodes()
