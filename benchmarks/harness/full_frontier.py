@@ -15,7 +15,6 @@ from semaphore_middleware.frontier import state
 from semaphore_middleware.frontier.client import (
     CrawlClient,
     Demand,
-    FinishedRequest,
     NewRequest,
     Outcome,
     Queued,
@@ -93,8 +92,9 @@ class FullFrontier:
             yield f"{MANY_NODES} nodes leave"
         for _ in range(FAILED // PREFETCH_TARGET):
             taken = (await self._crawl.sync(demand=FIRST_PAGE, working=True)).taken
-            failed = [FinishedRequest(one.place, Outcome.FAILED) for one in taken]
-            await self._crawl.sync(finished=failed, working=True)
+            for one in taken:
+                one.outcome = Outcome.FAILED
+            await self._crawl.sync(finished=taken, working=True)
         yield f"{FAILED:,} requests fail"
         await self._crawl.end(at_once=True)
         yield "the crawl ends"
@@ -133,9 +133,10 @@ class FullFrontier:
         seconds = []
         for _ in range(times):
             new = self._new(PREFETCH_TARGET)
-            finished = [FinishedRequest(one.place, Outcome.PAGE) for one in self._in_hand]
+            for one in self._in_hand:
+                one.outcome = Outcome.PAGE
             begin = time.perf_counter()
-            reply = await self._crawl.sync(new, finished, FIRST_PAGE, working=True)
+            reply = await self._crawl.sync(new, self._in_hand, FIRST_PAGE, working=True)
             seconds.append(time.perf_counter() - begin)
             assert all(one is Queued.YES for one in reply.queued)
             assert len(reply.taken) == PREFETCH_TARGET

@@ -66,25 +66,6 @@ def given_up(claim: bytes) -> NewRequest:
     return NewRequest(b"", b"", claim=claim)
 
 
-@dataclass(frozen=True, slots=True)
-class TakenRequest:
-    """An encoded request that this node has taken from its site's queue and not finished."""
-
-    place: bytes
-    data: bytes
-    tries: int = 0  # how many nodes have died with it, or could not read it
-
-    @property
-    def is_alone(self) -> bool:
-        """True if it is to be done while the node does nothing else."""
-        return self.tries >= TRIES_BEFORE_ALONE
-
-    @property
-    def site(self) -> str:
-        """The site in whose queue it was."""
-        return site_of(self.place)
-
-
 class Outcome(Enum):
     """What has become of a request."""
 
@@ -96,12 +77,25 @@ class Outcome(Enum):
     """It has brought no response, or a server's error. It is kept: it can be tried again."""
 
 
-@dataclass(frozen=True, slots=True)
-class FinishedRequest:
-    """A request that this node has taken and finished."""
+@dataclass(slots=True)
+class TakenRequest:
+    """An encoded request that this node has taken from its site's queue, until it is finished."""
 
     place: bytes
-    outcome: Outcome
+    data: bytes
+    tries: int = 0  # how many nodes have died with it, or could not read it
+    outcome: Outcome = Outcome.NOTHING
+    is_given_up: bool = False  # the node does not finish it: others are to do it
+
+    @property
+    def is_alone(self) -> bool:
+        """True if it is to be done while the node does nothing else."""
+        return self.tries >= TRIES_BEFORE_ALONE
+
+    @property
+    def site(self) -> str:
+        """The site in whose queue it was."""
+        return site_of(self.place)
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,7 +334,7 @@ class CrawlClient:
     async def sync(
         self,
         new: Sequence[NewRequest] = (),
-        finished: Sequence[FinishedRequest] = (),
+        finished: Sequence[TakenRequest] = (),
         demand: Demand = NO_DEMAND,
         working: bool = False,
         unreadable: Sequence[bytes] = (),
@@ -371,9 +365,7 @@ class CrawlClient:
         """Count as working for one lease from now. Raises `RunOverError`."""
         await self.sync(working=True)
 
-    async def idle(
-        self, finished: Sequence[FinishedRequest] = (), waits: bool = False
-    ) -> IdleReply:
+    async def idle(self, finished: Sequence[TakenRequest] = (), waits: bool = False) -> IdleReply:
         """Stop working. If no node works and nothing is queued, this ends the crawl, unless it
         `waits` for an operator to end it.
 
@@ -397,7 +389,7 @@ class CrawlClient:
         return list(zip(*[iter(found)] * 2, strict=True))
 
     async def leave(
-        self, finished: Sequence[FinishedRequest] = (), stats: Mapping[str, int] = NO_STATS
+        self, finished: Sequence[TakenRequest] = (), stats: Mapping[str, int] = NO_STATS
     ) -> None:
         """Leave the crawl; what this node has taken and not finished goes back to the queues."""
         with suppress(RunOverError):
@@ -475,7 +467,7 @@ def short_fingerprint(fingerprint: bytes, salt: bytes) -> bytes:
     return hashlib.blake2b(fingerprint, digest_size=8, key=salt).digest()
 
 
-def _fields(finished: Sequence[FinishedRequest]) -> Iterable[Any]:
+def _fields(finished: Sequence[TakenRequest]) -> Iterable[Any]:
     yield len(finished)
     for one in finished:
         yield from (one.place, one.outcome.value)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Set
 from typing import Any
-from weakref import WeakKeyDictionary, WeakSet
 
 from scrapy import Request
 from scrapy.crawler import Crawler
@@ -19,7 +19,6 @@ from twisted.python.failure import Failure
 from semaphore_middleware.frontier.client import (
     NO_DEMAND,
     Demand,
-    FinishedRequest,
     Outcome,
     TakenRequest,
 )
@@ -55,9 +54,7 @@ class Prefetch:
         self._queue = self._new_queue()
         self._ready: dict[Request, TakenRequest] = {}
         self._ready_of_site: Counter[str] = Counter()
-        self._started: dict[bytes, tuple[Request, TakenRequest]] = {}  # by place
-        self._outcomes: WeakKeyDictionary[Request, Outcome] = WeakKeyDictionary()
-        self._given_up: WeakSet[Request] = WeakSet()
+        self._started: dict[Request, TakenRequest] = {}
         self._is_closing = False  # the spider
 
     def _new_queue(self) -> Any:
@@ -88,7 +85,7 @@ class Prefetch:
         if request is None:
             return None
         taken = self._ready.pop(request)
-        self._started[taken.place] = request, taken
+        self._started[request] = taken
         self._ready_of_site[taken.site] -= 1
         if not self._ready_of_site[taken.site]:
             del self._ready_of_site[taken.site]
@@ -103,19 +100,21 @@ class Prefetch:
         middlewares have put into it. Returned to the engine, it comes to the scheduler once more,
         where `was_given_up` tells that it is on the server already.
         """
-        if isinstance(result, Response):
-            is_error = result.status >= LOWEST_ERROR or result.status == TOO_MANY_REQUESTS
-            self._outcomes[request] = Outcome.FAILED if is_error else Outcome.PAGE
-        elif self._is_closing and self._has_started(request):
-            self._given_up.add(request)
-            return request
-        elif self._is_closing:
+        taken = self._started.get(request)
+        if self._is_closing and not isinstance(result, Response):
+            if taken is not None:
+                taken.is_given_up = True
+                return request
             # Perhaps a callback asked for it, or an item's pipeline: any page that is at work now
             # may lack it.
-            started = (request for request, _ in self._started.values())
-            self._given_up.update(one for one in started if one in self._outcomes)
-        elif isinstance(result, Failure) and not isinstance(result.value, IgnoreRequest):
-            self._outcomes[request] = Outcome.FAILED
+            for one in self._started.values():
+                one.is_given_up |= one.outcome is not Outcome.NOTHING
+        elif taken is not None and isinstance(result, Response):
+            is_error = result.status >= LOWEST_ERROR or result.status == TOO_MANY_REQUESTS
+            taken.outcome = Outcome.FAILED if is_error else Outcome.PAGE
+        elif taken is not None and isinstance(result, Failure):
+            is_dropped = isinstance(result.value, IgnoreRequest)
+            taken.outcome = Outcome.NOTHING if is_dropped else Outcome.FAILED
         return result
 
     def on_closing(self) -> None:
@@ -124,27 +123,22 @@ class Prefetch:
 
     def was_given_up(self, request: Request) -> bool:
         """True if a request is left to other nodes, because the spider closes."""
-        return request in self._given_up
+        taken = self._started.get(request)
+        return taken is not None and taken.is_given_up
 
-    def _has_started(self, request: Request) -> bool:
-        return any(request is started for started, _ in self._started.values())
-
-    def finished(self, in_progress: Set[Request]) -> list[FinishedRequest]:
+    def finished(self, in_progress: Set[Request]) -> list[TakenRequest]:
         """The started requests that the engine has no longer in progress, none given up."""
-        return [
-            FinishedRequest(place, self._outcomes.get(request, Outcome.NOTHING))
-            for place, (request, _) in self._started.items()
-            if not (request in in_progress or request in self._given_up)
-        ]
+        started = self._started.items()
+        return [one for request, one in started if not (one.is_given_up or request in in_progress)]
 
-    def has_only(self, finished: list[FinishedRequest]) -> bool:
+    def has_only(self, finished: list[TakenRequest]) -> bool:
         """True if no request is ready, and none started but these."""
         return not self._ready and len(finished) == len(self._started)
 
-    def forget(self, finished: list[FinishedRequest]) -> None:
+    def forget(self, finished: list[TakenRequest]) -> None:
         """Forget these requests: the server knows that they are finished."""
-        for one in finished:
-            del self._started[one.place]
+        over = set(map(id, finished))
+        self._started = {key: one for key, one in self._started.items() if id(one) not in over}
 
     @property
     def has_suspect(self) -> bool:
@@ -152,8 +146,7 @@ class Prefetch:
         return any(taken.tries for taken in self._taken())
 
     def _taken(self) -> Iterator[TakenRequest]:
-        yield from (taken for _, taken in self._started.values())
-        yield from self._ready.values()
+        return itertools.chain(self._started.values(), self._ready.values())
 
     def forget_ready(self) -> list[TakenRequest]:
         """Forget the ready requests and return them: other nodes may have taken them since."""
@@ -165,7 +158,7 @@ class Prefetch:
 
     def forget_all(self) -> list[TakenRequest]:
         """Forget all requests and return them."""
-        started = [taken for _, taken in self._started.values()]
+        started = list(self._started.values())
         self._started.clear()
         return started + self.forget_ready()
 
@@ -176,14 +169,14 @@ class Prefetch:
         """True if it is time to take more."""
         return 2 * self._startable() < PREFETCH_TARGET
 
-    def demand(self, most: int, finished: list[FinishedRequest]) -> Demand:
+    def demand(self, most: int, finished: list[TakenRequest]) -> Demand:
         """How many requests to take now, at most so many, and of which sites none. `finished` are
         those that the server is told of in the same call.
         """
         if any(taken.is_alone for taken in self._taken()):
             return NO_DEMAND
         # Only requests that this node has started can fill a site.
-        sites = {taken.site for _, taken in self._started.values()}.union(self._ready_of_site)
+        sites = {taken.site for taken in self._started.values()}.union(self._ready_of_site)
         skipped = frozenset(site for site in sites if self.is_skipped(site))
         most = max(0, min(most, PREFETCH_TARGET - self._startable(), MAX_READY - self.ready))
         return Demand(

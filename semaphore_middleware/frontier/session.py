@@ -35,7 +35,6 @@ from semaphore_middleware.frontier.client import (
     CrawlEndedError,
     CrawlLostError,
     Demand,
-    FinishedRequest,
     IdleReply,
     NewRequest,
     NextStep,
@@ -44,6 +43,7 @@ from semaphore_middleware.frontier.client import (
     Queued,
     RunOverError,
     SyncReply,
+    TakenRequest,
     WrongTypeError,
     given_up,
 )
@@ -384,14 +384,14 @@ class FrontierSession:
 
     # One call -----------------------------------------------------------------------------------
 
-    def _finished(self) -> list[FinishedRequest]:
+    def _finished(self) -> list[TakenRequest]:
         """The requests that are done: their items are written, too."""
         finished = self._prefetch.finished(self._engine.in_progress)
         if finished:
             self._feeds.flush()
         return finished
 
-    async def _sync(self, finished: list[FinishedRequest]) -> None:
+    async def _sync(self, finished: list[TakenRequest]) -> None:
         new = self._next_new()
         if len(new) < len(self._unsent):
             finished = []
@@ -567,7 +567,7 @@ class FrontierSession:
         )
         self.has_failed |= is_error
 
-    async def _idle(self, finished: list[FinishedRequest]) -> None:
+    async def _idle(self, finished: list[TakenRequest]) -> None:
         reply = await self._client.idle(finished, self._waits)
         self._prefetch.forget(finished)
         self._log_set_aside(reply.set_aside)

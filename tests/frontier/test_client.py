@@ -13,7 +13,6 @@ from semaphore_middleware.frontier.client import (
     CrawlEndedError,
     Demand,
     Ending,
-    FinishedRequest,
     NewRequest,
     NextStep,
     NothingFetchedError,
@@ -68,7 +67,7 @@ def test_nothing_is_finished_or_taken_if_queueing_fails(client: Redis, one: Node
     client.set(seen, "of another type", ex=60)
     new = [one.new(b"plain"), one.new(b"link", fingerprint="a"), one.new(b"", fingerprint="b")]
     with pytest.raises(ServerUnreachableError, match="WRONGTYPE"):
-        result_of(one.sync(new, [FinishedRequest(page.place, Outcome.PAGE)], ONE))
+        result_of(one.sync(new, [page], ONE))
     client.delete(seen)
     assert (one.queued, one.size.unfinished, one.taken) == (2, 3, 1)
 

@@ -33,7 +33,6 @@ from semaphore_middleware.frontier.client import (
     CALL_TIMEOUT_S,
     CrawlClient,
     Demand,
-    FinishedRequest,
     NewRequest,
     Outcome,
 )
@@ -667,7 +666,8 @@ class Crawl:
         await client.join()
         await client.sync([NewRequest(client.new_place("a", 0), b"{}")])
         (page,) = (await client.sync(demand=Demand(1, 1))).taken
-        await client.idle([FinishedRequest(page.place, Outcome.PAGE)])
+        page.outcome = Outcome.PAGE
+        await client.idle([page])
 
     async def _retry(self, client: CrawlClient) -> None:
         await client.retry()

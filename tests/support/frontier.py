@@ -14,7 +14,6 @@ import redis
 from semaphore_middleware.frontier.client import (
     CrawlClient,
     Demand,
-    FinishedRequest,
     IdleReply,
     NewRequest,
     Outcome,
@@ -101,7 +100,8 @@ class Node(CrawlClient):
         return result_of(self.sync(unreadable=[taken.place])).set_aside
 
     def finishes(self, taken: TakenRequest, outcome: Outcome) -> None:
-        result_of(self.sync(finished=[FinishedRequest(taken.place, outcome)]))
+        taken.outcome = outcome
+        result_of(self.sync(finished=[taken]))
 
     def works(self, *finished: TakenRequest) -> None:
         result_of(self.sync(finished=_pages(finished), working=True))
@@ -149,7 +149,8 @@ async def set_one_aside(server: RedisServer, name: str) -> None:
     for site in ("www.example.net", "www.example.org"):
         await crawl.sync([NewRequest(crawl.new_place(site, 0), b"data", site.encode())])
     (page,) = (await crawl.sync(demand=ONE)).taken
-    await crawl.sync(finished=[FinishedRequest(page.place, Outcome.PAGE)])
+    page.outcome = Outcome.PAGE
+    await crawl.sync(finished=[page])
     for _ in range(3):
         (taken,) = (await crawl.sync(demand=ONE)).taken
         await crawl.sync(unreadable=[taken.place])
@@ -157,8 +158,10 @@ async def set_one_aside(server: RedisServer, name: str) -> None:
     await crawl.link.close()
 
 
-def _pages(finished: tuple[TakenRequest, ...]) -> list[FinishedRequest]:
-    return [FinishedRequest(one.place, Outcome.PAGE) for one in finished]
+def _pages(finished: tuple[TakenRequest, ...]) -> tuple[TakenRequest, ...]:
+    for one in finished:
+        one.outcome = Outcome.PAGE
+    return finished
 
 
 def crawl_keys(client: redis.Redis) -> list[bytes]:
