@@ -407,10 +407,12 @@ class CrawlClient:
         (ending,) = await self._call("end", int(at_once))
         return Ending(ending)
 
-    async def retry(self) -> int:
+    async def retry(self) -> int | None:
         """Put requests that were set aside or have failed back into the queues; how many these
-        were. A crawl that has ended goes on with them as soon as a node joins.
+        were, None if there is no crawl. One that has ended goes on with them when a node joins.
         """
+        if not (await self.counts()).exists:
+            return None
         total = 0
         for part in ("aside", "failed"):
             cursor = b"0"

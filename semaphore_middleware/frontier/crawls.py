@@ -11,7 +11,6 @@ from semaphore_middleware.frontier.client import (
     CALL_TIMEOUT_S,
     DEFAULT_PREFIX,
     CrawlClient,
-    Ending,
     NewRequest,
     Queued,
 )
@@ -31,7 +30,7 @@ class Crawls:
     """The shared crawls of one server, or of all masters of a cluster.
 
     `url_from` says in errors where the URL was set; `recrawl_after` is that of a run that begins
-    with `add`. Each call opens connections of its own.
+    with `add`. Each call, and each `of`, opens connections of its own.
 
     Raises `SettingsError` for a URL or a prefix that is not allowed. Each method also raises
     `ServerUnreachableError` and `ServerRefusedError`.
@@ -71,26 +70,19 @@ class Crawls:
                     found.update(await self._counts_of(connection, some))
         return {name: found[name] for name in sorted(found) if found[name].exists}
 
-    async def counts(self, name: str) -> Counts | None:
-        """One crawl; None: there is none of this name."""
-        async with self._client(name) as crawl:
-            counts = await crawl.counts()
-            return counts if counts.exists else None
-
-    async def drop(self, name: str) -> bool:
-        """End a crawl for all its nodes, done or not, and forget it. False if there is none."""
-        async with self._client(name) as crawl:
-            return await crawl.drop()
-
-    async def stats(self, name: str) -> dict[str, int]:
-        """What all nodes of a crawl have counted, in sum."""
-        async with self._client(name) as crawl:
-            return await crawl.stats()
-
-    async def end(self, name: str, at_once: bool) -> Ending:
-        """End a crawl for all its nodes: when all that is queued is done, or at once."""
-        async with self._client(name) as crawl:
-            return await crawl.end(at_once)
+    @asynccontextmanager
+    async def of(self, name: str) -> AsyncIterator[CrawlClient]:
+        """One crawl, which need not exist."""
+        crawl = CrawlClient(
+            *(self._url, name, "frontier"),
+            prefix=self._prefix,
+            url_from=self._url_from,
+            recrawl_after=self._recrawl_after,
+        )
+        try:
+            yield crawl
+        finally:
+            await crawl.link.close()
 
     async def add(
         self,
@@ -105,7 +97,7 @@ class Crawls:
         Raises `CrawlEndedError`, and whatever `encoder_for` and that do.
         """
         found: Counter[Queued] = Counter()
-        async with self._client(name) as crawl:
+        async with self.of(name) as crawl:
             _, in_common = await crawl.join()
             try:
                 encode = encoder_for(in_common)
@@ -120,27 +112,6 @@ class Crawls:
             finally:
                 await crawl.leave()
         return found
-
-    async def retry(self, name: str) -> int | None:
-        """Put requests that were set aside or have failed back into the queues; how many these
-        were. A crawl that has ended goes on with them as soon as a node joins. None: there is no
-        crawl of this name.
-        """
-        async with self._client(name) as crawl:
-            return await crawl.retry() if (await crawl.counts()).exists else None
-
-    @asynccontextmanager
-    async def _client(self, name: str) -> AsyncIterator[CrawlClient]:
-        crawl = CrawlClient(
-            *(self._url, name, "frontier"),
-            prefix=self._prefix,
-            url_from=self._url_from,
-            recrawl_after=self._recrawl_after,
-        )
-        try:
-            yield crawl
-        finally:
-            await crawl.link.close()
 
     async def _counts_of(self, connection: Connection, names: Sequence[str]) -> dict[str, Counts]:
         """Counts by crawl. Left out are crawls of which some key is of another type, or has no

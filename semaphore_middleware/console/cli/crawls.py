@@ -6,7 +6,7 @@ import argparse
 import asyncio
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
@@ -60,22 +60,28 @@ def run(settings: BaseSettings, options: argparse.Namespace) -> int:
         _status(crawls, options)
     elif options.verb == "add":
         _add(settings, crawls, options)
-    elif options.verb == "end":
-        ending = asyncio.run(crawls.end(options.name, options.now))
-        if ending is Ending.NO_RUN:
-            raise CommandError(f"no run of '{clean(options.name)}' is under way", Status.UNKNOWN)
-        when = "has ended" if ending is Ending.NOW else "ends when all that is queued is done"
-        print(f"{clean(options.name)} {when}.")
-    elif options.verb == "drop":
-        if not asyncio.run(crawls.drop(options.name)):
-            raise _no_crawl(options.name)
-        print(f"{clean(options.name)} is dropped.")
     else:
-        if (number := asyncio.run(crawls.retry(options.name))) is None:
-            raise _no_crawl(options.name)
-        queued = f"{count(number, 'request')} {'is' if number == 1 else 'are'} queued again"
-        print(f"{clean(options.name)}: {queued}.")
+        print(f"{clean(options.name)}{asyncio.run(_change(crawls, options))}.")
     return Status.DONE
+
+
+async def _change(crawls: Crawls, options: argparse.Namespace) -> str:
+    """Change a crawl; what has become of it, to be put behind its name."""
+    async with crawls.of(options.name) as crawl:
+        match options.verb:
+            case "end":
+                ending = await crawl.end(options.now)
+                if ending is Ending.NO_RUN:
+                    text = f"no run of '{clean(options.name)}' is under way"
+                    raise CommandError(text, Status.UNKNOWN)
+                is_over = ending is Ending.NOW
+                return " has ended" if is_over else " ends when all that is queued is done"
+            case "drop" if await crawl.drop():
+                return " is dropped"
+            case "retry" if (number := await crawl.retry()) is not None:
+                requests = f"{count(number, 'request')} {'is' if number == 1 else 'are'}"
+                return f": {requests} queued again"
+    raise _no_crawl(options.name)
 
 
 def _status(crawls: Crawls, options: argparse.Namespace) -> None:
@@ -103,9 +109,15 @@ async def _look(
     crawls: Crawls, options: argparse.Namespace
 ) -> tuple[dict[str, Counts], dict[str, dict[str, int]]]:
     """Sizes, and what nodes have counted: that of crawls that are named, and in JSON."""
-    found = await _counts(crawls, options.names)
-    names = found if options.json else options.names
-    return found, {name: await crawls.stats(name) for name in names}
+    found = {} if options.names else await crawls.survey()
+    stats = {}
+    for name in options.names or (found if options.json else ()):
+        async with crawls.of(name) as crawl:
+            found[name] = await crawl.counts()
+            stats[name] = await crawl.stats()
+        if not found[name].exists:
+            raise _no_crawl(name)
+    return found, stats
 
 
 def _add(settings: BaseSettings, crawls: Crawls, options: argparse.Namespace) -> None:
@@ -142,17 +154,6 @@ def _lines(options: argparse.Namespace) -> AbstractContextManager[Iterable[str]]
         return Path(options.file).open(encoding="utf-8")
     except OSError as error:
         raise CommandError(f"{options.file}: {error.strerror}", Status.WRONG) from None
-
-
-async def _counts(crawls: Crawls, names: Sequence[str]) -> dict[str, Counts]:
-    if not names:
-        return await crawls.survey()
-    found = {}
-    for name in names:
-        if (counts := await crawls.counts(name)) is None:
-            raise _no_crawl(name)
-        found[name] = counts
-    return found
 
 
 def _no_crawl(name: str) -> CommandError:

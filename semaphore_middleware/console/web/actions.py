@@ -76,11 +76,12 @@ def _evict(admin: Admin, node: str) -> Action:
 
 def _of_crawl(crawls: Crawls, action: str, name: str) -> Action:
     async def change() -> dict[str, int] | None:
-        if action == "drop":
-            if await crawls.drop(name):
-                return None
-        elif (count := await crawls.retry(name)) is not None:
-            return {"requests": count}
+        async with crawls.of(name) as crawl:
+            if action == "drop":
+                if await crawl.drop():
+                    return None
+            elif (count := await crawl.retry()) is not None:
+                return {"requests": count}
         raise SettingsError(f"there is no crawl {name!r}")
 
     return change
