@@ -220,12 +220,10 @@ class CrawlClient:
                           bytes, in some runs with times: bucket -> some of them; count -> how many
         requests  hash    place -> request: all that are not finished
         queue     zset    the places of those that are to be taken, in order
-        sites     zset    site with queued requests -> turn, the lowest is next; below 0 if all of
-                          them are suspects
-        taken     zset    node, zero byte, place: taken and not finished
-        suspects  zset    places like those in `queue`, of requests that a node has failed with
-        lone      zset    places of requests that two nodes have failed with
-        tries     hash    place -> how many nodes have failed with this request
+        sites     zset    site with queued requests -> turn, the lowest is next
+        taken     zset    node, zero byte, place: taken and not finished -> how many nodes have
+                          failed with it
+        suspects  zset    place of a request that nodes have failed with -> 1, or 2 for more
         aside     hash    place -> request: those that were tried three times; nobody gets them
         failed    hash    place -> request: those that have brought no page
         hungry    zset    nodes that wait for requests -> the last offer that they have seen

@@ -16,7 +16,7 @@ from semaphore_middleware.redis import scripts
 
 PARTS = (
     *("run", "nodes", "working", "seen", "requests", "queue", "sites", "taken"),
-    *("suspects", "lone", "tries", "aside", "failed", "hungry", "claims", "budgets", "stats"),
+    *("suspects", "aside", "failed", "hungry", "claims", "budgets", "stats"),
 )
 """The keys, in the order in which the scripts take them."""
 TRIALS = ("trial:hash", "trial:queue")
@@ -87,8 +87,8 @@ def _sortable(score: float) -> bytes:
 
 
 SIZES = (
-    *(("ZCARD", "sites"), ("ZCARD", "queue"), ("ZCARD", "suspects"), ("ZCARD", "lone")),
-    *(("ZCARD", "taken"), ("HLEN", "aside"), ("HLEN", "failed")),
+    *(("ZCARD", "sites"), ("ZCARD", "queue"), ("ZCARD", "suspects"), ("ZCARD", "taken")),
+    *(("HLEN", "aside"), ("HLEN", "failed")),
 )
 """Commands, and the keys that they are for."""
 STATES = ("running", "stopped", "ended")
@@ -113,12 +113,12 @@ class Counts:
     def of(cls, replies: Sequence[Any]) -> Self:
         """From the replies to `commands_for`."""
         time, nodes, *numbers, seen, (id, pages, ended, wall, clock, empty) = replies
-        sites, queued, suspects, lone, taken, set_aside, failed = numbers
+        sites, queued, suspects, taken, set_aside, failed = numbers
         return cls(
             exists=id is not None,
             nodes=_living(nodes, time, float(wall or 0), float(clock or 0)),
             sites=sites,
-            queued=queued + suspects + lone,
+            queued=queued + suspects,
             taken=taken,
             set_aside=set_aside,
             failed=failed,

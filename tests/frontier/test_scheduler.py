@@ -572,7 +572,7 @@ async def test_what_a_node_could_not_read_is_said_when_it_leaves(client: Redis) 
         assert isinstance(place, bytes)
         node.session._task.cancel()  # the end comes before it can say so
         node.session._unreadable.append(place)
-    assert client.hgetall(node.key("tries")) == {place: b"1"}
+    assert client.zrange(node.key("suspects"), 0, -1, withscores=True) == [(place, 1)]
 
 
 @asyncio_test

@@ -37,73 +37,50 @@ local function add(place, data, fingerprint, claim)
   return 1
 end
 
-local may_suspect, may_be_alone = false, false
-
--- The sites whose turn is next, at most `most`, without those to skip; and in front of them one that has
--- nothing but suspects, if one of these may be taken.
-local function next_sites(most, skipped)
-  local skip, found = {}, {}
-  for _, site in ipairs(skipped) do
-    skip[site] = true
-  end
-  local function find(lowest, highest, count)
-    local enough = #found + count
-    local candidates = redis.call('ZRANGE', sites, lowest, highest, 'BYSCORE', 'LIMIT', 0, count + #skipped)
-    for _, site in ipairs(candidates) do
-      if not skip[site] and #found < enough then
-        table.insert(found, site)
-      end
+-- The sites whose turn is next, without those to skip, which are so many.
+local function next_sites(most, skip, skipped)
+  local found = {}
+  for _, site in ipairs(redis.call('ZRANGE', sites, 0, most + skipped - 1)) do
+    if not skip[site] and #found < most then
+      table.insert(found, site)
     end
   end
-  if may_suspect then
-    find('-inf', '(0', 1)
-  end
-  find(0, 'inf', most)
   return found
 end
 
-local function take_place(from, place, taken_now)
+local function take_place(from, place, failures, taken_now)
   redis.call('ZREM', from, place)
-  redis.call('ZADD', taken, 0, node .. '\0' .. place)
+  redis.call('ZADD', taken, failures, node .. '\0' .. place)
   if most_of_site > 0 then
     redis.call('HINCRBY', budgets, site_of(place) .. '\0', 1)
   end
   table.insert(taken_now, place)
   table.insert(taken_now, redis.call('HGET', requests, place))
-  table.insert(taken_now, tonumber(redis.call('HGET', tries, place) or 0))
+  table.insert(taken_now, failures)
 end
 
-local function take_from(site, most, taken_now)
-  local count = 0
-  for _, place in ipairs(first_places(suspects, site, may_suspect and 1 or 0)) do
-    may_suspect, count = false, 1
-    take_place(suspects, place, taken_now)
+-- Of a site with a suspect only this one; of the others the same number each, and of a short queue only this
+-- node's share: other nodes need requests, too.
+local function take(most, most_per_site, may_suspect, may_be_alone, skip, skipped)
+  local taken_now, node_count = {}, redis.call('ZCARD', nodes)
+  local once_failed = may_suspect and first_suspect(1, skip)
+  if once_failed then
+    take_place(suspects, once_failed, 1, taken_now)
+    most, skipped, skip[site_of(once_failed)] = most - 1, skipped + 1, true
   end
-  for _, place in ipairs(first_places(queue, site, most - count)) do
-    count = count + 1
-    take_place(queue, place, taken_now)
-  end
-  give_turn(site, true)
-  return count
-end
-
--- The same number of each site, and of a short queue only this node's share: other nodes need
--- requests, too.
-local function take(most, most_per_site, skipped)
-  local taken_now, in_turn, node_count = {}, next_sites(most, skipped), redis.call('ZCARD', nodes)
+  local in_turn = next_sites(most, skip, skipped)
   local per_site = math.min(most_per_site, math.ceil(most / #in_turn))
   for _, site in ipairs(in_turn) do
-    local here = redis.call('ZLEXCOUNT', queue, bounds_of(site))
-      + redis.call('ZLEXCOUNT', suspects, bounds_of(site))
-    local share = math.ceil(here / node_count)
-    most = most - take_from(site, math.min(per_site, share, most, budget_left(site)), taken_now)
-    if most == 0 then
-      break
+    local share = math.ceil(redis.call('ZLEXCOUNT', queue, bounds_of(site)) / node_count)
+    for _, place in ipairs(first_places(site, math.min(per_site, share, most, budget_left(site)))) do
+      take_place(queue, place, 0, taken_now)
+      most = most - 1
     end
+    give_turn(site, true)
   end
-  local alone = may_be_alone and #taken_now == 0 and first_alone()
+  local alone = may_be_alone and #taken_now == 0 and first_suspect(TRIES_BEFORE_ALONE, skip)
   if alone then
-    take_place(lone, alone, taken_now)
+    take_place(suspects, alone, TRIES_BEFORE_ALONE, taken_now)
   end
   return taken_now
 end
@@ -117,8 +94,9 @@ finish_all()
 
 for _ = 1, next_number() do
   local place = next_argument()
-  if untake(node, place) then
-    suspect(place, true)
+  local failures = untake(node, place)
+  if failures then
+    suspect(place, failures, true)
   end
 end
 
@@ -131,10 +109,10 @@ if works then
 end
 
 write_stats()
-local taken_now, most, most_per_site, skipped = {}, next_number(), next_number(), {}
-may_suspect, may_be_alone = next_number() == 1, next_number() == 1
+local taken_now, most, most_per_site = {}, next_number(), next_number()
+local may_suspect, may_be_alone, skip, skipped = next_number() == 1, next_number() == 1, {}, 0
 while has_arguments() do
-  table.insert(skipped, next_argument())
+  skip[next_argument()], skipped = true, skipped + 1
 end
 local asks = most > 0
 if asks then
@@ -142,7 +120,7 @@ if asks then
   most = math.min(most, pages_left())
 end
 if most > 0 then
-  taken_now = take(most, most_per_site, skipped)
+  taken_now = take(most, most_per_site, may_suspect, may_be_alone, skip, skipped)
 end
 if #taken_now > 0 then
   renew_lease()

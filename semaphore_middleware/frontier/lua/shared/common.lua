@@ -8,8 +8,8 @@
 
 local run, nodes, working, seen, requests = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local queue, sites, taken = KEYS[6], KEYS[7], KEYS[8]
-local suspects, lone, tries, aside, failed = KEYS[9], KEYS[10], KEYS[11], KEYS[12], KEYS[13]
-local hungry, claims, budgets, stats = KEYS[14], KEYS[15], KEYS[16], KEYS[17]
+local suspects, aside, failed = KEYS[9], KEYS[10], KEYS[11]
+local hungry, claims, budgets, stats = KEYS[12], KEYS[13], KEYS[14], KEYS[15]
 local channel_head, node, joined_run, lease_ms = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local most_pages, most_of_site = tonumber(ARGV[5]), tonumber(ARGV[6])
 local recrawl_after_s = tonumber(ARGV[7])
@@ -20,7 +20,7 @@ local LONGEST_STEP = 0.32 -- of a lease, as STEP in model/lease.py
 local TRIES_BEFORE_ALONE, MOST_TRIES = 2, 3 -- of a request
 local WOKEN_AT_ONCE = 2 -- nodes
 local NOTHING, PAGE, FAILED = '0', '1', '2' -- what has become of a request
-local FIRST_TURN_OF_SUSPECTS = -2 ^ 53
+local SUSPECTS_LOOKED_AT = 100 -- for one whose site is not skipped
 
 local run_id, ended, previous_run, wall, clock =
   unpack(redis.call('HMGET', run, 'id', 'ended', 'previous', 'wall', 'clock'))
@@ -66,17 +66,11 @@ local function last_turn()
   return math.max(0, last or 0) + 1
 end
 
--- Sites that have nothing but suspects take turns of their own, below 0: not each call may take one of these.
-local function last_turn_of_suspects()
-  local last = redis.call('ZRANGE', sites, '(0', '-inf', 'BYSCORE', 'REV', 'LIMIT', 0, 1, 'WITHSCORES')[2]
-  return (last or FIRST_TURN_OF_SUSPECTS) + 1
-end
-
 local has_new_requests = false -- for nodes that wait
 
-local function first_places(from, site, most)
+local function first_places(site, most)
   local first, last = bounds_of(site)
-  return redis.call('ZRANGE', from, first, last, 'BYLEX', 'LIMIT', 0, most)
+  return redis.call('ZRANGE', queue, first, last, 'BYLEX', 'LIMIT', 0, most)
 end
 
 -- How many more requests of a site may be taken: each of these may become a page. `budgets` has its pages,
@@ -95,20 +89,12 @@ local function is_used_up(site)
 end
 
 -- Gives a site the last turn if it has none, or has had one, and requests are queued, and it may have more
--- pages. A site that has suspects only gets a turn among those.
+-- pages.
 local function give_turn(site, has_had_one)
-  local turn = not has_had_one and redis.call('ZSCORE', sites, site)
-  if budget_left(site) <= 0 then
+  if budget_left(site) <= 0 or #first_places(site, 1) == 0 then
     redis.call('ZREM', sites, site)
-  elseif #first_places(queue, site, 1) > 0 then
-    if not turn or tonumber(turn) < 0 then
-      redis.call('ZADD', sites, last_turn(), site)
-      has_new_requests = has_new_requests or not has_had_one
-    end
-  elseif #first_places(suspects, site, 1) == 0 then
-    redis.call('ZREM', sites, site)
-  elseif not turn then
-    redis.call('ZADD', sites, last_turn_of_suspects(), site)
+  elseif has_had_one or not redis.call('ZSCORE', sites, site) then
+    redis.call('ZADD', sites, last_turn(), site)
     has_new_requests = has_new_requests or not has_had_one
   end
 end
@@ -116,30 +102,18 @@ end
 local function enqueue(place)
   redis.call('ZADD', queue, 0, place)
   local site = site_of(place)
-  if tonumber(redis.call('ZSCORE', sites, site) or -1) < 0 then
+  if not redis.call('ZSCORE', sites, site) then
     give_turn(site)
   end
 end
 
-local function enqueue_suspect(place)
-  redis.call('ZADD', suspects, 0, place)
-  give_turn(site_of(place))
-end
-
-local function enqueue_alone(place)
-  redis.call('ZADD', lone, 0, place)
-  has_new_requests = true
-end
-
--- Puts back what a node has taken and gives back in order: a suspect stays one.
-local function put_back(place)
-  local failures = tonumber(redis.call('HGET', tries, place) or 0)
-  if failures >= TRIES_BEFORE_ALONE then
-    enqueue_alone(place)
-  elseif failures > 0 then
-    enqueue_suspect(place)
-  else
+-- Puts back what a node has taken, and so many have failed with.
+local function put_back(place, failures)
+  if failures == 0 then
     enqueue(place)
+  else
+    redis.call('ZADD', suspects, failures, place)
+    has_new_requests = true
   end
 end
 
@@ -149,29 +123,29 @@ local set_aside = {}
 local function move_data(place, to)
   local data = redis.call('HGET', requests, place)
   redis.call('HDEL', requests, place)
-  redis.call('HDEL', tries, place)
   redis.call('HSET', to, place, data)
   return data
 end
 
--- A node died that had this request, or could not read it, and another one may fare as badly. So it goes to
--- a queue of its own, of which a node takes one at a time; then to one whose requests a node takes when it
--- has nothing else. `is_proven`: it alone has done it. After some tries nobody gets it any more.
-local function suspect(place, is_proven)
-  local failures = redis.call('HINCRBY', tries, place, 1)
-  if failures >= MOST_TRIES and is_proven then
+-- A node died that had this request, or could not read it, and another one may fare as badly. So it becomes
+-- a suspect, of which a node takes one at a time; after two failures when it has nothing else. `is_proven`:
+-- it alone has done it. After some failures nobody gets it any more.
+local function suspect(place, failures, is_proven)
+  if failures + 1 >= MOST_TRIES and is_proven then
     table.insert(set_aside, move_data(place, aside))
-  elseif failures >= TRIES_BEFORE_ALONE then
-    enqueue_alone(place)
   else
-    enqueue_suspect(place)
+    put_back(place, math.min(failures + 1, TRIES_BEFORE_ALONE))
   end
 end
 
--- The first request that is to be done alone, and whose site may have more pages.
-local function first_alone()
-  for _, place in ipairs(redis.call('ZRANGE', lone, 0, most_of_site > 0 and -1 or 0)) do
-    if budget_left(site_of(place)) > 0 then
+-- The first of the requests that so many nodes have failed with, of a site that may have more pages and is
+-- not skipped.
+local function first_suspect(failures, skip)
+  local most = most_of_site > 0 and -1 or SUSPECTS_LOOKED_AT
+  local found = redis.call('ZRANGE', suspects, failures, failures, 'BYSCORE', 'LIMIT', 0, most)
+  for _, place in ipairs(found) do
+    local site = site_of(place)
+    if not skip[site] and budget_left(site) > 0 then
       return place
     end
   end
@@ -179,7 +153,9 @@ local function first_alone()
 end
 
 local function has_requests()
-  return redis.call('EXISTS', sites) == 1 or first_alone() ~= nil
+  return redis.call('EXISTS', sites) == 1
+    or first_suspect(1, {}) ~= nil
+    or first_suspect(TRIES_BEFORE_ALONE, {}) ~= nil
 end
 
 local function tell(name, message)
@@ -249,15 +225,18 @@ local function pages_left()
   return most_pages - (redis.call('HGET', run, 'pages') or 0) - redis.call('ZCARD', taken)
 end
 
--- True if the node had taken this request.
+-- How many nodes had failed with a request that this node had taken; nil if it had not.
 local function untake(name, place)
-  if redis.call('ZREM', taken, name .. '\0' .. place) == 0 then
-    return false
+  local member = name .. '\0' .. place
+  local failures = redis.call('ZSCORE', taken, member)
+  if not failures then
+    return nil
   end
+  redis.call('ZREM', taken, member)
   if most_of_site > 0 then
     redis.call('HINCRBY', budgets, site_of(place) .. '\0', -1)
   end
-  return true
+  return tonumber(failures)
 end
 
 -- The node was silent for longer than its lease. If nobody has finished its request meanwhile, this counts.
@@ -265,9 +244,8 @@ local function untake_from_others(place)
   if redis.call('HEXISTS', requests, place) == 0 then
     return false
   end
-  for _, from in ipairs({ queue, suspects, lone }) do
-    redis.call('ZREM', from, place)
-  end
+  redis.call('ZREM', queue, place)
+  redis.call('ZREM', suspects, place)
   for _, name in ipairs(redis.call('ZRANGE', working, 0, -1)) do
     untake(name, place)
   end
@@ -283,7 +261,6 @@ local function finish(place, outcome)
     move_data(place, failed)
   else
     redis.call('HDEL', requests, place)
-    redis.call('HDEL', tries, place)
   end
   if outcome == PAGE then
     redis.call('HINCRBY', run, 'pages', 1)
@@ -307,15 +284,14 @@ local function finish_all()
 end
 
 -- Ends a node's lease, and gives back what it has taken and not finished: `give_back` is called with each
--- place, and whether it is the only one. Together, so that a node that has taken requests always has a lease.
--- True if it had one.
+-- place, how many nodes have failed with it, and whether it is the only one. Together, so that a node that
+-- has taken requests always has a lease. True if it had one.
 local function stop_working(name, give_back)
   local first, last = bounds_of(name)
   local members = redis.call('ZRANGE', taken, first, last, 'BYLEX')
   for _, member in ipairs(members) do
     local place = string.sub(member, #name + 2)
-    untake(name, place)
-    give_back(place, #members == 1)
+    give_back(place, untake(name, place), #members == 1)
   end
   return redis.call('ZREM', working, name) == 1
 end
@@ -346,7 +322,7 @@ end
 -- kept for the next run.
 local function end_run()
   tell_hungry_nodes('done')
-  redis.call('UNLINK', nodes, working, requests, queue, sites, taken, suspects, lone, tries, claims)
+  redis.call('UNLINK', nodes, working, requests, queue, sites, taken, suspects, claims)
   if redis.call('EXISTS', aside, failed) == 0 then
     redis.call('UNLINK', budgets)
     if not is_timed() then
