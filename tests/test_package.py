@@ -89,7 +89,7 @@ def test_sources_hold_what_it_takes_to_build_and_test(sources: Path) -> None:
 
 def test_metadata_names_what_users_need(wheel: Path) -> None:
     told = metadata(wheel)
-    assert set(told.get_all("Provides-Extra", [])) == {"commands", "embedded", "metrics"}
+    assert set(told.get_all("Provides-Extra", [])) == {"commands", "embedded", "metrics", "otel"}
     tools = {Requirement(text).name for group in GROUPS.values() for text in group}
     needed = {Requirement(text).name for text in told.get_all("Requires-Dist", [])}
     assert needed

@@ -128,7 +128,9 @@ class Reconnected(Event):
 
 @dataclass(frozen=True, slots=True)
 class StoreLost(Event):
-    """The server is new or has lost its data: no permit is granted for a while."""
+    """The server has lost its data or was replaced by another one: no permit is granted for a
+    while. Nobody knows that of a server which this node sees for the first time.
+    """
 
     counter = "store_losses"
 

@@ -137,12 +137,7 @@ class FairSemaphore:
                 self.url = self._embedded.url
             server = self._server(self.url)
             keys = Keys(self._prefix)
-            recovery = Recovery(
-                keys,
-                self._lease,
-                self._recovery_wait,
-                lambda seconds: self.emit(StoreLost(seconds)),
-            )
+            recovery = Recovery(keys, self._lease, self._recovery_wait, self._note_loss)
             store = Store(keys, self.node, self._lease, recovery, self._backoff)
             session = Session(server, store, self._lease, self._turn, self._observers.emit)
             await session.start(wait)
@@ -189,6 +184,10 @@ class FairSemaphore:
     def emit(self, event: Event) -> None:
         """Pass an event to all observers, as long as they are open."""
         self._observers.emit(event)
+
+    def _note_loss(self, seconds: float) -> None:
+        if self._session is not None:  # else the server may be new
+            self.emit(StoreLost(seconds))
 
     def _server(self, url: str) -> Server:
         # A sixth of the lease, so that a call that hangs leaves time for another.

@@ -157,6 +157,10 @@ class Throttler:
         # The crawler has no stats yet when the add-on makes the throttler.
         stats = SemaphoreStats(lambda: self._crawler.stats)
         observers: list[Observer] = [self.admissions, stats, LongWaits(), StricterLimits()]
+        with suppress(ImportError):  # without opentelemetry-api
+            from semaphore_middleware.telemetry.spans import WaitSpans
+
+            observers.append(WaitSpans())
         if (port := self.settings.metrics_port) is not None:
             try:
                 from semaphore_middleware.telemetry.prometheus import Metrics

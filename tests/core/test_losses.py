@@ -74,7 +74,7 @@ async def test_the_log_counts_the_wait_down_and_says_when_it_is_over(
     assert first == server.url[-40:]
     if counted or how != "by itself":  # a busy process may find that it is over by then
         assert set(counted) == {"No permit is granted for another N s."}
-    assert seen.count(StoreLost) == 1
+    assert seen.count(StoreLost) == 0, "it may have been new"
 
 
 @in_asyncio

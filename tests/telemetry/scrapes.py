@@ -33,7 +33,7 @@ class Scrape:
     def of(self, scope: str) -> tuple[float | None, ...]:
         """Held, waiting, granted."""
         names = ("permits_held", "requests_waiting", "permits_granted_total")
-        return tuple(self.get(f"semaphore_{name}", scope=scope) for name in names)
+        return tuple(self.get(f"scrapy_semaphore_{name}", scope=scope) for name in names)
 
     def scopes(self, name: str) -> set[str]:
         return {dict(labels)["scope"] for sample, labels in self.samples if sample == name}

@@ -81,7 +81,7 @@ async def test_a_node_without_a_server(server: RedisServer, site: Site, caplog: 
     server.freeze()
     try:
         crawl = Crawl(server, Request(site.url("/page/")), SEMAPHORE_METRICS_PORT=0)
-        assert (await scrape(await address(caplog)))["semaphore_reconnects_total"] == 0
+        assert (await scrape(await address(caplog)))["scrapy_semaphore_reconnects_total"] == 0
     finally:
         server.thaw()
     await crawl.gave_back(1, site)

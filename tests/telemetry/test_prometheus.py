@@ -46,12 +46,12 @@ async def test_what_they_say(server: RedisServer, site: Site, caplog: Log, by: B
     await until(lambda: waiting(server) == 2)
     seen = await scrape(url)
     assert seen.of(HOST) == (2, 2, 2)
-    assert seen.get("semaphore_limit", scope=HOST) == 2
+    assert seen.get("scrapy_semaphore_limit", scope=HOST) == 2
     [node] = [dict(labels)["node"] for name, labels in seen.samples if name.endswith("_info")]
     assert node.startswith("here-")
-    assert seen.get("semaphore_wait_seconds_count", scope=HOST) == 2
-    assert seen.get("semaphore_wait_seconds_bucket", scope=HOST, le="600.0") == 2
-    assert seen["semaphore_server_round_trip_seconds_count"]
+    assert seen.get("scrapy_semaphore_wait_seconds_count", scope=HOST) == 2
+    assert seen.get("scrapy_semaphore_wait_seconds_bucket", scope=HOST, le="600.0") == 2
+    assert seen["scrapy_semaphore_server_round_trip_seconds_count"]
     status, kind, text = await visit(url, Accept="application/openmetrics-text")
     assert (status, kind.split(";")[0]) == (200, "application/openmetrics-text")
     assert text.endswith("# EOF\n")
@@ -76,10 +76,10 @@ async def test_they_agree_with_the_stats(server: RedisServer, site: Site, caplog
     seen = await scrape(await address(caplog))
     assert seen.of(HOST) == (1, 0, 31)
     await crawl.gave_back(31, site)
-    waited = seen.get("semaphore_wait_seconds_sum", scope=HOST)
+    waited = seen.get("scrapy_semaphore_wait_seconds_sum", scope=HOST)
     assert waited is not None
     assert waited >= crawl.stat("semaphore/wait_seconds") > 0
-    handed_on = seen.get("semaphore_permits_handed_on_total", scope=HOST)
+    handed_on = seen.get("scrapy_semaphore_permits_handed_on_total", scope=HOST)
     assert handed_on == crawl.stat("semaphore/handed_on") > 0
 
 
@@ -101,7 +101,7 @@ async def test_what_goes_wrong_is_counted(server: RedisServer, site: Site, caplo
         *(("lost", 0), ("store_losses", 0)),
     ):
         metric = "permits_lost" if name == "lost" else name
-        assert seen[f"semaphore_{metric}_total"] == count, name
+        assert seen[f"scrapy_semaphore_{metric}_total"] == count, name
     assert [seen.of(scope) for scope in (HOST, "localhost")] == [(1, 0, 1), (0, 0, 2)]
     site.let_go()
     await crawl.finished()
@@ -125,10 +125,10 @@ async def test_further_scopes_are_counted_together_until_they_prove_busy(
     await site.until(lambda: site.now == 1 and "/slow/" in site.arrivals)
     seen = await scrape(await address(caplog))
     # Three of c came before it was busy, and all of d after the last name was given.
-    assert seen.scopes("semaphore_permits_held") == {"a", "b", "c", "(others)"}
+    assert seen.scopes("scrapy_semaphore_permits_held") == {"a", "b", "c", "(others)"}
     assert [seen.of(scope)[2] for scope in ("a", "b", "c", "(others)")] == [1, 1, 2, 9]
     assert seen.of("(others)") == (1, 0, 9)
-    assert seen.scopes("semaphore_limit") == {"a", "b", "c"}
+    assert seen.scopes("scrapy_semaphore_limit") == {"a", "b", "c"}
     await crawl.gave_back(13, site)
 
 

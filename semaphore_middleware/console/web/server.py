@@ -12,11 +12,13 @@ from typing import Any
 from aiohttp import web
 from aiohttp.http import HttpProcessingError
 from aiohttp.typedefs import Handler
+from prometheus_client import CONTENT_TYPE_LATEST
 
 from semaphore_middleware.console.poller import History, Poller, snapshots
 from semaphore_middleware.console.snapshot import EMPTY, Snapshot
 from semaphore_middleware.console.web.actions import read_action
 from semaphore_middleware.console.web.auth import Auth
+from semaphore_middleware.console.web.metrics import ClusterMetrics
 from semaphore_middleware.console.web.view import View, show, show_crawls
 from semaphore_middleware.core.admin import Admin
 from semaphore_middleware.errors import SemaphoreError, ServerUnreachableError, SettingsError
@@ -64,6 +66,7 @@ def make_runner(admin: Admin, crawls: Crawls, auth: Auth) -> web.AppRunner:
     app = web.Application(middlewares=[page.answer], client_max_size=MAX_BODY)
     app.add_routes([web.get(f"/{name}", page.file) for name in FILES])
     app.add_routes([web.get("/", page.file), web.get("/state.json", page.state)])
+    app.add_routes([web.get("/metrics", page.metrics)])
     if auth.allows_changes:
         app.add_routes([web.post("/token", page.token), web.post("/actions", page.action)])
     app.on_startup.append(page.start)
@@ -87,6 +90,7 @@ class Page:
         self._crawls = crawls
         self._auth = auth
         self._history = History()
+        self._metrics = ClusterMetrics()
         self._poller = Poller(snapshots(admin, self._history), INTERVAL_S)
         # With one Redis server for both, the log need not report its absence twice.
         has_own_server = crawls.server != admin.server
@@ -101,7 +105,7 @@ class Page:
     async def _survey(self) -> None:
         while True:
             await asyncio.sleep(UNSEEN_INTERVAL_S)
-            await self._poller.look()
+            self._metrics.note(await self._poller.look())
 
     async def stop(self, _: web.Application) -> None:
         """End the surveys under way."""
@@ -167,6 +171,12 @@ class Page:
             "crawls_problem_since": self._crawls_poller.away_since,
         }
         return web.json_response(body, dumps=_dumps)
+
+    async def metrics(self, _: web.Request) -> web.Response:
+        """All figures, for Prometheus."""
+        snapshot, crawls = await asyncio.gather(self._poller.look(), self._crawls_poller.look())
+        body = self._metrics.text(None if _problem(self._poller) else snapshot, crawls or {})
+        return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def token(self, request: web.Request) -> web.Response:
         """Status 204 for the right token, 403 for any other."""

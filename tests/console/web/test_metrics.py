@@ -1,0 +1,106 @@
+"""The metrics of all nodes, at the page's server."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+
+import pytest
+
+from semaphore_middleware import FairSemaphore
+from semaphore_middleware.console import poller
+from semaphore_middleware.console.web import server as web
+from semaphore_middleware.telemetry import prometheus
+from tests.console.web.pages import Served, serving
+from tests.support.frontier import set_one_aside
+from tests.support.nodes import eventually, in_asyncio
+from tests.support.servers import RedisServer
+from tests.telemetry.scrapes import Scrape, scrape
+
+Patch = pytest.MonkeyPatch
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: Patch) -> None:
+    """Each visit has a survey of its own."""
+    monkeypatch.setattr(web, "INTERVAL_S", 0.0)
+    monkeypatch.setattr(poller, "MAX_SHARE", 1.0)
+
+
+async def seen_at(page: Served) -> Scrape:
+    return await scrape(f"{page.url}metrics")
+
+
+def value(seen: Scrape, name: str, **labels: str) -> float | None:
+    return seen.get(f"scrapy_semaphore_{name}", **labels)
+
+
+@in_asyncio
+async def test_they_tell_of_all_nodes(server: RedisServer) -> None:
+    async with (
+        serving(server) as page,
+        FairSemaphore(server.url, node="news-1") as a,
+        FairSemaphore(server.url, node="shop-1") as b,
+    ):
+        permits = [await a.acquire("a", 2), await b.acquire("a", 2), await b.acquire("b", 9)]
+        async with a.permit("c", 1) as refusing:
+            refusing.refused(retry_after=200)
+        await eventually(lambda: server.members().get("c") is None)
+        await page.admin.configure("b", {"concurrency": None})
+        await page.admin.pause("d")
+        waiting = [asyncio.ensure_future(one) for one in (a.acquire("a", 2), b.acquire("d", 1))]
+        await eventually(lambda: server.members().keys() >= {"a", "d"})
+        await eventually(lambda: server.members()["a"] == (2, 1))
+        seen = await seen_at(page)
+        assert seen.of("a")[:2] == (2, 1)
+        assert value(seen, "limit", scope="a") == 2
+        assert (value(seen, "paused", scope="d"), value(seen, "paused", scope="a")) == (1, 0)
+        assert value(seen, "limit", scope="b") == math.inf
+        assert (value(seen, "nodes"), value(seen, "server_up")) == (2, 1)
+        assert value(seen, "node_permits_held", node=b.node) == 2
+        assert 190 < (value(seen, "backoff_seconds", scope="c") or 0.0) <= 200
+        for permit in permits:
+            permit.release()
+        for one in waiting:
+            one.cancel()
+
+
+@in_asyncio
+async def test_counts_go_on_when_the_server_has_forgotten_them(
+    server: RedisServer, monkeypatch: Patch
+) -> None:
+    monkeypatch.setattr(prometheus, "FIRST_NAMED_SCOPES", 1)
+    monkeypatch.setattr(prometheus, "BUSY_SCOPE_PERMITS", 9)
+    async with serving(server) as page, FairSemaphore(server.url, turn=0) as node:
+        for granted in (1, 2):
+            permit = await node.acquire("a", 2)
+            while (of_a := (await seen_at(page)).of("a")) != (1, 0, granted):
+                assert of_a == (1, 0, granted - 1), "its beginning is said later"
+            permit.release()
+            await eventually(lambda: server.members() == {})
+            await seen_at(page)
+        async with node.permit("b", 2), node.permit("c", 2):
+            while (seen := await seen_at(page)).of("(others)")[2] != 2:
+                pass
+            assert seen.of("(others)") == (2, 0, 2)
+            assert seen.scopes("scrapy_semaphore_limit") == set()
+
+
+@in_asyncio
+async def test_they_tell_of_shared_crawls(server: RedisServer) -> None:
+    await set_one_aside(server, "shop")
+    async with serving(server) as page:
+        assert value(await seen_at(page), "crawl_set_aside", crawl="shop") == 1
+
+
+@in_asyncio
+async def test_nothing_old_is_told_while_the_server_is_away(server: RedisServer) -> None:
+    async with serving(server) as page, FairSemaphore(server.url) as node:
+        async with node.permit("a", 2):
+            assert (await seen_at(page)).of("a")[0] == 1
+        server.freeze()
+        try:
+            seen = await seen_at(page)
+        finally:
+            server.thaw()
+    assert [(name, seen[name]) for name, _ in seen.samples] == [("scrapy_semaphore_server_up", 0)]
