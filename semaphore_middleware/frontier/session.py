@@ -280,8 +280,7 @@ class FrontierSession:
             await asyncio.gather(self._task, return_exceptions=True)
             try:
                 async with asyncio.timeout(LONGEST_STOP_S - CALL_TIMEOUT_S):
-                    while not await self._leave():
-                        pass
+                    await self._leave()
             except (ServerRefusedError, TimeoutError) as error:
                 logger.warning(
                     "Cannot leave the crawl (%s): other nodes get this node's requests in %g s, "
@@ -291,29 +290,28 @@ class FrontierSession:
                 )
         await self._client.link.close()
 
-    async def _leave(self) -> bool:
-        """False if it is to be tried again: with half as much, if a call was not answered."""
-        try:
-            await self._send_rest_and_leave()
-        except ServerUnreachableError as error:
-            await self._client.link.failed(error)
-            return False
-        return True
-
-    async def _send_rest_and_leave(self) -> None:
-        self._wants_more = False
-        with suppress(RunOverError):
+    async def _leave(self) -> None:
+        """Send what is left, with half as much where a call is not answered, and leave."""
+        while True:
             try:
-                await self._look_if_due()
-                while self._unsent or self._unreadable:
-                    await self._sync(self._finished())
-                    await self._look_if_due()
+                with suppress(RunOverError):
+                    await self._send_rest()
+                # What has led to requests that the server refuses is not finished: others do it.
+                finished = [] if self._unsent else self._finished()
+                return await self._client.leave(finished, self._counted())
             except ServerUnreachableError as error:
-                if not is_full(error):
-                    raise
-        # What has led to requests that the server refuses is not finished: others are to do it.
-        finished = [] if self._unsent else self._finished()
-        await self._client.leave(finished, self._counted())
+                await self._client.link.failed(error)
+
+    async def _send_rest(self) -> None:
+        self._wants_more = False
+        try:
+            await self._look_if_due()
+            while self._unsent or self._unreadable:
+                await self._sync(self._finished())
+                await self._look_if_due()
+        except ServerUnreachableError as error:
+            if not is_full(error):
+                raise
 
     async def _run(self) -> None:
         while not (self.ended or self._leaving):
