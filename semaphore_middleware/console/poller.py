@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from semaphore_middleware.console.snapshot import ScopeRow, Snapshot
+from semaphore_middleware.console.snapshot import Snapshot
 from semaphore_middleware.core.admin import Admin
 from semaphore_middleware.errors import SemaphoreError
 from semaphore_middleware.model.inspection import Inspection
@@ -194,7 +194,7 @@ class Minute:
     seconds: float = 0.0
     """The time in which starts were counted."""
     scopes: dict[str, tuple[int, float, float]] = field(default_factory=dict)
-    """By id: starts, longest wait and longest backoff. Scopes where nothing was are left out."""
+    """By scope: starts, longest wait and longest backoff. Scopes where nothing was are left out."""
 
     def figures(self, scope: str) -> tuple[float | None, float, float]:
         """Starts a second (None: not counted), longest wait and longest backoff."""
@@ -209,7 +209,7 @@ class History:
         self._minutes: deque[Minute] = deque(maxlen=HISTORY_MINUTES)
 
     def note(
-        self, rows: Iterable[ScopeRow], seconds: float, starts: Mapping[str, int], now: float
+        self, rows: Iterable[Inspection], seconds: float, starts: Mapping[str, int], now: float
     ) -> None:
         """Add a survey at the Unix time `now`, with the starts of the `seconds` before it."""
         number = int(now // 60)
@@ -218,13 +218,13 @@ class History:
         minute = self._minutes[-1]
         minute.seconds += seconds
         for row in rows:
-            started, wait, backoff = minute.scopes.get(row.id, (0, 0.0, 0.0))
+            started, wait, backoff = minute.scopes.get(row.scope, (0, 0.0, 0.0))
             started += starts.get(row.scope, 0)
-            wait = max(wait, row.longest_wait or 0.0)
-            backoff = max(backoff, row.backoff_left or 0.0, row.backoff_last or 0.0)
-            is_known = row.id in minute.scopes or len(minute.scopes) < MAX_HISTORY_SCOPES
+            wait = max(wait, row.longest_wait)
+            backoff = max(backoff, row.backoff_left, row.backoff_last)
+            is_known = row.scope in minute.scopes or len(minute.scopes) < MAX_HISTORY_SCOPES
             if is_known and (started or wait or backoff):
-                minute.scopes[row.id] = started, wait, backoff
+                minute.scopes[row.scope] = started, wait, backoff
 
     def of(self, scope: str) -> dict[str, list[float | None]]:
         """The scope's figures, a minute each, the oldest first; None: no survey tells."""

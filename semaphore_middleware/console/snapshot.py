@@ -1,13 +1,13 @@
-"""All scopes, nodes and rules at one moment: the rows in `status`, `watch` and the page."""
+"""All scopes, nodes and rules at one moment: what `status`, `watch` and the page show."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from hashlib import sha1
 from typing import Any, Self
 
-from semaphore_middleware.model.hosts import is_pattern
+from semaphore_middleware.model.hosts import EVERY
 from semaphore_middleware.model.inspection import Inspection, Member, ServerState
 from semaphore_middleware.model.limits import LIMITLESS
 from semaphore_middleware.model.rules import Rule
@@ -16,70 +16,15 @@ NAMED_NODES_MAX = 10  # that ask for a stricter limit at a scope
 
 
 @dataclass(frozen=True, slots=True)
-class ScopeRow:
-    """One scope. Times are in seconds; None: there is nothing. Fields: see docs/commands.md."""
-
-    id: str
-    scope: str
-    held: int
-    limit: int | None
-    limit_max: int | None
-    unlimited: bool
-    waiting: int
-    longest_wait: float | None
-    starts_per_second: float | None
-    delay: float | None
-    rate: str | None
-    burst: int | None
-    next_start: float | None
-    backoff_left: float | None
-    backoff_last: float | None
-    down_for: float | None
-    paused: bool
-    set_by: str | None
-    asked_by: tuple[str, ...]
-    started: int
-    nodes: tuple[Member, ...]
-
-    @classmethod
-    def of(cls, seen: Inspection, starts_per_second: float | None = None) -> Self:
-        """A row from the server's answer and the scope's starts a second."""
-        limit, unlimited = _limit(seen.limit)
-        return cls(
-            id=scope_id(seen.scope),
-            scope=seen.scope,
-            held=seen.held,
-            limit=limit,
-            limit_max=_limit(seen.limit_max)[0],
-            unlimited=unlimited,
-            waiting=seen.waiting,
-            longest_wait=_longest_wait(seen.members),
-            starts_per_second=starts_per_second,
-            delay=seen.delay or None,
-            rate=seen.rate,
-            burst=seen.burst if seen.rate else None,
-            next_start=seen.next_start or None,
-            backoff_left=seen.backoff_left or None,
-            backoff_last=seen.backoff_last or None,
-            down_for=seen.down_for,
-            paused=seen.paused,
-            set_by=seen.set_by,
-            asked_by=tuple(member.node for member in seen.strictest[:NAMED_NODES_MAX]),
-            started=seen.started,
-            nodes=seen.members,
-        )
-
-
-@dataclass(frozen=True, slots=True)
 class NodeRow:
-    """One node over all its scopes. Times are in seconds; None: there is nothing."""
+    """One node over all its scopes. Times are in seconds; 0: there is nothing."""
 
     node: str
     held: int
     waiting: int
     scopes: int
-    oldest: float | None
-    longest_wait: float | None
+    oldest: float
+    longest_wait: float
     lease_left: float
 
     @classmethod
@@ -90,48 +35,10 @@ class NodeRow:
             held=sum(member.held for member in members),
             waiting=sum(member.waiting for member in members),
             scopes=len(members),
-            oldest=max((member.oldest for member in members if member.held), default=None),
-            longest_wait=_longest_wait(members),
+            oldest=max(member.oldest for member in members),
+            longest_wait=max(member.longest_wait for member in members),
             lease_left=max(member.lease_left for member in members),
         )
-
-
-@dataclass(frozen=True, slots=True)
-class RuleRow:
-    """An operator's rule for a scope or a pattern; None: left to the nodes' settings."""
-
-    name: str
-    limit: int | None
-    unlimited: bool
-    delay: float | None
-    jitter: float | None
-    adaptive: bool | None
-    rate: str | None
-    burst: int | None
-    paused: bool | None
-    set_by: str | None
-
-    @classmethod
-    def of(cls, rule: Rule) -> Self:
-        """A row from the server's rule."""
-        limit, unlimited = _limit(rule.concurrency)
-        return cls(
-            name=rule.name,
-            limit=limit,
-            unlimited=unlimited,
-            delay=rule.delay,
-            jitter=rule.jitter,
-            adaptive=rule.adaptive,
-            rate=rule.rate,
-            burst=rule.burst,
-            paused=rule.paused,
-            set_by=rule.by or None,
-        )
-
-    @property
-    def is_pattern(self) -> bool:
-        """True for a pattern, False for the name of one scope."""
-        return is_pattern(self.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,80 +55,185 @@ class Totals:
     silent_for: float | None
 
 
-IN_USE = ServerState()
+ORDERS: Mapping[str, Callable[[Inspection | NodeRow], tuple[Any, ...]]] = {
+    "waiting": lambda row: (_is_paused(row), -row.waiting, -row.held, _name(row)),
+    "held": lambda row: (_is_paused(row), -row.held, -row.waiting, _name(row)),
+    "wait": lambda row: (_is_paused(row), -row.longest_wait, -row.waiting, _name(row)),
+    "host": lambda row: (_name(row),),
+}
+"""By name, the key of an order: most first; what is paused, and has to wait, comes last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which scopes and nodes to show, and in which order."""
+
+    match: str = ""
+    """Only those whose names contain this, in upper or lower case; with the nodes at such a scope
+    and the scopes of such a node."""
+    order: str = "waiting"
+    """One of `ORDERS`."""
+    waiting: bool = False
+    """Only those with requests that wait."""
+    top: int | None = None
+    """So many at most."""
+
+    def scopes(self, rows: Iterable[Inspection]) -> list[Inspection]:
+        """The chosen ones of these scopes."""
+        found = [
+            row
+            for row in rows
+            if (row.waiting or not self.waiting)
+            and (self._fits(row.scope) or any(self._fits(member.node) for member in row.members))
+        ]
+        return sorted(found, key=ORDERS[self.order])[: self.top]
+
+    def nodes(self, rows: Iterable[NodeRow], scopes: Iterable[Inspection]) -> list[NodeRow]:
+        """The chosen ones of these nodes, which are at these scopes."""
+        there = {one.node for row in scopes if self._fits(row.scope) for one in row.members}
+        found = [
+            row
+            for row in rows
+            if (row.waiting or not self.waiting) and (self._fits(row.node) or row.node in there)
+        ]
+        return sorted(found, key=ORDERS[self.order])[: self.top]
+
+    def _fits(self, name: str) -> bool:
+        return self.match.casefold() in name.casefold()
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One survey of the server, as rows in the order of the tables."""
+    """One survey of the server, in the order of the tables."""
 
     totals: Totals
-    scopes: tuple[ScopeRow, ...]
-    """The most waiting requests first, then the most permits held, then by name."""
+    scopes: tuple[Inspection, ...]
     nodes: tuple[NodeRow, ...]
-    """In the same order."""
-    rules: tuple[RuleRow, ...]
+    rules: tuple[Rule, ...]
     """By name."""
+    starts: Mapping[str, float] | None = None
+    """By scope, the requests that started a second; None: not known yet."""
 
     @classmethod
     def of(
         cls,
         seen: Iterable[Inspection],
         rules: Iterable[Rule],
-        starts_per_second: Mapping[str, float] | None = None,
-        server: ServerState = IN_USE,
+        starts: Mapping[str, float] | None = None,
+        server: ServerState | None = None,
     ) -> Self:
-        """A snapshot from a survey. `starts_per_second` is by scope; None: not known yet."""
-        starts = starts_per_second
-        scopes = [ScopeRow.of(one, None if starts is None else starts[one.scope]) for one in seen]
-        nodes = _nodes(scopes)
+        """A snapshot from a survey."""
+        scopes, server = list(seen), server or ServerState()
+        members: dict[str, list[Member]] = {}
+        for scope in scopes:
+            for member in scope.members:
+                members.setdefault(member.node, []).append(member)
+        nodes = [NodeRow.of(node, of_node) for node, of_node in members.items()]
         leases_end = max((row.lease_left for row in nodes), default=0.0)
         totals = Totals(
             scopes=len(scopes),
             nodes=len(nodes),
-            held=sum(row.held for row in scopes),
-            waiting=sum(row.waiting for row in scopes),
-            longest_wait=max(
-                (row.longest_wait or 0.0 for row in scopes if row.waiting), default=None
-            ),
+            held=sum(row.held for row in nodes),
+            waiting=sum(row.waiting for row in nodes),
+            longest_wait=max((row.longest_wait for row in nodes if row.waiting), default=None),
             starts_per_second=None if starts is None else round(sum(starts.values()), 2),
             recovery_left=server.recovery_left or None,
             silent_for=server.silent_for if server.silent_for > leases_end > 0 else None,
         )
-        return cls(
-            totals,
-            tuple(in_order(scopes)),
-            tuple(sorted(nodes, key=lambda row: (-row.waiting, -row.held, row.node))),
-            tuple(RuleRow.of(rule) for rule in rules),
-        )
+        return cls(totals, tuple(scopes), tuple(nodes), tuple(rules), starts).chosen(Choice())
 
+    def chosen(self, choice: Choice) -> Self:
+        """The part of it that is chosen; its totals are still those of all."""
+        scopes, nodes = choice.scopes(self.scopes), choice.nodes(self.nodes, self.scopes)
+        return replace(self, scopes=tuple(scopes), nodes=tuple(nodes))
 
-def in_order(rows: Iterable[ScopeRow]) -> list[ScopeRow]:
-    """The most waiting requests first, then the most permits held, then by name."""
-    return sorted(rows, key=lambda row: (-row.waiting, -row.held, row.scope))
+    def starts_of(self, scope: str) -> float | None:
+        """The scope's requests that started a second; None: not known yet."""
+        return None if self.starts is None else self.starts[scope]
 
+    @property
+    def pause_of_all(self) -> Rule | None:
+        """The rule by which every scope is paused; None: there is none."""
+        return next((rule for rule in self.rules if rule.name == EVERY and rule.paused), None)
 
-def as_json(value: object, leave_out: Collection[str] = ()) -> Any:
-    """A snapshot or a part of it for JSON, by the one schema in docs/commands.md."""
-    if isinstance(value, Member):
+    def as_json(self) -> dict[str, Any]:
+        """All of it, by the schema in docs/commands.md."""
         return {
-            "node": value.node,
-            "held": value.held,
-            "waiting": value.waiting,
-            "oldest": value.oldest if value.held else None,
-            "longest_wait": value.longest_wait if value.waiting else None,
-            "lease_left": value.lease_left,
-            "limit": _limit(value.asks_for.concurrency)[0],
-            "delay": value.asks_for.delay,
-            "rate": value.asks_for.rate,
-            "burst": value.asks_for.burst,
+            "totals": asdict(self.totals),
+            "scopes": [
+                {**self.scope_as_json(row), "nodes": [*map(member_as_json, row.members)]}
+                for row in self.scopes
+            ],
+            "nodes": [*map(node_as_json, self.nodes)],
+            "rules": [*map(rule_as_json, self.rules)],
         }
-    if isinstance(value, tuple):
-        return [as_json(one) for one in value]
-    if not is_dataclass(value):
-        return value
-    names = [field.name for field in fields(value) if field.name not in leave_out]
-    return {name: as_json(getattr(value, name)) for name in names}
+
+    def scope_as_json(self, row: Inspection) -> dict[str, Any]:
+        """One of its scopes, without nodes."""
+        limit, unlimited = _limit(row.limit)
+        return {
+            "id": scope_id(row.scope),
+            "scope": row.scope,
+            "held": row.held,
+            "limit": limit,
+            "limit_max": _limit(row.limit_max)[0],
+            "unlimited": unlimited,
+            "waiting": row.waiting,
+            "longest_wait": row.longest_wait if row.waiting else None,
+            "starts_per_second": self.starts_of(row.scope),
+            "delay": row.delay or None,
+            "rate": row.rate,
+            "burst": row.burst if row.rate else None,
+            "next_start": row.next_start or None,
+            "backoff_left": row.backoff_left or None,
+            "backoff_last": row.backoff_last or None,
+            "down_for": row.down_for,
+            "paused": row.paused,
+            "set_by": row.set_by,
+            "asked_by": [member.node for member in row.strictest[:NAMED_NODES_MAX]],
+            "started": row.started,
+        }
+
+
+def member_as_json(member: Member) -> dict[str, Any]:
+    """A node at one scope."""
+    limit = member.asks_for
+    return {
+        "node": member.node,
+        "held": member.held,
+        "waiting": member.waiting,
+        "oldest": member.oldest if member.held else None,
+        "longest_wait": member.longest_wait if member.waiting else None,
+        "lease_left": member.lease_left,
+        "limit": _limit(limit.concurrency)[0],
+        "delay": limit.delay,
+        "rate": limit.rate,
+        "burst": limit.burst,
+    }
+
+
+def node_as_json(row: NodeRow) -> dict[str, Any]:
+    """A node over all its scopes."""
+    oldest = row.oldest if row.held else None
+    return {
+        **asdict(row),
+        "oldest": oldest,
+        "longest_wait": row.longest_wait if row.waiting else None,
+    }
+
+
+def rule_as_json(rule: Rule) -> dict[str, Any]:
+    """An operator's rule for a scope or a pattern."""
+    limit, unlimited = _limit(rule.concurrency)
+    parts = {part: getattr(rule, part) for part in ("delay", "jitter", "adaptive", "rate", "burst")}
+    return {
+        "name": rule.name,
+        "limit": limit,
+        "unlimited": unlimited,
+        **parts,
+        "paused": rule.paused,
+        "set_by": rule.by or None,
+    }
 
 
 def scope_id(scope: str) -> str:
@@ -235,16 +247,12 @@ def _limit(limit: int | None) -> tuple[int | None, bool]:
     return None if unlimited else limit, unlimited
 
 
-def _longest_wait(members: Iterable[Member]) -> float | None:
-    return max((member.longest_wait for member in members if member.waiting), default=None)
+def _is_paused(row: Inspection | NodeRow) -> bool:
+    return isinstance(row, Inspection) and row.paused
 
 
-def _nodes(scopes: Iterable[ScopeRow]) -> list[NodeRow]:
-    members: dict[str, list[Member]] = {}
-    for row in scopes:
-        for member in row.nodes:
-            members.setdefault(member.node, []).append(member)
-    return [NodeRow.of(node, of_node) for node, of_node in members.items()]
+def _name(row: Inspection | NodeRow) -> str:
+    return row.scope if isinstance(row, Inspection) else row.node
 
 
 EMPTY = Snapshot.of((), ())

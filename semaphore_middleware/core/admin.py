@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar
 
 from semaphore_middleware.errors import ClosedError, ServerRefusedError, ServerUnreachableError
 from semaphore_middleware.model import chance
-from semaphore_middleware.model.hosts import encoded, parse_name
+from semaphore_middleware.model.hosts import EVERY, encoded, parse_name, patterns_for
 from semaphore_middleware.model.inspection import Inspection, ServerState
 from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.model.rules import Rule, RuleChange, patterns_above
@@ -149,7 +149,8 @@ class Admin:
 
         Raises `SettingsError` for a bad name, `ServerUnreachableError`, `ServerRefusedError`.
         """
-        name = parse_name(name, f"the limit of {name!r}")
+        if name != EVERY:
+            name = parse_name(name, f"the limit of {name!r}")
         found = await self._do(lambda connection: self._rules_of(connection, [name]))
         return found[0] if found else None
 
@@ -167,12 +168,21 @@ class Admin:
         await self._change(RuleChange.configure(name, limit, self.name))
 
     async def pause(self, name: str) -> None:
-        """Grant no permit of this scope, or of hosts that fit the pattern, until `resume`.
+        """Grant no permit of this scope, or of those that fit the pattern, until `resume`; `"*"`
+        fits all. It holds also where an earlier `resume` let a scope go on.
 
         Takes nothing from holders. Raises `SettingsError` for a bad name, `ServerUnreachableError`,
         `ServerRefusedError`.
         """
-        await self._change(RuleChange.pause(name, self.name))
+        pause = RuleChange.pause(name, self.name)
+
+        async def stop(connection: Connection) -> None:
+            rules = await self._rules(connection) if pause.is_pattern else []
+            resumed = [rule for rule in rules if rule.paused is False]
+            below = [rule for rule in resumed if pause.names[0] in patterns_for(rule.name)]
+            await self._apply(connection, *map(RuleChange.follow, below), pause)
+
+        await self._do(stop)
 
     async def resume(self, name: str) -> None:
         """Go on after `pause`, although a pattern that fits is paused; also at once with a site
@@ -194,11 +204,19 @@ class Admin:
 
     async def reset(self, name: str) -> None:
         """Let the nodes' settings hold again, and forget what the site's answers have taught, and
-        the limits of nodes that have no request there any more.
+        the limits of nodes that have no request there any more. `"*"` removes all rules, and leaves
+        what sites have taught.
 
         Raises `SettingsError` for a bad name, `ServerUnreachableError`, `ServerRefusedError`.
         """
-        await self._change(RuleChange.reset(name))
+        if name != EVERY:
+            return await self._change(RuleChange.reset(name))
+
+        async def reset(connection: Connection) -> None:
+            (names,) = await connection.execute([("HKEYS", self._keys.rules)])
+            await self._apply(connection, RuleChange.reset_all(map(_decoded, names)))
+
+        return await self._do(reset)
 
     async def evict(self, node: str) -> tuple[int, int]:
         """Give back what a dead node holds, before its leases end, and its places in the queue.
@@ -273,7 +291,7 @@ class Admin:
     async def _rules(self, connection: Connection) -> list[Rule]:
         (reply,) = await connection.execute([("HGETALL", self._keys.rules)])
         rules = [
-            read_rule(name.decode("utf-8", "surrogatepass"), text)
+            read_rule(_decoded(name), text)
             for name, text in zip(reply[::2], reply[1::2], strict=True)
         ]
         return sorted(filter(None, rules), key=lambda rule: rule.name)
@@ -288,14 +306,15 @@ class Admin:
     async def _change(self, change: RuleChange) -> None:
         await self._do(lambda connection: self._apply(connection, change))
 
-    async def _apply(self, connection: Connection, change: RuleChange) -> None:
+    async def _apply(self, connection: Connection, *changes: RuleChange) -> None:
         """Change rules, and tell all nodes."""
         calls: list[tuple[Any, ...]] = []
-        for name in change.names:
-            rule = (encoded(name), pack_parts(change.set), *change.unset)
-            calls.append(("change_rule", 2, self._keys.epoch, self._keys.rules, *rule))
-            if change.forgets and not change.is_pattern:
-                calls.append((*self._pack("forget", [name]), change.forgets))
+        for change in changes:
+            for name in change.names:
+                rule = (encoded(name), pack_parts(change.set), *change.unset)
+                calls.append(("change_rule", 2, self._keys.epoch, self._keys.rules, *rule))
+                if change.forgets and not change.is_pattern:
+                    calls.append((*self._pack("forget", [name]), change.forgets))
         await evaluate(connection, calls)
         await connection.execute([("PUBLISH", self._keys.changes, "changed")])
 
@@ -316,6 +335,10 @@ class Admin:
         (reply,) = await evaluate(connection, [call], though_full=True)
         Begun.read(reply, connection.server_name)
         await connection.execute([("PUBLISH", self._keys.changes, "changed")])
+
+
+def _decoded(name: bytes) -> str:
+    return name.decode("utf-8", "surrogatepass")
 
 
 def user_at_host() -> str:

@@ -16,6 +16,8 @@ PREFIXED_KINDS = ("domain", "ip", "proxy")
 """Kinds of scopes whose names begin with their kind: `ip:192.0.2.1`."""
 ALL = "all"
 """The one scope of its kind: every request of all nodes."""
+EVERY = "*"
+"""The pattern that fits every scope; only operators' rules have it."""
 SITES = ("host", "domain", "ip", "name")
 """Kinds of scopes that stand for a site, the first one before the others."""
 ORDER = ("name", "host", *PREFIXED_KINDS, ALL)
@@ -64,7 +66,7 @@ def parse_name(name: Any, where: str) -> str:
         if not suffix or "*" in suffix:
             raise SettingsError(f"{where}: allowed is a host, or '*.' and a host")
         return f"*.{suffix}"
-    if "*" in name and not is_pattern(name):
+    if "*" in name and (name == EVERY or not is_pattern(name)):
         raise SettingsError(
             f"{where}: a '*' may only stand first, as in '*.example.org', or alone after a kind, "
             "as in 'ip:*'; the limit of all other hosts is CONCURRENT_REQUESTS_PER_DOMAIN"
@@ -73,19 +75,20 @@ def parse_name(name: Any, where: str) -> str:
 
 
 def is_pattern(name: str) -> bool:
-    """True for '*.' and a host, which fits each host below it, and for 'domain:*', 'ip:*' and
-    'proxy:*', which fit all scopes of their kind.
+    """True for '*.' and a host, which fits each host below it; for 'domain:*', 'ip:*' and
+    'proxy:*', which fit all scopes of their kind; and for `EVERY`.
     """
-    return name.startswith("*.") or (name.endswith(":*") and name[:-2] in PREFIXED_KINDS)
+    of_kind = name.endswith(":*") and name[:-2] in PREFIXED_KINDS
+    return name.startswith("*.") or of_kind or name == EVERY
 
 
 def patterns_for(scope: str) -> list[str]:
     """All patterns that fit a scope, or what a pattern fits: the most exact first."""
     kind = kind_of(scope)
     if kind in PREFIXED_KINDS:
-        return [] if is_pattern(scope) else [f"{kind}:*"]
+        return [EVERY] if is_pattern(scope) else [f"{kind}:*", EVERY]
     _, *parents = scope.split(".")
-    return [f"*.{'.'.join(parents[i:])}" for i in range(len(parents))]
+    return [*(f"*.{'.'.join(parents[i:])}" for i in range(len(parents))), EVERY]
 
 
 def normal_name(name: str) -> str:

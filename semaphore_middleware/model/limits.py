@@ -12,6 +12,7 @@ from semaphore_middleware.errors import SettingsError
 from semaphore_middleware.model.hosts import (
     ALL,
     PREFIXED_KINDS,
+    host_within,
     is_pattern,
     kind_of,
     normal_host,
@@ -24,6 +25,7 @@ from semaphore_middleware.model.validation import (
     check_integer,
     check_number,
     check_truth,
+    did_you_mean,
     not_allowed,
 )
 
@@ -256,7 +258,8 @@ def parse_parts(value: Any, where: str) -> dict[str, Any]:
         return {"concurrency": check_concurrency(value, where)}
     unknown = [key for key in value if key not in CHECKS]
     if unknown:
-        raise SettingsError(f"{where}: unknown key {unknown[0]!r}; allowed is {ALLOWED_LIMIT}")
+        hint = did_you_mean(str(unknown[0]), CHECKS) or f"; allowed is {ALLOWED_LIMIT}"
+        raise SettingsError(f"{where}: unknown key {unknown[0]!r}{hint}")
     parts: dict[str, Any] = {
         key: None
         if key == "concurrency" and part is None
@@ -287,6 +290,8 @@ def parse_limits(
     for key, value in settings.items():
         where = f"{setting}[{key!r}]"
         name = parse_name(key, where)
+        if host := host_within(name):
+            raise SettingsError(f"{where}: a site goes by its host alone: write {host!r}")
         is_open = kind_of(name) in (*PREFIXED_KINDS, ALL) and kind_of(name) != first_kind
         base = Limit(LIMITLESS, jitter=default.jitter) if is_open else default
         limit = parse_limit(value, where, base)

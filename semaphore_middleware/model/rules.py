@@ -7,7 +7,13 @@ from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 from semaphore_middleware.errors import SettingsError
-from semaphore_middleware.model.hosts import is_pattern, normal_name, parse_name, patterns_for
+from semaphore_middleware.model.hosts import (
+    EVERY,
+    is_pattern,
+    normal_name,
+    parse_name,
+    patterns_for,
+)
 from semaphore_middleware.model.limits import CHECKS, LIMITLESS, Limit, parse_parts
 
 NO_RATE = "none"  # a rate that stands for no rate, whatever the nodes ask for
@@ -25,7 +31,7 @@ class Rule:
     """
 
     name: str
-    """A scope, or a pattern: `*.` and a host, or a kind and `:*`."""
+    """A scope, or a pattern: `*.` and a host, a kind and `:*`, or `*` for every scope."""
     by: str
     """Who set it last: a user, or a node."""
     concurrency: int | None = None
@@ -41,7 +47,8 @@ class Rule:
     burst: int | None = None
     """How many may start at once after idle time, at that rate."""
     paused: bool | None = None
-    """True: nothing starts. False: something may, although a pattern that fits is paused."""
+    """True: nothing starts. False: something may, although a pattern that fits is paused; a later
+    pause of the pattern takes that back."""
 
     @property
     def is_pattern(self) -> bool:
@@ -90,7 +97,7 @@ class RuleChange:
     @classmethod
     def pause(cls, name: str, by: str) -> Self:
         """Let nothing start."""
-        return cls(_names(name), {"paused": True, "by": by})
+        return cls(_names(name, may_be_every=True), {"paused": True, "by": by})
 
     @classmethod
     def resume(
@@ -99,18 +106,28 @@ class RuleChange:
         """Take a pause back.
 
         If a pattern that the scope fits `is_above_paused`, the scope is set to go on in spite of
-        that. Else that is not set, or a later pause of the pattern would not hold for it; and
-        nothing is left of the rule unless it `has_limit`.
+        that. Else nothing is left of the rule unless it `has_limit`.
         """
+        names = _names(name, may_be_every=True)
         if is_above_paused:
-            return cls(_names(name), {"paused": False, "by": by}, forgets="backoff")
+            return cls(names, {"paused": False, "by": by}, forgets="backoff")
         unset = ("paused",) if has_limit else ("paused", "by")
-        return cls(_names(name), {}, unset=unset, forgets="backoff")
+        return cls(names, {}, unset=unset, forgets="backoff")
+
+    @classmethod
+    def follow(cls, rule: Rule) -> Self:
+        """Take back that a name goes on although a pattern is paused."""
+        return cls((rule.name,), {}, unset=("paused",) if rule.sets_limit else ("paused", "by"))
 
     @classmethod
     def reset(cls, name: str) -> Self:
         """Remove the rule."""
         return cls(_names(name), {}, unset=PARTS, forgets="all")
+
+    @classmethod
+    def reset_all(cls, names: Iterable[str]) -> Self:
+        """Remove the rules of these names; what sites' answers have taught stays."""
+        return cls(tuple(names), {}, unset=PARTS)
 
     @property
     def is_pattern(self) -> bool:
@@ -126,8 +143,10 @@ def patterns_above(names: Iterable[str]) -> list[str]:
     return [pattern for pattern in patterns if pattern not in names]
 
 
-def _names(name: str) -> tuple[str, ...]:
+def _names(name: str, may_be_every: bool = False) -> tuple[str, ...]:
     """A scope as it was written; and, should it be a host, as the URLs of its requests have it."""
+    if may_be_every and name == EVERY:
+        return (EVERY,)
     where = f"the limit of {name!r}"
     name = parse_name(name, where)
     if name.startswith("*.") and name.count(".") > LABELS_MAX:

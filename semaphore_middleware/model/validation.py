@@ -8,7 +8,8 @@ its own type, or raises `SettingsError`, which says what was set, where, and wha
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+from difflib import get_close_matches
 from typing import Any
 
 from semaphore_middleware.errors import SettingsError
@@ -75,6 +76,12 @@ def not_allowed(value: Any, where: str, allowed: str) -> SettingsError:
     """The error for a value that is not allowed. A command's option is shown as it was typed."""
     what = f"{where} {value}" if where.startswith("--") else f"{where} = {value!r}"
     return SettingsError(f"{what}: allowed is {allowed}")
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """A hint at the known name that is most like a misspelt one; empty: none is."""
+    alike = get_close_matches(name, known, 1, cutoff=0.75)
+    return f"; did you mean {alike[0]}?" if alike else ""
 
 
 def _number(value: Any, text: bool) -> float | None:

@@ -70,6 +70,8 @@ class Server:
         url = tls.with_version_number(url, where)
         try:
             parts = _read(url)
+        except UnreadablePartError as error:
+            raise SettingsError(f"{where}: {error}") from None
         except ValueError:  # its text may hold a part of the password
             raise _unreadable(where) from None
         self._addresses = parts.addresses
@@ -177,8 +179,12 @@ class _Parts:
         return f"{self.scheme}://{addresses}{service}/{self.database}"
 
 
+class UnreadablePartError(ValueError):
+    """Says which part of a URL cannot be read, and nothing of what is written there."""
+
+
 def _read(url: str) -> _Parts:
-    """The parts of a URL. Raises `ValueError`, whose text may hold a part of the password."""
+    """The parts of a URL. Raises `UnreadablePartError`, or a `ValueError` with parts of the URL."""
     scheme, _, rest = url.partition("://")
     hosts, *others = re.split("[/?#]", rest, maxsplit=1)
     if hosts and "@" in "".join(others):  # a part of the password would be taken for the host
@@ -189,12 +195,16 @@ def _read(url: str) -> _Parts:
     path = split.path
     service = ""
     if kind == "sentinel":
-        found = re.fullmatch(r"/([^/]+)(/\d*)?", path)
-        if not found:
-            raise ValueError
-        service, path = unquote(found[1]), found[2] or ""
-    elif scheme != "unix" and not re.fullmatch(r"/?\d*", path):
-        raise ValueError  # redis-py would take a name for database 0
+        _, _, rest = path.partition("/")
+        service, slash, number = rest.partition("/")
+        if not service:
+            raise UnreadablePartError("no service is named; allowed is redis+sentinel://…/service")
+        service, path = unquote(service), slash + number
+    if scheme != "unix":
+        if not re.fullmatch(r"/?\d*", path):  # redis-py would take a name for database 0
+            raise UnreadablePartError("the database, behind the last '/', is no number")
+        for host in hosts.split(","):
+            _check_port(host)
     if kind:  # the rest is as redis-py has it
         url = urlunsplit((transport, f"{user}{at}localhost", path, split.query, ""))
     options: dict[str, Any] = {**parse_url(url)}
@@ -215,6 +225,13 @@ def _read(url: str) -> _Parts:
     for address in addresses:
         address.host.encode("idna")  # as it is looked up: else each attempt to connect would fail
     return _Parts(scheme, kind, addresses, service, database, options, connection_class)
+
+
+def _check_port(host: str) -> None:
+    try:
+        _ = urlsplit(f"//{host}").port
+    except ValueError:
+        raise UnreadablePartError("the port, behind the host, is no number up to 65535") from None
 
 
 def _address(text: str, default_port: int) -> Address:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from difflib import get_close_matches
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
@@ -14,7 +13,7 @@ from scrapy.utils.misc import load_object
 
 from semaphore_middleware.errors import SettingsError
 from semaphore_middleware.model.feedback import Backoff
-from semaphore_middleware.model.hosts import ALL, PREFIXED_KINDS, host_within, normal_host
+from semaphore_middleware.model.hosts import ALL, PREFIXED_KINDS
 from semaphore_middleware.model.lease import LONGEST_LEASE_S, TURN
 from semaphore_middleware.model.limits import Limit, LimitTable, parse_limits
 from semaphore_middleware.model.validation import (
@@ -23,6 +22,7 @@ from semaphore_middleware.model.validation import (
     check_integer,
     check_number,
     check_truth,
+    did_you_mean,
     not_allowed,
 )
 from semaphore_middleware.redis.environment import server_of
@@ -348,15 +348,19 @@ def log_start(node: str, server: str, is_embedded: bool, limits: LimitTable) -> 
     )
 
 
+def unknown_names(names: Iterable[str]) -> Iterator[str]:
+    """For each name that begins like our settings and is none of them, a line that says so."""
+    for name in names:
+        if name.startswith("SEMAPHORE_") and name not in SETTINGS:
+            yield f"{name}: there is no such setting{did_you_mean(name, SETTINGS)}"
+
+
 def warn_of_mistakes(
     settings: BaseSettings, limits: LimitTable, scopes: Sequence[str | Namer]
 ) -> None:
     """Warn of allowed settings with a probable mistake."""
-    for name in sorted(settings):
-        if name.startswith("SEMAPHORE_") and name not in SETTINGS:
-            alike = get_close_matches(name, SETTINGS, 1, cutoff=0.8)
-            hint = f"; did you mean {alike[0]}?" if alike else ""
-            logger.warning("%s: there is no such setting%s", name, hint)
+    for mistake in unknown_names(sorted(settings)):
+        logger.warning(mistake)
     log_both(settings, dict(limits.exact))
     for kind in (*PREFIXED_KINDS, ALL):
         if limits.names_kind(kind) and kind not in scopes:
@@ -364,12 +368,4 @@ def warn_of_mistakes(
                 "SEMAPHORE_LIMITS has limits of the kind %r, which SEMAPHORE_SCOPES does not list: "
                 "they hold only for requests that name such a scope in meta['semaphore_scope'].",
                 kind,
-            )
-    for name in limits.exact:
-        if name == normal_host(name) and (host := host_within(name)):
-            logger.warning(
-                "SEMAPHORE_LIMITS[%r] is not the name of a site: write its host alone, %r. As it "
-                "is, this limit holds only for requests with this meta['semaphore_scope'].",
-                name,
-                host,
             )

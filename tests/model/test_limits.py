@@ -224,7 +224,7 @@ AT_FAULT: list[tuple[dict[Any, Any], str]] = [
         for burst in (0, -1, 1.5, 2.0, 10**6 + 1, "2", True, None, math.inf)
     ),
     ({"adaptive": 1}, "['adaptive'] = 1: "),
-    *(({key: 2}, f": unknown key {key!r}; ") for key in ("concurency", 1)),
+    ({1: 2}, ": unknown key 1; "),
     *(
         ({**no_rate, "burst": 5}, ": a 'burst' needs a 'rate'; ")
         for no_rate in ({}, {"rate": None}, {"concurrency": None})

@@ -69,6 +69,21 @@ def test_an_address_that_cannot_be_read_is_refused_at_once(url: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("rest", "said"),
+    [
+        ("://a:6x79/0", "the port, behind the host, is no number up to 65535"),
+        ("+sentinel://a,b:99999/m", "the port, behind the host, is no number up to 65535"),
+        ("://a/one", "the database, behind the last '/', is no number"),
+        ("+sentinel://a/m/zero", "the database, behind the last '/', is no number"),
+        ("+sentinel://a:1", "no service is named; allowed is redis+sentinel://…/service"),
+    ],
+)
+def test_the_part_that_cannot_be_read_is_named(rest: str, said: str) -> None:
+    with pytest.raises(SettingsError, match=f"^the server's URL: {re.escape(said)}$"):
+        Server(f"redis{rest}", 1.0)
+
+
+@pytest.mark.parametrize(
     ("url", "name"),
     [
         (f"redis://user:{PASSWORD}@example.com/2", "redis://example.com:6379/2"),

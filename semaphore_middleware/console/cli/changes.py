@@ -5,18 +5,25 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from semaphore_middleware.console.cli.commands import CommandError, Status
 from semaphore_middleware.console.cli.connect import admin_of
-from semaphore_middleware.console.cli.formatting import count, held_of, rule_words, time_of
+from semaphore_middleware.console.cli.formatting import (
+    count,
+    held_of,
+    names_of,
+    rule_words,
+    time_of,
+)
 from semaphore_middleware.console.cli.status import look_at
-from semaphore_middleware.console.snapshot import NodeRow, RuleRow, ScopeRow, Snapshot
-from semaphore_middleware.console.urls import refuse_url
+from semaphore_middleware.console.names import check_name
+from semaphore_middleware.console.snapshot import NodeRow, Snapshot
 from semaphore_middleware.core.admin import Admin
-from semaphore_middleware.model.hosts import clean, host_within, is_pattern, normal_name, parse_name
-from semaphore_middleware.model.inspection import Inspection
+from semaphore_middleware.errors import SettingsError
+from semaphore_middleware.model.hosts import EVERY, clean, is_pattern, normal_name, parse_name
 from semaphore_middleware.model.limits import ALLOWED_RATE, BURST_MAX, parse_rate
 from semaphore_middleware.model.rules import NO_RATE
 from semaphore_middleware.model.validation import check_integer, check_number
@@ -25,11 +32,12 @@ from semaphore_middleware.scrapy.settings import value_of
 if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
 
-LARGEST = 10**9
+T = TypeVar("T")
+NONE = "none"  # in place of a number or a rate
 DESCRIPTIONS = {
-    "limit": "Set a site's limit, for all nodes, at once. It wins over what their settings say, "
-    "takes no permit away from a request that has one, and outlives the nodes: 'reset' takes it "
-    "back.",
+    "limit": "Set a site's limit, for all nodes, at once: N, or some of the options; what is not "
+    "given stays as it was. It wins over what the nodes' settings say, takes no permit away from a "
+    "request that has one, and outlives the nodes: 'reset' takes it back.",
     "evict": "Give back at once what a dead node holds, and drop its waiting requests; by itself "
     "that happens when its leases are over. If the node is alive after all, it loses its permits "
     "at its next renewal, ends their requests, and asks anew; until then a site may see more "
@@ -38,79 +46,157 @@ DESCRIPTIONS = {
     "first waits until every permit that it may have granted earlier has expired. Use it only if "
     "none of them can still be held: else a site may see more requests than its limit.",
 }
-OPTIONS = (
-    ("--delay", "S", "seconds from one start to the next (else as it was)"),
-    ("--rate", "R", "starts per s, m, h or d, like 60/m; 'none' for no rate (else as it was)"),
-    ("--burst", "B", "starts at once after a pause, where there is a rate (else as it was)"),
-)
-"""Of `limit`."""
+SCOPE = "a site's host, or '*.' and a host"
+ALL = {
+    "pause": "all sites, whatever is set for one of them",
+    "resume": "take back 'pause --all'; what is paused by itself stays so",
+    "reset": "every rule, after a question; what sites' answers have taught stays",
+}
 TRUST_QUESTIONS = (
     "Has every crawl that used this server, or the one before it, ended? [y/N] ",
     "Grant permits at once? [y/N] ",
 )
 
 
+def _concurrency(text: str, where: str) -> int | None:
+    if text.lower() == NONE:
+        return None
+    allowed = "an integer >= 1, or 'none'"
+    return check_integer(text, where, least=1, most=10**9, allowed=allowed, text=True)
+
+
+def _rate(text: str, where: str) -> str | None:
+    if text.lower() == NONE:
+        return None
+    parse_rate(text, where, allowed=f"{ALLOWED_RATE}; or '{NONE}'")
+    return text
+
+
+OPTIONS: Mapping[str, tuple[str, str, Callable[[str, str], Any]]] = {
+    "delay": (
+        *("S", "seconds from one start to the next"),
+        partial(check_number, allowed="a number of seconds >= 0", text=True),
+    ),
+    "jitter": (
+        *("J", "share of the delay by which it varies either way: 0 to 1"),
+        partial(check_number, most=1, text=True),
+    ),
+    "rate": ("R", "starts per s, m, h or d, like 60/m; 'none' for no rate", _rate),
+    "burst": (
+        *("B", "starts at once after a pause, where there is a rate"),
+        partial(check_integer, least=1, most=BURST_MAX, text=True),
+    ),
+}
+"""The parts of a limit: each option's letter, help and check."""
+
+
 def add_options(parser: argparse.ArgumentParser, verb: str) -> None:
     """Declare the options of a verb."""
     parser.description = DESCRIPTIONS.get(verb, parser.description)
-    if verb in ("evict", "trust"):
-        if verb == "evict":
-            name = "its name, as 'status --nodes' shows it, or how that begins"
-            parser.add_argument("node", metavar="NODE", help=name)
-        parser.add_argument("--yes", action="store_true", help="do not ask")
-        return
-    parser.add_argument("scope", metavar="SCOPE", help="a site's host, or '*.' and a host")
     if verb == "limit":
-        most = "most requests at once, of all nodes; 'none' for no limit"
-        parser.add_argument("number", metavar="N", help=most)
-        for name, letter, text in OPTIONS:
-            parser.add_argument(name, metavar=letter, help=text)
+        most = f"{SCOPE}; and the most requests at once, of all nodes ('{NONE}' for no limit)"
+        parser.add_argument("names", metavar="SCOPE [N]", nargs="+", help=most)
+        for name, (letter, text, _) in OPTIONS.items():
+            parser.add_argument(f"--{name}", metavar=letter, help=text)
+        text = "let the number follow the site's answers, up to N"
+        parser.add_argument("--adaptive", action=argparse.BooleanOptionalAction, help=text)
+    elif verb in ALL:
+        parser.add_argument("scope", metavar="SCOPE", nargs="?", help=SCOPE)
+        parser.add_argument("--all", action="store_true", help=ALL[verb])
+    elif verb == "evict":
+        text = "its name, as 'status --nodes' shows it, or how that begins"
+        parser.add_argument("node", metavar="NODE", help=text)
+    if verb in ("reset", "evict", "trust"):
+        parser.add_argument("--yes", action="store_true", help="do not ask")
 
 
 def run(settings: BaseSettings, options: argparse.Namespace) -> int:
     """Make the change, and print the result."""
-    if options.verb == "evict":
-        return _evict(settings, options)
-    if options.verb == "trust":
-        return _trust(settings, options)
-    limit = _limit(options) if options.verb == "limit" else {}
-    asyncio.run(_change(settings, options.verb, options.scope, limit))
+    verb = options.verb
+    if verb in ("evict", "trust"):
+        return (_evict if verb == "evict" else _trust)(settings, options)
+    name, limit = _limit(options) if verb == "limit" else (options.scope, {})
+    if verb in ALL and options.all == (name is not None):
+        raise CommandError(f"{verb} takes either SCOPE or --all", Status.WRONG)
+    if name is not None:
+        _do(settings, lambda admin: _change(admin, verb, name, limit))
+        return Status.DONE
+    if verb == "reset" and (rules := _do(settings, Admin.rules)):
+        names = names_of([rule.name for rule in rules])
+        print(f"{count(len(rules), 'rule')} will be removed: {names}.")
+        if not options.yes and not _confirmed("Go on? [y/N] "):
+            return Status.DECLINED
+    _do(settings, lambda admin: _change_all(admin, verb))
     return Status.DONE
 
 
-# A site's rule -----------------------------------------------------------------------------------
+def _do(settings: BaseSettings, work: Callable[[Admin], Awaitable[T]]) -> T:
+    """Do it with a client of its own: none is open while a question waits for its answer."""
+
+    async def do() -> T:
+        async with admin_of(settings) as admin:
+            return await work(admin)
+
+    return asyncio.run(do())
 
 
-def _limit(options: argparse.Namespace) -> dict[str, Any]:
-    """The parts of the limit given in the options."""
-    limit: dict[str, Any] = {"concurrency": None}
-    if options.number.lower() != "none":
-        allowed = "an integer >= 1, or 'none'"
-        limit["concurrency"] = check_integer(
-            options.number, "N", least=1, most=LARGEST, allowed=allowed, text=True
-        )
-    if options.delay is not None:
-        allowed = "a number of seconds >= 0"
-        limit["delay"] = check_number(options.delay, "--delay", allowed=allowed, text=True)
-    if options.rate is not None:
-        limit["rate"] = None if options.rate.lower() == NO_RATE else options.rate
-        if limit["rate"] is not None:
-            parse_rate(options.rate, "--rate", allowed=f"{ALLOWED_RATE}; or '{NO_RATE}'")
-    if options.burst is not None:
-        limit["burst"] = check_integer(options.burst, "--burst", least=1, most=BURST_MAX, text=True)
-    return limit
+# Rules -------------------------------------------------------------------------------------------
 
 
-async def _change(settings: BaseSettings, verb: str, scope: str, limit: dict[str, Any]) -> None:
-    async with admin_of(settings) as admin:
-        if verb in ("limit", "pause"):
-            await refuse_url(admin, scope)
-            await (admin.configure(scope, limit) if limit else admin.pause(scope))
-        else:
-            parse_name(scope, f"the limit of {scope!r}")  # a bad name is not an unknown one
-            await look_at(admin, [scope])  # raises an error if there is nothing to take back
-            await (admin.resume(scope) if verb == "resume" else admin.reset(scope))
-        await _print_rule(admin, scope)
+async def _change(admin: Admin, verb: str, name: str, limit: Mapping[str, Any]) -> None:
+    """Change the rule of a scope or a pattern, and print it."""
+    await check_name(admin, verb, name, "--all")
+    parse_name(name, f"the limit of {name!r}")  # a bad name is not an unknown one
+    if verb == "limit":
+        if "burst" in limit:
+            await _check_burst(admin, name, limit)
+        await admin.configure(name, limit)
+    elif verb == "pause":
+        await admin.pause(name)
+    else:
+        await look_at(admin, [name])  # raises an error if there is nothing to take back
+        await (admin.resume(name) if verb == "resume" else admin.reset(name))
+    await _print_rule(admin, name)
+
+
+def _limit(options: argparse.Namespace) -> tuple[str, dict[str, Any]]:
+    """The scope, and the given parts of its limit."""
+    name, *numbers = options.names
+    if len(numbers) > 1:
+        raise CommandError(f"unexpected {clean(numbers[1])!r}", Status.WRONG)
+    limit: dict[str, Any] = {}
+    if numbers:
+        limit["concurrency"] = _concurrency(numbers[0], "N")
+    for part, (_, _, check) in OPTIONS.items():
+        if (text := getattr(options, part)) is not None:
+            limit[part] = check(text, f"--{part}")
+    if options.adaptive is not None:
+        limit["adaptive"] = options.adaptive
+    if not limit:
+        raise CommandError(f"limit {clean(name)}: give N, or an option", Status.WRONG)
+    return name, limit
+
+
+async def _check_burst(admin: Admin, name: str, limit: Mapping[str, Any]) -> None:
+    """Raise `SettingsError` for a burst unless a rate is given with it, or is in force."""
+    if "rate" in limit:
+        rate = limit["rate"]
+    else:
+        rule = await admin.rule(name)
+        rate = rule.rate if rule and rule.rate else (await admin.inspect(name)).rate
+    if rate in (None, NO_RATE):
+        raise SettingsError(f"--burst {limit['burst']}: it needs a rate; give --rate too")
+
+
+async def _change_all(admin: Admin, verb: str) -> None:
+    """Change the rule for every scope, or remove all rules, and print what holds then."""
+    await {"pause": admin.pause, "resume": admin.resume, "reset": admin.reset}[verb](EVERY)
+    snapshot = Snapshot.of(await admin.survey(), await admin.rules())
+    rule, totals = await admin.rule(EVERY), snapshot.totals
+    print(f"all sites: {rule_words(rule)}; {totals.held:,} held, {totals.waiting:,} waiting")
+    paused = [rule.name for rule in snapshot.rules if rule.paused and rule.name != EVERY]
+    if paused and verb == "resume":
+        print(f"Paused by themselves, and still so: {names_of(paused)}.")
 
 
 async def _print_rule(admin: Admin, scope: str) -> None:
@@ -121,42 +207,24 @@ async def _print_rule(admin: Admin, scope: str) -> None:
         seen = await admin.inspect(scope)
         if not seen.members and name != scope:
             seen = await admin.inspect(name)
-        name, usage = seen.scope, f"; {_usage(seen)}"
-    rule = await admin.rule(name)
-    print(f"{clean(name)}: {rule_words(RuleRow.of(rule) if rule else None)}{usage}")
-
-
-def _usage(seen: Inspection) -> str:
-    if not seen.members:
-        host = host_within(seen.scope)
-        hint = f" (a site goes by its host alone: {clean(host)})" if host else ""
-        return f"not in use just now{hint}"
-    return f"{held_of(ScopeRow.of(seen))} held, {seen.waiting:,} waiting"
+        name, usage = seen.scope, "; not in use just now"
+        if seen.members:
+            usage = f"; {held_of(seen)} held, {seen.waiting:,} waiting"
+    print(f"{clean(name)}: {rule_words(await admin.rule(name))}{usage}")
 
 
 # A dead node, a new server -----------------------------------------------------------------------
 
 
-def _evict(settings: BaseSettings, options: argparse.Namespace) -> int:
+def _evict(settings: BaseSettings, options: argparse.Namespace) -> Status:
     """Print the node's permits and waiting requests, ask, and give them all back."""
-    node = _find(options.node, asyncio.run(_look(settings)).nodes)
+    node = _find(options.node, Snapshot.of(_do(settings, Admin.survey), ()).nodes)
     print(_describe(node, value_of("SEMAPHORE_LEASE", settings)))
     if not options.yes and not _confirmed("Give it all back now? [y/N] "):
-        print("Nothing was changed.")
         return Status.DECLINED
-    permits, requests = asyncio.run(_give_back(settings, node.node))
+    permits, requests = _do(settings, lambda admin: admin.evict(node.node))
     print(f"Gave back {count(permits, 'permit')} and dropped {count(requests, 'waiting request')}.")
     return Status.DONE
-
-
-async def _look(settings: BaseSettings) -> Snapshot:
-    async with admin_of(settings) as admin:
-        return Snapshot.of(await admin.survey(), ())
-
-
-async def _give_back(settings: BaseSettings, node: str) -> tuple[int, int]:
-    async with admin_of(settings) as admin:
-        return await admin.evict(node)
 
 
 def _find(name: str, nodes: Sequence[NodeRow]) -> NodeRow:
@@ -190,33 +258,30 @@ def _describe(node: NodeRow, lease: float) -> str:
     )
 
 
-def _trust(settings: BaseSettings, options: argparse.Namespace) -> int:
+def _trust(settings: BaseSettings, options: argparse.Namespace) -> Status:
     """Print the risk, ask twice, and end the wait."""
-    admin = admin_of(settings)
+    server = admin_of(settings).server
     if not options.yes and not sys.stdin.isatty():
         raise CommandError("trust asks on a terminal; elsewhere give --yes", Status.WRONG)
     lease = time_of(value_of("SEMAPHORE_LEASE", settings))
     print(
-        f"{admin.server} is to grant permits at once, as if it had granted none before. If a node "
-        f"still holds any, a site may see too many requests, for up to one lease ({lease})."
+        f"{server} is to grant permits at once, as if it had granted none before. If a node still "
+        f"holds any, a site may see too many requests, for up to one lease ({lease})."
     )
     if not options.yes and not all(map(_confirmed, TRUST_QUESTIONS)):
-        print("Nothing was changed.")
         return Status.DECLINED
-    asyncio.run(_grant_at_once(admin))
+    _do(settings, Admin.trust)
     print("Permits are granted from now on.")
     return Status.DONE
 
 
-async def _grant_at_once(admin: Admin) -> None:
-    async with admin:
-        await admin.trust()
-
-
 def _confirmed(question: str) -> bool:
-    """Ask; True if the answer is yes."""
+    """Ask; True if the answer is yes. Else say that nothing was changed."""
     try:
-        return input(question).strip().lower() in ("y", "yes")
+        is_yes = input(question).strip().lower() in ("y", "yes")
     except EOFError:
         print()
-        return False
+        is_yes = False
+    if not is_yes:
+        print("Nothing was changed.")
+    return is_yes

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Mapping
 from enum import IntEnum
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn
 
 from scrapy.commands import ScrapyCommand, ScrapyHelpFormatter
 from scrapy.exceptions import UsageError
+
+from semaphore_middleware.model.validation import did_you_mean
 
 # Scrapy imports this module for each of its own commands, so the verbs' modules are imported later.
 
@@ -96,12 +100,18 @@ class VerbCommand(ScrapyCommand):
     default_settings: ClassVar[dict[str, object]] = {"LOG_ENABLED": False}
     name: ClassVar[str]
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._options: dict[str, list[str]] = {}
+        """Of each verb."""
+
     def syntax(self) -> str:
         return "<verb> [options]"
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         super().add_options(parser)
         parser.epilog = f"scrapy {self.name} <verb> -h tells more of each. {EXIT_STATUSES}"
+        parser.error = partial(self._wrong, parser)  # type: ignore[method-assign] # Scrapy's own
         verbs = parser.add_subparsers(
             title="Verbs",
             dest="verb",
@@ -121,6 +131,15 @@ class VerbCommand(ScrapyCommand):
             import_module(_path(module)).add_options(of_verb, verb)
             of_verb.usage = f"scrapy {self.name} {verb} [options]{_positionals(of_verb)}"
             self._add_global_options(of_verb)
+            self._options[verb] = [name for a in of_verb._actions for name in a.option_strings]
+
+    def _wrong(self, parser: argparse.ArgumentParser, message: str) -> NoReturn:
+        """End with an error of the parser: a verb that there is not, as a rule."""
+        if verb := re.search(r"invalid choice: '(.*?)'", message):
+            known = VERBS[self.name]
+            hint = did_you_mean(verb[1], known) or f"; there are {', '.join(known)}"
+            message = f"there is no verb {verb[1]!r}{hint}"
+        parser.exit(Status.WRONG, f"scrapy {self.name}: {message}\n")
 
     def _add_global_options(self, parser: argparse.ArgumentParser) -> None:
         """Accept Scrapy's own options before the verb and after it."""
@@ -140,9 +159,10 @@ class VerbCommand(ScrapyCommand):
             raise UsageError
         # argparse leaves over the names behind an option.
         names = getattr(opts, "names", None)
-        unknown = [a for a in args if names is None or a.startswith("-")]
-        if unknown:
-            self._fail(f"unexpected {unknown[0]!r}; see scrapy {self.name} {opts.verb} -h", 2)
+        if unknown := [a for a in args if names is None or a.startswith("-")]:
+            hint = did_you_mean(unknown[0].partition("=")[0], self._options[opts.verb])
+            hint = hint or f"; see scrapy {self.name} {opts.verb} -h"
+            self._fail(f"unexpected {unknown[0]!r}{hint}", Status.WRONG)
             return
         if names is not None:
             opts.names = [*names, *args]
@@ -152,11 +172,14 @@ class VerbCommand(ScrapyCommand):
         from scrapy.utils.log import configure_logging
 
         from semaphore_middleware.errors import SemaphoreError, SettingsError
+        from semaphore_middleware.scrapy.settings import unknown_names
 
         configure_logging(self.settings)
         _accept_all_output()
         verb: Any = import_module(_path(VERBS[self.name][opts.verb][0]))
         try:
+            for mistake in unknown_names(setting.partition("=")[0] for setting in opts.set):
+                raise CommandError(mistake, Status.WRONG)
             self.exitcode = int(verb.run(self.settings, opts))
             sys.stdout.flush()
         except CommandError as error:

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 
 from semaphore_middleware.console.cli.commands import CommandError, Status, check_installed
 from semaphore_middleware.console.cli.connect import admin_of
-from semaphore_middleware.console.snapshot import Snapshot, as_json
-from semaphore_middleware.console.urls import refuse_url
+from semaphore_middleware.console.names import check_name
+from semaphore_middleware.console.snapshot import ORDERS, Choice, Snapshot
 from semaphore_middleware.core.admin import Admin
 from semaphore_middleware.model.hosts import clean, normal_name
 from semaphore_middleware.model.inspection import Inspection
 from semaphore_middleware.model.rules import Rule
+from semaphore_middleware.model.validation import check_choice, check_integer
 
 if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
@@ -33,16 +34,36 @@ def add_options(parser: argparse.ArgumentParser, _verb: str) -> None:
     parser.add_argument(
         "--nodes", action="store_true", help="sum up by node, over all scopes shown"
     )
+    add_choice(parser)
+    parser.add_argument("--top", metavar="N", help="the first N of each table")
+
+
+def add_choice(parser: argparse.ArgumentParser) -> None:
+    """Declare the options that choose scopes and nodes, and their order."""
+    text = "only scopes and nodes with this in their names, and who is with them"
+    parser.add_argument("--filter", metavar="TEXT", default="", help=text)
+    text = "only where requests wait"
+    parser.add_argument("--waiting", action="store_true", help=text)
+    text = f"{', '.join(ORDERS)}: most of that first (default: waiting); host: by name"
+    parser.add_argument("--sort", metavar="ORDER", default="waiting", help=text)
+
+
+def choice_of(options: argparse.Namespace, top: str | None = None) -> Choice:
+    """What was chosen by these options. Raises `SettingsError`."""
+    order = check_choice(options.sort, "--sort", ORDERS, allowed=" or ".join(ORDERS))
+    most = None if top is None else check_integer(top, "--top", least=1, text=True)
+    return Choice(options.filter, order, options.waiting, most)
 
 
 def run(settings: BaseSettings, options: argparse.Namespace) -> int:
     """Print the server's state, as tables or as JSON."""
     if not options.json:
         check_installed("rich", " (status --json does not)")
+    choice = choice_of(options, options.top)
     admin = admin_of(settings)
-    snapshot = asyncio.run(_run(admin, options.names))
+    snapshot = asyncio.run(_run(admin, options.names)).chosen(choice)
     if options.json:
-        print(json.dumps(as_json(snapshot), indent=2))
+        print(json.dumps(snapshot.as_json(), indent=2))
     else:
         from semaphore_middleware.console.cli.tables import show
 
@@ -70,7 +91,7 @@ async def look_at(admin: Admin, names: Sequence[str]) -> Snapshot:
         pattern = Rule(normal_name(name), by="")
         found = await (_below(admin, pattern) if pattern.is_pattern else _of(admin, name))
         if not found and pattern.name not in [rule.name for rule in rules]:
-            await refuse_url(admin, name)
+            await check_name(admin, "status", name)
             raise CommandError(f"nothing is known of {clean(name)!r}", Status.UNKNOWN)
         seen.update((one.scope, one) for one in found)
     asked = {*names, *seen}

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import takewhile
+from typing import Generic, TypeVar
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -19,38 +22,20 @@ from semaphore_middleware.console.cli.formatting import (
     set_time,
     time_of,
     time_or_nothing,
-    without_letters,
+    who,
 )
-from semaphore_middleware.console.cli.watch import SAMPLES, Track
-from semaphore_middleware.console.snapshot import NodeRow, RuleRow, ScopeRow, Snapshot, Totals
+from semaphore_middleware.console.cli.watch import View
+from semaphore_middleware.console.snapshot import Choice, NodeRow, Snapshot, Totals
 from semaphore_middleware.frontier.state import Counts
 from semaphore_middleware.model.hosts import clean
-from semaphore_middleware.model.inspection import Member
-from semaphore_middleware.model.limits import LIMITLESS, Limit
+from semaphore_middleware.model.inspection import Inspection, Member
+from semaphore_middleware.model.rules import Rule
 
+T_contra = TypeVar("T_contra", contravariant=True)
 BARS = " ▁▂▃▄▅▆▇█"
-NODE_TIMES = ("oldest", "longest", "lease left")
-ASKS_FOR = ("asks for", "delay", "rate")
 SHORTEST_NAME = 16  # characters, however little room there is
 WIDE = 100  # columns, at least, for longer sparklines
-
-
-# Tables that fit: columns as wide as their cells, and long names shortened in the middle ---------
-
-
-@dataclass(frozen=True)
-class Column:
-    """A column's title, and the changes allowed to make the table fit."""
-
-    title: str
-    right: bool = False
-    is_name: bool = False
-    """True if its cells may be shortened."""
-    is_spare: bool = False
-    """True if it is left out where room is scarce and its cells are empty."""
-
-
-Row = Sequence[Text | str]
+SAMPLES = 30  # of a sparkline, at most
 
 
 class Output(Console):
@@ -65,46 +50,103 @@ class Output(Console):
         raise BrokenPipeError  # handled by the command; rich would end the process
 
 
+# Tables that fit: columns as wide as their cells, and long names shortened ------------------------
+
+
+@dataclass(frozen=True)
+class Column(Generic[T_contra]):
+    """A column's title, the text of a row's cell, and the changes allowed to make the table fit."""
+
+    title: str
+    cell: Callable[[T_contra], Text | str]
+    right: bool = True
+    is_name: bool = False
+    """True if its cells may be shortened."""
+    is_spare: bool = False
+    """True if it is left out where room is scarce and its cells are empty."""
+
+
+def name(
+    title: str, cell: Callable[[T_contra], str | None], *, is_spare: bool = False
+) -> Column[T_contra]:
+    """A column of names, which anybody may have chosen."""
+    shown = lambda row: clean(cell(row) or NOTHING)  # noqa: E731
+    return Column(title, shown, right=False, is_name=True, is_spare=is_spare)
+
+
 def table(
-    columns: Sequence[Column], rows: Sequence[Row], width: int, gap: str = "  "
+    columns: Sequence[Column[T_contra]], rows: Iterable[T_contra], width: int, gap: str = "  "
 ) -> list[Text]:
-    """The lines of a table, its head first."""
-    cells = [[c if isinstance(c, Text) else Text(c) for c in row] for row in rows]
-    shown = list(range(len(columns)))
-    widths = [
+    """The lines of a table, its head first; none without a row."""
+    cells = [[Text.assemble(column.cell(row)) for column in columns] for row in rows]
+    shown = [*range(len(columns))]
+    widths: list[int] = [
         max(cell_len(column.title), *(row[i].cell_len for row in cells), 0)
         for i, column in enumerate(columns)
     ]
-    if _excess(widths, shown, width, gap) > 0:
-        shown = [
-            i
-            for i, column in enumerate(columns)
-            if not column.is_spare or any(row[i].plain != NOTHING for row in cells)
-        ]
+
+    def excess() -> int:
+        total: int = sum(widths[i] for i in shown)
+        return total + len(gap) * (len(shown) - 1) - width
+
+    if excess() > 0:
+        is_empty = [all(row[i].plain == NOTHING for row in cells) for i in shown]
+        shown = [i for i in shown if not (columns[i].is_spare and is_empty[i])]
     for i in shown:
-        if columns[i].is_name and (excess := _excess(widths, shown, width, gap)) > 0:
-            widths[i] = min(widths[i], max(SHORTEST_NAME, widths[i] - excess))
-    head = [Text(column.title, "bold") for column in columns]
-    return [_line([(columns[i], row[i], widths[i]) for i in shown], gap) for row in (head, *cells)]
+        if columns[i].is_name and (over := excess()) > 0:
+            widths[i] = min(widths[i], max(SHORTEST_NAME, widths[i] - over))
+            short = shortened([row[i].plain for row in cells], widths[i])
+            for row, text in zip(cells, short, strict=True):
+                row[i] = Text(text, row[i].style)
+    cells = cells and [[Text(column.title, "bold") for column in columns], *cells]
+    return [_line([(row[i], widths[i], columns[i].right) for i in shown], gap) for row in cells]
 
 
-def _excess(widths: Sequence[int], shown: Sequence[int], width: int, gap: str) -> int:
-    return sum(widths[i] for i in shown) + len(gap) * (len(shown) - 1) - width
-
-
-def _line(cells: Sequence[tuple[Column, Text, int]], gap: str) -> Text:
-    padded: list[Text] = []
-    for column, cell, width in cells:
-        fitting = cell if cell.cell_len <= width else Text(shortened(cell.plain, width), cell.style)
-        room = Text(" " * (width - fitting.cell_len))
-        padded.append(room + fitting if column.right else fitting + room)
-    line = Text(gap, no_wrap=True, overflow="crop").join(padded)
+def _line(cells: Iterable[tuple[Text, int, bool]], gap: str) -> Text:
+    line = Text(gap, no_wrap=True, overflow="crop").join(
+        Text(" " * (width - cell.cell_len)) + cell
+        if right
+        else cell + Text(" " * (width - cell.cell_len))
+        for cell, width, right in cells
+    )
     line.rstrip()
     return line
 
 
-def shortened(text: str, width: int) -> str:
-    """The text without its middle if need be: a site's name and its domain stay recognizable."""
+def shortened(names: Sequence[str], width: int) -> list[str]:
+    """The names without their middles if need be: a site's name and its domain stay recognizable.
+    Of names that would look the same, the parts are kept in which they differ.
+    """
+    short = {name: cut(name, width) for name in names}
+    alike: dict[str, list[str]] = {}
+    for name, text in short.items():
+        alike.setdefault(text, []).append(name)
+    for group in alike.values():
+        if len(group) > 1:
+            short |= dict(zip(group, _apart(group, width), strict=True))
+    return [short[name] for name in names]
+
+
+def _apart(names: Sequence[str], width: int) -> Iterable[str]:
+    """Names that begin and end alike, shortened there."""
+    begins = _alike(names)
+    ends = _alike([name[begins:][::-1] for name in names])
+    for name in names:
+        parts = [name[:begins], name[begins : len(name) - ends], name[len(name) - ends :]]
+        for i in sorted((0, 2), key=lambda i: -len(parts[i])):
+            room = width - cell_len("".join(parts)) + cell_len(parts[i])
+            parts[i] = cut(parts[i], max(1, room))
+        yield cut("".join(parts), width)
+
+
+def _alike(names: Sequence[str]) -> int:
+    """How many characters all of them begin with."""
+    columns = zip(*names, strict=False)
+    return sum(1 for _ in takewhile(lambda column: len({*column}) == 1, columns))
+
+
+def cut(text: str, width: int) -> str:
+    """The text without its middle, if it is longer."""
     if cell_len(text) <= width:
         return text
     head, tail = text[: len(text) // 2], text[len(text) // 2 :]
@@ -116,7 +158,84 @@ def shortened(text: str, width: int) -> str:
     return f"{head}…{tail}"
 
 
-# Printing ---------------------------------------------------------------------------------------
+# Columns -----------------------------------------------------------------------------------------
+
+
+def _marked(word: str) -> Text | str:
+    """The word in the colour of an obstacle; - stays plain."""
+    return word if word == NOTHING else Text(word, "yellow")
+
+
+def _backoff(row: Inspection) -> str:
+    """How long nothing starts; 'down' comes first if the site has not responded for long."""
+    backoff = time_or_nothing(row.backoff_left)
+    return backoff if row.down_for is None else f"down, {backoff}" if row.backoff_left else "down"
+
+
+def _who_limits(row: Inspection) -> str:
+    """The operator; else who asks for a stricter limit than others, and how many more."""
+    if row.set_by or not row.strictest:
+        return who(row.set_by)
+    first, *others = row.strictest
+    return who(first.node) + (f" +{len(others)}" if others else "")
+
+
+def _pause(paused: bool | None) -> Text | str:
+    return _marked("paused" if paused else NOTHING)
+
+
+SCOPES: Sequence[Column[Inspection]] = (
+    name("scope", lambda row: row.scope),
+    Column("held", held_of),
+    Column("waiting", lambda row: str(row.waiting)),
+    Column("longest", lambda row: time_or_nothing(row.longest_wait)),
+    Column("delay", lambda row: set_time(row.delay or None), is_spare=True),
+    Column("rate", lambda row: rate_word(row.rate, row.burst), is_spare=True),
+    Column("next", lambda row: time_or_nothing(row.next_start), is_spare=True),
+    Column("backoff", lambda row: _marked(_backoff(row)), is_spare=True),
+    Column("paused", lambda row: _pause(row.paused), right=False, is_spare=True),
+    name("set by", _who_limits, is_spare=True),
+)
+_NODE: Sequence[Column[Member | NodeRow]] = (
+    name("node", lambda row: row.node),
+    Column("held", lambda row: str(row.held)),
+    Column("waiting", lambda row: str(row.waiting)),
+)
+_TIMES: Sequence[Column[Member | NodeRow]] = (
+    Column("oldest", lambda row: time_or_nothing(row.oldest)),
+    Column("longest", lambda row: time_or_nothing(row.longest_wait)),
+    Column("lease left", lambda row: time_of(row.lease_left)),
+)
+NODES: Sequence[Column[NodeRow]] = (*_NODE, Column("scopes", lambda row: str(row.scopes)), *_TIMES)
+MEMBERS: Sequence[Column[Member]] = (
+    *_NODE,
+    *_TIMES,
+    Column("asks for", lambda row: limit_word(row.asks_for.concurrency)),
+    Column("delay", lambda row: set_time(row.asks_for.delay or None)),
+    Column("rate", lambda row: rate_word(row.asks_for.rate, row.asks_for.burst)),
+)
+PATTERNS: Sequence[Column[Rule]] = (
+    name("pattern", lambda row: row.name),
+    Column("limit", lambda row: limit_word(row.concurrency)),
+    Column("delay", lambda row: set_time(row.delay)),
+    Column("rate", lambda row: rate_word(row.rate, row.burst)),
+    Column("paused", lambda row: _pause(row.paused), right=False),
+    name("set by", lambda row: who(row.by)),
+)
+CRAWLS: Sequence[Column[tuple[str, Counts]]] = (
+    name("crawl", lambda row: row[0]),
+    Column("state", lambda row: row[1].state, right=False),
+    Column("nodes", lambda row: str(row[1].nodes)),
+    Column("sites", lambda row: str(row[1].sites)),
+    Column("queued", lambda row: str(row[1].queued)),
+    Column("taken", lambda row: str(row[1].taken)),
+    Column("pages", lambda row: str(row[1].pages)),
+    Column("failed", lambda row: str(row[1].failed)),
+    Column("seen", lambda row: str(row[1].seen)),
+    Column("set aside", lambda row: str(row[1].set_aside)),
+)
+
+# `status` ----------------------------------------------------------------------------------------
 
 
 def show(snapshot: Snapshot, where: str, members: bool, nodes: bool) -> None:
@@ -125,15 +244,19 @@ def show(snapshot: Snapshot, where: str, members: bool, nodes: bool) -> None:
     `where` names the server and the prefix if there is nothing to show.
     """
     out = Output()
-    if wait := server_notice(snapshot.totals):
-        out.print(Text(wait, "yellow"))
-        out.print(Text())
-    tables = [_scopes(snapshot.scopes, out.width)]
+    scopes, totals = snapshot.scopes, snapshot.totals
+    tables = [[Text(notice, "yellow")] if (notice := notice_of(snapshot)) else []]
+    tables.append(table(SCOPES, scopes, out.width))
     if nodes:
-        tables.append(_nodes(snapshot.nodes, out.width))
+        tables.append(table(NODES, snapshot.nodes, out.width))
     elif members:
-        tables += [_nodes_of(row, out.width) for row in snapshot.scopes]
-    tables.append(_patterns([rule for rule in snapshot.rules if rule.is_pattern], out.width))
+        for row in scopes:
+            lines = table(MEMBERS, row.members, out.width)
+            tables.append([Text(clean(row.scope), "bold"), *lines] if lines else [])
+    patterns = [rule for rule in snapshot.rules if rule.is_pattern]
+    tables.append(table(PATTERNS, patterns, out.width))
+    if len(scopes) < totals.scopes:
+        tables.append([Text(f"{len(scopes):,} of {count(totals.scopes, 'scope')}", "dim")])
     lines = [line for lines in tables if lines for line in (*lines, Text())][:-1]
     for line in lines or [Text(f"No scope is in use at {clean(where)}.")]:
         out.print(line)
@@ -142,47 +265,21 @@ def show(snapshot: Snapshot, where: str, members: bool, nodes: bool) -> None:
 def show_crawls(found: Mapping[str, Counts]) -> None:
     """Print the sizes of shared crawls, by name."""
     out = Output()
-    numbers = _numbers("nodes", "sites", "queued", "taken", "pages", "failed", "seen", "set aside")
-    columns = [Column("crawl", is_name=True), Column("state"), *numbers]
-    rows = []
-    for name, counts in found.items():
-        of_crawl = (counts.nodes, counts.sites, counts.queued, counts.taken, counts.pages)
-        sizes = map(str, (*of_crawl, counts.failed, counts.seen, counts.set_aside))
-        rows.append((clean(name), counts.state, *sizes))
-    for line in table(columns, rows, out.width):
+    for line in table(CRAWLS, found.items(), out.width):
         out.print(line)
 
 
-def screen(
-    tracks: Sequence[Track],
-    totals: Totals,
-    server: str,
-    width: int,
-    height: int,
-    problem: str = "",
-) -> Text:
-    """All lines of `watch`: as many scopes as fit, between a line of totals and a last line with
-    the `problem`, if there is one. No line is longer than `width`.
-    """
-    room = max(0, height - 4)  # besides the totals, the table's head, an empty and the last line
-    rows = [_live_row(track, width) for track in tracks[:room]]
-    lines = [_totals(totals, len(tracks), server, width)]
-    lines += table(LIVE_COLUMNS, rows, width, "  " if width >= WIDE else " ")
-    lines += [Text()] * (height - 1 - len(lines))
-    lines = [*lines[: height - 1], _last_line(len(tracks) - room, problem)]
-    for line in lines:
-        line.truncate(width)
-    return Text("\n", no_wrap=True, overflow="crop", end="").join(lines)
-
-
-def server_notice(totals: Totals) -> str:
+def notice_of(snapshot: Snapshot) -> str:
     """Why nothing is granted, or what is shown does not end; empty if all is as usual."""
+    totals = snapshot.totals
     if totals.recovery_left:
         left = time_of(totals.recovery_left)
         return (
             f"No permit is granted for another {left}: the server is new, or may have lost its "
             "data."
         )
+    if rule := snapshot.pause_of_all:
+        return f"All sites are paused, by {who(rule.by)}, until 'resume --all'."
     if totals.silent_for:
         silent = time_of(totals.silent_for)
         return (
@@ -191,7 +288,127 @@ def server_notice(totals: Totals) -> str:
     return ""
 
 
-def sparkline(values: Sequence[float], most: float, length: int) -> str:
+# `watch` ----------------------------------------------------------------------------------------
+
+
+@dataclass
+class Track:
+    """One scope over the last surveys."""
+
+    row: Inspection
+    held: deque[int] = field(default_factory=lambda: deque(maxlen=SAMPLES))
+    starts: deque[float] = field(default_factory=lambda: deque(maxlen=SAMPLES))
+
+    @property
+    def is_over(self) -> bool:
+        """True if nothing has happened in any of the remembered surveys."""
+        return len(self.held) == SAMPLES and not any(self.held) and not any(self.starts)
+
+    def note(self, row: Inspection, starts: float | None) -> None:
+        """Add a survey."""
+        self.row = row
+        self.held.append(row.held)
+        if starts is not None:
+            self.starts.append(starts)
+
+
+class Tracks:
+    """All scopes over the last surveys. An idle scope keeps its row until the row is empty."""
+
+    def __init__(self) -> None:
+        self._tracks: dict[str, Track] = {}
+
+    def note(self, snapshot: Snapshot) -> None:
+        """Add a survey."""
+        for row in snapshot.scopes:
+            track = self._tracks.setdefault(row.scope, Track(row))
+            track.note(row, snapshot.starts_of(row.scope))
+        for scope in self._tracks.keys() - {row.scope for row in snapshot.scopes}:
+            track = self._tracks[scope]
+            track.note(Inspection(scope, track.row.limit, (), track.row.limit_max), 0.0)
+            if track.is_over:
+                del self._tracks[scope]
+
+    def chosen(self, choice: Choice) -> list[Track]:
+        """The chosen scopes' tracks."""
+        rows = choice.scopes(track.row for track in self._tracks.values())
+        return [self._tracks[row.scope] for row in rows]
+
+
+def live_columns(width: int) -> Sequence[Column[Track]]:
+    """The columns of `watch` on a screen of this width."""
+    length = SAMPLES if width >= WIDE + 2 * SAMPLES else 7 if width < WIDE else 16
+
+    def held(track: Track) -> Text:
+        return Text(held_of(track.row), "yellow" if track.row.waiting else "")
+
+    def bars_of_held(track: Track) -> Text:
+        most = max(*track.held, track.row.limit or 0)
+        return Text(sparkline(track.held, most, length), "green")
+
+    def bars_of_starts(track: Track) -> Text:
+        return Text(sparkline(track.starts, max(track.starts, default=0.0), length), "cyan")
+
+    return (
+        name("scope", lambda track: track.row.scope),
+        Column("held", held),
+        Column("", bars_of_held),
+        Column("waiting", lambda track: str(track.row.waiting)),
+        Column("longest", lambda track: time_or_nothing(track.row.longest_wait)),
+        Column("starts/s", lambda track: f"{track.starts[-1] if track.starts else 0.0:.1f}"),
+        Column("", bars_of_starts),
+        Column("", _why_idle, right=False, is_spare=True),
+    )
+
+
+def screen(
+    tracks: Sequence[Track],
+    snapshot: Snapshot,
+    server: str,
+    view: View,
+    size: tuple[int, int],
+    problem: str = "",
+) -> Text:
+    """All lines of `watch`: the totals, as many of the tracks as fit, and a last line with the
+    `problem`, if there is one, or the keys. No line is longer than the screen is wide.
+    """
+    width, height = size
+    view.turn_to(
+        len(tracks), max(0, height - 4)
+    )  # the totals, the head, an empty and the last line
+    lines = [_totals(snapshot.totals, server, width)]
+    rows = tracks[view.first : view.first + view.page]
+    lines += table(live_columns(width), rows, width, "  " if width >= WIDE else " ")
+    lines += [Text()] * (height - 1 - len(lines))
+    problem = problem or notice_of(snapshot)
+    end = Text(problem, "bold red") if problem and not view.is_typing else _keys(tracks, view)
+    lines = [*lines[: height - 1], end]
+    for line in lines:
+        line.truncate(width)
+    return Text("\n", no_wrap=True, overflow="crop", end="").join(lines)
+
+
+def _totals(totals: Totals, server: str, width: int) -> Text:
+    sums = (
+        f"{count(totals.scopes, 'scope')}  {totals.held:,} held  {totals.waiting:,} waiting  "
+        f"{totals.starts_per_second or 0.0:.1f} starts/s"
+    )
+    name = cut(server, max(0, width - len(sums) - 2))
+    return Text(name.ljust(max(0, width - len(sums)))).append(sums, "bold")
+
+
+def _keys(tracks: Sequence[Track], view: View) -> Text:
+    choice, last = view.choice, min(len(tracks), view.first + view.page)
+    if view.is_typing:
+        return Text(f"filter: {clean(choice.match)}█  Enter keeps it, Esc drops it")
+    which = f" with {clean(choice.match)!r}" if choice.match else ""
+    which += " that wait" if choice.waiting else ""
+    shown = f"{view.first + 1 if tracks else 0:,}-{last:,} of {len(tracks):,}{which}"
+    keys = "s sort  / filter  w waiting  ↑↓ scroll  q quit"
+    return Text(f"{shown} by {choice.order}   {keys}", "dim")
+
+
+def sparkline(values: Iterable[float], most: float, length: int) -> str:
     """The last values as bars, the newest on the right; a small value is visible, zero is empty."""
     last = list(values)[-length:]
     steps = len(BARS) - 1
@@ -199,164 +416,9 @@ def sparkline(values: Sequence[float], most: float, length: int) -> str:
     return "".join(bars).rjust(length)
 
 
-# `status` ---------------------------------------------------------------------------------------
-
-
-def _scopes(rows: Sequence[ScopeRow], width: int) -> list[Text]:
-    columns = [
-        Column("scope", is_name=True),
-        *_numbers("held", "waiting", "longest"),
-        *(
-            Column(title, right=True, is_spare=True)
-            for title in ("delay", "rate", "next", "backoff")
-        ),
-        Column("paused", is_spare=True),
-        Column("set by", is_name=True, is_spare=True),
-    ]
-    return _table(
-        columns,
-        [
-            (
-                *_counts(row),
-                _set_time(row.delay),
-                rate_word(row.rate, row.burst),
-                time_or_nothing(row.next_start),
-                _marked(_backoff(row)),
-                _marked("paused" if row.paused else NOTHING),
-                _who_limits(row),
-            )
-            for row in rows
-        ],
-        width,
-    )
-
-
-def _nodes_of(row: ScopeRow, width: int) -> list[Text]:
-    """One scope's nodes, the waiting ones in the order of the queue."""
-    columns = [Column("node", is_name=True), *_numbers("held", "waiting", *NODE_TIMES, *ASKS_FOR)]
-    lines = _table(
-        columns,
-        [
-            (
-                *(clean(node.node), str(node.held), str(node.waiting), *_node_times(node)),
-                *_asks_for(node.asks_for),
-            )
-            for node in row.nodes
-        ],
-        width,
-    )
-    return [Text(clean(row.scope), "bold"), *lines] if lines else []
-
-
-def _nodes(rows: Sequence[NodeRow], width: int) -> list[Text]:
-    columns = [Column("node", is_name=True), *_numbers("held", "waiting", "scopes", *NODE_TIMES)]
-    return _table(
-        columns,
-        [
-            (clean(row.node), str(row.held), str(row.waiting), str(row.scopes), *_node_times(row))
-            for row in rows
-        ],
-        width,
-    )
-
-
-def _node_times(node: Member | NodeRow) -> tuple[str, ...]:
-    return (
-        time_or_nothing(node.oldest),
-        time_or_nothing(node.longest_wait),
-        time_of(node.lease_left),
-    )
-
-
-def _asks_for(limit: Limit) -> tuple[str, ...]:
-    return (
-        limit_word(limit.concurrency, limit.concurrency >= LIMITLESS),
-        _set_time(limit.delay or None),
-        rate_word(limit.rate, limit.burst),
-    )
-
-
-def _numbers(*titles: str) -> list[Column]:
-    return [Column(title, right=True) for title in titles]
-
-
-def _patterns(rows: Sequence[RuleRow], width: int) -> list[Text]:
-    """The rules for all hosts below one; a scope's own row shows the scope's rule."""
-    columns = [
-        Column("pattern", is_name=True),
-        *_numbers("limit", "delay", "rate"),
-        Column("paused"),
-        Column("set by", is_name=True),
-    ]
-    return _table(
-        columns,
-        [
-            (
-                clean(row.name),
-                limit_word(row.limit, row.unlimited),
-                _set_time(row.delay),
-                rate_word(row.rate, row.burst),
-                _marked("paused" if row.paused else NOTHING),
-                _operator(row.set_by),
-            )
-            for row in rows
-        ],
-        width,
-    )
-
-
-def _table(columns: Sequence[Column], rows: Sequence[Row], width: int) -> list[Text]:
-    return table(columns, rows, width) if rows else []
-
-
-# `watch` ----------------------------------------------------------------------------------------
-
-LIVE_COLUMNS = (
-    Column("scope", is_name=True),
-    Column("held", right=True),
-    Column(""),
-    Column("waiting", right=True),
-    Column("longest", right=True),
-    Column("starts/s", right=True),
-    Column(""),
-    Column("", is_spare=True),
-)
-
-
-def _totals(totals: Totals, scopes: int, server: str, width: int) -> Text:
-    sums = (
-        f"{count(scopes, 'scope')}  {totals.held:,} held  {totals.waiting:,} waiting  "
-        f"{totals.starts_per_second or 0.0:.1f} starts/s"
-    )
-    name = shortened(server, max(0, width - len(sums) - 2))
-    return Text(name.ljust(max(0, width - len(sums)))).append(sums, "bold")
-
-
-def _last_line(hidden: int, problem: str) -> Text:
-    if problem:
-        return Text(problem, "bold red")
-    more = f"and {count(hidden, 'scope')} more; " if hidden > 0 else ""
-    return Text(f"{more}q quits", "dim")
-
-
-def _live_row(track: Track, width: int) -> Row:
-    row = track.row
-    length = SAMPLES if width >= WIDE + 2 * SAMPLES else 7 if width < WIDE else 16
-    scope, held, waiting, longest = _counts(row)
-    return [
-        scope,
-        Text(held, "yellow" if row.waiting else ""),
-        Text(sparkline(track.held, max(*track.held, row.limit or 0), length), "green"),
-        waiting,
-        longest,
-        f"{row.starts_per_second or 0.0:.1f}",
-        Text(sparkline(track.starts, max(track.starts, default=0.0), length), "cyan"),
-        _why_idle(row),
-    ]
-
-
-def _why_idle(row: ScopeRow) -> Text | str:
+def _why_idle(track: Track) -> Text | str:
     """The main reason for few or no starts at present."""
+    row = track.row
     if row.paused:
         return _marked("paused")
     if row.down_for is not None:
@@ -366,38 +428,3 @@ def _why_idle(row: ScopeRow) -> Text | str:
     spaced = [f"every {set_time(row.delay)}"] if row.delay else []
     spaced += [f"at {rate_word(row.rate, row.burst)}"] if row.rate else []
     return ", ".join(spaced) or NOTHING
-
-
-# Both -------------------------------------------------------------------------------------------
-
-
-def _counts(row: ScopeRow) -> tuple[str, str, str, str]:
-    """The cells common to `status` and `watch`."""
-    return clean(row.scope), held_of(row), str(row.waiting), time_or_nothing(row.longest_wait)
-
-
-def _backoff(row: ScopeRow) -> str:
-    """How long nothing starts; 'down' comes first if the site has not responded for long."""
-    backoff = time_or_nothing(row.backoff_left)
-    return backoff if row.down_for is None else f"down, {backoff}" if row.backoff_left else "down"
-
-
-def _set_time(seconds: float | None) -> str:
-    return NOTHING if seconds is None else set_time(seconds)
-
-
-def _marked(word: str) -> Text | str:
-    """The word in the colour of an obstacle; - stays plain."""
-    return word if word == NOTHING else Text(word, "yellow")
-
-
-def _who_limits(row: ScopeRow) -> str:
-    """The operator; else who asks for a stricter limit than others, and how many more."""
-    if row.set_by or not row.asked_by:
-        return _operator(row.set_by)
-    more = f" +{len(row.asked_by) - 1}" if len(row.asked_by) > 1 else ""
-    return _operator(row.asked_by[0]) + more
-
-
-def _operator(name: str | None) -> str:
-    return clean(without_letters(name)) if name else NOTHING

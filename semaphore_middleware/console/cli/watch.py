@@ -5,22 +5,22 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import re
 import signal
 import sys
 import termios
 import tty
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from semaphore_middleware.console.cli.commands import CommandError, Status, check_installed
 from semaphore_middleware.console.cli.connect import admin_of
 from semaphore_middleware.console.cli.formatting import time_of
+from semaphore_middleware.console.cli.status import add_choice, choice_of
 from semaphore_middleware.console.poller import Poller, snapshots
-from semaphore_middleware.console.snapshot import EMPTY, ScopeRow, Snapshot, in_order
-from semaphore_middleware.model.inspection import Inspection
+from semaphore_middleware.console.snapshot import EMPTY, ORDERS, Choice, Snapshot
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -28,36 +28,92 @@ if TYPE_CHECKING:
 
 INTERVAL_S = 0.5  # from one survey of the server to the next
 REDRAW_S = 1.0  # from one drawing of the screen to the next if nothing is new
+KEY = re.compile(r"\x1b[\[O][0-9;]*[~A-Z]|.", re.DOTALL)
+LINES = {"\x1b[A": -1, "\x1bOA": -1, "k": -1, "\x1b[B": 1, "\x1bOB": 1, "j": 1}
+PAGES = {"\x1b[5~": -1, "b": -1, "\x1b[6~": 1, " ": 1}
+ENDS = {"\x1b[H": 0, "\x1b[1~": 0, "g": 0, "\x1b[F": 1, "\x1b[4~": 1, "G": 1}
+BACKSPACE = ("\x7f", "\b")
 
 
 def add_options(parser: argparse.ArgumentParser, _verb: str) -> None:
-    """Describe `watch`; it has no options of its own."""
+    """Describe `watch`, and declare its options."""
     parser.description = (
-        "Show live who holds permits and who waits, twice a second: the sites where most "
-        "requests wait, as many as fit. Of each: how much of its limit is held, and the requests "
-        "started a second, as they are and how they were; 'paused'; 'backoff' where nothing starts "
-        "for a while because the site refused a request; 'every' and 'at' where a delay or a rate "
-        "spaces starts. q or Ctrl-C quits."
+        "Show live who holds permits and who waits, twice a second: as many sites as fit. Of each: "
+        "how much of its limit is held, and the requests started a second, as they are and how "
+        "they were; 'paused'; 'backoff' where nothing starts for a while because the site refused "
+        "a request; 'every' and 'at' where a delay or a rate spaces starts. Keys: s takes the next "
+        "order, / filters, w shows only sites where requests wait; arrows and pages scroll, g and "
+        "G go to the ends; q or Ctrl-C quits."
     )
+    add_choice(parser)
 
 
-def run(settings: BaseSettings, _options: argparse.Namespace) -> int:
+def run(settings: BaseSettings, options: argparse.Namespace) -> int:
     """Show the screen until the user quits."""
     if not sys.stdout.isatty():
         raise CommandError("watch needs a terminal; see 'status'", Status.WRONG)
     check_installed("rich")
-    asyncio.run(_run(settings))
+    asyncio.run(_run(settings, View(choice_of(options))))
     return Status.DONE
 
 
-async def _run(settings: BaseSettings) -> None:
+@dataclass
+class View:
+    """What of all scopes the screen shows, and the keys that change it."""
+
+    choice: Choice
+    first: int = 0
+    """How many of the chosen scopes stand above the screen."""
+    rows: int = 0
+    """How many are chosen."""
+    page: int = 1
+    """How many fit on the screen."""
+    is_typing: bool = False
+    """True while the user types a filter."""
+
+    def press(self, key: str) -> bool:
+        """Act on a key. False: the user quits."""
+        choice = self.choice
+        if self.is_typing:
+            if key in ("\r", "\n", "\x1b"):
+                self.is_typing = False
+            if key == "\x1b":
+                self.choice = replace(choice, match="")
+            elif key in BACKSPACE:
+                self.choice = replace(choice, match=choice.match[:-1])
+            elif key.isprintable():
+                self.choice = replace(choice, match=choice.match + key)
+        elif key in "qQ":
+            return False
+        elif key == "/":
+            self.is_typing, self.first = True, 0
+        elif key == "w":
+            self.choice, self.first = replace(choice, waiting=not choice.waiting), 0
+        elif key == "s":
+            orders = [*ORDERS]
+            following = orders[(orders.index(choice.order) + 1) % len(orders)]
+            self.choice, self.first = replace(choice, order=following), 0
+        elif key in ENDS:
+            self.first = ENDS[key] * sys.maxsize
+        else:
+            self.first += LINES.get(key, 0) + self.page * PAGES.get(key, 0)
+        self.turn_to(self.rows, self.page)
+        return True
+
+    def turn_to(self, rows: int, page: int) -> None:
+        """Stay within so many rows, on a screen for `page` of them."""
+        self.rows, self.page = rows, page
+        self.first = max(0, min(self.first, rows - page))
+
+
+async def _run(settings: BaseSettings, view: View) -> None:
     from semaphore_middleware.console.cli.tables import Output
 
     async with admin_of(settings) as admin:
         await admin.rules()  # a missing server is an error now; later it is shown
         poller = Poller(snapshots(admin), INTERVAL_S)
         try:
-            await Watch(poller, admin.server, Output()).run()
+            await Watch(poller, admin.server, Output(), view).run()
         finally:
             await poller.stop()
 
@@ -65,14 +121,15 @@ async def _run(settings: BaseSettings) -> None:
 class Watch:
     """The screen and the keyboard, until the user quits. `server` is the address to show."""
 
-    def __init__(self, poller: Poller[Snapshot], server: str, console: Console) -> None:
+    def __init__(self, poller: Poller[Snapshot], server: str, console: Console, view: View) -> None:
         from rich.live import Live
 
-        from semaphore_middleware.console.cli.watch import History
+        from semaphore_middleware.console.cli.tables import Tracks
 
         self._poller = poller
         self._server = server
-        self._history = History()
+        self._view = view
+        self._tracks = Tracks()
         self._quit = asyncio.Event()
         self._changed = asyncio.Event()
         self._keyboard = Keyboard(self._read_keys)
@@ -99,18 +156,16 @@ class Watch:
             await self._poller.next()
             if self._poller.snapshot is not shown:
                 shown = self._poller.snapshot
-                self._history.note(shown or EMPTY)
+                self._tracks.note(shown or EMPTY)
             self._changed.set()
 
     async def _draw(self) -> None:
-        from semaphore_middleware.console.cli.tables import screen, server_notice
+        from semaphore_middleware.console.cli.tables import screen
 
         while True:
-            width, height = self._console.size
-            totals = (self._poller.snapshot or EMPTY).totals
-            tracks = self._history.tracks
-            problem = self._problem() or server_notice(totals)
-            shown = screen(tracks, totals, self._server, width, height, problem)
+            tracks = self._tracks.chosen(self._view.choice)
+            snapshot, size = self._poller.snapshot or EMPTY, self._console.size
+            shown = screen(tracks, snapshot, self._server, self._view, size, self._problem())
             self._live.update(shown, refresh=True)
             with suppress(TimeoutError):
                 async with asyncio.timeout(REDRAW_S):
@@ -146,9 +201,10 @@ class Watch:
                 loop.remove_signal_handler(number)
 
     def _read_keys(self) -> None:
-        keys = self._keyboard.read()
-        if not keys or b"q" in keys.lower():  # no keys: the terminal is gone
+        keys = KEY.findall(self._keyboard.read().decode(errors="ignore"))
+        if not keys or not all(map(self._view.press, keys)):  # no keys: the terminal is gone
             self._quit.set()
+        self._changed.set()
 
     def _suspend(self) -> None:
         """On Ctrl-Z, give the terminal to the shell as it was, and take it back after `fg`."""
@@ -190,50 +246,3 @@ class Keyboard:
     def read(self) -> bytes:
         """The keys pressed since the last call; empty if the terminal is gone."""
         return os.read(self._file, 100)
-
-
-SAMPLES = 30  # surveys to remember
-
-
-@dataclass
-class Track:
-    """One scope over the last surveys."""
-
-    row: ScopeRow
-    held: deque[int] = field(default_factory=lambda: deque(maxlen=SAMPLES))
-    starts: deque[float] = field(default_factory=lambda: deque(maxlen=SAMPLES))
-
-    @property
-    def is_over(self) -> bool:
-        """True if nothing has happened in any of the remembered surveys."""
-        return len(self.held) == SAMPLES and not any(self.held) and not any(self.starts)
-
-    def note(self, row: ScopeRow) -> None:
-        """Add the scope's row of a survey."""
-        self.row = row
-        self.held.append(row.held)
-        if row.starts_per_second is not None:
-            self.starts.append(row.starts_per_second)
-
-
-class History:
-    """All scopes over the last surveys. An idle scope keeps its row until the row is empty."""
-
-    def __init__(self) -> None:
-        self._tracks: dict[str, Track] = {}
-
-    def note(self, snapshot: Snapshot) -> None:
-        """Add a survey."""
-        for row in snapshot.scopes:
-            self._tracks.setdefault(row.scope, Track(row)).note(row)
-        for scope in self._tracks.keys() - {row.scope for row in snapshot.scopes}:
-            track = self._tracks[scope]
-            idle = Inspection(scope, track.row.limit, (), track.row.limit_max)
-            track.note(ScopeRow.of(idle, starts_per_second=0.0))
-            if track.is_over:
-                del self._tracks[scope]
-
-    @property
-    def tracks(self) -> Sequence[Track]:
-        """All tracks, in the order of `status`."""
-        return [self._tracks[row.scope] for row in in_order(t.row for t in self._tracks.values())]

@@ -6,7 +6,7 @@ import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from semaphore_middleware.console.urls import refuse_url
+from semaphore_middleware.console.names import check_name
 from semaphore_middleware.core.admin import Admin
 from semaphore_middleware.errors import SettingsError
 from semaphore_middleware.frontier.crawls import Crawls
@@ -55,7 +55,7 @@ def read_action(admin: Admin, crawls: Crawls, body: bytes) -> Action:
 
 def _of_scope(admin: Admin, action: str, name: Any, limit: Any) -> Action:
     async def change() -> None:
-        await refuse_url(admin, name)
+        await check_name(admin, action, name)
         if action == "limit":
             await admin.configure(name, limit)
         else:

@@ -158,7 +158,7 @@ class Page:
         snapshot, crawls = await asyncio.gather(self._poller.look(), self._crawls_poller.look())
         shown = show(snapshot or EMPTY, view)
         if opened := shown["opened"]:
-            opened["history"] = self._history.of(opened["id"])
+            opened["history"] = self._history.of(opened["scope"])
         body = {
             "server": self._admin.server,
             "problem": _problem(self._poller),

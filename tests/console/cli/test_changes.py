@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 
 from semaphore_middleware import FairSemaphore
 from tests.support.cli import LONG_NAME, SITE, semaphore, three_nodes
@@ -62,15 +63,48 @@ async def test_a_site_that_nobody_uses_can_be_paused(server: RedisServer, outsid
 
 
 @in_asyncio
-async def test_a_scope_in_use_may_be_named_like_a_url_not_with_a_port(server: RedisServer) -> None:
+async def test_a_scope_in_use_may_be_named_like_a_url(server: RedisServer) -> None:
     name = "https://api.example.org/search"
     async with FairSemaphore(server.url) as node:
         await node.acquire(name, 1)
         ran = await semaphore(server, "pause", name)
         assert ran == (0, f"{name}: paused; 1/1 held, 0 waiting\n", "")
-    ran = await semaphore(server, "pause", "shop.example.org:8080")
-    hint = "not in use just now (a site goes by its host alone: shop.example.org)"
-    assert ran == (0, f"shop.example.org:8080: paused; {hint}\n", "")
+
+
+@in_asyncio
+async def test_all_sites_are_paused_and_all_rules_are_reset_by_all(server: RedisServer) -> None:
+    await three_nodes(server)
+    await semaphore(server, "pause", "shop.example.org")
+    usage = "5 held, 3 waiting"
+    ran = await semaphore(server, "pause", "--all")
+    assert ran == (0, f"all sites: paused; {usage}\n", "")
+    first = (await semaphore(server, "status", environment={"LOGNAME": "alice"})).lines[0]
+    assert re.fullmatch(r"All sites are paused, by \S+@\S+, until 'resume --all'\.", first)
+    ran = await semaphore(server, "resume", "--all")
+    paused = "Paused by themselves, and still so: shop.example.org."
+    assert ran == (0, f"all sites: nothing is set; {usage}\n{paused}\n", "")
+    asked = "1 rule will be removed: shop.example.org.\n"
+    ran = await semaphore(server, "reset", "--all", answer="no\n")
+    assert ran == (1, f"{asked}Go on? [y/N] Nothing was changed.\n", "")
+    ran = await semaphore(server, "reset", "--all", "--yes")
+    assert ran == (0, f"{asked}all sites: nothing is set; {usage}\n", "")
+    ran = await semaphore(server, "reset", "--all")
+    assert ran == (0, f"all sites: nothing is set; {usage}\n", "")
+
+
+@in_asyncio
+async def test_each_part_of_a_limit_has_its_option(server: RedisServer) -> None:
+    for arguments, said in (
+        (("--rate", "10/m"), "rate 10/m"),
+        (("--burst", "4"), "rate 10/m, burst 4"),
+        (
+            ("--jitter", "0.5", "3", "--adaptive"),
+            "limit 3, adaptive, jitter 0.5, rate 10/m, burst 4",
+        ),
+        (("--no-adaptive",), "limit 3, not adaptive, jitter 0.5, rate 10/m, burst 4"),
+    ):
+        ran = await semaphore(server, "limit", SITE, *arguments)
+        assert ran == (0, f"{SITE}: {said}; not in use just now\n", "")
 
 
 @in_asyncio

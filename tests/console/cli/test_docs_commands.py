@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator
 from typing import Any
 
-from semaphore_middleware.console.snapshot import Snapshot, as_json
+from semaphore_middleware.console.snapshot import Snapshot
 from semaphore_middleware.model.inspection import Inspection, Member
 from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.model.rules import Rule
@@ -56,7 +56,7 @@ async def test_each_example_prints_what_the_page_says(server: RedisServer) -> No
         if printed:
             assert told(ran.out.strip()) == told(printed), arguments
         seen += 1
-    assert seen == 15
+    assert seen == 19
 
 
 def keys_of(what: str) -> list[str]:
@@ -67,7 +67,7 @@ def keys_of(what: str) -> list[str]:
 def test_the_keys_of_the_json_are_those_of_the_page() -> None:
     member = Member("n", 1, 1, 1.0, 1.0, 1.0, Limit(4))
     snapshot = Snapshot.of([Inspection("s", 1, (member,))], [Rule("s", "me")])
-    shown: dict[str, Any] = as_json(snapshot)
+    shown: dict[str, Any] = snapshot.as_json()
     assert list(shown) == ["totals", "scopes", "nodes", "rules"]
     assert list(shown["totals"]) == keys_of("totals")
     (scope,), (node,), (rule,) = shown["scopes"], shown["nodes"], shown["rules"]

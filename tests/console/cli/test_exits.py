@@ -57,6 +57,27 @@ async def test_it_lists_its_verbs_and_each_has_its_help() -> None:
         (("pause", ""), "the limit of '': the host is empty"),
         (("reset", "*.*"), "the limit of '*.*': allowed is a host, or '*.' and a host"),
         (("status", "--frob"), "unexpected '--frob'; see scrapy semaphore status -h"),
+        (("status", "--nodse"), "unexpected '--nodse'; did you mean --nodes?"),
+        (("statsu",), "there is no verb 'statsu'; did you mean status?"),
+        (("halt",), "there is no verb 'halt'; there are status, watch, serve, limit"),
+        (
+            ("reset", "--all", "--yes", "-s", "SEMAPHORE_REDIS=redis://there"),
+            "SEMAPHORE_REDIS: there is no such setting; did you mean SEMAPHORE_REDIS_URL?",
+        ),
+        *(
+            ((verb, "all"), "no scope 'all' is in use; --all is for all sites")
+            for verb in ("pause", "resume", "reset")
+        ),
+        (("pause",), "pause takes either SCOPE or --all"),
+        (("reset", SITE, "--all"), "reset takes either SCOPE or --all"),
+        (("limit", SITE), f"limit {SITE}: give N, or an option"),
+        (("limit", SITE, "2", "3"), "unexpected '3'"),
+        (("limit", SITE, "--burst", "3"), "--burst 3: it needs a rate; give --rate too"),
+        (("limit", SITE, "--rate", "none", "--burst", "3"), "--burst 3: it needs a rate"),
+        (("limit", SITE, "--jitter", "2"), "--jitter 2: allowed is a number >= 0 and <= 1"),
+        (("limit", f"{SITE}:80", "2"), f"'{SITE}:80': a site goes by its host alone: write"),
+        (("status", "--top", "0"), "--top 0: allowed is an integer >= 1"),
+        (("status", "--sort", "name"), "--sort name: allowed is waiting or held or wait or host"),
         (("pause", "x", "y"), "unexpected 'y'; see scrapy semaphore pause -h"),
         (("watch",), "watch needs a terminal; see 'status'"),
         (("serve", "--port", "65536"), "--port 65536: allowed is an integer from 0 to 65535"),
@@ -66,7 +87,7 @@ async def test_it_lists_its_verbs_and_each_has_its_help() -> None:
         ),
         (("status", "-s", "SEMAPHORE_LEASE=0"), "SEMAPHORE_LEASE = '0': allowed is"),
         *(
-            (arguments, f"{URL!r} is a URL, and a site goes by its host: write '::1'")
+            (arguments, f"{URL!r}: a site goes by its host alone: write '::1'")
             for arguments in (("limit", URL, "2"), ("pause", URL), ("reset", URL), ("status", URL))
         ),
     ],
@@ -179,7 +200,7 @@ def test_output_without_some_characters_is_no_error(
     monkeypatch.setattr("scrapy.utils.log.configure_logging", lambda _: None)
     monkeypatch.setattr(changes, "run", lambda *_: sys.stdout.write("limit ∞") and 0)
     monkeypatch.setattr(sys, "stdout", out)
-    ran._run(Namespace(verb="limit"))
+    ran._run(Namespace(verb="limit", set=[]))
     assert ran.exitcode == 0
     assert shown.getvalue() == (b"limit ?" if encoding else b"")
     sys.stdout.close()

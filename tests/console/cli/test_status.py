@@ -52,6 +52,33 @@ async def test_it_shows_queues_and_changes_nothing(server: RedisServer, outside:
 
 
 @in_asyncio
+async def test_of_many_scopes_some_are_chosen(server: RedisServer) -> None:
+    one, *_ = await three_nodes(server)
+    await one.hold("a.example.org", 1)
+    await one.hold("paused.example.org", 9)
+    await one.take("paused.example.org", 9, limit=9)
+    async with Admin(server.url) as operator:
+        await operator.pause("paused.example.org")
+
+    async def names(*options: str) -> list[str]:
+        shown = json.loads((await semaphore(server, "status", "--json", *options)).out)
+        assert shown["totals"]["scopes"] == 4
+        return [row["scope"] for row in shown["scopes"]] + [row["node"] for row in shown["nodes"]]
+
+    assert await names() == [
+        *(SITE, LONG_NAME, "a.example.org", "paused.example.org"),
+        *("one", "two", "three"),
+    ]
+    waiting = await names("--waiting", "--filter", "WWW")
+    assert waiting == [SITE, "one", "two", "three"]
+    assert await names("--filter", "three") == [SITE, LONG_NAME, "three"]
+    assert await names("--top", "1", "--sort", "held") == [LONG_NAME, "one"]
+    assert await names("--top", "1", "--sort", "host") == ["a-very-long-name.of.example.edu", "one"]
+    ran = await semaphore(server, "status", "--top", "2", "--sort", "wait")
+    assert ran.lines[-2:] == ["", "2 of 4 scopes"]
+
+
+@in_asyncio
 async def test_rules_show_who_set_them(server: RedisServer, outside: Outside) -> None:
     await three_nodes(server)
     outside.start_is_due(SITE)

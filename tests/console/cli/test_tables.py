@@ -11,24 +11,28 @@ from semaphore_middleware.console.cli.formatting import (
     rate_word,
     set_time,
     time_of,
-    without_letters,
+    who,
 )
 from semaphore_middleware.console.cli.tables import (
+    SAMPLES,
     Column,
+    Tracks,
+    cut,
+    notice_of,
     screen,
-    server_notice,
     shortened,
     show,
     sparkline,
     table,
 )
-from semaphore_middleware.console.cli.watch import SAMPLES, History
+from semaphore_middleware.console.cli.watch import View
 from semaphore_middleware.console.poller import WINDOW, StartsMeter
-from semaphore_middleware.console.snapshot import ScopeRow, Snapshot
+from semaphore_middleware.console.snapshot import Choice, Snapshot
 from semaphore_middleware.model.inspection import Inspection, Member, ServerState
 from semaphore_middleware.model.limits import LIMITLESS, Limit
 from tests.support.paths import REPOSITORY
 
+KEYS = "s sort  / filter  w waiting  ↑↓ scroll  q quit"
 PAGE = (REPOSITORY / "docs" / "commands.md").read_text("utf-8")
 SERVER = "redis://redis.internal:6379/0"
 WAIT = "No permit is granted for another 9.2 s: the server is new, or may have lost its data."
@@ -52,7 +56,7 @@ def test_what_was_set_is_shown_as_it_was_set_and_one_is_not_many() -> None:
     assert [rate_word(*rate) for rate in rates] == ["60/m", "60/m (10)", "none", "-"]
     assert [count(n, "permit") for n in (0, 1, 2000)] == ["0 permits", "1 permit", "2,000 permits"]
     names = ("alice@desk-0123456789ab", "node-12")
-    assert [without_letters(name) for name in names] == ["alice@desk", "node-12"]
+    assert [who(name) for name in names] == ["alice@desk", "node-12"]
 
 
 def test_a_limit_that_adapts_shows_what_it_may_grow_to() -> None:
@@ -60,7 +64,7 @@ def test_a_limit_that_adapts_shows_what_it_may_grow_to() -> None:
         *((None, None, "0/-"), (3, 3, "0/3"), (2, 8, "0/2 (8)"), (5, LIMITLESS, "0/5 (∞)")),
         (LIMITLESS, LIMITLESS, "0/∞"),
     ):
-        assert held_of(ScopeRow.of(Inspection("s", limit, (), most))) == shown
+        assert held_of(Inspection("s", limit, (), most)) == shown
 
 
 # Tables -----------------------------------------------------------------------------------------
@@ -69,7 +73,7 @@ def test_a_limit_that_adapts_shows_what_it_may_grow_to() -> None:
 @pytest.mark.parametrize("width", range(3, 40))
 def test_names_are_shortened_in_the_middle(width: int) -> None:
     for name in ("www.a-long-name.example.org", "日本語.日本語.example", "x"):
-        short = shortened(name, width)
+        short = cut(name, width)
         assert cell_len(short) <= width
         if cell_len(name) <= width:
             assert short == name
@@ -81,11 +85,11 @@ def test_names_are_shortened_in_the_middle(width: int) -> None:
 
 
 def test_columns_with_nothing_in_them_go_first_and_then_names_are_shortened() -> None:
-    columns = [
-        Column("name", is_name=True),
-        Column("number", right=True),
-        Column("spare", is_spare=True),
-        Column("kept", is_spare=True),
+    columns: list[Column[tuple[str, ...]]] = [
+        Column("name", lambda row: row[0], right=False, is_name=True),
+        Column("number", lambda row: row[1]),
+        Column("spare", lambda row: row[2], right=False, is_spare=True),
+        Column("kept", lambda row: row[3], right=False, is_spare=True),
     ]
     rows = [("www.a-long-name.example.org", "1", "-", "-"), ("b", "22", "-", "here")]
 
@@ -106,6 +110,21 @@ def test_columns_with_nothing_in_them_go_first_and_then_names_are_shortened() ->
     assert lines(10)[1] == "www.a-lo…ple.org       1  -"
 
 
+def test_names_are_cut_where_they_are_alike() -> None:
+    shops = [f"www.customers-of-acme.eu-west-{i:04}.shops.example.com" for i in (7, 8, 1234)]
+    assert shortened(shops, 30) == [
+        "www.…st-0007.shops.example.com",
+        "www.…st-0008.shops.example.com",
+        "www.…st-1234.shops.example.com",
+    ]
+    assert shortened([*shops, "x"], 16) == [
+        "w…0007.shop….com",
+        "w…0008.shop….com",
+        "w…1234.shop….com",
+        "x",
+    ]
+
+
 # The screen -------------------------------------------------------------------------------------
 
 
@@ -121,17 +140,23 @@ class Watched:
     """What `watch` has seen, survey by survey."""
 
     def __init__(self) -> None:
-        self.history = History()
+        self.tracks = Tracks()
+        self.view = View(Choice())
         self.snapshot = Snapshot.of([], [])
         self._meter = StartsMeter()
 
     def note(self, scopes: list[Inspection], now: float) -> None:
         self.snapshot = Snapshot.of(scopes, [], self._meter.note(scopes, now))
-        self.history.note(self.snapshot)
+        self.tracks.note(self.snapshot)
+
+    @property
+    def shown(self) -> list[str]:
+        return [track.row.scope for track in self.tracks.chosen(self.view.choice)]
 
     def drawn(self, width: int = 80, height: int = 24, problem: str = "") -> list[str]:
-        tracks, totals = self.history.tracks, self.snapshot.totals
-        return screen(tracks, totals, SERVER, width, height, problem).plain.split("\n")
+        tracks, size = self.tracks.chosen(self.view.choice), (width, height)
+        drawn = screen(tracks, self.snapshot, SERVER, self.view, size, problem)
+        return drawn.plain.split("\n")
 
 
 def test_a_screen_of_80_by_24() -> None:
@@ -154,11 +179,11 @@ def test_a_screen_of_80_by_24() -> None:
         "www.example.org        4/4 ███████      12    90 s     12.0 ███████ at 12/s (9)",
         "api.example.net        1/4 ▂▂▂▂▂▂▂       3    90 s      2.0 ███████ every 0.25 s",
         "shop.example.org       4/4 ▆█ ▂▄▆█       0       -      4.0 ███████ -",
-        "a-very-lo…mple.edu     0/4               0       -      0.0         paused",
         "slow.example       0/2 (8)               0       -      0.0         backoff 90 s",
+        "a-very-lo…mple.edu     0/4               0       -      0.0         paused",
     ]
     assert all(f"\n    {line}\n" in PAGE for line in lines[:7])
-    assert lines[7:] == [""] * 16 + ["q quits"]
+    assert lines[7:] == [""] * 16 + ["1-5 of 5 by waiting   " + KEYS]
     assert watched.drawn(problem="no answer for 3 s")[-1] == "no answer for 3 s"
 
 
@@ -171,8 +196,35 @@ def test_it_fits_whatever_the_size() -> None:
         assert len(lines) == height
         assert max(map(len, lines)) <= width
         if width >= 60:
-            assert lines[-1] == f"and {3000 - height + 4:,} scopes more; q quits"
+            assert lines[-1] == f"1-{height - 4} of 3,000 by waiting   {KEYS}"[:width]
             assert lines[0].endswith("3,000 scopes  9,000 held  8,994 waiting  3000.0 starts/s")
+
+
+def test_keys_sort_filter_scroll_and_quit() -> None:
+    watched = Watched()
+    busy = seen("z.example", held=4, waiting=1)
+    watched.note([busy, *(seen(f"a{i}.example", held=1) for i in range(4))], now=0)
+    watched.note([busy, *(seen(f"a{i}.example", held=1) for i in range(4))], now=1)
+
+    def after(*keys: str) -> list[str]:
+        assert all(map(watched.view.press, keys))
+        return [line.split()[0] for line in watched.drawn(height=6)[2:4]]
+
+    assert after() == ["z.example", "a0.example"]
+    assert after("s", "s", "s") == ["a0.example", "a1.example"]
+    assert watched.drawn(height=6)[-1].startswith("1-2 of 5 by host ")
+    assert after("j", "\x1b[B") == ["a2.example", "a3.example"]
+    assert after("G", "\x1b[5~") == ["a1.example", "a2.example"]
+    assert watched.view.press("w")
+    assert watched.shown == ["z.example"]
+    assert watched.drawn(height=6)[-1].startswith("1-1 of 1 that wait by host ")
+    assert all(map(watched.view.press, ("w", "/", *"qA3\x7f2")))
+    assert watched.drawn(height=6)[-1] == "filter: qA2█  Enter keeps it, Esc drops it"
+    assert watched.shown == []
+    assert all(map(watched.view.press, ("\x1b", "/", *"A2", "\r")))
+    assert watched.shown == ["a2.example"]
+    assert watched.drawn(height=6)[-1].startswith("1-1 of 1 with 'A2' by host ")
+    assert not watched.view.press("q")
 
 
 @pytest.mark.parametrize(("left", "shown"), [(30.0, "down, 30 s"), (0.0, "down")])
@@ -188,7 +240,7 @@ def test_a_host_that_is_down_and_a_server_that_waits_are_seen(
     wait, empty, _, row = capsys.readouterr().out.splitlines()
     assert (wait, empty) == (WAIT, "")
     assert shown in row
-    assert server_notice(Snapshot.of([], []).totals) == ""
+    assert notice_of(Snapshot.of([], [])) == ""
 
 
 def test_who_asks_for_a_stricter_limit_and_that_nobody_calls_is_seen(
@@ -209,9 +261,9 @@ def test_a_site_that_falls_idle_stays_in_its_place_until_it_is_forgotten() -> No
     watched = Watched()
     watched.note([seen("a", held=2, started=5)], now=0)
     for look in range(SAMPLES):
-        assert [track.row.scope for track in watched.history.tracks] == ["a"]
+        assert watched.shown == ["a"]
         watched.note([], now=1 + look)
-    assert watched.history.tracks == []
+    assert watched.shown == []
 
 
 def test_of_a_bar_even_the_smallest_is_seen() -> None:
@@ -233,7 +285,7 @@ def test_starts_a_second_are_those_since_the_survey_before() -> None:
     first = meter.note(counted(s=100, idle=7), 10.0)
     assert first is None
     snapshot = Snapshot.of(counted(s=100), [], first)
-    assert snapshot.scopes[0].starts_per_second is snapshot.totals.starts_per_second is None
+    assert snapshot.starts_of("s") is snapshot.totals.starts_per_second is None
     # The first went on, the second was idle meanwhile and began anew, the third is new.
     now = counted(s=130, idle=3, new=5)
     starts = meter.note(now, 12.0)

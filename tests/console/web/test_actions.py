@@ -98,7 +98,10 @@ REFUSED: list[tuple[Any, str]] = [
     ({"action": "pause", "name": 7}, "the host is empty; allowed is a host or '*.host'"),
     ({"action": "pause"}, "the host is empty"),
     ({"action": "pause", "name": "\ud800"}, "not a text that can be sent"),
-    ({"action": "limit", "name": "http://a.example", "limit": 2}, "by its host: write 'a.example'"),
+    (
+        {"action": "limit", "name": "http://a.example", "limit": 2},
+        "its host alone: write 'a.example'",
+    ),
     ({"action": ["pause"], "name": HOST}, "action = ['pause']: allowed is one of limit, pause, "),
     ({"action": "evict"}, "name = '': allowed is the name of a node or a crawl"),
     ({"action": "drop", "name": 7}, "name = 7: allowed is the name of a node or a crawl"),

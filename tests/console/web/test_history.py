@@ -6,7 +6,6 @@ import pytest
 
 from semaphore_middleware.console import poller
 from semaphore_middleware.console.poller import HISTORY_MINUTES, History
-from semaphore_middleware.console.snapshot import ScopeRow, scope_id
 from semaphore_middleware.console.web import server as web
 from semaphore_middleware.model.inspection import Inspection, Member
 from semaphore_middleware.model.limits import Limit
@@ -15,9 +14,9 @@ from tests.support.nodes import Caller, eventually, in_asyncio
 from tests.support.servers import RedisServer
 
 
-def row(scope: str, wait: float = 0.0, left: float = 0.0, last: float = 0.0) -> ScopeRow:
+def row(scope: str, wait: float = 0.0, left: float = 0.0, last: float = 0.0) -> Inspection:
     member = Member("n", 1, int(wait > 0), 1.0, wait, 9.0, Limit(4))
-    return ScopeRow.of(Inspection(scope, 4, (member,), backoff_left=left, backoff_last=last))
+    return Inspection(scope, 4, (member,), backoff_left=left, backoff_last=last)
 
 
 def test_a_minute_has_its_starts_a_second_its_longest_wait_and_its_longest_backoff() -> None:
@@ -27,12 +26,12 @@ def test_a_minute_has_its_starts_a_second_its_longest_wait_and_its_longest_backo
     history.note([row("a", wait=3.0, left=8.0)], 10.0, {"a": 30}, now=125.0)
     history.note([row("a", wait=2.0, last=9.0)], 10.0, {"a": 10}, now=179.0)
     history.note([row("b"), row("a")], 30.0, {"b": 6}, now=241.0)
-    assert history.of(scope_id("a")) == {
+    assert history.of("a") == {
         "starts_per_second": [None, 2.0, None, 0.0],
         "longest_wait": [0.0, 3.0, None, 0.0],
         "backoff": [0.0, 9.0, None, 0.0],
     }
-    assert history.of(scope_id("b"))["starts_per_second"][-1] == 0.2
+    assert history.of("b")["starts_per_second"][-1] == 0.2
 
 
 def test_an_hour_is_kept_of_no_more_than_so_many_scopes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,10 +40,10 @@ def test_an_hour_is_kept_of_no_more_than_so_many_scopes(monkeypatch: pytest.Monk
     rows = [row(name, wait=1.0) for name in "abc"]
     for minute in range(100):
         history.note(rows, 60.0, {}, now=60.0 * minute)
-    told = [history.of(scope_id(name))["longest_wait"] for name in "abc"]
+    told = [history.of(name)["longest_wait"] for name in "abc"]
     assert told == [[1.0] * HISTORY_MINUTES, [1.0] * HISTORY_MINUTES, [0.0] * HISTORY_MINUTES]
     history.note(rows, 60.0, {}, now=60.0 * 130)
-    assert history.of(scope_id("a"))["longest_wait"] == [1.0] * 29 + [None] * 30 + [1.0]
+    assert history.of("a")["longest_wait"] == [1.0] * 29 + [None] * 30 + [1.0]
 
 
 @in_asyncio
@@ -57,7 +56,7 @@ async def test_the_history_goes_on_while_no_browser_is_open(
     seen: list[str] = []
     note = History.note
 
-    def noted(history: History, rows: tuple[ScopeRow, ...], *more: object) -> None:
+    def noted(history: History, rows: tuple[Inspection, ...], *more: object) -> None:
         seen.extend(one.scope for one in rows if one.waiting)
         note(history, rows, *more)  # type: ignore[arg-type]
 

@@ -63,7 +63,7 @@ function display(state) {
   allow(state.can_change);
   write($("#server"), state.server);
   showTotals(state.totals);
-  showWait(state.problem ? {} : state.totals);
+  showWait(state.problem ? {} : { ...state.totals, paused_by: state.paused_by });
   show(state.scopes, state.opened);
   showPages(state);
   if (anchor && !state.problem) goToAnchor(state.opened);
@@ -89,11 +89,13 @@ function showTotals(totals) {
 }
 
 /** No alert: its seconds change with each look. */
-function showWait({ recovery_left: left = null, silent_for: silent = null }) {
-  $("#wait").hidden = left === null && silent === null;
-  write($("#wait"), left !== null
-    ? `No permit is granted for another ${seconds(left)}: the Redis server is new, or may have lost its data.`
-    : silent !== null ? `No node has called for ${seconds(silent)}. What is held is free within a lease after one does.` : "");
+function showWait({ recovery_left: left = null, silent_for: silent = null, paused_by: by = null }) {
+  let text = "";
+  if (left !== null) text = `No permit is granted for another ${seconds(left)}: the Redis server is new, or may have lost its data.`;
+  else if (by !== null) text = `All sites are paused, by ${withoutLetters(by)}.`;
+  else if (silent !== null) text = `No node has called for ${seconds(silent)}. What is held is free within a lease after one does.`;
+  $("#wait").hidden = !text;
+  write($("#wait"), text);
 }
 
 function caption({ matching, scopes, totals, first }) {

@@ -24,8 +24,8 @@ local function tighten(scope, account)
 end
 
 -- What operators have set overrides what nodes ask for. KEYS[2]: rules, a hash: name -> JSON object of the
--- parts that are set. A name is a scope, "*." and a host for each host below it, or a kind and ":*" for all
--- scopes of that kind; each part is that of the most exact name which sets it.
+-- parts that are set. A name is a scope; "*." and a host for each host below it; a kind and ":*" for all
+-- scopes of that kind; or "*" for every scope. Each part is that of the most exact name which sets it.
 local function apply_rules(scope)
   local LONGEST_HOST = 253 -- bytes; a longer name is no host, and no pattern fits it
   local MOST_LABELS = 10 -- of the host in a pattern, as LABELS_MAX in model/rules.py: more cost nothing
@@ -41,6 +41,7 @@ local function apply_rules(scope)
     rest, parent = before, '.' .. label .. parent
     table.insert(names, 2, '*' .. parent) -- the most exact one comes first
   end
+  table.insert(names, '*')
   local rule = {}
   for i, text in ipairs(redis.call('HMGET', KEYS[2], unpack(names))) do
     local is_read, parts = pcall(cjson.decode, text or '{}')
