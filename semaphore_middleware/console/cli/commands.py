@@ -8,9 +8,9 @@ import re
 import sys
 from collections.abc import Mapping
 from enum import IntEnum
-from functools import partial
 from importlib import import_module
 from pathlib import Path
+from textwrap import fill
 from typing import Any, ClassVar, NoReturn
 
 from scrapy.commands import ScrapyCommand, ScrapyHelpFormatter
@@ -42,11 +42,14 @@ VERBS: Mapping[str, Mapping[str, tuple[str, str]]] = {
 }
 """By command: each verb's module, and its help."""
 
-EXIT_STATUSES = (
+EXITS = (
     "Exit status: 0 done; 1 asked whether to go on, and not told yes; 2 a value or an option is "
     "not allowed; 3 the server cannot be reached, refuses, or has no address; 4 nothing is known "
     "of that scope, node or crawl; 130 interrupted."
 )
+
+
+LINE = 78  # characters, of the help
 
 
 class Status(IntEnum):
@@ -82,17 +85,26 @@ def check_installed(library: str, hint: str = "") -> None:
 
 
 class VerbParser(argparse.ArgumentParser):
-    """Reports a wrong option in one line, with a hint at the help."""
+    """Reports a wrong option in one line, with a hint at a name like it, or at the help."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message}; see {self.prog} -h\n")
+        hint = f"; see {self.prog} -h"
+        if unknown := re.search(r"unrecognized arguments: ([^\s=]+)", message):
+            hint = did_you_mean(unknown[1], self._option_string_actions) or hint
+            message = f"unexpected {unknown[1]!r}"
+        command = self.prog.rpartition(" ")[0]
+        self.exit(Status.WRONG, f"{command}: {message}{hint}\n")
+
+
+class ListFormatter(argparse.RawDescriptionHelpFormatter, ScrapyHelpFormatter):
+    """Keeps the lines of the list of verbs."""
 
 
 class VerbCommand(ScrapyCommand):
     """A Scrapy command with verbs, found by its entry point.
 
     A verb's module has `add_options(parser, verb)`, and `run(settings, options)` to return the exit
-    status.
+    status. It is imported, and what stands behind the verb is parsed, only when the verb runs.
     """
 
     requires_project = False
@@ -100,73 +112,30 @@ class VerbCommand(ScrapyCommand):
     default_settings: ClassVar[dict[str, object]] = {"LOG_ENABLED": False}
     name: ClassVar[str]
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._options: dict[str, list[str]] = {}
-        """Of each verb."""
-
     def syntax(self) -> str:
         return "<verb> [options]"
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         super().add_options(parser)
-        parser.epilog = f"scrapy {self.name} <verb> -h tells more of each. {EXIT_STATUSES}"
-        parser.error = partial(self._wrong, parser)  # type: ignore[method-assign] # Scrapy's own
-        verbs = parser.add_subparsers(
-            title="Verbs",
-            dest="verb",
-            metavar="<verb>",
-            prog=f"scrapy {self.name}",
-            parser_class=VerbParser,
-        )
-        for verb, (module, text) in VERBS[self.name].items():
-            of_verb = verbs.add_parser(
-                verb,
-                help=text,
-                description=f"{text[0].upper()}{text[1:]}.",
-                epilog=EXIT_STATUSES,
-                formatter_class=ScrapyHelpFormatter,
-                conflict_handler="resolve",
-            )
-            import_module(_path(module)).add_options(of_verb, verb)
-            of_verb.usage = f"scrapy {self.name} {verb} [options]{_positionals(of_verb)}"
-            self._add_global_options(of_verb)
-            self._options[verb] = [name for a in of_verb._actions for name in a.option_strings]
-
-    def _wrong(self, parser: argparse.ArgumentParser, message: str) -> NoReturn:
-        """End with an error of the parser: a verb that there is not, as a rule."""
-        if verb := re.search(r"invalid choice: '(.*?)'", message):
-            known = VERBS[self.name]
-            hint = did_you_mean(verb[1], known) or f"; there are {', '.join(known)}"
-            message = f"there is no verb {verb[1]!r}{hint}"
-        parser.exit(Status.WRONG, f"scrapy {self.name}: {message}\n")
-
-    def _add_global_options(self, parser: argparse.ArgumentParser) -> None:
-        """Accept Scrapy's own options before the verb and after it."""
-        before = set(parser._actions)
-        super().add_options(parser)
-        for action in set(parser._actions) - before:
-            action.default = argparse.SUPPRESS  # else it would overrule options before the verb
-            if action.dest == "set":
-                action.dest = "set_after"
-
-    def process_options(self, args: list[str], opts: argparse.Namespace) -> None:
-        opts.set = [*opts.set, *getattr(opts, "set_after", [])]
-        super().process_options(args, opts)
+        parser.formatter_class = ListFormatter
+        parser.description = fill(parser.description or "", LINE)
+        parser.epilog = fill(f"scrapy {self.name} <verb> -h tells more of each. {EXITS}", LINE)
+        verbs = "\n".join(f"  {verb:8} {text}" for verb, (_, text) in VERBS[self.name].items())
+        parser.add_argument_group("Verbs", verbs)
+        parser.add_argument("verb", nargs="?", help=argparse.SUPPRESS)
+        parser.add_argument("words", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
 
     def run(self, args: list[str], opts: argparse.Namespace) -> None:
         if opts.verb is None:
             raise UsageError
-        # argparse leaves over the names behind an option.
-        names = getattr(opts, "names", None)
-        if unknown := [a for a in args if names is None or a.startswith("-")]:
-            hint = did_you_mean(unknown[0].partition("=")[0], self._options[opts.verb])
-            hint = hint or f"; see scrapy {self.name} {opts.verb} -h"
-            self._fail(f"unexpected {unknown[0]!r}{hint}", Status.WRONG)
-            return
-        if names is not None:
-            opts.names = [*names, *args]
-        self._run(opts)
+        known = VERBS[self.name]
+        if args:
+            self._fail(f"unexpected {args[0]!r}; see scrapy {self.name} -h", Status.WRONG)
+        elif opts.verb not in known:
+            hint = did_you_mean(opts.verb, known) or f"; there are {', '.join(known)}"
+            self._fail(f"there is no verb {opts.verb!r}{hint}", Status.WRONG)
+        else:
+            self._run(opts)
 
     def _run(self, opts: argparse.Namespace) -> None:
         from scrapy.utils.log import configure_logging
@@ -174,13 +143,17 @@ class VerbCommand(ScrapyCommand):
         from semaphore_middleware.errors import SemaphoreError, SettingsError
         from semaphore_middleware.scrapy.settings import unknown_names
 
+        module, text = VERBS[self.name][opts.verb]
+        verb: Any = import_module(f"{__package__}.{module}")
+        options = self._parse(verb, opts, f"{text[0].upper()}{text[1:]}.")
         configure_logging(self.settings)
         _accept_all_output()
-        verb: Any = import_module(_path(VERBS[self.name][opts.verb][0]))
         try:
-            for mistake in unknown_names(setting.partition("=")[0] for setting in opts.set):
+            for mistake in unknown_names(
+                one.partition("=")[0] for one in (*opts.set, *options.set)
+            ):
                 raise CommandError(mistake, Status.WRONG)
-            self.exitcode = int(verb.run(self.settings, opts))
+            self.exitcode = int(verb.run(self.settings, options))
             sys.stdout.flush()
         except CommandError as error:
             self._fail(str(error), error.status)
@@ -193,6 +166,24 @@ class VerbCommand(ScrapyCommand):
             self.exitcode = 130
         except BrokenPipeError:  # `| head` has seen enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+    def _parse(self, module: Any, opts: argparse.Namespace, description: str) -> argparse.Namespace:
+        """The verb's options; those of Scrapy's that stand behind it are put into the settings."""
+        name = f"scrapy {self.name} {opts.verb}"
+        parser = VerbParser(
+            prog=name,
+            description=description,
+            epilog=EXITS,
+            formatter_class=ScrapyHelpFormatter,
+            conflict_handler="resolve",
+        )
+        module.add_options(parser, opts.verb)
+        named = [one for one in parser._actions if not one.option_strings]
+        parser.usage = f"{name} [options] {' '.join(map(_usage, named))}"
+        super().add_options(parser)
+        options = parser.parse_intermixed_args(opts.words, argparse.Namespace(verb=opts.verb))
+        self.process_options([], options)
+        return options
 
     def _fail(self, text: str, status: int) -> None:
         print(f"scrapy {self.name}: {text}", file=sys.stderr)
@@ -240,14 +231,6 @@ def _accept_all_output() -> None:
         sys.stdout.reconfigure(errors="replace")  # some terminals lack characters
 
 
-def _path(module: str) -> str:
-    return f"{__package__}.{module}"
-
-
-def _positionals(parser: argparse.ArgumentParser) -> str:
-    names = [
-        f"[{action.metavar} ...]" if action.nargs == "*" else str(action.metavar)
-        for action in parser._actions
-        if not action.option_strings
-    ]
-    return "".join(f" {name}" for name in names)
+def _usage(action: argparse.Action) -> str:
+    name = str(action.metavar)
+    return {"*": f"[{name} ...]", "?": f"[{name}]"}.get(str(action.nargs), name)

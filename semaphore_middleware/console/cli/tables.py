@@ -404,7 +404,7 @@ def _keys(tracks: Sequence[Track], view: View) -> Text:
     which = f" with {clean(choice.match)!r}" if choice.match else ""
     which += " that wait" if choice.waiting else ""
     shown = f"{view.first + 1 if tracks else 0:,}-{last:,} of {len(tracks):,}{which}"
-    keys = "s sort  / filter  w waiting  ↑↓ scroll  q quit"
+    keys = "q quit  s sort  / filter  w waiting  ↑↓ scroll"
     return Text(f"{shown} by {choice.order}   {keys}", "dim")
 
 

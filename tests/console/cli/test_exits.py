@@ -200,7 +200,7 @@ def test_output_without_some_characters_is_no_error(
     monkeypatch.setattr("scrapy.utils.log.configure_logging", lambda _: None)
     monkeypatch.setattr(changes, "run", lambda *_: sys.stdout.write("limit ∞") and 0)
     monkeypatch.setattr(sys, "stdout", out)
-    ran._run(Namespace(verb="limit", set=[]))
+    ran._run(Namespace(verb="limit", words=["x", "1"], set=[]))
     assert ran.exitcode == 0
     assert shown.getvalue() == (b"limit ?" if encoding else b"")
     sys.stdout.close()

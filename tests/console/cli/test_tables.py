@@ -32,7 +32,7 @@ from semaphore_middleware.model.inspection import Inspection, Member, ServerStat
 from semaphore_middleware.model.limits import LIMITLESS, Limit
 from tests.support.paths import REPOSITORY
 
-KEYS = "s sort  / filter  w waiting  ↑↓ scroll  q quit"
+KEYS = "q quit  s sort  / filter  w waiting  ↑↓ scroll"
 PAGE = (REPOSITORY / "docs" / "commands.md").read_text("utf-8")
 SERVER = "redis://redis.internal:6379/0"
 WAIT = "No permit is granted for another 9.2 s: the server is new, or may have lost its data."

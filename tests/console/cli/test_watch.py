@@ -32,7 +32,7 @@ async def test_it_follows_the_size_and_changes_nothing(
         assert frame[0].endswith("2 scopes  5 held  3 waiting  0.0 starts/s")
         assert frame[1].split() == ["scope", "held", "waiting", "longest", "starts/s"]
         assert [line.split()[0] for line in frame[2:4]] == [SITE, LONG_NAME]
-        assert frame[-1].startswith("1-2 of 2 by waiting   s sort  / filter")
+        assert frame[-1].startswith("1-2 of 2 by waiting   q quit  s sort")
         shown.size(60, 6)
         frame = await shown.shows(lambda frame: len(frame) == 6)
         assert "…" in frame[3]
@@ -54,7 +54,7 @@ async def test_q_ctrl_c_and_a_signal_end_it_and_leave_the_terminal_as_it_was(
     server: RedisServer, how: bytes | signal.Signals
 ) -> None:
     async with terminal(server, "watch") as shown:
-        await shown.shows(lambda frame: frame[-1].rstrip().endswith("q quit"))
+        await shown.shows(lambda frame: "q quit" in frame[-1])
         assert "\x1b[?1049h" in shown.drawn  # the other screen
         assert "\x1b[?25l" in shown.drawn  # without a cursor
         if isinstance(how, bytes):
@@ -94,7 +94,7 @@ async def test_a_server_that_is_gone_is_said_until_it_is_back(server: RedisServe
         assert f"{server.url}: no answer within " in frame[-1]
         assert any(line.startswith(SITE) for line in frame)  # what was seen last
         server.thaw()
-        await shown.shows(lambda frame: frame[-1].rstrip().endswith("q quit"))
+        await shown.shows(lambda frame: "q quit" in frame[-1])
 
         server.restart()  # with nothing: what was seen falls idle
         await shown.shows(has(SITE, "0/2"))
