@@ -60,8 +60,8 @@ async def test_each_example_prints_what_the_page_says(server: RedisServer) -> No
 
 
 def keys_of(what: str) -> list[str]:
-    (row,) = re.findall(rf"^\| {what} \| (.*) \|$", PAGE, re.MULTILINE)
-    return re.findall(r"`(\w+)`", row)
+    (item,) = re.findall(rf"^- {what}: ((?:.|\n  )*)$", PAGE, re.MULTILINE)
+    return re.findall(r"`(\w+)`", item)
 
 
 def test_the_keys_of_the_json_are_those_of_the_page() -> None:
@@ -69,9 +69,9 @@ def test_the_keys_of_the_json_are_those_of_the_page() -> None:
     snapshot = Snapshot.of([Inspection("s", 1, (member,))], [Rule("s", "me")])
     shown: dict[str, Any] = snapshot.as_json()
     assert list(shown) == ["totals", "scopes", "nodes", "rules"]
-    assert list(shown["totals"]) == keys_of("totals")
+    assert list(shown["totals"]) == keys_of("`totals`")
     (scope,), (node,), (rule,) = shown["scopes"], shown["nodes"], shown["rules"]
-    assert list(scope) == keys_of("scope")
-    assert list(scope["nodes"][0]) == keys_of("node of a scope")
-    assert list(node) == keys_of("node")
-    assert list(rule) == keys_of("rule")
+    assert list(scope) == keys_of("`scopes`, of each")
+    assert list(scope["nodes"][0]) == keys_of("`nodes` of a scope, of each")
+    assert list(node) == keys_of("`nodes`, of each")
+    assert list(rule) == keys_of("`rules`, of each")
