@@ -32,9 +32,9 @@ def server_of(settings: Mapping[str, Any]) -> tuple[str | None, str]:
     return in_environment
 
 
-def default_node(spider: str = "") -> str:
+def default_node(spider: str = "", job: str = "") -> str:
     """The name by which people find this process: host and process id. That of a crawl begins with
     the spider, and has Scrapyd's name of the job in their place, if there is one.
     """
     process = f"{socket.gethostname()}-{os.getpid()}"
-    return f"{spider}-{os.environ.get('SCRAPY_JOB') or process}" if spider else process
+    return f"{spider}-{job or os.environ.get('SCRAPY_JOB') or process}" if spider else process

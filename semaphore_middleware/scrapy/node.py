@@ -77,9 +77,9 @@ _nodes: WeakValueDictionary[tuple[Any, ...], Node] = WeakValueDictionary()
 """By options and thread: a semaphore belongs to one event loop."""
 
 
-def node_for(settings: SemaphoreSettings, url: str | None, spider: str) -> Node:
+def node_for(settings: SemaphoreSettings, url: str | None, spider: str, job: str) -> Node:
     """The node of crawls with these settings: the existing one, or a new one. Where no name is set,
-    it has that of the spider which comes first.
+    it has those of the spider and the job that come first.
     """
     options = {
         "url": url,
@@ -93,6 +93,6 @@ def node_for(settings: SemaphoreSettings, url: str | None, spider: str) -> Node:
     node = _nodes.get(key)
     if node is None or not node.can_be_joined:
         node = _nodes[key] = Node(
-            **options, node=settings.node or default_node(spider), url_from=settings.url_from
+            **options, node=settings.node or default_node(spider, job), url_from=settings.url_from
         )
     return node

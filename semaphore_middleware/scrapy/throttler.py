@@ -41,7 +41,7 @@ from semaphore_middleware.scrapy.admission import (
 )
 from semaphore_middleware.scrapy.crawl_delays import CrawlDelayFound, CrawlDelays
 from semaphore_middleware.scrapy.engine import Engine, check_reactor, end_crawl
-from semaphore_middleware.scrapy.node import node_for
+from semaphore_middleware.scrapy.node import Node, node_for
 from semaphore_middleware.scrapy.responses import (
     GIVEN_UP,
     Judge,
@@ -142,7 +142,7 @@ class Throttler:
         self._observers = Observers(observers)
         self.emit = self._observers.emit
         """Passes an event to all observers of this crawl."""
-        self._node = node_for(settings, self.url, crawler.spidercls.name)
+        self._node = self._find_node()
         self._opened = asyncio.Event()
         self._is_closing = False
         self._failed = False
@@ -461,9 +461,13 @@ class Throttler:
                 )
         await opening
 
+    def _find_node(self) -> Node:
+        arguments = self._engine.spider_arguments() or {}
+        job = arguments.get("_job", "")  # as Scrapyd gives it
+        return node_for(self.settings, self.url, self._crawler.spidercls.name, job)
+
     async def _join_node(self) -> None:
-        spider = self._crawler.spidercls.name
-        self._node = node_for(self.settings, self.url, spider)  # the first may have been closed
+        self._node = self._find_node()  # the first may have been closed
         try:
             await self._observers.open(self)
             await self._node.join(self)

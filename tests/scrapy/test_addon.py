@@ -79,10 +79,11 @@ async def test_a_node_is_named_after_spider_and_job(
     server: RedisServer, site: Site, monkeypatch: Patch
 ) -> None:
     monkeypatch.setenv("SCRAPY_JOB", "6487ec79")
-    crawl = Crawl(server, Request(site.url("/page/")), limit=2)
-    await crawl.finished()
-    name = f"{crawl.crawler.spidercls.name}-6487ec79-"
-    assert crawl.crawler.settings["SEMAPHORE_NODE"].startswith(name)
+    for arguments, job in (({}, "6487ec79"), ({"_job": "monday"}, "monday")):
+        crawl = Crawl(server, Request(site.url("/page/")), limit=2, arguments=arguments)
+        await crawl.finished()
+        name = f"{crawl.crawler.spidercls.name}-{job}-"
+        assert crawl.crawler.settings["SEMAPHORE_NODE"].startswith(name)
 
 
 async def test_a_connection_for_each_permit(

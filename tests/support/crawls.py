@@ -95,6 +95,7 @@ class Crawl:
         by: Mapping[str, Any] = ADD_ON,
         limit: int = 1,
         middlewares: Mapping[type, int] = MappingProxyType({}),
+        arguments: Mapping[str, Any] = MappingProxyType({}),
         **settings: Any,
     ) -> None:
         ours = {"SEMAPHORE_REDIS_URL": server.url, "CONCURRENT_REQUESTS_PER_DOMAIN": limit}
@@ -105,7 +106,7 @@ class Crawl:
         self._limit = limit
         self._server = server
         self.crawler: Crawler = runner.create_crawler(spider)
-        self._task = runner.crawl(self.crawler, requests=requests)
+        self._task = runner.crawl(self.crawler, requests=requests, **arguments)
 
     @property
     def spider(self) -> Visits:
