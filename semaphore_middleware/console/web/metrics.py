@@ -10,6 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from semaphore_middleware.console.snapshot import Snapshot
 from semaphore_middleware.frontier.state import Counts
+from semaphore_middleware.model.limits import LIMITLESS
 from semaphore_middleware.telemetry.prometheus import (
     OTHERS,
     PREFIX,
@@ -97,10 +98,10 @@ class ClusterMetrics:
             waiting[label] += row.waiting
             paused[label] += row.paused
             down[label] += row.down_for is not None
-            waits[label] = max(waits.get(label, 0.0), row.longest_wait or 0.0)
-            backoffs[label] = max(backoffs.get(label, 0.0), row.backoff_left or 0.0)
-            if label != OTHERS and (row.limit is not None or row.unlimited):
-                limits[label] = float("inf") if row.limit is None else row.limit
+            waits[label] = max(waits.get(label, 0.0), row.longest_wait)
+            backoffs[label] = max(backoffs.get(label, 0.0), row.backoff_left)
+            if label != OTHERS and row.limit is not None:
+                limits[label] = float("inf") if row.limit >= LIMITLESS else row.limit
         yield from scope_gauges(self._labels, held, waiting, limits)
         yield gauge("longest_wait_seconds", "How long a request has waited at most.", waits)
         yield gauge("backoff_seconds", "How long no request starts, at the site's wish.", backoffs)
