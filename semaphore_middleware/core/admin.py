@@ -6,8 +6,9 @@ import asyncio
 import getpass
 import os
 import socket
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Self, TypeVar
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Self
 
 from semaphore_middleware.errors import ClosedError, ServerRefusedError, ServerUnreachableError
 from semaphore_middleware.model import chance
@@ -34,7 +35,6 @@ from semaphore_middleware.redis.scripts import evaluate
 
 CALL_TIMEOUT_S = 30.0  # for what takes milliseconds; with 50,000 sites in use, some seconds
 SCOPES_PER_CALL = 200  # that are inspected in one round trip
-T = TypeVar("T")
 
 
 class Admin:
@@ -79,6 +79,7 @@ class Admin:
         self.lease = check_number(lease, "lease", least=0.001)
         """Seconds for which a node's permits are its own without a renewal."""
         self._keys = Keys(check_prefix(prefix, "prefix"))
+        self._notice = ("PUBLISH", self._keys.changes, "changed")  # to all nodes
         self._link = Link(Server(url, min(5.0, self.lease / 6), url_from, prefix))
         self._running: set[asyncio.Timeout] = set()
         self._closed = False
@@ -110,11 +111,9 @@ class Admin:
     # See ----------------------------------------------------------------------------------------
 
     async def inspect(self, scope: str) -> Inspection:
-        """Limit, holders and waiters of a scope, on all nodes. Changes nothing on the server.
-
-        Raises `ServerUnreachableError`, `ServerRefusedError`.
-        """
-        seen = await self._do(lambda connection: self._inspect(connection, [scope]))
+        """Limit, holders and waiters of a scope, on all nodes. Changes nothing on the server."""
+        async with self._connected() as connection:
+            seen = await self._inspect(connection, [scope])
         if not seen:
             key = self._keys.of(scope)[0].decode("utf-8", "replace")
             raise ServerRefusedError(f"what {key} holds on {self.server} is no scope: delete it")
@@ -123,35 +122,33 @@ class Admin:
     async def survey(self) -> list[Inspection]:
         """All scopes that are in use, that are remembered for what their sites answered, or that
         have a rule; by name. Changes nothing on the server, but looks at all of its keys.
-
-        Raises `ServerUnreachableError`, `ServerRefusedError`.
         """
-        return await self._do(self._survey)
+        async with self._connected() as connection:
+            names = {rule.name for rule in await self._rules(connection) if not rule.is_pattern}
+            names |= await self._scopes(connection)
+            return await self._inspect(connection, sorted(names))
 
     async def server_state(self) -> ServerState:
-        """What holds for all scopes: a wait after a loss of data, and when a node called last.
-
-        Raises `ServerUnreachableError`, `ServerRefusedError`.
-        """
+        """What holds for all scopes: a wait after a loss of data, and when a node called last."""
         call = self._pack("inspect", ())
-        (reply,) = await self._do(lambda connection: evaluate(connection, [call], read_only=True))
+        async with self._connected() as connection:
+            (reply,) = await evaluate(connection, [call], read_only=True)
         return ServerState(reply[0] / 1000, reply[1] / 1000)
 
     async def rules(self) -> list[Rule]:
-        """What operators have set with `configure`, `pause` and `resume`, by name.
-
-        Raises `ServerUnreachableError`, `ServerRefusedError`.
-        """
-        return await self._do(self._rules)
+        """What operators have set with `configure`, `pause` and `resume`, by name."""
+        async with self._connected() as connection:
+            return await self._rules(connection)
 
     async def rule(self, name: str) -> Rule | None:
         """What operators have set for exactly this scope or pattern; None: nothing.
 
-        Raises `SettingsError` for a bad name, `ServerUnreachableError`, `ServerRefusedError`.
+        Raises `SettingsError` for a bad name.
         """
         if name != EVERY:
             name = parse_name(name, f"the limit of {name!r}")
-        found = await self._do(lambda connection: self._rules_of(connection, [name]))
+        async with self._connected() as connection:
+            found = await self._rules_of(connection, [name])
         return found[0] if found else None
 
     # Set ----------------------------------------------------------------------------------------
@@ -163,7 +160,7 @@ class Admin:
         all nodes' settings say until `reset`, holds within a second everywhere, takes nothing from
         holders, and outlives the nodes.
 
-        Raises `SettingsError`, `ServerUnreachableError`, `ServerRefusedError`.
+        Raises `SettingsError`.
         """
         await self._change(RuleChange.configure(name, limit, self.name))
 
@@ -171,52 +168,42 @@ class Admin:
         """Grant no permit of this scope, or of those that fit the pattern, until `resume`; `"*"`
         fits all. It holds also where an earlier `resume` let a scope go on.
 
-        Takes nothing from holders. Raises `SettingsError` for a bad name, `ServerUnreachableError`,
-        `ServerRefusedError`.
+        Takes nothing from holders. Raises `SettingsError` for a bad name.
         """
         pause = RuleChange.pause(name, self.name)
-
-        async def stop(connection: Connection) -> None:
+        async with self._connected() as connection:
             rules = await self._rules(connection) if pause.is_pattern else []
             resumed = [rule for rule in rules if rule.paused is False]
             below = [rule for rule in resumed if pause.names[0] in patterns_for(rule.name)]
             await self._apply(connection, *map(RuleChange.follow, below), pause)
 
-        await self._do(stop)
-
     async def resume(self, name: str) -> None:
         """Go on after `pause`, although a pattern that fits is paused; also at once with a site
         that refused a request.
 
-        Raises `SettingsError` for a bad name, `ServerUnreachableError`, `ServerRefusedError`.
+        Raises `SettingsError` for a bad name.
         """
         names = RuleChange.resume(name, self.name).names  # a bad name is an error at once
-
-        async def resume(connection: Connection) -> None:
-            above = patterns_above(names)
+        above = patterns_above(names)
+        async with self._connected() as connection:
             found = await self._rules_of(connection, [*names, *above])
             is_above_paused = any(rule.paused for rule in found if rule.name in above)
             has_limit = any(rule.sets_limit for rule in found if rule.name in names)
             change = RuleChange.resume(name, self.name, is_above_paused, has_limit)
             await self._apply(connection, change)
 
-        await self._do(resume)
-
     async def reset(self, name: str) -> None:
         """Let the nodes' settings hold again, and forget what the site's answers have taught, and
         the limits of nodes that have no request there any more. `"*"` removes all rules, and leaves
         what sites have taught.
 
-        Raises `SettingsError` for a bad name, `ServerUnreachableError`, `ServerRefusedError`.
+        Raises `SettingsError` for a bad name.
         """
         if name != EVERY:
             return await self._change(RuleChange.reset(name))
-
-        async def reset(connection: Connection) -> None:
+        async with self._connected() as connection:
             (names,) = await connection.execute([("HKEYS", self._keys.rules)])
-            await self._apply(connection, RuleChange.reset_all(map(_decoded, names)))
-
-        return await self._do(reset)
+            return await self._apply(connection, RuleChange.reset_all(map(_decoded, names)))
 
     async def evict(self, node: str) -> tuple[int, int]:
         """Give back what a dead node holds, before its leases end, and its places in the queue.
@@ -224,32 +211,42 @@ class Admin:
         `node` is its full name, as `Member.node` has it. Returns how many permits it held, and how
         many places it had. A node that is alive after all loses its permits at its next renewal,
         which ends its transfers; until then a site may see them on top of its limit.
-
-        Raises `ServerUnreachableError`, `ServerRefusedError`.
         """
-        return await self._do(lambda connection: self._evict(connection, node))
+        held = waiting = 0
+        async with self._connected() as connection:
+            for some in batches(sorted(await self._scopes(connection)), SCOPES_PER_CALL):
+                call = self._pack("evict", some, encoded(node))
+                ((of_call, waiting_of_call),) = await evaluate(connection, [call], though_full=True)
+                held, waiting = held + of_call, waiting + waiting_of_call
+            await connection.execute([self._notice])
+        return held, waiting
 
     async def trust(self) -> None:
         """Vouch that no permit which the server granted earlier can still be held: end the recovery
         wait, or begin without one on a server that no node has used yet.
 
         If a node does hold any, a site may see too many requests, for one lease at most. Raises
-        `ServerUnreachableError`; `ServerRefusedError` where nodes of another version of this
-        package use the server.
+        `ServerRefusedError` also where nodes of another version of this package use the server.
         """
-        await self._do(self._trust)
+        head = pack_head(self.lease)
+        call = pack_begin(self._keys, head, wait=0, wait_if_empty=0, is_trusted=True)
+        async with self._connected() as connection:
+            (reply,) = await evaluate(connection, [call], though_full=True)
+            Begun.read(reply, connection.server_name)
+            await connection.execute([self._notice])
 
     # How ----------------------------------------------------------------------------------------
 
-    async def _do(self, work: Callable[[Connection], Awaitable[T]]) -> T:
-        """Do something over the connection, which is opened if there is none."""
+    @asynccontextmanager
+    async def _connected(self) -> AsyncIterator[Connection]:
+        """The connection for one action of at most 30 s. It is opened if there is none."""
         if self._closed:
             raise ClosedError("this Admin is closed")
         timeout = asyncio.timeout(CALL_TIMEOUT_S)
         self._running.add(timeout)
         try:
             async with timeout, self._link.use() as connection:
-                return await work(connection)
+                yield connection
         except (TimeoutError, ServerUnreachableError):
             if self._closed:
                 raise ClosedError("this Admin is closed") from None
@@ -279,11 +276,6 @@ class Admin:
                     seen.append(read_inspection(scope, reply))
         return seen
 
-    async def _survey(self, connection: Connection) -> list[Inspection]:
-        names = {rule.name for rule in await self._rules(connection) if not rule.is_pattern}
-        names |= await self._scopes(connection)
-        return await self._inspect(connection, sorted(names))
-
     async def _scopes(self, connection: Connection) -> set[str]:
         """The scopes that have a key."""
         return set(map(self._keys.scope_of, await connection.scan(self._keys.scopes)))
@@ -304,7 +296,8 @@ class Admin:
         return [*filter(None, (read_rule(name, text) for name, text in pairs if text is not None))]
 
     async def _change(self, change: RuleChange) -> None:
-        await self._do(lambda connection: self._apply(connection, change))
+        async with self._connected() as connection:
+            await self._apply(connection, change)
 
     async def _apply(self, connection: Connection, *changes: RuleChange) -> None:
         """Change rules, and tell all nodes."""
@@ -316,25 +309,7 @@ class Admin:
                 if change.forgets and not change.is_pattern:
                     calls.append((*self._pack("forget", [name]), change.forgets))
         await evaluate(connection, calls)
-        await connection.execute([("PUBLISH", self._keys.changes, "changed")])
-
-    async def _evict(self, connection: Connection, node: str) -> tuple[int, int]:
-        """Close the node's accounts."""
-        held = waiting = 0
-        for some in batches(sorted(await self._scopes(connection)), SCOPES_PER_CALL):
-            call = self._pack("evict", some, encoded(node))
-            ((of_call, waiting_of_call),) = await evaluate(connection, [call], though_full=True)
-            held, waiting = held + of_call, waiting + waiting_of_call
-        await connection.execute([("PUBLISH", self._keys.changes, "changed")])
-        return held, waiting
-
-    async def _trust(self, connection: Connection) -> None:
-        """End the recovery wait, and tell all nodes, so that those that wait ask again."""
-        head = pack_head(self.lease)
-        call = pack_begin(self._keys, head, wait=0, wait_if_empty=0, is_trusted=True)
-        (reply,) = await evaluate(connection, [call], though_full=True)
-        Begun.read(reply, connection.server_name)
-        await connection.execute([("PUBLISH", self._keys.changes, "changed")])
+        await connection.execute([self._notice])
 
 
 def _decoded(name: bytes) -> str:
