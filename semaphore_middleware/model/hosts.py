@@ -45,16 +45,16 @@ def order_of(scope: str) -> tuple[int, str]:
 
 @lru_cache(maxsize=1024)
 def site_index(scopes: tuple[str, ...]) -> int | None:
-    """The place, among a request's scopes, of its site's, that answers and robots.txt speak for:
-    the one of its host, else of its domain, its address, or a name of the user's. None: a proxy, or
-    all sites, is none.
+    """Index of the site's scope among a request's scopes: that of its host, else of its domain, its
+    address, or a name of the user's. Its answers and its robots.txt speak for that one. None: there
+    are only scopes of a proxy, or of all sites.
     """
     kinds = [kind_of(scope) for scope in scopes]
     return next((kinds.index(kind) for kind in SITES if kind in kinds), None)
 
 
 def parse_name(name: Any, where: str) -> str:
-    """Check the name of a limit: a scope, which stays as written; '*.' and a host; or a kind and
+    """The name of a limit, checked: a scope, which stays as written; '*.' and a host; or a kind and
     ':*'.
 
     Raises `SettingsError`; `where` says in it where the name was set.
@@ -92,8 +92,8 @@ def patterns_for(scope: str) -> list[str]:
 
 
 def normal_name(name: str) -> str:
-    """The name of a scope as requests have it, should it be that of a host, or of a kind; and a
-    pattern for such names.
+    """The name of a scope, or a pattern for such names, as requests have it: hosts in their normal
+    form, also behind a kind.
     """
     if name.startswith("*."):
         return f"*.{normal_host(name[2:])}"
@@ -155,7 +155,7 @@ def encoded(name: str) -> bytes:
 
 
 def clean(name: str) -> str:
-    """A name, in which what would control a terminal is written out: anybody may choose one."""
+    """A name that is safe to show: what would control a terminal is written out."""
     if name.isprintable():
         return name
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)

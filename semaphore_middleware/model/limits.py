@@ -308,8 +308,8 @@ def parse_limits(
 
 
 def _parse_slot(name: Any, slot: Any, where: str, default: Limit) -> Limit | None:
-    """An entry of one of Scrapy's settings: it has no rate, and its other keys and its old name for
-    jitter are no mistakes.
+    """The limit in an entry of one of Scrapy's settings. It has no rate; its other keys and its old
+    name for jitter are no mistakes.
     """
     if not isinstance(name, str) or not isinstance(slot, Mapping):
         allowed = "a host, and a dict like {'concurrency': 2, 'delay': 0.5}"

@@ -144,7 +144,7 @@ def patterns_above(names: Iterable[str]) -> list[str]:
 
 
 def _names(name: str, may_be_every: bool = False) -> tuple[str, ...]:
-    """A scope as it was written; and, should it be a host, as the URLs of its requests have it."""
+    """Spellings of a scope: as it was written, and as the URLs of its requests have a host."""
     if may_be_every and name == EVERY:
         return (EVERY,)
     where = f"the limit of {name!r}"
