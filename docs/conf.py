@@ -34,6 +34,8 @@ html_theme_options = {
 }
 html_title = f"{project} {version}"
 html_favicon = "pictures/favicon.svg"
+html_static_path = ["static"]
+html_css_files = ["site.css"]
 copybutton_prompt_text = "$ "
 copybutton_exclude = ".linenos, .c1"  # comments beside commands
 myst_heading_anchors = 3  # as GitHub makes them
@@ -85,12 +87,13 @@ def names_before(end: str, node: nodes.Element) -> list[str]:
     return [] if end else names
 
 
-def prepare_page(_: Sphinx, page: str, source: list[str]) -> None:
+def prepare_page(app: Sphinx, page: str, source: list[str]) -> None:
     """Put README.md in front of the first page, and let links to files outside of docs/ lead to the
     repository.
     """
     text = source[0]
     if page == "index":
+        app.env.note_dependency(str(ROOT / "README.md"))
         readme = (ROOT / "README.md").read_text("utf-8")
         readme = re.sub(r"\]\((?!https:|#|docs/)", "](../", readme).replace("](docs/", "](")
         text = readme + text
