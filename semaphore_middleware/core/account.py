@@ -480,7 +480,7 @@ class Account:
         self.lose_all(above=reply.term)
         if reply.status == "refused":
             self._owner.emit(StatementRefused())
-            logger.error("The server could make no sense of %s (a bug).", reply.statement)
+            logger.error("The server could not read %s (a bug: please report it).", reply.statement)
         if reply.status in ("refused", "unreadable"):
             self._owner.retry(self, REFUSED_RETRY_S)
         else:
@@ -509,8 +509,8 @@ class Account:
             if reply.backoff is not None and not was_down:
                 self._owner.emit(HostDown(self.scope, reply.down_for))
                 logger.warning(
-                    "%s is down: it has not responded for %.0f s. Requests fail at once, but for "
-                    "one at a time that tries it again.",
+                    "%s is down: it has not responded for %.0f s. Requests fail at once, except "
+                    "one at a time, which tries it again.",
                     self.scope,
                     reply.down_for,
                 )

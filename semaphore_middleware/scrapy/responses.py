@@ -197,8 +197,8 @@ class ResponseClassifier:
         request = admission.request
         if admission.is_own_trouble:
             logger.debug(
-                "%s was refused again (%s), though its site has answered others well: it is left "
-                "to Scrapy's retry middleware.",
+                "%s was refused again (%s), though its site answers other requests: Scrapy's retry "
+                "middleware decides about it.",
                 request,
                 response_status_message(response.status),
             )

@@ -22,7 +22,7 @@ from semaphore_middleware.model.validation import did_you_mean
 
 VERBS: Mapping[str, Mapping[str, tuple[str, str]]] = {
     "semaphore": {
-        "status": ("status", "show who holds permits, who waits, and which limits hold"),
+        "status": ("status", "show who holds permits, who waits, and which limits apply"),
         "watch": ("watch", "show the same live, the sites where most requests wait first"),
         "serve": ("serve", "show live, in a browser, who holds permits and who waits"),
         "limit": ("changes", "set a site's limit, for all nodes, at once"),
@@ -43,9 +43,9 @@ VERBS: Mapping[str, Mapping[str, tuple[str, str]]] = {
 """By command: each verb's module, and its help."""
 
 EXITS = (
-    "Exit status: 0 done; 1 asked whether to go on, and not told yes; 2 a value or an option is "
-    "not allowed; 3 the server cannot be reached, refuses, or has no address; 4 nothing is known "
-    "of that scope, node or crawl; 130 interrupted."
+    "Exit status: 0 done; 1 the question was not answered with yes; 2 a value or an option is not "
+    "allowed; 3 the server cannot be reached, refuses, or has no address; 4 nothing is known of "
+    "that scope, node or crawl; 130 interrupted."
 )
 
 
@@ -119,7 +119,7 @@ class VerbCommand(ScrapyCommand):
         super().add_options(parser)
         parser.formatter_class = ListFormatter
         parser.description = fill(parser.description or "", LINE)
-        parser.epilog = fill(f"scrapy {self.name} <verb> -h tells more of each. {EXITS}", LINE)
+        parser.epilog = fill(f"scrapy {self.name} <verb> -h explains each. {EXITS}", LINE)
         verbs = "\n".join(f"  {verb:8} {text}" for verb, (_, text) in VERBS[self.name].items())
         parser.add_argument_group("Verbs", verbs)
         parser.add_argument("verb", nargs="?", help=argparse.SUPPRESS)
