@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from semaphore_middleware.core.admin import Admin
     from semaphore_middleware.core.permit import Permit, PermitSet
     from semaphore_middleware.core.semaphore import FairSemaphore
+    from semaphore_middleware.core.sync import SyncSemaphore
     from semaphore_middleware.errors import (
         AcquireTimeoutError,
         ClosedError,
@@ -57,6 +58,7 @@ __all__ = [
     "ServerState",
     "ServerUnreachableError",
     "SettingsError",
+    "SyncSemaphore",
 ]
 
 _MODULES = {  # of all names but the errors
@@ -73,6 +75,7 @@ _MODULES = {  # of all names but the errors
     "SemaphoreAddon": "addon",
     "SemaphoreMiddleware": "middleware",
     "ServerState": "model.inspection",
+    "SyncSemaphore": "core.sync",
 }
 
 

@@ -16,6 +16,7 @@ PUBLIC = {
     *("Inspection", "Limit", "Member", "Permit", "PermitLostError", "PermitSet", "Rule"),
     *("SemaphoreError", "ServerRefusedError", "ServerState", "ServerUnreachableError"),
     *("SettingsError", "Scheduler", "SemaphoreAddon", "SemaphoreMiddleware"),
+    "SyncSemaphore",
 }
 
 

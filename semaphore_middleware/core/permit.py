@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from enum import Enum
+from threading import get_ident
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -47,6 +48,7 @@ class Permit:
         "_account",
         "_granted",
         "_loop",
+        "_thread",
         "_when_lost",
         "asked_at",
         "begun",
@@ -86,6 +88,7 @@ class Permit:
         self.wait = 0.0
         """Seconds from asking to the grant."""
         self._loop = loop
+        self._thread = get_ident()
         self.asked_at = loop.time()
         self._granted: asyncio.Future[None] = loop.create_future()
         self._account = account
@@ -138,8 +141,14 @@ class Permit:
             self._account.begin(self)
 
     def release(self) -> None:
-        """Give it back, or stop waiting for it. Does nothing the second time; raises nothing."""
-        if self.stage is not Stage.RELEASED:
+        """Give it back, or stop waiting for it. Does nothing the second time; raises nothing.
+
+        May be called in any thread.
+        """
+        if get_ident() != self._thread:
+            with suppress(RuntimeError):  # its loop is closed
+                self._loop.call_soon_threadsafe(self.release)
+        elif self.stage is not Stage.RELEASED:
             self._account.release(self)
             self.stage = Stage.RELEASED
             self._granted.cancel()

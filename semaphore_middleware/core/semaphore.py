@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import lru_cache
-from typing import Self
+from typing import Any, Self, TypeAlias
 
 from semaphore_middleware.core.admin import Admin
 from semaphore_middleware.core.observer import (
@@ -23,7 +23,7 @@ from semaphore_middleware.errors import AcquireTimeoutError, ClosedError, Permit
 from semaphore_middleware.model import chance
 from semaphore_middleware.model.feedback import Backoff
 from semaphore_middleware.model.lease import LONGEST_LEASE_S
-from semaphore_middleware.model.limits import Limit, check_concurrency
+from semaphore_middleware.model.limits import LIMITLESS, Limit, parse_parts
 from semaphore_middleware.model.validation import check_number
 from semaphore_middleware.redis import embedded
 from semaphore_middleware.redis.environment import default_node, url_from_environment
@@ -31,6 +31,9 @@ from semaphore_middleware.redis.keys import Keys, check_prefix
 from semaphore_middleware.redis.location import Server
 from semaphore_middleware.redis.recovery import Recovery
 from semaphore_middleware.redis.store import Store
+
+GivenLimit: TypeAlias = "int | Limit | Mapping[str, Any] | None"
+"""A limit as `SEMAPHORE_LIMITS` has them, or a `Limit`. What a dict leaves out is not limited."""
 
 
 class FairSemaphore:
@@ -67,8 +70,8 @@ class FairSemaphore:
 
     Raises `SettingsError` for a value that is not allowed. All times are in seconds. Its methods
     belong to the event loop that it was opened in, and to this process: where that is forked, the
-    child opens it anew. Those that need the server wait while it cannot be reached. Operators'
-    actions are in `admin`.
+    child opens it anew; threads have `SyncSemaphore`. Those that need the server wait while it
+    cannot be reached. Operators' actions are in `admin`.
     """
 
     def __init__(
@@ -153,9 +156,11 @@ class FairSemaphore:
         Calls of `acquire` that still wait raise `ClosedError`; the body of an `async with permit()`
         is cancelled, and raises `PermitLostError`. Takes at most two seconds if the server cannot
         be reached; permits that could not be given back are free when their leases end. Raises
-        nothing.
+        only `ClosedError`, in another event loop than the one it was opened in.
         """
         self._forget_parent()
+        if self._session is not None:
+            self._opened()
         session, self._session = self._session, None
         admin, self._admin = self._admin, None
         try:
@@ -200,7 +205,7 @@ class FairSemaphore:
 
     @asynccontextmanager
     async def permit(
-        self, scope: str, limit: int | Limit, timeout: float | None = None
+        self, scope: str, limit: GivenLimit, timeout: float | None = None
     ) -> AsyncIterator[Permit]:
         """Hold a permit during the `async with`; its body is cancelled if the permit is lost.
 
@@ -216,15 +221,17 @@ class FairSemaphore:
     async def acquire(
         self,
         scope: str,
-        limit: int | Limit,
+        limit: GivenLimit,
         timeout: float | None = None,
         owner: object = None,
         priority: float = 0.0,
     ) -> Permit:
         """Wait for a permit of `scope`, of which all nodes together hold at most `limit`.
 
-        `scope` is any string. Where nodes name different limits, the lowest counts while the scope
-        is in use. `timeout` is in seconds. May be cancelled at any time. The caller must
+        `scope` is any string. `limit` is a `Limit`, or written as in `SEMAPHORE_LIMITS`: what a
+        dict leaves out is not limited, and None leaves the limit to other nodes and operators.
+        Where nodes name different limits, the lowest counts while the scope is in use. `timeout` is
+        in seconds. May be cancelled at any time. The caller must
         `release()` the permit; `permit()` does so by itself. `owner` is kept as `Permit.owner`: it
         tells observers what the permit is for. Of this node's requests that wait for the scope, the
         one with the highest `priority` is served first.
@@ -238,7 +245,7 @@ class FairSemaphore:
 
     async def acquire_all(
         self,
-        wanted: Sequence[tuple[str, int | Limit]],
+        wanted: Sequence[tuple[str, GivenLimit]],
         timeout: float | None = None,
         owner: object = None,
         priority: float = 0.0,
@@ -265,7 +272,7 @@ class FairSemaphore:
     async def _take(
         self,
         permits: list[Permit],
-        wanted: Sequence[tuple[str, int | Limit]],
+        wanted: Sequence[tuple[str, GivenLimit]],
         owner: object,
         priority: float,
     ) -> None:
@@ -279,7 +286,9 @@ class FairSemaphore:
                     for scope, limit in wanted:
                         if permits:
                             taken.add(permits[-1])
-                        permit = self._opened().request(scope, _limit(limit), owner, priority)
+                        permit = self._opened().request(
+                            scope, checked_limit(scope, limit), owner, priority
+                        )
                         permits.append(permit)
                         await permit.granted()
                 return
@@ -292,7 +301,7 @@ class FairSemaphore:
     def _timed_out(self, permit: Permit, timeout: float) -> AcquireTimeoutError:
         self.emit(AcquireTimedOut(permit))
         return AcquireTimeoutError(
-            f"no permit for {permit.scope!r} within {timeout:g} s "
+            f"no permit for {permit.scope!r} within {round(timeout, 3):g} s "
             f"(limit {permit.limit.concurrency})"
         )
 
@@ -333,13 +342,24 @@ class FairSemaphore:
                 "the semaphore was opened before this process was forked from another one: open it "
                 "in this one, too"
             )
+        if self._session.loop is not asyncio.get_running_loop():
+            raise ClosedError(
+                "the semaphore was opened in another event loop: open it in this one, too; threads "
+                "use a SyncSemaphore"
+            )
         return self._session
 
 
-def _limit(limit: int | Limit) -> Limit:
-    return limit if isinstance(limit, Limit) else _limit_of(check_concurrency(limit, "limit"))
+def checked_limit(scope: str, limit: GivenLimit) -> Limit:
+    """The limit as a `Limit`. Raises `SettingsError`."""
+    if isinstance(limit, Limit):
+        return limit
+    return _remembered_limit(scope, limit) if type(limit) is int else _read_limit(scope, limit)
 
 
-@lru_cache(maxsize=512)
-def _limit_of(concurrency: int) -> Limit:
-    return Limit(concurrency)
+def _read_limit(scope: str, limit: GivenLimit) -> Limit:
+    parts = parse_parts(limit, f"the limit of {scope!r}")
+    return Limit(**{**parts, "concurrency": parts.get("concurrency") or LIMITLESS})
+
+
+_remembered_limit = lru_cache(maxsize=512)(_read_limit)

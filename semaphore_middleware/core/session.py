@@ -63,11 +63,12 @@ class Session:
         self._store = store
         self._recovery = store.recovery
         self._lease = lease
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
+        """To which all of it belongs."""
         self.grace = GRACE * lease
         self.turn = turn
         self.emit = emit
-        self.now = self._loop.time
+        self.now = self.loop.time
         self.accounts: dict[str, Account] = {}
         """By scope: those in which there is anything."""
         self._last_term = 0
@@ -158,13 +159,13 @@ class Session:
         account = self.accounts.get(scope)
         if account is None:
             account = self.accounts[scope] = Account(scope, limit, self)
-        permit = Permit(scope, limit, self._loop, account, owner, priority)
+        permit = Permit(scope, limit, self.loop, account, owner, priority)
         interval = min(1.0, permit.asked_at - self._asked_at)
         self._request_interval += (interval - self._request_interval) / INTERVAL_SAMPLES
         self._asked_at = permit.asked_at
         account.request(permit)
         if self._renewal is None:
-            self._renewal = self._loop.call_later(RENEWAL * self._lease, self._renew)
+            self._renewal = self.loop.call_later(RENEWAL * self._lease, self._renew)
         return permit
 
     def drain(self) -> None:
@@ -199,7 +200,7 @@ class Session:
         if at_once or (account.waiting and self._request_interval > BUSY_INTERVAL_S):
             self._work.set()
         elif self._batch_timer is None:
-            self._batch_timer = self._loop.call_later(BATCH_DELAY_S, self._end_batch)
+            self._batch_timer = self.loop.call_later(BATCH_DELAY_S, self._end_batch)
 
     def _end_batch(self) -> None:
         self._batch_timer = None
@@ -213,7 +214,7 @@ class Session:
         self._to_end_turns[account] = None
         if self._turns_timer is None:
             end = common_turn_end(self.now(), self.turn)
-            self._turns_timer = self._loop.call_at(end, self._end_turns)
+            self._turns_timer = self.loop.call_at(end, self._end_turns)
 
     def _end_turns(self) -> None:
         self._turns_timer = None
@@ -226,7 +227,7 @@ class Session:
         if timer := self._retry_timers.pop(account, None):
             timer.cancel()
         wait = max(0.0, wait - TIMER_LAG_S)
-        self._retry_timers[account] = self._loop.call_later(wait, self._speak_again, account)
+        self._retry_timers[account] = self.loop.call_later(wait, self._speak_again, account)
 
     def _speak_again(self, account: Account) -> None:
         self._retry_timers.pop(account, None)
@@ -259,7 +260,7 @@ class Session:
         if self.accounts:
             self._is_look_due = True
             self._say_all()
-            self._renewal = self._loop.call_later(RENEWAL * self._lease, self._renew)
+            self._renewal = self.loop.call_later(RENEWAL * self._lease, self._renew)
 
     def _say_all(self) -> None:
         """Say everything again: after a gap, and to keep the leases."""
@@ -277,7 +278,7 @@ class Session:
         )
         self._deadlines = None
         if next_deadline < math.inf:
-            self._deadlines = self._loop.call_at(next_deadline, self._check_deadlines)
+            self._deadlines = self.loop.call_at(next_deadline, self._check_deadlines)
 
     def _stop_timers(self) -> None:
         timers = (self._batch_timer, self._turns_timer, self._renewal, self._deadlines)
@@ -330,7 +331,7 @@ class Session:
         statements = [one for account in accounts for one in account.pending_statements(sent)]
         if statements or look:
             if statements and self._deadlines is None:
-                self._deadlines = self._loop.call_at(sent + self.grace, self._check_deadlines)
+                self._deadlines = self.loop.call_at(sent + self.grace, self._check_deadlines)
             try:
                 replies = await self._store.sync(connection, statements, look)
             except CallTimeoutError:

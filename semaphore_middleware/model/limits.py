@@ -252,6 +252,8 @@ def parse_limit(value: Any, where: str, default: Limit) -> Limit | None:
 
 def parse_parts(value: Any, where: str) -> dict[str, Any]:
     """Check a limit as users write it. Returns its parts; a dict may have only some of them."""
+    if isinstance(value, Limit):
+        return {part: getattr(value, part) for part in CHECKS}
     if value is None:
         return {"concurrency": None}
     if not isinstance(value, Mapping):

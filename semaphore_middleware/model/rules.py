@@ -84,10 +84,7 @@ class RuleChange:
     @classmethod
     def configure(cls, name: str, limit: int | Limit | Mapping[str, Any] | None, by: str) -> Self:
         """Set a limit, or parts of one. A rate of None lifts the rate that the nodes ask for."""
-        if isinstance(limit, Limit):
-            parts = {part: getattr(limit, part) for part in LIMIT_PARTS}
-        else:
-            parts = parse_parts(limit, f"the limit of {name!r}")
+        parts = parse_parts(limit, f"the limit of {name!r}")
         if "concurrency" in parts:
             parts["concurrency"] = min(parts["concurrency"] or LIMITLESS, LIMITLESS)
         if "rate" in parts:

@@ -14,6 +14,7 @@ from semaphore_middleware import (
     AcquireTimeoutError,
     ClosedError,
     FairSemaphore,
+    Limit,
     SettingsError,
 )
 from semaphore_middleware.core.observer import PermitGranted
@@ -154,11 +155,45 @@ async def test_closing_while_someone_looks_is_no_cancellation(server: RedisServe
 @in_asyncio
 async def test_what_is_no_limit_is_refused(server: RedisServer) -> None:
     async with FairSemaphore(server.url) as semaphore:
-        for limit in (0, -1, 1.5, "2", None, True, {"concurrency": 1}):
+        for limit in (0, -1, 1.5, "2", True):
             wrong: Any = limit
-            message = f"limit = {limit!r}: allowed is {ALLOWED_LIMIT}"
+            message = f"the limit of 's' = {limit!r}: allowed is {ALLOWED_LIMIT}"
             with pytest.raises(SettingsError, match=re.escape(message)):
                 await semaphore.acquire("s", wrong)
+
+
+@in_asyncio
+async def test_a_limit_is_written_as_in_the_settings(server: RedisServer) -> None:
+    limits: dict[str, Any] = {
+        "a": 2,
+        "b": {"concurrency": 2, "delay": 0.5},
+        "c": {"rate": "9/s"},
+        "d": None,
+        "e": Limit(2),
+    }
+    async with FairSemaphore(server.url) as semaphore:
+        for scope, limit in limits.items():
+            async with semaphore.permit(scope, limit) as permit:
+                limits[scope] = str(permit.limit)
+    assert limits == {
+        "a": "limit 2",
+        "b": "limit 2, delay 0.5 s",
+        "c": "no limit, rate 9/s",
+        "d": "no limit",
+        "e": "limit 2",
+    }
+
+
+@in_asyncio
+async def test_another_event_loop_is_told_to_open_its_own(server: RedisServer) -> None:
+    async with FairSemaphore(server.url) as semaphore:
+        permit = await semaphore.acquire("s", 1)
+        for use in (semaphore.acquire("s", 1), semaphore.close()):
+            with pytest.raises(ClosedError, match=r"another event loop: .* a SyncSemaphore"):
+                await asyncio.to_thread(asyncio.run, use)
+        await asyncio.to_thread(permit.release)  # is for any thread
+        await until_waiting(semaphore, 0)
+        assert not semaphore.permits()
 
 
 @pytest.mark.parametrize(

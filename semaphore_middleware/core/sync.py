@@ -1,0 +1,208 @@
+"""The semaphore for threads: the asyncio one, on an event loop in a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from multiprocessing.util import Finalize
+from typing import Self, TypedDict, Unpack
+from weakref import WeakSet
+
+from semaphore_middleware.core.observer import Observer
+from semaphore_middleware.core.permit import Permit
+from semaphore_middleware.core.semaphore import FairSemaphore, GivenLimit, checked_limit
+from semaphore_middleware.errors import AcquireTimeoutError, ClosedError
+from semaphore_middleware.model.feedback import Backoff
+from semaphore_middleware.model.limits import Limit
+
+
+class Options(TypedDict, total=False):
+    """The options of a `FairSemaphore`, which has their meanings."""
+
+    node: str | None
+    lease: float
+    recovery_wait: float | None
+    turn: float
+    prefix: str
+    backoff: Backoff
+    url_from: str
+    observers: Sequence[Observer]
+
+
+class SyncSemaphore:
+    """A `FairSemaphore` for programs of threads, such as those with requests or Celery.
+
+        semaphore = SyncSemaphore("redis://localhost")
+
+        with semaphore.permit("api.example.com", limit=3):
+            requests.get("https://api.example.com/", timeout=10)
+
+    It takes what a `FairSemaphore` takes, and is one node: make one for the whole process, and use
+    it in all threads. The first permit starts a daemon thread, whose event loop speaks to the
+    server. A process that is forked from this one starts its own, and is another node; what its
+    parent holds stays the parent's. All is given back by `close`, or as the interpreter exits.
+    """
+
+    def __init__(self, url: str | None = None, **options: Unpack[Options]) -> None:
+        self._semaphore = FairSemaphore(url, **options)
+        self._is_closed = False
+        self._start_anew()
+        _semaphores.add(self)
+
+    def _start_anew(self) -> None:
+        """Nothing runs yet: this is new, or in a forked child."""
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._end: Future[None] = Future()
+        self._opening: asyncio.Task[None] | None = None
+
+    def __repr__(self) -> str:
+        return f"<SyncSemaphore of {self._semaphore!r}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @contextmanager
+    def permit(
+        self, scope: str, limit: GivenLimit, timeout: float | None = None
+    ) -> Iterator[Permit]:
+        """Hold a permit during the `with`; `FairSemaphore.acquire` has the meanings.
+
+        A thread cannot be stopped from outside. So if the permit is lost, `Permit.lost` becomes
+        true, the body runs on, and the end of the `with` raises `PermitLostError`, unless the body
+        has raised an error. Meanwhile the site may see one request too many; this process begins no
+        other there. `timeout`, in seconds, also covers the time until the server can be reached.
+
+        Raises what `FairSemaphore.open` and `acquire` raise, and `PermitLostError`.
+        """
+        pid = os.getpid()
+        permit = self._acquire(scope, checked_limit(scope, limit), timeout)
+        try:
+            yield permit
+        finally:
+            if os.getpid() == pid:  # in a forked child it is the parent's
+                permit.release()
+        if permit.error is not None:
+            raise permit.error
+
+    def close(self) -> None:
+        """Give all permits back and disconnect, in 2 s at most.
+
+        Threads that still wait for a permit get `ClosedError`. A permit under which a thread goes
+        on working is free when its lease ends: its `with` raises `PermitLostError`.
+        """
+        with self._lock:
+            self._is_closed = True
+            thread = self._thread
+            if thread is None or self._end.done():
+                return
+            self._end.set_result(None)
+        thread.join()
+
+    # The threads' side --------------------------------------------------------------------------
+
+    def _acquire(self, scope: str, limit: Limit, timeout: float | None) -> Permit:
+        granted: Future[Permit] = Future()
+        with self._lock:  # what is asked for before `close` is answered
+            if self._is_closed:
+                raise ClosedError("the semaphore is closed")
+            loop = self._loop or self._start()
+            asyncio.run_coroutine_threadsafe(self._grant(granted, scope, limit, timeout), loop)
+        try:
+            return granted.result()
+        except BaseException:
+            # After Ctrl-C nobody waits for it any more, or takes it.
+            if not granted.cancel() and granted.exception() is None:
+                granted.result().release()
+            raise
+
+    def _start(self) -> asyncio.AbstractEventLoop:
+        loop = self._loop = asyncio.new_event_loop()
+
+        def run() -> None:
+            with asyncio.Runner(loop_factory=lambda: loop) as runner:
+                runner.run(self._until_closed())
+
+        self._thread = threading.Thread(target=run, name="SyncSemaphore", daemon=True)
+        self._thread.start()
+        Finalize(None, self.close, exitpriority=0)  # not atexit, which multiprocessing passes over
+        return loop
+
+    # On the event loop --------------------------------------------------------------------------
+
+    async def _until_closed(self) -> None:
+        await asyncio.wrap_future(self._end)
+        if self._opening is not None:
+            self._opening.cancel()
+            await asyncio.gather(self._opening, return_exceptions=True)
+        await self._semaphore.close()
+
+    async def _grant(
+        self, granted: Future[Permit], scope: str, limit: Limit, timeout: float | None
+    ) -> None:
+        """Get a permit, and hand it over to the thread that waits for it."""
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+
+        def stop(granted: Future[Permit]) -> None:
+            if granted.cancelled():
+                loop.call_soon_threadsafe(task.cancel)
+
+        granted.add_done_callback(stop)
+        try:
+            left = await self._open(scope, timeout)
+            permit = await self._semaphore.acquire(scope, limit, left)
+        except BaseException as error:
+            if granted.set_running_or_notify_cancel():
+                is_end = isinstance(error, asyncio.CancelledError)
+                granted.set_exception(ClosedError("the semaphore is closing") if is_end else error)
+            return
+        permit.end_with_loss(_let_it_run)
+        if granted.set_running_or_notify_cancel():
+            granted.set_result(permit)
+        else:
+            permit.release()
+
+    async def _open(self, scope: str, timeout: float | None) -> float | None:
+        """Wait until the semaphore is open. Returns what is left of the timeout."""
+        if self._opening is None:
+            self._opening = asyncio.create_task(self._semaphore.open())
+        opening = self._opening
+        if opening.done() and not opening.exception():
+            return timeout
+        began = asyncio.get_running_loop().time()
+        try:
+            async with asyncio.timeout(timeout):
+                await asyncio.shield(opening)
+        except TimeoutError:
+            raise AcquireTimeoutError(
+                f"no permit for {scope!r} within {timeout:g} s: the server cannot be reached"
+            ) from None
+        except Exception:
+            if self._opening is opening:
+                self._opening = None  # the next permit tries again
+            raise
+        return None if timeout is None else timeout + began - asyncio.get_running_loop().time()
+
+
+def _let_it_run() -> None:
+    """At a loss: a thread cannot be cancelled. `close` leaves what it holds to its lease."""
+
+
+_semaphores: WeakSet[SyncSemaphore] = WeakSet()
+
+
+def _start_anew_in_child() -> None:
+    for semaphore in list(_semaphores):
+        semaphore._start_anew()
+
+
+os.register_at_fork(after_in_child=_start_anew_in_child)

@@ -1,0 +1,92 @@
+"""The programs of docs/without-scrapy.md, two of each at once, at a site that counts."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import sys
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+from subprocess import PIPE, STDOUT
+
+import pytest
+
+from tests.docs.pages import Block, blocks
+from tests.support.crawls import TIMEOUT_S, asyncio_test
+from tests.support.paths import REPOSITORY
+from tests.support.servers import RedisServer
+from tests.support.site import Site
+
+BLOCKS = [block for block in blocks() if block.page == "docs/without-scrapy.md"]
+RECIPES = {name[1]: block for block in BLOCKS if (name := re.match(r"# (\w+)\.py\n", block.text))}
+PAGES = 20
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+CELERY = [sys.executable, "-m", "celery", "--app", "tasks"]
+
+
+def written(recipe: Block, directory: Path, name: str, server: RedisServer, site: Site) -> None:
+    """Write the program, for this server and this site, which takes a while for each page."""
+    text = recipe.text.replace('broker="redis:', 'broker="redis+socket:')
+    text = text.replace("redis+socket://localhost", server.url.replace("unix:", "redis+socket:"))
+    text = text.replace("redis://localhost", server.url)
+    text = text.replace("https://example.com/page", site.url("/take/0.01"))
+    text = text.replace('"example.com"', '"127.0.0.1"')
+    (directory / f"{name}.py").write_text(text)
+
+
+async def run(directory: Path, *command: str) -> str:
+    """Run a command, which must succeed, and return what it prints."""
+    process = await asyncio.create_subprocess_exec(
+        *command, cwd=directory, env=ENVIRONMENT, stdout=PIPE, stderr=STDOUT
+    )
+    try:
+        printed, _ = await asyncio.wait_for(process.communicate(), TIMEOUT_S)
+    finally:
+        with suppress(ProcessLookupError):
+            process.kill()
+    assert process.returncode == 0, printed.decode()
+    return printed.decode()
+
+
+@pytest.mark.parametrize("library", ["httpx", "aiohttp", "requests"])
+@asyncio_test
+async def test_two_programs_hold_a_limit_together(
+    server: RedisServer, site: Site, tmp_path: Path, library: str
+) -> None:
+    pytest.importorskip(library)
+    name = f"with_{library}"
+    written(RECIPES[name], tmp_path, name, server, site)
+    await asyncio.gather(*(run(tmp_path, sys.executable, f"{name}.py") for _ in range(2)))
+    assert (site.most, len(site.visits)) == (2, 2 * PAGES)
+    assert server.members() == {}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("celery") is None, reason="celery is not installed")
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+@asyncio_test
+async def test_celery_s_workers_hold_a_limit_together(
+    server: RedisServer, site: Site, tmp_path: Path, pool: str
+) -> None:
+    written(RECIPES["tasks"], tmp_path, "tasks", server, site)
+    await run(
+        tmp_path,
+        *(sys.executable, "-c", "import tasks, sys; [tasks.fetch.delay(u) for u in sys.argv[1:]]"),
+        *(site.url(f"/take/0.01/{number}") for number in range(PAGES)),
+    )
+    command = (*CELERY, "worker", "--pool", pool, "--concurrency", "4")
+    with (tmp_path / "log").open("wb") as log:
+        worker = await asyncio.create_subprocess_exec(
+            *command, cwd=tmp_path, env=ENVIRONMENT, stdout=log, stderr=STDOUT
+        )
+    try:
+        async with asyncio.timeout(TIMEOUT_S):
+            await site.until(lambda: len(site.visits) == PAGES and site.now == 0)
+    finally:
+        worker.send_signal(signal.SIGTERM)
+        await worker.wait()
+    assert site.most == 2, (tmp_path / "log").read_text()
+    assert server.members() == {}
