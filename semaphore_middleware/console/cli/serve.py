@@ -14,7 +14,7 @@ from semaphore_middleware.console.cli.connect import admin_of, crawls_of
 from semaphore_middleware.model.validation import check_integer
 
 if TYPE_CHECKING:
-    from aiohttp.web import AppRunner
+    from aiohttp.web import BaseSite
     from scrapy.settings import BaseSettings
 
     from semaphore_middleware.console.web.auth import Auth
@@ -48,7 +48,39 @@ def run(settings: BaseSettings, options: argparse.Namespace) -> int:
     check_installed("aiohttp")
     from semaphore_middleware.console.web.auth import Auth
 
-    port = check_integer(
+    port = port_of(options)
+    token = options.token if options.token is not None else os.environ.get(TOKEN) or None
+    print_errors(settings)
+    asyncio.run(_serve(settings, Auth(options.host, token), options.host, port))
+    return Status.DONE
+
+
+async def _serve(settings: BaseSettings, auth: Auth, host: str, port: int) -> None:
+    from aiohttp.web import TCPSite
+
+    from semaphore_middleware.console.web.server import make_runner
+
+    end = ended()
+    crawls = crawls_of(settings)
+    async with admin_of(settings) as admin:
+        await admin.rules()  # a missing server is an error now; later it is shown
+        runner = make_runner(admin, crawls, auth)
+        try:
+            await runner.setup()
+            await listen(TCPSite(runner, host, port), f"{host}, port {port}")
+            name = f"[{host}]" if ":" in host else host
+            print(f"http://{name}:{runner.addresses[0][1]}/ (Ctrl-C ends it)", flush=True)
+            await end.wait()
+        finally:
+            await runner.cleanup()
+
+
+# For all that serves -----------------------------------------------------------------------------
+
+
+def port_of(options: argparse.Namespace) -> int:
+    """The checked `--port`. Raises `SettingsError`."""
+    return check_integer(
         options.port,
         "--port",
         least=0,
@@ -56,44 +88,27 @@ def run(settings: BaseSettings, options: argparse.Namespace) -> int:
         allowed="an integer from 0 to 65535",
         text=True,
     )
-    token = options.token if options.token is not None else os.environ.get(TOKEN) or None
-    if not settings.getbool("LOG_ENABLED"):  # unexpected errors are printed all the same
+
+
+def print_errors(settings: BaseSettings) -> None:
+    """Print what is logged as a warning, also without a log: a server that is away, and bugs."""
+    if not settings.getbool("LOG_ENABLED"):
         logging.getLogger("semaphore_middleware").addHandler(logging.StreamHandler())
-    asyncio.run(_serve(settings, Auth(options.host, token), options.host, port))
-    return Status.DONE
 
 
-async def _serve(settings: BaseSettings, auth: Auth, host: str, port: int) -> None:
-    from semaphore_middleware.console.web.server import make_runner
-
+def ended() -> asyncio.Event:
+    """An event of the running loop, which is set by Ctrl-C and SIGTERM."""
     end = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, end.set)
-    crawls = crawls_of(settings)
-    async with admin_of(settings) as admin:
-        await admin.rules()  # a missing server is an error now; later it is shown
-        runner = make_runner(admin, crawls, auth)
-        try:
-            name = f"[{host}]" if ":" in host else host
-            print(
-                f"http://{name}:{await _listen(runner, host, port)}/ (Ctrl-C ends it)", flush=True
-            )
-            await end.wait()
-        finally:
-            await runner.cleanup()
+    return end
 
 
-async def _listen(runner: AppRunner, host: str, port: int) -> int:
-    """Listen. Returns the port: a free one if 0 was asked for."""
-    from aiohttp.web import TCPSite
-
-    await runner.setup()
+async def listen(site: BaseSite, where: str) -> None:
+    """Start to listen. Raises `CommandError` where that is not possible."""
     try:
-        await TCPSite(runner, host, port).start()
+        await site.start()
     except (OSError, UnicodeError) as error:  # the latter for an impossible name of a host
         number = getattr(error, "errno", None) or 0
         reason = os.strerror(number) if number > 0 else getattr(error, "strerror", error)
-        text = f"cannot listen on {host}, port {port}: {reason}"
-        raise CommandError(text, Status.WRONG) from None
-    listening: int = runner.addresses[0][1]
-    return listening
+        raise CommandError(f"cannot listen on {where}: {reason}", Status.WRONG) from None
