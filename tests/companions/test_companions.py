@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from scrapy import Request
 
-from tests.docs.pages import blocks
 from tests.support.browser import CHROMIUM, WHY_NOT
 from tests.support.crawls import ADD_ON, asyncio_test, holding, scrapy, until
 from tests.support.paths import REPOSITORY
@@ -26,7 +25,8 @@ PICTURES = 6  # of a page: as many as Chromium asks a host for at once
 GALLERY = "<!doctype html>\n<title>A page</title>\n" + "".join(
     f'<img src="/take/0.05/{number}.png">' for number in range(PICTURES)
 )
-HANDLER = "browsing.DownloadHandler"
+HANDLER = "semaphore_middleware.playwright.DownloadHandler"
+ONLY_THE_PAGE = "semaphore_middleware.playwright.only_the_page"
 PLAYWRIGHT: dict[str, Any] = {
     "DOWNLOAD_HANDLERS": {"http": HANDLER},
     "PLAYWRIGHT_LAUNCH_OPTIONS": {"executable_path": CHROMIUM, "args": ["--no-sandbox"]},
@@ -59,10 +59,8 @@ async def gallery() -> AsyncIterator[Gallery]:
 async def browsing(
     directory: Path, server: RedisServer, site: Site, *paths: str, **settings: Any
 ) -> AsyncIterator[ScrapyProcess]:
-    """Crawl with a browser, with a limit of 1 and the module of docs/compatibility.md."""
+    """Crawl with a browser, with a limit of 1."""
     pytest.importorskip("scrapy_playwright")
-    (snippet,) = [block.text for block in blocks() if "class DownloadHandler" in block.text]
-    (directory / "browsing.py").write_text(snippet)
     pages = [Request(site.url(path), meta={"playwright": True}) for path in paths]
     settings |= {"CONCURRENT_REQUESTS_PER_DOMAIN": 1, "SEMAPHORE_REDIS_URL": server.url}
     async with scrapy(directory, *pages, **ADD_ON, **PLAYWRIGHT, **settings) as crawl:
@@ -71,18 +69,18 @@ async def browsing(
 
 @in_a_browser
 @pytest.mark.parametrize(
-    ("function", "visits"),
-    [("one_at_a_time", 2 * (1 + PICTURES + 1)), ("only_the_page", 2)],
+    ("settings", "visits"),
+    [({}, 2 * (1 + PICTURES + 1)), ({"PLAYWRIGHT_ABORT_REQUEST": ONLY_THE_PAGE}, 2)],
+    ids=["all", "only the page"],
 )
 @asyncio_test
 async def test_a_browser_s_own_requests_stay_within_the_permit_of_their_page(
-    server: RedisServer, tmp_path: Path, function: str, visits: int
+    server: RedisServer, tmp_path: Path, settings: dict[str, Any], visits: int
 ) -> None:
     pages = ("/gallery/1", "/gallery/2")
-    named = f"browsing.{function}"
     async with (
         gallery() as site,
-        browsing(tmp_path, server, site, *pages, PLAYWRIGHT_ABORT_REQUEST=named) as crawl,
+        browsing(tmp_path, server, site, *pages, **settings) as crawl,
     ):
         assert await crawl.ended() == 0, crawl.log
     assert crawl.errors == []

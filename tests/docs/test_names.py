@@ -131,8 +131,6 @@ def title_of(block: Block) -> str:
 @pytest.mark.parametrize("block", [b for b in PYTHON if not is_program(b)], ids=title_of)
 def test_settings_are_allowed(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tls, "check_options", lambda *_: None)  # the files are not here
-    if "scrapy_playwright" in block.text:
-        pytest.skip("run by tests/companions")
     if block.page == "docs/without-scrapy.md":
         pytest.skip("run by test_recipes.py")
     names: dict[str, Any] = {}
@@ -143,7 +141,7 @@ def test_settings_are_allowed(block: Block, monkeypatch: pytest.MonkeyPatch) -> 
     # Nothing is set that is not read.
     heard = {"ADDONS", "REDIS_URL", "CONCURRENT_REQUESTS_PER_DOMAIN", "DOWNLOAD_DELAY"}
     heard |= {"HTTPCACHE_ENABLED", "HTTPCACHE_POLICY", "HTTPCACHE_DIR"}
-    heard |= {"AUTOTHROTTLE_ENABLED", "SCHEDULER", "DOWNLOAD_HANDLERS", "PLAYWRIGHT_ABORT_REQUEST"}
+    heard |= {"AUTOTHROTTLE_ENABLED", "SCHEDULER", "DOWNLOAD_HANDLERS"}
     assert {name for name in given if not name.startswith("SEMAPHORE_")} <= heard
     for host in given.get("SEMAPHORE_LIMITS", {}):
         assert read.limits.of(host.replace("*", "www")) != read.limits.default
