@@ -93,7 +93,7 @@ class Line:
     def add(self, permit: Permit, seq: int | None) -> None:
         """A request waits. The statement `seq` asks for it first; None: it has its answer."""
         self._waiting[permit] = None
-        heappush(self._heap, (-permit.priority, next(self._numbers), permit))
+        heappush(self._heap, (-permit._priority, next(self._numbers), permit))
         if seq is not None:
             self._unanswered.append((seq, permit))
 
@@ -293,7 +293,7 @@ class Account:
             del self._limits[permit.limit]
             if self._limits:
                 self.limit = reduce(strictest, self._limits)
-        if permit.stage is Stage.WAITING:
+        if permit._stage is Stage.WAITING:
             self._line.drop(permit)
             self._wants_fewer(at_once=True)
             return
@@ -304,20 +304,20 @@ class Account:
                 self._owner.speak(self, True)  # or be forgotten, if it is empty
             return
         del self._held[permit]
-        self._pending -= not permit.begun
+        self._pending -= not permit._begun
         now = self._owner.now()
         is_reported = self._note_outcome(permit)
-        is_handed_on = permit.begun and not is_reported and now < permit.turn_end
+        is_handed_on = permit._begun and not is_reported and now < permit._turn_end
         if is_handed_on and self._may_hand_on(now):
             if self._line:
-                self._start(self._line.pop(), permit.turn_end, now, handed_on=True)
+                self._start(self._line.pop(), permit._turn_end, now, handed_on=True)
                 self._wants_fewer(at_once=False)
                 return
             if not self.is_at_limit:
                 self._keep(1)
                 return
         self._totals.returned += 1
-        outcome = permit.outcome
+        outcome = permit._outcome
         is_urgent = outcome is not None and (outcome.refused or outcome.retry_after > 0)
         if is_urgent:
             self.stop_turns()
@@ -334,7 +334,7 @@ class Account:
 
     def _note_outcome(self, permit: Permit) -> bool:
         """Queue the outcome of a request for the server, if it is to be reported. True if it is."""
-        outcome = permit.outcome
+        outcome = permit._outcome
         if outcome is None:
             return False
         if outcome.latency is not None:
@@ -355,8 +355,8 @@ class Account:
         if handed_on and not self._has_handed_on:
             self._has_handed_on = True
             self._owner.speak_at_turns_end(self)
-        permit.turn_end = turn_end
-        permit.grant(now)
+        permit._turn_end = turn_end
+        permit._grant(now)
         self._owner.emit(PermitGranted(permit, self.limit_in_force, handed_on))
 
     def _keep(self, permits: int) -> None:
@@ -385,7 +385,7 @@ class Account:
         """Hand nothing on until the server has been heard again: something has changed."""
         self._is_counted = True
         for permit in self._held:
-            permit.turn_end = 0.0
+            permit._turn_end = 0.0
         self._return_in_hand()
 
     def drain(self) -> None:
@@ -420,7 +420,7 @@ class Account:
             started=self._totals.started,
             pending=self._pending,
             held_age=max(0.0, now - first_held.granted_at) if first_held else 0.0,
-            wait_age=max(0.0, now - first_waiting.asked_at) if first_waiting else 0.0,
+            wait_age=max(0.0, now - first_waiting._asked_at) if first_waiting else 0.0,
             feedback=FeedbackSummary.of(feedback) if feedback else None,
         )
         statements = [*self._unanswered, statement]
@@ -474,7 +474,7 @@ class Account:
         turn_end = self._turn_end(now)
         self._hand.until = turn_end + self._owner.turn
         for permit in self._held:
-            permit.turn_end = turn_end
+            permit._turn_end = turn_end
 
     def _on_refusal(self, reply: Reply) -> None:
         self.lose_all(above=reply.term)
@@ -523,7 +523,7 @@ class Account:
         waiting = self._line.clear()
         for permit in waiting:
             self._owner.emit(FailedAtOnce(permit))
-            permit.refuse(
+            permit._refuse(
                 HostDownError(
                     f"{self.scope} is down: it has not responded for {seconds:.0f} s; one request "
                     "at a time tries it again"
@@ -538,7 +538,7 @@ class Account:
             self._tell_to_wait(permit)
 
     def _tell_to_wait(self, permit: Permit) -> None:
-        if permit.stage is Stage.WAITING and not permit.waited:
+        if permit._stage is Stage.WAITING and not permit.waited:
             permit.waited = True
             self._owner.emit(PermitWaiting(permit))
 
@@ -552,7 +552,7 @@ class Account:
     def on_backoff(self) -> None:
         """A message on this node's channel: the site has refused a request."""
         for permit in self._held:
-            permit.withdrawn = True
+            permit._withdrawn = True
         self.stop_turns()
 
     def _take(self, granted: int, now: float) -> None:
@@ -606,7 +606,7 @@ class Account:
         for permit in held:
             self._owner.emit(PermitLost(permit))
             logger.warning("Lost a permit for %r.", self.scope)
-            permit.lose(
+            permit._lose(
                 f"the permit for {self.scope!r} could not be renewed in time, so its work was "
                 "stopped; is the server reachable, and does anything block the event loop?"
             )

@@ -5,6 +5,7 @@ of permits of a request that needs several.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from enum import Enum
@@ -38,31 +39,29 @@ class Permit:
     An Efficient Fault-Tolerant Mechanism for Distributed File Cache Consistency, 1989). When that
     fails for too long the permit is lost: `lost` becomes true, and what runs within `until_lost()`
     is cancelled, 0.65 of the lease after the last successful call: before the server can give the
-    permit to another. Its methods do not wait, and send nothing by themselves.
-
-    For users: `scope`, `limit`, `owner`, `wait`, `waited`, `starts_count` and the methods up to
-    `until_lost`. All times are in seconds.
+    permit to another. Its methods do not wait, and send nothing by themselves. All times are in
+    seconds. What begins with an underscore is the semaphore's.
     """
 
     __slots__ = (
         "_account",
+        "_asked_at",
+        "_begun",
+        "_error",
         "_granted",
         "_loop",
+        "_outcome",
+        "_priority",
+        "_stage",
         "_thread",
+        "_turn_end",
         "_when_lost",
-        "asked_at",
-        "begun",
-        "error",
+        "_withdrawn",
+        "granted_at",
         "limit",
-        "outcome",
         "owner",
-        "priority",
         "scope",
-        "stage",
-        "turn_end",
-        "wait",
         "waited",
-        "withdrawn",
     )
 
     def __init__(
@@ -78,67 +77,47 @@ class Permit:
         self.limit = limit
         self.owner = owner
         """The caller's own object: tells observers what this permit is for."""
-        self.priority = priority
+        self._priority = priority
         """Among the requests of this node that wait for the scope, the highest one comes first."""
-        self.begun = False
+        self._begun = False
         """True once its request has begun."""
-        self.stage = Stage.WAITING
+        self._stage = Stage.WAITING
         self.waited = False
         """True if it was not granted at once."""
-        self.wait = 0.0
-        """Seconds from asking to the grant."""
+        self.granted_at = math.inf
+        """On the loop's clock; infinite until it is granted."""
         self._loop = loop
         self._thread = get_ident()
-        self.asked_at = loop.time()
+        self._asked_at = loop.time()
         self._granted: asyncio.Future[None] = loop.create_future()
         self._account = account
-        self.turn_end = 0.0
+        self._turn_end = 0.0
         """On the loop's clock: until then it may serve the node's next request after this one."""
         self._when_lost: Callable[[], object] | None = None
-        self.error: PermitLostError | None = None
+        self._error: PermitLostError | None = None
         """The reason of the loss."""
-        self.withdrawn = False
+        self._withdrawn = False
         """True if the site has refused a request since the grant: do not begin one now."""
-        self.outcome: Feedback | None = None
+        self._outcome: Feedback | None = None
         """The result of the request, sent with the release if the server needs it."""
 
     def __repr__(self) -> str:
-        return f"<Permit for {self.scope!r}: {self.stage.value}>"
+        return f"<Permit for {self.scope!r}: {self._stage.value}>"
+
+    @property
+    def wait(self) -> float:
+        """Seconds from asking to the grant, or until now."""
+        return min(self.granted_at, self._loop.time()) - self._asked_at
+
+    @property
+    def held(self) -> bool:
+        """True from the grant until it is given back or lost."""
+        return self._stage is Stage.HELD
 
     @property
     def lost(self) -> bool:
         """True if it could not be renewed in time; another node may hold it by now."""
-        return self.stage is Stage.LOST
-
-    @property
-    def deadline(self) -> float:
-        """On the loop's clock: until then the lease of the account cannot be over."""
-        return self._account.deadline
-
-    @property
-    def granted_at(self) -> float:
-        """On the loop's clock, in seconds; valid once it is granted."""
-        return self.asked_at + self.wait
-
-    @property
-    def starts_count(self) -> bool:
-        """True if requests of the scope are to begin soon after the grant: their starts are spaced
-        by a delay or a rate, so that other nodes wait for this one, or their latency is measured.
-        """
-        return self._account.starts_count
-
-    @property
-    def ends_with_loss(self) -> bool:
-        """True while something runs in `until_lost()`."""
-        return self._when_lost is not None
-
-    def begin(self) -> None:
-        """Say that its request begins: the next start is a delay after this one. A permit that is
-        released before that was no start.
-        """
-        if not self.begun:
-            self.begun = True
-            self._account.begin(self)
+        return self._stage is Stage.LOST
 
     def release(self) -> None:
         """Give it back, or stop waiting for it. Does nothing the second time; raises nothing.
@@ -148,9 +127,9 @@ class Permit:
         if get_ident() != self._thread:
             with suppress(RuntimeError):  # its loop is closed
                 self._loop.call_soon_threadsafe(self.release)
-        elif self.stage is not Stage.RELEASED:
+        elif self._stage is not Stage.RELEASED:
             self._account.release(self)
-            self.stage = Stage.RELEASED
+            self._stage = Stage.RELEASED
             self._granted.cancel()
 
     @property
@@ -167,14 +146,14 @@ class Permit:
         (errors often come sooner than pages). For `retry_after` seconds no node gets a permit of
         this scope, at most the semaphore's `backoff.most`.
         """
-        self.outcome = Feedback(latency, retry_after=max(0.0, retry_after))
+        self._outcome = Feedback(latency, retry_after=max(0.0, retry_after))
 
     def refused(self, retry_after: float = 0.0, what: str = "refused a request") -> None:
         """Report that the site refused the request. Call it before `release`: no node gets a permit
         of this scope for `retry_after` seconds, at most the semaphore's `backoff.most`. 0: the site
         named no time, so the pause doubles from incident to incident. `what` it did is logged.
         """
-        self.outcome = Feedback(refused=True, retry_after=max(0.0, retry_after), what=what)
+        self._outcome = Feedback(refused=True, retry_after=max(0.0, retry_after), what=what)
 
     def failed(self) -> None:
         """Report that the site did not respond: it refused the connection, or took too long.
@@ -183,7 +162,7 @@ class Permit:
         request is tried at a time. After five in a row, and the semaphore's `backoff.down_after`,
         others fail at once with `HostDownError`.
         """
-        self.outcome = Feedback(failed=True)
+        self._outcome = Feedback(failed=True)
 
     def until_lost(self) -> UntilLost:
         """Cancel what this task does in the `with` when the permit is lost.
@@ -195,38 +174,59 @@ class Permit:
 
     # For the semaphore --------------------------------------------------------------------------
 
-    async def granted(self) -> None:
-        """Wait for the grant. Raises `ClosedError` if there will be none."""
-        await self._granted
+    @property
+    def _deadline(self) -> float:
+        """On the loop's clock: until then the lease of the account cannot be over."""
+        return self._account.deadline
 
-    def grant(self, now: float) -> None:
+    @property
+    def _starts_count(self) -> bool:
+        """True if requests of the scope are to begin soon after the grant: their starts are spaced
+        by a delay or a rate, so that other nodes wait for this one, or their latency is measured.
+        """
+        return self._account.starts_count
+
+    @property
+    def _ends_with_loss(self) -> bool:
+        """True while something runs in `until_lost()`."""
+        return self._when_lost is not None
+
+    def _begin(self) -> None:
+        """Say that its request begins: the next start is a delay after this one. A permit that is
+        released before that was no start.
+        """
+        if not self._begun:
+            self._begun = True
+            self._account.begin(self)
+
+    def _grant(self, now: float) -> None:
         """Mark it as held since `now`, on the loop's clock, and wake its request."""
-        self.stage = Stage.HELD
-        self.wait = now - self.asked_at
+        self._stage = Stage.HELD
+        self.granted_at = now
         if not self._granted.done():
             self._granted.set_result(None)
 
-    def lose(self, why: str) -> None:
+    def _lose(self, why: str) -> None:
         """Mark it as lost, and cancel what runs under it."""
-        self.stage = Stage.LOST
-        self.error = PermitLostError(why)
+        self._stage = Stage.LOST
+        self._error = PermitLostError(why)
         if self._when_lost is not None:
             self._when_lost()
 
-    def refuse(self, error: Exception) -> None:
+    def _refuse(self, error: Exception) -> None:
         """Raise this error in the request that waits for it."""
         if not self._granted.done():
             self._granted.set_exception(error)
 
-    def end_with_loss(self, end: Callable[[], object] | None) -> None:
+    def _end_with_loss(self, end: Callable[[], object] | None) -> None:
         """Call `end` when it is lost; None: nothing runs under it any more."""
         self._when_lost = end
 
-    def check(self) -> None:
+    def _check(self) -> None:
         """Raises `PermitLostError` if nothing may begin under this permit."""
-        if self.error is not None:
-            raise self.error
-        if self._loop.time() >= self.deadline:
+        if self._error is not None:
+            raise self._error
+        if self._loop.time() >= self._deadline:
             # A process that was stopped may come here before the timer of the deadline runs.
             raise PermitLostError(f"the permit for {self.scope!r} was over before its work began")
 
@@ -248,31 +248,31 @@ class PermitSet:
     @property
     def starts_count(self) -> bool:
         """True if the request is to begin soon after the last grant (see `Permit`)."""
-        return any(permit.starts_count for permit in self.permits)
+        return any(permit._starts_count for permit in self.permits)
 
     @property
     def withdrawn(self) -> bool:
         """True if a site has refused a request since the grants: do not begin one now."""
-        return any(permit.withdrawn for permit in self.permits)
+        return any(permit._withdrawn for permit in self.permits)
 
     def begin(self) -> None:
         """Say that the request begins: now, for all of its scopes."""
         for permit in self.permits:
-            permit.begin()
+            permit._begin()
 
     def release(self) -> None:
         """Give all back. Does nothing the second time; raises nothing.
 
         An adaptive limit of any of the scopes learns from the site's latency.
         """
-        outcome = self.site_permit.outcome if self.site_permit else None
+        outcome = self.site_permit._outcome if self.site_permit else None
         for permit in self.permits:
             if (
                 outcome is not None
                 and outcome.latency is not None
                 and permit is not self.site_permit
             ):
-                permit.outcome = Feedback(outcome.latency)  # a pause is asked for at the site only
+                permit._outcome = Feedback(outcome.latency)  # a pause is asked for at the site only
             permit.release()
 
     def until_lost(self) -> UntilLost:
@@ -292,14 +292,14 @@ class UntilLost(AbstractContextManager["UntilLost"]):
 
     def __enter__(self) -> Self:
         for permit in self._permits:
-            permit.check()
+            permit._check()
         for permit in self._permits:
             self._watch(permit)
         return self
 
     def add(self, permit: Permit) -> None:
         """End with the loss of this one, too. Raises `PermitLostError` if it is lost already."""
-        permit.check()
+        permit._check()
         self._permits.append(permit)
         self._watch(permit)
 
@@ -308,7 +308,7 @@ class UntilLost(AbstractContextManager["UntilLost"]):
             self._task = asyncio.current_task()
             assert self._task is not None, "a permit is used within an asyncio task"
             self._cancelled_before = self._task.cancelling()
-        permit.end_with_loss(self._cancel)
+        permit._end_with_loss(self._cancel)
 
     def _cancel(self) -> None:
         if self._task is not None and not self._cancelled_here:
@@ -321,11 +321,11 @@ class UntilLost(AbstractContextManager["UntilLost"]):
         at: TracebackType | None,
     ) -> None:
         for permit in self._permits:
-            permit.end_with_loss(None)
+            permit._end_with_loss(None)
         if self._task is None or not self._cancelled_here:
             return
         # As in asyncio.timeout: our cancellation is taken back, whatever the body did with it.
         from_outside = self._task.uncancel() > self._cancelled_before
         if kind is asyncio.CancelledError and not from_outside:
-            lost = (permit.error for permit in self._permits if permit.error is not None)
+            lost = (permit._error for permit in self._permits if permit._error is not None)
             raise next(lost) from None

@@ -290,7 +290,7 @@ class FairSemaphore:
                             scope, checked_limit(scope, limit), owner, priority
                         )
                         permits.append(permit)
-                        await permit.granted()
+                        await permit._granted
                 return
             except BaseException as error:
                 for permit in permits:

@@ -160,9 +160,9 @@ class Session:
         if account is None:
             account = self.accounts[scope] = Account(scope, limit, self)
         permit = Permit(scope, limit, self.loop, account, owner, priority)
-        interval = min(1.0, permit.asked_at - self._asked_at)
+        interval = min(1.0, permit._asked_at - self._asked_at)
         self._request_interval += (interval - self._request_interval) / INTERVAL_SAMPLES
-        self._asked_at = permit.asked_at
+        self._asked_at = permit._asked_at
         account.request(permit)
         if self._renewal is None:
             self._renewal = self.loop.call_later(RENEWAL * self._lease, self._renew)
@@ -174,14 +174,14 @@ class Session:
         for account in list(self.accounts.values()):
             account.drain()
             for permit in list(account.waiting):
-                permit.refuse(ClosedError("the semaphore is closing"))
+                permit._refuse(ClosedError("the semaphore is closing"))
 
     def _give_all_back(self) -> None:
         """Release all permits; what runs under one is cancelled, and releases it at its end."""
         self.drain()
         for permit in list(self.permits()):
-            if permit.ends_with_loss:
-                permit.lose(f"the semaphore was closed over a permit for {permit.scope!r}")
+            if permit._ends_with_loss:
+                permit._lose(f"the semaphore was closed over a permit for {permit.scope!r}")
             else:
                 permit.release()
 

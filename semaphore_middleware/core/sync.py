@@ -90,8 +90,8 @@ class SyncSemaphore:
         finally:
             if os.getpid() == pid:  # in a forked child it is the parent's
                 permit.release()
-        if permit.error is not None:
-            raise permit.error
+        if permit._error is not None:
+            raise permit._error
 
     def close(self) -> None:
         """Give all permits back and disconnect, in 2 s at most.
@@ -165,7 +165,7 @@ class SyncSemaphore:
                 is_end = isinstance(error, asyncio.CancelledError)
                 granted.set_exception(ClosedError("the semaphore is closing") if is_end else error)
             return
-        permit.end_with_loss(_let_it_run)
+        permit._end_with_loss(_let_it_run)
         if granted.set_running_or_notify_cancel():
             granted.set_result(permit)
         else:

@@ -8,7 +8,6 @@ import math
 from collections.abc import Iterator
 
 from semaphore_middleware.core.observer import Event, ObservedSemaphore, Observer, PermitWaiting
-from semaphore_middleware.core.permit import Stage
 from semaphore_middleware.errors import SemaphoreError
 from semaphore_middleware.model.inspection import Inspection
 
@@ -102,9 +101,10 @@ class LongWaits(Observer):
 
     def _asked_at(self, scope: str) -> Iterator[float]:
         """When this process's requests waiting for the scope asked, on the loop's clock."""
+        now = asyncio.get_running_loop().time()
         for permit in self._semaphore.permits():
-            if permit.scope == scope and permit.stage is Stage.WAITING:
-                yield permit.asked_at
+            if permit.scope == scope and not permit.held:
+                yield now - permit.wait
 
     def _unexplained(self, scope: str) -> Iterator[float]:
         """The waits of requests not explained yet, in seconds."""

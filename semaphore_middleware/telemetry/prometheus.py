@@ -38,7 +38,6 @@ from semaphore_middleware.core.observer import (
     StatementRefused,
     StoreLost,
 )
-from semaphore_middleware.core.permit import Stage
 from semaphore_middleware.model.limits import LIMITLESS
 
 logger = logging.getLogger(__name__)
@@ -260,7 +259,7 @@ class Metrics(Observer):
         held: Tally[str] = Tally()
         waiting: Tally[str] = Tally()
         for permit in self._semaphore.permits():
-            counts = held if permit.stage is Stage.HELD else waiting
+            counts = held if permit.held else waiting
             counts[self._labels.of(permit.scope)] += 1
         for scope, label in self._labels.of_own.items():
             if (limit := self._semaphore.limit_of(scope)) is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 
 from opentelemetry.context import Context
@@ -37,12 +36,11 @@ class WaitSpans(Observer):
         if is_granted and not permit.waited:
             return
         now_ns = time.time_ns()
-        waited_s = asyncio.get_running_loop().time() - permit.asked_at
         span = self._tracer.start_span(
             "wait for a permit",
             Context(),  # not the one of whoever was granted it or gave it back
             attributes={"semaphore.scope": permit.scope, "semaphore.node": self._node},
-            start_time=now_ns - int(1e9 * waited_s),
+            start_time=now_ns - int(1e9 * permit.wait),
         )
         if not is_granted:
             span.set_status(StatusCode.ERROR, type(event).__name__)

@@ -126,6 +126,6 @@ class LoneNode:
         permits = [self.ask() for _ in range(count)]
         self.talk(**reply)
         for permit in permits:
-            assert permit.stage is Stage.HELD
-            permit.begin()
+            assert permit._stage is Stage.HELD
+            permit._begin()
         return permits

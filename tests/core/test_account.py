@@ -24,7 +24,7 @@ from tests.core.lone_node import FULL, GRACE_S, LEASE_S, TURN_S, LoneNode
 
 
 def stages(*permits: Permit) -> list[str]:
-    return [permit.stage.value for permit in permits]
+    return [permit._stage.value for permit in permits]
 
 
 def test_within_a_turn_a_permit_is_handed_on_without_a_call() -> None:
@@ -34,9 +34,9 @@ def test_within_a_turn_a_permit_is_handed_on_without_a_call() -> None:
     node.pass_time(1.0)
     node.at_once.clear()
     for permit in (first, first, second):  # the second time it does nothing
-        permit.begin()
+        permit._begin()
         permit.release()
-    third.begin()
+    third._begin()
     assert stages(first, second, third) == ["released", "released", "held"]
     assert node.at_once == []
     for _ in range(2):
@@ -63,7 +63,7 @@ def test_requests_that_gave_up_are_forgotten() -> None:
     assert len(node.account._line._heap) <= 2 * len(waiting) + LINE_SLACK
     assert len(node.account._line._unanswered) <= 2 * len(waiting) + LINE_SLACK
     node.talk(granted=1)
-    assert waiting[18].stage is Stage.HELD
+    assert waiting[18]._stage is Stage.HELD
 
 
 def counted(node: LoneNode) -> None:
@@ -90,7 +90,7 @@ def test_nothing_is_handed_on_nor_kept(happens: Callable[[LoneNode], None]) -> N
     assert said.believed - said.returned == 2, "what is in hand goes back"
     waiting = node.ask()
     first.release()
-    assert waiting.stage is Stage.WAITING
+    assert waiting._stage is Stage.WAITING
     waiting.release()
     said = node.say()
     node.account.on_granted(said.term, said.believed + 1)
@@ -106,9 +106,9 @@ def test_where_each_start_counts_nothing_is_handed_on(limit: Limit) -> None:
     node = LoneNode()
     first, in_hand = node.hold(2)
     in_hand.release()
-    assert not first.starts_count
+    assert not first._starts_count
     waiting = [node.ask(limit), node.ask()]
-    assert first.starts_count
+    assert first._starts_count
     first.release()
     assert stages(*waiting) == ["waiting", "waiting"]
     assert node.say().limit == limit, "the strictest that requests name now"
@@ -127,7 +127,7 @@ def test_at_the_deadline_nothing_is_handed_on(from_hand: bool) -> None:
     waiting = node.ask()
     if not from_hand:
         first.release()
-    assert waiting.stage is Stage.WAITING
+    assert waiting._stage is Stage.WAITING
 
 
 @pytest.mark.parametrize("timers_are_late", [False, True])
@@ -139,15 +139,15 @@ def test_the_hand_serves_for_two_turns_after_the_last_answer(timers_are_late: bo
     end = node.clock.now + 2 * TURN_S
     while node.clock.now < end:
         permit = node.ask()
-        assert permit.stage is Stage.HELD
-        assert permit.turn_end <= min(end, node.clock.now + TURN_S)
-        permit.begin()
+        assert permit._stage is Stage.HELD
+        assert permit._turn_end <= min(end, node.clock.now + TURN_S)
+        permit._begin()
         permit.release()
         node.pass_time(TURN_S / 4)
         if not timers_are_late:
             node.account.end_turns()
         node.say()  # without an answer
-    assert node.ask().stage is Stage.WAITING
+    assert node.ask()._stage is Stage.WAITING
 
 
 @pytest.mark.parametrize("reply", [{"available": FULL}, {"available": -1}, {"is_counted": True}])
@@ -183,15 +183,15 @@ def test_a_start_counts_when_its_request_begins() -> None:
     said = node.say()
     assert (said.pending, said.started) == (3, 0)
     node.at_once.clear()
-    permit.begin()
-    permit.begin()
+    permit._begin()
+    permit._begin()
     assert node.at_once == [True], "the next start is a delay after this one"
     never.release()
-    never.begin()
+    never._begin()
     said = node.say()
     assert (said.pending, said.started, said.returned) == (1, 1, 1)
     node.account.lose_all()
-    lost.begin()
+    lost._begin()
     lost.release()
     permit.release()
     node.ask()
@@ -203,7 +203,7 @@ def test_a_start_is_said_as_soon_as_it_is_heard_that_starts_are_spaced() -> None
     permit = node.ask()
     said = node.say()
     node.account.on_granted(said.term, 1)
-    permit.begin()
+    permit._begin()
     node.at_once.clear()
     node.hear(said, granted=1, is_paced=True)
     assert node.at_once == [True]
@@ -227,7 +227,7 @@ def test_the_deadline_counts_from_the_first_statement_then_from_the_latest_answe
         node.hear(said[late], granted=0, sent=sent[late])
         assert node.account.deadline == sent[1] + GRACE_S
     node.account.on_granted(said[0].term, 1)
-    assert permit.deadline == sent[1] + GRACE_S, "a grant does not lengthen it"
+    assert permit._deadline == sent[1] + GRACE_S, "a grant does not lengthen it"
 
 
 @pytest.mark.parametrize("comes", ["reply", "grant", "call"])
@@ -240,7 +240,7 @@ def test_what_is_over_ends_before_anything_is_heard_or_said(comes: str) -> None:
     sent, old = node.clock.now, node.say()
     node.clock.now = node.account.deadline
     with pytest.raises(PermitLostError, match="before its work began"):
-        held.check()
+        held._check()
     if comes == "reply":
         node.hear(old, granted=2, sent=sent)
     elif comes == "grant":
@@ -248,7 +248,7 @@ def test_what_is_over_ends_before_anything_is_heard_or_said(comes: str) -> None:
     else:
         assert list(node.say_all()) == []
     assert held.lost
-    assert waiting.stage is Stage.WAITING
+    assert waiting._stage is Stage.WAITING
     node.at_once.clear()
     held.release()
     assert node.at_once == [True]
@@ -304,7 +304,7 @@ def test_feedback_goes_with_the_return_of_its_permit_and_a_refusal_stops_turns(k
     assert max(said.feedback.bad_age, said.feedback.good_age) == 2.0
     node.account.request(late)
     second.release()
-    assert late.stage is Stage.WAITING
+    assert late._stage is Stage.WAITING
     node.clock.now = node.account.deadline
     assert [one.feedback for one in node.say_all()] == [None], "in a new term nobody knows of it"
 
@@ -359,9 +359,9 @@ def test_a_backoff_withdraws_grants_and_is_an_event(caplog: pytest.LogCaptureFix
     node.talk(granted=2, backoff=4.0)
     assert BackoffStarted("s", 4.0) in node.events
     assert "s refused a request: all nodes pause there for 4 s." in caplog.messages
-    assert not held.withdrawn, "other nodes are told, and so is this one"
+    assert not held._withdrawn, "other nodes are told, and so is this one"
     node.account.on_backoff()
-    assert (held.withdrawn, waiting.withdrawn) == (True, False)
+    assert (held._withdrawn, waiting._withdrawn) == (True, False)
 
 
 def test_of_all_nodes_requests_the_youngest_that_was_answered_well_is_known() -> None:

@@ -32,7 +32,7 @@ async def test_a_lost_permit_ends_what_runs_under_it(server: RedisServer, outsid
         with pytest.raises(PermitLostError):
             async with semaphore.permit("s", 1) as permit:
                 with kept.until_lost():
-                    permit.lose("it is gone")
+                    permit._lose("it is gone")
                     await asyncio.sleep(ENDLESS_S)
         assert not kept.lost
 
@@ -45,14 +45,14 @@ async def test_no_cancellation_is_left_behind_whatever_the_body_does(server: Red
         permit = await semaphore.acquire("s", 1)
         with pytest.raises(PermitLostError, match="it is gone"), permit.until_lost():
             try:
-                permit.lose("it is gone")
+                permit._lose("it is gone")
                 await asyncio.sleep(ENDLESS_S)
             finally:
                 permit.release()
         with pytest.raises(ZeroDivisionError):
             async with semaphore.permit("s", 1) as permit:
                 try:
-                    permit.lose("it is gone")
+                    permit._lose("it is gone")
                     await asyncio.sleep(ENDLESS_S)
                 except asyncio.CancelledError:
                     raise ZeroDivisionError from None
@@ -61,7 +61,7 @@ async def test_no_cancellation_is_left_behind_whatever_the_body_does(server: Red
             async with asyncio.timeout(0.01):
                 await asyncio.sleep(ENDLESS_S)
         permit = await semaphore.acquire("s", 1)
-        permit.lose("it is gone")
+        permit._lose("it is gone")
         with pytest.raises(PermitLostError, match="it is gone"), permit.until_lost():
             pytest.fail("it has begun")
         permit.release()
@@ -86,7 +86,7 @@ async def test_a_cancellation_from_outside_stays_one(server: RedisServer, is_los
         await entered.wait()
         if is_lost:
             for permit in semaphore.permits():
-                permit.lose("it is gone")
+                permit._lose("it is gone")
             await ending.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

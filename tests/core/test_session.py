@@ -179,8 +179,8 @@ class Setup:
 
     async def hold(self, scope: str = "s") -> Permit:
         permit = self.ask(scope)
-        await permit.granted()
-        permit.begin()
+        await permit._granted
+        permit._begin()
         await settle()
         self.server.calls.clear()
         return permit
@@ -205,14 +205,14 @@ async def test_who_asks_for_little_asks_at_once_and_a_busy_node_gathers() -> Non
         await asyncio.sleep(1)
         setup.server.calls.clear()
         now = setup.loop.time()
-        await setup.ask().granted()
+        await setup.ask()._granted
         assert setup.server.times == [now]
         await setup.keep_busy()
         permits = [setup.ask(scope) for scope in "ab"]
         await settle()
         assert setup.server.times == []
         for permit in permits:
-            await permit.granted()
+            await permit._granted
         assert setup.server.times == [pytest.approx(now + BATCH_DELAY_S)]
 
 
@@ -228,7 +228,7 @@ async def test_of_a_full_site_all_is_said_at_once_but_one_call_at_a_time() -> No
         await settle()
         permits += [setup.ask() for _ in range(3)]
         for permit in permits:
-            await permit.granted()
+            await permit._granted
         first.release()
         await settle()
         assert setup.server.times == [now, now + 1.0, now + 2.0]
@@ -244,7 +244,7 @@ async def test_what_nobody_has_used_is_returned_when_the_turn_of_all_accounts_en
             permit.release()
         await asyncio.sleep(TURN_S)
         permit = setup.ask("a")
-        permit.begin()
+        permit._begin()
         permit.release()
         await asyncio.sleep(TURN_S)
         assert setup.server.times == [3 * TURN_S], "in one call"
@@ -278,7 +278,7 @@ async def test_in_another_epoch_all_is_said_again_and_the_subscription_made_anew
         assert subscription.is_open
         setup.server.is_in_another_epoch = True
         waiting = setup.ask("other")
-        await waiting.granted()
+        await waiting._granted
         assert not subscription.is_open
         assert {said.scope for _, one in setup.server.calls for said in one} == {"s", "other"}
         assert not permit.lost
@@ -300,7 +300,7 @@ async def test_a_node_asks_again_when_the_server_said(
         if channel:
             setup.server.tell(b"retry %d s" % (1000 * channel))
         now = setup.loop.time()
-        await permit.granted()
+        await permit._granted
         assert setup.loop.time() == now + 4.0 - TIMER_LAG_S
 
 
@@ -315,7 +315,7 @@ async def test_after_a_gap_and_a_change_of_rules_all_is_said_again(heard: bytes 
         setup.server.calls.clear()
         setup.server.tell(heard)
         held.release()
-        assert (waiting.stage is Stage.HELD) == (heard is None), "a new rule ends turns"
+        assert (waiting._stage is Stage.HELD) == (heard is None), "a new rule ends turns"
         setup.server.granted = None
         await settle()
         assert setup.server.sizes == [1]
@@ -328,10 +328,10 @@ async def test_what_the_channel_says_of_a_site_reaches_its_requests() -> None:
         setup.server.granted = 1
         waiting = setup.ask()
         setup.server.tell(b"backoff s")
-        assert held.withdrawn
+        assert held._withdrawn
         setup.server.tell(b"down 65000 s")
         with pytest.raises(HostDownError, match="65 s"):
-            await waiting.granted()
+            await waiting._granted
         held.release()
         waiting.release()
 
@@ -383,7 +383,7 @@ async def test_what_was_not_answered_in_time_is_sent_again_in_smaller_parts() ->
         setup.server.is_silent = False
         setup.server.calls.clear()
         await asyncio.sleep(2 * CALL_TIMEOUT_S)
-        assert all(permit.stage is Stage.HELD for permit in permits)
+        assert all(permit._stage is Stage.HELD for permit in permits)
         assert setup.server.sizes[:6] == [1, 2, 3, 4, 5, 5], "each account once"
 
 
@@ -393,7 +393,7 @@ async def test_closing_waits_for_what_was_lost_to_end_and_no_longer() -> None:
         permit = await setup.hold()
         setup.server.is_silent = True
         is_lost = asyncio.Event()
-        permit.end_with_loss(is_lost.set)
+        permit._end_with_loss(is_lost.set)
         await is_lost.wait()
         setup.server.is_silent = False
         await asyncio.sleep(2 * CALL_TIMEOUT_S)

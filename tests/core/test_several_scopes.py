@@ -70,7 +70,7 @@ async def test_the_loss_of_any_ends_what_runs(server: RedisServer, scope: str) -
         permits.begin()
         lost = next(permit for permit in permits.permits if permit.scope == scope)
         with pytest.raises(PermitLostError), permits.until_lost():
-            asyncio.get_running_loop().call_soon(lost.lose, "it is gone")
+            asyncio.get_running_loop().call_soon(lost._lose, "it is gone")
             await asyncio.sleep(60)
         permits.release()
 
@@ -82,11 +82,11 @@ async def test_the_answer_is_noted_on_one_and_its_latency_on_all(server: RedisSe
         assert refused.site_permit is refused.permits[1]
         refused.site_permit.refused()
         refused.release()
-        assert [permit.outcome is None for permit in refused.permits] == [True, False, True]
+        assert [permit._outcome is None for permit in refused.permits] == [True, False, True]
         answered = await one.acquire_all([(DOMAIN, 1), (ALL, 1)])
         assert answered.site_permit is answered.permits[0]
         answered.site_permit.answered(0.5)
         answered.release()
-        latencies = [permit.outcome and permit.outcome.latency for permit in answered.permits]
+        latencies = [permit._outcome and permit._outcome.latency for permit in answered.permits]
         assert latencies == [0.5, 0.5]
         assert (await one.acquire_all([("proxy:a:1", 1), (ALL, 1)])).site_permit is None
