@@ -32,8 +32,11 @@ from pathlib import Path
 from typing import IO, Any
 
 PRELOADED = ("scrapy", "semaphore_middleware", "itemadapter", "tldextract", "uvloop")
-NOT_PRELOADED = ("semaphore_middleware.console", "scrapy.__main__")
-"""The first imports rich, without which there are tests."""
+NOT_PRELOADED = (
+    *("semaphore_middleware.console", "semaphore_middleware.playwright", "scrapy.__main__"),
+    "scrapy.core.downloader.handlers._httpx",
+)
+"""The first and the last import rich, without which there are tests."""
 
 TIMEOUT_S = 60.0  # after that a test has failed
 

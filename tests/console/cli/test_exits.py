@@ -59,7 +59,7 @@ async def test_it_lists_its_verbs_and_each_has_its_help() -> None:
         (("status", "--frob"), "unexpected '--frob'; see scrapy semaphore status -h"),
         (("status", "--nodse"), "unexpected '--nodse'; did you mean --nodes?"),
         (("statsu",), "there is no verb 'statsu'; did you mean status?"),
-        (("halt",), "there is no verb 'halt'; there are status, watch, serve, limit"),
+        (("halt",), "there is no verb 'halt'; there are status, watch, serve, gate"),
         (
             ("reset", "--all", "--yes", "-s", "SEMAPHORE_REDIS=redis://there"),
             "SEMAPHORE_REDIS: there is no such setting; did you mean SEMAPHORE_REDIS_URL?",
