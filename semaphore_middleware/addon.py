@@ -130,16 +130,18 @@ def _name_server(settings: BaseSettings, url: str | None) -> None:
 
 
 def _replace_robotstxt_middleware(settings: BaseSettings) -> None:
-    """Replace Scrapy's robots.txt middleware by ours, at the same position."""
+    """Replace Scrapy's robots.txt middleware by ours, at the same position; also in the defaults,
+    where it would come to light again.
+    """
     from semaphore_middleware.scrapy.robotstxt import RobotsTxtMiddleware
 
     own = "DOWNLOADER_MIDDLEWARES"
     chosen = {load_object(component) for component in settings.getdict(own)}
-    name = own if ScrapyRobotsTxtMiddleware in chosen else f"{own}_BASE"
     with suppress(KeyError):  # switched off, or taken out
-        settings.replace_in_component_priority_dict(
-            name, ScrapyRobotsTxtMiddleware, RobotsTxtMiddleware
-        )
+        for name in [own] * (ScrapyRobotsTxtMiddleware in chosen) + [f"{own}_BASE"]:
+            settings.replace_in_component_priority_dict(
+                name, ScrapyRobotsTxtMiddleware, RobotsTxtMiddleware
+            )
 
 
 def _apply_spider_attributes(crawler: Crawler) -> None:

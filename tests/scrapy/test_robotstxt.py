@@ -181,8 +181,12 @@ async def test_every_request_that_waited_for_robots_txt_is_checked(
     crawl = Crawl(server, *forbidden, limit=8, middlewares=middlewares, **POLITE)
     await site.until(lambda: site.now == 1)
     await until(lambda: len(crawl.crawler.engine.downloader.active) == 7)
+    chain = [type(one).__module__ for one in crawl.crawler.engine.downloader.middleware.middlewares]
     site.let_go()
     await crawl.finished()
+    assert [name for name in chain if "robotstxt" in name] == [
+        "semaphore_middleware.scrapy.robotstxt"
+    ]
     assert site.arrivals == ["/robots.txt"]
     assert crawl.stat("robotstxt/forbidden") == 6
 
