@@ -397,12 +397,12 @@ class CrawlClient:
 
     async def drop(self) -> bool:
         """End the crawl for all nodes, done or not, and forget it. False if there is none."""
-        (was_there,) = await self._call("drop")
-        return bool(was_there)
+        (ending,) = await self._call("end", "forget")
+        return Ending(ending) is not Ending.NO_RUN
 
     async def end(self, at_once: bool = False) -> Ending:
         """End the crawl for all nodes: when all that is queued is done, or at once."""
-        (ending,) = await self._call("end", int(at_once))
+        (ending,) = await self._call("end", "now" if at_once else "later")
         return Ending(ending)
 
     async def retry(self) -> int | None:

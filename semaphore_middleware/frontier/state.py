@@ -151,7 +151,7 @@ def commands_for(keys: CrawlKeys) -> list[tuple[Any, ...]]:
 
 def _living(nodes: Sequence[bytes], time: Sequence[bytes], wall: float, clock: float) -> int:
     """How many nodes have a lease. Leases go by the crawl's clock, which stands still while nobody
-    calls: of this silence the server's wall clock tells, as in drop.lua.
+    calls: of this silence the server's wall clock tells, as in end.lua.
     """
     seconds, microseconds = map(int, time)
     silent_ms = max(0.0, 1000 * seconds + microseconds // 1000 - wall)
@@ -159,7 +159,7 @@ def _living(nodes: Sequence[bytes], time: Sequence[bytes], wall: float, clock: f
 
 
 NODES_SCRIPTS = ("join", "sync", "idle", "leave")
-SCRIPTS = (*NODES_SCRIPTS, "take_starts", "drop", "end", "retry", "try_rights")
+SCRIPTS = (*NODES_SCRIPTS, "take_starts", "end", "retry", "try_rights")
 
 
 @cache

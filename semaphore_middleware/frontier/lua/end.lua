@@ -1,17 +1,31 @@
--- Ends the crawl for all nodes: when what is queued is done, or at once.
+-- Ends the crawl for all nodes: when what is queued is done, at once, or at once and so that all of it is
+-- forgotten. While nodes are there, it is kept for an hour that it has ended: else they would begin it again.
 -- KEYS: see shared/common.lua.
--- ARGV: 1 for at once.
--- Reply: "now" if it has ended, "later", or "none" if no run is under way.
+-- ARGV: "later", "now" or "forget".
+-- Reply: "now" if it has ended, "later", or "none" if no run is under way, or there is none to forget.
 
 @include(shared/common)
 
-if not run_id or ended then
+local LAST_CALLS_MS = 3600 * 1000
+
+local how = next_argument()
+if not run_id or (ended and how ~= 'forget') then
   return { 'none' }
+end
+if how == 'forget' then
+  -- The crawl's clock stands still while nobody calls: of this silence the wall clock tells, as in state.py.
+  local silent_ms = math.max(0, wall_now - (wall or 0))
+  redis.call('ZREMRANGEBYSCORE', nodes, '-inf', (clock or 0) + silent_ms)
+  local has_nodes = redis.call('EXISTS', nodes) == 1
+  redis.call('HDEL', run, 'timed')
+  redis.call('UNLINK', aside, failed, budgets, stats)
+  end_run()
+  redis.call('PEXPIRE', run, has_nodes and LAST_CALLS_MS or 0)
+  return { 'now' }
 end
 write_clock()
 stop_dead_nodes()
-local is_over = not has_requests() and redis.call('EXISTS', working, claims) == 0
-if next_number() == 1 or is_over then
+if how == 'now' or not has_requests() and redis.call('EXISTS', working, claims) == 0 then
   end_run()
   return { 'now' }
 end
