@@ -120,8 +120,9 @@ class ScopeFinder:
         if `semaphore_skip` in its meta is neither True nor False.
         """
         meta = request.meta
+        url = urlparse_cached(request)
         if self._needs_only_host and OUR_KEYS.isdisjoint(meta):
-            return self._of_url(request)
+            return self._scopes_of_site(url.scheme, url.netloc)
         skip, given, key = meta.get(SKIP_KEY), meta.get(SCOPE_KEY), SCOPE_KEY
         if not isinstance(skip, int | None):  # the text "False" is true
             raise not_allowed(skip, f"{request}: meta[{SKIP_KEY!r}]", "True or False")
@@ -133,13 +134,7 @@ class ScopeFinder:
             return NO_SCOPES
         if given is not None:
             return self._with_limits(tuple((name, self._has_default(name)) for name in names))
-        return self._of_url(request)
-
-    def _of_url(self, request: Request) -> Scopes:
-        """The scopes of a request's URL; after a redirect, `download_slot` in meta is outdated."""
-        url = urlparse_cached(request)
-        if self._needs_only_host:
-            return self._scopes_of_site(url.scheme, url.netloc)
+        # The scopes of its URL; after a redirect, `download_slot` in meta is outdated.
         host = _host_in(url.scheme, url.netloc)
         return self._with_limits(tuple(self._names_of(request, host))) if host else NO_SCOPES
 
