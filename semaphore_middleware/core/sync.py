@@ -83,13 +83,11 @@ class SyncSemaphore:
 
         Raises what `FairSemaphore.open` and `acquire` raise, and `PermitLostError`.
         """
-        pid = os.getpid()
         permit = self._acquire(scope, checked_limit(scope, limit), timeout)
         try:
             yield permit
         finally:
-            if os.getpid() == pid:  # in a forked child it is the parent's
-                permit.release()
+            permit.release()  # in a forked child this reaches nobody: it is the parent's
         if permit._error is not None:
             raise permit._error
 
