@@ -161,7 +161,11 @@ class Snapshot:
         return {
             "totals": asdict(self.totals),
             "scopes": [
-                {**self.scope_as_json(row), "nodes": [*map(member_as_json, row.members)]}
+                {
+                    **self.scope_as_json(row),
+                    "nodes": [*map(member_as_json, row.members)],
+                    "jobs": [*map(asdict, row.jobs)],
+                }
                 for row in self.scopes
             ],
             "nodes": [*map(node_as_json, self.nodes)],
@@ -200,6 +204,7 @@ def member_as_json(member: Member) -> dict[str, Any]:
     limit = member.asks_for
     return {
         "node": member.node,
+        "job": member.job,
         "held": member.held,
         "waiting": member.waiting,
         "oldest": member.oldest if member.held else None,

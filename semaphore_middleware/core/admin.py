@@ -14,6 +14,7 @@ from semaphore_middleware.errors import ClosedError, ServerRefusedError, ServerU
 from semaphore_middleware.model import chance
 from semaphore_middleware.model.hosts import EVERY, encoded, parse_name, patterns_for
 from semaphore_middleware.model.inspection import Inspection, ServerState
+from semaphore_middleware.model.jobs import check_job, check_weight, share_name
 from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.model.rules import Rule, RuleChange, patterns_above
 from semaphore_middleware.model.validation import check_number
@@ -29,6 +30,7 @@ from semaphore_middleware.redis.protocol import (
     pack_parts,
     read_inspection,
     read_rule,
+    read_weights,
 )
 from semaphore_middleware.redis.recovery import Begun, pack_begin
 from semaphore_middleware.redis.scripts import evaluate
@@ -151,6 +153,13 @@ class Admin:
             found = await self._rules_of(connection, [name])
         return found[0] if found else None
 
+    async def weights(self) -> dict[str, float]:
+        """The weights of jobs and groups that operators have set with `share`."""
+        call = self._pack("inspect", ())
+        async with self._connected() as connection:
+            (reply,) = await evaluate(connection, [call], read_only=True)
+        return {name.removesuffix("/"): weight for name, weight in read_weights(reply[2]).items()}
+
     # Set ----------------------------------------------------------------------------------------
 
     async def configure(self, name: str, limit: int | Limit | Mapping[str, Any] | None) -> None:
@@ -204,6 +213,18 @@ class Admin:
         async with self._connected() as connection:
             (names,) = await connection.execute([("HKEYS", self._keys.rules)])
             return await self._apply(connection, RuleChange.reset_all(map(_decoded, names)))
+
+    async def share(self, job: str, weight: float | str | None) -> None:
+        """Set the weight of a job, or of a group of jobs, for all nodes; None: what their settings
+        say holds again. Raises `SettingsError` for a bad name or weight.
+        """
+        field = b"share:" + encoded(share_name(check_job(job, "the job")))
+        command: tuple[Any, ...] = ("HDEL", self._keys.epoch, field)
+        if weight is not None:
+            number = f"{check_weight(weight, f'the weight of {job!r}'):g}"
+            command = ("HSET", self._keys.epoch, field, number)
+        async with self._connected() as connection:
+            await connection.execute([command, ("PUBLISH", self._keys.changes, "changed")])
 
     async def evict(self, node: str) -> tuple[int, int]:
         """Give back what a dead node holds, before its leases end, and its places in the queue.
@@ -271,9 +292,10 @@ class Admin:
         for some in batches(scopes, SCOPES_PER_CALL):
             call = self._pack("inspect", some)
             (replies,) = await evaluate(connection, [call], read_only=True)
-            for scope, reply in zip(some, replies[2:], strict=True):
+            weights = read_weights(replies[2])
+            for scope, reply in zip(some, replies[3:], strict=True):
                 if isinstance(reply, list):
-                    seen.append(read_inspection(scope, reply))
+                    seen.append(read_inspection(scope, reply, weights))
         return seen
 
     async def _scopes(self, connection: Connection) -> set[str]:

@@ -22,6 +22,7 @@ from semaphore_middleware.core.session import Session
 from semaphore_middleware.errors import AcquireTimeoutError, ClosedError, PermitLostError
 from semaphore_middleware.model import chance
 from semaphore_middleware.model.feedback import Backoff
+from semaphore_middleware.model.jobs import check_job, check_weight
 from semaphore_middleware.model.lease import LONGEST_LEASE_S
 from semaphore_middleware.model.limits import LIMITLESS, Limit, parse_parts
 from semaphore_middleware.model.validation import check_number
@@ -62,6 +63,9 @@ class FairSemaphore:
       Should be the same on all nodes.
     - `turn`: seconds for which a permit may serve further requests; 0: it serves one only.
     - `prefix`: the first part of every key.
+    - `job`, `weight`: in whose share of a scope this node's permits count, and how large it is.
+      Where several jobs wait, they share the permits by weight, and the nodes of each share its
+      own. Of "news/fr" the part before the slash is shared first. Nodes without a job are one.
     - `backoff`: how long to pause after a refusal without Retry-After, and when a site counts as
       down (see `Permit.refused` and `Permit.failed`).
     - `url_from` says in errors where the address was set.
@@ -83,6 +87,8 @@ class FairSemaphore:
         recovery_wait: float | None = None,
         turn: float = 0.1,
         prefix: str = "semaphore",
+        job: str = "",
+        weight: float = 1.0,
         backoff: Backoff = Backoff(),  # noqa: B008 - it is frozen
         url_from: str = "the server's URL",
         observers: Sequence[Observer] = (),
@@ -104,6 +110,8 @@ class FairSemaphore:
         self._turn = check_number(turn, "turn")
         self._recovery_wait = lease if recovery_wait is None else recovery_wait
         self._prefix = check_prefix(prefix, "prefix")
+        self._job = check_job(job, "job")
+        self._weight = check_weight(weight, "weight")
         self._backoff = backoff
         if url is not None:
             self._server(url)  # a bad address is an error now, not when the semaphore is opened
@@ -141,7 +149,9 @@ class FairSemaphore:
             server = self._server(self.url)
             keys = Keys(self._prefix)
             recovery = Recovery(keys, self._lease, self._recovery_wait, self._note_loss)
-            store = Store(keys, self.node, self._lease, recovery, self._backoff)
+            store = Store(
+                keys, self.node, self._lease, recovery, self._backoff, self._job, self._weight
+            )
             session = Session(server, store, self._lease, self._turn, self._observers.emit)
             await session.start(wait)
         except BaseException:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from semaphore_middleware.model.jobs import JobShare
 from semaphore_middleware.model.limits import Limit
 
 
@@ -30,6 +31,10 @@ class Member:
     """Until the node loses its permits and its place, unless it renews them."""
     asks_for: Limit
     """The limit that its requests there name."""
+    job: str = ""
+    """The job in whose share its permits count; empty: it has none."""
+    weight: float = 1.0
+    """The job's, as the node's settings say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +85,8 @@ class Inspection:
     """Requests that got a permit since the scope was last idle."""
     down_for: float | None = None
     """Seconds for which the site has not responded, if it is down; None: it is not."""
+    jobs: tuple[JobShare, ...] = ()
+    """What each job has of it, by name, each group before its jobs; none if all are of one."""
 
     @property
     def held(self) -> int:

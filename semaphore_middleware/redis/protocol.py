@@ -15,6 +15,7 @@ from typing import Any, Literal, Self, TypeVar
 
 from semaphore_middleware.model.feedback import Backoff, FeedbackSummary
 from semaphore_middleware.model.inspection import Inspection, Member
+from semaphore_middleware.model.jobs import JobShare
 from semaphore_middleware.model.lease import STEP
 from semaphore_middleware.model.limits import LIMITLESS, Limit, rate_text
 from semaphore_middleware.model.rules import PARTS, Rule
@@ -28,7 +29,7 @@ from semaphore_middleware.redis.records import (
     Status,
 )
 
-VERSION = "3"
+VERSION = "4"
 """Of the protocol: nodes that speak different ones do not share a server."""
 
 T = TypeVar("T")
@@ -223,15 +224,18 @@ def pack_feedback(feedback: FeedbackSummary, backoff: Backoff) -> bytes:
 # Scopes -----------------------------------------------------------------------------------------
 
 
-def read_inspection(scope: str, reply: Sequence[Any]) -> Inspection:
+def read_inspection(
+    scope: str, reply: Sequence[Any], set_weights: Mapping[str, float]
+) -> Inspection:
     """A scope from the reply of the script `inspect`, whose times are in milliseconds."""
     limit, limit_max, delay, interval, burst, next_start, *rest = reply
     backoff_left, backoff_last, down_for, paused, set_by, started, members = rest
     interval_s = float(interval) / 1000
+    found = tuple(_read_member(*member) for member in members)
     return Inspection(
         scope=scope,
         limit=limit or None,
-        members=tuple(_read_member(*member) for member in members),
+        members=found,
         limit_max=limit_max or None,
         delay=delay / 1000,
         rate=rate_text(interval_s) if interval_s else None,
@@ -243,14 +247,15 @@ def read_inspection(scope: str, reply: Sequence[Any]) -> Inspection:
         set_by=set_by.decode("utf-8", "replace") or None,
         started=started,
         down_for=down_for / 1000 if down_for >= 0 else None,
+        jobs=JobShare.of(found, set_weights),
     )
 
 
 def _read_member(
     node: bytes, held: int, waiting: int, held_age: int, wait_age: int, lease_left: int, *limit: Any
 ) -> Member:
-    name = node.decode("utf-8", "surrogatepass")
-    concurrency, delay, jitter, adaptive, interval, burst = limit
+    name = _text(node)
+    concurrency, delay, jitter, adaptive, interval, burst, job, weight = limit
     interval_s = float(interval) / 1000
     asks_for = Limit(
         concurrency,
@@ -261,7 +266,18 @@ def _read_member(
         burst,
     )
     ages = held_age / 1000, wait_age / 1000
-    return Member(name, held, waiting, *ages, lease_left / 1000, asks_for)
+    return Member(
+        name, held, waiting, *ages, lease_left / 1000, asks_for, _text(job), float(weight)
+    )
+
+
+def _text(name: bytes) -> str:
+    return name.decode("utf-8", "surrogatepass")
+
+
+def read_weights(flat: Sequence[bytes]) -> dict[str, float]:
+    """The weights that operators have set: names and weights, by turns."""
+    return {_text(name): float(text) for name, text in zip(flat[::2], flat[1::2], strict=True)}
 
 
 # Rules ------------------------------------------------------------------------------------------

@@ -94,6 +94,7 @@ RECORDS = {
             "served",  # the scope's tick when it was last granted a permit, or opened
             *("held_since", "waiting_since"),  # since when its oldest request holds, or waits
             *LIMIT,  # that its node asks for
+            *("job", "weight"),  # of its node; texts
         )
     ),
     # A scope's own: the field "state" of its hash.
@@ -111,6 +112,17 @@ RECORDS = {
             "told",  # the first node in the queue, if it was told when to ask again
             "expires",  # when the key expires, by the wall clock
             "idle_since",  # NOW + QUIET then; starts and the backoff's end count from it; 0: in use
+            "job",  # of all accounts; false: they are of several
+        )
+    ),
+    # A job's, or a group's, part in a scope that several share: see `jobs.lua`.
+    "share": Record(
+        (
+            *("name", "group"),  # a group ends with a slash, and is in none: ""
+            "weight",  # as its nodes say; 0: they say none, which is as 1
+            *("held", "waiting"),
+            "used",  # place-milliseconds, or starts by their pace, by weight, while others waited
+            "served",  # the scope's tick when it was last granted a permit
         )
     ),
     # What a site's answers have taught, which most scopes do not have: the field "learned".

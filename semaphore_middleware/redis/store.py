@@ -39,6 +39,8 @@ class Store:
         lease: float,
         recovery: Recovery,
         backoff: Backoff = Backoff(),  # noqa: B008 - it is frozen
+        job: str = "",
+        weight: float = 1.0,
     ) -> None:
         self._keys = keys
         self._node = encoded(node)
@@ -46,6 +48,7 @@ class Store:
         self.recovery = recovery
         """Joins the server's epochs; statements name the one that it knows."""
         self._backoff = backoff
+        self._job = encoded(job), f"{weight:g}".encode()
         self._heard_at = -math.inf  # when the last call was sent that was answered
         self._problems: set[tuple[str, str]] = set()  # those that were logged, by scope
         self.channels = (keys.channel(node), keys.changes)
@@ -112,7 +115,7 @@ class Store:
     def _pack(self, call: Sequence[Statement], silent: float) -> tuple[Any, ...]:
         keys: list[bytes] = [self._keys.epoch, self._keys.rules]
         head = pack_head(self._lease, chance.fraction(), silent)
-        arguments = [head, self._node, self.recovery.epoch]
+        arguments = [head, self._node, self.recovery.epoch, *self._job]
         for statement in call:
             keys += self._keys.of(statement.scope)
             arguments.append(pack_statement(statement, self._backoff))

@@ -1,4 +1,5 @@
-"""This process's part in the fleet: one semaphore for all crawls with the same server and options.
+"""This process's part in the fleet: one semaphore for all crawls with the same server, job and
+options.
 
 So these crawls are one node: a site's permits go from one crawl to the other without a call, fair
 sharing counts the crawls once, and they have two connections together, not two each.
@@ -87,6 +88,8 @@ def node_for(settings: SemaphoreSettings, url: str | None, spider: str, job: str
         "turn": settings.turn,
         "recovery_wait": settings.recovery_wait,
         "prefix": settings.prefix,
+        "job": settings.job or spider,
+        "weight": settings.weight,
         "backoff": settings.backoff,
     }
     key = (threading.get_ident(), settings.node, *options.values())

@@ -14,6 +14,7 @@ from scrapy.utils.misc import load_object
 from semaphore_middleware.errors import SettingsError
 from semaphore_middleware.model.feedback import Backoff
 from semaphore_middleware.model.hosts import ALL, PREFIXED_KINDS
+from semaphore_middleware.model.jobs import check_job, check_weight
 from semaphore_middleware.model.lease import LONGEST_LEASE_S, TURN
 from semaphore_middleware.model.limits import Limit, LimitTable, parse_limits
 from semaphore_middleware.model.validation import (
@@ -141,6 +142,14 @@ def _prefix(value: Any, where: str, _settings: BaseSettings) -> str:
     return check_prefix(value, where)
 
 
+def _job(value: Any, where: str, _settings: BaseSettings) -> str:
+    return check_job(value, where)
+
+
+def _weight(value: Any, where: str, _settings: BaseSettings) -> float:
+    return check_weight(value, where)
+
+
 def _text(value: Any, _where: str, _settings: BaseSettings) -> str:
     return str(value)
 
@@ -210,6 +219,7 @@ def _longest_turn(settings: BaseSettings) -> float:
 
 
 LEASE = Derived("the lease", lambda settings: value_of("SEMAPHORE_LEASE", settings))
+SPIDER = Derived("the spider's name", lambda _: "")
 SPIDER_AND_JOB = Derived("the spider and the job", lambda _: "")
 ROBOTSTXT = Derived("`ROBOTSTXT_OBEY`", lambda settings: settings.getbool("ROBOTSTXT_OBEY"))
 SHORT_TURN = Derived("`0.1`", lambda settings: min(0.1, _longest_turn(settings)))
@@ -227,6 +237,8 @@ _ROWS = (
     Setting("SEMAPHORE_RECOVERY_WAIT", LEASE, _seconds(0.0)),
     Setting("SEMAPHORE_PREFIX", "semaphore", _prefix),
     Setting("SEMAPHORE_NODE", SPIDER_AND_JOB, _text, EMPTY),
+    Setting("SEMAPHORE_JOB", SPIDER, _job, EMPTY),
+    Setting("SEMAPHORE_WEIGHT", 1.0, _weight),
     Setting("SEMAPHORE_OBEY_CRAWL_DELAY", ROBOTSTXT, _truth),
     Setting("SEMAPHORE_MAX_CRAWL_DELAY", 60.0, _seconds(0.0)),
     Setting("SEMAPHORE_ROBOTSTXT_SHARED", True, _truth),
@@ -266,6 +278,9 @@ class SemaphoreSettings:
     prefix: str
     node: str
     """Empty: named after the first spider of the process, and its job."""
+    job: str
+    """In whose share of a site the requests count; empty: the spider's."""
+    weight: float
     obey_crawl_delay: bool
     max_crawl_delay: float
     robotstxt_shared: bool

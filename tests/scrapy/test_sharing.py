@@ -40,7 +40,13 @@ async def test_two_crawls_of_a_process_are_one_node(server: RedisServer, site: S
 
 
 @pytest.mark.parametrize(
-    "settings", [{"SEMAPHORE_NODE": "other"}, {"SEMAPHORE_LEASE": 14.0}, {"SEMAPHORE_TURN": 0.05}]
+    "settings",
+    [
+        {"SEMAPHORE_NODE": "other"},
+        {"SEMAPHORE_LEASE": 14.0},
+        {"SEMAPHORE_TURN": 0.05},
+        {"SEMAPHORE_JOB": "other"},
+    ],
 )
 async def test_other_settings(server: RedisServer, site: Site, settings: dict[str, Any]) -> None:
     crawls = [Crawl(server, *requests(site, "a")), Crawl(server, *requests(site, "b"), **settings)]

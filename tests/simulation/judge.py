@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -56,6 +56,8 @@ class Judge:
         self.held_s: dict[int, float] = defaultdict(float)
         """By node: how long requests were open, of all its requests together."""
         self.longest_gap: dict[int, float] = defaultdict(float)
+        self.started: dict[int, int] = defaultdict(int)
+        """By node: requests that began."""
         self.served_at: dict[int, float] = {}
         self.rules: dict[str, list[tuple[float, float, Any]]] = defaultdict(list)
         """By scope: what an operator has set, from when on it may hold, and from when it does."""
@@ -140,6 +142,7 @@ class Judge:
         gap = now - max(request.asked_at, self.served_at.get(node.number, -math.inf))
         self.longest_gap[node.number] = max(self.longest_gap[node.number], gap)
         self.served_at[node.number] = now
+        self.started[node.number] += 1
         self.note(node.name, f"begins {' '.join(job.scopes)} for {job.hold:g} s")
 
     def on_end(self, request: Request, began_at: float) -> None:
@@ -355,6 +358,34 @@ class Judge:
                 self.violate(f"SHARE node {node} has {held:.2f} places, {due:.2f} are due to it")
             if wants[node] <= limit and self.longest_gap[node] > longest:
                 self.violate(f"WAIT node {node} waited for {self.longest_gap[node]:.3f} s")
+
+    def check_jobs(
+        self, jobs: Mapping[int, tuple[str, float]], set_weights: Mapping[str, float], length: float
+    ) -> None:
+        """Jobs that want a site all the time share the places there, or the starts, by weight:
+        first the groups, then the jobs of each. `jobs` and their weights are by node.
+        """
+        limit = self.plan.limits["a.com"]
+        is_paced = bool(limit.delay or limit.rate)
+        used: dict[str, float] = defaultdict(float)
+        for node, (job, _) in jobs.items():
+            used[job] += self.started[node] if is_paced else self.held_s[node]
+        weights = dict(jobs.values()) | {
+            name: set_weights[name] for name in used if name in set_weights
+        }
+        groups = {name.partition("/")[0]: 1.0 if "/" in name else weights[name] for name in used}
+        all_used = sum(used.values())
+        for group, weight in groups.items():
+            of_group = {name: weights[name] for name in used if name.partition("/")[0] == group}
+            for name, own_weight in of_group.items():
+                share = weight / sum(groups.values()) * own_weight / sum(of_group.values())
+                if abs(used[name] / all_used - share) > 0.02 or not used[name]:
+                    self.violate(
+                        f"SHARE job {name} has {used[name] / all_used:.3f}, not {share:.3f}"
+                    )
+        most = length / self._pace("a.com") if is_paced else length * limit.concurrency
+        if all_used < 0.9 * most:
+            self.violate(f"UNUSED: of {most:.0f} places or starts {all_used:.0f} were used")
 
     # The end ------------------------------------------------------------------------------------
 

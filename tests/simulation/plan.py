@@ -12,6 +12,7 @@ from semaphore_middleware.model.limits import Limit
 
 SITES = ("a.com", "b.com", "c.com")
 SHARED = ("domain:com", "all")  # scopes that requests of several sites share
+PHASES_S = (24.0, 46.0, 68.0)  # of plans with jobs: when one leaves, comes back, and the end
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,7 @@ class Plan:
     own_limits: Mapping[int, Mapping[str, Limit]] = field(default_factory=dict)  # of some nodes
     is_evicting: bool = False
     theme: str = ""
+    jobs: Mapping[int, tuple[str, float]] = field(default_factory=dict)  # and weights, of nodes
 
     def limit_of(self, node: int, scope: str) -> Limit:
         """The limit that a node names."""
@@ -158,7 +160,15 @@ def plan_for(seed: int) -> Plan:
     storms = [partial(_storm, theme) for theme in THEMES]
     kinds: list[Callable[[int, Random], Plan]] = [*storms, _calm, _paced, _crowd, _days]
     (draw,) = random.choices(kinds, (5, 4, 2, 3, 2, 1, 2, 3, 2, 4, 1))
-    return draw(seed, random)
+    plan = draw(seed, random)
+    random = Random(-1 - seed)  # another one: what has no jobs is what it was before there were any
+    if random.random() < 0.01:
+        return _shared(seed, random)
+    if plan.kind == "crowd" or random.random() < 0.7:
+        return plan
+    names = random.choice((("a", "b"), ("a/x", "a/y", "b"), ("", "a")))
+    jobs = {node: (random.choice(names), random.choice((1.0, 3.0))) for node in range(plan.nodes)}
+    return replace(plan, jobs=jobs)
 
 
 # Kinds of runs ----------------------------------------------------------------------------------
@@ -250,6 +260,49 @@ def _crowd(seed: int, random: Random) -> Plan:
             for node, (want, pause) in enumerate(zip(wants, pauses, strict=True))
             for _ in range(want)
         ),
+    )
+
+
+def _shared(seed: int, random: Random) -> Plan:
+    """Jobs of several nodes that want one site all the time, and much, but for one that comes and
+    goes. An operator changes a weight.
+    """
+    weights = random.choice(
+        (
+            {"a": 1.0, "b": 1.0},
+            {"a": 1.0, "b": 3.0},
+            {"a": 1.0, "b": 100.0},
+            {"a": 1.0, "b": 1.0, "c": 2.0},
+            {"a/x": 1.0, "a/y": 3.0, "b": 1.0},
+            {"a/x": 1.0, "a/y": 1.0, "a/z": 1.0, "b": 2.0},
+        )
+    )
+    many = [job for job in weights.items() for _ in range(random.choice((1, 1, 3)))]
+    jobs = dict(enumerate(many))
+    hold = 0.1
+    limit = Limit(random.choice((1, 2, 3, 4, 4)))
+    if random.random() < 0.3:
+        limit = random.choice((Limit(4, delay=0.1, jitter=0.0), Limit(4, rate="20/s", burst=2)))
+        hold = 0.01
+    holds = {node: hold * random.choice((1, 1, 2)) for node in jobs}
+    last = max(jobs)
+    faults: tuple[Fault, ...] = (Fault(PHASES_S[0], "close", last, PHASES_S[1] - PHASES_S[0]),)
+    if random.random() < 0.5:
+        faults += (Fault(PHASES_S[1], "share", of=(jobs[last][0], 2.0)),)
+    return Plan(
+        seed,
+        "shared",
+        lease=3.0,
+        turn=random.choice((0.0, 0.1)),
+        nodes=len(jobs),
+        limits={"a.com": limit},
+        workers=tuple(
+            Worker(node, (Job(("a.com",), holds[node], 0.0),) * 1000)
+            for node in jobs
+            for _ in range(limit.concurrency + 1)  # one always waits
+        ),
+        faults=faults,
+        jobs=jobs,
     )
 
 

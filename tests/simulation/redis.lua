@@ -313,10 +313,19 @@ function redis.error_reply(text)
   return { err = text }
 end
 
+local function copied(value)
+  if type(value) ~= 'table' then return value end
+  local copy = {}
+  for name, part in pairs(value) do
+    copy[name] = copied(part)
+  end
+  return copy
+end
+
 -- What is packed stays a table: nobody looks inside.
 cmsgpack = {
-  pack = function(...) return { n = select('#', ...), ... } end,
-  unpack = function(packed) return unpack(packed, 1, packed.n) end,
+  pack = function(...) return copied({ n = select('#', ...), ... }) end,
+  unpack = function(packed) return unpack(copied(packed), 1, packed.n) end,
 }
 
 -- Runs a function as a command or a script; returns its reply, or the text of an error and whether it is a bug.

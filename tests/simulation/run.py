@@ -39,7 +39,7 @@ from semaphore_middleware.redis.scripts import script, sha1_of
 from tests.simulation.faults import OF_LINKS, End, Misfortune
 from tests.simulation.judge import Judge, Request
 from tests.simulation.network import Network, Weather, Wire
-from tests.simulation.plan import Fault, Job, Plan
+from tests.simulation.plan import PHASES_S, Fault, Job, Plan
 from tests.simulation.server import Server
 from tests.simulation.world import BEGIN_S, Host, World
 
@@ -50,6 +50,7 @@ COPIES_PER_LEASE = 2  # of the server's data
 PATIENCE_LEASES = 400  # after which a run that has not ended is stuck
 MOST_KEPT_MS = 2.2 * 86400e3  # of a key
 CLOSING_S = 2.5  # that closing a node may take
+JUDGED_S = 20.0  # for how long shares are measured, at the end of each phase
 
 
 @dataclass
@@ -62,6 +63,8 @@ class Result:
     seconds: float
     calls: int
     requests: int
+    in_use: float = 0.0
+    """Seconds for which requests were open, of all together."""
 
 
 class Semaphore(FairSemaphore):
@@ -112,6 +115,7 @@ class Node:
             node=name,
             lease=run.plan.lease,
             turn=run.plan.turn,
+            **dict(zip(("job", "weight"), run.plan.jobs.get(number, ()), strict=False)),
             backoff=BACKOFF,
             observers=[Witness(run.judge, self)],
         )
@@ -265,6 +269,8 @@ class Run:
             self.faults.copy_while(lambda: self._faults_left > 0)
         if self.plan.kind == "crowd":
             self._judge_crowd()
+        elif self.plan.kind == "shared":
+            self._judge_shares()
         else:
             self._finish_work()
             self._close_all()
@@ -279,6 +285,7 @@ class Run:
             self.world.now - began,
             self.server.calls,
             self.judge.begun,
+            sum(self.judge.held_s.values()),
         )
 
     # What the judge looks at --------------------------------------------------------------------
@@ -396,6 +403,21 @@ class Run:
             wants[worker.node] = wants.get(worker.node, 0) + 1
         judge.check_shares(wants, limit, holds, length)
 
+    def _judge_shares(self) -> None:
+        self.network.weather = Weather(latency=(0.0002, 0.0004))
+        jobs = dict(self.plan.jobs)
+        last = max(jobs)
+        set_weights = dict(fault.of for fault in self.plan.faults if fault.kind == "share")
+        for until in PHASES_S:
+            self.world.run(BEGIN_S + until - JUDGED_S)
+            self.judge.held_s.clear()
+            self.judge.started.clear()
+            self.world.run(BEGIN_S + until)
+            is_away = until == PHASES_S[1]
+            here = {node: job for node, job in jobs.items() if not (is_away and node == last)}
+            weights = set_weights if until == PHASES_S[2] else {}
+            self.judge.check_jobs(here, weights, JUDGED_S)
+
     # Faults -------------------------------------------------------------------------------------
 
     def _add_node(self, number: int) -> None:
@@ -504,6 +526,9 @@ class Run:
         reply = self.server.execute((b"EVALSHA", sha1_of(source).encode(), *arguments), now)
         if not isinstance(reply, Exception) and reply[0]:
             self.judge.violate("VERSION: a node of another version may use the server")
+
+    def _share(self, fault: Fault) -> None:
+        self._operate(partial(self._admin.share, *fault.of))
 
     def _rule(self, fault: Fault) -> None:
         self._operate(partial(self._change_rule, *fault.of))

@@ -50,8 +50,8 @@ def test_the_fast_part_of_sync_does_what_the_rest_of_it_would_do(seed: int) -> N
     for name in ("begin_epoch", "sync"):
         server.execute((b"SCRIPT", b"LOAD", script(name).encode()), 0.0)
     keys, now = Keys("semaphore"), 0.0
-    begun, epoch = (keys.epoch, keys.rules, pack_head(LEASE_S)), b"3-epoch"
-    _evaluate(server, now, "begin_epoch", 2, *begun, epoch, b"3", b"0", b"0", b"1")
+    begun, epoch = (keys.epoch, keys.rules, pack_head(LEASE_S)), b"4-epoch"
+    _evaluate(server, now, "begin_epoch", 2, *begun, epoch, b"4", b"0", b"0", b"1")
     said = {node: [1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0] for node in (b"a", b"b")}
     for step in range(3000):
         now += random.choice((0.0, 0.1, 1.0))
@@ -59,7 +59,9 @@ def test_the_fast_part_of_sync_does_what_the_rest_of_it_would_do(seed: int) -> N
         node = lively if random.random() < 0.9 else random.choice(list(said))
         head, statement = pack_head(LEASE_S, random.random()), _statement(random, said[node])
         names = (keys.epoch, keys.rules, *keys.of("s"))
-        reply = _evaluate(server, now, "sync", 4, *names, head, node, epoch, statement)
+        reply = _evaluate(
+            server, now, "sync", 4, *names, head, node, epoch, b"job", b"1", statement
+        )
         _, term, granted, *_ = REPLY.unpack_from(reply[0])
         if term == said[node][0] and random.random() < 0.9:
             said[node][4] = max(said[node][4], granted)

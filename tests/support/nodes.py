@@ -133,6 +133,8 @@ class Caller:
         name: str,
         lease: float = ENDLESS_S,
         recovery_wait: float = ENDLESS_S,
+        job: str = "",
+        weight: float = 1.0,
     ) -> None:
         self.name = name
         self.losses: list[float] = []  # for how many seconds no permit was granted after each
@@ -140,11 +142,11 @@ class Caller:
         self._last_term = 0
         self._server = Server(url, 5.0)
         self.recovery = Recovery(KEYS, lease, recovery_wait, self.losses.append)
-        self.store = Store(KEYS, name, lease, self.recovery)
+        self.store = Store(KEYS, name, lease, self.recovery, job=job, weight=weight)
         self.admin = Admin(url, name="boss", lease=lease)
 
     @classmethod
-    async def join(cls, server: RedisServer, name: str, **options: float) -> Self:
+    async def join(cls, server: RedisServer, name: str, **options: Any) -> Self:
         caller = cls(server.url, name, **options)
         await caller.connect()
         return caller
@@ -385,10 +387,12 @@ class Outside:
                 dict(_pairs(state)),
                 dict(_pairs(learned)),
                 {
-                    _name(node): {name: float(value) for name, value in _pairs(fields)}
+                    _name(node): {
+                        name: float(value) for name, value in _pairs(fields) if name != "job"
+                    }
                     for node, fields in accounts
                 },
-                [_name(node) for node in queue],
+                [_name(member).partition("\0")[0] for member in queue],
             )
             for state, learned, accounts, queue in looks
         ]

@@ -38,6 +38,9 @@ DESCRIPTIONS = {
     "limit": "Set a site's limit, for all nodes, at once: N, or some of the options; what is not "
     "given stays as it was. It wins over what the nodes' settings say, takes no permit away from a "
     "request that has one, and outlives the nodes: 'reset' takes it back.",
+    "share": "Set the weight of a job (SEMAPHORE_JOB), or of a group, the part of names before a "
+    "slash, for all nodes, at once. It wins over what their settings say, and outlives the nodes. "
+    "Without a weight: show the one that is set.",
     "evict": "Give back at once what a dead node holds, and drop its waiting requests; by itself "
     "that happens when its leases are over. If the node is alive after all, it loses its permits "
     "at its next renewal, ends their requests, and asks anew; until then a site may see more "
@@ -103,6 +106,10 @@ def add_options(parser: argparse.ArgumentParser, verb: str) -> None:
     elif verb in ALL:
         parser.add_argument("scope", metavar="SCOPE", nargs="?", help=SCOPE)
         parser.add_argument("--all", action="store_true", help=ALL[verb])
+    elif verb == "share":
+        parser.add_argument("job", metavar="JOB", help="a job's name, or a group's")
+        parser.add_argument("weight", metavar="W", nargs="?", help="a number, like 3 or 0.5")
+        parser.add_argument("--reset", action="store_true", help="what nodes say holds again")
     elif verb == "evict":
         text = "its name, as 'status --nodes' shows it, or how that begins"
         parser.add_argument("node", metavar="NODE", help=text)
@@ -115,6 +122,9 @@ def run(settings: BaseSettings, options: argparse.Namespace) -> int:
     verb = options.verb
     if verb in ("evict", "trust"):
         return (_evict if verb == "evict" else _trust)(settings, options)
+    if verb == "share":
+        _do(settings, lambda admin: _share(admin, options))
+        return Status.DONE
     name, limit = _limit(options) if verb == "limit" else (options.scope, {})
     if verb in ALL and options.all == (name is not None):
         raise CommandError(f"{verb} takes either SCOPE or --all", Status.WRONG)
@@ -197,6 +207,17 @@ async def _change_all(admin: Admin, verb: str) -> None:
     paused = [rule.name for rule in snapshot.rules if rule.paused and rule.name != EVERY]
     if paused and verb == "resume":
         print(f"Paused by themselves, and still so: {names_of(paused)}.")
+
+
+async def _share(admin: Admin, options: argparse.Namespace) -> None:
+    """Set or unset a job's weight, or neither, and print the one that is set."""
+    if options.reset and options.weight is not None:
+        raise CommandError("share takes a weight or --reset, not both", Status.WRONG)
+    if options.reset or options.weight is not None:
+        await admin.share(options.job, options.weight)
+    weight = (await admin.weights()).get(options.job)
+    words = "as its nodes' settings say" if weight is None else f"{weight:g}, for all nodes"
+    print(f"{clean(options.job)}: weight {words}")
 
 
 async def _print_rule(admin: Admin, scope: str) -> None:

@@ -30,6 +30,7 @@ VERBS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "pause": ("changes", "let no request start at a site, until 'resume'"),
         "resume": ("changes", "go on after 'pause', or at once with a site that refused a request"),
         "reset": ("changes", "take back what 'limit', 'pause' and 'resume' have set"),
+        "share": ("changes", "set how large a job's share of each site is, for all nodes, at once"),
         "evict": ("changes", "give back what a dead node holds, without waiting for its leases"),
         "trust": ("changes", "let a server that is new, or has lost its data, grant at once"),
     },

@@ -29,6 +29,7 @@ from semaphore_middleware.console.snapshot import Choice, NodeRow, Snapshot, Tot
 from semaphore_middleware.frontier.state import Counts
 from semaphore_middleware.model.hosts import clean
 from semaphore_middleware.model.inspection import Inspection, Member
+from semaphore_middleware.model.jobs import JobShare
 from semaphore_middleware.model.rules import Rule
 
 T_contra = TypeVar("T_contra", contravariant=True)
@@ -214,6 +215,14 @@ MEMBERS: Sequence[Column[Member]] = (
     Column("delay", lambda row: set_time(row.asks_for.delay or None)),
     Column("rate", lambda row: rate_word(row.asks_for.rate, row.asks_for.burst)),
 )
+JOB: Column[Member | JobShare] = name("job", lambda row: row.job)
+JOBS: Sequence[Column[JobShare]] = (
+    JOB,
+    Column("weight", lambda row: f"{row.weight:g}"),
+    Column("held", lambda row: str(row.held)),
+    Column("waiting", lambda row: str(row.waiting)),
+    Column("nodes", lambda row: str(row.nodes)),
+)
 PATTERNS: Sequence[Column[Rule]] = (
     name("pattern", lambda row: row.name),
     Column("limit", lambda row: limit_word(row.concurrency)),
@@ -251,8 +260,9 @@ def show(snapshot: Snapshot, where: str, members: bool, nodes: bool) -> None:
         tables.append(table(NODES, snapshot.nodes, out.width))
     elif members:
         for row in scopes:
-            lines = table(MEMBERS, row.members, out.width)
-            tables.append([Text(clean(row.scope), "bold"), *lines] if lines else [])
+            jobs = [*table(JOBS, row.jobs, out.width), Text()] if row.jobs else []
+            lines = table([*MEMBERS, *([JOB] if row.jobs else [])], row.members, out.width)
+            tables.append([Text(clean(row.scope), "bold"), *jobs, *lines] if lines else [])
     patterns = [rule for rule in snapshot.rules if rule.is_pattern]
     tables.append(table(PATTERNS, patterns, out.width))
     if len(scopes) < totals.scopes:

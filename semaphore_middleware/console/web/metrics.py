@@ -25,6 +25,10 @@ OF_NODE = {
     "permits_held": "Permits that a node holds.",
     "requests_waiting": "Requests of a node that wait for a permit.",
 }
+OF_JOB = {
+    "permits_held": "Permits that the nodes of a job hold.",
+    "requests_waiting": "Requests of a job's nodes that wait for a permit.",
+}
 OF_CRAWL = {
     "nodes": "Nodes that take part in a shared crawl.",
     "queued": "Requests of a shared crawl that are to be taken.",
@@ -77,6 +81,7 @@ class ClusterMetrics:
                 for row in snapshot.nodes[:NAMED_NODES_MAX]
             }
             yield gauge(f"node_{what}", text, counts, "node")
+        yield from self._of_jobs(snapshot)
         totals = snapshot.totals
         yield _total("scopes", "Scopes in use.", totals.scopes)
         yield _total("nodes", "Nodes with permits or waiting requests.", totals.nodes)
@@ -86,6 +91,20 @@ class ClusterMetrics:
         for what, text in OF_CRAWL.items():
             sizes = {scope_label(name): getattr(crawls[name], what) for name in crawls}
             yield gauge(f"crawl_{what}", text, sizes, "crawl")
+
+    def _of_jobs(self, snapshot: Snapshot) -> Iterator[Metric]:
+        for what, text in OF_JOB.items():
+            counts = Tally[tuple[str, str]]()
+            for row in snapshot.scopes:
+                for node in row.members:
+                    labels = self._labels.of(row.scope), scope_label(node.job)
+                    counts[labels] += getattr(node, what.rpartition("_")[2])
+            metric = GaugeMetricFamily(
+                f"{PREFIX}job_{what}", text, labels=["scope", "semaphore_job"]
+            )
+            for labels, count in counts.items():
+                metric.add_metric([*labels], count)
+            yield metric
 
     def _of_scopes(self, snapshot: Snapshot) -> Iterator[Metric]:
         held, waiting, paused, down = (Tally[str]() for _ in range(4))

@@ -72,6 +72,7 @@ def _opened(snapshot: Snapshot, asked: str) -> dict[str, Any] | None:
         if asked in (row.scope, scope_id(row.scope)):
             return {
                 **snapshot.scope_as_json(row),
+                "jobs": [*map(asdict, row.jobs[:MAX_NODES])],
                 "nodes": [*map(member_as_json, row.members[:MAX_NODES])],
                 "more_nodes": max(0, len(row.members) - MAX_NODES),
             }

@@ -6,6 +6,7 @@
 @include(shared/clock)
 @include(shared/scopes)
 @include(shared/accounts)
+@include(shared/jobs)
 @include(shared/learned)
 @include(shared/scope)
 @include(shared/limit)
@@ -15,6 +16,7 @@ local held, waiting = 0, 0
 
 local function evict_from(key, queue)
   local scope = read_scope(key, queue, read_fields(key))
+  if scope.job == false then read_jobs(scope) end
   local account = scope.own
   if not account then return end
   held, waiting = held + held_by(account), waiting + waiting_at(account)

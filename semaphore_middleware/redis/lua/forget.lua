@@ -5,6 +5,7 @@
 @include(shared/clock)
 @include(shared/scopes)
 @include(shared/accounts)
+@include(shared/jobs)
 @include(shared/learned)
 @include(shared/scope)
 @include(shared/limit)

@@ -2,6 +2,7 @@
 -- KEYS: epoch, rules; then for each scope: scope, queue. ARGV: see `clock`; no node.
 -- Reply: how long nothing is granted from now on, as the server may have lost its data (ms);
 --        for how long no node has called, by the server's wall clock (ms);
+--        the weights of jobs that operators have set: name and weight (as text), by turns;
 --        then for each scope: the limit in force (0: idle, and no operator has set one); the most that it may
 --        grow to, if it is adaptive; delay (ms); interval (ms, as text); burst; time until the next
 --        start, until the backoff ends, the last backoff that the site did not set itself, and for how
@@ -10,12 +11,13 @@
 --        the nodes, those that wait first, in the order of the queue. Each node is: name, permits held,
 --        requests waiting, age of the oldest that holds one, of the oldest that waits; lease left (ms);
 --        and the limit that it asks for: concurrency, delay (ms), jitter (as text), 1 if adaptive, interval
---        (ms, as text), burst.
+--        (ms, as text), burst; its job, and the job's weight (as text).
 --        For a scope that cannot be read instead: what is wrong.
 
 @include(shared/clock)
 @include(shared/scopes)
 @include(shared/accounts)
+@include(shared/jobs)
 @include(shared/learned)
 @include(shared/scope)
 @include(shared/limit)
@@ -35,14 +37,14 @@ local function row_of(node, account)
     node, held, waiting, held > 0 and age(account.held_since) or 0,
     waiting > 0 and age(account.waiting_since) or 0, left(account.lease_end), account.concurrency,
     math.ceil(account.delay), tostring(account.jitter), account.adaptive,
-    string.format('%.9g', account.interval), account.burst,
+    string.format('%.9g', account.interval), account.burst, account.job, tostring(account.weight),
   }
 end
 
 local function rows_of(scope)
   local rows, places = {}, {}
-  for place, node in ipairs(redis.call('ZRANGE', scope.queue, 0, -1)) do
-    places[node] = place
+  for place, member in ipairs(redis.call('ZRANGE', scope.queue, 0, -1)) do
+    places[node_of(member)] = place
   end
   for_each_account(scope, function(node, account)
     if account.lease_end > NOW then table.insert(rows, row_of(node, account)) end
@@ -69,9 +71,17 @@ local function reply_of(key, queue)
   }
 end
 
-local replies = { left(FROM), ADVANCE }
+local shares, fields = {}, redis.call('HGETALL', KEYS[1])
+for i = 1, #fields, 2 do
+  local name = string.match(fields[i], '^share:(.*)')
+  if name then
+    table.insert(shares, name)
+    table.insert(shares, fields[i + 1])
+  end
+end
+local replies = { left(FROM), ADVANCE, shares }
 for i = 3, #KEYS, 2 do
   local is_read, reply = pcall(reply_of, KEYS[i], KEYS[i + 1])
-  replies[(i + 3) / 2] = is_read and reply or problem_of(reply)
+  replies[(i + 5) / 2] = is_read and reply or problem_of(reply)
 end
 return replies

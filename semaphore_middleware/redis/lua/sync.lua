@@ -1,8 +1,8 @@
 -- Hears one node's statements about its accounts, and says what it is granted. Safe to send twice, late,
 -- and in any order.
 -- KEYS: epoch, rules; then for each scope: scope, queue.
--- ARGV: see `clock`; the node; the epoch's id; then for each scope the record `statement`, and after it
---       `feedback`, if there is any.
+-- ARGV: see `clock`; the node; the epoch's id; the node's job, and its weight; then for each scope the record
+--       `statement`, and after it `feedback`, if there is any.
 -- Reply: "epoch" if the id is not the present one, and nothing was done; else for each scope the record
 --        `reply`, and after it, as text, what is wrong with what the server knows of it, if anything is.
 -- A call makes anew each function that it comes by, which costs more than to run most of them. So what few
@@ -13,6 +13,7 @@
 
 local STATEMENT_BYTES = @bytes(statement)
 local MOST = 10 ^ 12 -- of any number that is said: as milliseconds 31 years
+local JOB, WEIGHT = ARGV[4], ARGV[5]
 local HAS_RULES = rules and rules ~= '0'
 
 -- Whether a node that follows the rules may say this. Else a number is not whole or too large, or two
@@ -42,6 +43,7 @@ local serve_any -- made by `prepare`, when it is first needed
 
 local function prepare()
   @include(shared/accounts)
+  @include(shared/jobs)
   @include(shared/learned)
   @include(shared/scope)
   @include(shared/limit)
@@ -67,7 +69,7 @@ if EPOCH ~= ARGV[3] or has_evicted() then return { 'epoch' } end
 if IS_CLOCK_LATE then write_clock() end
 local replies = {}
 for i = 3, #KEYS, 2 do
-  local is_served, reply = pcall(serve, KEYS[i], KEYS[i + 1], ARGV[(i + 5) / 2])
+  local is_served, reply = pcall(serve, KEYS[i], KEYS[i + 1], ARGV[(i + 9) / 2])
   replies[(i - 1) / 2] = is_served and reply or pack_refusal(@status(unreadable), problem_of(reply))
 end
 return replies

@@ -127,3 +127,21 @@ async def test_settings_that_it_does_not_need_may_be_wrong(server: RedisServer) 
         "x: paused; not in use just now\n",
         "",
     )
+
+
+@in_asyncio
+async def test_share_says_which_weight_is_set(server: RedisServer) -> None:
+    for arguments, said in (
+        (("news",), "news: weight as its nodes' settings say"),
+        (("news", "3"), "news: weight 3, for all nodes"),
+        (("news",), "news: weight 3, for all nodes"),
+        (("news", "--reset"), "news: weight as its nodes' settings say"),
+    ):
+        assert await semaphore(server, "share", *arguments) == (0, f"{said}\n", "")
+    for wrong, refused in (
+        (("news", "0"), "the weight of 'news' = '0': allowed is a number >= 0.001"),
+        (("news", "3", "--reset"), "share takes a weight or --reset, not both"),
+    ):
+        ran = await semaphore(server, "share", *wrong)
+        assert (ran.status, ran.out) == (2, "")
+        assert refused in ran.err

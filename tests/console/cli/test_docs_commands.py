@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from semaphore_middleware.console.snapshot import Snapshot
 from semaphore_middleware.model.inspection import Inspection, Member
+from semaphore_middleware.model.jobs import JobShare
 from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.model.rules import Rule
 from tests.support.cli import OldCaller, semaphore
@@ -56,7 +58,7 @@ async def test_each_example_prints_what_the_page_says(server: RedisServer) -> No
         if printed:
             assert told(ran.out.strip()) == told(printed), arguments
         seen += 1
-    assert seen == 19
+    assert seen == 22
 
 
 def keys_of(what: str) -> list[str]:
@@ -66,12 +68,14 @@ def keys_of(what: str) -> list[str]:
 
 def test_the_keys_of_the_json_are_those_of_the_page() -> None:
     member = Member("n", 1, 1, 1.0, 1.0, 1.0, Limit(4))
-    snapshot = Snapshot.of([Inspection("s", 1, (member,))], [Rule("s", "me")])
+    jobs = JobShare.of([member, replace(member, job="news")], {})
+    snapshot = Snapshot.of([Inspection("s", 1, (member,), jobs=jobs)], [Rule("s", "me")])
     shown: dict[str, Any] = snapshot.as_json()
     assert list(shown) == ["totals", "scopes", "nodes", "rules"]
     assert list(shown["totals"]) == keys_of("`totals`")
     (scope,), (node,), (rule,) = shown["scopes"], shown["nodes"], shown["rules"]
     assert list(scope) == keys_of("`scopes`, of each")
     assert list(scope["nodes"][0]) == keys_of("`nodes` of a scope, of each")
+    assert list(scope["jobs"][0]) == keys_of("`jobs` of a scope, of each")
     assert list(node) == keys_of("`nodes`, of each")
     assert list(rule) == keys_of("`rules`, of each")

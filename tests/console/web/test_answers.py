@@ -90,6 +90,7 @@ async def test_the_state_is_that_of_the_server(server: RedisServer) -> None:
         assert scope.items() >= expected.items()
         asks_for = {name: node.pop(name) for name in ("limit", "delay", "rate", "burst")}
         assert asks_for == {"limit": 3, "delay": 0, "rate": None, "burst": 1}
+        assert (node.pop("job"), told["opened"]["jobs"]) == ("", [])
         assert told["nodes"] == [{**node, "scopes": 1}]
         assert (node["node"], node["held"], node["waiting"]) == (a.node, 3, 2)
 

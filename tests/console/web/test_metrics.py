@@ -40,7 +40,7 @@ async def test_they_tell_of_all_nodes(server: RedisServer) -> None:
     async with (
         serving(server) as page,
         FairSemaphore(server.url, node="news-1") as a,
-        FairSemaphore(server.url, node="shop-1") as b,
+        FairSemaphore(server.url, node="shop-1", job="shop") as b,
     ):
         permits = [await a.acquire("a", 2), await b.acquire("a", 2), await b.acquire("b", 9)]
         async with a.permit("c", 1) as refusing:
@@ -58,6 +58,7 @@ async def test_they_tell_of_all_nodes(server: RedisServer) -> None:
         assert value(seen, "limit", scope="b") == math.inf
         assert (value(seen, "nodes"), value(seen, "server_up")) == (2, 1)
         assert value(seen, "node_permits_held", node=b.node) == 2
+        assert value(seen, "job_permits_held", scope="a", semaphore_job="shop") == 1
         assert 190 < (value(seen, "backoff_seconds", scope="c") or 0.0) <= 200
         for permit in permits:
             permit.release()

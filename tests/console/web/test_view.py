@@ -56,10 +56,10 @@ def test_a_row_has_all_that_there_is_to_see() -> None:
         *(2.0, 30.0, 90.0, True, "boss", [], 17),
     ]
     assert [values(node) for node in opened.pop("nodes")] == [
-        ["n", 1, 2, 1.0, 7.25, 9.0, 4, 0.0, None, 1],
-        ["other", 1, 0, 0.0, None, 8.5, 4, 0.0, None, 1],
+        ["n", "", 1, 2, 1.0, 7.25, 9.0, 4, 0.0, None, 1],
+        ["other", "", 1, 0, 0.0, None, 8.5, 4, 0.0, None, 1],
     ]
-    assert opened == {**row, "more_nodes": 0}
+    assert opened == {**row, "jobs": [], "more_nodes": 0}
     assert [values(node) for node in told["nodes"]] == [
         *(["n", 1, 2, 1, 1.0, 7.25, 9.0], ["other", 1, 0, 1, 0.0, None, 8.5])
     ]

@@ -220,7 +220,9 @@ function toggle(id) {
 
 function showDetails(details) {
   if (!opened) return;
-  const { nodes, more_nodes: more } = details && details.id === opened.id ? details : { nodes: [], more_nodes: 0 };
+  const { nodes, jobs, more_nodes: more } = details && details.id === opened.id ? details : { nodes: [], jobs: [], more_nodes: 0 };
+  const shares = jobs.map((one) => `${one.job || "no job"} ${number(one.held)} held, ${number(one.waiting)} waiting, weight ${one.weight}`);
+  write(opened.tr.querySelector(".jobs"), jobs.length ? `Shared by jobs: ${shares.join("; ")}` : "");
   if (details && details.id === opened.id) showHour(details.history);
   const table = opened.tr.querySelector("table");
   const order = nodes.some((node) => node.waiting) ? ", those that wait first, in the order of the queue" : "";

@@ -1,4 +1,4 @@
--- Shared by `sync`, `evict`, `inspect` and `forget`: one node's account with a scope, a field of the scope's
+-- Shared by `sync`, `evict`, `inspect` and `forget`: the nodes' accounts with a scope, fields of the scope's
 -- hash.
 
 local function read_account(text)
@@ -20,4 +20,20 @@ end
 
 local function waiting_at(account)
   return math.max(0, account.asked - account.granted)
+end
+
+-- Calls visit(node, account) for each open account.
+local function for_each_account(scope, visit)
+  scope.others = scope.others or {}
+  local fields = redis.call('HGETALL', scope.key)
+  for i = 1, #fields, 2 do
+    local node = string.match(fields[i], '^node:(.*)$')
+    if node and node ~= NODE and scope.others[node] == nil then
+      scope.others[node] = read_account(fields[i + 1])
+    end
+  end
+  if scope.own then visit(NODE, scope.own) end
+  for node, account in pairs(scope.others) do
+    if account then visit(node, account) end
+  end
 end

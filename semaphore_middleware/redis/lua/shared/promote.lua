@@ -1,6 +1,6 @@
 -- Shared by `sync`, `evict` and `inspect`: `promote`, the only place that grants, and whose turn it is.
--- The next permit goes to the waiting node that holds the fewest, and among those to the one that was
--- served longest ago: max-min fairness (Bertsekas and Gallager, Data Networks, 1987) of the places at a
+-- Of one job, the next permit goes to the waiting node that holds the fewest, and among those to the one that
+-- was served longest ago: max-min fairness (Bertsekas and Gallager, Data Networks, 1987) of the places at a
 -- site. So a node that wants one place at a site that another one floods has it all the time.
 
 -- Permits held (13 bits) and the tick of the last one (40: more than 30 years of 1,000 a second) share a
@@ -9,6 +9,15 @@ local TICKS = 2 ^ 40
 
 local function notify(node, ...)
   redis.call('PUBLISH', PREFIX .. ':node:' .. node, table.concat({ ... }, ' '))
+end
+
+-- A member of the queue is a node, a zero byte and its job.
+local function member_of(node, account)
+  return node .. '\0' .. account.job
+end
+
+local function node_of(member)
+  return string.match(member, '^(.*)%z') or ''
 end
 
 local function next_tick(scope)
@@ -20,11 +29,11 @@ end
 local function line_up(scope, node, account)
   if account.asked > account.granted then
     local place = math.min(held_by(account), 8191) * TICKS + account.served
-    local is_new = redis.call('ZADD', scope.queue, place, node) == 1
+    local is_new = redis.call('ZADD', scope.queue, place, member_of(node, account)) == 1
     if is_new then redis.call('PEXPIRE', scope.queue, KEPT) end
     account.is_queued = true
   elseif account.is_queued then
-    redis.call('ZREM', scope.queue, node)
+    redis.call('ZREM', scope.queue, member_of(node, account))
     account.is_queued = false
   end
 end
@@ -35,28 +44,13 @@ local function close_account(scope, node, account)
   scope.waiting = scope.waiting - waiting_at(account)
   -- A node that is gone may have begun them without having said so.
   scope.pending, scope.begun = scope.pending - account.pending, scope.begun + account.pending
-  if account.is_queued then redis.call('ZREM', scope.queue, node) end
+  if account.is_queued then redis.call('ZREM', scope.queue, member_of(node, account)) end
+  note_job(scope, account, -held_by(account), -waiting_at(account))
   scope.due = math.min(scope.due, NOW + LOOSENING) -- the limit may have been this one's
   if node == NODE then
     scope.own = nil
   else
     scope.others[node] = false
-  end
-end
-
--- Calls visit(node, account) for each open account.
-local function for_each_account(scope, visit)
-  scope.others = scope.others or {}
-  local fields = redis.call('HGETALL', scope.key)
-  for i = 1, #fields, 2 do
-    local node = string.match(fields[i], '^node:(.*)$')
-    if node and node ~= NODE and scope.others[node] == nil then
-      scope.others[node] = read_account(fields[i + 1])
-    end
-  end
-  if scope.own then visit(NODE, scope.own) end
-  for node, account in pairs(scope.others) do
-    if account then visit(node, account) end
   end
 end
 
@@ -78,6 +72,7 @@ local function close_ended_accounts(scope)
   scope.held, scope.waiting, scope.pending, scope.due = held, waiting, pending, due
   if scope.concurrency == 0 then scope.concurrency = agreed end -- no account is open
   apply_limit(scope)
+  if scope.jobs then count_jobs(scope) end
 end
 
 local function is_paced(scope)
@@ -139,6 +134,7 @@ local function grant(scope, account, permits)
   account.granted, account.served = account.granted + permits, next_tick(scope)
   scope.held, scope.waiting = scope.held + permits, scope.waiting - permits
   account.pending, scope.pending = account.pending + permits, scope.pending + permits
+  note_job(scope, account, permits, -permits)
 end
 
 -- Grants to those in the queue while there is something to grant, each time to the first of them as many
@@ -157,23 +153,28 @@ local function grant_to_queue(scope)
   end
 
   local function grant_to_first(most)
-    local node, _, next_node, next_place =
-      unpack(redis.call('ZRANGE', scope.queue, 0, 1, 'WITHSCORES'))
-    if not node then -- the queue was lost: evicted, or expired in use
+    local member, next_member, next_place, _
+    if scope.jobs then
+      member, most = first_of_jobs(scope, most), 1
+    else
+      member, _, next_member, next_place = unpack(redis.call('ZRANGE', scope.queue, 0, 1, 'WITHSCORES'))
+    end
+    if not member then -- the queue was lost: evicted, or expired in use
       close_ended_accounts(scope)
       return for_each_account(scope, function(waiting, account)
         line_up(scope, waiting, account)
       end)
     end
+    local node = node_of(member)
     local account = account_of(node)
     if account and waiting_at(account) > 0 then
-      local ahead = next_node and math.floor(next_place / TICKS) - held_by(account) or most
+      local ahead = next_member and math.floor(next_place / TICKS) - held_by(account) or most
       grant(scope, account, math.min(most, waiting_at(account), math.max(1, ahead)))
       line_up(scope, node, account)
       account.has_changed = true
       notified[node] = account
     else
-      redis.call('ZREM', scope.queue, node)
+      redis.call('ZREM', scope.queue, member)
     end
   end
 
@@ -191,13 +192,13 @@ end
 
 -- Tells the first node in the queue when to ask again, once: the others have no reason to ask.
 local function tell_when(scope, wait)
-  local first = redis.call('ZRANGE', scope.queue, 0, 0)[1]
+  local first = node_of(redis.call('ZRANGE', scope.queue, 0, 0)[1] or '')
   if first == NODE then
     scope.retry_in = wait
-  elseif first and scope.told ~= first then
+  elseif first ~= '' and scope.told ~= first then
     notify(first, 'retry', math.ceil(wait), name_of(scope))
   end
-  scope.told = first or ''
+  scope.told = first
 end
 
 -- The only place that grants. It closes accounts whose lease is over; then, while a permit is free and
@@ -205,6 +206,7 @@ end
 local function promote(scope)
   if NOW >= scope.due then close_ended_accounts(scope) end
   count_begun(scope)
+  if scope.jobs then scope.jobs.pace = math.max(scope.force.delay, scope.force.interval) end
   local own = scope.own
   local own_waits = own and waiting_at(own) or 0
   local free, wait = grantable(scope)

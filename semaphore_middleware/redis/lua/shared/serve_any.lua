@@ -17,7 +17,7 @@ local function open_account(scope, said)
     -- A node may go on under a term whose account was closed when it was empty: these are counted.
     returned = said.returned, started = said.started, pending = 0,
     lease_end = 0, held_since = 0, waiting_since = 0, concurrency = 0, delay = 0, jitter = 0,
-    adaptive = 0, interval = 0, burst = 1,
+    adaptive = 0, interval = 0, burst = 1, job = JOB, weight = WEIGHT,
     -- A newcomer counts as served now. Else nodes that come and go would starve those that wait.
     served = next_tick(scope), is_queued = false,
   }
@@ -45,6 +45,8 @@ local function hear(scope, said)
     scope.pending = scope.pending - own.pending
     local begun = math.max(0, said.started - own.started)
     scope.begun, scope.started, own.started = scope.begun + begun, scope.started + begun, own.started + begun
+    if scope.jobs and begun > 0 then charge(scope, own, begun) end
+    note_job(scope, own, -held_by(own), -waiting_at(own))
     local waited = waiting_at(own) > 0
     own.seq, own.asked = said.seq, said.asked
     own.granted = math.max(own.granted, said.believed)
@@ -58,6 +60,7 @@ local function hear(scope, said)
   own.pending = math.min(held_by(own), said.pending + math.max(0, own.granted - said.believed))
   scope.held, scope.waiting = scope.held + held_by(own), scope.waiting + waiting_at(own)
   scope.pending = scope.pending + own.pending
+  note_job(scope, own, held_by(own), waiting_at(own))
   own.lease_end = NOW + LEASE
   scope.due = math.min(scope.due, own.lease_end)
   own.held_since, own.waiting_since = NOW - 1000 * said.held_age, NOW - 1000 * said.wait_age
@@ -90,6 +93,13 @@ function serve_any(key, queue, text, state, account, learned)
   local said = read_statement(text)
   if not said then return pack_refusal(@status(refused), '') end
   local scope = read_scope(key, queue, state, account, learned)
+  if scope.job == false then
+    read_jobs(scope)
+  elseif scope.job ~= JOB and scope.held + scope.waiting > 0 then
+    count_jobs(scope, JOB)
+  else
+    scope.job = JOB
+  end
   local before = scope.own
   local returned = before and before.returned
   scope.used, scope.wanted = scope.held, scope.held + scope.waiting

@@ -8,13 +8,15 @@ local function serve_plain(key, state, own, @said_(statement))
   if state then
     @(state) = cmsgpack.unpack(state)
     check_read(idle_since)
-    if idle_since > 0 or waiting > 0 or told ~= '' or NOW >= due then return nil end
+    if job ~= JOB or idle_since > 0 then return nil end
+    if waiting > 0 or told ~= '' or NOW >= due then return nil end
     if said_concurrency < concurrency or delay > 0 or interval > 0 or adaptive then return nil end
   else
     concurrency, delay, jitter = said_concurrency, 0, said_jitter
     adaptive, interval, burst = false, 0, said_burst
     held, waiting, pending, tick, due, started = 0, 0, 0, 0, math.huge, 0
-    last_start, chance, next_at_rate, told, expires, idle_since = -math.huge, 0, -math.huge, '', 0, 0
+    last_start, chance, next_at_rate, job = -math.huge, 0, -math.huge, JOB
+    told, expires, idle_since = '', 0, 0
   end
 
   local @own_(account)
@@ -62,6 +64,7 @@ local function serve_plain(key, state, own, @said_(statement))
     own_held_since, own_waiting_since = NOW - 1000 * said_held_age, NOW - 1000 * said_wait_age
     own_concurrency, own_delay, own_jitter = said_concurrency, said_delay, said_jitter
     own_adaptive, own_interval, own_burst = said_adaptive, said_interval, said_burst
+    own_job, own_weight = JOB, WEIGHT
     redis.call('HSET', key, 'state', cmsgpack.pack(@(state)), OWN, cmsgpack.pack(@own_(account)))
   end
   if is_ending then redis.call('PEXPIREAT', key, expires) end
