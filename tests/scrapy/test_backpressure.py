@@ -160,9 +160,10 @@ async def test_no_place_by_priority(server: RedisServer, site: Site, monkeypatch
 
 
 async def test_no_place_for_another(server: RedisServer, site: Site, monkeypatch: Patch) -> None:
-    """The next request here has no place for it, either, but another node may."""
+    """The next request here has no place for it, either, but another node of the job may."""
     monkeypatch.setattr(throttler, "PERMIT_IDLE_TIMEOUT_S", 0.01)
-    async with FairSemaphore(server.url) as other, FairSemaphore(server.url) as third:
+    other, third = (FairSemaphore(server.url, job=Visits.name) for _ in range(2))
+    async with other, third:
         held = [await other.acquire(FULL, 2) for _ in range(2)]
         requests = pages(site, "/slow/", FULL, 2)
         crawl = Crawl(server, *requests, limit=2, CONCURRENT_REQUESTS=1, SEMAPHORE_TURN=4)
