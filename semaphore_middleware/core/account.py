@@ -17,6 +17,7 @@ from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import Protocol
 
+from semaphore_middleware.core.diary import Diary
 from semaphore_middleware.core.observer import (
     BackoffStarted,
     Event,
@@ -53,6 +54,8 @@ class Owner(Protocol):
     """Seconds from sending a statement to the deadline that its answer sets."""
     turn: float
     """Seconds for which a granted permit serves one request after another."""
+    diary: Diary | None
+    """Counts for the history; None: there is none."""
 
     def now(self) -> float:
         """The time."""
@@ -217,6 +220,8 @@ class Account:
         self._wants_feedback = False
         self._is_overruled = False  # another node asks for a stricter limit
         self._is_down = False
+        self._paused_at = 0  # when the last pause of the site began, in ms by the server's clock
+        self._begun_at = 0.0  # when the last request did, in seconds by that clock
         self.answered_at = -math.inf
         """When the youngest request began that is known to be answered well, by whatever node."""
         self._has_handed_on = False  # since the last common turn
@@ -283,8 +288,18 @@ class Account:
         if permit in self._held:
             self._pending -= 1
             self._totals.started += 1
+            if diary := self._owner.diary:
+                self._begun_at = diary.wall
+                diary.begun(self.scope, self.limit)
+                if permit._withdrawn:
+                    self._note_late(diary)
             if self._is_paced:
                 self._owner.speak(self, True)  # the next start is a delay after this one
+
+    def received(self, status: int, size: int) -> None:
+        """A request has ended with such a response; status 0: without one."""
+        if diary := self._owner.diary:
+            diary.received(self.scope, status, size)
 
     def release(self, permit: Permit) -> None:
         """A request is done with its permit, or no longer wants one."""
@@ -339,6 +354,8 @@ class Account:
             return False
         if outcome.latency is not None:
             self.answered_at = max(self.answered_at, permit.granted_at)
+        if outcome.refused and (diary := self._owner.diary):
+            diary.refused(self.scope)
         is_news = outcome.refused or outcome.failed or outcome.retry_after > 0
         if is_news or permit.limit.adaptive or self._wants_feedback:
             self._feedback.append((outcome, permit.granted_at))
@@ -442,6 +459,10 @@ class Account:
             return
         self._unanswered = [one for one in self._unanswered if one.seq != statement.seq]
         self.deadline = max(self.deadline, sent + self._owner.grace)
+        if reply.paused_at > self._paused_at:  # its notification was lost, or comes later
+            self.on_backoff(reply.paused_at)
+        if reply.granted and (diary := self._owner.diary):
+            diary.heard(self.scope, reply.held, reply.limit)
         self._note(reply)
         self._note_answers(reply, sent)
         self._take(reply.granted, now)
@@ -549,11 +570,18 @@ class Account:
         if term == self._totals.term and self.deadline < math.inf:
             self._take(granted, now)
 
-    def on_backoff(self) -> None:
-        """A message on this node's channel: the site has refused a request."""
+    def on_backoff(self, paused_at: int) -> None:
+        """The site has refused a request, or asked for a pause, which began at this time."""
+        self._paused_at = paused_at
+        if self._begun_at > paused_at / 1000 and (diary := self._owner.diary):
+            self._note_late(diary)
         for permit in self._held:
             permit._withdrawn = True
         self.stop_turns()
+
+    def _note_late(self, diary: Diary) -> None:
+        late = 1000 * self._begun_at - self._paused_at
+        diary.begun_late(self.scope, self._paused_at, late)
 
     def _take(self, granted: int, now: float) -> None:
         """Permits were granted: they go to requests that wait. A surplus is kept in hand where the

@@ -12,6 +12,7 @@ from typing import Any, Self
 
 from semaphore_middleware.errors import ClosedError, ServerRefusedError, ServerUnreachableError
 from semaphore_middleware.model import chance
+from semaphore_middleware.model.history import History
 from semaphore_middleware.model.hosts import EVERY, encoded, parse_name, patterns_for
 from semaphore_middleware.model.inspection import Inspection, ServerState
 from semaphore_middleware.model.jobs import check_job, check_weight, share_name
@@ -28,6 +29,7 @@ from semaphore_middleware.redis.protocol import (
     batches,
     pack_head,
     pack_parts,
+    read_history,
     read_inspection,
     read_rule,
     read_weights,
@@ -36,6 +38,7 @@ from semaphore_middleware.redis.recovery import Begun, pack_begin
 from semaphore_middleware.redis.scripts import evaluate
 
 CALL_TIMEOUT_S = 30.0  # for what takes milliseconds; with 50,000 sites in use, some seconds
+HOURS_PER_CALL = 24  # of a history
 SCOPES_PER_CALL = 200  # that are inspected in one round trip
 
 
@@ -159,6 +162,13 @@ class Admin:
         async with self._connected() as connection:
             (reply,) = await evaluate(connection, [call], read_only=True)
         return {name.removesuffix("/"): weight for name, weight in read_weights(reply[2]).items()}
+
+    async def history(self, scope: str, period: float) -> History:
+        """What was done to a scope in the last `period` seconds, as far as the server keeps it. The
+        last minute may not be in it yet. Changes nothing on the server.
+        """
+        async with self._connected() as connection:
+            return await self._history(connection, scope, period)
 
     # Set ----------------------------------------------------------------------------------------
 
@@ -302,6 +312,25 @@ class Admin:
         """The scopes that have a key."""
         return set(map(self._keys.scope_of, await connection.scan(self._keys.scopes)))
 
+    async def _history(self, connection: Connection, scope: str, period: float) -> History:
+        keys = self._keys
+        of_all = [
+            ("TIME",),
+            ("ZRANGE", keys.nodes, 0, -1, "WITHSCORES"),
+            ("ZRANGE", keys.changed_rules, 0, -1),
+            ("HGETALL", keys.of_obeyed(scope)),
+        ]
+        (seconds, _), *rest = await connection.execute(of_all)
+        until = int(seconds)
+        hours = range(int(until - period) // 3600, until // 3600 + 1)
+        fields: list[tuple[int, Sequence[bytes]]] = []
+        for some in batches(hours, HOURS_PER_CALL):
+            of_hours = [keys.of_hour(scope, hour) for hour in some]
+            call = ("read_history", len(of_hours), *of_hours)
+            (replies,) = await evaluate(connection, [call], read_only=True)
+            fields += zip(some, replies, strict=True)
+        return read_history(scope, until - period, until, fields, *rest)
+
     async def _rules(self, connection: Connection) -> list[Rule]:
         (reply,) = await connection.execute([("HGETALL", self._keys.rules)])
         rules = [
@@ -324,10 +353,11 @@ class Admin:
     async def _apply(self, connection: Connection, *changes: RuleChange) -> None:
         """Change rules, and tell all nodes."""
         calls: list[tuple[Any, ...]] = []
+        keys = (self._keys.epoch, self._keys.rules, self._keys.changed_rules)
         for change in changes:
             for name in change.names:
                 rule = (encoded(name), pack_parts(change.set), *change.unset)
-                calls.append(("change_rule", 2, self._keys.epoch, self._keys.rules, *rule))
+                calls.append(("change_rule", len(keys), *keys, *rule))
                 if change.forgets and not change.is_pattern:
                     calls.append((*self._pack("forget", [name]), change.forgets))
         await evaluate(connection, calls)

@@ -164,6 +164,12 @@ class Permit:
         """
         self._outcome = Feedback(failed=True)
 
+    def received(self, status: int, size: int) -> None:
+        """Count the request's response in the site's history: its status (0: there was none), and
+        the bytes of its body. Call it before `release`.
+        """
+        self._account.received(status, size)
+
     def until_lost(self) -> UntilLost:
         """Cancel what this task does in the `with` when the permit is lost.
 
@@ -259,6 +265,11 @@ class PermitSet:
         """Say that the request begins: now, for all of its scopes."""
         for permit in self.permits:
             permit._begin()
+
+    def received(self, status: int, size: int) -> None:
+        """Count the request's response in the history of each scope (see `Permit`)."""
+        for permit in self.permits:
+            permit.received(status, size)
 
     def release(self) -> None:
         """Give all back. Does nothing the second time; raises nothing.

@@ -19,7 +19,7 @@ from semaphore_middleware.core.observer import (
 )
 from semaphore_middleware.errors import ClosedError
 from semaphore_middleware.model import chance
-from semaphore_middleware.model.hosts import encoded
+from semaphore_middleware.model.hosts import encoded, host_within, normal_host
 from semaphore_middleware.model.lease import RENEWAL
 from semaphore_middleware.redis.connection import Connection
 from semaphore_middleware.redis.keys import Keys
@@ -96,17 +96,18 @@ class SharedRobotsTxt(Observer):
     A fetch is a lease (`lease`, in seconds), which its node renews: if that dies, another one
     fetches. As an observer of the crawl's semaphore it hears when a file that it waits for is
     there. It has a connection of its own, opened by the first call, so that long files do not hold
-    up permits.
+    up permits. What was obeyed is kept for `history` (in seconds).
     """
 
     hears = (RobotsTxtNotified, Subscribed)
 
-    def __init__(self, server: Server, keys: Keys, lease: float) -> None:
+    def __init__(self, server: Server, keys: Keys, lease: float, history: float = 0.0) -> None:
         self._link = Link(
             server, lambda: "Requests to sites whose robots.txt this node does not know wait"
         )
         self._keys = keys
         self._lease = lease
+        self._history = history
         self._asker = chance.token(8)  # several crawls of a process are one node
         self._news: dict[str, asyncio.Event] = {}
         """By origin: set when it is worth asking the server again."""
@@ -204,15 +205,17 @@ class SharedRobotsTxt(Observer):
             await self._call("ask_robotstxt", origin)
         data, valid_until = result.result()
         # A server that is away for an hour has what was fetched before for an hour less.
-        await self._call(
-            "put_robotstxt", origin, lambda: (data, milliseconds(max(0.0, valid_until - _now())))
-        )
+        await self._call("put_robotstxt", origin, lambda: (data, *self._kept(valid_until)))
+
+    def _kept(self, valid_until: float) -> tuple[int, int]:
+        return milliseconds(max(0.0, valid_until - _now())), milliseconds(self._history)
 
     async def _call(
         self, script: str, origin: str, more: Callable[[], tuple[Any, ...]] = tuple
     ) -> Any:
         """The server's reply to a call, however many attempts it takes. Each is packed anew."""
-        keys = self._keys.of_robotstxt(origin)
+        host = normal_host(host_within(origin) or origin)
+        keys = (*self._keys.of_robotstxt(origin), self._keys.of_obeyed(host))
 
         async def attempt(connection: Connection) -> Any:
             who = (encoded(self._semaphore.node), self._asker, milliseconds(self._lease))

@@ -68,6 +68,7 @@ class FairSemaphore:
       own. Of "news/fr" the part before the slash is shared first. Nodes without a job are one.
     - `backoff`: how long to pause after a refusal without Retry-After, and when a site counts as
       down (see `Permit.refused` and `Permit.failed`).
+    - `history`: seconds for which the server keeps what was done to each site; 0: not at all.
     - `url_from` says in errors where the address was set.
     - `observers` (see `core/observer.py`) are opened before the server is reached, are passed each
       event, and are closed last, in reverse order.
@@ -90,6 +91,7 @@ class FairSemaphore:
         job: str = "",
         weight: float = 1.0,
         backoff: Backoff = Backoff(),  # noqa: B008 - it is frozen
+        history: float = 604800.0,
         url_from: str = "the server's URL",
         observers: Sequence[Observer] = (),
     ) -> None:
@@ -113,6 +115,7 @@ class FairSemaphore:
         self._job = check_job(job, "job")
         self._weight = check_weight(weight, "weight")
         self._backoff = backoff
+        self._history = check_number(history, "history")
         if url is not None:
             self._server(url)  # a bad address is an error now, not when the semaphore is opened
         self._observers = Observers(observers)
@@ -150,9 +153,17 @@ class FairSemaphore:
             keys = Keys(self._prefix)
             recovery = Recovery(keys, self._lease, self._recovery_wait, self._note_loss)
             store = Store(
-                keys, self.node, self._lease, recovery, self._backoff, self._job, self._weight
+                keys,
+                self.node,
+                self._lease,
+                recovery,
+                self._backoff,
+                self._job,
+                self._weight,
+                self._history,
             )
-            session = Session(server, store, self._lease, self._turn, self._observers.emit)
+            emit, has_history = self._observers.emit, self._history > 0
+            session = Session(server, store, self._lease, self._turn, emit, has_history)
             await session.start(wait)
         except BaseException:
             self._leave_embedded()

@@ -15,6 +15,7 @@ from contextlib import suppress
 from itertools import islice
 
 from semaphore_middleware.core.account import Account, common_turn_end
+from semaphore_middleware.core.diary import Diary
 from semaphore_middleware.core.observer import (
     Event,
     ProcessStalled,
@@ -26,6 +27,7 @@ from semaphore_middleware.core.observer import (
 )
 from semaphore_middleware.core.permit import Permit
 from semaphore_middleware.errors import ClosedError, ServerRefusedError, ServerUnreachableError
+from semaphore_middleware.model import chance
 from semaphore_middleware.model.lease import GRACE, RENEWAL
 from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.redis.connection import CallTimeoutError, Connection
@@ -40,6 +42,7 @@ ACCOUNTS_AT_ONCE = 1000  # in one round trip, so that neither side is kept from 
 BATCH_DELAY_S = 0.010  # for how long a statement that no request waits for is held back
 BUSY_INTERVAL_S = 1 / 50  # between two requests: if it is shorter, a call for each costs too much
 INTERVAL_SAMPLES = 16  # requests that the mean interval is taken over, about
+NOTE_SPREAD_S = 5.0  # after a minute's end: not all nodes speak of it at once
 SHUTDOWN_TIMEOUT_S = 2.0  # for giving everything back at the end
 TIMER_LAG_S = 0.001  # timers are so late, since the event loop's poll counts in milliseconds
 
@@ -58,6 +61,7 @@ class Session:
         lease: float,
         turn: float,
         emit: Callable[[Event], None],
+        has_history: bool = False,
     ) -> None:
         self._link = Link(server, self._state_while_away)
         self._store = store
@@ -69,6 +73,8 @@ class Session:
         self.turn = turn
         self.emit = emit
         self.now = self.loop.time
+        self.diary = Diary(self.now) if has_history else None
+        """What goes into the server's history; None: nothing does."""
         self.accounts: dict[str, Account] = {}
         """By scope: those in which there is anything."""
         self._last_term = 0
@@ -76,6 +82,8 @@ class Session:
         self._to_end_turns: dict[Account, None] = {}
         self._is_draining = False
         self._accounts_at_once = ACCOUNTS_AT_ONCE  # fewer after a time-out
+        self._is_note_due = False  # what the diary has to say
+        self._is_closing = False
         self._is_look_due = False  # whether the server still is in the life that is known
         self._work = asyncio.Event()
         self._settled = asyncio.Event()
@@ -84,6 +92,7 @@ class Session:
         self._batch_timer: asyncio.TimerHandle | None = None
         self._turns_timer: asyncio.TimerHandle | None = None
         self._renewal: asyncio.TimerHandle | None = None
+        self._note_timer: asyncio.TimerHandle | None = None
         self._deadlines: asyncio.TimerHandle | None = None
         self._retry_timers: dict[Account, asyncio.TimerHandle] = {}
         self._epoch = b""  # in which the accounts are
@@ -124,6 +133,7 @@ class Session:
             await self._link.close()
             raise
         self._epoch = self._recovery.epoch
+        self._note()  # first that this node is there
         self._caller = asyncio.create_task(self._serve())
         self._subscription.start()
 
@@ -134,8 +144,11 @@ class Session:
             with suppress(TimeoutError):
                 async with asyncio.timeout(SHUTDOWN_TIMEOUT_S):
                     while self.accounts:
-                        self._settled.clear()
-                        await self._settled.wait()
+                        await self._until_settled()
+                    self._is_closing = True
+                    self._note()
+                    while self.diary is not None and not self.diary.is_closed:
+                        await self._until_settled()
         finally:
             self._stop_timers()
             if self._caller is not None:
@@ -143,6 +156,10 @@ class Session:
             await self._subscription.close()
             if self._caller is not None:
                 await asyncio.gather(self._caller, return_exceptions=True)
+
+    async def _until_settled(self) -> None:
+        self._settled.clear()
+        await self._settled.wait()
 
     # Requests -----------------------------------------------------------------------------------
 
@@ -237,6 +254,8 @@ class Session:
     def _forget_empty(self, account: Account) -> None:
         if account.is_empty and self.accounts.get(account.scope) is account:
             del self.accounts[account.scope]
+            if self.diary is not None:
+                self.diary.forget(account.scope)
             if timer := self._retry_timers.pop(account, None):
                 timer.cancel()
             if not self.accounts:
@@ -262,6 +281,14 @@ class Session:
             self._say_all()
             self._renewal = self.loop.call_later(RENEWAL * self._lease, self._renew)
 
+    def _note(self) -> None:
+        """Say what there is for the history. That an idle node says so, too, tells it from one that
+        was killed.
+        """
+        if self.diary is not None:
+            self._is_note_due = True
+            self._work.set()
+
     def _say_all(self) -> None:
         """Say everything again: after a gap, and to keep the leases."""
         self._to_speak |= dict.fromkeys(self.accounts.values())
@@ -282,7 +309,7 @@ class Session:
 
     def _stop_timers(self) -> None:
         timers = (self._batch_timer, self._turns_timer, self._renewal, self._deadlines)
-        for timer in (*timers, *self._retry_timers.values()):
+        for timer in (*timers, self._note_timer, *self._retry_timers.values()):
             if timer is not None:
                 timer.cancel()
 
@@ -342,12 +369,36 @@ class Session:
                 await self._recovery.join_epoch(connection)
                 await self._begin_epoch()
                 return
-            self.emit(RoundTrip(self.now() - sent))
+            heard = self.now()
+            self.emit(RoundTrip(heard - sent))
+            if self.diary is not None and replies:
+                self.diary.set_clock(self._store.wall, sent, heard)
             for reply in replies:
                 if account := self.accounts.get(reply.statement.scope):
                     account.on_reply(reply, sent)
         for account in accounts:
             self._forget_empty(account)
+        if self._is_note_due:
+            await self._say_diary(connection)
+
+    async def _say_diary(self, connection: Connection) -> None:
+        """Say a part of what there is for the history; if that was all, go on when the minute has
+        ended, at a time of this node's own.
+        """
+        assert self.diary is not None, "there is something to note"
+        batch, sent = self.diary.next_batch(self._is_closing), self.now()
+        try:
+            wall = await self._store.note(connection, batch)
+            self.diary.set_clock(wall, sent, self.now())
+        except ServerRefusedError as error:
+            logger.warning("The history lacks a minute of this node: %s", error)
+        self._is_note_due = self.diary.on_said(batch)
+        if self._is_note_due:
+            self._work.set()
+        elif not self._is_closing:
+            wait = self.diary.seconds_left + NOTE_SPREAD_S * chance.fraction()
+            self._note_timer = self.loop.call_later(wait, self._note)
+        self._settled.set()
 
     def _take_due(self) -> list[Account]:
         """The accounts that speak in this round trip; those that are left speak in the next."""
@@ -400,7 +451,7 @@ class Session:
             elif notification.kind == "down":
                 account.on_down(notification.down_for)
             else:
-                account.on_backoff()
+                account.on_backoff(notification.paused_at)
 
     async def _join(self, connection: Connection) -> None:
         """At the start: see that nothing is missing, and join the epoch."""

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from functools import lru_cache
 from operator import attrgetter
+from struct import Struct
 from typing import Any, Literal, Self, TypeVar
 
 from semaphore_middleware.model.feedback import Backoff, FeedbackSummary
+from semaphore_middleware.model.history import Change, History, Minute, ObeyedFile, Pause
 from semaphore_middleware.model.inspection import Inspection, Member
 from semaphore_middleware.model.jobs import JobShare
 from semaphore_middleware.model.lease import STEP
@@ -23,11 +26,16 @@ from semaphore_middleware.redis.records import (
     FEEDBACK,
     HEAD,
     LIMIT,
+    MINUTE,
+    PAUSE,
     REPLY,
     STATEMENT,
     STATUSES,
     Status,
 )
+
+SILENT_S = 90.0
+"""A node that was silent for longer than this says nothing any more: it would each minute."""
 
 VERSION = "4"
 """Of the protocol: nodes that speak different ones do not share a server."""
@@ -107,6 +115,10 @@ class Reply:
     """For how long the site has not responded, if it counts as down."""
     answered_ago: float | None
     """How long ago the youngest request began that is known to be answered well."""
+    held: int
+    """Permits of the scope that are held now, by all nodes."""
+    paused_at: int
+    """When the last pause of the site began, in milliseconds by the server's wall clock."""
     problem: str = ""
     """What is wrong with what the server knows of the scope; empty: nothing."""
 
@@ -129,7 +141,7 @@ def _read_number(kind: str, number: float) -> Any:
     return number / 1000 if number >= 0 else None
 
 
-_KINDS = [str(field.type) for field in fields(Reply) if field.name in REPLY.names]
+_KINDS = [str(one.type) for one in fields(Reply) if one.name in REPLY.names]
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +160,8 @@ class Notification:
     """Seconds until asking again is worth it."""
     down_for: float = 0.0
     """Seconds for which the site has not responded."""
+    paused_at: int = 0
+    """When the pause began, in milliseconds by the server's wall clock."""
 
     @classmethod
     def read(cls, payload: bytes) -> Self | None:
@@ -164,7 +178,8 @@ class Notification:
                 down_for, scope = rest.split(" ", 1)
                 return cls("down", scope, down_for=_count(down_for) / 1000)
             if kind == "backoff":
-                return cls("backoff", rest)
+                paused_at, scope = rest.split(" ", 1)
+                return cls("backoff", scope, paused_at=_count(paused_at))
             if kind == "robotstxt":
                 return cls("robotstxt", rest)
             return cls("changed") if kind == "changed" and not rest else None
@@ -186,9 +201,12 @@ def batches(items: Sequence[T], most: int) -> Iterator[Sequence[T]]:
         yield items[start : start + most]
 
 
-def pack_head(lease: float, random_number: float = 0.0, silent: float = math.inf) -> bytes:
+def pack_head(
+    lease: float, random_number: float = 0.0, silent: float = math.inf, history: float = 0.0
+) -> bytes:
     """What each call begins with (see `clock.lua`). Times are in seconds."""
-    return HEAD.pack(1000 * lease, 1000 * STEP * lease, random_number, 1000 * silent)
+    times = 1000 * silent, 1000 * history
+    return HEAD.pack(1000 * lease, 1000 * STEP * lease, random_number, *times)
 
 
 _numbers_of = attrgetter(*STATEMENT.names[: -len(LIMIT)])
@@ -219,6 +237,135 @@ def pack_feedback(feedback: FeedbackSummary, backoff: Backoff) -> bytes:
     said = asdict(feedback) | asdict(backoff)
     said["retry_after"] = min(feedback.retry_after, backoff.most)
     return FEEDBACK.pack(*(said[name] for name in FEEDBACK.names))
+
+
+# The history ------------------------------------------------------------------------------------
+
+CLASSES = {3: "redirected", 4: "client_errors", 5: "server_errors"}
+"""Of statuses, by their first digit; what other responses count as is `ok`."""
+_SECONDS = Struct(">60H")
+
+
+@dataclass(slots=True)
+class Tally:
+    """What a node did to a site in one minute, for the history. It goes to the server once."""
+
+    scope: str
+    minute: int
+    """Minutes of Unix time, by the server's clock."""
+    requests: int = 0
+    most: int = 0
+    """Permits held at once by all nodes, and the limit in force, as heard."""
+    limit: int = 0
+    gap: float = 0.0
+    """Milliseconds between two starts, the shortest by this node's delay and by its rate."""
+    interval: float = 0.0
+    size: int = 0
+    """Of the bodies of responses, in bytes."""
+    ok: int = 0
+    redirected: int = 0
+    client_errors: int = 0
+    server_errors: int = 0
+    silent: int = 0
+    """Requests that ended without a response."""
+    refused: int = 0
+    seconds: list[int] = field(default_factory=lambda: [0] * 60)
+    """The starts in each."""
+    late: dict[int, float] = field(default_factory=dict)
+    """By the beginning of a pause: how many milliseconds later the last request began."""
+
+    @property
+    def starts(self) -> int:
+        """The most in a second."""
+        return max(self.seconds)
+
+    def pack(self) -> bytes:
+        """As the script takes it (see `note_history.lua`)."""
+        starts = _SECONDS.pack(*(min(one, 65535) for one in self.seconds))
+        late = b"".join(_PAIR.pack(*pair) for pair in self.late.items())
+        return MINUTE.pack(*_counts_of(self)) + starts + late
+
+
+_PAIR = Struct(">2d")
+_counts_of = attrgetter(*MINUTE.names)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What a node says for the history in one call. Each number counts once."""
+
+    number: int
+    minute: int
+    tallies: Sequence[Tally]
+    is_last: bool
+    """True if the node says no more."""
+
+
+def read_history(
+    scope: str,
+    since: float,
+    until: float,
+    hours: Iterable[tuple[int, Sequence[bytes]]],
+    nodes: Sequence[Any],
+    changes: Sequence[bytes],
+    files: Sequence[bytes],
+) -> History:
+    """The history of a scope between two Unix times: from the fields of its hours; the nodes that
+    have not said the last, with when they last spoke; changes of rules; and robots.txt files.
+    """
+    minutes, pauses, jobs = [], [], Counter[str]()
+    for hour, fields_ in hours:
+        for name, value in zip(fields_[::2], fields_[1::2], strict=True):
+            kind, _, rest = name.decode().partition(":")
+            if kind == "job":
+                jobs[rest or "-"] += int(value)
+            elif kind == "pause":
+                pauses.append(_read_pause(int(rest), *PAUSE.unpack_from(value)))
+            else:
+                minutes.append(_read_minute(3600 * hour + 60 * int(kind), value))
+    silent = [
+        (node.decode(), float(at) / 1000) for node, at in zip(nodes[::2], nodes[1::2], strict=True)
+    ]
+    rules = [one for text in changes if (one := _read_change(text)).fits(scope)]
+    return History(
+        scope=scope,
+        since=since,
+        until=until,
+        minutes=tuple(sorted(one for one in minutes if since - 60 < one.at)),
+        pauses=tuple(sorted(one for one in pauses if since < one.at)),
+        changes=tuple(one for one in rules if since < one.at),
+        robotstxt=tuple(_read_files(files)),
+        ended=tuple((node, at) for node, at in silent if since < at < until - SILENT_S),
+        jobs=dict(jobs),
+    )
+
+
+def _read_minute(at: int, packed: bytes) -> Minute:
+    said = dict(zip(MINUTE.names, MINUTE.unpack_from(packed), strict=True))
+    gap, interval = said.pop("gap") / 1000, said.pop("interval") / 1000
+    counts = {name: int(number) for name, number in said.items()}
+    return Minute(at, gap=gap, interval=interval, **counts)
+
+
+def _read_pause(at: int, length: float, asked: float, refused: float, last: float) -> Pause:
+    times = at / 1000, length / 1000, asked / 1000
+    return Pause(*times, refused == 1, last / 1000 if last >= 0 else None)
+
+
+def _read_change(text: bytes) -> Change:
+    at, _, rest = text.decode("utf-8", "replace").partition(" ")
+    name, _, rule = rest.partition("\n")
+    return Change(int(at) / 1000, name, json.loads(rule) if rule else {})
+
+
+def _read_files(files: Sequence[bytes]) -> Iterator[ObeyedFile]:
+    """The robots.txt files of a host, the oldest first."""
+    known = dict(zip(files[::2], files[1::2], strict=True))
+    for name in sorted(known):
+        at, _, origin = name.decode().partition(" ")
+        if at.isdigit():
+            last = int(known[b"last " + origin.encode()]) / 1000
+            yield ObeyedFile(int(at) / 1000, origin, last, known[name])
 
 
 # Scopes -----------------------------------------------------------------------------------------

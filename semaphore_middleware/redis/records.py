@@ -58,6 +58,7 @@ RECORDS = {
             "step",  # the longest of the clock
             "random",  # a number in [0, 1)
             "silent",  # for how long the caller has been; infinite: it calls for the first time
+            "history",  # for how long what is done to sites is kept; 0: not at all
         )
     ),
     # What a node says of its account with a scope: see `Statement`.
@@ -82,6 +83,7 @@ RECORDS = {
         (
             *("status", "term", "granted", "available", "limit", "is_counted", "is_paced"),
             *("wants_feedback", "is_stricter", "retry_in", "backoff", "down_for", "answered_ago"),
+            *("held", "paused_at"),
         )
     ),
     # A node's account: the field "node:<name>" of a scope's hash.
@@ -132,6 +134,7 @@ RECORDS = {
             "backoff",  # the last pause that the site did not set itself, lowered by good answers
             *("failures", "failing_since"),  # requests without response in a row; the first's time
             "is_down",  # 1 if requests are to fail, but for one at a time
+            "paused_at",  # when the last pause of any kind began, by the wall clock; 0: never
             "answered",  # when the youngest request began that was answered well; 0: none
             # Of adaptive limits:
             "working",  # the working limit, not rounded; 0: none yet
@@ -140,10 +143,36 @@ RECORDS = {
             *("samples", "sum", "since"),  # of latencies under this working limit
         )
     ),
+    # What was done to a site in a minute: by all nodes, a field of the hash of an hour; and by one
+    # node, which says it (see `Tally`). Then come 60 numbers of 2 bytes: its starts in each second.
+    # Then come two numbers for each pause during which a request of it has begun: when the pause
+    # began, and how much later the last request did.
+    "minute": Record(
+        (
+            "requests",  # begun
+            "starts",  # the most in a second
+            *("most", "limit"),  # permits held at once, and the limit in force, by all nodes
+            *("gap", "interval"),  # between two starts, the shortest by the nodes' delay and rate
+            "size",  # of the bodies of responses, in bytes
+            *("ok", "redirected", "client_errors", "server_errors"),  # responses, by their status
+            "silent",  # requests that ended without a response
+            "refused",  # requests that the site refused
+        )
+    ),
+    # A pause that began at a site: the field "pause:<wall clock>" of the hash of an hour.
+    "pause": Record(
+        (
+            "length",
+            "asked",  # by the site itself; 0: it named no time
+            "refused",  # 1 if the site refused a request; 0: it did not respond, or asked only
+            "last",  # how long after its beginning the last request began; -1: none did
+        )
+    ),
 }
 
 HEAD, STATEMENT = RECORDS["head"], RECORDS["statement"]
 FEEDBACK, REPLY = RECORDS["feedback"], RECORDS["reply"]
+MINUTE, PAUSE = RECORDS["minute"], RECORDS["pause"]
 
 
 Status = Literal["ok", "lost", "old", "refused", "unreadable"]

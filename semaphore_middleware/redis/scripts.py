@@ -29,7 +29,7 @@ end
 """
 SCRIPTS = (
     *("try_rights", "begin_epoch", "sync", "inspect", "evict", "change_rule", "forget"),
-    *("ask_robotstxt", "put_robotstxt"),
+    *("ask_robotstxt", "put_robotstxt", "note_history", "read_history"),
 )
 
 

@@ -8,15 +8,18 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from semaphore_middleware.errors import ServerRefusedError, ServerUnreachableError
 from semaphore_middleware.model import chance
 from semaphore_middleware.model.feedback import Backoff
 from semaphore_middleware.model.hosts import encoded
-from semaphore_middleware.redis.connection import Connection
+from semaphore_middleware.redis.connection import Connection, is_full
 from semaphore_middleware.redis.keys import Keys
 from semaphore_middleware.redis.protocol import (
+    Batch,
     Reply,
     Statement,
     batches,
+    milliseconds,
     pack_head,
     pack_statement,
 )
@@ -41,6 +44,7 @@ class Store:
         backoff: Backoff = Backoff(),  # noqa: B008 - it is frozen
         job: str = "",
         weight: float = 1.0,
+        history: float = 0.0,
     ) -> None:
         self._keys = keys
         self._node = encoded(node)
@@ -49,6 +53,9 @@ class Store:
         """Joins the server's epochs; statements name the one that it knows."""
         self._backoff = backoff
         self._job = encoded(job), f"{weight:g}".encode()
+        self._history = history
+        self.wall = 0.0
+        """The server's wall clock in its last reply, in seconds."""
         self._heard_at = -math.inf  # when the last call was sent that was answered
         self._problems: set[tuple[str, str]] = set()  # those that were logged, by scope
         self.channels = (keys.channel(node), keys.changes)
@@ -91,15 +98,35 @@ class Store:
             self.recovery.on_joined(connection, results.pop(0))
         if self.recovery.epoch != known_epoch or any(result == [b"epoch"] for result in results):
             return None
-        replies = [
-            Reply.read(statement, reply)
-            for call, result in zip(calls, results, strict=True)
-            for statement, reply in zip(call, result, strict=True)
-        ]
+        replies: list[Reply] = []
+        for call, (*of_call, wall) in zip(calls, results, strict=True):
+            replies += map(Reply.read, call, of_call)
+            self.wall = wall / 1000
         for reply in replies:
             if reply.problem:
                 self._log_problem(reply)
         return replies
+
+    async def note(self, connection: Connection, batch: Batch) -> float:
+        """Add to the history what this node did to sites. Returns the server's wall clock, in
+        seconds. A batch can be sent again without harm.
+
+        Raises `ServerUnreachableError`, and `ServerRefusedError` if it has no memory for that.
+        """
+        arguments: list[Any] = [milliseconds(self._history), self._node, batch.number]
+        arguments += [batch.minute, int(batch.is_last), self._job[0]]
+        for tally in batch.tallies:
+            arguments += [encoded(tally.scope), tally.pack()]
+        scopes = [tally.scope for tally in batch.tallies]
+        keys = self._keys.of_batch(self._node, batch.minute, scopes)
+        call = ("note_history", len(keys), *keys, *arguments)
+        try:
+            (wall,) = await evaluate(connection, [call])
+        except ServerUnreachableError as error:
+            if is_full(error.__cause__):
+                raise ServerRefusedError(str(error)) from error
+            raise
+        return float(wall / 1000)
 
     def _log_problem(self, reply: Reply) -> None:
         """Log once what is wrong with what the server knows of a scope."""
@@ -114,7 +141,7 @@ class Store:
 
     def _pack(self, call: Sequence[Statement], silent: float) -> tuple[Any, ...]:
         keys: list[bytes] = [self._keys.epoch, self._keys.rules]
-        head = pack_head(self._lease, chance.fraction(), silent)
+        head = pack_head(self._lease, chance.fraction(), silent, self._history)
         arguments = [head, self._node, self.recovery.epoch, *self._job]
         for statement in call:
             keys += self._keys.of(statement.scope)

@@ -91,6 +91,7 @@ def node_for(settings: SemaphoreSettings, url: str | None, spider: str, job: str
         "job": settings.job or spider,
         "weight": settings.weight,
         "backoff": settings.backoff,
+        "history": settings.history,
     }
     key = (threading.get_ident(), settings.node, *options.values())
     node = _nodes.get(key)

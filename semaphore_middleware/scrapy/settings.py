@@ -13,6 +13,7 @@ from scrapy.utils.misc import load_object
 
 from semaphore_middleware.errors import SettingsError
 from semaphore_middleware.model.feedback import Backoff
+from semaphore_middleware.model.history import parse_period
 from semaphore_middleware.model.hosts import ALL, PREFIXED_KINDS
 from semaphore_middleware.model.jobs import check_job, check_weight
 from semaphore_middleware.model.lease import LONGEST_LEASE_S, TURN
@@ -104,6 +105,10 @@ def _turn(value: Any, where: str, settings: BaseSettings) -> float:
     longest = _longest_turn(settings)
     allowed = f"a number >= 0 and <= {longest:g} ({TURN} of SEMAPHORE_LEASE)"
     return check_number(value, where, most=longest, allowed=allowed, text=True)
+
+
+def _period(value: Any, where: str, _settings: BaseSettings) -> float:
+    return parse_period(value, where)
 
 
 def _optional(check: Check) -> Check:
@@ -249,6 +254,7 @@ _ROWS = (
     Setting("SEMAPHORE_BACKOFF_TIMES", 10, _count),
     Setting("SEMAPHORE_BACKOFF_WHEN", None, _optional(_judge), EMPTY),
     Setting("SEMAPHORE_DOWN_AFTER", 60.0, _seconds(0.0)),
+    Setting("SEMAPHORE_HISTORY", "7d", _period),
     Setting("SEMAPHORE_METRICS_PORT", None, _optional(_port), EMPTY),
     Setting("SEMAPHORE_METRICS_HOST", "127.0.0.1", _address, EMPTY),
 )
@@ -289,6 +295,7 @@ class SemaphoreSettings:
     backoff_codes: frozenset[int]
     backoff_times: int
     backoff_when: Callable[[Response], object] | None
+    history: float
     metrics_port: int | None
     metrics_host: str
 

@@ -137,7 +137,9 @@ class Throttler:
         """The robots.txt files shared by all nodes; None: each node reads its own."""
         if settings.robotstxt_shared and self.url is not None:
             server = Server(self.url, ROBOTSTXT_CALL_TIMEOUT_S, settings.url_from, settings.prefix)
-            self.robotstxt = SharedRobotsTxt(server, Keys(settings.prefix), settings.lease)
+            self.robotstxt = SharedRobotsTxt(
+                server, Keys(settings.prefix), settings.lease, settings.history
+            )
             observers.append(self.robotstxt)
         self._observers = Observers(observers)
         self.emit = self._observers.emit
@@ -304,6 +306,7 @@ class Throttler:
             self._note_response(admission, response)
             return response
         except Exception as error:
+            permits.received(0, 0)
             if permits.site_permit is not None:
                 self._responses.record_failure(permits.site_permit, request, error)
             raise
@@ -318,7 +321,9 @@ class Throttler:
         return admission.permits
 
     def _note_response(self, admission: Admission, response: Response) -> None:
-        """Note the site's response on the request's permit."""
+        """Note the site's response on the request's permits."""
+        if admission.permits is not None:
+            admission.permits.received(response.status, len(response.body))
         permit = admission.permits.site_permit if admission.permits is not None else None
         if permit and self._responses.record_response(permit, admission, response):
             self.emit(RequestRefused())

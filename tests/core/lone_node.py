@@ -7,6 +7,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from semaphore_middleware.core.account import Account
+from semaphore_middleware.core.diary import Diary
 from semaphore_middleware.core.observer import Event
 from semaphore_middleware.core.permit import Permit, Stage
 from semaphore_middleware.model.lease import GRACE
@@ -30,6 +31,8 @@ REPLY = {
     "backoff": None,
     "down_for": None,
     "answered_ago": None,
+    "held": 0,
+    "paused_at": 0,
 }
 """What the server says if a test does not care."""
 
@@ -54,6 +57,7 @@ class LoneNode:
         self.clock = Clock()
         self.grace = GRACE_S
         self.turn = turn
+        self.diary: Diary | None = None
         self.events: list[Event] = []
         self.at_once: list[bool] = []  # for each wish to speak
         self.turns_to_end: list[Account] = []

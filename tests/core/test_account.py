@@ -73,7 +73,7 @@ def counted(node: LoneNode) -> None:
 
 REASONS: list[Callable[[LoneNode], None]] = [
     counted,
-    lambda node: node.account.on_backoff(),
+    lambda node: node.account.on_backoff(0),
     lambda node: node.account.stop_turns(),  # a rule has changed
     lambda node: node.account.drain(),
     lambda node: node.account.on_new_epoch(),
@@ -360,7 +360,7 @@ def test_a_backoff_withdraws_grants_and_is_an_event(caplog: pytest.LogCaptureFix
     assert BackoffStarted("s", 4.0) in node.events
     assert "s refused a request: all nodes pause there for 4 s." in caplog.messages
     assert not held._withdrawn, "other nodes are told, and so is this one"
-    node.account.on_backoff()
+    node.account.on_backoff(0)
     assert (held._withdrawn, waiting._withdrawn) == (True, False)
 
 

@@ -34,7 +34,7 @@ STRANGE_BYTES = [
         (b"granted 9007199254740992 0 s", Notification("granted", "s", 2**53, 0)),
         (b"retry 1500 s", Notification("retry", "s", retry_in=1.5)),
         (b"retry 0 a b", Notification("retry", "a b", retry_in=0.0)),
-        (b"backoff a b", Notification("backoff", "a b")),
+        (b"backoff 7 a b", Notification("backoff", "a b", paused_at=7)),
         (b"changed", Notification("changed")),
     ],
 )
@@ -55,7 +55,7 @@ async def test_thousands_of_messages_at_once_leave_room_for_others(server: Redis
     async with FairSemaphore(server.url, lease=ENDLESS_S, observers=[heard]) as semaphore:
         channel = KEYS.channel(semaphore.node)
         with server.client() as client, client.pipeline(transaction=False) as messages:
-            await eventually(lambda: client.publish(channel, "backoff s"))
+            await eventually(lambda: client.publish(channel, "backoff 1 s"))
             for _ in range(many):
                 messages.publish(channel, "strange")
             messages.execute()  # meanwhile the loop stands still

@@ -327,7 +327,7 @@ async def test_what_the_channel_says_of_a_site_reaches_its_requests() -> None:
         held = await setup.hold()
         setup.server.granted = 1
         waiting = setup.ask()
-        setup.server.tell(b"backoff s")
+        setup.server.tell(b"backoff 1 s")
         assert held._withdrawn
         setup.server.tell(b"down 65000 s")
         with pytest.raises(HostDownError, match="65 s"):

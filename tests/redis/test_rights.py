@@ -72,7 +72,7 @@ def commands_in(*scripts: str) -> set[str]:
 
 
 def test_users_may_do_what_their_scripts_do_and_no_more() -> None:
-    scripts = [script(name) for name in ("sync", "begin_epoch", "inspect")]
+    scripts = [script(name) for name in ("sync", "begin_epoch", "inspect", "note_history")]
     assert allowed("node") == FOR_NODES | commands_in(*scripts)
     shared = commands_in(*(frontier.script(name) for name in frontier.NODES_SCRIPTS))
     assert allowed("frontier") == FOR_NODES - {"evalsha_ro"} | shared

@@ -35,12 +35,12 @@ class Asker:
         self, robotstxt: RobotsTxt | None = FILE, valid: float = DAY_S, origin: str = SITE
     ) -> bool:
         data = robotstxt.pack() if robotstxt else b""
-        return bool(await self._say("put_robotstxt", origin, data, round(1000 * valid)))
+        return bool(await self._say("put_robotstxt", origin, data, round(1000 * valid), 0))
 
     async def _say(self, script: str, origin: str, *more: Any) -> Any:
         connection = await self._server.connect()
         try:
-            keys = KEYS.of_robotstxt(origin)
+            keys = (*KEYS.of_robotstxt(origin), KEYS.of_obeyed(origin))
             call = (script, len(keys), *keys, *self._who, origin, *more)
             (reply,) = await evaluate(connection, [call])
             return reply

@@ -30,7 +30,7 @@ async def test_every_name_has_a_semaphore_of_its_own(server: RedisServer, outsid
     assert {one.scope for one in await a.admin.survey()} == set(NAMES)
     await a.admin.configure("example.com", 1)
     keys = list(outside.client.scan_iter("{semaphore}:*", count=1000))
-    assert len(keys) == 2 + 2 * len(NAMES), "the epoch, the rules, and two a scope"
+    assert len(keys) == 3 + 2 * len(NAMES), "the epoch, the rules, their changes, and two a scope"
     assert {key_slot(key) for key in keys} == {key_slot(b"semaphore")}
     await a.admin.reset("example.com")
     outside.told()

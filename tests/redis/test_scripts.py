@@ -194,7 +194,7 @@ async def say_packed(a: Caller, packed: bytes) -> Reply:
     head = protocol.pack_head(600.0, 0.5)
     keys = (KEYS.epoch, KEYS.rules, *KEYS.of("s"))
     call = ("sync", len(keys), *keys, head, "a", a.recovery.epoch, "job", "1", packed)
-    ((reply,),) = await evaluate(a.connection, [call])
+    ((reply, _),) = await evaluate(a.connection, [call])
     return Reply.read(a.statement("s"), reply)
 
 

@@ -171,12 +171,12 @@ class Judge:
             numbers = {"reset": None} | {number: number for number in range(9)}
             named = self._may_be(scope, numbers, granted_at)
             most = max(own.concurrency if number is None else number for number in named)
-        count = sum(not self._is_excused(scope, one) for one in self.open[scope])
+        count = sum(not self.is_excused(scope, one) for one in self.open[scope])
         if count > most:
             nodes = [one.node.name for one in self.open[scope]]
             self.violate(f"LIMIT {scope}: {count} of {most} are open, of {nodes}")
 
-    def _is_excused(self, scope: str, request: Request) -> bool:
+    def is_excused(self, scope: str, request: Request) -> bool:
         """Of a node that is frozen for longer than the lease of this permit can last."""
         host = request.node.host
         assert request.permits is not None

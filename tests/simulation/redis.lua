@@ -277,11 +277,14 @@ function WRITE.HINCRBY(key, field, by)
   return value
 end
 
-function WRITE.ZADD(key, score, member)
-  local entry = written(key)
-  local is_new = entry.h[member] == nil
-  entry.h[member] = tonumber(score)
-  return is_new and 1 or 0
+function WRITE.ZADD(key, ...)
+  local entry, new = written(key), 0
+  for i = 1, select('#', ...), 2 do
+    local score, member = select(i, ...)
+    if entry.h[member] == nil then new = new + 1 end
+    entry.h[member] = tonumber(score)
+  end
+  return new
 end
 
 local function call(name, ...)

@@ -37,6 +37,7 @@ from semaphore_middleware.redis.records import RECORDS
 from semaphore_middleware.redis.recovery import pack_begin
 from semaphore_middleware.redis.scripts import script, sha1_of
 from tests.simulation.faults import OF_LINKS, End, Misfortune
+from tests.simulation.history import HISTORY_S, History
 from tests.simulation.judge import Judge, Request
 from tests.simulation.network import Network, Weather, Wire
 from tests.simulation.plan import PHASES_S, Fault, Job, Plan
@@ -117,6 +118,7 @@ class Node:
             turn=run.plan.turn,
             **dict(zip(("job", "weight"), run.plan.jobs.get(number, ()), strict=False)),
             backoff=BACKOFF,
+            history=HISTORY_S,
             observers=[Witness(run.judge, self)],
         )
         self._run = run
@@ -191,6 +193,7 @@ class Node:
                     return  # and gives them back unused
                 permits.begin()
                 judge.on_begin(request)
+                self._run.history.on_begin(request)
                 began_at = self._run.world.now
                 try:
                     await asyncio.sleep(job.hold)
@@ -213,6 +216,7 @@ class Node:
         self._judge.on_answer(request)
         if job.outcome == "refused":
             permit.refused(job.asks_pause)
+            self._run.history.on_refused(permit.scope)
         elif job.outcome == "failed":
             permit.failed()
         else:
@@ -240,6 +244,7 @@ class Run:
         self.server = self.network.server = Server(
             self.network.publish, self._on_bug, self._on_grant, plan.lease
         )
+        self.history = History(self.judge, self.server)
         if plan.is_evicting:
             self.server.set_evicting()
         self.nodes: list[Node] = []
@@ -339,6 +344,7 @@ class Run:
             for account in self._accounts():
                 self.judge.violate(f"LEFT {account} by nodes that have closed")
         self.world.run(self.world.now + 3 * self.plan.lease)
+        self.history.check(any(fault.kind == "full" for fault in self.plan.faults))
         if self._accounts():  # a dead node's: they end when somebody calls
             probe = Node(self, -1, "probe")
             task = probe.host.spawn(self._probe(probe))
@@ -383,7 +389,7 @@ class Run:
         """Keys end by themselves, but for those of which one is enough for all."""
         for key, left_ms in self.server.keys_left():
             is_late = left_ms is None or left_ms > MOST_KEPT_MS
-            if is_late and key not in (KEYS.epoch, KEYS.rules):
+            if is_late and key not in (KEYS.epoch, KEYS.rules, KEYS.changed_rules):
                 self.judge.violate(f"EXPIRY {key.decode()}: {left_ms}")
 
     def _judge_crowd(self) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from semaphore_middleware.redis.keys import Keys
-from semaphore_middleware.redis.protocol import pack_head
+from semaphore_middleware.redis.protocol import VERSION, pack_head
 from semaphore_middleware.redis.records import REPLY, STATEMENT
 from semaphore_middleware.redis.scripts import script, sha1_of
 from tests.simulation.plan import plan_for
@@ -50,8 +50,8 @@ def test_the_fast_part_of_sync_does_what_the_rest_of_it_would_do(seed: int) -> N
     for name in ("begin_epoch", "sync"):
         server.execute((b"SCRIPT", b"LOAD", script(name).encode()), 0.0)
     keys, now = Keys("semaphore"), 0.0
-    begun, epoch = (keys.epoch, keys.rules, pack_head(LEASE_S)), b"4-epoch"
-    _evaluate(server, now, "begin_epoch", 2, *begun, epoch, b"4", b"0", b"0", b"1")
+    begun, epoch = (keys.epoch, keys.rules, pack_head(LEASE_S)), f"{VERSION}-epoch".encode()
+    _evaluate(server, now, "begin_epoch", 2, *begun, epoch, VERSION.encode(), b"0", b"0", b"1")
     said = {node: [1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0] for node in (b"a", b"b")}
     for step in range(3000):
         now += random.choice((0.0, 0.1, 1.0))

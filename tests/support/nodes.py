@@ -410,8 +410,9 @@ class Outside:
         return self.look(scope)[0].state
 
     def in_use(self) -> set[bytes]:
-        """All keys but the epoch."""
-        return set(self.client.scan_iter("*", count=1000)) - {KEYS.epoch}
+        """All keys but the epoch, and those of the history."""
+        keys = set(self.client.scan_iter("*", count=1000)) - {KEYS.epoch}
+        return {key for key in keys if not key.startswith(KEYS.history)}
 
     def ttl(self, key: bytes) -> int:
         """Milliseconds until the key expires; -1: never."""

@@ -26,6 +26,7 @@ VERBS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "watch": ("watch", "show the same live, the sites where most requests wait first"),
         "serve": ("serve", "show live, in a browser, who holds permits and who waits"),
         "gate": ("gate", "grant permits to other programs, such as curl: while a connection lasts"),
+        "report": ("report", "show what was done to a site, or compare it with the site's own log"),
         "limit": ("changes", "set a site's limit, for all nodes, at once"),
         "pause": ("changes", "let no request start at a site, until 'resume'"),
         "resume": ("changes", "go on after 'pause', or at once with a site that refused a request"),
@@ -45,9 +46,9 @@ VERBS: Mapping[str, Mapping[str, tuple[str, str]]] = {
 """By command: each verb's module, and its help."""
 
 EXITS = (
-    "Exit status: 0 done; 1 the question was not answered with yes; 2 a value or an option is not "
-    "allowed; 3 the server cannot be reached, refuses, or has no address; 4 nothing is known of "
-    "that scope, node or crawl; 130 interrupted."
+    "Exit status: 0 done; 1 the question was not answered with yes, or a report and a log do not "
+    "fit; 2 a value or an option is not allowed; 3 the server cannot be reached, refuses, or has "
+    "no address; 4 nothing is known of that scope, node or crawl; 130 interrupted."
 )
 
 
@@ -59,7 +60,9 @@ class Status(IntEnum):
 
     DONE = 0
     DECLINED = 1
-    """Asked whether to go on, the user did not say yes; nothing was changed."""
+    """Asked whether to go on, the user did not say yes; nothing was changed. Or a report and a log
+    do not fit each other.
+    """
     WRONG = 2
     """A value or an option is not allowed, or a library is missing."""
     NO_SERVER = 3

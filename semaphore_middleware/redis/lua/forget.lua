@@ -10,6 +10,7 @@
 @include(shared/scope)
 @include(shared/limit)
 @include(shared/promote)
+@include(shared/history)
 
 local function forget_backoff()
   local learned = read_learned(redis.call('HGET', KEYS[3], 'learned'))
@@ -21,6 +22,7 @@ end
 local scope = read_scope(KEYS[3], KEYS[4], read_fields(KEYS[3]))
 if ARGV[3] == 'all' then
   redis.call('HDEL', KEYS[3], 'learned')
+  redis.call('DEL', limit_key(scope))
   if scope.held + scope.waiting > 0 then
     scope.due = 0
     redis.call('HSET', KEYS[3], 'state', pack_state(scope))

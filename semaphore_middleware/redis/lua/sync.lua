@@ -4,7 +4,8 @@
 -- ARGV: see `clock`; the node; the epoch's id; the node's job, and its weight; then for each scope the record
 --       `statement`, and after it `feedback`, if there is any.
 -- Reply: "epoch" if the id is not the present one, and nothing was done; else for each scope the record
---        `reply`, and after it, as text, what is wrong with what the server knows of it, if anything is.
+--        `reply`, and after it, as text, what is wrong with what the server knows of it, if anything is; and
+--        last the server's wall clock (ms).
 -- A call makes anew each function that it comes by, which costs more than to run most of them. So what few
 -- calls need is made in `prepare`.
 
@@ -30,7 +31,7 @@ local function makes_sense(@(statement))
 end
 
 local function pack_refusal(status, problem)
-  return struct.pack('@format(reply)', status, 0, 0, 0, 0, 0, 0, 0, 0, -1, -1, -1, -1) .. problem
+  return struct.pack('@format(reply)', status, 0, 0, 0, 0, 0, 0, 0, 0, -1, -1, -1, -1, 0, 0) .. problem
 end
 
 local function has_evicted()
@@ -48,6 +49,7 @@ local function prepare()
   @include(shared/scope)
   @include(shared/limit)
   @include(shared/promote)
+  @include(shared/history)
   @include(shared/feedback)
   @include(shared/serve_any)
 end
@@ -72,4 +74,5 @@ for i = 3, #KEYS, 2 do
   local is_served, reply = pcall(serve, KEYS[i], KEYS[i + 1], ARGV[(i + 9) / 2])
   replies[(i - 1) / 2] = is_served and reply or pack_refusal(@status(unreadable), problem_of(reply))
 end
+table.insert(replies, WALL)
 return replies

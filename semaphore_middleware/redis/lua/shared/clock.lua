@@ -2,8 +2,9 @@
 -- KEYS[1]: epoch, a hash: id, life, version, from, wall, clock, quiet, rules (how many there are), evicted
 --          (how many keys the server had evicted when the epoch was begun; -1: it never evicts), and
 --          before its first epoch started_empty (a run id).
--- ARGV[1]: four numbers, packed: lease, the clock's longest step (ms); a random number in [0, 1); for how
---          long the caller has been silent (ms; infinite: it calls for the first time).
+-- ARGV[1]: five numbers, packed: lease, the clock's longest step (ms); a random number in [0, 1); for how
+--          long the caller has been silent (ms; infinite: it calls for the first time); for how long the
+--          history is kept (ms).
 -- Leases and starts are timed by the epoch's clock. It follows the server's wall clock by at most a step
 -- in one call, and does not go back (except by less than an eighth of a step, which is not written
 -- down). Nodes renew more often than that, so a wall clock that is set an hour ahead ends no lease of a
@@ -13,7 +14,7 @@
 -- A call makes anew each function that it comes by, and this costs more than to run most of them. So
 -- what few calls need is made inside a function of its own.
 
-local LEASE, STEP, RANDOM, SILENT = struct.unpack('@format(head)', ARGV[1])
+local LEASE, STEP, RANDOM, SILENT, HISTORY = struct.unpack('@format(head)', ARGV[1])
 local time = redis.call('TIME')
 local WALL = time[1] * 1000 + math.floor(time[2] / 1000)
 

@@ -36,7 +36,7 @@ local function hear_feedback(scope, report)
   local WELL_ABOVE = math.log(1.5)
   local FEW = 5 -- answers that are needed to find that the site is slow
   local DRIFT = 0.02 -- share of a rise in latency by which the site's usual latency follows it
-  local AFTER_REFUSAL, AFTER_SLOWNESS = 0.5, 0.85
+  local AFTER_REFUSAL, AFTER_SLOWNESS, OF_REMEMBERED = 0.5, 0.85, 0.8
 
   -- Starts a new round: only answers to requests that begin under this working limit count in it.
   local function begin_round()
@@ -81,23 +81,28 @@ local function hear_feedback(scope, report)
     else
       set_learned('base', learned.base + DRIFT * (mean - learned.base))
     end
-    if scope.used >= scope.force.limit then grow() end -- else the limit was not reached
+    if scope.used >= scope.force.limit then -- else the limit was not reached
+      remember_limit(scope, learned.working)
+      grow()
+    end
     begin_round()
   end
 
   -- Notifies all nodes that hold permits: a request that has not started yet should not.
   local function warn_holders()
     for_each_account(scope, function(node, account)
-      if held_by(account) > 0 then notify(node, 'backoff', name_of(scope)) end
+      if held_by(account) > 0 then notify(node, 'backoff', WALL, name_of(scope)) end
     end)
   end
 
   local function hold_back(pause, is_new)
     if is_new then
       scope.backoff_begun = pause
+      set_learned('paused_at', WALL)
       warn_holders()
     end
     set_learned('backoff_end', math.max(learned.backoff_end, NOW + pause))
+    note_pause(scope, learned.paused_at, learned.backoff_end - NOW, report)
   end
 
   local function begin_backoff(asked)
@@ -148,7 +153,13 @@ local function hear_feedback(scope, report)
     end
   end
 
-  if scope.force.adaptive and learned.working == 0 then set_learned('working', 1) end
+  -- A crawl begins a little below the limit with which the last one of this site got on.
+  if scope.force.adaptive and learned.working == 0 then
+    local good = remembered_limit(scope)
+    set_learned('working', math.max(1, OF_REMEMBERED * good))
+    set_learned('steady', good > 0 and 1 or 0)
+    if good > 0 then apply_working_limit(scope) end
+  end
   if report.good + report.errors + report.refused > 0 then -- it is there
     set_learned('failures', 0)
     set_learned('is_down', 0)

@@ -84,7 +84,8 @@ local function pack_reply(scope, status, own)
   local reply = struct.pack('@format(reply)', status, own and own.term or 0, own and own.granted or 0,
     force.limit - scope.held - scope.waiting, force.limit, is_counted and 1 or 0,
     is_paced(scope) and 1 or 0, wants_feedback and 1 or 0, is_stricter and 1 or 0,
-    scope.retry_in or -1, scope.backoff_begun or -1, down_for, answered_ago)
+    scope.retry_in or -1, scope.backoff_begun or -1, down_for, answered_ago, scope.held,
+    learned and learned.paused_at or 0)
   return scope.problem and reply .. scope.problem or reply
 end
 

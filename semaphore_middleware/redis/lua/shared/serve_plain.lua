@@ -69,5 +69,5 @@ local function serve_plain(key, state, own, @said_(statement))
   end
   if is_ending then redis.call('PEXPIREAT', key, expires) end
   return struct.pack('@format(reply)', @status(ok), said_term, own_granted, concurrency - held, concurrency,
-    0, 0, 0, said_concurrency > concurrency and 1 or 0, -1, -1, -1, -1)
+    0, 0, 0, said_concurrency > concurrency and 1 or 0, -1, -1, -1, -1, held, 0)
 end

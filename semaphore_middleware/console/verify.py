@@ -1,0 +1,253 @@
+"""A report beside the site's own access log: what each knows of that the other does not."""
+
+from __future__ import annotations
+
+import gzip
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import lru_cache
+from io import TextIOWrapper
+from ipaddress import IPv4Network, IPv6Network, ip_address
+from pathlib import Path
+
+from semaphore_middleware.model.history import History, Minute
+
+GZIP = b"\x1f\x8b"
+"""What a packed file begins with."""
+MINUTE_S = 60
+LATE_S = 100
+"""So long after a minute's end all nodes have said what they did in it, or count as ended."""
+LOST_S = (-120, 240)
+"""Before and after a node that ended last spoke, what it had not said may have happened."""
+LOG_STEP_S = 1.0
+"""The time in a log is whole seconds."""
+GAP_SLACK_S = 1.0
+"""A request may be under way to its site for so much longer than the one before it."""
+CLASSES = {"ok": "12", "redirected": "3", "client_errors": "4", "server_errors": "5"}
+"""How the report counts responses, by the first digits of their statuses."""
+WORDS = {"ok": "2xx", "redirected": "3xx", "client_errors": "4xx", "server_errors": "5xx"}
+MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+# The common format, and the combined one with user agent; both may have a duration at the end.
+LINE = re.compile(
+    r'(\S+) \S+ \S+ \[([^\]]+)\] "(?:[^"\\]|\\.)*" (\d{3}) (?:\d+|-)'
+    r'(?: "(?:[^"\\]|\\.)*" "((?:[^"\\]|\\.)*)")?(?:.*?[\s=]"?(\d+(?:\.\d+)?)"?)?\s*$'
+)
+TIME = re.compile(r"(\d\d)/(\w{3})/(\d{4}):(\d\d):(\d\d):(\d\d) ([+-]\d\d)(\d\d)")
+Network = IPv4Network | IPv6Network
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A request, as the site has logged it."""
+
+    at: int
+    """Unix time."""
+    address: str
+    agent: str
+    status: str
+    duration: float | None
+    """In seconds, if the log has it: a number with a point is seconds, one without microseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What came of it. The report is convicted by any of `findings`."""
+
+    lines: int
+    """Of the crawl, within the report's time."""
+    findings: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    """What could not be compared, or is excused."""
+
+
+@contextmanager
+def opened(name: str) -> Iterator[TextIOWrapper]:
+    """A log's text: of a file, plain or by gzip, or of the standard input (-)."""
+    with Path("/dev/stdin" if name == "-" else name).open("rb") as raw:
+        is_packed = raw.peek(2)[:2] == GZIP
+        unpacked = gzip.GzipFile(fileobj=raw) if is_packed else raw
+        yield TextIOWrapper(unpacked, encoding="utf-8", errors="replace")
+
+
+def lines_of(log: Iterable[str]) -> Iterator[Line]:
+    """The requests in a log; what is not in one of the formats is passed over."""
+    for text in log:
+        if (found := LINE.search(text)) and (at := _time(found[2])) is not None:
+            address, _, status, agent, last = found.groups()
+            duration = None
+            if last:
+                duration = float(last) if "." in last else int(last) / 1e6
+            yield Line(at, address, agent or "", status, duration)
+
+
+@lru_cache(maxsize=1024)
+def _time(text: str) -> int | None:
+    found = TIME.match(text)
+    if not found or found[2] not in MONTHS:
+        return None
+    day, month, year, hour, minute, second, hours, minutes = found.groups()
+    date = datetime(int(year), MONTHS.index(month) + 1, int(day), tzinfo=UTC)
+    ahead_s = 3600 * int(hours) + 60 * int(hours[0] + minutes)
+    of_day_s = 3600 * int(hour) + 60 * int(minute) + int(second)
+    return int(date.timestamp()) + of_day_s - ahead_s
+
+
+def is_ours(line: Line, agent: str, networks: Sequence[Network]) -> bool:
+    """True for a request with this in its user agent, from one of these addresses; empty: any."""
+    if agent.lower() not in line.agent.lower():
+        return False
+    try:
+        return not networks or any(ip_address(line.address) in network for network in networks)
+    except ValueError:  # a host name
+        return False
+
+
+def compare(history: History, lines: Iterable[Line]) -> Verdict:
+    """Find what does not fit. A request fits one in the same minute or the next to it, as clocks
+    differ, and a log may have the time of its beginning or of its end.
+    """
+    begin = -int(-history.since // MINUTE_S)
+    end = int(history.until - LATE_S) // MINUTE_S  # the first minute that may lack something
+    near = [one for one in lines if begin - 1 <= one.at // MINUTE_S <= end]
+    ours = [one for one in near if begin <= one.at // MINUTE_S < end]
+    minutes = {one.at // MINUTE_S: one for one in history.minutes}
+    verdict = Verdict(len(ours))
+    for compared in (_compare_counts, _compare_peaks, _compare_gaps):
+        compared(verdict, history, minutes, ours, near)
+    return verdict
+
+
+def _compare_counts(
+    verdict: Verdict,
+    history: History,
+    minutes: dict[int, Minute],
+    ours: list[Line],
+    near: list[Line],
+) -> None:
+    logged = Counter(line.at // MINUTE_S for line in ours)
+    begun = Counter({minute: one.requests for minute, one in minutes.items()})
+    ended = Counter({minute: _responses(one) + one.silent for minute, one in minutes.items()})
+    unknown = min(_unmatched(logged, begun), _unmatched(logged, ended), key=Counter.total)
+    lost = [range(int(at + LOST_S[0]) // 60, int(at + LOST_S[1]) // 60) for _, at in history.ended]
+    excused = {minute for minute in unknown if any(minute in one for one in lost)}
+    for minute in sorted(unknown):
+        text = f"{unknown[minute]} of {logged[minute]} requests in the log at {_clock(minute)}"
+        if minute in excused:
+            verdict.notes.append(
+                f"{text} are not in the report: a node ended about then that had not said the "
+                "last of what it did"
+            )
+        else:
+            here = Counter(one.address for one in ours if one.at // MINUTE_S == minute)
+            who = ", ".join(address for address, _ in here.most_common(3))
+            verdict.findings.append(f"{text} are not in the report (from {who})")
+    _compare_statuses(verdict, minutes, ours, near, excused)
+
+
+def _compare_statuses(
+    verdict: Verdict,
+    minutes: dict[int, Minute],
+    ours: list[Line],
+    near: list[Line],
+    excused: set[int],
+) -> None:
+    """The site has answered as the report says, by classes of status. What the crawler gave up may
+    be logged as answered.
+    """
+    lines = [one.at // MINUTE_S for one in ours]
+    inner = range(min(lines, default=0) + 1, max(lines, default=0))
+    silent = Counter({minute: one.silent for minute, one in minutes.items()})
+    for name, digits in CLASSES.items():
+        known = Counter({minute: int(getattr(one, name)) for minute, one in minutes.items()})
+        said = Counter({minute: number for minute, number in known.items() if minute in inner})
+        logged, mine = (
+            Counter(one.at // MINUTE_S for one in some if one.status[0] in digits)
+            for some in (near, ours)
+        )
+        if missing := _unmatched(said, logged).total():
+            verdict.findings.append(
+                f"{missing} responses of the report ({WORDS[name]}) are not in the log"
+            )
+        hidden = _unmatched(mine, known + silent)
+        count = sum(number for minute, number in hidden.items() if minute not in excused)
+        if count and not verdict.findings:
+            verdict.findings.append(
+                f"{count} responses of the log ({WORDS[name]}) are others in the report"
+            )
+
+
+def _unmatched(wanted: Counter[int], offered: Counter[int]) -> Counter[int]:
+    """Of each minute those that have no counterpart of their own in a minute within one of theirs.
+    To take the earliest counterpart that is left leaves the fewest.
+    """
+    left, alone = Counter(offered), Counter[int]()
+    for minute in sorted(wanted):
+        count = wanted[minute]
+        for near in (minute - 1, minute, minute + 1):
+            taken = min(count, left[near])
+            left[near] -= taken
+            count -= taken
+        if count:
+            alone[minute] = count
+    return alone
+
+
+def _compare_peaks(
+    verdict: Verdict, _: History, minutes: dict[int, Minute], ours: list[Line], __: list[Line]
+) -> None:
+    """The site cannot have had more open at once than permits were held. A request counts while it
+    was open for certain, as the log's time is whole seconds.
+    """
+    timed = [(one.at, one.duration) for one in ours if one.duration is not None]
+    if not timed:
+        verdict.notes.append("the log has no durations: requests at once, and gaps, not compared")
+        return
+    certain = [(at + LOG_STEP_S - d, at) for at, d in timed if d > LOG_STEP_S]
+    changes = sorted([(at, 1) for at, _ in certain] + [(at, -1) for _, at in certain])
+    count, peaks = 0, Counter[int]()
+    for at, change in changes:
+        count += change
+        minute = int(at // MINUTE_S)
+        peaks[minute] = max(peaks[minute], count)
+    for minute, peak in sorted(peaks.items()):
+        most = max((one.most for one in _around(minutes, minute)), default=peak)
+        if peak > most:
+            verdict.findings.append(
+                f"{peak} requests were open at once at {_clock(minute)}; the report says {most}"
+            )
+
+
+def _compare_gaps(
+    verdict: Verdict, history: History, minutes: dict[int, Minute], ours: list[Line], _: list[Line]
+) -> None:
+    """Where nodes asked for a delay, requests came no faster, as far as whole seconds tell."""
+    if any(one.rule.get("delay") is not None for one in history.changes):
+        verdict.notes.append("an operator has set a delay: gaps are not compared")
+        return
+    early, arrival = Counter[int](), 0.0
+    for start in sorted(one.at - one.duration for one in ours if one.duration is not None):
+        minute = int(start // MINUTE_S)
+        gap = min((one.gap for one in _around(minutes, minute)), default=0.0)
+        if arrival - start > LOG_STEP_S + GAP_SLACK_S:
+            early[minute] += 1
+        arrival = max(arrival, start) + gap
+    for minute, count in sorted(early.items()):
+        verdict.findings.append(
+            f"{count} requests at {_clock(minute)} came sooner after others than the report says"
+        )
+
+
+def _around(minutes: dict[int, Minute], minute: int) -> list[Minute]:
+    return [minutes[near] for near in (minute - 1, minute, minute + 1) if near in minutes]
+
+
+def _responses(one: Minute) -> int:
+    return sum(getattr(one, name) for name in CLASSES)
+
+
+def _clock(minute: int) -> str:
+    return datetime.fromtimestamp(minute * MINUTE_S, UTC).strftime("%Y-%m-%d %H:%M UTC")

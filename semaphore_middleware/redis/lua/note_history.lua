@@ -1,0 +1,122 @@
+-- Adds what a node has done to sites in one minute to what all nodes did. Safe to send twice, and late: each
+-- batch of a node counts once.
+-- KEYS: history, a sorted set of sites, by when they were last noted; history:nodes, a sorted set of the
+--       nodes that have not said the last of what they did, by when they last spoke; history:said:<node>, a
+--       hash;
+--       history:seconds:<minute>, a hash of the starts in each second; then for each scope
+--       history:<hour>:<scope>, a hash.
+-- ARGV: for how long the history is kept (ms); the node; the batch's number; the minute, as minutes of Unix
+--       time; 1 if the node says no more; its job; then for each scope its name, and its record `minute` with
+--       what follows it.
+-- Reply: the server's wall clock (ms).
+
+local HISTORY, NODE, BATCH, MINUTE = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+local IS_LAST = ARGV[5] == '1'
+local SITES, NODES, SAID, SECONDS = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local JOB = ARGV[6]
+local FIRST_KEY, FIRST_ARG = 5, 7
+local HOUR, DAY, SECONDS_KEPT = 3600000, 86400000, 600000
+local MOST_SITES = 100000
+local IN_SECONDS = '>' .. string.rep('H', 60)
+local FIELD = tostring(MINUTE % 60)
+local MINUTE_BYTES = @bytes(minute)
+local PREFIX = string.sub(SITES, 1, -1 - #':history')
+local time = redis.call('TIME')
+local WALL = time[1] * 1000 + math.floor(time[2] / 1000)
+
+local function key_of(hour, scope)
+  return string.format('%s:history:%d:%s', PREFIX, hour, scope)
+end
+
+-- Adds a node's starts in each second to those of other nodes. Returns all, and the most in a second.
+local function add_seconds(known, said)
+  local sums, others, most = { struct.unpack(IN_SECONDS, said) }, { struct.unpack(IN_SECONDS, known) }, 0
+  for second = 1, 60 do
+    sums[second] = math.min(65535, sums[second] + others[second])
+    most = math.max(most, sums[second])
+  end
+  return struct.pack(IN_SECONDS, unpack(sums, 1, 60)), most
+end
+
+local function add_minute(key, scope, text)
+  local @said_(minute) = struct.unpack('@format(minute)', text)
+  local seconds = string.sub(text, MINUTE_BYTES + 1, MINUTE_BYTES + 120)
+  local known, of_job = unpack(redis.call('HMGET', key, FIELD, 'job:' .. JOB))
+  of_job = (of_job or 0) + said_requests
+  if known then
+    local @(minute) = cmsgpack.unpack(known)
+    local others = redis.call('HGET', SECONDS, scope)
+    if others then seconds, said_starts = add_seconds(others, seconds) end
+    said_requests, said_size, said_silent = said_requests + requests, said_size + size, said_silent + silent
+    said_ok, said_redirected = said_ok + ok, said_redirected + redirected
+    said_client_errors = said_client_errors + client_errors
+    said_server_errors = said_server_errors + server_errors
+    said_refused, said_starts = said_refused + refused, math.max(said_starts, starts)
+    said_most, said_limit = math.max(said_most, most), math.max(said_limit, limit)
+    said_gap, said_interval = math.max(said_gap, gap), math.max(said_interval, interval)
+  end
+  redis.call('HSET', key, FIELD, cmsgpack.pack(@said_(minute)), 'job:' .. JOB, of_job)
+  if not known then redis.call('PEXPIRE', key, HOUR + HISTORY) end
+  return seconds
+end
+
+-- A request has begun `late` ms after a pause, which may have been known to its node or not.
+local function note_late(scope, paused_at, late)
+  local key, field = key_of(paused_at / HOUR, scope), 'pause:' .. string.format('%.0f', paused_at)
+  local known = redis.call('HGET', key, field)
+  if not known then return end
+  local pause = {}
+  @pause.(pause) = cmsgpack.unpack(known)
+  pause.last = math.max(pause.last, math.min(late, pause.length))
+  redis.call('HSET', key, field, cmsgpack.pack(@pause.(pause)))
+end
+
+-- Forgets the members of a sorted set that were last noted so long ago that nothing is kept of them.
+local function drop_old(key)
+  local MOST = 100 -- in one call
+  local before = WALL - HISTORY - HOUR
+  for _, member in ipairs(redis.call('ZRANGE', key, '-inf', before, 'BYSCORE', 'LIMIT', 0, MOST)) do
+    redis.call('ZREM', key, member)
+  end
+end
+
+-- Of too many sites the one that was noted first is forgotten.
+local function drop_sites()
+  drop_old(SITES)
+  for _, scope in ipairs(redis.call('ZRANGE', SITES, 0, -1 - MOST_SITES)) do
+    for hour = math.floor((WALL - HISTORY) / HOUR), math.floor(WALL / HOUR) do
+      redis.call('DEL', key_of(hour, scope))
+    end
+    redis.call('ZREM', SITES, scope)
+  end
+end
+
+if BATCH <= tonumber(redis.call('HGET', SAID, 'batch') or 0) then return WALL end
+redis.call('HSET', SAID, 'batch', BATCH)
+redis.call('PEXPIRE', SAID, DAY)
+drop_old(NODES)
+if IS_LAST then
+  redis.call('ZREM', NODES, NODE)
+else
+  redis.call('ZADD', NODES, WALL, NODE)
+  redis.call('PEXPIRE', NODES, HISTORY)
+end
+local noted, seconds = {}, {}
+for i = FIRST_KEY, #KEYS do
+  local at = FIRST_ARG + 2 * (i - FIRST_KEY)
+  local scope, text = ARGV[at], ARGV[at + 1]
+  local of_scope = 2 * (i - FIRST_KEY)
+  noted[of_scope + 1], noted[of_scope + 2] = WALL, scope
+  seconds[of_scope + 1], seconds[of_scope + 2] = scope, add_minute(KEYS[i], scope, text)
+  for late = MINUTE_BYTES + 121, #text, 16 do
+    note_late(scope, struct.unpack('>dd', string.sub(text, late)))
+  end
+end
+if #KEYS >= FIRST_KEY then
+  redis.call('ZADD', SITES, unpack(noted))
+  redis.call('HSET', SECONDS, unpack(seconds))
+  redis.call('PEXPIRE', SECONDS, SECONDS_KEPT)
+  redis.call('PEXPIRE', SITES, HOUR + HISTORY)
+  drop_sites()
+end
+return WALL

@@ -1,0 +1,38 @@
+-- Shared by `sync` and `forget`: what the history keeps of a site besides the counts of nodes.
+
+local function limit_key(scope)
+  return PREFIX .. ':history:limit:' .. name_of(scope)
+end
+
+-- Keeps a working limit of a site that a whole round of answers has borne out.
+local function remember_limit(scope, working)
+  if HISTORY == 0 then return end
+  redis.call('HSET', limit_key(scope), 'working', working)
+  redis.call('PEXPIRE', limit_key(scope), HISTORY)
+end
+
+-- The last of these; 0: none is known.
+local function remembered_limit(scope)
+  return HISTORY > 0 and tonumber(redis.call('HGET', limit_key(scope), 'working') or 0) or 0
+end
+
+-- Notes a pause that began at this time, and has `left` to go. One that is asked for again only gets longer.
+local function note_pause(scope, paused_at, left, report)
+  local MOST_PAUSES = 300 -- of an hour
+  if HISTORY == 0 then return end
+  local key = string.format('%s:history:%d:%s', PREFIX, paused_at / HOUR, name_of(scope))
+  local field = 'pause:' .. string.format('%.0f', paused_at)
+  local length, asked, refused, last = 0, 0, 0, -1
+  local known = redis.call('HGET', key, field)
+  if known then
+    length, asked, refused, last = cmsgpack.unpack(known)
+  elseif redis.call('HLEN', key) > MOST_PAUSES then
+    return
+  end
+  length, asked = math.max(length, WALL - paused_at + left), math.max(asked, report.retry_after)
+  refused = math.max(refused, math.min(1, report.refused))
+  redis.call('HSET', key, field, cmsgpack.pack(math.ceil(length), asked, refused, last))
+  redis.call('PEXPIRE', key, HOUR + HISTORY)
+  redis.call('ZADD', PREFIX .. ':history', WALL, name_of(scope))
+  redis.call('PEXPIRE', PREFIX .. ':history', HOUR + HISTORY)
+end

@@ -1,0 +1,137 @@
+"""What the server's history says of each site, judged by the requests that have really begun."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from semaphore_middleware.redis.keys import Keys
+from semaphore_middleware.redis.records import MINUTE, PAUSE
+from tests.simulation.server import Server
+
+if TYPE_CHECKING:
+    from tests.simulation.judge import Judge, Request
+
+HISTORY_S = 86400.0
+OFF_S = 0.01  # by so much a node may misjudge the server's clock on a calm day
+KEYS = Keys("semaphore")
+
+
+@dataclass
+class History:
+    """Hears of all requests, and compares with what the server keeps of them in the end."""
+
+    judge: Judge
+    server: Server
+    _begun: dict[str, list[tuple[float, Any]]] = field(default_factory=lambda: defaultdict(list))
+    """By scope: when each began, by the server's clock, and the session of its node."""
+    _refused: Counter[str] = field(default_factory=Counter)
+    _peaks: Counter[str] = field(default_factory=Counter)
+    _sessions: list[Any] = field(default_factory=list)
+
+    def on_begin(self, request: Request) -> None:
+        """A request begins; the judge has counted it as open."""
+        session = request.node.semaphore._session
+        for scope in request.job.scopes:
+            self._begun[scope].append((self._wall(), session))
+            is_open = [
+                one for one in self.judge.open[scope] if not self.judge.is_excused(scope, one)
+            ]
+            self._peaks[scope] = max(self._peaks[scope], len(is_open))
+
+    def on_refused(self, scope: str) -> None:
+        """A node reports that a site has refused a request."""
+        self._refused[scope] += 1
+
+    def _wall(self) -> float:
+        return self.judge.world.now + self.server.clock_ahead_ms / 1000
+
+    # In the end ---------------------------------------------------------------------------------
+
+    def check(self, had_full: bool) -> None:
+        """Compare. What nodes had not said that are gone, or that a server has lost, is missing."""
+        judge = self.judge
+        for scope, begun in self._begun.items():
+            minutes = dict(self._minutes(scope))
+            said = [at for at, session in begun if session.diary.is_closed]
+            is_whole = not (judge.faults.losses_at or had_full or judge.plan.kind == "days")
+            least, most = len(said) if is_whole else 0, len(begun)
+            total = sum(one["requests"] for one in minutes.values())
+            if not least <= total <= most:
+                self._convict(scope, f"{total} requests, of {least} to {most} that began")
+            elif not is_whole or len(said) < most:
+                continue
+            if (noted := max((one["most"] for one in minutes.values()), default=0)) < self._peaks[
+                scope
+            ]:
+                self._convict(scope, f"{noted} at once, of {self._peaks[scope]}")
+            if (refused := sum(one["refused"] for one in minutes.values())) != self._refused[scope]:
+                self._convict(scope, f"{refused} refusals, of {self._refused[scope]}")
+            if judge.plan.kind == "calm":
+                self._check_times(scope, minutes, [at for at, _ in begun])
+
+    def _check_times(
+        self, scope: str, minutes: dict[int, dict[str, float]], begun: list[float]
+    ) -> None:
+        for least, most, noted in (
+            *_compared(begun, 60, lambda minute: minutes.get(minute, {"requests": 0})["requests"]),
+        ):
+            if not least <= noted <= most:
+                self._convict(scope, f"{noted} requests in a minute, of {least} to {most}")
+        for minute, one in minutes.items():
+            here = [at for at in begun if -OFF_S < at - 60 * minute < 60 + OFF_S]
+            bounds = [pair[:2] for pair in _compared(here, 1, lambda _: 0)]
+            if (
+                not max((low for low, _ in bounds), default=0)
+                <= one["starts"]
+                <= max((high for _, high in bounds), default=0)
+            ):
+                self._convict(scope, f"{one['starts']} starts in a second")
+        for paused_at, pause in self._pauses(scope):
+            self._check_pause(scope, paused_at, pause, begun)
+
+    def _check_pause(
+        self, scope: str, paused_at: float, pause: dict[str, float], begun: list[float]
+    ) -> None:
+        if any(rule == "resume" for *_, rule in self.judge.rules[scope]):
+            return
+        end = paused_at + pause["length"] / 1000
+        late = [at - paused_at for at in begun if paused_at + OFF_S < at < end - OFF_S]
+        noted = pause["last"] / 1000
+        if (late and abs(noted - max(late)) > OFF_S) or (not late and noted > OFF_S):
+            self._convict(scope, f"a start {noted} s after a pause began, of {late}")
+
+    def _minutes(self, scope: str) -> Iterator[tuple[int, dict[str, float]]]:
+        for hour, name, values in self._fields(scope):
+            if name.isdigit():
+                yield 60 * hour + int(name), dict(zip(MINUTE.names, values, strict=True))
+
+    def _pauses(self, scope: str) -> Iterator[tuple[float, dict[str, float]]]:
+        for _, name, values in self._fields(scope):
+            if name.startswith("pause:"):
+                yield int(name[6:]) / 1000, dict(zip(PAUSE.names, values, strict=True))
+
+    def _fields(self, scope: str) -> Iterator[tuple[int, str, list[float]]]:
+        for key, _ in self.server.keys_left():
+            hour, _, name = key.removeprefix(KEYS.history + b":").partition(b":")
+            if hour.isdigit() and name == scope.encode():
+                for part in self.server.fields(key):
+                    yield int(hour), part.decode(), self.server.field(key, part)
+
+    def _convict(self, scope: str, what: str) -> None:
+        self.judge.violate(f"HISTORY {scope}: {what}")
+
+
+def _compared(
+    times: list[float], length: int, noted: Callable[[int], float]
+) -> Iterator[tuple[int, int, float]]:
+    """For each part of time of this length: the least and the most that may be noted in it, as
+    clocks differ a little, and what is.
+    """
+    for part in {int((at + off) // length) for at in times for off in (-OFF_S, OFF_S)}:
+        begin, end = part * length, (part + 1) * length
+        least = sum(begin + OFF_S <= at < end - OFF_S for at in times)
+        most = sum(begin - OFF_S <= at < end + OFF_S for at in times)
+        yield least, most, noted(part)
