@@ -243,6 +243,7 @@ def test_a_killed_curl_frees_its_permit_and_the_gate_s_end_frees_all(
                 wait_until(lambda: of_scope(server, 1, 1))
                 holder.send_signal(signal.SIGKILL)
                 assert line(waiter) == GRANTED
+                wait_until(lambda: of_scope(server, 1, 0))  # nobody waits, until the next one does
                 with curl("-w", "%{http_code}", url) as third:
                     wait_until(lambda: of_scope(server, 1, 1))
                     process.send(signal.SIGTERM)
