@@ -106,7 +106,8 @@ local function hear_feedback(scope, report)
   end
 
   local function begin_backoff(asked)
-    local pause, is_new = asked, NOW - report.bad_age >= learned.backoff_end
+    -- NOW is rounded down: a request that begins as the last pause ends is of a new incident.
+    local pause, is_new = asked, NOW + 1 - report.bad_age >= learned.backoff_end
     if is_new then
       if pause == 0 then
         pause = math.min(report.most, math.max(report.start, 2 * learned.backoff))
