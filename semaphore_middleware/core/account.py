@@ -573,7 +573,8 @@ class Account:
     def on_backoff(self, paused_at: int) -> None:
         """The site has refused a request, or asked for a pause, which began at this time."""
         self._paused_at = paused_at
-        if self._begun_at > paused_at / 1000 and (diary := self._owner.diary):
+        # The server's time is rounded down: in the same millisecond nothing is known to be late.
+        if 1000 * self._begun_at > paused_at + 1 and (diary := self._owner.diary):
             self._note_late(diary)
         for permit in self._held:
             permit._withdrawn = True
