@@ -221,8 +221,8 @@ class CrawlClient:
         requests  hash    place -> request: all that are not finished
         queue     zset    the places of those that are to be taken, in order
         sites     zset    site with queued requests -> turn, the lowest is next
-        taken     zset    node, zero byte, place: taken and not finished -> how many nodes have
-                          failed with it
+        taken     zset    node, zero byte, place, how many nodes have failed with it (a digit):
+                          taken and not finished
         suspects  zset    place of a request that nodes have failed with -> 1, or 2 for more
         aside     hash    place -> request: those that were tried three times; nobody gets them
         failed    hash    place -> request: those that have brought no page

@@ -433,7 +433,7 @@ class _Server(Server):
         for name in lost:
             self._crawl.on_lease_end(name)
         for member in taken - self._members("taken"):
-            name, _, place = member.partition(b"\0")
+            name, _, place = member[:-1].partition(b"\0")
             data = self.field(KEYS.of("requests"), place) or self.field(KEYS.of("aside"), place)
             if data is not None:
                 number, alone = number_of(json.loads(data)["url"]), in_hand[name] == 1

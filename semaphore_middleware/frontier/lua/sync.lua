@@ -50,7 +50,7 @@ end
 
 local function take_place(from, place, failures, taken_now)
   redis.call('ZREM', from, place)
-  redis.call('ZADD', taken, failures, node .. '\0' .. place)
+  redis.call('ZADD', taken, 0, node .. '\0' .. place .. failures)
   if most_of_site > 0 then
     redis.call('HINCRBY', budgets, site_of(place) .. '\0', 1)
   end

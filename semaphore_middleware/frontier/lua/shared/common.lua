@@ -225,18 +225,20 @@ local function pages_left()
   return most_pages - (redis.call('HGET', run, 'pages') or 0) - redis.call('ZCARD', taken)
 end
 
--- How many nodes had failed with a request that this node had taken; nil if it had not.
+-- How many nodes had failed with a request that this node had taken; nil if it had not. The number is a part
+-- of the member: all scores must be equal, or the members of one node could not be found by name.
 local function untake(name, place)
-  local member = name .. '\0' .. place
-  local failures = redis.call('ZSCORE', taken, member)
-  if not failures then
-    return nil
+  local failures = 0
+  while redis.call('ZREM', taken, name .. '\0' .. place .. failures) == 0 do
+    failures = failures + 1
+    if failures > TRIES_BEFORE_ALONE then
+      return nil
+    end
   end
-  redis.call('ZREM', taken, member)
   if most_of_site > 0 then
     redis.call('HINCRBY', budgets, site_of(place) .. '\0', -1)
   end
-  return tonumber(failures)
+  return failures
 end
 
 -- The node was silent for longer than its lease. If nobody has finished its request meanwhile, this counts.
@@ -290,7 +292,7 @@ local function stop_working(name, give_back)
   local first, last = bounds_of(name)
   local members = redis.call('ZRANGE', taken, first, last, 'BYLEX')
   for _, member in ipairs(members) do
-    local place = string.sub(member, #name + 2)
+    local place = string.sub(member, #name + 2, -2)
     give_back(place, untake(name, place), #members == 1)
   end
   return redis.call('ZREM', working, name) == 1
