@@ -82,17 +82,7 @@ def node_for(settings: SemaphoreSettings, url: str | None, spider: str, job: str
     """The node of crawls with these settings: the existing one, or a new one. Where no name is set,
     it has those of the spider and the job that come first.
     """
-    options = {
-        "url": url,
-        "lease": settings.lease,
-        "turn": settings.turn,
-        "recovery_wait": settings.recovery_wait,
-        "prefix": settings.prefix,
-        "job": settings.job or spider,
-        "weight": settings.weight,
-        "backoff": settings.backoff,
-        "history": settings.history,
-    }
+    options = {"url": url, **settings.semaphore_options(spider)}
     key = (threading.get_ident(), settings.node, *options.values())
     node = _nodes.get(key)
     if node is None or not node.can_be_joined:

@@ -221,9 +221,8 @@ class ResponseClassifier:
             give_up_log_level=request.meta.get("give_up_log_level"),
         )
         if retry is None:
-            request.meta["dont_retry"] = (
-                GIVEN_UP  # for Scrapy's retry middleware, until `fetch` ends
-            )
+            # For Scrapy's retry middleware, until `fetch` ends.
+            request.meta["dont_retry"] = GIVEN_UP
             return None
         # The HTTP cache keeps a stale response here until it sees the new one, and it does not see
         # this refusal. A shared crawl could not store the stale response with the request.

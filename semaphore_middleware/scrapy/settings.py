@@ -299,6 +299,21 @@ class SemaphoreSettings:
     metrics_port: int | None
     metrics_host: str
 
+    def semaphore_options(self, job: str = "") -> dict[str, Any]:
+        """The options of `FairSemaphore`, but for its server and its name. `job` counts where
+        SEMAPHORE_JOB is not set.
+        """
+        return {
+            "lease": self.lease,
+            "turn": self.turn,
+            "recovery_wait": self.recovery_wait,
+            "prefix": self.prefix,
+            "job": self.job or job,
+            "weight": self.weight,
+            "backoff": self.backoff,
+            "history": self.history,
+        }
+
     @classmethod
     def read(cls, settings: BaseSettings) -> SemaphoreSettings:
         """Read and check the settings. Raises `SettingsError` with the name of the wrong one."""

@@ -55,11 +55,7 @@ async def _serve(settings: SemaphoreSettings, port: int, path: str | None) -> No
         settings.url,
         url_from=settings.url_from,
         node=settings.node or default_node("gate"),
-        lease=settings.lease,
-        recovery_wait=settings.recovery_wait,
-        turn=settings.turn,
-        prefix=settings.prefix,
-        backoff=settings.backoff,
+        **settings.semaphore_options(),
     )
     await semaphore.open(wait=False)  # a missing server is an error now; later it is waited for
     scopes = ScopeFinder(settings.scopes, settings.limits)

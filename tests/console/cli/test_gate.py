@@ -255,6 +255,19 @@ def test_a_killed_curl_frees_its_permit_and_the_gate_s_end_frees_all(
 
 
 @with_curl
+def test_its_node_is_as_the_project_s_crawls_are(server: RedisServer, tmp_path: Path) -> None:
+    options = ("-s", "SEMAPHORE_HISTORY=0", "-s", "SEMAPHORE_JOB=tools")
+    with (
+        started(server, tmp_path, "--port", "0", *options) as (_, address),
+        curl(f"{address}/permit/{HOST}") as client,
+        server.client() as redis,
+    ):
+        assert line(client) == GRANTED
+        assert redis.keys("*:history*") == []
+        assert b"tools" in redis.hget(f"{{semaphore}}:scope:{HOST}", "state")
+
+
+@with_curl
 def test_a_unix_socket_is_one_gate_s(server: RedisServer, tmp_path: Path) -> None:
     path = tmp_path / "gate"
     arguments = ("--socket", str(path))
