@@ -99,8 +99,11 @@ class History:
             return
         end = paused_at + pause["length"] / 1000
         late = [at - paused_at for at in begun if paused_at + OFF_S < at < end - OFF_S]
+        perhaps = [at - paused_at for at in begun if paused_at < at < end + OFF_S]
         noted = pause["last"] / 1000
-        if (late and abs(noted - max(late)) > OFF_S) or (not late and noted > OFF_S):
+        if noted < max(late, default=0.0) - OFF_S or (
+            noted > OFF_S and all(abs(noted - one) > OFF_S for one in perhaps)
+        ):
             self._convict(scope, f"a start {noted} s after a pause began, of {late}")
 
     def _minutes(self, scope: str) -> Iterator[tuple[int, dict[str, float]]]:

@@ -60,14 +60,15 @@ local function add_minute(key, scope, text)
   return seconds
 end
 
--- A request has begun `late` ms after a pause, which may have been known to its node or not.
+-- A request has begun `late` ms after a pause did. Its node may have heard of the pause only after its end.
 local function note_late(scope, paused_at, late)
   local key, field = key_of(paused_at / HOUR, scope), 'pause:' .. string.format('%.0f', paused_at)
   local known = redis.call('HGET', key, field)
   if not known then return end
   local pause = {}
   @pause.(pause) = cmsgpack.unpack(known)
-  pause.last = math.max(pause.last, math.min(late, pause.length))
+  if late > pause.length then return end
+  pause.last = math.max(pause.last, late)
   redis.call('HSET', key, field, cmsgpack.pack(@pause.(pause)))
 end
 
