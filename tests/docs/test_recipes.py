@@ -20,6 +20,8 @@ from tests.support.paths import REPOSITORY
 from tests.support.servers import RedisServer
 from tests.support.site import Site
 
+pytestmark = pytest.mark.slow
+
 BLOCKS = [block for block in blocks() if block.page == "docs/without-scrapy.md"]
 RECIPES = {name[1]: block for block in BLOCKS if (name := re.match(r"# (\w+)\.py\n", block.text))}
 PAGES = 20
@@ -64,7 +66,6 @@ async def test_two_programs_hold_a_limit_together(
     assert server.members() == {}
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(find_spec("celery") is None, reason="celery is not installed")
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
 @asyncio_test

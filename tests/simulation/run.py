@@ -415,14 +415,17 @@ class Run:
         last = max(jobs)
         set_weights = dict(fault.of for fault in self.plan.faults if fault.kind == "share")
         for until in PHASES_S:
-            self.world.run(BEGIN_S + until - JUDGED_S)
+            end = BEGIN_S + until - 0.001  # before the next phase begins
+            self.world.run(end - JUDGED_S)
             self.judge.held_s.clear()
             self.judge.started.clear()
-            self.world.run(BEGIN_S + until)
+            self.world.run(end)
             is_away = until == PHASES_S[1]
             here = {node: job for node, job in jobs.items() if not (is_away and node == last)}
             weights = set_weights if until == PHASES_S[2] else {}
             self.judge.check_jobs(here, weights, JUDGED_S)
+            if self.judge.violations:
+                return
 
     # Faults -------------------------------------------------------------------------------------
 
