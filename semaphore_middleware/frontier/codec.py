@@ -110,14 +110,9 @@ class StartEncoder:
         of_class = load_object(crawler.settings["REQUEST_FINGERPRINTER_CLASS"])
         self._fingerprint = build_from_crawler(of_class, crawler).fingerprint
 
-    def __call__(
-        self, line: str, number: int, new_place: Callable[[str, float, bool], bytes]
-    ) -> NewRequest:
+    def __call__(self, line: str, new_place: Callable[[str, float, bool], bytes]) -> NewRequest:
         """The request that a line stands for. Raises `ValueError`, which says what is wrong."""
-        try:
-            request, methods = request_of(line, self._spider)
-        except ValueError as error:
-            raise ValueError(f"line {number}: {error}") from None
+        request, methods = request_of(line, self._spider)
         site = urlparse_cached(request).hostname or ""
         return NewRequest(
             place=new_place(site, -request.priority, True),

@@ -23,7 +23,7 @@ from semaphore_middleware.redis.location import Server
 CRAWLS_PER_CALL = 100  # that are counted in one round trip
 ADDED_PER_CALL = 500  # requests
 
-Encode = Callable[[str, int, Callable[[str, float, bool], bytes]], NewRequest]
+Encode = Callable[[str, Callable[[str, float, bool], bytes]], NewRequest]
 
 
 class Crawls:
@@ -91,23 +91,31 @@ class Crawls:
         encoder_for: Callable[[Mapping[str, str]], Encode],
     ) -> Counter[Queued]:
         """Queue start requests; how many of them were. The first run of a crawl may begin with it.
-        `encoder_for` is called with what the crawl's nodes have in common, and returns what makes a
-        new request from a line, its number and `new_place`.
+        Lines that are empty or begin with `#` are skipped. `encoder_for` is called with what the
+        crawl's nodes have in common, and returns what makes a new request from a line and
+        `new_place`.
 
-        Raises `CrawlEndedError`, and whatever `encoder_for` and that do.
+        Raises `CrawlEndedError`, what `encoder_for` does, and `ValueError` for a wrong line: those
+        before it are queued.
         """
+        written = (
+            (number, line)
+            for number, line in enumerate(map(str.strip, lines), 1)
+            if line and not line.startswith("#")
+        )
         found: Counter[Queued] = Counter()
         async with self.of(name) as crawl:
             _, in_common = await crawl.join()
             try:
                 encode = encoder_for(in_common)
-                numbered = enumerate(lines, 1)
-                while some := list(itertools.islice(numbered, ADDED_PER_CALL)):
+                while some := list(itertools.islice(written, ADDED_PER_CALL)):
                     new: list[NewRequest] = []
                     try:
                         for number, line in some:
-                            new.append(encode(line, number, crawl.new_place))
-                    finally:  # what stands before a wrong line is queued
+                            new.append(encode(line, crawl.new_place))
+                    except ValueError as error:
+                        raise ValueError(f"line {number}: {error}") from None
+                    finally:
                         found.update((await crawl.sync(new, working=True)).queued)
             finally:
                 await crawl.leave()

@@ -94,13 +94,16 @@ def test_requests_are_added_from_wherever_they_are(
     asked = ["https://a.example/1", '{"url": "https://a.example/2", "priority": 7}']
     assert ran(server, "add", "site", *asked) == (0, "site: 2 requests queued.\n", "")
     file = tmp_path / "urls"
-    file.write_text("https://a.example/1\n\nhttps://a.example/3\n")
+    file.write_text("# pages\nhttps://a.example/1\n\n  # more\nhttps://a.example/3\n")
     said = "site: 1 request queued; 1 were queued before.\n"
     assert ran(server, "add", "site", "-f", str(file)) == (0, said, "")
     one = node(client, "one", crawl="site")
     urls = [json.loads(one.pop().data)["url"] for _ in range(3)]
     assert urls == [f"https://a.example/{page}" for page in (2, 1, 3)]
+    wrong = tmp_path / "wrong"
+    wrong.write_text("# pages\n\na\n")
     for words, said in (
+        (["-f", str(wrong)], "line 3: 'a': Missing scheme"),
         (["a"], "line 1: 'a': Missing scheme in request url: a"),
         (['{"url": "https://a/", "x": 1}'], "line 1: 'x' is none of url, method, "),
         (['{"url": "https://a/", "priority": "x"}'], "line 1: invalid literal"),

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 DESCRIPTIONS = {
     "add": "Queue start requests for a crawl, which may not have begun yet: URLs, or JSON objects "
-    f"with {', '.join(FIELDS)}; from the command line, a file, or else standard input. Those that "
-    "were queued before are left out.",
+    f"with {', '.join(FIELDS)}; from the command line, a file, or else standard input, where '#' "
+    "begins a comment line. Those that were queued before are left out.",
     "end": "End a crawl for all its nodes when what is queued is done: also one that waits for "
     "more because of CRAWL_WAIT. That it has ended is known for 30 days, as at any end.",
     "retry": "Put back into the queues the requests that were set aside, because three nodes have "
@@ -127,9 +127,8 @@ def _add(settings: BaseSettings, crawls: Crawls, options: argparse.Namespace) ->
         return StartEncoder(settings, in_common, options.name)
 
     with _lines(options) as lines:
-        written = (line for line in lines if line.strip())
         try:
-            found = asyncio.run(crawls.add(options.name, written, encoder_for))
+            found = asyncio.run(crawls.add(options.name, lines, encoder_for))
         except CrawlEndedError:
             name = clean(options.name)
             raise CommandError(
