@@ -20,8 +20,9 @@ from semaphore_middleware.frontier.client import (
     Queued,
     TakenRequest,
 )
-from semaphore_middleware.frontier.codec import JsonSerializer
 from semaphore_middleware.frontier.prefetch import MAX_READY, PREFETCH_TARGET, SITE_BATCH
+from semaphore_middleware.frontier.serializers import JsonSerializer
+from semaphore_middleware.frontier.settings import CrawlSettings
 from tests.support.servers import RedisServer
 
 NAME = "range"
@@ -61,7 +62,7 @@ class FullFrontier:
 
     def __init__(self, server: RedisServer, client: redis.Redis) -> None:
         self._server, self._client = server, client
-        self._crawl = CrawlClient(server.url, NAME, "node", lease=3600)
+        self._crawl = CrawlClient(CrawlSettings(server.url, NAME, "node", lease=3600))
         self._dumps = JsonSerializer().dumps
         self._random = Random(1)
         self._pages = 0
@@ -105,7 +106,7 @@ class FullFrontier:
 
     @asynccontextmanager
     async def _another(self, lease: float = 3600.0) -> AsyncIterator[CrawlClient]:
-        node = CrawlClient(self._server.url, NAME, "another", lease)
+        node = CrawlClient(CrawlSettings(self._server.url, NAME, "another", lease=lease))
         await node.join()
         try:
             yield node

@@ -20,7 +20,7 @@ from crawler.cluster.progress import ClusterState, ProgressDisplay
 from crawler.cluster.verdict import CrawlResult, SiteResult, problems, table
 from crawler.example_site import ExampleSite
 from semaphore_middleware import FairSemaphore
-from semaphore_middleware.frontier import CrawlClient, RunOverError
+from semaphore_middleware.frontier import CrawlClient, CrawlSettings, RunOverError
 
 REFRESH_INTERVAL_S = 0.2
 
@@ -86,7 +86,7 @@ class Cluster:
         self.site = site
         self.url = site.url if site else plan.url
         self.hosts = SiteArguments.parse({"url": self.url}).hosts
-        self.crawl = CrawlClient(self.server, directory.name, node="cluster")
+        self.crawl = CrawlClient(CrawlSettings(self.server, directory.name, "cluster"))
         self.nodes = [
             NodeProcess(f"node-{number}", directory) for number in range(1, plan.nodes + 1)
         ]
@@ -97,7 +97,7 @@ class Cluster:
         with self._forwarded_signals(console):
             try:
                 await self.crawl.join()
-                await self.crawl.renew_lease()
+                await self.crawl.sync(working=True)
                 for node in self.nodes:
                     await self._start(node)
                 await self._watch(ProgressDisplay(console))
@@ -115,7 +115,7 @@ class Cluster:
         settings = {
             "CONCURRENT_REQUESTS_PER_DOMAIN": str(self.plan.limit),
             **self.plan.settings,
-            "CRAWL": self.crawl.name,
+            "CRAWL": self.crawl.settings.name,
         }
         await node.start(arguments, settings, environment={"REDIS_URL": self.server})
 
@@ -137,7 +137,7 @@ class Cluster:
         counts = await self.crawl.counts()
         with suppress(RunOverError):  # if this machine was suspended for longer than the lease
             if counts.nodes - 1 < running or not counts.seen:
-                await self.crawl.renew_lease()
+                await self.crawl.sync(working=True)
                 return True
             await self.crawl.idle()
         return False

@@ -58,14 +58,14 @@ class Command(ScrapyCommand):
         from crawler.arguments import SiteArguments
         from crawler.cluster.run import Plan, run
         from semaphore_middleware import SemaphoreError
-        from semaphore_middleware.frontier import CrawlClient
+        from semaphore_middleware.frontier import CrawlClient, CrawlSettings
 
         if args:
             raise UsageError(f"unexpected argument {args[0]!r}", print_help=False)
         if opts.url:
             _check("--url", lambda: SiteArguments.parse({"url": opts.url}))
         if opts.server:
-            _check("--server", lambda: CrawlClient(opts.server, "", ""))
+            _check("--server", lambda: CrawlClient(CrawlSettings(opts.server)))
         plan = Plan(
             url=opts.url,
             nodes=_number("--nodes", opts.nodes, Plan.nodes, least=1),

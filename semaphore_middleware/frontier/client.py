@@ -12,14 +12,11 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from semaphore_middleware.errors import SettingsError
 from semaphore_middleware.frontier import state
+from semaphore_middleware.frontier.settings import CrawlSettings
 from semaphore_middleware.frontier.state import Counts, CrawlKeys, Places, commands_for, site_of
 from semaphore_middleware.model import chance
 from semaphore_middleware.model.hosts import encoded
-from semaphore_middleware.model.limits import UNITS_S
-from semaphore_middleware.model.validation import check_number, not_allowed
-from semaphore_middleware.redis.environment import default_node
 from semaphore_middleware.redis.link import Link
 from semaphore_middleware.redis.location import Server
 from semaphore_middleware.redis.rights import try_rights
@@ -28,26 +25,7 @@ from semaphore_middleware.redis.scripts import evaluate
 CALL_TIMEOUT_S = 3.0
 TRIES_BEFORE_ALONE = 2  # as in common.lua
 RETRIED_AT_ONCE = 1000  # requests in a call
-DEFAULT_PREFIX = "crawl"
 NO_STATS: Mapping[str, int] = {}
-
-
-def node_name(settings: Mapping[str, Any], spider: str) -> str:
-    """This node's name: the add-on's; without the add-on, the spider's name and the job's."""
-    return settings.get("SEMAPHORE_NODE") or default_node(spider)
-
-
-def recrawl_after_of(settings: Mapping[str, Any]) -> float:
-    """`CRAWL_RECRAWL_AFTER` in seconds, 0 if it is not set. Raises `SettingsError`."""
-    value = settings.get("CRAWL_RECRAWL_AFTER") or 0
-    number, unit = value, 1.0
-    if isinstance(value, str) and value[-1:] in UNITS_S:
-        number, unit = value[:-1], UNITS_S[value[-1]]
-    try:
-        return unit * check_number(number, "CRAWL_RECRAWL_AFTER", text=True)
-    except SettingsError:
-        allowed = "seconds, or a number with 's', 'm', 'h' or 'd' behind it"
-        raise not_allowed(value, "CRAWL_RECRAWL_AFTER", allowed) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,38 +238,16 @@ class CrawlClient:
     help.
     """
 
-    def __init__(
-        self,
-        url: str,
-        name: str,
-        node: str,
-        lease: float = 15.0,
-        max_pages: int = 0,
-        prefix: str = DEFAULT_PREFIX,
-        url_from: str = "the server's URL",
-        max_pages_per_site: int = 0,
-        places: Places | None = None,
-        recrawl_after: float = 0.0,
-    ) -> None:
-        """`lease` in seconds; `max_pages`: of all nodes together, 0 for no limit; `places`: the
-        order of requests, else first in, first out; `recrawl_after`: the seconds after which a
-        fingerprint counts as new again, 0 for never. `url_from` says in errors where the URL was
-        set.
-
-        Raises `SettingsError` for a URL that cannot be read.
-        """
-        self.name = name
-        self.lease = lease
-        self.max_pages = max_pages
-        self.max_pages_per_site = max_pages_per_site
-        self.recrawl_after = recrawl_after
-        self.keys = CrawlKeys(prefix, name)
-        server = Server(url, CALL_TIMEOUT_S, url_from, self.keys.hash_tag)
+    def __init__(self, settings: CrawlSettings) -> None:
+        """Raises `SettingsError` for a URL that cannot be read."""
+        self.settings = settings
+        self.keys = CrawlKeys(settings.prefix, settings.name)
+        server = Server(settings.url, CALL_TIMEOUT_S, settings.url_from, self.keys.hash_tag)
         self.link = Link(server, lambda: "The crawl's requests wait until it can be used again")
         self.run = self.run_before = self._salt = b""  # none joined yet
         # A process that reuses a dead one's name is another node.
-        self.node = f"{node}:{chance.token(4)}"
-        self.new_place = (places or Places()).new
+        self.node = f"{settings.node}:{chance.token(4)}"
+        self.new_place = Places(*settings.last_first).new
         self.channel = self.keys.channels + encoded(self.node)
 
     async def check_rights(self) -> None:
@@ -358,10 +314,6 @@ class CrawlClient:
         return SyncReply(
             list(map(Queued, queued)), list(_taken(taken)), bool(lease_expired), set_aside
         )
-
-    async def renew_lease(self) -> None:
-        """Count as working for one lease from now. Raises `RunOverError`."""
-        await self.sync(working=True)
 
     async def idle(self, finished: Sequence[TakenRequest] = (), waits: bool = False) -> IdleReply:
         """Stop working. If no node works and nothing is queued, this ends the crawl, unless it
@@ -450,8 +402,9 @@ class CrawlClient:
         though_full: bool = True,
     ) -> Any:
         keys = keys or self.keys.all
-        head = (self.keys.channels, encoded(self.node), self.run, round(self.lease * 1000))
-        limits = (self.max_pages, self.max_pages_per_site, round(self.recrawl_after))
+        settings = self.settings
+        head = (self.keys.channels, encoded(self.node), self.run, round(settings.lease * 1000))
+        limits = (settings.max_pages, settings.max_pages_per_site, round(settings.recrawl_after))
         call = (name, len(keys), *keys, *head, *limits, *arguments)
         async with self.link.use() as connection:
             (reply,) = await evaluate(connection, [call], state.script, though_full=though_full)

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import logging
-import pickle
-from base64 import b64decode, b64encode
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
 
 from scrapy import Request, Spider
 from scrapy.crawler import Crawler
@@ -21,74 +17,15 @@ from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy.utils.request import request_from_dict
 
 from semaphore_middleware.frontier.client import NewRequest
+from semaphore_middleware.frontier.serializers import SERIALIZERS, Fields
+from semaphore_middleware.frontier.settings import CrawlSettings
 from semaphore_middleware.frontier.starts import request_of
-from semaphore_middleware.frontier.values import Values
 from semaphore_middleware.scrapy.engine import Engine
 
 logger = logging.getLogger(__name__)
 
-Fields = dict[str, Any]
-"""A request's, as `Request.to_dict` gives them."""
 JAR = "jar"
 """A field of ours: the cookies of the session that `cookiejar` in a request's meta names."""
-
-
-class JsonSerializer:
-    """Writes a request's fields as JSON. `packages`: see `Values`."""
-
-    def __init__(self, packages: Collection[str] = ()) -> None:
-        self._values = Values(packages)
-
-    def dumps(self, fields: Fields) -> bytes:
-        """Raises `TypeError` for a value that would not come back as it was."""
-        headers = {
-            name.decode("latin-1"): [value.decode("latin-1") for value in values]
-            for name, values in fields["headers"].items()
-        }
-        try:
-            plain = {
-                name: self._values.to_json(value)
-                for name, value in fields.items()
-                if name not in ("body", "headers")
-            }
-        except TypeError as error:
-            raise TypeError(f"{error}; CRAWL_SERIALIZER = 'pickle' can store more") from None
-        body = b64encode(fields["body"]).decode()
-        return json.dumps({**plain, "body": body, "headers": headers}).encode()
-
-    def loads(self, data: bytes) -> Fields:
-        """The fields. Raises anything for what was not written here."""
-        plain: Fields = json.loads(data)
-        headers = {
-            name.encode("latin-1"): [value.encode("latin-1") for value in values]
-            for name, values in plain.pop("headers").items()
-        }
-        body = b64decode(plain.pop("body"))
-        return {**self._values.from_json(plain), "body": body, "headers": headers}
-
-
-class PickleSerializer:
-    """Writes a request's fields as a pickle: more than JSON can hold. Unpickling runs code that the
-    pickle names: whoever can write to the server can run code on every node.
-    """
-
-    def __init__(self, _packages: Collection[str] = ()) -> None: ...
-
-    def dumps(self, fields: Fields) -> bytes:
-        """Raises any error for a value that cannot be pickled."""
-        return pickle.dumps(fields, protocol=4)
-
-    def loads(self, data: bytes) -> Fields:
-        """The fields. Raises anything for what was not written here."""
-        fields: Fields = pickle.loads(data)
-        return fields
-
-
-SERIALIZERS: dict[str, Callable[[Collection[str]], JsonSerializer | PickleSerializer]] = {
-    "json": JsonSerializer,
-    "pickle": PickleSerializer,
-}
-"""By their names in `CRAWL_SERIALIZER`."""
 
 
 class StartEncoder:
@@ -130,21 +67,13 @@ class Codec:
     so they are counted.
     """
 
-    def __init__(
-        self,
-        spider: Spider,
-        engine: Engine,
-        serializer: str = "json",
-        start_once: bool = True,
-        recrawls: bool = False,
-    ) -> None:
-        """`recrawls`: later runs go on with what earlier ones have seen."""
+    def __init__(self, spider: Spider, engine: Engine, settings: CrawlSettings) -> None:
         self._spider = spider
         self._engine = engine
-        self._start_once = start_once
-        self._recrawls = recrawls
+        self._settings = settings
         modules = [*spider.settings.getlist("SPIDER_MODULES"), type(spider).__module__]
-        self._serializer = SERIALIZERS[serializer]({name.partition(".")[0] for name in modules})
+        packages = {name.partition(".")[0] for name in modules}
+        self._serializer = SERIALIZERS[settings.serializer](packages)
         fingerprinter = spider.crawler.request_fingerprinter
         assert fingerprinter is not None, "a crawler has one before its spider is opened"
         self._fingerprint = fingerprinter.fingerprint
@@ -177,10 +106,10 @@ class Codec:
             fields[JAR] = cookies
         data = self._serializer.dumps(fields)
         is_filtered = self._is_filtered and not request.dont_filter
-        once_a_run = is_start and self._start_once and (not is_filtered or self._recrawls)
-        fingerprint = b""
-        if once_a_run or is_filtered:
-            fingerprint = self._fingerprint(request)
+        # A run that knows what earlier ones have seen makes its start requests all the same.
+        is_unknown = not is_filtered or self._settings.recrawl_after > 0
+        once_a_run = is_start and self._settings.start_once and is_unknown
+        fingerprint = self._fingerprint(request) if once_a_run or is_filtered else b""
         if once_a_run:
             self._starts[fingerprint] += not is_filtered
             fingerprint = b"start %d %b" % (self._starts[fingerprint], fingerprint)

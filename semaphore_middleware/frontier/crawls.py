@@ -6,18 +6,13 @@ import itertools
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
+from dataclasses import replace
 
-from semaphore_middleware.frontier.client import (
-    CALL_TIMEOUT_S,
-    DEFAULT_PREFIX,
-    CrawlClient,
-    NewRequest,
-    Queued,
-)
+from semaphore_middleware.frontier.client import CALL_TIMEOUT_S, CrawlClient, NewRequest, Queued
+from semaphore_middleware.frontier.settings import CrawlSettings
 from semaphore_middleware.frontier.state import Counts, CrawlKeys, commands_for
 from semaphore_middleware.model.hosts import encoded
 from semaphore_middleware.redis.connection import Connection
-from semaphore_middleware.redis.keys import check_prefix
 from semaphore_middleware.redis.location import Server
 
 CRAWLS_PER_CALL = 100  # that are counted in one round trip
@@ -29,25 +24,16 @@ Encode = Callable[[str, Callable[[str, float, bool], bytes]], NewRequest]
 class Crawls:
     """The shared crawls of one server, or of all masters of a cluster.
 
-    `url_from` says in errors where the URL was set; `recrawl_after` is that of a run that begins
-    with `add`. Each call, and each `of`, opens connections of its own.
+    `settings` say where they are, and for `add` how a run begins. Each call, and each `of`, opens
+    connections of its own.
 
     Raises `SettingsError` for a URL or a prefix that is not allowed. Each method also raises
     `ServerUnreachableError` and `ServerRefusedError`.
     """
 
-    def __init__(
-        self,
-        url: str,
-        prefix: str = DEFAULT_PREFIX,
-        url_from: str = "the server's URL",
-        recrawl_after: float = 0.0,
-    ) -> None:
-        self._url = url
-        self._url_from = url_from
-        self._recrawl_after = recrawl_after
-        self._prefix = check_prefix(prefix, "CRAWL_PREFIX")
-        self._server = Server(url, CALL_TIMEOUT_S, url_from, prefix)
+    def __init__(self, settings: CrawlSettings) -> None:
+        self._settings = settings
+        self._server = Server(settings.url, CALL_TIMEOUT_S, settings.url_from, settings.prefix)
 
     @property
     def server(self) -> str:
@@ -57,7 +43,7 @@ class Crawls:
     @property
     def prefix(self) -> str:
         """What the names of all keys begin with, behind a brace."""
-        return self._prefix
+        return self._settings.prefix
 
     async def survey(self) -> dict[str, Counts]:
         """All crawls, by name. Changes nothing on the server, but looks at all of its keys."""
@@ -73,12 +59,7 @@ class Crawls:
     @asynccontextmanager
     async def of(self, name: str) -> AsyncIterator[CrawlClient]:
         """One crawl, which need not exist."""
-        crawl = CrawlClient(
-            *(self._url, name, "frontier"),
-            prefix=self._prefix,
-            url_from=self._url_from,
-            recrawl_after=self._recrawl_after,
-        )
+        crawl = CrawlClient(replace(self._settings, name=name, node="frontier"))
         try:
             yield crawl
         finally:
@@ -112,9 +93,10 @@ class Crawls:
                     new: list[NewRequest] = []
                     try:
                         for number, line in some:
-                            new.append(encode(line, crawl.new_place))
-                    except ValueError as error:
-                        raise ValueError(f"line {number}: {error}") from None
+                            try:
+                                new.append(encode(line, crawl.new_place))
+                            except ValueError as error:
+                                raise ValueError(f"line {number}: {error}") from None
                     finally:
                         found.update((await crawl.sync(new, working=True)).queued)
             finally:
@@ -125,7 +107,7 @@ class Crawls:
         """Counts by crawl. Left out are crawls of which some key is of another type, or has no
         number where ours have one: they are not ours.
         """
-        calls = [commands_for(CrawlKeys(self._prefix, name)) for name in names]
+        calls = [commands_for(CrawlKeys(self.prefix, name)) for name in names]
         replies = iter(await connection.call(list(itertools.chain(*calls))))
         found = {}
         for name, call in zip(names, calls, strict=True):
@@ -137,7 +119,7 @@ class Crawls:
 
     async def _names(self, connection: Connection) -> list[str]:
         """The names of the crawls that have their keys there."""
-        head, tail = b"{%b:" % encoded(self._prefix), b"}:run"
+        head, tail = b"{%b:" % encoded(self.prefix), b"}:run"
         names = []
         for key in await connection.scan(head, tail):
             with suppress(UnicodeDecodeError):  # not ours

@@ -12,15 +12,23 @@ from typing import Any
 
 from scrapy import Spider
 
+from semaphore_middleware.frontier.settings import CrawlSettings
+
 LONGEST_VALUE = 200  # characters; of a longer value, a hash stands for it
 
 
-def identity_of(spider: Spider, arguments: Mapping[str, Any]) -> dict[str, str]:
+def identity_of(
+    spider: Spider, arguments: Mapping[str, Any], settings: CrawlSettings
+) -> dict[str, str]:
     """What must be the same on all nodes of a crawl: texts, by their names. `arguments` are those
     that the user gave the spider, not what it has made of them: that may be a start time.
     """
-    version = spider.settings.get("CRAWL_VERSION") or _source_hash(type(spider))
-    return {"spider": spider.name, "CRAWL_VERSION": str(version), **_texts(arguments)}
+    return {
+        "spider": spider.name,
+        "CRAWL_VERSION": settings.version or _source_hash(type(spider)),
+        "CRAWL_SERIALIZER": settings.serializer,
+        **_texts(arguments),
+    }
 
 
 def differences(own: dict[str, str], other: dict[str, str]) -> str:

@@ -21,47 +21,29 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from difflib import get_close_matches
-from typing import Any, Self, cast
+from typing import Self, cast
 
 from scrapy import Request, Spider, signals
 from scrapy.core.scheduler import BaseScheduler
 from scrapy.core.scheduler import Scheduler as ScrapyScheduler
 from scrapy.crawler import Crawler
-from scrapy.settings import BaseSettings
-from scrapy.squeues import LifoMemoryQueue
 from scrapy.utils.defer import deferred_from_coro
-from scrapy.utils.misc import build_from_crawler, load_object
+from scrapy.utils.misc import build_from_crawler
 from twisted.internet.defer import Deferred
 
 from semaphore_middleware.errors import ServerRefusedError, ServerUnreachableError, SettingsError
 from semaphore_middleware.frontier.client import (
-    DEFAULT_PREFIX,
     CrawlClient,
     CrawlEndedError,
     OtherCrawlError,
     WrongTypeError,
-    node_name,
-    recrawl_after_of,
 )
-from semaphore_middleware.frontier.codec import SERIALIZERS, Codec
-from semaphore_middleware.frontier.feeds import Feeds
 from semaphore_middleware.frontier.identity import differences, identity_of
-from semaphore_middleware.frontier.prefetch import Prefetch
 from semaphore_middleware.frontier.session import FrontierSession
-from semaphore_middleware.frontier.state import Places
-from semaphore_middleware.model.validation import check_choice, check_integer, check_number
-from semaphore_middleware.redis.environment import server_of
-from semaphore_middleware.redis.keys import check_prefix
+from semaphore_middleware.frontier.settings import CrawlSettings, misspelt
 from semaphore_middleware.scrapy.engine import Engine, belongs_to_a_command, end_crawl
 
 logger = logging.getLogger(__name__)
-
-SETTINGS = (
-    *("CRAWL_LEASE", "CRAWL_MAX_PAGES", "CRAWL_MAX_PAGES_PER_SITE", "CRAWL_PREFIX"),
-    *("CRAWL_RECRAWL_AFTER", "CRAWL_RUN", "CRAWL_SERIALIZER", "CRAWL_START_KEY"),
-    *("CRAWL_START_ONCE", "CRAWL_VERSION", "CRAWL_WAIT"),
-)
 
 
 class Scheduler(BaseScheduler):
@@ -80,21 +62,10 @@ class Scheduler(BaseScheduler):
     def __init__(self, crawler: Crawler) -> None:
         self.crawler = crawler
         self.engine = Engine(crawler)
-        self.client = _client(crawler)
-        settings = crawler.settings
-        _warn_of_misspelt(settings)
-        run = check_choice(settings.get("CRAWL_RUN") or "", "CRAWL_RUN", ("", "new"))
-        self.new_run = run == "new"
-        serializer = settings.get("CRAWL_SERIALIZER") or "json"
-        self.serializer = check_choice(serializer, "CRAWL_SERIALIZER", tuple(SERIALIZERS))
-        self.start_timeout = settings.get("SEMAPHORE_START_TIMEOUT")
-        if self.start_timeout is not None:
-            self.start_timeout = check_number(
-                self.start_timeout, "SEMAPHORE_START_TIMEOUT", least=0.001, text=True
-            )
-        self.start_once = settings.getbool("CRAWL_START_ONCE", True)
-        self.start_key = settings.get("CRAWL_START_KEY") or None
-        self.waits = settings.getbool("CRAWL_WAIT")
+        self.settings = CrawlSettings.of(crawler)
+        self.client = CrawlClient(self.settings)
+        for line in misspelt(sorted(crawler.settings)):
+            logger.warning(line)
         self.failed = False
         self.is_idle = False  # until it is known whether the server is to be asked
         self.restart: asyncio.Task[None] | None = None
@@ -117,46 +88,24 @@ class Scheduler(BaseScheduler):
         """Wait for the server and join the crawl."""
         self.engine.fail_when_cut_short(lambda: self.session.ended)
         self.spider_logger = spider.logger
-        prefetch = Prefetch(self.crawler)
-        self.engine.after_fetch(prefetch.on_fetched)
-        self.engine.before_close(prefetch.on_closing)
-        recrawls = self.client.recrawl_after > 0
-        self.codec = Codec(spider, self.engine, self.serializer, self.start_once, recrawls)
         self.session = FrontierSession(
-            self.client,
-            self.codec,
-            prefetch,
-            self.engine,
-            Feeds(self.engine, self.crawler.settings),
-            self.crawler.stats,
-            on_data_loss=self._start_over,
-            on_misfit=self._on_misfit,
-            start_key=self.start_key,
-            waits=self.waits,
+            *(self.client, self.crawler, self.engine, self._start_over, self._on_misfit)
         )
         arguments = self.engine.spider_arguments()
         if arguments is None:
             logger.info("Without the add-on, nodes do not compare the arguments of their spiders.")
-        self.identity = {
-            **identity_of(spider, arguments or {}),
-            "CRAWL_SERIALIZER": self.serializer,
-        }
+        self.identity = identity_of(spider, arguments or {}, self.settings)
         return deferred_from_coro(self._join())
 
     async def _join(self) -> None:
         self.crawler.signals.connect(self._exit, signals.spider_closed)
         try:
-            joined = await self.session.join(
-                self.identity,
-                self.new_run,
-                wanted=lambda: self.crawler.crawling,
-                timeout=self.start_timeout,
-            )
+            joined = await self.session.join(self.identity)
         except CrawlEndedError:
             logger.warning(
                 "The crawl %r has ended, so there is nothing to do. To crawl all of it again: "
                 "-s CRAWL_RUN=new, or another name in CRAWL",
-                self.client.name,
+                self.settings.name,
             )
             self.session.ended = True
             self.engine.close_when_opened("finished")
@@ -168,7 +117,7 @@ class Scheduler(BaseScheduler):
             self.engine.close_when_opened("server_error")
         else:
             if joined:
-                self.engine.pace_start(self.session.note_start, self.session.rest)
+                self.engine.pace_start(self.session.outbox.note_start, self.session.outbox.rest)
                 self.crawler.signals.connect(self._spider_idle, signals.spider_idle)
             else:
                 self.engine.close_when_opened("shutdown")
@@ -251,14 +200,14 @@ class Scheduler(BaseScheduler):
             logger.error(
                 "The crawl %r is another one: %s. Choose another name in CRAWL; or, where both can "
                 "read each other's requests, set CRAWL_VERSION to that of the crawl",
-                self.client.name,
+                self.settings.name,
                 differences(self.identity, error.identity),
             )
         elif isinstance(error, WrongTypeError):
             logger.error(
                 "CRAWL_START_KEY = %r: allowed is the name of a list, a set, a sorted set or a "
                 "stream; this is of the type %s",
-                *(self.start_key, error),
+                *(self.settings.start_key, error),
             )
         else:
             logger.error(
@@ -270,12 +219,14 @@ class Scheduler(BaseScheduler):
     def _start_over(self) -> None:
         if self.restart is not None:
             self.restart.cancel()  # what it has queued is lost again
-        self.codec.begin_anew()
+        self.session.codec.begin_anew()
         self.restart = asyncio.create_task(self._enqueue_start_requests())
 
     async def _enqueue_start_requests(self) -> None:
         try:
-            await self.engine.crawl_start_requests(self.session.note_start, self.session.rest)
+            await self.engine.crawl_start_requests(
+                self.session.outbox.note_start, self.session.outbox.rest
+            )
         except Exception:
             self.failed = True  # requests may be missing
             logger.exception("Error while reading the start requests once more")
@@ -283,44 +234,3 @@ class Scheduler(BaseScheduler):
             if self.restart is asyncio.current_task():
                 self.restart = None
                 self.engine.wake()
-
-
-def _warn_of_misspelt(settings: BaseSettings) -> None:
-    """Warn of names that are nearly ours; others that begin so may be the project's own."""
-    known = [name.removeprefix("CRAWL_") for name in SETTINGS]
-    for name in sorted(set(settings) - set(SETTINGS)):
-        if name.startswith("CRAWL_"):
-            for alike in get_close_matches(name.removeprefix("CRAWL_"), known, 1, cutoff=0.8):
-                logger.warning("%s: there is no such setting; did you mean CRAWL_%s?", name, alike)
-
-
-def _client(crawler: Crawler) -> CrawlClient:
-    """A client with the settings of a crawl. Raises `SettingsError`."""
-    settings = crawler.settings
-    url, url_from = server_of(settings)
-    if url is None:
-        raise SettingsError("REDIS_URL is not set: the nodes of a crawl share a Redis server")
-    return CrawlClient(
-        url,
-        settings.get("CRAWL") or crawler.spidercls.name,
-        node_name(settings, crawler.spidercls.name),
-        check_number(settings.get("CRAWL_LEASE", 15.0), "CRAWL_LEASE", least=0.1, text=True),
-        check_integer(settings.get("CRAWL_MAX_PAGES", 0), "CRAWL_MAX_PAGES", least=0, text=True),
-        check_prefix(settings.get("CRAWL_PREFIX", DEFAULT_PREFIX), "CRAWL_PREFIX"),
-        url_from,
-        check_integer(
-            *(settings.get("CRAWL_MAX_PAGES_PER_SITE") or 0, "CRAWL_MAX_PAGES_PER_SITE"),
-            least=0,
-            text=True,
-        ),
-        Places(
-            _is_lifo(settings["SCHEDULER_MEMORY_QUEUE"]),
-            _is_lifo(settings["SCHEDULER_START_MEMORY_QUEUE"]),
-        ),
-        recrawl_after_of(settings),
-    )
-
-
-def _is_lifo(queue_class: Any) -> bool:
-    """True if a setting of Scrapy's names a queue that is last in, first out."""
-    return issubclass(load_object(queue_class), LifoMemoryQueue)

@@ -7,7 +7,7 @@ when every request that its callback has yielded is on the server.
 
 A server that was promoted may lack the last calls, all from one call on. Then it has the requests
 that were finished in these still as taken by their nodes, and they go back to the queues when their
-nodes are idle. Start requests come from no other request, so what was queued of late is sent again.
+nodes are idle. What was queued of late is sent again (`outbox.py`).
 
 What was not answered in time is sent again with half as many requests, and asks for half as many.
 Each call that is answered lets the next have one more.
@@ -17,14 +17,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
+import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from itertools import islice
-from weakref import WeakSet
 
 from scrapy import Request
-from scrapy.statscollectors import StatsCollector
+from scrapy.crawler import Crawler
 
 from semaphore_middleware.errors import ServerRefusedError, ServerUnreachableError
 from semaphore_middleware.frontier.client import (
@@ -36,7 +34,6 @@ from semaphore_middleware.frontier.client import (
     CrawlLostError,
     Demand,
     IdleReply,
-    NewRequest,
     NextStep,
     NothingFetchedError,
     OtherCrawlError,
@@ -45,10 +42,10 @@ from semaphore_middleware.frontier.client import (
     SyncReply,
     TakenRequest,
     WrongTypeError,
-    given_up,
 )
 from semaphore_middleware.frontier.codec import Codec
 from semaphore_middleware.frontier.feeds import Feeds
+from semaphore_middleware.frontier.outbox import MAX_NEW_REQUESTS, Outbox
 from semaphore_middleware.frontier.prefetch import Prefetch
 from semaphore_middleware.model.lease import RENEWAL
 from semaphore_middleware.redis.connection import CallTimeoutError, is_full
@@ -57,10 +54,6 @@ from semaphore_middleware.scrapy.engine import Engine
 
 logger = logging.getLogger(__name__)
 
-# In a call: a longer one would hold up the server's other clients.
-MAX_NEW_REQUESTS = 500
-MAX_NEW_BYTES = 1_000_000  # but for one request that is larger
-MAX_LOOP_HOLD_S = 0.01  # for which start requests may keep the event loop
 LONGEST_STOP_S = 3 * CALL_TIMEOUT_S
 STARTS_AT_ONCE = 100  # start requests that are taken from the users' key in a call
 STARTS_POLL_S = 1.0  # a node that waits looks for further ones so often
@@ -82,103 +75,75 @@ class FrontierSession:
     def __init__(
         self,
         client: CrawlClient,
-        codec: Codec,
-        prefetch: Prefetch,
+        crawler: Crawler,
         engine: Engine,
-        feeds: Feeds,
-        stats: StatsCollector,
         on_data_loss: Callable[[], None],
         on_misfit: Callable[[Exception], None],
-        start_key: str | None = None,
-        waits: bool = False,
     ) -> None:
-        """`start_key`: what users fill with start requests; `waits`: the crawl waits for further
-        ones until an operator ends it.
-        """
+        assert crawler.spider is not None, "a scheduler is opened with its spider"
         self._client = client
+        self._settings = client.settings
+        self._interval_s = RENEWAL * self._settings.lease
         self._subscription = Subscription(
             client.link,
             [client.channel],
-            RENEWAL * client.lease,
+            self._interval_s,
             lambda _: self.check_again(),
             "new requests of other nodes are learned of within 5 s",
         )
-        self._codec = codec
-        self._prefetch = prefetch
+        self._crawler = crawler
         self._engine = engine
-        self._feeds = feeds
-        self._stats = stats
+        self._feeds = Feeds(engine, crawler.settings)
         self._on_data_loss = on_data_loss
         self._on_misfit = on_misfit
-        self._start_key = start_key
-        self._waits = waits
-        self._claims: set[bytes] = set()  # start requests that are not queued yet
-        self._starts: WeakSet[Request] = WeakSet()  # those of the spider
-        self._stats_sent: dict[str, int] = {}
+        self.codec = Codec(crawler.spider, engine, self._settings)
+        self.prefetch = Prefetch(crawler)
+        self.outbox = Outbox(self.codec, self._place_of)
+        engine.after_fetch(self.prefetch.on_fetched)
+        engine.before_close(self.prefetch.on_closing)
+        # The run.
         self._identity: dict[str, str] = {}
-        self._unreadable: list[bytes] = []  # places of requests that go back
         self.ended = False  # the crawl, for all nodes or without this one
         self.has_failed = False  # something of it is missing
-        self.ended_idle = False  # when it ended, this node had nothing to do
-        self._unsent: deque[tuple[NewRequest, Request | None]] = deque()  # None: sent again
-        self._most_requests = MAX_NEW_REQUESTS  # in a call, each way: fewer after a time-out
-        self._sent: list[NewRequest] = []  # since the last look at the server
-        self._sent_before: list[NewRequest] = []  # that look, and since the one before it
-        self._life = ""  # the server's, when it was last looked at
+        self._ended_idle = False  # when it ended, this node had nothing to do
+        # What the server knows, and when it was told; times are by the loop's clock.
         self._working = False  # the node has a lease
+        self._life = ""  # the server's, when it was last looked at
+        self._stats_sent: dict[str, int] = {}
+        self._joined_at = 0.0
+        self._renewal_at = self._count_at = self._look_at = 0.0  # next, all once an interval
+        # What is to be said to it.
+        self._unreadable: list[bytes] = []  # places of requests that go back
+        self._most_requests = MAX_NEW_REQUESTS  # in a call, each way: fewer after a time-out
         self._wants_more = False
         self._wants_idle = False
         self._engine_waits = False  # it was given no request, and is to be woken when there is one
         # Set if the server had nothing to take: the sites that were skipped, which may have more.
         self._empty_except: frozenset[str] | None = None
         self._notified = False  # since the last call began
+        # The loop.
         self._unavailable = False  # the server
         self._leaving = False
         self._has_work = asyncio.Event()
-        self._has_room = asyncio.Event()  # for more requests to be sent
-        self._rested_at = 0.0  # by the loop's clock
-        self._renewal_at = 0.0  # of the lease, by the loop's clock
-        self._count_at = 0.0  # when what this node has counted is sent next
-        self._look_at = 0.0  # at the server, by the loop's clock
-        self._joined_at = 0.0  # the run, by the loop's clock
         self._idle_timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
 
     # Called by the scheduler --------------------------------------------------------------------
 
     def enqueue(self, request: Request) -> None:
-        """Queue a request on the server, soon."""
-        if self._prefetch.was_given_up(request):
-            return  # it is there
-        is_start = request in self._starts
-        new = self._codec.encode(self._place_of(request, is_start), request, is_start)
-        self._unsent.append((new, request))
-        self._has_work.set()
-
-    def note_start(self, request: Request) -> None:
-        """This is one of the spider's start requests; it is queued next."""
-        self._starts.add(request)
+        """Queue a request on the server, soon. Raises any error for one that cannot be stored."""
+        if not self.prefetch.was_given_up(request):  # else it is there
+            self.outbox.add(request)
+            self._has_work.set()
 
     def _place_of(self, request: Request, is_start: bool) -> bytes:
-        return self._client.new_place(self._prefetch.site_of(request), -request.priority, is_start)
-
-    async def rest(self) -> None:
-        """Between two start requests: let others have a turn of the event loop now and then, and
-        wait while many requests are still to be sent.
-        """
-        now = asyncio.get_running_loop().time()
-        if now - self._rested_at > MAX_LOOP_HOLD_S:
-            await asyncio.sleep(0)
-            self._rested_at = asyncio.get_running_loop().time()
-        while len(self._unsent) > 2 * MAX_NEW_REQUESTS and not self.ended:
-            self._has_room.clear()
-            await self._has_room.wait()
+        return self._client.new_place(self.prefetch.site_of(request), -request.priority, is_start)
 
     def next_request(self) -> Request | None:
         """The next request, if one is ready. If not, the engine is woken when that may change."""
-        request = self._prefetch.start_next()
+        request = self.prefetch.start_next()
         self._engine_waits = request is None
-        if self._prefetch.is_low and self._may_have_more():
+        if self.prefetch.is_low and self._may_have_more():
             self._wants_more = True
         if self._engine_waits or self._wants_more:
             self._has_work.set()
@@ -216,40 +181,33 @@ class FrontierSession:
             return False
         # While the server is unavailable nobody knows: the spider must not count as idle.
         return bool(
-            self._unsent or self._prefetch.ready or self._unavailable or self._may_have_more()
+            self.outbox or self.prefetch.ready or self._unavailable or self._may_have_more()
         )
 
     def _may_have_more(self) -> bool:
         skipped = self._empty_except
-        return skipped is None or not all(map(self._prefetch.is_skipped, skipped))
+        return skipped is None or not all(map(self.prefetch.is_skipped, skipped))
 
     # The background task ------------------------------------------------------------------------
 
-    async def join(
-        self,
-        identity: dict[str, str],
-        new_run: bool,
-        wanted: Callable[[], bool],
-        timeout: float | None = None,
-    ) -> bool:
-        """Join the crawl and begin to send; False if this is no longer `wanted`. `identity` is what
-        all nodes have in common. With `new_run`, a crawl that has ended begins anew. The server is
-        waited for as long as it takes, or for `timeout` seconds.
+    async def join(self, identity: dict[str, str]) -> bool:
+        """Join the crawl and begin to send; False if the spider is to close by now. `identity` is
+        what all nodes have in common. The server is waited for as long as it takes, or for
+        `SEMAPHORE_START_TIMEOUT`.
 
         Raises `ServerUnreachableError` after that time, `ServerRefusedError` where waiting would
         not help, `CrawlEndedError` and `OtherCrawlError`.
         """
         self._identity = identity
-        began = asyncio.get_running_loop().time()
-        while wanted():
+        timeout, began = self._settings.start_timeout, _now()
+        while self._crawler.crawling:
             try:
                 await self._client.check_rights()
-                unfinished, _ = await self._client.join(identity, new_run)
+                unfinished, _ = await self._client.join(identity, self._settings.run == "new")
                 self._client.link.succeeded()
                 break
             except ServerUnreachableError as error:
-                now = asyncio.get_running_loop().time()
-                if timeout is not None and now - began > timeout:
+                if timeout is not None and _now() - began > timeout:
                     raise ServerUnreachableError(
                         f"{error} (for longer than SEMAPHORE_START_TIMEOUT, {timeout:g} s)"
                     ) from None
@@ -260,7 +218,7 @@ class FrontierSession:
             "Node %s joins the crawl; unfinished requests: %d", self._client.node, unfinished
         )
         self._working = True
-        self._joined_at = asyncio.get_running_loop().time()
+        self._joined_at = _now()
         self._life = self._client.link.life
         self._subscription.start()
         self._task = asyncio.create_task(self._run())
@@ -286,7 +244,7 @@ class FrontierSession:
                     "Cannot leave the crawl (%s): other nodes get this node's requests in %g s, "
                     "when its lease expires",
                     str(error) or "no reply",
-                    self._client.lease,
+                    self._settings.lease,
                 )
         await self._client.link.close()
 
@@ -297,7 +255,7 @@ class FrontierSession:
                 with suppress(RunOverError):
                     await self._send_rest()
                 # What has led to requests that the server refuses is not finished: others do it.
-                finished = [] if self._unsent else self._finished()
+                finished = [] if self.outbox else self._finished()
                 return await self._client.leave(finished, self._counted())
             except ServerUnreachableError as error:
                 await self._client.link.failed(error)
@@ -306,7 +264,7 @@ class FrontierSession:
         self._wants_more = False
         try:
             await self._look_if_due()
-            while self._unsent or self._unreadable:
+            while self.outbox or self._unreadable:
                 await self._sync(self._finished())
                 await self._look_if_due()
         except ServerUnreachableError as error:
@@ -341,8 +299,8 @@ class FrontierSession:
         try:
             # Scrapy counts as idle with a request between downloader and spider: that one still
             # has to be finished, also if it is of a run that the server has lost.
-            is_done = self._prefetch.has_only(finished) and not self._engine.in_progress
-            if wants_idle and is_done and not self._unsent:
+            is_done = self.prefetch.has_only(finished) and not self._engine.in_progress
+            if wants_idle and is_done and not self.outbox:
                 if not await self._take_starts():
                     await self._idle(finished)
             else:
@@ -361,48 +319,43 @@ class FrontierSession:
         """Look whether the server has changed, now and then, and before the first call over a new
         connection; if it has, send again what the new one may lack.
         """
-        now = asyncio.get_running_loop().time()
-        is_due = now >= self._look_at
-        link = self._client.link
+        link, is_due = self._client.link, _now() >= self._look_at
         if not is_due and link.is_open and link.life == self._life:
             return
         await link.look()
-        if link.life == self._life:
-            if is_due:
-                self._sent_before, self._sent = self._sent, []
-                self._look_at = now + RENEWAL * self._client.lease
-            return
-        self._look_at = now + RENEWAL * self._client.lease
-        self._life = link.life
-        again = [(new, None) for new in self._sent_before + self._sent]
-        self._sent_before, self._sent = [], []
-        self._unsent.extendleft(reversed(again))
-        self._has_work.set()
-        await self._subscription.renew()
+        is_same = link.life == self._life
+        if is_due or not is_same:
+            self._look_at = _now() + self._interval_s
+        if not is_same:
+            self._life = link.life
+            self.outbox.send_again()
+            self._has_work.set()
+            await self._subscription.renew()
+        elif is_due:
+            self.outbox.on_same_server()
 
     # One call -----------------------------------------------------------------------------------
 
     def _finished(self) -> list[TakenRequest]:
         """The requests that are done: their items are written, too."""
-        finished = self._prefetch.finished(self._engine.in_progress)
+        finished = self.prefetch.finished(self._engine.in_progress)
         if finished:
             self._feeds.flush()
         return finished
 
     async def _sync(self, finished: list[TakenRequest]) -> None:
-        new = self._next_new()
-        if len(new) < len(self._unsent):
+        new = self.outbox.next(self._most_requests)
+        if len(new) < len(self.outbox):
             finished = []
         demand = NO_DEMAND
         if self._wants_more:
-            demand = self._prefetch.demand(self._most_requests, finished)
-        now = asyncio.get_running_loop().time()
-        unreadable = self._unreadable
+            demand = self.prefetch.demand(self._most_requests, finished)
+        now, unreadable = _now(), self._unreadable
         due = now >= self._renewal_at
         if not (new or finished or unreadable or demand.requests or due):
             return
         self._notified = False
-        had_suspect = self._prefetch.has_suspect
+        had_suspect = self.prefetch.has_suspect
         counted = self._counted() if now >= self._count_at else NO_STATS
         try:
             reply = await self._client.sync(
@@ -412,121 +365,90 @@ class FrontierSession:
             self._most_requests = max(1, max(len(new), demand.requests) // 2)
             raise
         except ServerUnreachableError as error:
-            if new and is_full(error):
-                await self._renew_lease()
+            if new and is_full(error):  # all that such a server does for this node
+                self._on_renewed(now, await self._client.sync(working=self._working))
             raise
         self._most_requests = min(MAX_NEW_REQUESTS, self._most_requests + 1)
         self._unreadable = []
         if now >= self._count_at:
             self._stats_sent.update(counted)
-            self._count_at = now + RENEWAL * self._client.lease
-        if reply.lease_expired:
-            self._on_lease_expired(now)
-        self._renewal_at = now + RENEWAL * self._client.lease
-        self._prefetch.forget(finished)
+            self._count_at = now + self._interval_s
+        self._on_renewed(now, reply)
+        self.prefetch.forget(finished)
         self._log_set_aside(reply.set_aside)
-        self._on_queued(reply.queued)
-        self._has_room.set()
+        self._on_queued(self.outbox.on_queued(reply.queued))
         self._on_taken(demand, reply)
-        if had_suspect and not self._prefetch.has_suspect:
+        if had_suspect and not self.prefetch.has_suspect:
             self.check_again()  # it may have the next one
         if self._engine_waits and (new or demand.requests):
             self._engine.wake()
-        if self._unsent:
+        if self.outbox:
             self._has_work.set()
         elif demand.requests and not reply.taken:
             await self._take_starts()
 
-    def _next_new(self) -> list[NewRequest]:
-        new: list[NewRequest] = []
-        room = MAX_NEW_BYTES
-        for encoded, _ in islice(self._unsent, self._most_requests):
-            room -= len(encoded.data)
-            if new and room < 0:
-                break
-            new.append(encoded)
-        return new
-
-    async def _renew_lease(self) -> None:
-        """All that a full server does for a node whose new requests it refuses."""
-        now = asyncio.get_running_loop().time()
-        reply = await self._client.sync(working=self._working)
+    def _on_renewed(self, now: float, reply: SyncReply) -> None:
         if reply.lease_expired:
             self._on_lease_expired(now)
-        self._renewal_at = now + RENEWAL * self._client.lease
+        self._renewal_at = now + self._interval_s
 
     def _on_lease_expired(self, now: float) -> None:
         """What the node has started may still be finished by it; the rest others have by now."""
-        self._prefetch.forget_ready()
-        silent = now - (self._renewal_at - RENEWAL * self._client.lease)
-        if self._renewal_at and silent > self._client.lease:
+        self.prefetch.forget_ready()
+        silent = now - (self._renewal_at - self._interval_s)
+        if self._renewal_at and silent > self._settings.lease:
             logger.warning(
                 "This node was silent for %.0f s, longer than CRAWL_LEASE (%g s), so its requests "
                 "went to other nodes. What it still finishes counts if none was quicker. A "
                 "callback or a pipeline may have blocked it, or the server was away",
                 silent,
-                self._client.lease,
+                self._settings.lease,
             )
 
     def _counted(self) -> dict[str, int]:
         """What has changed since it was sent last."""
         counted = {}
-        for name, value in self._stats.get_stats().items():
+        for name, value in self._crawler.stats.get_stats().items():
             if name in SUMMED_STATS or name.startswith(SUMMED_GROUPS):
                 counted[name] = int(value)
         return dict(counted.items() - self._stats_sent.items())
 
     async def _take_starts(self) -> bool:
         """Queue some of the start requests that users have written; False if there are none."""
-        if self._start_key is None:
+        if (key := self._settings.start_key) is None:
             return False
         try:
-            found = await self._client.take_starts(
-                self._start_key, STARTS_AT_ONCE, list(self._claims)
-            )
+            found = await self._client.take_starts(key, STARTS_AT_ONCE, list(self.outbox.claims))
         except WrongTypeError as error:
             self._on_misfit(error)
             return False
         for claim, text in found:
-            self._claims.add(claim)
-            new, request = self._encoded_start(claim, text.decode("utf-8", "replace"))
-            self._unsent.append((new, request))
+            try:
+                self.outbox.add_claimed(claim, text)
+            except Exception as error:  # it comes from the text, which may be anything
+                self._crawler.stats.inc_value("scheduler/unreadable_starts")
+                logger.error("%s has no start request: %s", key, error)
         if found:
             self._has_work.set()
         return bool(found)
 
-    def _encoded_start(self, claim: bytes, text: str) -> tuple[NewRequest, Request | None]:
-        try:
-            request = self._codec.start_of(text)
-            place = self._place_of(request, is_start=True)
-            return self._codec.encode(place, request, claim=claim), request
-        except Exception as error:  # it comes from the text, which may be anything
-            self._stats.inc_value("scheduler/unreadable_starts")
-            logger.error("%s has no start request: %s", self._start_key, error)
-            return given_up(claim), None
-
-    def _on_queued(self, queued: list[Queued]) -> None:
-        for one in queued:
-            new, request = self._unsent.popleft()
-            self._sent.append(new)
-            self._claims.discard(new.claim)
-            if request is None:
-                continue
-            if one is Queued.YES:
-                self._stats.inc_value("scheduler/enqueued/redis")
+    def _on_queued(self, requests: Sequence[tuple[Request, Queued]]) -> None:
+        for request, queued in requests:
+            if queued is Queued.YES:
+                self._crawler.stats.inc_value("scheduler/enqueued/redis")
                 self._empty_except = None
                 continue
-            if one is Queued.DUPLICATE:
-                self._codec.log_duplicate(request)
+            if queued is Queued.DUPLICATE:
+                self.codec.log_duplicate(request)
             else:
-                self._stats.inc_value("scheduler/over_budget/redis")
+                self._crawler.stats.inc_value("scheduler/over_budget/redis")
             self._engine.send_request_dropped(request)
 
     def _on_taken(self, demand: Demand, reply: SyncReply) -> None:
         for taken in reply.taken:
             self._working = True
             try:
-                self._prefetch.add(self._codec.decode(taken.data), taken)
+                self.prefetch.add(self.codec.decode(taken.data), taken)
             except Exception as error:
                 self._unreadable.append(taken.place)
                 self._has_work.set()
@@ -539,15 +461,15 @@ class FrontierSession:
     def _log_set_aside(self, requests: Sequence[bytes]) -> None:
         for data in requests:
             try:
-                name = str(self._codec.decode(data))
+                name = str(self.codec.decode(data))
             except Exception:
                 name = "a request that cannot be read"
-            self._stats.inc_value("scheduler/set_aside/redis")
+            self._crawler.stats.inc_value("scheduler/set_aside/redis")
             logger.warning(
                 "Set aside, because three nodes have failed with it, the last one while it did "
                 "nothing else: %s. scrapy frontier retry %s puts it back",
                 name,
-                self._client.name,
+                self._settings.name,
             )
 
     # Idle, ended, lost --------------------------------------------------------------------------
@@ -556,21 +478,21 @@ class FrontierSession:
         """Drop a request that comes after the crawl's end. From a node that was at work then, as
         when the crawl has had all its pages, this is no wonder; else it comes from elsewhere.
         """
-        self._stats.inc_value("scheduler/dropped_after_end")
-        is_error = self.ended_idle and not self.has_failed
+        self._crawler.stats.inc_value("scheduler/dropped_after_end")
+        is_error = self._ended_idle and not self.has_failed
         logger.log(
             logging.ERROR if is_error else logging.INFO,
             "The crawl %r has ended: %s is dropped. CRAWL_WAIT = True lets a crawl wait for more",
-            *(self._client.name, request),
+            *(self._settings.name, request),
         )
         self.has_failed |= is_error
 
     async def _idle(self, finished: list[TakenRequest]) -> None:
-        reply = await self._client.idle(finished, self._waits)
-        self._prefetch.forget(finished)
+        reply = await self._client.idle(finished, self._settings.wait)
+        self.prefetch.forget(finished)
         self._log_set_aside(reply.set_aside)
         if self._working and reply.lease_expired:
-            self._on_lease_expired(asyncio.get_running_loop().time())
+            self._on_lease_expired(_now())
         self._working = False
         if reply.next_step is NextStep.CLOSE:
             self._log_missing(reply)
@@ -580,11 +502,14 @@ class FrontierSession:
         elif reply.next_step is NextStep.TAKE_MORE:
             self.check_again()
         else:
-            polls = STARTS_POLL_S if self._start_key is not None else reply.wait_s
-            self._check_again_in(min(reply.wait_s, polls))
+            if self._idle_timer is not None:
+                self._idle_timer.cancel()
+            polls_s = STARTS_POLL_S if self._settings.start_key is not None else math.inf
+            wait_s = min(reply.wait_s, polls_s)
+            self._idle_timer = asyncio.get_running_loop().call_later(wait_s, self.check_again)
 
     def _log_missing(self, reply: IdleReply) -> None:
-        name = self._client.name
+        name = self._settings.name
         if reply.all_set_aside:
             self.has_failed = True
             logger.error(
@@ -599,33 +524,25 @@ class FrontierSession:
                 *(name, reply.all_failed, name),
             )
 
-    def _check_again_in(self, seconds: float) -> None:
-        if self._idle_timer is not None:
-            self._idle_timer.cancel()
-        self._idle_timer = asyncio.get_running_loop().call_later(seconds, self.check_again)
-
     def _end_without_pages(self) -> None:
         self.has_failed = True
         logger.error(
             "The crawl %r has fetched nothing, so it does not count as done: the next node that is "
             "started begins it anew",
-            self._client.name,
+            self._settings.name,
         )
         self._end()
 
     def _end(self) -> None:
-        self.ended, self.ended_idle = True, not self._working
-        for _, request in self._unsent:
-            if request is not None:
-                self.drop(request)
-                self._engine.send_request_dropped(request)
-        self._unsent.clear()
-        self._has_room.set()
-        self._prefetch.forget_all()
+        self.ended, self._ended_idle = True, not self._working
+        for request in self.outbox.clear():
+            self.drop(request)
+            self._engine.send_request_dropped(request)
+        self.prefetch.forget_all()
         self._engine.wake()
 
     async def _rejoin(self) -> None:
-        now = asyncio.get_running_loop().time()
+        now = _now()
         try:
             try:
                 await self._client.join(self._identity)
@@ -643,7 +560,11 @@ class FrontierSession:
         self._working = True
         self._joined_at = now
         logger.warning("The crawl's server has lost its data: the crawl starts over")
-        for taken in self._prefetch.forget_all():
-            self.enqueue(self._codec.decode(taken.data))
+        for taken in self.prefetch.forget_all():
+            self.enqueue(self.codec.decode(taken.data))
         self._empty_except = None
         self._on_data_loss()
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -78,10 +78,13 @@ def not_allowed(value: Any, where: str, allowed: str) -> SettingsError:
     return SettingsError(f"{what}: allowed is {allowed}")
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """A hint at the known name that is most like a misspelt one; empty: none is."""
-    alike = get_close_matches(name, known, 1, cutoff=0.75)
-    return f"; did you mean {alike[0]}?" if alike else ""
+def did_you_mean(name: str, known: Iterable[str], prefix: str = "") -> str:
+    """A hint at the known name that is most like a misspelt one; empty: none is. `prefix`: what all
+    of them begin with, which makes none alike.
+    """
+    ends = [one.removeprefix(prefix) for one in known]
+    alike = get_close_matches(name.removeprefix(prefix), ends, 1, cutoff=0.75)
+    return f"; did you mean {prefix}{alike[0]}?" if alike else ""
 
 
 def _number(value: Any, text: bool) -> float | None:

@@ -13,7 +13,7 @@ from scrapy.settings import Settings
 import crawler.settings
 import semaphore_middleware
 from semaphore_middleware import FairSemaphore, SettingsError
-from semaphore_middleware.frontier import scheduler
+from semaphore_middleware.frontier.settings import CHECKS, CrawlSettings
 from semaphore_middleware.redis import tls
 from semaphore_middleware.scrapy.settings import SETTINGS, Derived, SemaphoreSettings
 from semaphore_middleware.telemetry.stats import ScopeCount
@@ -74,9 +74,12 @@ def test_settings_have_the_defaults_of_the_page() -> None:
     for name, default in (("SEMAPHORE_BACKOFF_MAX", 300.0), ("SEMAPHORE_TURN", 0.1)):
         assert SETTINGS[name].read(Settings()) == default  # derived from others that are not set
     crawls = entries("docs/shared-crawl.md")
-    assert crawls.keys() == {"CRAWL", *scheduler.SETTINGS}
-    for name in crawls.keys() & vars(crawler.settings).keys() - {"CRAWL"}:
-        assert crawls[name].startswith(default_is(getattr(crawler.settings, name)))
+    assert crawls.keys() == {"CRAWL", *CHECKS} - {"SEMAPHORE_START_TIMEOUT"}
+    ours = CrawlSettings("redis://unused")
+    for name in crawls.keys() - {"CRAWL"}:
+        default = getattr(ours, name.removeprefix("CRAWL_").lower())
+        assert crawls[name].startswith(default_is(default))
+        assert getattr(crawler.settings, name, default) == default
 
 
 WRONG = {

@@ -226,7 +226,7 @@ class DrivenNode:
         """The URLs of what another node gets now, in order: none was tried before."""
         taken = self.other().takes(Demand(100, 100))
         assert not any(one.tries for one in taken)
-        return [self.session._codec.decode(one.data).url for one in taken]
+        return [self.session.codec.decode(one.data).url for one in taken]
 
 
 class Books(Spider):

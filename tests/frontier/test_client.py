@@ -310,11 +310,7 @@ def test_what_a_silent_node_has_finished_counts(one: Node, two: Node, has_anothe
 
 
 def test_a_site_has_so_many_pages_of_all_nodes(client: Redis) -> None:
-    nodes = [Node(client, "books", name) for name in ("one", "two")]
-    for each in nodes:
-        each.max_pages_per_site = 3
-        each.joins()
-    one, two = nodes
+    one, two = (node(client, name, max_pages_per_site=3) for name in ("one", "two"))
     one.fill(a=4, b=1)
     taken = one.takes(Demand(8, 2))
     assert [each.site for each in taken] == ["a", "a", "b"]

@@ -19,7 +19,9 @@ from scrapy.http import Response
 from scrapy.utils.misc import build_from_crawler
 from scrapy.utils.test import get_crawler
 
-from semaphore_middleware.frontier.codec import SERIALIZERS, Codec
+from semaphore_middleware.frontier.codec import Codec
+from semaphore_middleware.frontier.serializers import SERIALIZERS
+from semaphore_middleware.frontier.settings import CrawlSettings
 from semaphore_middleware.scrapy.engine import Engine
 
 
@@ -38,7 +40,8 @@ class ByPath:
 
 def codec(serializer: str = "json", **settings: Any) -> Codec:
     crawler = get_crawler(Books, settings)
-    return Codec(crawler._create_spider(), Engine(crawler), serializer)
+    ours = CrawlSettings("redis://unused", serializer=serializer)
+    return Codec(crawler._create_spider(), Engine(crawler), ours)
 
 
 @pytest.mark.parametrize("serializer", SERIALIZERS)

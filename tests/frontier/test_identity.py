@@ -8,11 +8,11 @@ from uuid import uuid4
 import pytest
 from scrapy import Request, Spider
 from scrapy.core.scheduler import BaseScheduler
-from scrapy.settings import Settings
 from scrapy.utils.defer import maybe_deferred_to_future
 from scrapy.utils.test import get_crawler
 
 from semaphore_middleware.frontier.identity import differences, identity_of
+from semaphore_middleware.frontier.settings import CrawlSettings
 from semaphore_middleware.scrapy.engine import Engine, keep_spider_arguments
 from tests.support.crawls import asyncio_test
 
@@ -30,9 +30,9 @@ class Music(Books):
 
 
 def identity(cls: type[Spider] = Books, version: str = "", **arguments: Any) -> dict[str, str]:
-    spider = cls(**arguments)
-    spider.settings = Settings({"CRAWL_VERSION": version})
-    return identity_of(spider, arguments)
+    return identity_of(
+        cls(**arguments), arguments, CrawlSettings("redis://unused", version=version)
+    )
 
 
 def test_the_same_spider_and_arguments_are_the_same_crawl() -> None:

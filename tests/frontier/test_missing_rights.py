@@ -10,6 +10,7 @@ from redis import Redis
 from semaphore_middleware.errors import ServerRefusedError
 from semaphore_middleware.frontier.client import CrawlClient
 from semaphore_middleware.frontier.crawls import Crawls
+from semaphore_middleware.frontier.settings import CrawlSettings
 from semaphore_middleware.frontier.state import NODES_SCRIPTS, script
 from tests.redis.test_rights import commands_in, rights_of
 from tests.support.nodes import in_asyncio
@@ -25,7 +26,7 @@ def user(client: Redis, *changes: str) -> str:
 
 
 async def refusal(client: Redis, *changes: str) -> str:
-    crawl = CrawlClient(user(client, *changes), "books", "one")
+    crawl = CrawlClient(CrawlSettings(user(client, *changes), "books", "one"))
     with pytest.raises(ServerRefusedError) as refused:
         await crawl.check_rights()
     await crawl.link.close()
@@ -45,13 +46,13 @@ async def test_each_right_that_is_missing_is_named(client: Redis) -> None:
 
 @in_asyncio
 async def test_the_documented_rights_are_enough(client: Redis) -> None:
-    crawl = CrawlClient(user(client), "books", "one")
+    crawl = CrawlClient(CrawlSettings(user(client), "books", "one"))
     await crawl.check_rights()
     assert list(client.scan_iter("{crawl:*")) == []
     await crawl.join()
     await crawl.link.close()
     with pytest.raises(ServerRefusedError, match="zcard"):
-        await Crawls(user(client, "+scan", "-zcard")).survey()
+        await Crawls(CrawlSettings(user(client, "+scan", "-zcard"))).survey()
 
 
 def test_each_command_of_a_script_is_tried() -> None:

@@ -21,7 +21,7 @@ from scrapy.utils.misc import build_from_crawler
 from twisted.python.failure import Failure
 
 from semaphore_middleware.errors import ServerUnreachableError
-from semaphore_middleware.frontier import session
+from semaphore_middleware.frontier import outbox, session
 from semaphore_middleware.frontier.client import CrawlClient, Demand, NextStep
 from semaphore_middleware.redis import link
 from semaphore_middleware.redis.connection import CallTimeoutError
@@ -100,10 +100,10 @@ async def test_a_call_brings_so_many_bytes(client: Redis, monkeypatch: Patch) ->
     async with joined(client) as node:
         node.enqueue(*urls("a", 300))
         await node.start()
-        encoded = node.session._codec.encode(b"", Request("http://b/0"))
-        monkeypatch.setattr(session, "MAX_NEW_BYTES", 2 * len(encoded.data))
+        encoded = node.session.codec.encode(b"", Request("http://b/0"))
+        monkeypatch.setattr(outbox, "MAX_NEW_BYTES", 2 * len(encoded.data))
         node.enqueue(*urls("b", 5))
-        node.enqueue("http://b/large", body=b"x" * session.MAX_NEW_BYTES)
+        node.enqueue("http://b/large", body=b"x" * outbox.MAX_NEW_BYTES)
         await node.has_unfinished(306)
         assert [call.new for call in calls if call.new] == [300, 2, 2, 1, 1]
 
@@ -145,8 +145,8 @@ async def test_over_a_new_connection_the_server_is_looked_at_first(
     monkeypatch.setattr(CrawlClient, "leave", look_at)
     async with joined(client) as node:
         node.enqueue("http://a/")
-        await until(lambda: node.session._sent)
-        sent = list(node.session._sent)
+        await until(lambda: node.session.outbox._sent)
+        sent = list(node.session.outbox._sent)
         if ends:  # else it looks by itself, should it have the time
             assert node.session._task is not None
             node.session._task.cancel()
@@ -157,8 +157,8 @@ async def test_over_a_new_connection_the_server_is_looked_at_first(
         if not ends:
             node.enqueue("http://b/")
             await until(lambda: calls)
-            await until(lambda: len(node.session._sent) > 1)
-            assert node.session._sent[:1] == sent, "it is sent again if that one lacks it"
+            await until(lambda: len(node.session.outbox._sent) > 1)
+            assert node.session.outbox._sent[:1] == sent, "it is sent again if that one lacks it"
     assert set(seen) == {1}
 
 
@@ -202,7 +202,7 @@ async def test_a_node_that_is_idle_while_its_server_is_away_says_so_once(
 
 @asyncio_test
 async def test_start_requests_let_others_run(client: Redis, monkeypatch: Patch) -> None:
-    monkeypatch.setattr(session, "MAX_LOOP_HOLD_S", 0.0)
+    monkeypatch.setattr(outbox, "MAX_LOOP_HOLD_S", 0.0)
     turns = 0
 
     async def count_turns() -> None:
@@ -239,7 +239,8 @@ async def test_start_requests_wait_for_the_server(
             assert node.scheduler.enqueue_request(request)
             await asyncio.sleep(0)
 
-    monkeypatch.setattr(session, "MAX_NEW_REQUESTS", 20)
+    for module in (outbox, session):
+        monkeypatch.setattr(module, "MAX_NEW_REQUESTS", 20)
     begins = asyncio.Event()
     async with joined(client, start=start()) as node:
         reading = asyncio.create_task(asyncio.sleep(0) if again else read())
@@ -252,7 +253,7 @@ async def test_start_requests_wait_for_the_server(
             begins.set()
             for _ in range(500):
                 await asyncio.sleep(0)
-            assert len(node.session._unsent) == 2 * 20 + 1
+            assert len(node.session.outbox) == 2 * 20 + 1
         await reading
         await node.has_unfinished(201)
 
@@ -454,7 +455,7 @@ async def test_the_order_of_a_site_is_that_of_scrapy_s_queue(client: Redis, kind
     queue = f"scrapy.squeues.{kind}MemoryQueue"
     async with joined(client, SCHEDULER_MEMORY_QUEUE=queue) as node:
         for page in urls("a", 4):
-            node.session.note_start(start := Request(page))
+            node.session.outbox.note_start(start := Request(page))
             assert node.scheduler.enqueue_request(start)
         node.enqueue(*urls("b", 4))
         node.enqueue("http://a/link", "http://a/link/2")
@@ -586,7 +587,7 @@ async def test_an_expired_node_leaves_prefetched_requests_to_others(client: Redi
         assert len(taken) == 6
         node.finish(begun)
         node.enqueue("http://a/link")
-        await until(lambda: not node.session._unsent)
+        await until(lambda: not node.session.outbox)
         assert (await node.start()).url == "http://a/link"
         other.idles(*taken)
 

@@ -96,8 +96,7 @@ def ages(crawl: Node, seconds: int) -> None:
 
 def test_after_some_time_a_page_may_be_fetched_again(client: Redis) -> None:
     def begins() -> Node:
-        crawl = Node(client, "books", "one")
-        crawl.recrawl_after = 100.0
+        crawl = Node(client, "books", "one", recrawl_after=100.0)
         crawl.joins(new_run=True)
         start = NewRequest(crawl.new_place("a", 0), b"", b"start", of_run=True)
         assert crawl.pushes(start, start) == [True, True]  # sent twice, queued once

@@ -12,6 +12,7 @@ from semaphore_middleware import FairSemaphore, ServerRefusedError, ServerUnreac
 from semaphore_middleware.core.observer import StoreLost
 from semaphore_middleware.frontier.client import CrawlClient
 from semaphore_middleware.frontier.crawls import Crawls
+from semaphore_middleware.frontier.settings import CrawlSettings
 from semaphore_middleware.redis.connection import Address
 from semaphore_middleware.redis.keys import Keys
 from semaphore_middleware.redis.location import Server
@@ -85,13 +86,13 @@ async def test_a_node_that_has_gone_is_not_asked_any_more(cluster: Cluster) -> N
 @in_asyncio
 async def test_shared_crawls_of_all_masters_are_listed(cluster: Cluster) -> None:
     names = [f"crawl-{number}" for number in range(9)]
-    crawls = [CrawlClient(cluster.url, name, "node") for name in names]
+    crawls = [CrawlClient(CrawlSettings(cluster.url, name, "node")) for name in names]
     ports = {(await crawl.link.open()).address.port for crawl in crawls}
     assert ports == {node.tcp_port for node in cluster.masters}
     for crawl in crawls:
         await crawl.join()
     for url in (cluster.url, f"redis://{address(cluster.nodes[0])}"):
-        assert list(await Crawls(url).survey()) == names
+        assert list(await Crawls(CrawlSettings(url)).survey()) == names
     for crawl in crawls:
         await crawl.drop()
         await crawl.link.close()

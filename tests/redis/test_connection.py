@@ -19,6 +19,7 @@ from semaphore_middleware import (
     SettingsError,
 )
 from semaphore_middleware.frontier.client import CrawlClient
+from semaphore_middleware.frontier.settings import CrawlSettings
 from semaphore_middleware.redis import embedded
 from semaphore_middleware.redis.location import Server
 from tests.support.nodes import eventually, in_asyncio
@@ -189,7 +190,7 @@ async def test_a_command_that_was_renamed_is_named_in_one_line(command: str) -> 
 
 
 async def refusal_of_a_crawl(url: str) -> str:
-    crawl = CrawlClient(url, "books", "node")
+    crawl = CrawlClient(CrawlSettings(url, "books", "node"))
     with pytest.raises(ServerRefusedError) as refused:
         await crawl.check_rights()
     await crawl.link.close()

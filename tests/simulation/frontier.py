@@ -28,7 +28,7 @@ from scrapy.settings import BaseSettings
 from scrapy.utils.request import RequestFingerprinter
 from twisted.internet.defer import Deferred, fail, succeed
 
-from semaphore_middleware.frontier import prefetch, scheduler, session
+from semaphore_middleware.frontier import outbox, prefetch, scheduler, session
 from semaphore_middleware.frontier.client import (
     CALL_TIMEOUT_S,
     CrawlClient,
@@ -37,6 +37,7 @@ from semaphore_middleware.frontier.client import (
     Outcome,
 )
 from semaphore_middleware.frontier.scheduler import Scheduler
+from semaphore_middleware.frontier.settings import CrawlSettings
 from semaphore_middleware.frontier.state import CrawlKeys, site_of
 from semaphore_middleware.model import chance
 from semaphore_middleware.scrapy.engine import Engine
@@ -517,7 +518,7 @@ class CrawlNode:
         """Whether it has nothing to do, though there are requests that it could start."""
         server = self.run.server
         sites = {site_of(place) for place in server.fields(KEYS.of("queue"))}
-        ahead = self.scheduler.session._prefetch
+        ahead = self.scheduler.session.prefetch
         return (
             self.is_at_work
             and not (self.engine._slot.inprogress or ahead.ready)
@@ -674,7 +675,7 @@ class Crawl:
 
     def _operate(self, act: Callable[[CrawlClient], Any]) -> None:
         async def do() -> None:
-            client = CrawlClient(URL, "sim", "operator", self.plan.lease)
+            client = CrawlClient(CrawlSettings(URL, "sim", "operator", lease=self.plan.lease))
             connected_by(partial(Wire, self.network, self._operator), client.link.server)
             await act(client)
             await client.link.close()
@@ -859,7 +860,8 @@ def _in_place(crawl: Crawl) -> Iterator[None]:
     logger, watch = logging.getLogger("semaphore_middleware.frontier"), _LogWatch(crawl)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(scheduler, "deferred_from_coro", lambda work: work)
-        patch.setattr(session, "MAX_NEW_REQUESTS", crawl.plan.most_new)
+        for module in (outbox, session):
+            patch.setattr(module, "MAX_NEW_REQUESTS", crawl.plan.most_new)
         patch.setattr(prefetch, "PREFETCH_TARGET", crawl.plan.most_ready)
         logger.setLevel(logging.INFO)
         patch.setattr(logger, "propagate", False)

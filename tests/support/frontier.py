@@ -20,6 +20,7 @@ from semaphore_middleware.frontier.client import (
     Queued,
     TakenRequest,
 )
+from semaphore_middleware.frontier.settings import CrawlSettings
 from semaphore_middleware.frontier.state import Counts
 from tests.support.servers import TIMEOUT_S, RedisServer
 
@@ -55,11 +56,9 @@ def looking_at(server: RedisServer) -> Iterator[redis.Redis]:
 class Node(CrawlClient):
     """A node without Scrapy: each call waits for its reply. `client` is the test's own."""
 
-    def __init__(
-        self, client: redis.Redis, name: str, node: str, lease: float = 15.0, max_pages: int = 0
-    ) -> None:
+    def __init__(self, client: redis.Redis, name: str, node: str, **settings: Any) -> None:
         path = client.connection_pool.connection_kwargs["path"]
-        super().__init__(f"unix://{path}", name, node, lease, max_pages)
+        super().__init__(CrawlSettings(f"unix://{path}", name, node, **settings))
         self.client = client
         _clients.append(self)
 
@@ -134,17 +133,17 @@ class Node(CrawlClient):
 
 
 def node(
-    client: redis.Redis, name: str, crawl: str = "books", lease: float = 60.0, max_pages: int = 0
+    client: redis.Redis, name: str, crawl: str = "books", lease: float = 60.0, **settings: Any
 ) -> Node:
     """One that has joined."""
-    shared = Node(client, crawl, name, lease, max_pages)
+    shared = Node(client, crawl, name, lease=lease, **settings)
     shared.joins()
     return shared
 
 
 async def set_one_aside(server: RedisServer, name: str) -> None:
     """A crawl that has ended, but for one request that three nodes have failed with."""
-    crawl = CrawlClient(server.url, name, "node")
+    crawl = CrawlClient(CrawlSettings(server.url, name, "node"))
     await crawl.join()
     for site in ("www.example.net", "www.example.org"):
         await crawl.sync([NewRequest(crawl.new_place(site, 0), b"data", site.encode())])

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from semaphore_middleware.console.cli.commands import CommandError, Status
 from semaphore_middleware.core.admin import Admin
-from semaphore_middleware.frontier.client import DEFAULT_PREFIX, recrawl_after_of
 from semaphore_middleware.frontier.crawls import Crawls
+from semaphore_middleware.frontier.settings import CrawlSettings, checked
 from semaphore_middleware.redis import embedded
 from semaphore_middleware.redis.environment import URL_NAMES, server_of
 from semaphore_middleware.scrapy.settings import value_of
@@ -34,8 +34,8 @@ def admin_of(settings: BaseSettings) -> Admin:
 def crawls_of(settings: BaseSettings) -> Crawls:
     """The shared crawls on the server of these settings. Raises as `admin_of`."""
     url, url_from = _address_of(settings)
-    prefix = settings.get("CRAWL_PREFIX", DEFAULT_PREFIX)
-    return Crawls(url, prefix, url_from, recrawl_after_of(settings))
+    found = checked(settings, ("CRAWL_PREFIX", "CRAWL_RECRAWL_AFTER"))
+    return Crawls(CrawlSettings(url, url_from=url_from, **found))
 
 
 def _address_of(settings: BaseSettings) -> tuple[str, str]:

@@ -16,6 +16,7 @@ from semaphore_middleware.console.web.auth import Auth
 from semaphore_middleware.console.web.server import make_runner
 from semaphore_middleware.core.admin import Admin
 from semaphore_middleware.frontier.crawls import Crawls
+from semaphore_middleware.frontier.settings import CrawlSettings
 from tests.support.browser import Browser, Chromium, browsing
 from tests.support.nodes import eventually
 from tests.support.servers import RedisServer
@@ -54,7 +55,7 @@ class Served:
 async def serving(server: RedisServer, token: str | None = TOKEN) -> AsyncIterator[Served]:
     """A page, with an admin of its own, on a loopback port of its own."""
     async with Admin(server.url, name="page") as admin:
-        runner = make_runner(admin, Crawls(server.url), Auth("127.0.0.1", token))
+        runner = make_runner(admin, Crawls(CrawlSettings(server.url)), Auth("127.0.0.1", token))
         await runner.setup()
         try:
             await TCPSite(runner, "127.0.0.1", 0).start()

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from semaphore_middleware.frontier.client import CrawlClient
+from semaphore_middleware.frontier.settings import CrawlSettings
 from tests.support.cli import semaphore_process
 from tests.support.frontier import result_of
 from tests.support.nodes import TIMEOUT_S, in_asyncio
@@ -101,7 +102,7 @@ def test_it_ends_though_the_server_is_away(server: RedisServer, tmp_path: Path) 
 def test_shared_crawls_are_those_of_the_project_s_settings_and_changes_need_a_token(
     server: RedisServer, tmp_path: Path
 ) -> None:
-    client = CrawlClient(server.url, "books", "node", prefix="mine")
+    client = CrawlClient(CrawlSettings(server.url, "books", "node", prefix="mine"))
     prefix, token = ("-s", "CRAWL_PREFIX=mine"), ("--token", "other")
     try:
         result_of(client.join())

@@ -1,8 +1,10 @@
-"""Values in JSON that come back as they were: what `meta` and `cb_kwargs` may hold."""
+"""The two ways to write a request's fields as bytes: JSON and pickle."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
+import pickle
 from base64 import b64decode, b64encode
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping
@@ -15,6 +17,8 @@ from zoneinfo import ZoneInfo
 
 from itemadapter import ItemAdapter
 
+Fields = dict[str, Any]
+"""A request's, as `Request.to_dict` gives them."""
 TAG = "="
 """The key of a JSON object that stands for a value of another type: its type's name, or a class."""
 VALUE = "v"
@@ -53,28 +57,54 @@ def _zone(value: datetime) -> tzinfo | None:
     return timezone(value.utcoffset() or timedelta())
 
 
-class Values:
-    """Turns values into what JSON can hold, and back.
+class JsonSerializer:
+    """Writes a request's fields as JSON. What `meta` and `cb_kwargs` hold comes back as it was.
 
     `packages` are those whose items may be named in JSON: who can write to the server must not
     choose any class of any package.
     """
 
-    def __init__(self, packages: Collection[str]) -> None:
+    def __init__(self, packages: Collection[str] = ()) -> None:
         self._packages = frozenset(packages)
 
-    def to_json(self, value: Any) -> Any:
-        """What `json.dumps` takes. Raises `TypeError` for a value that would not come back."""
+    def dumps(self, fields: Fields) -> bytes:
+        """Raises `TypeError` for a value that would not come back as it was."""
+        headers = {
+            name.decode("latin-1"): [value.decode("latin-1") for value in values]
+            for name, values in fields["headers"].items()
+        }
+        try:
+            plain = {
+                name: self._to_json(value)
+                for name, value in fields.items()
+                if name not in ("body", "headers")
+            }
+        except TypeError as error:
+            raise TypeError(f"{error}; CRAWL_SERIALIZER = 'pickle' can store more") from None
+        body = b64encode(fields["body"]).decode()
+        return json.dumps({**plain, "body": body, "headers": headers}).encode()
+
+    def loads(self, data: bytes) -> Fields:
+        """The fields. Raises anything for what was not written here."""
+        plain: Fields = json.loads(data)
+        headers = {
+            name.encode("latin-1"): [value.encode("latin-1") for value in values]
+            for name, values in plain.pop("headers").items()
+        }
+        body = b64decode(plain.pop("body"))
+        return {**self._from_json(plain), "body": body, "headers": headers}
+
+    def _to_json(self, value: Any) -> Any:
         kind = type(value)
         if value is None or kind is bool or kind in PLAIN:
             return value
         if kind is list:
-            return [self.to_json(one) for one in value]
+            return [self._to_json(one) for one in value]
         if kind is dict and TAG not in value and all(type(key) is str for key in value):
-            return {key: self.to_json(one) for key, one in value.items()}
+            return {key: self._to_json(one) for key, one in value.items()}
         if kind in TYPES:
             write, _ = TYPES[kind]
-            return {TAG: kind.__name__, VALUE: self.to_json(write(value))}
+            return {TAG: kind.__name__, VALUE: self._to_json(write(value))}
         for base in PLAIN:
             if isinstance(value, base):
                 return base.__str__(value) if base is str else base(value)
@@ -82,15 +112,14 @@ class Values:
             return self._item_to_json(value)
         raise TypeError(f"{value!r} is of a type that JSON cannot hold, {kind.__qualname__}")
 
-    def from_json(self, value: Any) -> Any:
-        """The value from what `json.loads` has made. Raises anything for what is none of ours."""
+    def _from_json(self, value: Any) -> Any:
         if isinstance(value, list):
-            return [self.from_json(one) for one in value]
+            return [self._from_json(one) for one in value]
         if not isinstance(value, dict):
             return value
         if TAG not in value:
-            return {key: self.from_json(one) for key, one in value.items()}
-        name, inner = value[TAG], self.from_json(value[VALUE])
+            return {key: self._from_json(one) for key, one in value.items()}
+        name, inner = value[TAG], self._from_json(value[VALUE])
         if name in BY_NAME:
             return BY_NAME[name](inner)
         return _made(self._class_of(name), inner)
@@ -102,7 +131,7 @@ class Values:
             raise TypeError(f"{path} cannot be found by this name")
         fields = dict(ItemAdapter(item))
         _made(cls, fields)  # raises an error here, where the spider's author sees it
-        return {TAG: path, VALUE: self.to_json(fields)}
+        return {TAG: path, VALUE: self._to_json(fields)}
 
     def _class_of(self, path: str) -> type:
         module, _, qualified_name = path.partition(":")
@@ -136,3 +165,27 @@ def _is_argument(cls: type, name: str) -> bool:
     if dataclasses.is_dataclass(cls):
         return any(field.name == name and field.init for field in dataclasses.fields(cls))
     return True
+
+
+class PickleSerializer:
+    """Writes a request's fields as a pickle: more than JSON can hold. Unpickling runs code that the
+    pickle names: whoever can write to the server can run code on every node.
+    """
+
+    def __init__(self, _packages: Collection[str] = ()) -> None: ...
+
+    def dumps(self, fields: Fields) -> bytes:
+        """Raises any error for a value that cannot be pickled."""
+        return pickle.dumps(fields, protocol=4)
+
+    def loads(self, data: bytes) -> Fields:
+        """The fields. Raises anything for what was not written here."""
+        fields: Fields = pickle.loads(data)
+        return fields
+
+
+SERIALIZERS: Mapping[str, type[JsonSerializer | PickleSerializer]] = {
+    "json": JsonSerializer,
+    "pickle": PickleSerializer,
+}
+"""By their names in `CRAWL_SERIALIZER`."""

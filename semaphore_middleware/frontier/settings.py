@@ -1,0 +1,120 @@
+"""The settings of a shared crawl: `CRAWL` and `CRAWL_*`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self
+
+from scrapy.squeues import LifoMemoryQueue
+from scrapy.utils.misc import load_object
+
+from semaphore_middleware.errors import SettingsError
+from semaphore_middleware.frontier.serializers import SERIALIZERS
+from semaphore_middleware.model.limits import UNITS_S
+from semaphore_middleware.model.validation import (
+    check_choice,
+    check_integer,
+    check_number,
+    check_truth,
+    did_you_mean,
+    not_allowed,
+)
+from semaphore_middleware.redis.environment import default_node, server_of
+from semaphore_middleware.redis.keys import check_prefix
+
+if TYPE_CHECKING:
+    from scrapy.crawler import Crawler
+
+
+def _period(value: Any, where: str) -> float:
+    number, unit = value, 1.0
+    if isinstance(value, str) and value[-1:] in UNITS_S:
+        number, unit = value[:-1], UNITS_S[value[-1]]
+    try:
+        return unit * check_number(number, where, text=True)
+    except SettingsError:
+        allowed = "seconds, or a number with 's', 'm', 'h' or 'd' behind it"
+        raise not_allowed(value, where, allowed) from None
+
+
+_count = partial(check_integer, least=0, text=True)
+_truth = partial(check_truth, text=True)
+
+CHECKS: Mapping[str, Callable[[Any, str], Any]] = {
+    "CRAWL_LEASE": partial(check_number, least=0.1, text=True),
+    "CRAWL_MAX_PAGES": _count,
+    "CRAWL_MAX_PAGES_PER_SITE": _count,
+    "CRAWL_PREFIX": check_prefix,
+    "CRAWL_RECRAWL_AFTER": _period,
+    "CRAWL_RUN": partial(check_choice, choices=("", "new")),
+    "CRAWL_SERIALIZER": partial(check_choice, choices=SERIALIZERS),
+    "CRAWL_START_KEY": lambda value, _: str(value),
+    "CRAWL_START_ONCE": _truth,
+    "CRAWL_VERSION": lambda value, _: str(value),
+    "CRAWL_WAIT": _truth,
+    "SEMAPHORE_START_TIMEOUT": partial(check_number, least=0.001, text=True),
+}
+"""By name. An empty text stands for the default, as for what is not set."""
+
+
+@dataclass(frozen=True, slots=True)
+class CrawlSettings:
+    """Which crawl on which server, and how its nodes do it. Times are in seconds;
+    docs/shared-crawl.md has the meanings.
+    """
+
+    url: str
+    name: str = ""
+    node: str = ""
+    url_from: str = "the server's URL"
+    """Where `url` was set, for errors."""
+    last_first: tuple[bool, bool] = False, False
+    """Whether the last of a site's requests is taken first, and the last of its start requests."""
+    lease: float = 15.0
+    max_pages: int = 0
+    max_pages_per_site: int = 0
+    prefix: str = "crawl"
+    recrawl_after: float = 0
+    run: str = ""
+    serializer: str = "json"
+    start_key: str | None = None
+    start_once: bool = True
+    start_timeout: float | None = None
+    version: str = ""
+    wait: bool = False
+
+    @classmethod
+    def of(cls, crawler: Crawler) -> Self:
+        """Those of a node. Raises `SettingsError`."""
+        settings, spider = crawler.settings, crawler.spidercls.name
+        url, url_from = server_of(settings)
+        if url is None:
+            raise SettingsError("REDIS_URL is not set: the nodes of a crawl share a Redis server")
+        queues = ("SCHEDULER_MEMORY_QUEUE", "SCHEDULER_START_MEMORY_QUEUE")
+        last, last_start = (issubclass(load_object(settings[n]), LifoMemoryQueue) for n in queues)
+        name, node = settings.get("CRAWL") or spider, node_name(settings, spider)
+        return cls(url, name, node, url_from, (last, last_start), **checked(settings))
+
+
+def checked(settings: Mapping[str, Any], names: Iterable[str] = CHECKS) -> dict[str, Any]:
+    """Those of these settings that are set, by the names of the fields. Raises `SettingsError`."""
+    set_ones = {name: settings.get(name) for name in names if settings.get(name) not in (None, "")}
+    return {
+        name.partition("_")[2].lower(): CHECKS[name](value, name)
+        for name, value in set_ones.items()
+    }
+
+
+def node_name(settings: Mapping[str, Any], spider: str) -> str:
+    """This node's name: the add-on's; without the add-on, the spider's name and the job's."""
+    return settings.get("SEMAPHORE_NODE") or default_node(spider)
+
+
+def misspelt(names: Iterable[str]) -> Iterator[str]:
+    """A line for each name that is nearly ours. Others that begin so may be the project's own."""
+    for name in names:
+        is_known = name in CHECKS or not name.startswith("CRAWL_")
+        if not is_known and (hint := did_you_mean(name, CHECKS, "CRAWL_")):
+            yield f"{name}: there is no such setting{hint}"
