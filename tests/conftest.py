@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import tempfile
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import ExitStack
@@ -16,11 +17,15 @@ from hypothesis import HealthCheck, settings
 from twisted.internet.defer import Deferred
 
 from tests.support.environment import clean_environment
-from tests.support.nodes import Outside
+from tests.support.nodes import Outside, in_asyncio
+from tests.support.paths import REPOSITORY
 from tests.support.servers import RedisServer, SharedServer, kept_for_ever
 from tests.support.site import Site
 
 pytest.register_assert_rewrite("tests.support.crawls")
+
+ROOMS_ON_REACTOR = {"frontier", "scrapy", "telemetry"}
+"""Folders of tests whose coroutines run on the reactor's loop, as Scrapy's do."""
 
 # On a busy machine anything may take long.
 settings.register_profile("no times", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -34,6 +39,19 @@ def pytest_configure(config: pytest.Config) -> None:
     config.add_cleanup(environment.close)
     # redis-py reads the package's metadata for each connection: a third of what a server costs.
     redis.utils.get_lib_version = cache(redis.utils.get_lib_version)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let tests be coroutines. Those that use the site share its loop, the reactor's; others, but
+    those of some rooms, have a loop of their own.
+    """
+    from tests.support.crawls import asyncio_test  # not earlier: Scrapy imports the reactor's parts
+
+    for item in items:
+        if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.obj):
+            room = item.path.relative_to(REPOSITORY / "tests").parts[0]
+            is_on_reactor = room in ROOMS_ON_REACTOR or "site" in item.fixturenames
+            item.obj = (asyncio_test if is_on_reactor else in_asyncio)(item.obj)
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,7 @@ from scrapy.http import Response
 
 from semaphore_middleware import FairSemaphore
 from tests.support.crawls import ADD_ON, scrapy
-from tests.support.nodes import eventually, in_asyncio
+from tests.support.nodes import eventually
 from tests.support.servers import RedisServer
 from tests.support.site import Site
 
@@ -40,7 +40,6 @@ def stand_still() -> None:
 
 
 @pytest.mark.slow
-@in_asyncio
 async def test_a_request_sent_as_its_process_wakes_is_ended(
     server: RedisServer, tmp_path: Path
 ) -> None:

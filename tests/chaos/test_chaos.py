@@ -10,7 +10,6 @@ import pytest
 from tests.chaos.faults import FAULTS
 from tests.chaos.run import run
 from tests.chaos.world import Plan
-from tests.support.nodes import in_asyncio
 
 pytestmark = pytest.mark.slow
 
@@ -25,7 +24,6 @@ CRAWLS = {
 
 
 @pytest.mark.parametrize("crawl", CRAWLS)
-@in_asyncio
 async def test_every_promise_is_kept_through_faults(crawl: str) -> None:
     faults = [FAULTS[name] for name in CRAWLS[crawl]]
     if why := faults[0].why_not_here():
@@ -36,7 +34,6 @@ async def test_every_promise_is_kept_through_faults(crawl: str) -> None:
     assert verdict.most == PLAN.limit
 
 
-@in_asyncio
 async def test_nodes_that_keep_a_higher_limit_are_convicted() -> None:
     verdict = await run(replace(PLAN, asked_limit=3), FAULTS["node-killed-and-replaced"])
     assert any("3 open at 127.0.0." in problem for problem in verdict.problems)

@@ -13,7 +13,7 @@ import pytest
 from scrapy import Request
 
 from tests.support.browser import CHROMIUM, WHY_NOT
-from tests.support.crawls import ADD_ON, asyncio_test, holding, scrapy, until
+from tests.support.crawls import ADD_ON, holding, scrapy, until
 from tests.support.paths import REPOSITORY
 from tests.support.scrapy_process import ScrapyProcess
 from tests.support.servers import RedisServer
@@ -73,7 +73,6 @@ async def browsing(
     [({}, 2 * (1 + PICTURES + 1)), ({"PLAYWRIGHT_ABORT_REQUEST": ONLY_THE_PAGE}, 2)],
     ids=["all", "only the page"],
 )
-@asyncio_test
 async def test_a_browser_s_own_requests_stay_within_the_permit_of_their_page(
     server: RedisServer, tmp_path: Path, settings: dict[str, Any], visits: int
 ) -> None:
@@ -90,7 +89,6 @@ async def test_a_browser_s_own_requests_stay_within_the_permit_of_their_page(
 
 
 @in_a_browser
-@asyncio_test
 async def test_a_page_whose_permit_is_lost_is_closed(
     server: RedisServer, site: Site, tmp_path: Path
 ) -> None:
@@ -116,7 +114,6 @@ class Listening(RedisSpider):
 """
 
 
-@asyncio_test
 async def test_scrapy_redis_needs_no_more_than_the_server_in_the_environment(
     server: RedisServer, site: Site, tmp_path: Path
 ) -> None:

@@ -20,7 +20,7 @@ from redis.retry import Retry
 
 from semaphore_middleware.redis.embedded import find_program
 from semaphore_middleware.redis.keys import Keys
-from tests.support.nodes import eventually, in_asyncio
+from tests.support.nodes import eventually
 from tests.support.paths import REPOSITORY
 
 
@@ -128,7 +128,6 @@ def test_the_server_s_password_is_in_no_command_line(tmp_path: Path) -> None:
         assert password not in seen
 
 
-@in_asyncio
 async def test_nodes_of_a_server_with_new_volumes_need_not_wait(tmp_path: Path) -> None:
     with started(tmp_path), client_of(tmp_path) as client:
 

@@ -14,13 +14,12 @@ from semaphore_middleware import (
     ServerUnreachableError,
     SettingsError,
 )
-from tests.support.nodes import ENDLESS_S, Caller, Outside, eventually, in_asyncio
+from tests.support.nodes import ENDLESS_S, Caller, Outside, eventually
 from tests.support.servers import RedisServer
 
 HOST = "www.example.org"
 
 
-@in_asyncio
 async def test_rule_is_that_of_exactly_this_name(server: RedisServer) -> None:
     async with Admin(server.url, name="boss") as admin:
         await admin.configure("*.example.org", 3)
@@ -31,7 +30,6 @@ async def test_rule_is_that_of_exactly_this_name(server: RedisServer) -> None:
         assert await admin.rules() == rules
 
 
-@in_asyncio
 async def test_after_an_error_it_connects_anew(
     server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -52,7 +50,6 @@ async def test_after_an_error_it_connects_anew(
         assert (await admin.inspect(HOST)).limit is None
 
 
-@in_asyncio
 async def test_nobody_there_is_an_error_at_once() -> None:
     admin = Admin("unix:///nowhere/s")
     assert admin.server == "unix:///nowhere/s"
@@ -64,7 +61,6 @@ async def test_nobody_there_is_an_error_at_once() -> None:
         Admin("http://example.org", url_from="--url")
 
 
-@in_asyncio
 async def test_a_semaphore_s_own_has_one_connection_and_ends_with_it(server: RedisServer) -> None:
     async with FairSemaphore(server.url, lease=ENDLESS_S) as semaphore:
         admin = semaphore.admin
@@ -76,7 +72,6 @@ async def test_a_semaphore_s_own_has_one_connection_and_ends_with_it(server: Red
         await admin.inspect("s")
 
 
-@in_asyncio
 async def test_evict_says_what_the_node_held_and_waited_for(server: RedisServer) -> None:
     dead = await Caller.join(server, "dead")
     await dead.take("s", 2, limit=2)
@@ -86,7 +81,6 @@ async def test_evict_says_what_the_node_held_and_waited_for(server: RedisServer)
     assert await dead.admin.survey() == []
 
 
-@in_asyncio
 async def test_inspect_tells_all_and_changes_nothing(server: RedisServer, outside: Outside) -> None:
     """Those that wait come first, in the order of the queue, and then the others by name."""
     c, dead, b, a = [await Caller.join(server, name) for name in ("c", "dead", "node:b", "a")]

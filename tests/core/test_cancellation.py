@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from semaphore_middleware import FairSemaphore, PermitLostError
-from tests.support.nodes import ENDLESS_S, Outside, eventually, in_asyncio
+from tests.support.nodes import ENDLESS_S, Outside, eventually
 from tests.support.servers import RedisServer
 
 
@@ -20,7 +20,6 @@ async def nothing_is_left(server: RedisServer) -> None:
     await eventually(lambda: server.members() == {})
 
 
-@in_asyncio
 async def test_a_lost_permit_ends_what_runs_under_it(server: RedisServer, outside: Outside) -> None:
     async with FairSemaphore(server.url, lease=1.5) as semaphore:
         with pytest.raises(PermitLostError, match="could not be renewed in time"):
@@ -37,7 +36,6 @@ async def test_a_lost_permit_ends_what_runs_under_it(server: RedisServer, outsid
         assert not kept.lost
 
 
-@in_asyncio
 async def test_no_cancellation_is_left_behind_whatever_the_body_does(server: RedisServer) -> None:
     task = asyncio.current_task()
     assert task is not None
@@ -68,7 +66,6 @@ async def test_no_cancellation_is_left_behind_whatever_the_body_does(server: Red
 
 
 @pytest.mark.parametrize("is_lost", [False, True])
-@in_asyncio
 async def test_a_cancellation_from_outside_stays_one(server: RedisServer, is_lost: bool) -> None:
     entered, ending = asyncio.Event(), asyncio.Event()
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from semaphore_middleware import Admin, ClosedError, FairSemaphore
-from tests.support.nodes import ENDLESS_S, TIMEOUT_S, in_asyncio, until_waiting
+from tests.support.nodes import ENDLESS_S, TIMEOUT_S, until_waiting
 from tests.support.servers import RedisServer
 
 FORK = multiprocessing.get_context("fork")
@@ -89,7 +89,6 @@ def use(semaphore: FairSemaphore, results: Connection) -> None:
     asyncio.run(run())
 
 
-@in_asyncio
 async def test_what_the_parent_opened_is_refused_in_a_forked_child(server: RedisServer) -> None:
     async with FairSemaphore(server.url, lease=ENDLESS_S) as semaphore:
         held = await semaphore.acquire("s", 1)
@@ -128,7 +127,6 @@ def close(admin: Admin, results: Connection) -> None:
 
 
 @pytest.mark.parametrize("use_it", [look, close])
-@in_asyncio
 async def test_what_a_forked_child_does_leaves_the_parent_s_connection(
     server: RedisServer, use_it: Callable[[Admin, Connection], None]
 ) -> None:

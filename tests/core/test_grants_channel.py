@@ -10,7 +10,7 @@ import pytest
 from semaphore_middleware import FairSemaphore
 from semaphore_middleware.core.observer import UnknownNotification
 from semaphore_middleware.redis.protocol import Notification
-from tests.support.nodes import ENDLESS_S, KEYS, Recorder, eventually, in_asyncio
+from tests.support.nodes import ENDLESS_S, KEYS, Recorder, eventually
 from tests.support.servers import RedisServer
 
 STRANGE = """granted | granted x | granted s | granted 1 s | granted 1 1 | granted x 1 s
@@ -47,7 +47,6 @@ def test_anything_else_is_not() -> None:
         assert Notification.read(payload) is None, payload
 
 
-@in_asyncio
 async def test_thousands_of_messages_at_once_leave_room_for_others(server: RedisServer) -> None:
     """They lie in the socket when the process wakes. What else is due runs in between."""
     many, heard = 20_000, Recorder()

@@ -10,7 +10,7 @@ import pytest
 from semaphore_middleware import FairSemaphore
 from semaphore_middleware.core.observer import PermitLost, Reconnected, StoreLost
 from semaphore_middleware.redis import recovery
-from tests.support.nodes import ENDLESS_S, Outside, Recorder, eventually, in_asyncio
+from tests.support.nodes import ENDLESS_S, Outside, Recorder, eventually
 from tests.support.servers import RedisServer
 
 
@@ -21,7 +21,6 @@ def said_of_the_wait(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 @pytest.mark.parametrize("kinds", [["normal"], ["pubsub"], ["normal", "pubsub"]])
-@in_asyncio
 async def test_a_cut_connection_loses_nothing(
     server: RedisServer, outside: Outside, kinds: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -46,7 +45,6 @@ async def test_a_cut_connection_loses_nothing(
 
 
 @pytest.mark.parametrize("how", ["by itself", "by trust", "after a cut"])
-@in_asyncio
 async def test_the_log_counts_the_wait_down_and_says_when_it_is_over(
     server: RedisServer,
     outside: Outside,
@@ -77,7 +75,6 @@ async def test_the_log_counts_the_wait_down_and_says_when_it_is_over(
     assert seen.count(StoreLost) == 0, "it may have been new"
 
 
-@in_asyncio
 async def test_the_log_warns_of_a_server_that_may_evict_keys(
     server: RedisServer, outside: Outside, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -21,7 +21,7 @@ from semaphore_middleware.core.robotstxt import (
     SharedRobotsTxt,
 )
 from semaphore_middleware.redis.location import Server
-from tests.support.nodes import ENDLESS_S, KEYS, eventually, in_asyncio
+from tests.support.nodes import ENDLESS_S, KEYS, eventually
 from tests.support.servers import RedisServer
 
 SITE = "https://example.com"
@@ -92,7 +92,6 @@ async def nodes(
             await node.semaphore.close()
 
 
-@in_asyncio
 async def test_one_node_asks_the_site_and_wakes_the_others(server: RedisServer) -> None:
     async with nodes(server, 3) as (a, b, c):
         first = await a.reading()
@@ -109,7 +108,6 @@ async def test_one_node_asks_the_site_and_wakes_the_others(server: RedisServer) 
 
 
 @pytest.mark.parametrize("how", ["failed", "cancelled"])
-@in_asyncio
 async def test_if_the_fetch_fails_another_node_asks(server: RedisServer, how: str) -> None:
     async with nodes(server) as (a, b):
         first, other = await a.reading(), await b.reading()
@@ -124,7 +122,6 @@ async def test_if_the_fetch_fails_another_node_asks(server: RedisServer, how: st
         assert len(b.asked) == 1
 
 
-@in_asyncio
 async def test_a_node_is_waited_for_as_long_as_it_lives_and_one_lease_more(
     server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,7 +146,6 @@ async def test_a_node_is_waited_for_as_long_as_it_lives_and_one_lease_more(
         first.cancel()
 
 
-@in_asyncio
 async def test_what_is_too_old_or_from_a_cache_is_asked_for_again(server: RedisServer) -> None:
     async with nodes(server, 3) as (a, b, c):
         c.answer.set_result(fetched(b"old", for_others=False))
@@ -166,7 +162,6 @@ async def test_what_is_too_old_or_from_a_cache_is_asked_for_again(server: RedisS
         assert (await a.read()).robotstxt.text == b"new"
 
 
-@in_asyncio
 async def test_a_file_that_is_too_large_is_fetched_by_each(server: RedisServer) -> None:
     async with nodes(server) as (a, b):
         for node in (a, b):
@@ -174,7 +169,6 @@ async def test_a_file_that_is_too_large_is_fetched_by_each(server: RedisServer) 
             assert not (await node.read()).by_another
 
 
-@in_asyncio
 async def test_what_the_server_learns_late_is_valid_for_no_longer(
     server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -188,7 +182,6 @@ async def test_what_the_server_learns_late_is_valid_for_no_longer(
         assert (await in_time(b.read())).robotstxt.text == b"new"
 
 
-@in_asyncio
 async def test_whoever_is_subscribed_anew_asks_again(server: RedisServer) -> None:
     async with nodes(server) as (a, b):
         first, other = await a.reading(), await b.reading()
@@ -203,7 +196,6 @@ async def test_whoever_is_subscribed_anew_asks_again(server: RedisServer) -> Non
         assert (await in_time(other)).by_another
 
 
-@in_asyncio
 async def test_while_the_server_is_away_nobody_asks_the_site_and_what_was_asked_counts(
     server: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -223,7 +215,6 @@ async def test_while_the_server_is_away_nobody_asks_the_site_and_what_was_asked_
         server.restart()
 
 
-@in_asyncio
 async def test_nobody_waits_for_others_past_the_end(server: RedisServer) -> None:
     async with nodes(server) as (a, b):
         first, other = await a.reading(), await b.reading()

@@ -19,7 +19,7 @@ from semaphore_middleware import (
 )
 from semaphore_middleware.core.observer import PermitGranted
 from semaphore_middleware.model.limits import ALLOWED_LIMIT
-from tests.support.nodes import ENDLESS_S, Loop, Recorder, in_asyncio, until_waiting
+from tests.support.nodes import ENDLESS_S, Loop, Recorder, until_waiting
 from tests.support.servers import RedisServer
 
 
@@ -52,7 +52,6 @@ def test_never_more_than_the_limit_hold_a_permit_and_all_get_theirs(
 
 
 @pytest.mark.parametrize("turn", [ENDLESS_S, 0])
-@in_asyncio
 async def test_requests_follow_each_other_in_their_order(server: RedisServer, turn: float) -> None:
     recorder = Recorder()
     order: list[int] = []
@@ -73,7 +72,6 @@ async def test_requests_follow_each_other_in_their_order(server: RedisServer, tu
     assert server.members() == {}
 
 
-@in_asyncio
 async def test_who_waits_too_long_gets_an_error_and_leaves_the_queue(server: RedisServer) -> None:
     async with FairSemaphore(server.url) as semaphore:
         permit = await semaphore.acquire("s", 1)
@@ -83,7 +81,6 @@ async def test_who_waits_too_long_gets_an_error_and_leaves_the_queue(server: Red
         await until_waiting(semaphore, 0)
 
 
-@in_asyncio
 async def test_what_is_shown_of_a_semaphore_and_a_permit(server: RedisServer) -> None:
     async with FairSemaphore(server.url, node="n") as semaphore:
         held = await semaphore.acquire("s", 1)
@@ -92,7 +89,6 @@ async def test_what_is_shown_of_a_semaphore_and_a_permit(server: RedisServer) ->
         assert repr(held) == "<Permit for 's': held>"
 
 
-@in_asyncio
 async def test_a_full_server_goes_on_granting(server: RedisServer) -> None:
     async with FairSemaphore(server.url) as one, FairSemaphore(server.url) as two:
         held = await one.acquire("s", 1)
@@ -110,7 +106,6 @@ async def test_a_full_server_goes_on_granting(server: RedisServer) -> None:
     assert server.members() == {}
 
 
-@in_asyncio
 async def test_one_that_is_not_open_says_so_and_may_be_opened(server: RedisServer) -> None:
     semaphore = FairSemaphore(server.url)
     names = []
@@ -127,7 +122,6 @@ async def test_one_that_is_not_open_says_so_and_may_be_opened(server: RedisServe
     assert names[0] == names[1] != names[3], "what an earlier opening has left is not its own"
 
 
-@in_asyncio
 async def test_closing_refuses_who_waits(server: RedisServer) -> None:
     async with FairSemaphore(server.url) as semaphore:
         held = await semaphore.acquire("s", 1)
@@ -139,7 +133,6 @@ async def test_closing_refuses_who_waits(server: RedisServer) -> None:
     held.release()  # late, and no harm
 
 
-@in_asyncio
 async def test_closing_while_someone_looks_is_no_cancellation(server: RedisServer) -> None:
     semaphore = FairSemaphore(server.url, lease=ENDLESS_S)
     await semaphore.open()
@@ -152,7 +145,6 @@ async def test_closing_while_someone_looks_is_no_cancellation(server: RedisServe
         await looking
 
 
-@in_asyncio
 async def test_what_is_no_limit_is_refused(server: RedisServer) -> None:
     async with FairSemaphore(server.url) as semaphore:
         for limit in (0, -1, 1.5, "2", True):
@@ -162,7 +154,6 @@ async def test_what_is_no_limit_is_refused(server: RedisServer) -> None:
                 await semaphore.acquire("s", wrong)
 
 
-@in_asyncio
 async def test_a_limit_is_written_as_in_the_settings(server: RedisServer) -> None:
     limits: dict[str, Any] = {
         "a": 2,
@@ -184,7 +175,6 @@ async def test_a_limit_is_written_as_in_the_settings(server: RedisServer) -> Non
     }
 
 
-@in_asyncio
 async def test_another_event_loop_is_told_to_open_its_own(server: RedisServer) -> None:
     async with FairSemaphore(server.url) as semaphore:
         permit = await semaphore.acquire("s", 1)

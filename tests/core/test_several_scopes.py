@@ -8,7 +8,7 @@ import pytest
 
 from semaphore_middleware import AcquireTimeoutError, ClosedError, FairSemaphore, PermitLostError
 from semaphore_middleware.core.observer import AcquireTimedOut
-from tests.support.nodes import Outside, Recorder, eventually, in_asyncio
+from tests.support.nodes import Outside, Recorder, eventually
 from tests.support.servers import RedisServer
 
 HOST, DOMAIN, ALL = WANTED = "www.example.org", "domain:example.org", "all"
@@ -20,7 +20,6 @@ ENDS = {
 
 
 @pytest.mark.parametrize(("way", "error"), ENDS.items())
-@in_asyncio
 async def test_nothing_is_left_when_a_later_permit_does_not_come(
     server: RedisServer, outside: Outside, way: str, error: type[BaseException]
 ) -> None:
@@ -49,7 +48,6 @@ async def test_nothing_is_left_when_a_later_permit_does_not_come(
         blocker.release()
 
 
-@in_asyncio
 async def test_all_are_taken_anew_if_one_is_lost(server: RedisServer, outside: Outside) -> None:
     async with FairSemaphore(server.url) as one, FairSemaphore(server.url) as other:
         blocker = await other.acquire(ALL, 1)
@@ -63,7 +61,6 @@ async def test_all_are_taken_anew_if_one_is_lost(server: RedisServer, outside: O
 
 
 @pytest.mark.parametrize("scope", WANTED)
-@in_asyncio
 async def test_the_loss_of_any_ends_what_runs(server: RedisServer, scope: str) -> None:
     async with FairSemaphore(server.url) as one:
         permits = await one.acquire_all([(name, 1) for name in WANTED])
@@ -75,7 +72,6 @@ async def test_the_loss_of_any_ends_what_runs(server: RedisServer, scope: str) -
         permits.release()
 
 
-@in_asyncio
 async def test_the_answer_is_noted_on_one_and_its_latency_on_all(server: RedisServer) -> None:
     async with FairSemaphore(server.url) as one:
         refused = await one.acquire_all([("my own", 1), (HOST, 1), (ALL, 1)])

@@ -15,7 +15,7 @@ from subprocess import PIPE, STDOUT
 import pytest
 
 from tests.docs.pages import Block, blocks
-from tests.support.crawls import TIMEOUT_S, asyncio_test
+from tests.support.crawls import TIMEOUT_S
 from tests.support.paths import REPOSITORY
 from tests.support.servers import RedisServer
 from tests.support.site import Site
@@ -54,7 +54,6 @@ async def run(directory: Path, *command: str) -> str:
 
 
 @pytest.mark.parametrize("library", ["httpx", "aiohttp", "requests"])
-@asyncio_test
 async def test_two_programs_hold_a_limit_together(
     server: RedisServer, site: Site, tmp_path: Path, library: str
 ) -> None:
@@ -68,7 +67,6 @@ async def test_two_programs_hold_a_limit_together(
 
 @pytest.mark.skipif(find_spec("celery") is None, reason="celery is not installed")
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
-@asyncio_test
 async def test_celery_s_workers_hold_a_limit_together(
     server: RedisServer, site: Site, tmp_path: Path, pool: str
 ) -> None:

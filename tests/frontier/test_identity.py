@@ -14,7 +14,6 @@ from scrapy.utils.test import get_crawler
 from semaphore_middleware.frontier.identity import differences, identity_of
 from semaphore_middleware.frontier.settings import CrawlSettings
 from semaphore_middleware.scrapy.engine import Engine, keep_spider_arguments
-from tests.support.crawls import asyncio_test
 
 
 class Books(Spider):
@@ -74,7 +73,6 @@ class GivenArguments(BaseScheduler):
 
 
 @pytest.mark.parametrize("is_async", [True, False])
-@asyncio_test
 async def test_arguments_are_those_that_the_user_gave(is_async: bool) -> None:
     keep_spider_arguments()
     crawler = get_crawler(Books, {"SCHEDULER": GivenArguments})

@@ -13,7 +13,6 @@ from semaphore_middleware.frontier.crawls import Crawls
 from semaphore_middleware.frontier.settings import CrawlSettings
 from semaphore_middleware.frontier.state import NODES_SCRIPTS, script
 from tests.redis.test_rights import commands_in, rights_of
-from tests.support.nodes import in_asyncio
 
 ALL = commands_in(*map(script, NODES_SCRIPTS))
 
@@ -34,7 +33,6 @@ async def refusal(client: Redis, *changes: str) -> str:
     return str(refused.value)
 
 
-@in_asyncio
 async def test_each_right_that_is_missing_is_named(client: Redis) -> None:
     for command in ("info", "evalsha", "script", "subscribe", *sorted(ALL)):
         line = await refusal(client, f"-{command}")
@@ -44,7 +42,6 @@ async def test_each_right_that_is_missing_is_named(client: Redis) -> None:
         assert "begin with '{crawl:books}'" in await refusal(client, *others)
 
 
-@in_asyncio
 async def test_the_documented_rights_are_enough(client: Redis) -> None:
     crawl = CrawlClient(CrawlSettings(user(client), "books", "one"))
     await crawl.check_rights()

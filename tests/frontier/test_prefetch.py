@@ -11,12 +11,11 @@ from redis import Redis
 from semaphore_middleware.frontier import prefetch
 from semaphore_middleware.frontier.prefetch import PREFETCH_TARGET, SITE_BATCH, SITE_ENOUGH
 from tests.frontier.node import SitesQueue, joined, urls, watch_calls
-from tests.support.crawls import asyncio_test, until
+from tests.support.crawls import until
 
 Patch = pytest.MonkeyPatch
 
 
-@asyncio_test
 async def test_many_are_taken_in_one_call(client: Redis, monkeypatch: Patch) -> None:
     calls = watch_calls(monkeypatch)
     async with joined(client) as node:
@@ -27,7 +26,6 @@ async def test_many_are_taken_in_one_call(client: Redis, monkeypatch: Patch) -> 
         assert len(calls) == 1
 
 
-@asyncio_test
 async def test_prefetched_requests_do_not_grow_with_the_queue(client: Redis) -> None:
     async with joined(client) as node:
         node.enqueue(*(url for number in range(100) for url in urls(f"site-{number}", 10)))
@@ -39,7 +37,6 @@ async def test_prefetched_requests_do_not_grow_with_the_queue(client: Redis) -> 
         assert node.unfinished == 1000
 
 
-@asyncio_test
 async def test_of_a_site_only_a_few_are_prefetched_and_sites_take_turns(client: Redis) -> None:
     async with joined(client) as node:
         node.enqueue(*urls("a", 300))
@@ -53,7 +50,6 @@ async def test_of_a_site_only_a_few_are_prefetched_and_sites_take_turns(client: 
         assert max(counts.values()) - min(counts.values()) <= SITE_BATCH + SITE_ENOUGH
 
 
-@asyncio_test
 async def test_requests_of_a_full_site_stay(client: Redis, monkeypatch: Patch) -> None:
     calls = watch_calls(monkeypatch)
     async with joined(client) as node:
@@ -78,7 +74,6 @@ async def test_requests_of_a_full_site_stay(client: Redis, monkeypatch: Patch) -
             await node.start()
 
 
-@asyncio_test
 async def test_of_full_sites_only_some_are_taken(client: Redis, monkeypatch: Patch) -> None:
     monkeypatch.setattr(prefetch, "MAX_READY", 60)
     sites = [f"site-{number}" for number in range(20)]

@@ -27,7 +27,7 @@ from semaphore_middleware.redis import link
 from semaphore_middleware.redis.connection import CallTimeoutError
 from semaphore_middleware.redis.link import Link
 from tests.frontier.node import Call, DrivenNode, joined, urls, watch_calls
-from tests.support.crawls import asyncio_test, until
+from tests.support.crawls import until
 from tests.support.frontier import crawl_keys
 from tests.support.servers import RedisServer
 
@@ -60,7 +60,6 @@ def frozen(server: RedisServer) -> Iterator[None]:
 # Finished, and only then ----------------------------------------------------------------------
 
 
-@asyncio_test
 async def test_a_page_counts_whatever_request_its_response_names(client: Redis) -> None:
     async with joined(client) as node:
         node.enqueue("http://a/page", "http://a/moved", "http://a/failed")
@@ -74,7 +73,6 @@ async def test_a_page_counts_whatever_request_its_response_names(client: Redis) 
         assert client.hget(node.key("run"), "pages") == b"1"
 
 
-@asyncio_test
 async def test_a_node_has_one_request_at_a_time_that_others_have_died_with(client: Redis) -> None:
     async with joined(client) as node:
         node.enqueue(*urls("a", 3))
@@ -94,7 +92,6 @@ async def test_a_node_has_one_request_at_a_time_that_others_have_died_with(clien
 # Calls ------------------------------------------------------------------------------------------
 
 
-@asyncio_test
 async def test_a_call_brings_so_many_bytes(client: Redis, monkeypatch: Patch) -> None:
     calls = watch_calls(monkeypatch)
     async with joined(client) as node:
@@ -108,7 +105,6 @@ async def test_a_call_brings_so_many_bytes(client: Redis, monkeypatch: Patch) ->
         assert [call.new for call in calls if call.new] == [300, 2, 2, 1, 1]
 
 
-@asyncio_test
 async def test_a_call_without_answer_is_halved(client: Redis, monkeypatch: Patch) -> None:
     def slow(call: Call) -> None:
         if max(call.new, call.demand.requests) > 2:
@@ -129,7 +125,6 @@ async def test_a_call_without_answer_is_halved(client: Redis, monkeypatch: Patch
 
 
 @pytest.mark.parametrize("ends", [False, True])
-@asyncio_test
 async def test_over_a_new_connection_the_server_is_looked_at_first(
     client: Redis, monkeypatch: Patch, ends: bool
 ) -> None:
@@ -162,7 +157,6 @@ async def test_over_a_new_connection_the_server_is_looked_at_first(
     assert set(seen) == {1}
 
 
-@asyncio_test
 async def test_what_a_promoted_server_lacks_is_sent_again(client: Redis) -> None:
     async with joined(client, CRAWL_LEASE=0.5) as node:
         node.enqueue("http://a/", "http://b/")
@@ -175,7 +169,6 @@ async def test_what_a_promoted_server_lacks_is_sent_again(client: Redis) -> None
         assert node.dropped == []
 
 
-@asyncio_test
 async def test_a_node_that_is_idle_while_its_server_is_away_says_so_once(
     client: Redis, caplog: Logged, monkeypatch: Patch
 ) -> None:
@@ -200,7 +193,6 @@ async def test_a_node_that_is_idle_while_its_server_is_away_says_so_once(
         await node.idles()
 
 
-@asyncio_test
 async def test_start_requests_let_others_run(client: Redis, monkeypatch: Patch) -> None:
     monkeypatch.setattr(outbox, "MAX_LOOP_HOLD_S", 0.0)
     turns = 0
@@ -225,7 +217,6 @@ async def test_start_requests_let_others_run(client: Redis, monkeypatch: Patch) 
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["first", "again"])
-@asyncio_test
 async def test_start_requests_wait_for_the_server(
     client: Redis, server: RedisServer, monkeypatch: Patch, again: bool
 ) -> None:
@@ -261,7 +252,6 @@ async def test_start_requests_wait_for_the_server(
 # A server that is full --------------------------------------------------------------------------
 
 
-@asyncio_test
 async def test_a_server_that_is_full_is_not_said_to_be_away(
     client: Redis, caplog: Logged, monkeypatch: Patch
 ) -> None:
@@ -286,7 +276,6 @@ async def test_a_server_that_is_full_is_not_said_to_be_away(
     await node_joins.__aexit__(None, None, None)
 
 
-@asyncio_test
 async def test_a_node_that_leaves_a_full_server_gives_back_what_has_links(client: Redis) -> None:
     async with joined(client) as node:
         node.enqueue("http://a/")
@@ -302,7 +291,6 @@ async def test_a_node_that_leaves_a_full_server_gives_back_what_has_links(client
 
 
 @pytest.mark.parametrize(("ago", "begins"), [(3600, True), (-3600, False)])
-@asyncio_test
 async def test_a_server_that_goes_back_to_before_the_run_is_one_that_has_lost_it(
     client: Redis, caplog: Logged, ago: int, begins: bool
 ) -> None:
@@ -322,7 +310,6 @@ async def test_a_server_that_goes_back_to_before_the_run_is_one_that_has_lost_it
         assert ("starts over" in caplog.text) == begins
 
 
-@asyncio_test
 async def test_a_loss_in_a_new_start_loses_none(client: Redis, caplog: Logged) -> None:
     async with joined(client) as node:
         goes_on = asyncio.Event()
@@ -351,7 +338,6 @@ async def test_a_loss_in_a_new_start_loses_none(client: Redis, caplog: Logged) -
         assert node.scheduler.restart is None
 
 
-@asyncio_test
 async def test_a_node_without_a_start_fails(client: Redis, caplog: Logged) -> None:
     async with joined(client) as node:
 
@@ -371,7 +357,6 @@ async def test_a_node_without_a_start_fails(client: Redis, caplog: Logged) -> No
 # Leaving ----------------------------------------------------------------------------------------
 
 
-@asyncio_test
 async def test_a_node_fails_only_if_it_closes_before_the_end(client: Redis) -> None:
     for reason in ("shutdown", "closespider_timeout"):
         async with joined(client) as node:
@@ -384,7 +369,6 @@ async def test_a_node_fails_only_if_it_closes_before_the_end(client: Redis) -> N
         assert not node.closes("finished")
 
 
-@asyncio_test
 async def test_a_run_without_a_page_fails_and_is_begun_anew(client: Redis, caplog: Logged) -> None:
     results = (Response("http://a/", status=503), Failure(TimeoutError()), Response("http://a/"))  # type: ignore[no-untyped-call]
     for result in results:
@@ -397,7 +381,6 @@ async def test_a_run_without_a_page_fails_and_is_begun_anew(client: Redis, caplo
             assert node.closes("finished") == fails
 
 
-@asyncio_test
 async def test_what_comes_after_the_end_is_an_error(client: Redis, caplog: Logged) -> None:
     async with joined(client) as node:
         await node.visits("http://a/")
@@ -409,7 +392,6 @@ async def test_what_comes_after_the_end_is_an_error(client: Redis, caplog: Logge
         assert node.closes("finished")
 
 
-@asyncio_test
 async def test_a_node_that_others_keep_open_works(client: Redis) -> None:
     async with joined(client) as node:
         other = node.other()
@@ -425,7 +407,6 @@ async def test_a_node_that_others_keep_open_works(client: Redis) -> None:
         assert not node.session.ended
 
 
-@asyncio_test
 async def test_start_requests_that_are_not_filtered_are_fetched_once_a_run(client: Redis) -> None:
     async def start(*pages: str) -> AsyncIterator[Request]:
         for page in pages:
@@ -449,7 +430,6 @@ async def test_start_requests_that_are_not_filtered_are_fetched_once_a_run(clien
             await node.has_unfinished(6)
 
 
-@asyncio_test
 @pytest.mark.parametrize("kind", ["Lifo", "Fifo"])
 async def test_the_order_of_a_site_is_that_of_scrapy_s_queue(client: Redis, kind: str) -> None:
     queue = f"scrapy.squeues.{kind}MemoryQueue"
@@ -467,7 +447,6 @@ async def test_the_order_of_a_site_is_that_of_scrapy_s_queue(client: Redis, kind
         assert [url for url in taken if "/a/" in url] == [*links, *urls("a", 4)]
 
 
-@asyncio_test
 async def test_users_fill_a_key_with_start_requests(client: Redis, caplog: Logged) -> None:
     line = {"url": "http://a/2", "priority": 3, "meta": {"a": [1]}, "callback": "parse"}
     client.rpush("starts", "http://a/1", json.dumps(line), "no URL", '{"callback": "nothing"}')
@@ -485,7 +464,6 @@ async def test_users_fill_a_key_with_start_requests(client: Redis, caplog: Logge
     assert "'nothing' is no method of the spider" in caplog.text
 
 
-@asyncio_test
 async def test_a_key_of_another_type_ends_the_node_in_one_line(
     client: Redis, caplog: Logged
 ) -> None:
@@ -498,7 +476,6 @@ async def test_a_key_of_another_type_ends_the_node_in_one_line(
     assert line.endswith("of the type string")
 
 
-@asyncio_test
 async def test_a_session_s_cookies_come_with_its_requests(client: Redis) -> None:
     meta = {"cookiejar": "s"}
     async with joined(client) as node, joined(client) as late:
@@ -519,7 +496,6 @@ def with_cookies(node: DrivenNode) -> CookiesMiddleware:
     return middleware
 
 
-@asyncio_test
 @pytest.mark.parametrize("is_idle", [False, True])
 async def test_a_node_that_was_silent_says_so(client: Redis, caplog: Logged, is_idle: bool) -> None:
     async with joined(client, CRAWL_LEASE=0.1) as node:
@@ -540,7 +516,6 @@ async def test_a_node_that_was_silent_says_so(client: Redis, caplog: Logged, is_
         assert other.size.pages == 1
 
 
-@asyncio_test
 async def test_a_misspelt_setting_gets_a_warning(client: Redis, caplog: Logged) -> None:
     async with joined(client, CRAWL_MAX_PAGE=9, CRAWL_DATE="today"):
         pass
@@ -548,7 +523,6 @@ async def test_a_misspelt_setting_gets_a_warning(client: Redis, caplog: Logged) 
     assert said == ["CRAWL_MAX_PAGE: there is no such setting; did you mean CRAWL_MAX_PAGES?"]
 
 
-@asyncio_test
 async def test_a_busy_node_says_what_it_has_counted(client: Redis) -> None:
     """Else what it did is missing in the sums when it is killed."""
     async with joined(client, CRAWL_LEASE=1) as node, asyncio.timeout(10):
@@ -562,7 +536,6 @@ async def test_a_busy_node_says_what_it_has_counted(client: Redis) -> None:
                 break
 
 
-@asyncio_test
 async def test_what_a_node_could_not_read_is_said_when_it_leaves(client: Redis) -> None:
     """Else it would not count as a try: more than three nodes would end for one request."""
     async with joined(client) as node:
@@ -576,7 +549,6 @@ async def test_what_a_node_could_not_read_is_said_when_it_leaves(client: Redis) 
     assert client.zrange(node.key("suspects"), 0, -1, withscores=True) == [(place, 1)]
 
 
-@asyncio_test
 async def test_an_expired_node_leaves_prefetched_requests_to_others(client: Redis) -> None:
     async with joined(client) as node:
         node.enqueue(*urls("a", 6))
@@ -592,7 +564,6 @@ async def test_an_expired_node_leaves_prefetched_requests_to_others(client: Redi
         other.idles(*taken)
 
 
-@asyncio_test
 async def test_what_the_spider_s_end_cut_short_goes_back_as_stored(client: Redis) -> None:
     closing = Failure(IgnoreRequest("the spider is closing"))  # type: ignore[no-untyped-call]
     async with joined(client) as node:
@@ -616,7 +587,6 @@ async def test_what_the_spider_s_end_cut_short_goes_back_as_stored(client: Redis
     assert node.takes_as_other() == ["http://a/1", "http://a/2", "http://a/asks"]
 
 
-@asyncio_test
 async def test_a_node_leaves_even_if_the_server_does_not_reply(
     client: Redis, server: RedisServer, caplog: Logged, monkeypatch: Patch
 ) -> None:
@@ -632,7 +602,6 @@ async def test_a_node_leaves_even_if_the_server_does_not_reply(
 # Filtered, and what cannot be stored ------------------------------------------------------------
 
 
-@asyncio_test
 async def test_duplicates_are_dropped(client: Redis, caplog: Logged) -> None:
     caplog.set_level(logging.DEBUG)
     async with joined(client) as node:
@@ -650,7 +619,6 @@ async def test_duplicates_are_dropped(client: Redis, caplog: Logged) -> None:
         assert node.scheduler.crawler.stats.get_value("scheduler/dequeued/redis") == 2
 
 
-@asyncio_test
 async def test_what_cannot_be_stored_is_an_error(client: Redis, caplog: Logged) -> None:
     async with joined(client) as node:
         request = Request("http://a/", callback=print)
@@ -664,7 +632,6 @@ async def test_what_cannot_be_stored_is_an_error(client: Redis, caplog: Logged) 
         assert (await node.start()).url == "http://a/next"
 
 
-@asyncio_test
 async def test_without_the_add_on_a_site_is_a_host_and_never_full(client: Redis) -> None:
     queue = "scrapy.pqueues.ScrapyPriorityQueue"
     async with joined(client, SCHEDULER_PRIORITY_QUEUE=queue) as node:

@@ -10,7 +10,7 @@ import pytest
 from semaphore_middleware.model.feedback import Feedback, FeedbackSummary
 from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.redis.protocol import Reply
-from tests.support.nodes import Caller, Outside, in_asyncio
+from tests.support.nodes import Caller, Outside
 from tests.support.servers import RedisServer
 
 LIMIT_MAX = 16
@@ -55,7 +55,6 @@ async def answer(
 
 
 @pytest.mark.parametrize("capacity", [5, 8, 13])
-@in_asyncio
 async def test_it_settles_near_what_the_site_can_take(server: RedisServer, capacity: int) -> None:
     a, b = [await Caller.join(server, name) for name in "ab"]
     visitor = Visitor(a, capacity)
@@ -70,7 +69,6 @@ async def test_it_settles_near_what_the_site_can_take(server: RedisServer, capac
     assert (seen.limit, seen.limit_max) == (reply.limit, LIMIT_MAX)
 
 
-@in_asyncio
 async def test_a_refusal_halves_it(server: RedisServer, outside: Outside) -> None:
     visitor = await grown_visitor(server)
     a = visitor.caller
@@ -82,7 +80,6 @@ async def test_a_refusal_halves_it(server: RedisServer, outside: Outside) -> Non
     assert (await visitor.rounds(60))[-1] == LIMIT_MAX
 
 
-@in_asyncio
 async def test_a_few_slow_pages_and_old_answers_do_not_decide(server: RedisServer) -> None:
     a = (await grown_visitor(server)).caller
     for _ in range(25):
@@ -95,7 +92,6 @@ async def test_a_few_slow_pages_and_old_answers_do_not_decide(server: RedisServe
     assert reply.limit == LIMIT_MAX
 
 
-@in_asyncio
 async def test_a_site_that_is_always_slow_is_not_held_back_for_ever(server: RedisServer) -> None:
     visitor = await grown_visitor(server)
     visitor.latency = lambda _: 3 * LATENCY_S
@@ -104,7 +100,6 @@ async def test_a_site_that_is_always_slow_is_not_held_back_for_ever(server: Redi
     assert in_hand[-1] == LIMIT_MAX
 
 
-@in_asyncio
 async def test_it_does_not_grow_where_it_is_not_used(server: RedisServer, outside: Outside) -> None:
     a = await Caller.join(server, "a")
     spaced = Limit(LIMIT_MAX, delay=60, adaptive=True)
@@ -127,7 +122,6 @@ async def test_it_does_not_grow_where_it_is_not_used(server: RedisServer, outsid
     assert reply.limit == before
 
 
-@in_asyncio
 async def test_a_pause_does_not_begin_it_anew_and_a_reset_does(server: RedisServer) -> None:
     a = (await grown_visitor(server)).caller
     await a.admin.pause("s")

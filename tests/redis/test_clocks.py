@@ -6,7 +6,7 @@ import pytest
 
 from semaphore_middleware.model.feedback import Feedback, FeedbackSummary
 from semaphore_middleware.model.limits import Limit
-from tests.support.nodes import KEYS, Caller, Outside, in_asyncio, key
+from tests.support.nodes import KEYS, Caller, Outside, key
 from tests.support.servers import RedisServer
 
 HOUR = 3600.0
@@ -17,7 +17,6 @@ REFUSED = FeedbackSummary.of([(Feedback(refused=True, retry_after=300), 0.0)])
 
 @pytest.mark.parametrize("feedback", [REFUSED, None], ids=["backoff", "rate"])
 @pytest.mark.parametrize("what", ["jump", "reconnect", "others", "silence"])
-@in_asyncio
 async def test_what_an_idle_site_waits_for_goes_on_while_nobody_calls_but_not_in_a_jump(
     server: RedisServer, outside: Outside, feedback: FeedbackSummary | None, what: str
 ) -> None:

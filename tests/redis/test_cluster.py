@@ -16,7 +16,7 @@ from semaphore_middleware.frontier.settings import CrawlSettings
 from semaphore_middleware.redis.connection import Address
 from semaphore_middleware.redis.keys import Keys
 from semaphore_middleware.redis.location import Server
-from tests.support.nodes import Recorder, eventually, in_asyncio
+from tests.support.nodes import Recorder, eventually
 from tests.support.servers import (
     Cluster,
     ClusterServer,
@@ -47,7 +47,6 @@ async def found_by(url: str, prefix: str = "semaphore") -> str:
     return str(connection.address)
 
 
-@in_asyncio
 async def test_any_node_tells_who_owns_the_slot_of_a_prefix(cluster: Cluster) -> None:
     owner = address(cluster.owner(SLOT))
     for node in cluster.nodes:
@@ -58,7 +57,6 @@ async def test_any_node_tells_who_owns_the_slot_of_a_prefix(cluster: Cluster) ->
     assert found == {address(node) for node in cluster.nodes}
 
 
-@in_asyncio
 async def test_each_time_another_node_is_asked(cluster: Cluster) -> None:
     """So one that hangs, or is cut off from the others, costs one attempt at most."""
     owner = cluster.owner(SLOT)
@@ -74,7 +72,6 @@ async def test_each_time_another_node_is_asked(cluster: Cluster) -> None:
     await connection.close()
 
 
-@in_asyncio
 async def test_a_node_that_has_gone_is_not_asked_any_more(cluster: Cluster) -> None:
     """Each would cost the time of a call, and pods get new addresses again and again."""
     known = Server(f"redis+cluster://{NOBODY},{address(cluster.nodes[0])}", 5.0)._cluster
@@ -83,7 +80,6 @@ async def test_a_node_that_has_gone_is_not_asked_any_more(cluster: Cluster) -> N
     assert set(map(str, known._nodes)) == {NOBODY, *map(address, cluster.nodes)}
 
 
-@in_asyncio
 async def test_shared_crawls_of_all_masters_are_listed(cluster: Cluster) -> None:
     names = [f"crawl-{number}" for number in range(9)]
     crawls = [CrawlClient(CrawlSettings(cluster.url, name, "node")) for name in names]
@@ -99,7 +95,6 @@ async def test_shared_crawls_of_all_masters_are_listed(cluster: Cluster) -> None
 
 
 @pytest.mark.parametrize("with_keys", [True, False])
-@in_asyncio
 async def test_a_slot_that_moves_is_a_loss_of_data(cluster: Cluster, with_keys: bool) -> None:
     """If its keys come with it they are of another life of the server."""
     home = cluster.owner(SLOT)
@@ -127,7 +122,6 @@ async def test_a_slot_that_moves_is_a_loss_of_data(cluster: Cluster, with_keys: 
         await other.admin.reset("s")
 
 
-@in_asyncio
 async def test_while_keys_move_each_call_asks_who_owns_the_slot(cluster: Cluster) -> None:
     """ASK where all keys have gone, TRYAGAIN where some have, MOVED when another master owns it."""
     here = cluster.owner(SLOT)
@@ -152,7 +146,6 @@ async def test_while_keys_move_each_call_asks_who_owns_the_slot(cluster: Cluster
 
 
 @pytest.mark.parametrize("lost", [SLOT, SLOT - 1], ids=["our slot", "another slot"])
-@in_asyncio
 async def test_a_slot_that_nobody_serves_stops_all(lost: int) -> None:
     with ClusterServer() as node:
         url = f"redis://{address(node)}"
@@ -189,7 +182,6 @@ async def test_a_slot_that_nobody_serves_stops_all(lost: int) -> None:
                 (await waiting).release()
 
 
-@in_asyncio
 async def test_nodes_that_are_known_by_their_host_names(cluster: Cluster) -> None:
     """One that announces none is known by its address."""
     with cluster.nodes[0].client() as client:
@@ -216,7 +208,6 @@ async def test_nodes_that_are_known_by_their_host_names(cluster: Cluster) -> Non
     wait_until(lambda: are_known(0))
 
 
-@in_asyncio
 async def test_what_is_not_a_cluster_is_refused() -> None:
     with RedisServer(tcp_port=free_port()) as server, SentinelServer() as sentinel:
         for one in (server, sentinel):

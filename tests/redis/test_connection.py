@@ -22,7 +22,7 @@ from semaphore_middleware.frontier.client import CrawlClient
 from semaphore_middleware.frontier.settings import CrawlSettings
 from semaphore_middleware.redis import embedded
 from semaphore_middleware.redis.location import Server
-from tests.support.nodes import eventually, in_asyncio
+from tests.support.nodes import eventually
 from tests.support.servers import RedisServer, SentinelServer, free_port
 
 PASSWORD = "t0p-secret"
@@ -164,7 +164,6 @@ def locked() -> Iterator[RedisServer]:
         yield server
 
 
-@in_asyncio
 async def test_a_wrong_password_is_a_refusal_that_shows_none(locked: RedisServer) -> None:
     wrong = f"redis://:{PASSWORD}x@127.0.0.1:{locked.tcp_port}"
     assert "does not accept this user name and password" in await refusal(wrong)
@@ -181,7 +180,6 @@ async def test_a_wrong_password_is_a_refusal_that_shows_none(locked: RedisServer
 
 
 @pytest.mark.parametrize("command", ["EVALSHA", "ZRANGE", "SUBSCRIBE"])
-@in_asyncio
 async def test_a_command_that_was_renamed_is_named_in_one_line(command: str) -> None:
     with RedisServer("--rename-command", command, "") as server:
         for said in (await refusal(server.url), await refusal_of_a_crawl(server.url)):
@@ -197,7 +195,6 @@ async def refusal_of_a_crawl(url: str) -> str:
     return str(refused.value)
 
 
-@in_asyncio
 async def test_a_replica_is_refused_and_a_sentinel(server: RedisServer) -> None:
     server.client().replicaof("127.0.0.1", free_port())
     assert "is a read-only replica; give the address of its master" in await refusal(server.url)
@@ -208,7 +205,6 @@ async def test_a_replica_is_refused_and_a_sentinel(server: RedisServer) -> None:
             assert f"is a sentinel; write {there} with the name of what it watches" in line
 
 
-@in_asyncio
 async def test_what_does_not_speak_the_protocol_is_refused_or_too_old_a_version() -> None:
     async with answering(b"HTTP/1.1 400 Bad Request\r\n\r\n") as url:
         assert "does not speak the Redis protocol" in await refusal(url)
@@ -217,7 +213,6 @@ async def test_what_does_not_speak_the_protocol_is_refused_or_too_old_a_version(
         assert "is version 6.0.16; version 6.2 or newer is needed" in await refusal(url)
 
 
-@in_asyncio
 async def test_a_server_that_hangs_is_given_up_in_time(server: RedisServer) -> None:
     async with answering() as silent:  # for ever
         with pytest.raises(ServerUnreachableError, match=r"127\..* no answer within 0\.05 s"):
@@ -233,7 +228,6 @@ async def test_a_server_that_hangs_is_given_up_in_time(server: RedisServer) -> N
         await FairSemaphore("unix:///nowhere/s").open(wait=False)
 
 
-@in_asyncio
 async def test_opening_waits_and_may_be_cancelled(caplog: pytest.LogCaptureFixture) -> None:
     server = RedisServer()
     semaphores = [FairSemaphore(server.url, recovery_wait=0) for _ in range(2)]
@@ -250,7 +244,6 @@ async def test_opening_waits_and_may_be_cancelled(caplog: pytest.LogCaptureFixtu
         server.remove()
 
 
-@in_asyncio
 async def test_a_server_that_becomes_a_replica_is_waited_for(
     server: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:

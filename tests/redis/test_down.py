@@ -7,7 +7,7 @@ import pytest
 from semaphore_middleware.model.feedback import Feedback
 from semaphore_middleware.redis.protocol import Reply
 from tests.redis.test_refusals import FAILED, GOOD, LIMIT, REFUSED, one_more, report
-from tests.support.nodes import Caller, Outside, in_asyncio
+from tests.support.nodes import Caller, Outside
 from tests.support.servers import RedisServer
 
 A_WHILE_S = 90.0  # longer than `Backoff.down_after`
@@ -26,7 +26,6 @@ async def go_down(caller: Caller, outside: Outside) -> Reply:
     return await one_more(caller, outside, FAILED)
 
 
-@in_asyncio
 async def test_a_silent_site_is_tried_by_one_at_a_time(
     server: RedisServer, outside: Outside
 ) -> None:
@@ -43,7 +42,6 @@ async def test_a_silent_site_is_tried_by_one_at_a_time(
 @pytest.mark.parametrize(
     ("failures", "seconds", "is_down"), [(4, A_WHILE_S, True), (3, A_WHILE_S, False), (4, 0, False)]
 )
-@in_asyncio
 async def test_five_failures_in_a_row_that_took_long_mean_that_it_is_down(
     server: RedisServer, outside: Outside, failures: int, seconds: float, is_down: bool
 ) -> None:
@@ -63,7 +61,6 @@ async def test_five_failures_in_a_row_that_took_long_mean_that_it_is_down(
     assert ((await b.renew("s", limit=LIMIT)).down_for is not None) == is_down
 
 
-@in_asyncio
 async def test_failures_of_one_burst_do_not(server: RedisServer, outside: Outside) -> None:
     a = await Caller.join(server, "a")
     await a.admin.configure("s", 50)
@@ -75,7 +72,6 @@ async def test_failures_of_one_burst_do_not(server: RedisServer, outside: Outsid
             fail_for(outside, A_WHILE_S)
 
 
-@in_asyncio
 async def test_it_is_tried_again_in_growing_pauses(server: RedisServer, outside: Outside) -> None:
     a = await Caller.join(server, "a")
     await go_down(a, outside)
@@ -88,7 +84,6 @@ async def test_it_is_tried_again_in_growing_pauses(server: RedisServer, outside:
 
 
 @pytest.mark.parametrize("outcome", [GOOD, Feedback(), REFUSED, None])
-@in_asyncio
 async def test_any_response_shows_that_it_is_up_again_and_so_does_an_operator(
     server: RedisServer, outside: Outside, outcome: Feedback | None
 ) -> None:
@@ -104,7 +99,6 @@ async def test_any_response_shows_that_it_is_up_again_and_so_does_an_operator(
     assert (await a.take("s", 9, limit=LIMIT)).granted - a.book("s").returned == LIMIT.concurrency
 
 
-@in_asyncio
 async def test_an_idle_site_stays_down_for_ten_minutes(
     server: RedisServer, outside: Outside
 ) -> None:
@@ -116,7 +110,6 @@ async def test_an_idle_site_stays_down_for_ten_minutes(
         assert ((await a.inspect("s")).down_for is not None) == is_down
 
 
-@in_asyncio
 async def test_all_hear_when_it_last_answered_well(server: RedisServer, outside: Outside) -> None:
     a, b = [await Caller.join(server, name) for name in "ab"]
     await b.take("s", limit=LIMIT)
@@ -134,7 +127,6 @@ async def test_all_hear_when_it_last_answered_well(server: RedisServer, outside:
     assert (await a.take("s", limit=LIMIT)).answered_ago is not None, "though it was idle"
 
 
-@in_asyncio
 async def test_a_good_answer_is_wanted_after_a_pause(server: RedisServer, outside: Outside) -> None:
     a = await Caller.join(server, "a")
     await a.take("s", 3, limit=LIMIT)

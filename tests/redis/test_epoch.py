@@ -18,7 +18,6 @@ from tests.support.nodes import (
     Caller,
     Outside,
     Recorder,
-    in_asyncio,
 )
 from tests.support.servers import RedisServer, free_port
 
@@ -34,7 +33,6 @@ async def pair(server: RedisServer) -> tuple[Caller, Caller]:
     return await Caller.join(server, "a"), await Caller.join(server, "b")
 
 
-@in_asyncio
 async def test_a_server_that_was_started_empty_grants_at_once_and_no_other(
     server: RedisServer, outside: Outside, newborn: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -81,7 +79,6 @@ def evict_all(outside: Outside) -> None:
     ],
     ids=["flushall", "flushdb", "epoch", "replica", "snapshot", "eviction"],
 )
-@in_asyncio
 async def test_each_loss_of_data_costs_one_wait_in_which_the_living_keep_what_they_hold(
     server: RedisServer, outside: Outside, lose: Callable[[Outside], None]
 ) -> None:
@@ -108,7 +105,6 @@ async def test_each_loss_of_data_costs_one_wait_in_which_the_living_keep_what_th
     assert granted == (3 if rules else 9), "the rules are known in a new epoch"
 
 
-@in_asyncio
 async def test_a_site_that_has_refused_waits_as_others(
     server: RedisServer, outside: Outside
 ) -> None:
@@ -121,7 +117,6 @@ async def test_a_site_that_has_refused_waits_as_others(
     assert (await a.take("s")).granted == 0
 
 
-@in_asyncio
 async def test_without_an_epoch_nothing_is_granted(server: RedisServer, outside: Outside) -> None:
     a, dead = await Caller.join(server, "a"), await Caller.join(server, "dead")
     await dead.take("s")
@@ -132,7 +127,6 @@ async def test_without_an_epoch_nothing_is_granted(server: RedisServer, outside:
     assert outside.told() == []
 
 
-@in_asyncio
 async def test_a_full_server_that_evicts_is_left(server: RedisServer, outside: Outside) -> None:
     for policy, maxmemory, evicts in (
         *(("noeviction", 10**9, False), ("allkeys-lru", 0, False)),
@@ -153,7 +147,6 @@ async def test_a_full_server_that_evicts_is_left(server: RedisServer, outside: O
     assert outside.held() == {"a": 1}
 
 
-@in_asyncio
 async def test_a_newcomer_never_shortens_the_wait(
     server: RedisServer, newborn: RedisServer
 ) -> None:
@@ -170,7 +163,6 @@ async def test_a_newcomer_never_shortens_the_wait(
     assert (await a.renew("s")).status == "ok"
 
 
-@in_asyncio
 async def test_a_master_that_becomes_a_replica_is_left(
     server: RedisServer, outside: Outside
 ) -> None:
@@ -183,7 +175,6 @@ async def test_a_master_that_becomes_a_replica_is_left(
     assert not a.connection.is_open
 
 
-@in_asyncio
 async def test_a_look_finds_another_life(server: RedisServer, outside: Outside) -> None:
     """As behind a proxy that moves a connection to a replica, which has the epoch of its master."""
     a = await Caller.join(server, "a", recovery_wait=0)
@@ -224,7 +215,6 @@ def test_beginning_an_epoch_again_never_lengthens_the_wait(outside: Outside) -> 
     assert begin("4", hour) == (b"3", 0)
 
 
-@in_asyncio
 async def test_trust_ends_the_wait_for_all(server: RedisServer, outside: Outside) -> None:
     a, b = await pair(server)
     await a.take("s")
@@ -244,7 +234,6 @@ async def test_trust_ends_the_wait_for_all(server: RedisServer, outside: Outside
     assert outside.ttl(KEYS.epoch) == -1
 
 
-@in_asyncio
 async def test_another_version_is_refused(server: RedisServer, outside: Outside) -> None:
     a = await Caller.join(server, "a", lease=15)
     await a.take("s")

@@ -9,14 +9,13 @@ from semaphore_middleware import FairSemaphore, Limit
 from semaphore_middleware.core.admin import Admin
 from semaphore_middleware.redis.protocol import Batch, Tally
 from semaphore_middleware.redis.store import Store
-from tests.support.nodes import ENDLESS_S, KEYS, Caller, eventually, in_asyncio
+from tests.support.nodes import ENDLESS_S, KEYS, Caller, eventually
 from tests.support.servers import RedisServer
 
 DAY_S = 86400.0
 BODY = 1000  # bytes
 
 
-@in_asyncio
 async def test_a_site_s_history_is_what_all_nodes_did(server: RedisServer) -> None:
     limit = Limit(3)
     async with Admin(server.url, name="alice@desk") as admin:
@@ -41,7 +40,6 @@ async def test_a_site_s_history_is_what_all_nodes_did(server: RedisServer) -> No
     assert history.ended == ()  # both nodes have said the last of what they did
 
 
-@in_asyncio
 async def test_a_request_that_begins_in_a_pause_is_in_the_history(server: RedisServer) -> None:
     async with node(server) as a, node(server) as b, Admin(server.url) as admin:
         held = await a.acquire("s", 2)
@@ -57,7 +55,6 @@ async def test_a_request_that_begins_in_a_pause_is_in_the_history(server: RedisS
         assert 0 < pause.last_start < 60
 
 
-@in_asyncio
 async def test_what_is_said_twice_counts_once(server: RedisServer) -> None:
     a = await Caller.join(server, "a")
     store = Store(KEYS, "a", ENDLESS_S, a.recovery, history=DAY_S)
@@ -70,7 +67,6 @@ async def test_what_is_said_twice_counts_once(server: RedisServer) -> None:
     assert [one.requests for one in history.minutes] == [3]
 
 
-@in_asyncio
 async def test_a_node_that_was_killed_is_named(server: RedisServer) -> None:
     a = await Caller.join(server, "a")
     store = Store(KEYS, "a", ENDLESS_S, a.recovery, history=DAY_S)
@@ -82,7 +78,6 @@ async def test_a_node_that_was_killed_is_named(server: RedisServer) -> None:
         assert [name for name, _ in (await admin.history("s", DAY_S)).ended] == ["a"]
 
 
-@in_asyncio
 async def test_without_a_history_nothing_is_kept(server: RedisServer) -> None:
     async with FairSemaphore(server.url, lease=ENDLESS_S, recovery_wait=0.0, history=0.0) as a:
         permit = await a.acquire("s", Limit(2, adaptive=True))
@@ -96,7 +91,6 @@ def node(server: RedisServer) -> FairSemaphore:
     return FairSemaphore(server.url, lease=ENDLESS_S, recovery_wait=0.0, job="news")
 
 
-@in_asyncio
 async def test_a_crawl_begins_with_the_limit_that_the_last_one_got_on_with(
     server: RedisServer,
 ) -> None:

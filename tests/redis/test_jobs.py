@@ -8,7 +8,7 @@ import pytest
 
 from semaphore_middleware.core.admin import Admin
 from semaphore_middleware.errors import SettingsError
-from tests.support.nodes import KEYS, Caller, Outside, in_asyncio
+from tests.support.nodes import KEYS, Caller, Outside
 from tests.support.servers import RedisServer
 
 LIMIT = 4
@@ -50,7 +50,6 @@ def by_job(outside: Outside, jobs: dict[str, str]) -> dict[str, int]:
     ],
     ids=["ten nodes and one", "weights", "a group", "no job", "one job"],
 )
-@in_asyncio
 async def test_jobs_share_by_weight_whatever_nodes_they_have(
     server: RedisServer, outside: Outside, jobs: dict[str, str], due: dict[str, int]
 ) -> None:
@@ -63,7 +62,6 @@ async def test_jobs_share_by_weight_whatever_nodes_they_have(
     assert sum(held.values()) == LIMIT
 
 
-@in_asyncio
 async def test_an_operator_changes_a_weight_for_all_nodes(
     server: RedisServer, outside: Outside
 ) -> None:
@@ -85,7 +83,6 @@ async def test_an_operator_changes_a_weight_for_all_nodes(
                 await admin.share(job, weight)
 
 
-@in_asyncio
 async def test_what_a_job_does_not_use_others_have(server: RedisServer, outside: Outside) -> None:
     jobs = {"a": "a", "b": "b 100"}
     callers = await join(server, **jobs)
@@ -95,7 +92,6 @@ async def test_what_a_job_does_not_use_others_have(server: RedisServer, outside:
     assert by_job(outside, jobs) == {"a": 3, "b": 1}
 
 
-@in_asyncio
 async def test_with_one_job_left_its_nodes_share_as_before(
     server: RedisServer, outside: Outside
 ) -> None:

@@ -13,7 +13,6 @@ from semaphore_middleware.redis import link
 from semaphore_middleware.redis.link import Link
 from semaphore_middleware.redis.location import Server
 from tests.support.crawls import Log, Patch
-from tests.support.nodes import in_asyncio
 
 AWAY = ServerUnreachableError("cannot reach it")
 HOUR_S = 3600.0
@@ -40,7 +39,6 @@ def clock(monkeypatch: Patch) -> Clock:
     return clock
 
 
-@in_asyncio
 async def test_a_server_that_is_away_is_said_less_and_less_often(clock: Clock, caplog: Log) -> None:
     said: list[float] = []
 
@@ -69,7 +67,6 @@ async def test_a_server_that_is_away_is_said_less_and_less_often(clock: Clock, c
     assert caplog.messages[-1] == "cannot reach it. Nothing goes on."
 
 
-@in_asyncio
 async def test_messages_that_are_missed_alone_are_said(clock: Clock, caplog: Log) -> None:
     calls = Link(Server("redis://localhost", 1.0))
     messages = Link(calls.server, lambda: "Messages are late", beside=calls)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from semaphore_middleware.redis.store import Store
-from tests.support.nodes import ENDLESS_S, KEYS, Caller, Outside, in_asyncio
+from tests.support.nodes import ENDLESS_S, KEYS, Caller, Outside
 from tests.support.servers import RedisServer
 
 CROWD = 1000  # as many as one call looks at
@@ -41,7 +41,6 @@ MISFORTUNES: dict[str, Callable[[Outside], object]] = {
         *(("accounts lost", "queue lost"), ("waits for nothing",), ("strangers", "leases over")),
     ],
 )
-@in_asyncio
 async def test_every_call_returns_and_in_the_end_somebody_is_served(
     server: RedisServer, outside: Outside, names: tuple[str, ...]
 ) -> None:
@@ -64,7 +63,6 @@ async def test_every_call_returns_and_in_the_end_somebody_is_served(
     assert sum(outside.held().values()) == 1
 
 
-@in_asyncio
 async def test_a_call_does_so_much_the_next_goes_on(server: RedisServer, outside: Outside) -> None:
     a, b, c = [await Caller.join(server, name) for name in "abc"]
     for node in (a, b, c):

@@ -7,7 +7,7 @@ import pytest
 from semaphore_middleware.model.feedback import Feedback, FeedbackSummary
 from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.redis.protocol import Reply
-from tests.support.nodes import Caller, Outside, in_asyncio, key
+from tests.support.nodes import Caller, Outside, key
 from tests.support.servers import RedisServer
 
 LIMIT = Limit(4)
@@ -58,7 +58,6 @@ async def assert_pause(caller: Caller, seconds: float) -> None:
         ([*[Feedback(latency=0.1, retry_after=30)] * 3, REFUSED], [30, 30, 30, 1]),
     ],
 )
-@in_asyncio
 async def test_each_incident_lengthens_the_pause_and_answers_shorten_it(
     server: RedisServer, outside: Outside, outcomes: list[Feedback], pauses: list[float | None]
 ) -> None:
@@ -68,7 +67,6 @@ async def test_each_incident_lengthens_the_pause_and_answers_shorten_it(
 
 
 @pytest.mark.parametrize("limit", [4, None])
-@in_asyncio
 async def test_a_site_that_refuses_only_what_is_too_much_is_forgiven_each_time(
     server: RedisServer, outside: Outside, limit: int | None
 ) -> None:
@@ -80,7 +78,6 @@ async def test_a_site_that_refuses_only_what_is_too_much_is_forgiven_each_time(
         assert [reply.wants_feedback for reply in replies[1:]] == [True, False, False]
 
 
-@in_asyncio
 async def test_refusals_of_one_incident_are_one_step(server: RedisServer, outside: Outside) -> None:
     a, b = [await Caller.join(server, name) for name in "ab"]
     await a.take("s", 2, limit=LIMIT)
@@ -99,7 +96,6 @@ async def test_refusals_of_one_incident_are_one_step(server: RedisServer, outsid
         await assert_pause(b, longest)
 
 
-@in_asyncio
 async def test_nobody_starts_as_long_as_the_site_said(
     server: RedisServer, outside: Outside
 ) -> None:
@@ -119,7 +115,6 @@ async def test_nobody_starts_as_long_as_the_site_said(
     assert (reply.granted, reply.is_counted) == (2, False)
 
 
-@in_asyncio
 async def test_resuming_ends_a_pause_at_once(server: RedisServer) -> None:
     a, b = [await Caller.join(server, name) for name in "ab"]
     await a.take("s", 2, limit=LIMIT)
@@ -130,7 +125,6 @@ async def test_resuming_ends_a_pause_at_once(server: RedisServer) -> None:
     assert (await b.take("s", 9, limit=9)).granted == 2, "the limit that is in use"
 
 
-@in_asyncio
 async def test_a_pause_outlives_the_idle_scope(server: RedisServer, outside: Outside) -> None:
     a, b = [await Caller.join(server, name) for name in "ab"]
     await one_more(a, outside, asked_for(300))
@@ -143,7 +137,6 @@ async def test_a_pause_outlives_the_idle_scope(server: RedisServer, outside: Out
 
 
 @pytest.mark.parametrize(("minutes", "backoff"), [(5, 2 * START), (11, START)])
-@in_asyncio
 async def test_after_ten_idle_minutes_the_next_pause_is_the_first_again(
     server: RedisServer, outside: Outside, minutes: float, backoff: float
 ) -> None:

@@ -17,8 +17,8 @@ from semaphore_middleware.core.admin import Admin
 from semaphore_middleware.frontier import state as frontier
 from semaphore_middleware.redis.scripts import script
 from tests.docs.pages import page
-from tests.support.crawls import Crawl, asyncio_test
-from tests.support.nodes import Caller, eventually, in_asyncio, until_waiting
+from tests.support.crawls import Crawl
+from tests.support.nodes import Caller, eventually, until_waiting
 from tests.support.servers import RedisServer
 from tests.support.site import Site
 
@@ -82,7 +82,6 @@ def test_users_may_do_what_their_scripts_do_and_no_more() -> None:
     assert allowed("operator") == for_operators | commands_in(*scripts)
 
 
-@in_asyncio
 async def test_nodes_need_no_other_right(server: RedisServer) -> None:
     url = user(server)
     with server.client() as client:
@@ -108,7 +107,6 @@ async def test_nodes_need_no_other_right(server: RedisServer) -> None:
         assert not [key for key in client.scan_iter() if b"trial" in key]
 
 
-@asyncio_test
 async def test_who_shares_a_crawl_needs_no_other_right(server: RedisServer, site: Site) -> None:
     url = user(server, name="crawler")
     requests = [Request(site.url(f"/page/{n}")) for n in range(3)]
@@ -134,7 +132,6 @@ def test_nobody_may_touch_what_is_another_s(server: RedisServer, name: str) -> N
 
 
 @pytest.mark.parametrize("name", ["viewer", "operator"])
-@in_asyncio
 async def test_operators_may_change_all_viewers_nothing(server: RedisServer, name: str) -> None:
     node = await Caller.join(server, "a")
     await node.take("full", 2)
@@ -175,7 +172,6 @@ COMMANDS = (
 )
 
 
-@in_asyncio
 async def test_a_command_that_is_missing(server: RedisServer) -> None:
     with server.client() as client:
         is_old = client.info("server")["redis_version"] < "7"
@@ -200,7 +196,6 @@ async def test_a_command_that_is_missing(server: RedisServer) -> None:
         ),
     ],
 )
-@in_asyncio
 async def test_keys_and_channels_that_are_missing(
     server: RedisServer, changes: tuple[str, ...], said: str
 ) -> None:
@@ -214,7 +209,6 @@ def test_each_command_of_a_script_is_tried() -> None:
     assert tried == commands_in(script("begin_epoch"), script("sync"))
 
 
-@in_asyncio
 async def test_a_script_that_cannot_be_loaded_is_not_run_again(server: RedisServer) -> None:
     """What SCRIPT LOAD replies is looked at, also after the start."""
     async with FairSemaphore(user(server), recovery_wait=0) as semaphore:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from semaphore_middleware.core.robotstxt import MAX_BYTES, RobotsTxt
 from semaphore_middleware.redis.location import Server
 from semaphore_middleware.redis.scripts import evaluate, source_of
-from tests.support.nodes import ENDLESS_S, KEYS, Outside, eventually, in_asyncio
+from tests.support.nodes import ENDLESS_S, KEYS, Outside, eventually
 from tests.support.servers import RedisServer
 
 SITE = "https://example.com"
@@ -56,7 +56,6 @@ def kept(outside: Outside) -> set[str]:
     return {key.removeprefix(first).decode() for key in keys}
 
 
-@in_asyncio
 async def test_of_a_node_that_is_not_heard_of_another_takes_over(server: RedisServer) -> None:
     a, b = Asker(server, "a", lease=0.1), Asker(server, "b")
     late = RobotsTxt(b"late", 200)
@@ -73,7 +72,6 @@ async def test_of_a_node_that_is_not_heard_of_another_takes_over(server: RedisSe
     assert (await a.ask()).robotstxt == FILE
 
 
-@in_asyncio
 async def test_a_clock_that_is_set_back_keeps_nothing_for_longer(server: RedisServer) -> None:
     a, b = Asker(server, "a"), Asker(server, "b")
     await a.ask()
@@ -83,7 +81,6 @@ async def test_a_clock_that_is_set_back_keeps_nothing_for_longer(server: RedisSe
     assert (await c.ask()).step == "fetch"
 
 
-@in_asyncio
 async def test_there_are_not_too_many_nor_too_old(server: RedisServer, outside: Outside) -> None:
     a, most = Asker(server, "a"), 50_000
     assert f"MOST = {most}" in source_of("shared/robotstxt")

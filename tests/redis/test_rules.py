@@ -9,13 +9,12 @@ import pytest
 
 from semaphore_middleware import Admin, Limit, Rule, SettingsError
 from semaphore_middleware.model.rules import LABELS_MAX
-from tests.support.nodes import KEYS, Caller, Outside, in_asyncio
+from tests.support.nodes import KEYS, Caller, Outside
 from tests.support.servers import RedisServer
 
 HOST = "www.example.org"
 
 
-@in_asyncio
 async def test_the_most_exact_name_wins_part_by_part(server: RedisServer) -> None:
     a = await Caller.join(server, "a")
     await a.admin.configure("*.org", {"concurrency": 9, "delay": 3})
@@ -44,7 +43,6 @@ async def test_the_most_exact_name_wins_part_by_part(server: RedisServer) -> Non
         (Limit(4, rate="1/s"), {"rate": "1/m"}, {"rate": "1/s"}, 1),
     ],
 )
-@in_asyncio
 async def test_a_shorter_delay_and_a_higher_rate_hold_for_the_next_start(
     server: RedisServer, own: Limit, first: Any, then: Any, most: float, idle: bool
 ) -> None:
@@ -64,7 +62,6 @@ async def test_a_shorter_delay_and_a_higher_rate_hold_for_the_next_start(
     assert again <= most
 
 
-@in_asyncio
 async def test_a_rate_and_a_burst_hold_for_all_nodes(server: RedisServer) -> None:
     a, b = [await Caller.join(server, name) for name in "ab"]
     await a.admin.configure("*.example.org", {"rate": "1/h", "burst": 3})
@@ -84,7 +81,6 @@ async def test_a_rate_and_a_burst_hold_for_all_nodes(server: RedisServer) -> Non
     assert (await a.take("u", 2)).granted == 1
 
 
-@in_asyncio
 async def test_a_scope_goes_on_although_its_pattern_is_paused(server: RedisServer) -> None:
     a = await Caller.join(server, "a")
     await a.admin.pause(HOST)
@@ -98,7 +94,6 @@ async def test_a_scope_goes_on_although_its_pattern_is_paused(server: RedisServe
     assert (await a.renew("ftp.example.org")).granted == 0
 
 
-@in_asyncio
 async def test_a_pause_of_all_holds_everywhere_and_its_resume_leaves_other_pauses(
     server: RedisServer,
 ) -> None:
@@ -122,7 +117,6 @@ async def test_a_pause_of_all_holds_everywhere_and_its_resume_leaves_other_pause
             await a.admin.configure("*", limit)
 
 
-@in_asyncio
 async def test_a_rule_stays_until_it_is_reset(server: RedisServer, outside: Outside) -> None:
     async with Admin(server.url, name="boss") as admin:
         await admin.configure(HOST, {"concurrency": 3, "delay": 0.5, "jitter": 0})
@@ -137,7 +131,6 @@ async def test_a_rule_stays_until_it_is_reset(server: RedisServer, outside: Outs
     assert outside.in_use() == set()
 
 
-@in_asyncio
 async def test_names_and_patterns_fit_what_they_say(server: RedisServer) -> None:
     a = await Caller.join(server, "a")
     labels = [f"l{i}" for i in range(40)]
@@ -157,7 +150,6 @@ async def test_names_and_patterns_fit_what_they_say(server: RedisServer) -> None
         assert (await a.take(scope, 99, limit=99)).granted == granted, scope
 
 
-@in_asyncio
 async def test_bad_values_are_refused(server: RedisServer, outside: Outside) -> None:
     a = await Caller.join(server, "a")
     bad: list[tuple[str, Any, str]] = [
@@ -187,7 +179,6 @@ async def test_bad_values_are_refused(server: RedisServer, outside: Outside) -> 
         (".".join("a" * 1000), 2),  # longer than any host
     ],
 )
-@in_asyncio
 async def test_a_name_of_many_labels_costs_no_more_lookups_and_other_rules_none(
     server: RedisServer, outside: Outside, name: str, lookups: int
 ) -> None:

@@ -6,7 +6,7 @@ from redis.crc import key_slot
 
 from semaphore_middleware.model.hosts import encoded
 from semaphore_middleware.redis.protocol import Notification
-from tests.support.nodes import Caller, Outside, in_asyncio
+from tests.support.nodes import Caller, Outside
 from tests.support.servers import RedisServer
 
 NAMES = [
@@ -17,7 +17,6 @@ NAMES = [
 ]
 
 
-@in_asyncio
 async def test_every_name_has_a_semaphore_of_its_own(server: RedisServer, outside: Outside) -> None:
     a, b = [await Caller.join(server, name) for name in "ab"]
     for scope in NAMES:
@@ -44,7 +43,6 @@ async def test_every_name_has_a_semaphore_of_its_own(server: RedisServer, outsid
     assert outside.in_use() == set()
 
 
-@in_asyncio
 async def test_any_string_names_a_node(server: RedisServer, outside: Outside) -> None:
     for name in NAMES:
         a, b = await Caller.join(server, "another"), await Caller.join(server, name)

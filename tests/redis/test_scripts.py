@@ -14,7 +14,7 @@ from semaphore_middleware.redis import protocol
 from semaphore_middleware.redis.protocol import Reply, Statement
 from semaphore_middleware.redis.records import FEEDBACK, STATEMENT
 from semaphore_middleware.redis.scripts import evaluate
-from tests.support.nodes import KEYS, Caller, Outside, eventually, in_asyncio
+from tests.support.nodes import KEYS, Caller, Outside, eventually
 from tests.support.servers import RedisServer
 
 SCOPE = KEYS.of("s")[0]
@@ -27,7 +27,6 @@ async def answer(caller: Caller, statement: Statement) -> Reply:
     return replies[0]
 
 
-@in_asyncio
 async def test_a_reply_tells_what_is_free(server: RedisServer, outside: Outside) -> None:
     a, b = [await Caller.join(server, name) for name in "ab"]
     reply = await a.take("s", 1, limit=2)
@@ -43,7 +42,6 @@ async def test_a_reply_tells_what_is_free(server: RedisServer, outside: Outside)
     assert (outside.told(), outside.waiting()) == ([], {"a": 1, "b": 2})
 
 
-@in_asyncio
 async def test_a_grant_does_not_lengthen_the_lease(server: RedisServer) -> None:
     """A waiter's node counts its deadline from its own last call, which the grant is not."""
     a, b = await Caller.join(server, "a"), await Caller.join(server, "b", lease=60)
@@ -59,7 +57,6 @@ async def test_a_grant_does_not_lengthen_the_lease(server: RedisServer) -> None:
 # Twice, late, and of accounts that are gone -----------------------------------------------------
 
 
-@in_asyncio
 async def test_a_late_statement_changes_no_count(server: RedisServer, outside: Outside) -> None:
     a, b = [await Caller.join(server, name) for name in "ab"]
     asked = a.statement("s", 2, asked=3)
@@ -78,7 +75,6 @@ async def test_a_late_statement_changes_no_count(server: RedisServer, outside: O
     assert (reply.status, reply.granted, outside.look("s")) == ("ok", 2, before)
 
 
-@in_asyncio
 async def test_who_believes_in_too_much_has_lost_all(server: RedisServer, outside: Outside) -> None:
     """A server that was rolled back to a snapshot knows less than its nodes."""
     a, b = [await Caller.join(server, name) for name in "ab"]
@@ -92,7 +88,6 @@ async def test_who_believes_in_too_much_has_lost_all(server: RedisServer, outsid
     assert outside.held() == {"b": 2}
 
 
-@in_asyncio
 async def test_an_account_that_is_gone_opens_anew(server: RedisServer, outside: Outside) -> None:
     """If nothing was held."""
     a, b = [await Caller.join(server, name) for name in "ab"]
@@ -106,7 +101,6 @@ async def test_an_account_that_is_gone_opens_anew(server: RedisServer, outside: 
     assert (outside.held(), outside.state("never used")) == ({"a": 1}, {})
 
 
-@in_asyncio
 async def test_a_higher_term_frees_what_was_held(server: RedisServer, outside: Outside) -> None:
     a, b = [await Caller.join(server, name) for name in "ab"]
     await a.take("s")
@@ -120,7 +114,6 @@ async def test_a_higher_term_frees_what_was_held(server: RedisServer, outside: O
     assert (reply.status, reply.term, late.term, outside.look("s")) == ("old", 42, 1, before)
 
 
-@in_asyncio
 async def test_another_epoch_s_words_change_nothing(server: RedisServer, outside: Outside) -> None:
     a = await Caller.join(server, "a")
     await a.take("s")
@@ -157,7 +150,6 @@ NONSENSE: list[dict[str, float]] = [
 ]
 
 
-@in_asyncio
 async def test_a_statement_without_sense_is_refused(server: RedisServer, outside: Outside) -> None:
     a, b = [await Caller.join(server, name) for name in "ab"]
     for caller in (a, b):
@@ -174,7 +166,6 @@ async def test_a_statement_without_sense_is_refused(server: RedisServer, outside
     assert (await say_packed(a, sense)).status == "ok"
 
 
-@in_asyncio
 async def test_a_statement_whose_feedback_has_no_sense_is_refused(
     server: RedisServer, outside: Outside
 ) -> None:
@@ -208,7 +199,6 @@ OVERWRITES: list[Callable[[Redis], object]] = [
 
 
 @pytest.mark.parametrize("overwrite", OVERWRITES)
-@in_asyncio
 async def test_a_key_that_is_overwritten_stops_its_site_only(
     server: RedisServer, caplog: pytest.LogCaptureFixture, overwrite: Callable[[Redis], object]
 ) -> None:
@@ -232,7 +222,6 @@ async def test_a_key_that_is_overwritten_stops_its_site_only(
         assert not held.lost
 
 
-@in_asyncio
 async def test_what_is_no_scope_is_said_to_who_looks(server: RedisServer) -> None:
     a = await Caller.join(server, "a")
     with server.client() as client:
@@ -244,7 +233,6 @@ async def test_what_is_no_scope_is_said_to_who_looks(server: RedisServer) -> Non
 
 
 @pytest.mark.parametrize("text", ["{", "[1]", "7", "null", ""])
-@in_asyncio
 async def test_a_rule_that_is_no_json_is_ignored_and_said(
     server: RedisServer, caplog: pytest.LogCaptureFixture, text: str
 ) -> None:

@@ -12,7 +12,7 @@ import pytest
 from semaphore_middleware import FairSemaphore, ServerRefusedError, ServerUnreachableError
 from semaphore_middleware.redis.location import Server
 from tests.support.certificates import Authority
-from tests.support.nodes import eventually, in_asyncio
+from tests.support.nodes import eventually
 from tests.support.servers import RedisServer, SentinelServer, free_port
 from tests.support.tls import tls_in_front_of
 
@@ -52,7 +52,6 @@ async def port_of(url: str) -> int:
     return connection.address.port
 
 
-@in_asyncio
 async def test_most_of_those_that_answer_are_believed(
     masters: Masters, sentinels: Sentinels
 ) -> None:
@@ -72,7 +71,6 @@ async def test_most_of_those_that_answer_are_believed(
         await port_of(url_of(sentinels))
 
 
-@in_asyncio
 async def test_a_master_is_left_once_most_sentinels_name_another_and_can_do_without_any(
     masters: Masters, sentinels: Sentinels, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -98,7 +96,6 @@ async def test_a_master_is_left_once_most_sentinels_name_another_and_can_do_with
         permit.release()
 
 
-@in_asyncio
 async def test_a_master_that_answers_is_not_left_for_what_a_minority_says(
     masters: Masters, sentinels: Sentinels
 ) -> None:
@@ -118,7 +115,6 @@ async def test_a_master_that_answers_is_not_left_for_what_a_minority_says(
     assert not connection.is_open
 
 
-@in_asyncio
 async def test_a_master_that_is_not_one_yet_is_waited_for(
     masters: Masters, sentinels: Sentinels
 ) -> None:
@@ -132,7 +128,6 @@ async def test_a_master_that_is_not_one_yet_is_waited_for(
         await opening
 
 
-@in_asyncio
 async def test_what_no_sentinel_knows_is_refused(masters: Masters, sentinels: Sentinels) -> None:
     port = masters[0].tcp_port
     for url, error, said in (
@@ -149,7 +144,6 @@ async def test_what_no_sentinel_knows_is_refused(masters: Masters, sentinels: Se
             await FairSemaphore(url).open(wait=False)
 
 
-@in_asyncio
 async def test_sentinels_and_masters_have_own_passwords(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     with (
@@ -180,7 +174,6 @@ async def test_sentinels_and_masters_have_own_passwords(caplog: pytest.LogCaptur
     assert PASSWORD not in caplog.text
 
 
-@in_asyncio
 async def test_tls_is_for_sentinels_and_masters(
     masters: Masters, sentinels: Sentinels, tmp_path: Path
 ) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.redis.protocol import Reply
-from tests.support.nodes import Caller, Outside, in_asyncio
+from tests.support.nodes import Caller, Outside
 from tests.support.servers import RedisServer
 
 HOUR = 3600.0
@@ -54,7 +54,6 @@ def move(outside: Outside, seconds: float) -> None:
     ],
     ids=["delay", "rate", "burst", "both"],
 )
-@in_asyncio
 async def test_so_many_start_and_the_next_one_is_told_when(
     server: RedisServer, outside: Outside, limit: Limit, steps: list[tuple[float, int, float]]
 ) -> None:
@@ -72,7 +71,6 @@ async def test_so_many_start_and_the_next_one_is_told_when(
 
 
 @pytest.mark.parametrize(("jitter", "least", "most"), [(0, 1, 1), (0.5, 0.5, 1.5), (1, 0, 2)])
-@in_asyncio
 async def test_jitter_varies_the_delay_by_its_share_either_way(
     server: RedisServer, jitter: float, least: float, most: float
 ) -> None:
@@ -86,7 +84,6 @@ async def test_jitter_varies_the_delay_by_its_share_either_way(
     assert max(waits) - min(waits) >= 0.8 * (most - least)
 
 
-@in_asyncio
 async def test_the_first_is_told_once_when_to_return(server: RedisServer, outside: Outside) -> None:
     a, b, c, d = [await Caller.join(server, name) for name in "abcd"]
     for caller in (a, b, c, d):
@@ -122,7 +119,6 @@ async def test_the_first_is_told_once_when_to_return(server: RedisServer, outsid
         (Limit(5, delay=0.9 * HOUR), Limit(5, delay=HOUR, jitter=1), 0.9, 1.1),
     ],
 )
-@in_asyncio
 async def test_the_longest_delay_and_the_longest_least_gap_in_use_win(
     server: RedisServer, outside: Outside, first: Limit, then: Limit, least: float, most: float
 ) -> None:
@@ -137,7 +133,6 @@ async def test_the_longest_delay_and_the_longest_least_gap_in_use_win(
         assert least * HOUR - 120 < wait <= most * HOUR
 
 
-@in_asyncio
 async def test_the_lowest_rate_and_the_smallest_burst_in_use_win(server: RedisServer) -> None:
     a, b = [await Caller.join(server, name) for name in "ab"]
     for caller, limit, in_force in (
@@ -158,7 +153,6 @@ async def take_pending(caller: Caller, n: int, limit: Limit) -> None:
 
 
 @pytest.mark.parametrize(("limit", "starts"), [(SLOW, 1), (RATED, 3)])
-@in_asyncio
 async def test_a_start_that_did_not_begin_is_the_next_one_s(
     server: RedisServer, limit: Limit, starts: int
 ) -> None:
@@ -170,7 +164,6 @@ async def test_a_start_that_did_not_begin_is_the_next_one_s(
     assert_waits(await b.renew("s", limit=limit), 1, HOUR)
 
 
-@in_asyncio
 async def test_nothing_starts_before_a_pending_start(server: RedisServer, outside: Outside) -> None:
     a, b = [await Caller.join(server, name) for name in "ab"]
     await take_pending(a, 1, SLOW)
@@ -183,7 +176,6 @@ async def test_nothing_starts_before_a_pending_start(server: RedisServer, outsid
     assert (await b.renew("s", limit=SLOW)).granted == 1
 
 
-@in_asyncio
 async def test_pending_starts_count_in_a_burst(server: RedisServer) -> None:
     a, b = [await Caller.join(server, name) for name in "ab"]
     await take_pending(a, 2, RATED)
@@ -195,7 +187,6 @@ async def test_pending_starts_count_in_a_burst(server: RedisServer) -> None:
 
 
 @pytest.mark.parametrize("end", ["lease", "term", "evicted"])
-@in_asyncio
 async def test_a_node_that_is_gone_may_have_begun_what_was_pending(
     server: RedisServer, outside: Outside, end: str
 ) -> None:

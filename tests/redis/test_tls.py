@@ -16,7 +16,6 @@ from semaphore_middleware import (
     SettingsError,
 )
 from tests.support.certificates import Authority, Certificate
-from tests.support.nodes import in_asyncio
 from tests.support.servers import RedisServer, free_port
 from tests.support.tls import tls_in_front_of
 
@@ -52,7 +51,6 @@ def trusting(authority: Authority, certificate: Certificate | None = None) -> st
     return f"{options}&ssl_certfile={certificate.certificate}&ssl_keyfile={certificate.key}"
 
 
-@in_asyncio
 async def test_both_sides_prove_who_they_are(server: RedisServer, paper: Paper) -> None:
     with tls_in_front_of(server, paper.server, paper.authority) as port:
         url = f"rediss://127.0.0.1:{port}?{trusting(paper.authority, paper.node)}"
@@ -60,7 +58,6 @@ async def test_both_sides_prove_who_they_are(server: RedisServer, paper: Paper) 
             pass
 
 
-@in_asyncio
 async def test_a_certificate_that_nobody_confirms(server: RedisServer, paper: Paper) -> None:
     old = paper.authority.issue("old", has_expired=True)
     file, other = paper.authority.certificate, paper.other.certificate
@@ -75,7 +72,6 @@ async def test_a_certificate_that_nobody_confirms(server: RedisServer, paper: Pa
         assert line.endswith(f": certificate has expired (ssl_ca_certs={file})")
 
 
-@in_asyncio
 async def test_a_certificate_for_another_name(server: RedisServer, paper: Paper) -> None:
     with tls_in_front_of(server, paper.server) as port:
         url = f"rediss://localhost:{port}?{trusting(paper.authority)}"
@@ -86,7 +82,6 @@ async def test_a_certificate_for_another_name(server: RedisServer, paper: Paper)
 
 
 @pytest.mark.parametrize("newest", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-@in_asyncio
 async def test_a_server_that_asks_for_a_certificate(
     server: RedisServer, paper: Paper, newest: ssl.TLSVersion
 ) -> None:
@@ -99,7 +94,6 @@ async def test_a_server_that_asks_for_a_certificate(
             assert str(told.value).endswith(f" ({shown})")
 
 
-@in_asyncio
 async def test_tls_on_one_side_only(paper: Paper) -> None:
     with RedisServer(tcp_port=free_port()) as server:
         url = f"rediss://127.0.0.1:{server.tcp_port}?{trusting(paper.authority)}"

@@ -8,11 +8,10 @@ import pytest
 
 from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.redis.protocol import Reply
-from tests.support.nodes import ENDLESS_S, Caller, Outside, in_asyncio
+from tests.support.nodes import ENDLESS_S, Caller, Outside
 from tests.support.servers import RedisServer
 
 
-@in_asyncio
 async def test_who_asks_anew_is_after_those_that_wait(
     server: RedisServer, outside: Outside
 ) -> None:
@@ -27,7 +26,6 @@ async def test_who_asks_anew_is_after_those_that_wait(
     assert (outside.held(), outside.queue()) == ({"c": 1}, ["b", "a", "c"])
 
 
-@in_asyncio
 async def test_the_strictest_limit_holds(server: RedisServer, outside: Outside) -> None:
     a, b = [await Caller.join(server, name) for name in "ab"]
     await a.take("s", 3, limit=5)
@@ -47,7 +45,6 @@ async def test_the_strictest_limit_holds(server: RedisServer, outside: Outside) 
 
 
 @pytest.mark.parametrize("how", ["a lease later", "reset"])
-@in_asyncio
 async def test_a_limit_ends_with_those_that_ask_for_it(
     server: RedisServer, outside: Outside, how: str
 ) -> None:
@@ -77,7 +74,6 @@ async def test_a_limit_ends_with_those_that_ask_for_it(
     assert (reply.granted, reply.limit, reply.is_paced) == (4, 4, False)
 
 
-@in_asyncio
 async def test_thousands_of_permits_go_in_few_calls(server: RedisServer, outside: Outside) -> None:
     a, b, c = [await Caller.join(server, name) for name in "abc"]
     assert (await a.take("s", 3500, limit=3000)).granted == 3000

@@ -19,7 +19,6 @@ from semaphore_middleware.scrapy import addresses
 from semaphore_middleware.scrapy.addresses import Addresses
 from tests.support.crawls import Crawl, Log, Patch, taken, until, waiting
 from tests.support.names import FIRST, SECOND, LoopbackNames
-from tests.support.nodes import in_asyncio
 from tests.support.servers import RedisServer
 from tests.support.site import Site, Visit, most_at_once
 from tests.support.visits import FetchesFirst
@@ -173,7 +172,6 @@ def test_handlers_with_their_own_addresses_are_refused(settings: dict[str, Any],
     Addresses(Settings({"DOWNLOAD_HANDLERS": {"http": None}}))
 
 
-@in_asyncio
 async def test_a_host_has_one_address_as_long_as_a_request_has_it(monkeypatch: Patch) -> None:
     """However many other hosts come after it, and not for ever."""
     monkeypatch.setattr(addresses, "HOSTS_MAX", 2)
@@ -211,7 +209,6 @@ class Receives:
         pass
 
 
-@in_asyncio
 async def test_crawls_that_look_a_host_up_at_once_find_one_address(monkeypatch: Patch) -> None:
     lookups: list[Any] = []  # the test answers them
     resolver = SimpleNamespace(resolveHostName=lambda receiver, *_: lookups.append(receiver))

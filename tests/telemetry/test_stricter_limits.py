@@ -9,7 +9,7 @@ import pytest
 from semaphore_middleware import FairSemaphore, Inspection, Limit, Member
 from semaphore_middleware.telemetry import stricter_limits
 from semaphore_middleware.telemetry.stricter_limits import StricterLimits
-from tests.support.crawls import Log, asyncio_test, until
+from tests.support.crawls import Log, until
 from tests.support.servers import RedisServer
 
 SITE = "example.com"
@@ -20,7 +20,6 @@ def said(caplog: Log) -> list[str]:
 
 
 @pytest.mark.parametrize("asked", [Limit(1), Limit(8, delay=0.01), Limit(8, rate="50/s")])
-@asyncio_test
 async def test_who_asks_for_a_stricter_limit(
     server: RedisServer, caplog: Log, asked: Limit
 ) -> None:
@@ -60,7 +59,6 @@ def test_whose_limit_is_in_force(asked: list[Limit], named: str) -> None:
     assert "".join(member.node for member in seen.strictest) == named
 
 
-@asyncio_test
 async def test_what_an_operator_has_set_is_nobody_s_limit(server: RedisServer, caplog: Log) -> None:
     fleet = FairSemaphore(server.url, node="fleet", observers=[StricterLimits()])
     async with fleet, FairSemaphore(server.url, node="visitor") as visitor:

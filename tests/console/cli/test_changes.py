@@ -7,11 +7,10 @@ import re
 
 from semaphore_middleware import FairSemaphore
 from tests.support.cli import LONG_NAME, SITE, semaphore, three_nodes
-from tests.support.nodes import TIMEOUT_S, Outside, in_asyncio
+from tests.support.nodes import TIMEOUT_S, Outside
 from tests.support.servers import RedisServer
 
 
-@in_asyncio
 async def test_a_limit_holds_at_once_for_nodes_that_wait(server: RedisServer) -> None:
     async with FairSemaphore(server.url) as node:
         await node.acquire(SITE, 1)
@@ -24,7 +23,6 @@ async def test_a_limit_holds_at_once_for_nodes_that_wait(server: RedisServer) ->
         assert limits[SITE] == (3, None)
 
 
-@in_asyncio
 async def test_each_verb_says_what_holds_from_now_on(server: RedisServer) -> None:
     await three_nodes(server)
     limit = ("limit", SITE, "1")
@@ -48,7 +46,6 @@ async def test_each_verb_says_what_holds_from_now_on(server: RedisServer) -> Non
         assert await semaphore(server, *arguments) == (0, f"{said}\n", "")
 
 
-@in_asyncio
 async def test_a_site_that_nobody_uses_can_be_paused(server: RedisServer, outside: Outside) -> None:
     for verb in ("status", "resume", "reset"):
         ran = await semaphore(server, verb, SITE)
@@ -62,7 +59,6 @@ async def test_a_site_that_nobody_uses_can_be_paused(server: RedisServer, outsid
     assert outside.in_use() == set()
 
 
-@in_asyncio
 async def test_a_scope_in_use_may_be_named_like_a_url(server: RedisServer) -> None:
     name = "https://api.example.org/search"
     async with FairSemaphore(server.url) as node:
@@ -71,7 +67,6 @@ async def test_a_scope_in_use_may_be_named_like_a_url(server: RedisServer) -> No
         assert ran == (0, f"{name}: paused; 1/1 held, 0 waiting\n", "")
 
 
-@in_asyncio
 async def test_all_sites_are_paused_and_all_rules_are_reset_by_all(server: RedisServer) -> None:
     await three_nodes(server)
     await semaphore(server, "pause", "shop.example.org")
@@ -92,7 +87,6 @@ async def test_all_sites_are_paused_and_all_rules_are_reset_by_all(server: Redis
     assert ran == (0, f"all sites: nothing is set; {usage}\n", "")
 
 
-@in_asyncio
 async def test_each_part_of_a_limit_has_its_option(server: RedisServer) -> None:
     for arguments, said in (
         (("--rate", "10/m"), "rate 10/m"),
@@ -107,7 +101,6 @@ async def test_each_part_of_a_limit_has_its_option(server: RedisServer) -> None:
         assert ran == (0, f"{SITE}: {said}; not in use just now\n", "")
 
 
-@in_asyncio
 async def test_who_sets_is_the_user_at_this_host_or_has_a_name(server: RedisServer) -> None:
     async with FairSemaphore(server.url) as node:
         await semaphore(server, "pause", SITE, environment={"LOGNAME": "alice"})
@@ -118,7 +111,6 @@ async def test_who_sets_is_the_user_at_this_host_or_has_a_name(server: RedisServ
         assert rule.by == "night-shift"
 
 
-@in_asyncio
 async def test_settings_that_it_does_not_need_may_be_wrong(server: RedisServer) -> None:
     wrong = ("SEMAPHORE_METRICS_PORT=no", "SEMAPHORE_BACKOFF_WHEN=no.such", "SEMAPHORE_LIMITS=no")
     options = [word for setting in wrong for word in ("-s", setting)]
@@ -129,7 +121,6 @@ async def test_settings_that_it_does_not_need_may_be_wrong(server: RedisServer) 
     )
 
 
-@in_asyncio
 async def test_share_says_which_weight_is_set(server: RedisServer) -> None:
     for arguments, said in (
         (("news",), "news: weight as its nodes' settings say"),

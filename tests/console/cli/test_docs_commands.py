@@ -14,7 +14,7 @@ from semaphore_middleware.model.jobs import JobShare
 from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.model.rules import Rule
 from tests.support.cli import OldCaller, semaphore
-from tests.support.nodes import ENDLESS_S, in_asyncio
+from tests.support.nodes import ENDLESS_S
 from tests.support.paths import REPOSITORY
 from tests.support.servers import RedisServer
 
@@ -47,7 +47,6 @@ def told(printed: str) -> list[str]:
     return [" ".join(TIME.sub("TIME", line).split()) for line in printed.splitlines()]
 
 
-@in_asyncio
 async def test_each_example_prints_what_the_page_says(server: RedisServer) -> None:
     await crawl(server)
     seen = 0

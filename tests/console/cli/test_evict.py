@@ -9,7 +9,7 @@ import pytest
 from semaphore_middleware import FairSemaphore, PermitLostError
 from semaphore_middleware.core.admin import SCOPES_PER_CALL, Admin
 from tests.support.cli import LONG_NAME, SITE, semaphore, terminal, three_nodes
-from tests.support.nodes import ENDLESS_S, TIMEOUT_S, Caller, Outside, eventually, in_asyncio
+from tests.support.nodes import ENDLESS_S, TIMEOUT_S, Caller, Outside, eventually
 from tests.support.servers import RedisServer
 
 ALIVE = (
@@ -24,7 +24,6 @@ async def nodes_at(server: RedisServer, scope: str) -> list[tuple[str, int, int]
     return [(member.node, member.held, member.waiting) for member in seen.members]
 
 
-@in_asyncio
 async def test_what_it_held_is_free_at_once_and_limits_stay(server: RedisServer) -> None:
     living = (await three_nodes(server))[1:]
     assert await nodes_at(server, SITE) == [("three", 0, 1), ("one", 1, 1), ("two", 1, 1)]
@@ -40,7 +39,6 @@ async def test_what_it_held_is_free_at_once_and_limits_stay(server: RedisServer)
     assert (seen.limit, seen.limit_max, seen.delay) == (2, 2, 0)
 
 
-@in_asyncio
 async def test_more_than_one_call_can_carry_goes_back_too(server: RedisServer) -> None:
     dead = await Caller.join(server, "dead")
     for i in range(2 * SCOPES_PER_CALL + 1):
@@ -51,7 +49,6 @@ async def test_more_than_one_call_can_carry_goes_back_too(server: RedisServer) -
         assert await operator.evict("dead") == (0, 0)
 
 
-@in_asyncio
 async def test_a_living_node_loses_its_permits_when_it_renews(server: RedisServer) -> None:
     async with FairSemaphore(server.url, node="living", lease=2) as living:
         waiting: list[asyncio.Task[object]] = []
@@ -70,7 +67,6 @@ async def test_a_living_node_loses_its_permits_when_it_renews(server: RedisServe
         await asyncio.wait_for(asyncio.gather(*waiting), TIMEOUT_S)
 
 
-@in_asyncio
 async def test_it_does_nothing_unless_told_yes(server: RedisServer, outside: Outside) -> None:
     await three_nodes(server)
     before = outside.dump()
@@ -92,7 +88,6 @@ async def test_it_does_nothing_unless_told_yes(server: RedisServer, outside: Out
     assert await nodes_at(server, SITE) == [("one", 1, 1), ("two", 1, 1)]
 
 
-@in_asyncio
 async def test_ctrl_c_at_the_question_changes_nothing(
     server: RedisServer, outside: Outside
 ) -> None:
@@ -105,7 +100,6 @@ async def test_ctrl_c_at_the_question_changes_nothing(
     assert outside.dump() == before
 
 
-@in_asyncio
 async def test_a_name_s_beginning_is_enough_for_one_node(
     server: RedisServer, outside: Outside
 ) -> None:

@@ -19,14 +19,13 @@ from semaphore_middleware.console.cli import changes
 from semaphore_middleware.console.cli.commands import VERBS, SemaphoreCommand
 from semaphore_middleware.redis import embedded
 from tests.support.cli import SITE, semaphore, semaphore_process, terminal, three_nodes
-from tests.support.nodes import TIMEOUT_S, Outside, eventually, in_asyncio
+from tests.support.nodes import TIMEOUT_S, Outside, eventually
 from tests.support.servers import RedisServer, free_port
 
 SAYS = "scrapy semaphore: "
 URL = "https://[::1]:8000/cart"
 
 
-@in_asyncio
 async def test_it_lists_its_verbs_and_each_has_its_help() -> None:
     ran = await semaphore(None, "-h")
     assert all(f"    {verb} " in ran.out for verb in VERBS["semaphore"])
@@ -92,7 +91,6 @@ async def test_it_lists_its_verbs_and_each_has_its_help() -> None:
         ),
     ],
 )
-@in_asyncio
 async def test_what_is_not_allowed_is_said_in_one_line(
     server: RedisServer, outside: Outside, arguments: tuple[str, ...], said: str
 ) -> None:
@@ -110,7 +108,6 @@ async def test_what_is_not_allowed_is_said_in_one_line(
 @pytest.mark.parametrize(
     "arguments", [("status",), ("pause", SITE), ("evict", "n", "--yes"), ("trust", "--yes")]
 )
-@in_asyncio
 async def test_a_server_that_cannot_be_reached_is_given_up(arguments: tuple[str, ...]) -> None:
     port = free_port()
     ran = await semaphore(f"redis://:secret@127.0.0.1:{port}/0", *arguments)
@@ -120,7 +117,6 @@ async def test_a_server_that_cannot_be_reached_is_given_up(arguments: tuple[str,
     assert "secret" not in line + ran.out
 
 
-@in_asyncio
 async def test_a_server_that_hangs_is_given_up(server: RedisServer) -> None:
     """At once, and behind an operator's yes: each step has its end."""
     await three_nodes(server)
@@ -138,7 +134,6 @@ async def test_a_server_that_hangs_is_given_up(server: RedisServer) -> None:
             server.thaw()
 
 
-@in_asyncio
 async def test_without_an_address_the_embedded_server_is_found_but_not_started() -> None:
     directory = Path(os.environ[embedded.DIRECTORY])
     none = (
@@ -168,7 +163,6 @@ async def test_without_an_address_the_embedded_server_is_found_but_not_started()
 # Libraries and outputs --------------------------------------------------------------------------
 
 
-@in_asyncio
 async def test_without_rich_or_aiohttp_the_rest_works(server: RedisServer, tmp_path: Path) -> None:
     await three_nodes(server)
     for library in ("rich", "aiohttp"):
@@ -207,7 +201,6 @@ def test_output_without_some_characters_is_no_error(
 
 
 @pytest.mark.slow
-@in_asyncio
 async def test_a_pipe_that_is_closed_is_no_error(server: RedisServer) -> None:
     await three_nodes(server)
     command = f"{sys.executable} -m scrapy semaphore status | true; exit ${{PIPESTATUS[0]}}"

@@ -25,8 +25,7 @@ from semaphore_middleware.console.web.auth import OwnNames
 from semaphore_middleware.scrapy.scopes import ScopeFinder
 from semaphore_middleware.scrapy.settings import SemaphoreSettings
 from tests.docs.pages import Block, blocks
-from tests.support.crawls import asyncio_test
-from tests.support.nodes import TIMEOUT_S, eventually, in_asyncio
+from tests.support.nodes import TIMEOUT_S, eventually
 from tests.support.scrapy_process import ScrapyProcess
 from tests.support.servers import RedisServer, wait_until
 from tests.support.site import Site
@@ -86,7 +85,6 @@ def of_scope(server: RedisServer, held: int, waiting: int) -> bool:
     return server.members() == ({HOST: (held, waiting)} if held or waiting else {})
 
 
-@in_asyncio
 async def test_a_permit_is_held_until_the_connection_closes(server: RedisServer) -> None:
     async with gate(server) as clients:
         first, holder = await clients.connect()
@@ -106,7 +104,6 @@ async def test_a_permit_is_held_until_the_connection_closes(server: RedisServer)
         await eventually(lambda: of_scope(server, 0, 0))
 
 
-@in_asyncio
 async def test_what_a_client_sends_behind_its_request_does_not_hide_its_end(
     server: RedisServer,
 ) -> None:
@@ -125,7 +122,6 @@ async def test_what_a_client_sends_behind_its_request_does_not_hide_its_end(
         assert server.members() == {}
 
 
-@in_asyncio
 async def test_a_lost_permit_cuts_the_connection(server: RedisServer) -> None:
     async with (
         gate(server, lease=0.5) as clients,
@@ -149,7 +145,6 @@ async def test_a_lost_permit_cuts_the_connection(server: RedisServer) -> None:
         ("/", {}, 404, "Not Found; there is GET /permit/<host>"),
     ],
 )
-@in_asyncio
 async def test_what_hinders_a_permit_is_one_line(
     server: RedisServer, path: str, headers: dict[str, str], status: int, text: str
 ) -> None:
@@ -172,7 +167,6 @@ async def test_what_hinders_a_permit_is_one_line(
         ("free.example", {"all": 9}),
     ],
 )
-@in_asyncio
 async def test_a_host_has_the_scopes_and_limits_of_a_crawl(
     server: RedisServer, path: str, scopes: dict[str, int]
 ) -> None:
@@ -307,7 +301,6 @@ PROGRAMS = [
 
 
 @pytest.mark.parametrize("block", PROGRAMS, ids=["curl", "bash", "node"])
-@asyncio_test
 async def test_the_programs_of_the_page_hold_the_limit(
     server: RedisServer, site: Site, tmp_path: Path, block: Block
 ) -> None:

@@ -17,7 +17,7 @@ from semaphore_middleware.core.admin import Admin
 from semaphore_middleware.redis.protocol import Batch, Tally
 from semaphore_middleware.redis.store import Store
 from tests.support.cli import SITE, semaphore
-from tests.support.nodes import ENDLESS_S, KEYS, Caller, in_asyncio
+from tests.support.nodes import ENDLESS_S, KEYS, Caller
 from tests.support.servers import RedisServer
 
 HISTORY_S = 86400.0
@@ -55,7 +55,6 @@ def log_of(first: int) -> list[str]:
     return [*ours, *(line(first + m, 1, agent="curl/8") for m in range(MINUTES)), "no request\n"]
 
 
-@in_asyncio
 async def test_it_shows_what_was_done_in_80_columns(server: RedisServer, tmp_path: Path) -> None:
     await crawl(server)
     async with Admin(server.url, name="alice@desk") as admin:
@@ -149,7 +148,6 @@ def more_at_once(_: dict[str, Any], log: list[str], __: int) -> None:
         (more_at_once, "requests were open at once at"),
     ],
 )
-@in_asyncio
 async def test_a_report_and_a_log_that_do_not_fit_are_convicted(
     server: RedisServer, tmp_path: Path, change: Change, said: str
 ) -> None:
@@ -166,7 +164,6 @@ async def test_a_report_and_a_log_that_do_not_fit_are_convicted(
     assert ran.status == (0 if said == "all fit the report" else 1)
 
 
-@in_asyncio
 async def test_it_asks_whose_lines_are_meant(server: RedisServer, tmp_path: Path) -> None:
     first = await crawl(server)
     log = tmp_path / "access.log"

@@ -9,7 +9,7 @@ from pathlib import Path
 from semaphore_middleware import FairSemaphore
 from semaphore_middleware.core.admin import Admin
 from tests.support.cli import LONG_NAME, OLD, SITE, semaphore, semaphore_process, three_nodes
-from tests.support.nodes import ENDLESS_S, Caller, Outside, in_asyncio
+from tests.support.nodes import ENDLESS_S, Caller, Outside
 from tests.support.servers import RedisServer
 
 TABLE = f"""\
@@ -35,7 +35,6 @@ three     1        1       2     3 h      3 h      10 min
 """
 
 
-@in_asyncio
 async def test_it_shows_queues_and_changes_nothing(server: RedisServer, outside: Outside) -> None:
     await three_nodes(server)
     before = outside.dump()
@@ -51,7 +50,6 @@ async def test_it_shows_queues_and_changes_nothing(server: RedisServer, outside:
     assert outside.told() == []
 
 
-@in_asyncio
 async def test_of_many_scopes_some_are_chosen(server: RedisServer) -> None:
     one, *_ = await three_nodes(server)
     await one.hold("a.example.org", 1)
@@ -78,7 +76,6 @@ async def test_of_many_scopes_some_are_chosen(server: RedisServer) -> None:
     assert ran.lines[-2:] == ["", "2 of 4 scopes"]
 
 
-@in_asyncio
 async def test_rules_show_who_set_them(server: RedisServer, outside: Outside) -> None:
     await three_nodes(server)
     outside.start_is_due(SITE)
@@ -106,7 +103,6 @@ pattern   limit  delay  rate  paused  set by
     assert (ran.status, ran.lines[1].split()[:4]) == (0, ["*.museum", "-", "-", "-"])
 
 
-@in_asyncio
 async def test_a_pause_that_a_site_has_asked_for_is_shown(server: RedisServer) -> None:
     async with FairSemaphore(server.url, lease=ENDLESS_S) as node:
         permit = await node.acquire(SITE, 3)
@@ -116,7 +112,6 @@ async def test_a_pause_that_a_site_has_asked_for_is_shown(server: RedisServer) -
     assert re.fullmatch(rf"{re.escape(SITE)} +0/- +0 +- +- +- +- +3 min +- +-", ran.lines[1])
 
 
-@in_asyncio
 async def test_an_empty_server_and_one_that_lost_its_data(
     server: RedisServer, outside: Outside
 ) -> None:
@@ -139,7 +134,6 @@ async def test_an_empty_server_and_one_that_lost_its_data(
         assert OLD - 60 < json.loads(ran.out)["totals"]["recovery_left"] <= OLD
 
 
-@in_asyncio
 async def test_json_tells_the_same(server: RedisServer) -> None:
     """Its keys are those of docs/commands.md, its rows those of the page: see test_view.py."""
     await three_nodes(server)
@@ -153,7 +147,6 @@ async def test_json_tells_the_same(server: RedisServer) -> None:
     assert all(OLD <= age < OLD + ENDLESS_S for age in ages)
 
 
-@in_asyncio
 async def test_no_name_commands_the_terminal(server: RedisServer) -> None:
     caller = await Caller.join(server, "no\x1b[31mde")
     await caller.take("a\x1b[2J[red]b\n\udcff")
@@ -164,7 +157,6 @@ async def test_no_name_commands_the_terminal(server: RedisServer) -> None:
     assert shown["scopes"][0]["scope"] == "a\x1b[2J[red]b\n\udcff"
 
 
-@in_asyncio
 async def test_it_finds_the_server_of_the_project(server: RedisServer, tmp_path: Path) -> None:
     await three_nodes(server)
     (tmp_path / "scrapy.cfg").write_text("[settings]\ndefault = their_settings\n")

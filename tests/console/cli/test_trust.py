@@ -8,7 +8,7 @@ import pytest
 
 from semaphore_middleware import FairSemaphore
 from tests.support.cli import SITE, semaphore
-from tests.support.nodes import ENDLESS_S, TIMEOUT_S, Outside, in_asyncio
+from tests.support.nodes import ENDLESS_S, TIMEOUT_S, Outside
 from tests.support.servers import RedisServer
 
 EXPLAINED = (
@@ -17,7 +17,6 @@ EXPLAINED = (
 )
 
 
-@in_asyncio
 async def test_who_waits_gets_a_permit_at_once(server: RedisServer, outside: Outside) -> None:
     outside.client.flushall()
     async with FairSemaphore(server.url, lease=ENDLESS_S) as living:
@@ -36,7 +35,6 @@ async def test_who_waits_gets_a_permit_at_once(server: RedisServer, outside: Out
         ("n\n", 1, "Nothing was changed."),
     ],
 )
-@in_asyncio
 async def test_it_asks_twice_on_a_terminal_and_elsewhere_wants_to_be_told_so(
     server: RedisServer, outside: Outside, answer: str, status: int, said: str
 ) -> None:

@@ -10,7 +10,7 @@ import pytest
 from rich.cells import cell_len
 
 from tests.support.cli import LONG_NAME, SITE, terminal, three_nodes
-from tests.support.nodes import Outside, in_asyncio
+from tests.support.nodes import Outside
 from tests.support.servers import RedisServer
 
 
@@ -19,7 +19,6 @@ def has(*words: str) -> Callable[[list[str]], bool]:
     return lambda frame: any(line.split()[: len(words)] == [*words] for line in frame)
 
 
-@in_asyncio
 async def test_it_follows_the_size_and_changes_nothing(
     server: RedisServer, outside: Outside
 ) -> None:
@@ -49,7 +48,6 @@ async def test_it_follows_the_size_and_changes_nothing(
 
 
 @pytest.mark.parametrize("how", [b"xQ", b"\x03", signal.SIGTERM])
-@in_asyncio
 async def test_q_ctrl_c_and_a_signal_end_it_and_leave_the_terminal_as_it_was(
     server: RedisServer, how: bytes | signal.Signals
 ) -> None:
@@ -68,7 +66,6 @@ async def test_q_ctrl_c_and_a_signal_end_it_and_leave_the_terminal_as_it_was(
         assert "Traceback" not in shown.drawn
 
 
-@in_asyncio
 async def test_ctrl_z_gives_the_terminal_back_and_fg_takes_it(server: RedisServer) -> None:
     await three_nodes(server)
     async with terminal(server, "watch") as shown:
@@ -84,7 +81,6 @@ async def test_ctrl_z_gives_the_terminal_back_and_fg_takes_it(server: RedisServe
 
 
 @pytest.mark.slow
-@in_asyncio
 async def test_a_server_that_is_gone_is_said_until_it_is_back(server: RedisServer) -> None:
     await three_nodes(server)
     async with terminal(server, "watch", width=120) as shown:
@@ -107,7 +103,6 @@ async def test_a_server_that_is_gone_is_said_until_it_is_back(server: RedisServe
         assert await shown.ended() == 0
 
 
-@in_asyncio
 async def test_a_server_that_is_not_there_is_said_before_anything_is_drawn() -> None:
     async with terminal("unix:///nowhere", "watch") as shown:
         assert await shown.ended() == 3

@@ -8,14 +8,13 @@ from semaphore_middleware import FairSemaphore
 from semaphore_middleware.console.web.server import MAX_BODY
 from tests.console.web.pages import TOKEN, serving
 from tests.support.frontier import set_one_aside
-from tests.support.nodes import Caller, in_asyncio
+from tests.support.nodes import Caller
 from tests.support.servers import RedisServer
 
 HOST = "www.example.org"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
 
 
-@in_asyncio
 async def test_with_the_token_limits_are_set_and_taken_back(server: RedisServer) -> None:
     async with FairSemaphore(server.url) as node, serving(server) as page:
         await node.acquire(HOST, 2)
@@ -41,7 +40,6 @@ async def test_with_the_token_limits_are_set_and_taken_back(server: RedisServer)
         assert await node.admin.rules() == []
 
 
-@in_asyncio
 async def test_a_node_is_evicted_and_what_it_held_is_told(server: RedisServer) -> None:
     async with serving(server) as page:
         dead = await Caller.join(server, "dead")
@@ -52,7 +50,6 @@ async def test_a_node_is_evicted_and_what_it_held_is_told(server: RedisServer) -
         assert await page.admin.survey() == []
 
 
-@in_asyncio
 async def test_a_shared_crawl_is_retried_and_dropped(server: RedisServer) -> None:
     async with serving(server) as page:
         await set_one_aside(server, "books")
@@ -64,7 +61,6 @@ async def test_a_shared_crawl_is_retried_and_dropped(server: RedisServer) -> Non
         assert (await page.act(action="drop", name="books"))[0] == 400
 
 
-@in_asyncio
 async def test_without_a_token_configured_nothing_can_be_changed(server: RedisServer) -> None:
     async with serving(server, token=None) as page:
         assert not (await page.state())["can_change"]
@@ -72,7 +68,6 @@ async def test_without_a_token_configured_nothing_can_be_changed(server: RedisSe
         assert await page.admin.rules() == []
 
 
-@in_asyncio
 async def test_a_wrong_token_or_another_site_is_refused(server: RedisServer) -> None:
     async with serving(server) as page:
         action = {"action": "pause", "name": HOST}
@@ -121,7 +116,6 @@ NO_ACTIONS = [
 ]
 
 
-@in_asyncio
 async def test_bad_values_are_refused_in_the_words_of_the_settings(server: RedisServer) -> None:
     async with serving(server) as page:
         url = f"{page.url}actions"

@@ -16,7 +16,7 @@ from semaphore_middleware.console.web import server as web
 from semaphore_middleware.console.web.server import FILES
 from semaphore_middleware.core.admin import Admin
 from tests.console.web.pages import TOKEN, Served, fill, serving
-from tests.support.nodes import eventually, in_asyncio
+from tests.support.nodes import eventually
 from tests.support.paths import PACKAGE
 from tests.support.servers import RedisServer
 
@@ -40,7 +40,6 @@ def impatient(monkeypatch: Patch) -> None:
 # Files ------------------------------------------------------------------------------------------
 
 
-@in_asyncio
 async def test_all_answers_have_a_policy_that_allows_no_more(server: RedisServer) -> None:
     async with serving(server) as page:
         for path in ("", *FILES, "nothing", "state.json"):
@@ -57,7 +56,6 @@ async def test_all_answers_have_a_policy_that_allows_no_more(server: RedisServer
                     assert await answer.read() == (PAGE / path).read_bytes()
 
 
-@in_asyncio
 async def test_there_is_nothing_else(server: RedisServer) -> None:
     nowhere = ("nothing", "server.py", "../errors.py", "%2e%2e/errors.py", "//etc/passwd")
     forbidden = [("POST", ""), ("PUT", "state.json"), ("GET", "actions"), ("OPTIONS", "actions")]
@@ -75,7 +73,6 @@ async def test_there_is_nothing_else(server: RedisServer) -> None:
 # The state --------------------------------------------------------------------------------------
 
 
-@in_asyncio
 async def test_the_state_is_that_of_the_server(server: RedisServer) -> None:
     """See test_view.py for what is shown of it."""
     async with FairSemaphore(server.url, node="a") as a, serving(server) as page:
@@ -96,7 +93,6 @@ async def test_the_state_is_that_of_the_server(server: RedisServer) -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-@in_asyncio
 async def test_a_state_that_is_as_it_was_is_not_sent_again(server: RedisServer) -> None:
     async with serving(server) as page:
         await page.state()  # which tells no starts a second yet
@@ -110,7 +106,6 @@ async def test_a_state_that_is_as_it_was_is_not_sent_again(server: RedisServer) 
             assert other.status == 200
 
 
-@in_asyncio
 async def test_all_browsers_share_one_survey_a_second_and_none_is_made_for_nobody(
     server: RedisServer, monkeypatch: Patch
 ) -> None:
@@ -137,7 +132,6 @@ async def is_back(page: Served) -> bool:
 
 
 @pytest.mark.usefixtures("impatient")
-@in_asyncio
 async def test_a_server_that_hangs_is_said_until_it_is_back(server: RedisServer) -> None:
     begin = time.time()
     async with FairSemaphore(server.url) as node, serving(server) as page:
@@ -155,7 +149,6 @@ async def test_a_server_that_hangs_is_said_until_it_is_back(server: RedisServer)
 
 
 @pytest.mark.usefixtures("impatient")
-@in_asyncio
 async def test_the_log_has_one_line_when_the_server_goes_and_one_when_it_is_back(
     server: RedisServer, caplog: Logged
 ) -> None:
@@ -177,7 +170,6 @@ async def test_the_log_has_one_line_when_the_server_goes_and_one_when_it_is_back
 # Strangers --------------------------------------------------------------------------------------
 
 
-@in_asyncio
 async def test_a_strange_name_that_leads_here_sees_and_changes_nothing(server: RedisServer) -> None:
     async with serving(server) as page:
         for host in ("evil.example", "127.0.0.1.evil.example", "10.0.0.1:8379"):
@@ -201,7 +193,6 @@ async def test_a_strange_name_that_leads_here_sees_and_changes_nothing(server: R
         ("POST", "actions", "X", "\xff\0"),
     ],
 )
-@in_asyncio
 async def test_an_odd_header_is_no_error_of_the_server(
     server: RedisServer, caplog: Logged, method: str, path: str, header: str, value: str
 ) -> None:
@@ -217,7 +208,6 @@ async def test_an_odd_header_is_no_error_of_the_server(
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
-@in_asyncio
 async def test_an_unexpected_exception_is_an_error_of_the_server_and_is_logged(
     server: RedisServer, monkeypatch: Patch, caplog: Logged
 ) -> None:

@@ -10,7 +10,7 @@ from semaphore_middleware.console.web import server as web
 from semaphore_middleware.model.inspection import Inspection, Member
 from semaphore_middleware.model.limits import Limit
 from tests.console.web.pages import serving
-from tests.support.nodes import Caller, eventually, in_asyncio
+from tests.support.nodes import Caller, eventually
 from tests.support.servers import RedisServer
 
 
@@ -46,7 +46,6 @@ def test_an_hour_is_kept_of_no_more_than_so_many_scopes(monkeypatch: pytest.Monk
     assert history.of("a")["longest_wait"] == [1.0] * 29 + [None] * 30 + [1.0]
 
 
-@in_asyncio
 async def test_the_history_goes_on_while_no_browser_is_open(
     server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,7 +13,7 @@ from semaphore_middleware.console.web import server as web
 from semaphore_middleware.telemetry import prometheus
 from tests.console.web.pages import Served, serving
 from tests.support.frontier import set_one_aside
-from tests.support.nodes import eventually, in_asyncio
+from tests.support.nodes import eventually
 from tests.support.servers import RedisServer
 from tests.telemetry.scrapes import Scrape, scrape
 
@@ -35,7 +35,6 @@ def value(seen: Scrape, name: str, **labels: str) -> float | None:
     return seen.get(f"scrapy_semaphore_{name}", **labels)
 
 
-@in_asyncio
 async def test_they_tell_of_all_nodes(server: RedisServer) -> None:
     async with (
         serving(server) as page,
@@ -66,7 +65,6 @@ async def test_they_tell_of_all_nodes(server: RedisServer) -> None:
             one.cancel()
 
 
-@in_asyncio
 async def test_counts_go_on_when_the_server_has_forgotten_them(
     server: RedisServer, monkeypatch: Patch
 ) -> None:
@@ -87,14 +85,12 @@ async def test_counts_go_on_when_the_server_has_forgotten_them(
             assert seen.scopes("scrapy_semaphore_limit") == set()
 
 
-@in_asyncio
 async def test_they_tell_of_shared_crawls(server: RedisServer) -> None:
     await set_one_aside(server, "shop")
     async with serving(server) as page:
         assert value(await seen_at(page), "crawl_set_aside", crawl="shop") == 1
 
 
-@in_asyncio
 async def test_nothing_old_is_told_while_the_server_is_away(server: RedisServer) -> None:
     async with serving(server) as page, FairSemaphore(server.url) as node:
         async with node.permit("a", 2):

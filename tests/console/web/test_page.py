@@ -11,7 +11,7 @@ from semaphore_middleware.console.web import view
 from tests.console.web.pages import TOKEN, check, fill, looking, serving
 from tests.support.browser import CHROMIUM, WHY_NOT, Browser, Chromium, browsing
 from tests.support.frontier import set_one_aside
-from tests.support.nodes import KEYS, Caller, in_asyncio
+from tests.support.nodes import KEYS, Caller
 from tests.support.servers import RedisServer
 
 pytestmark = [pytest.mark.skipif(CHROMIUM is None, reason=WHY_NOT), pytest.mark.slow]
@@ -97,7 +97,6 @@ async def unlock(browser: Browser, token: str = TOKEN) -> None:
     await browser.press("Enter")
 
 
-@in_asyncio
 async def test_the_table_follows_what_is_held(server: RedisServer, chromium: Chromium) -> None:
     async with FairSemaphore(server.url) as node, looking(server, chromium) as (browser, page):
         await browser.until(CAPTION, "No scope is in use.")
@@ -127,7 +126,6 @@ async def test_the_table_follows_what_is_held(server: RedisServer, chromium: Chr
         await browser.until(cells("calm.example", "state", "set_by"), ["paused", "page"])
 
 
-@in_asyncio
 async def test_scopes_are_found(server: RedisServer, chromium: Chromium) -> None:
     async with FairSemaphore(server.url) as node, looking(server, chromium) as (browser, _):
         for scope, held, waiting in (("a.org", 1, 1), ("b.org", 3, 0), ("c.net", 2, 2)):
@@ -143,7 +141,6 @@ async def test_scopes_are_found(server: RedisServer, chromium: Chromium) -> None
         await browser.until(NAMES, [])
 
 
-@in_asyncio
 async def test_columns_are_there_when_a_row_has_a_figure(
     server: RedisServer, chromium: Chromium
 ) -> None:
@@ -158,7 +155,6 @@ async def test_columns_are_there_when_a_row_has_a_figure(
         await browser.until(HEADS, always)
 
 
-@in_asyncio
 async def test_twenty_scopes_are_on_one_screen(server: RedisServer, chromium: Chromium) -> None:
     async with looking(server, chromium) as (browser, page):
         await browser.size(1280, 900)
@@ -169,7 +165,6 @@ async def test_twenty_scopes_are_on_one_screen(server: RedisServer, chromium: Ch
         assert await browser.see(f"{ROWS}.at(-1).getBoundingClientRect().bottom < innerHeight")
 
 
-@in_asyncio
 async def test_the_address_says_what_is_shown(server: RedisServer, chromium: Chromium) -> None:
     nodes = {name: await Caller.join(server, name) for name in ("books-1-x", "news-2-y")}
     for name, scope in (("books-1-x", "a b&c/ü"), ("books-1-x", "both"), ("news-2-y", "both")):
@@ -201,7 +196,6 @@ async def test_the_address_says_what_is_shown(server: RedisServer, chromium: Chr
         await browser.until(opened, "both")
 
 
-@in_asyncio
 async def test_there_is_a_next_page_of_scopes(
     server: RedisServer, chromium: Chromium, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -229,7 +223,6 @@ async def test_there_is_a_next_page_of_scopes(
         await browser.until(NAMES, ["a", "b"])
 
 
-@in_asyncio
 async def test_a_scope_s_nodes_are_shown_on_demand(server: RedisServer, chromium: Chromium) -> None:
     async with FairSemaphore(server.url) as node, looking(server, chromium) as (browser, _):
         permits = await fill(node, "busy.example", held=2, waiting=3)
@@ -256,7 +249,6 @@ async def test_a_scope_s_nodes_are_shown_on_demand(server: RedisServer, chromium
         assert await browser.see(expanded) == "false"
 
 
-@in_asyncio
 async def test_rows_stay_for_who_is_at_them(server: RedisServer, chromium: Chromium) -> None:
     async with FairSemaphore(server.url) as node, looking(server, chromium) as (browser, _):
         first = await fill(node, "first", held=1, waiting=1)
@@ -278,7 +270,6 @@ async def test_rows_stay_for_who_is_at_them(server: RedisServer, chromium: Chrom
         await browser.until(NAMES, [])
 
 
-@in_asyncio
 async def test_names_stay_text_whatever_they_are(server: RedisServer, chromium: Chromium) -> None:
     for name in STRANGE:
         await (await Caller.join(server, name)).take(name, 1, limit=99)
@@ -305,7 +296,6 @@ async def test_names_stay_text_whatever_they_are(server: RedisServer, chromium: 
             await browser.click("#confirm .plain")
 
 
-@in_asyncio
 async def test_what_matters_is_announced(server: RedisServer, chromium: Chromium) -> None:
     async with FairSemaphore(server.url) as node, looking(server, chromium) as (browser, page):
         permits = await fill(node, "busy.example", held=2, waiting=1)
@@ -326,7 +316,6 @@ async def test_what_matters_is_announced(server: RedisServer, chromium: Chromium
         await browser.until(f"{NEWS}.startsWith('busy.example said “not now”: nothing starts for')")
 
 
-@in_asyncio
 async def test_limits_are_changed_by_keyboard(server: RedisServer, chromium: Chromium) -> None:
     async with FairSemaphore(server.url) as node, looking(server, chromium) as (browser, page):
         await fill(node, "busy.example", held=2)
@@ -363,7 +352,6 @@ async def test_limits_are_changed_by_keyboard(server: RedisServer, chromium: Chr
         assert await node.admin.rules() == []
 
 
-@in_asyncio
 async def test_the_token_is_kept_in_this_tab(server: RedisServer, chromium: Chromium) -> None:
     async with looking(server, chromium) as (browser, page):
         await unlock(browser, "wrong")
@@ -383,7 +371,6 @@ async def test_the_token_is_kept_in_this_tab(server: RedisServer, chromium: Chro
         assert await browser.see("sessionStorage.length") == 0
 
 
-@in_asyncio
 async def test_a_node_is_evicted_by_keyboard(server: RedisServer, chromium: Chromium) -> None:
     dead = await Caller.join(server, "dead-node")
     await dead.take("a.example", 3, limit=2)
@@ -422,7 +409,6 @@ async def test_a_node_is_evicted_by_keyboard(server: RedisServer, chromium: Chro
         assert [seen.scope for seen in await page.admin.survey()] == ["b.example"]
 
 
-@in_asyncio
 async def test_crawls_are_retried_and_dropped(server: RedisServer, chromium: Chromium) -> None:
     async with looking(server, chromium) as (browser, page):
         await browser.until("document.querySelector('#server').textContent", server.url)
@@ -453,7 +439,6 @@ async def test_crawls_are_retried_and_dropped(server: RedisServer, chromium: Chr
         assert (await page.state())["crawls"] == []
 
 
-@in_asyncio
 async def test_who_asks_for_less_and_who_is_gone_is_said(
     server: RedisServer, chromium: Chromium
 ) -> None:
@@ -471,7 +456,6 @@ async def test_who_asks_for_less_and_who_is_gone_is_said(
         await browser.until(f"/^No node has called for 9\\d s/.test({wait}.textContent)")
 
 
-@in_asyncio
 async def test_a_redis_server_that_is_away_is_said(server: RedisServer, chromium: Chromium) -> None:
     async with FairSemaphore(server.url) as node, looking(server, chromium) as (browser, _):
         await fill(node, "busy.example", held=1)
@@ -488,7 +472,6 @@ async def test_a_redis_server_that_is_away_is_said(server: RedisServer, chromium
         await browser.until(PROBLEM, "")
 
 
-@in_asyncio
 async def test_a_page_server_away_is_asked_less_often(
     server: RedisServer, chromium: Chromium
 ) -> None:

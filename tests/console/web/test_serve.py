@@ -20,7 +20,7 @@ from semaphore_middleware.frontier.client import CrawlClient
 from semaphore_middleware.frontier.settings import CrawlSettings
 from tests.support.cli import semaphore_process
 from tests.support.frontier import result_of
-from tests.support.nodes import TIMEOUT_S, in_asyncio
+from tests.support.nodes import TIMEOUT_S
 from tests.support.paths import REPOSITORY
 from tests.support.scrapy_process import ScrapyProcess
 from tests.support.servers import RedisServer, wait_until
@@ -127,7 +127,6 @@ def test_shared_crawls_are_those_of_the_project_s_settings_and_changes_need_a_to
         (("-s", "SEMAPHORE_REDIS_URL=unix:///nowhere"), "cannot reach unix:///nowhere: "),
     ],
 )
-@in_asyncio
 async def test_what_keeps_it_from_serving_is_one_clear_line(
     server: RedisServer, arguments: tuple[str, ...], said: str
 ) -> None:
