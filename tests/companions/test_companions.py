@@ -13,7 +13,8 @@ import pytest
 from scrapy import Request
 
 from tests.support.browser import CHROMIUM, WHY_NOT
-from tests.support.crawls import ADD_ON, holding, scrapy, until
+from tests.support.crawls import ADD_ON, holding, scrapy
+from tests.support.nodes import eventually
 from tests.support.paths import REPOSITORY
 from tests.support.scrapy_process import ScrapyProcess
 from tests.support.servers import RedisServer
@@ -94,7 +95,7 @@ async def test_a_page_whose_permit_is_lost_is_closed(
 ) -> None:
     async with browsing(tmp_path, server, site, "/slow/", SEMAPHORE_LEASE=1.0) as crawl:
         await site.until(lambda: site.now == 1)
-        await until(lambda: holding(server))
+        await eventually(lambda: holding(server))
         server.kill()
         await site.until(lambda: site.now == 0)
         assert crawl.running, "it is not its end that has closed the browser"

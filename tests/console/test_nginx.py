@@ -18,7 +18,8 @@ from scrapy import Request
 from semaphore_middleware.console.verify import LATE_S
 from semaphore_middleware.core.admin import Admin
 from tests.support.cli import semaphore
-from tests.support.crawls import ADD_ON, Crawl, scrapy, until, within
+from tests.support.crawls import ADD_ON, Crawl, scrapy, within
+from tests.support.nodes import eventually
 from tests.support.servers import RedisServer, free_port
 
 HOST = "127.0.0.1"
@@ -77,7 +78,7 @@ async def test_a_report_fits_the_log_of_nginx(
     server: RedisServer, nginx: tuple[str, Path], tmp_path: Path
 ) -> None:
     site, log = nginx
-    await until(log.exists)
+    await eventually(log.exists)
     await crawl_under_faults(server, site, log, tmp_path)
     # What is judged are whole minutes in which all nodes have spoken.
     await asyncio.sleep(60 - time.time() % 60 + LATE_S + 1)
@@ -136,7 +137,7 @@ async def crawl_under_faults(server: RedisServer, site: str, log: Path, director
             )
             for number in range(3)
         ]
-        await until(lambda: "/killed/" in log.read_text())
+        await eventually(lambda: "/killed/" in log.read_text())
         process.kill()
         while not all(crawl._task.done() for crawl in crawls):
             with server.client() as client:

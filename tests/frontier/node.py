@@ -20,8 +20,8 @@ from twisted.python.failure import Failure
 from semaphore_middleware.frontier.client import CrawlClient, Demand
 from semaphore_middleware.frontier.scheduler import Scheduler
 from semaphore_middleware.scrapy.engine import keep_spider_arguments
-from tests.support.crawls import until
 from tests.support.frontier import Node
+from tests.support.nodes import eventually
 
 
 class Call(NamedTuple):
@@ -205,7 +205,7 @@ class DrivenNode:
         return self.client.hlen(self.key("requests"))
 
     async def has_unfinished(self, count: int) -> None:
-        await until(lambda: self.unfinished == count)
+        await eventually(lambda: self.unfinished == count)
 
     @property
     def taken(self) -> int:

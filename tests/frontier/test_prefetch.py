@@ -11,7 +11,7 @@ from redis import Redis
 from semaphore_middleware.frontier import prefetch
 from semaphore_middleware.frontier.prefetch import PREFETCH_TARGET, SITE_BATCH, SITE_ENOUGH
 from tests.frontier.node import SitesQueue, joined, urls, watch_calls
-from tests.support.crawls import until
+from tests.support.nodes import eventually
 
 Patch = pytest.MonkeyPatch
 
@@ -80,5 +80,5 @@ async def test_of_full_sites_only_some_are_taken(client: Redis, monkeypatch: Pat
     async with joined(client) as node:
         node.enqueue(*(url for site in sites for url in urls(site, 8)))
         SitesQueue.full.update(sites)
-        await until(lambda: node.start_now() or node.ready >= 60)
+        await eventually(lambda: node.start_now() or node.ready >= 60)
         assert node.ready == 60

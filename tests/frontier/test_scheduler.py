@@ -27,8 +27,8 @@ from semaphore_middleware.redis import link
 from semaphore_middleware.redis.connection import CallTimeoutError
 from semaphore_middleware.redis.link import Link
 from tests.frontier.node import Call, DrivenNode, joined, urls, watch_calls
-from tests.support.crawls import until
 from tests.support.frontier import crawl_keys
+from tests.support.nodes import eventually
 from tests.support.servers import RedisServer
 
 Logged = pytest.LogCaptureFixture
@@ -114,12 +114,12 @@ async def test_a_call_without_answer_is_halved(client: Redis, monkeypatch: Patch
     calls = watch_calls(monkeypatch, slow)
     async with joined(client) as node:
         node.enqueue(*urls("a", 10))
-        await until(lambda: len(calls) > 5)
+        await eventually(lambda: len(calls) > 5)
         assert [call.new for call in calls[:5]] == [10, 5, 2, 3, 1]
         await node.has_unfinished(10)
         calls.clear()
         node.start_now()
-        await until(lambda: calls)
+        await eventually(lambda: calls)
         assert 0 < calls[0].demand.requests < 10
         assert len({(await node.start()).url for _ in range(9)}) == 9
 
@@ -140,7 +140,7 @@ async def test_over_a_new_connection_the_server_is_looked_at_first(
     monkeypatch.setattr(CrawlClient, "leave", look_at)
     async with joined(client) as node:
         node.enqueue("http://a/")
-        await until(lambda: node.session.outbox._sent)
+        await eventually(lambda: node.session.outbox._sent)
         sent = list(node.session.outbox._sent)
         if ends:  # else it looks by itself, should it have the time
             assert node.session._task is not None
@@ -151,8 +151,8 @@ async def test_over_a_new_connection_the_server_is_looked_at_first(
             count.clear()
         if not ends:
             node.enqueue("http://b/")
-            await until(lambda: calls)
-            await until(lambda: len(node.session.outbox._sent) > 1)
+            await eventually(lambda: calls)
+            await eventually(lambda: len(node.session.outbox._sent) > 1)
             assert node.session.outbox._sent[:1] == sent, "it is sent again if that one lacks it"
     assert set(seen) == {1}
 
@@ -186,8 +186,8 @@ async def test_a_node_that_is_idle_while_its_server_is_away_says_so_once(
             patch.setattr(CrawlClient, "idle", fail)
             node.scheduler._spider_idle()
             assert node.scheduler.has_pending_requests()
-            await until(lambda: failures)
-            await until(lambda: failures > 5 or not node.session._unavailable)
+            await eventually(lambda: failures)
+            await eventually(lambda: failures > 5 or not node.session._unavailable)
             assert node.session._unavailable
             assert caplog.text.count("away. The crawl's requests wait until") == 1
         await node.idles()
@@ -261,15 +261,15 @@ async def test_a_server_that_is_full_is_not_said_to_be_away(
     client.config_set("maxmemory", 1)
     node_joins = joined(client, CRAWL_LEASE=0.2)
     joining = asyncio.ensure_future(node_joins.__aenter__())
-    await until(lambda: "used memory > 'maxmemory'" in caplog.text)
+    await eventually(lambda: "used memory > 'maxmemory'" in caplog.text)
     client.config_set("maxmemory", 0)
     node = await joining
     caplog.clear()
     client.config_set("maxmemory", 1)
     node.enqueue("http://a/")
-    await until(lambda: "used memory > 'maxmemory'" in caplog.text)
+    await eventually(lambda: "used memory > 'maxmemory'" in caplog.text)
     lease_end, begin = node.lease_end, len(looks)
-    await until(lambda: len(looks) > begin + 3)
+    await eventually(lambda: len(looks) > begin + 3)
     assert node.lease_end > lease_end
     client.config_set("maxmemory", 0)
     assert await node.start()
@@ -305,7 +305,7 @@ async def test_a_server_that_goes_back_to_before_the_run_is_one_that_has_lost_it
         client.hset(node.key("run"), mapping={"id": "an older run", "ended": ended})
         client.expire(node.key("run"), 3600)
         node.enqueue("http://a/link")
-        await until(lambda: node.unfinished == 2 or node.session.ended)
+        await eventually(lambda: node.unfinished == 2 or node.session.ended)
         assert node.session.ended != begins
         assert ("starts over" in caplog.text) == begins
 
@@ -326,7 +326,7 @@ async def test_a_loss_in_a_new_start_loses_none(client: Redis, caplog: Logged) -
         before = node.scheduler.restart
         client.flushall()
         node.enqueue("http://a/other-link")
-        await until(lambda: caplog.text.count("starts over") == 2)
+        await eventually(lambda: caplog.text.count("starts over") == 2)
         restart = node.scheduler.restart
         assert before is not None
         assert restart is not None
@@ -348,8 +348,8 @@ async def test_a_node_without_a_start_fails(client: Redis, caplog: Logged) -> No
         node.engine.start_again = start
         client.flushall()
         node.enqueue("http://a/link")
-        await until(lambda: "the list of start URLs is gone" in caplog.text)
-        await until(lambda: node.scheduler.restart is None)
+        await eventually(lambda: "the list of start URLs is gone" in caplog.text)
+        await eventually(lambda: node.scheduler.restart is None)
         await node.has_unfinished(2)
         assert node.closes("finished")
 
@@ -399,9 +399,9 @@ async def test_a_node_that_others_keep_open_works(client: Redis) -> None:
         await node.finds_nothing()
         node.scheduler._spider_idle()
         assert node.scheduler.has_pending_requests()
-        await until(lambda: client.zcard(node.key("working")) == 1)
+        await eventually(lambda: client.zcard(node.key("working")) == 1)
         node.scheduler._spider_idle()  # another receiver raises DontCloseSpider
-        await until(lambda: client.zcard(node.key("working")) == 2)
+        await eventually(lambda: client.zcard(node.key("working")) == 2)
         assert other.idles().next_step is NextStep.WAIT
         await node.visits("http://a/popped")
         assert not node.session.ended
@@ -422,7 +422,7 @@ async def test_start_requests_that_are_not_filtered_are_fetched_once_a_run(clien
         async with joined(client, start=start("1", "2", "3")) as late:
             await read(late)
             await node.has_unfinished(4)
-            await until(lambda: len(late.dropped) == 2)
+            await eventually(lambda: len(late.dropped) == 2)
         node.enqueue("http://a/1")  # a link to it: fetched once more, as by Scrapy
         await node.has_unfinished(5)
         async with joined(client, start=start("1"), CRAWL_START_ONCE=False) as each:
@@ -455,7 +455,7 @@ async def test_users_fill_a_key_with_start_requests(client: Redis, caplog: Logge
         assert (first.url, first.callback) == ("http://a/1", None)
         assert (second.url, second.meta["a"], second.priority) == ("http://a/2", [1], 3)
         assert second.callback == node.scheduler.crawler.spider.parse  # type: ignore[union-attr]
-        await until(lambda: node.stat("scheduler/unreadable_starts") == 2)
+        await eventually(lambda: node.stat("scheduler/unreadable_starts") == 2)
         for request in (first, second):
             node.fetch(request, Response(request.url))
         node.finish(first, second)
@@ -470,7 +470,7 @@ async def test_a_key_of_another_type_ends_the_node_in_one_line(
     client.set("starts", "http://a/1")
     async with joined(client, CRAWL_START_KEY="starts") as node:
         node.start_now()
-        await until(lambda: node.scheduler.failed)
+        await eventually(lambda: node.scheduler.failed)
     (line,) = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
     assert "CRAWL_START_KEY = 'starts'" in line
     assert line.endswith("of the type string")
@@ -510,8 +510,8 @@ async def test_a_node_that_was_silent_says_so(client: Redis, caplog: Logged, is_
         node.finish(page)
         if is_idle:
             node.session.on_idle()
-        await until(lambda: node.unfinished == 0)
-        await until(lambda: "This node was silent for" in caplog.text)
+        await eventually(lambda: node.unfinished == 0)
+        await eventually(lambda: "This node was silent for" in caplog.text)
         other.works(taken)
         assert other.size.pages == 1
 
@@ -559,7 +559,7 @@ async def test_an_expired_node_leaves_prefetched_requests_to_others(client: Redi
         assert len(taken) == 6
         node.finish(begun)
         node.enqueue("http://a/link")
-        await until(lambda: not node.session.outbox)
+        await eventually(lambda: not node.session.outbox)
         assert (await node.start()).url == "http://a/link"
         other.idles(*taken)
 
@@ -636,6 +636,6 @@ async def test_without_the_add_on_a_site_is_a_host_and_never_full(client: Redis)
     queue = "scrapy.pqueues.ScrapyPriorityQueue"
     async with joined(client, SCHEDULER_PRIORITY_QUEUE=queue) as node:
         node.enqueue("http://a:1/", "http://a:2/", "http://b/")
-        await until(lambda: node.unfinished == 3)
+        await eventually(lambda: node.unfinished == 3)
         assert client.zrange(node.key("sites"), 0, -1) == [b"a", b"b"]
         assert {(await node.start()).url for _ in range(3)}

@@ -17,7 +17,8 @@ from semaphore_middleware.scrapy import admission, throttler
 from semaphore_middleware.scrapy.hooks import SemaphorePriorityQueue
 from semaphore_middleware.telemetry import stats
 from tests.scrapy.hosts import more_hosts
-from tests.support.crawls import Crawl, Patch, holding, taken, until, waiting
+from tests.support.crawls import Crawl, Patch, holding, taken, waiting
+from tests.support.nodes import eventually
 from tests.support.servers import RedisServer
 from tests.support.site import Site
 from tests.support.visits import Visits
@@ -56,14 +57,14 @@ async def test_a_full_site_stays_on_disk(server: RedisServer, site: Site, tmp_pa
     assert site.hosts[FULL].now == 1
     on_disk = scheduler_of(crawl).dqs
     assert on_disk is not None
-    await until(lambda: len(on_disk) == 18)  # one is on the wire, and one waits
+    await eventually(lambda: len(on_disk) == 18)  # one is on the wire, and one waits
     await crawl.gave_back(40, site)
 
 
 async def test_queue_names_full_sites(server: RedisServer, site: Site) -> None:
     full = pages(site, "/slow/", FULL, 5)
     crawl = Crawl(server, *full, SEMAPHORE_SCOPES=["domain"])
-    await until(lambda: waiting(server) == 1)
+    await eventually(lambda: waiting(server) == 1)
     queue = scheduler_of(crawl).mqs
     assert isinstance(queue, SemaphorePriorityQueue)
 
@@ -88,7 +89,7 @@ async def test_most_that_wait(server: RedisServer, site: Site, monkeypatch: Patc
     monkeypatch.setattr(admission, "MAX_WAITING", 5)
     async with taken(server, *(f"site{number}" for number in range(8))) as release:
         crawl = Crawl(server, *of_sites(site, "/page/", 8, each=1))
-        await until(lambda: waiting(server) == 5)
+        await eventually(lambda: waiting(server) == 5)
         assert len(crawl.crawler.engine.downloader.active) == 5
         release()
         await crawl.finished()
@@ -102,7 +103,7 @@ async def test_past_the_scheduler(server: RedisServer, site: Site, monkeypatch: 
     requests += pages(site, "/page/", FREE, 20)
     async with taken(server, FULL) as release:
         crawl = Crawl(server, *requests, spider=Fetches, CONCURRENT_REQUESTS=4)
-        await until(lambda: waiting(server) == 20)
+        await eventually(lambda: waiting(server) == 20)
         await site.until(lambda: of_free(site) == 21)
         release()
         await crawl.gave_back(41, site)
@@ -123,10 +124,12 @@ async def test_places_after_a_wait(server: RedisServer, site: Site, most: int) -
     at_once = most or 6
     async with taken(server, *(f"site{number}" for number in range(6))) as release:
         crawl = Crawl(server, *of_sites(site, "/slow/", 6, each=3), CONCURRENT_REQUESTS=most)
-        await until(lambda: waiting(server) == 6)
+        await eventually(lambda: waiting(server) == 6)
         release()
         await site.until(lambda: site.now == at_once)
-        await until(lambda: holding(server) == at_once)  # without a place they go to other nodes
+        await eventually(
+            lambda: holding(server) == at_once
+        )  # without a place they go to other nodes
         site.let_go()
         await crawl.finished()
     assert site.hosts[FULL].most == at_once
@@ -147,11 +150,11 @@ async def test_no_place_by_priority(server: RedisServer, site: Site, monkeypatch
         ]
         rest = of_sites(site, "/slow/more", sites=4, each=3)
         crawl = Crawl(server, *requests, *rest, CONCURRENT_REQUESTS=1)
-        await until(lambda: waiting(server) == 4)
+        await eventually(lambda: waiting(server) == 4)
         for permit in held:
             permit.release()
             await site.until(lambda: site.now == 1)
-        await until(lambda: crawl.stat("semaphore/acquired") == 4)
+        await eventually(lambda: crawl.stat("semaphore/acquired") == 4)
         site.let_go()
         await crawl.finished()
     assert site.arrivals[:4] == [f"/slow/{number}/0" for number in (0, 3, 2, 1)]
@@ -167,11 +170,11 @@ async def test_no_place_for_another(server: RedisServer, site: Site, monkeypatch
         held = [await other.acquire(FULL, 2) for _ in range(2)]
         requests = pages(site, "/slow/", FULL, 2)
         crawl = Crawl(server, *requests, limit=2, CONCURRENT_REQUESTS=1, SEMAPHORE_TURN=4)
-        await until(lambda: server.members().get(FULL) == (2, 2))
+        await eventually(lambda: server.members().get(FULL) == (2, 2))
         crawl.crawler.engine.crawl(*pages(site, "/slow/", FREE, 1))
         await site.until(lambda: site.now == 1)
         waiter = asyncio.create_task(third.acquire(FULL, 2))
-        await until(lambda: server.members()[FULL] == (2, 3))
+        await eventually(lambda: server.members()[FULL] == (2, 3))
         held[0].release()
         permit = await waiter
         assert server.members()[FULL] == (2, 1)
@@ -187,11 +190,11 @@ async def test_woken_to_wait_again_lets_others_start(server: RedisServer, site: 
     async with FairSemaphore(server.url) as other:
         held = [await other.acquire(f"site{number}", 1) for number in range(4)]
         crawl = Crawl(server, *of_sites(site, "/slow/", sites=4, each=1), CONCURRENT_REQUESTS=1)
-        await until(lambda: waiting(server) == 4)
+        await eventually(lambda: waiting(server) == 4)
         for permit in held:
             permit.release()
         await site.until(lambda: site.now == 1)
-        await until(lambda: holding(server) == 1)
+        await eventually(lambda: holding(server) == 1)
         at_work = f"site{site.arrivals[0].split('/')[2]}"
         others = [name for name in ("site0", "site1", "site2", "site3") if name != at_work]
         taken = [await other.acquire(name, 1) for name in others[:2]]
@@ -221,9 +224,9 @@ async def test_work_without_permits(server: RedisServer, site: Site, monkeypatch
         requests, limits = [*full, *pages(site, "/slow/", FREE, 4)], {FREE: None}
         crawl = Crawl(server, *requests, limit=2, CONCURRENT_REQUESTS=2, SEMAPHORE_LIMITS=limits)
         await site.until(lambda: site.hosts[FREE].now == 2)
-        await until(lambda: server.members()[FULL] == (2, 2))
+        await eventually(lambda: server.members()[FULL] == (2, 2))
         release()
-        await until(lambda: FULL not in server.members())  # granted, and given back
+        await eventually(lambda: FULL not in server.members())  # granted, and given back
         assert site.now == 2
     site.let_go()
     await crawl.finished()

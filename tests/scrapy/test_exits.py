@@ -27,7 +27,8 @@ from twisted.python.failure import Failure
 from semaphore_middleware.errors import AcquireTimeoutError, SemaphoreError
 from semaphore_middleware.middleware import SemaphoreMiddleware
 from tests.scrapy.hosts import host_of, more_hosts
-from tests.support.crawls import TIMEOUT_S, By, Crawl, both, until
+from tests.support.crawls import TIMEOUT_S, By, Crawl, both
+from tests.support.nodes import eventually
 from tests.support.servers import RedisServer, free_port
 from tests.support.site import Site
 from tests.support.visits import Visits
@@ -164,7 +165,7 @@ async def test_acquire_timeout(server: RedisServer, site: Site, by: By, retries:
     timeout = 0.4 if retries else 0.1
     crawl = Crawl(server, *requests, by=by, SEMAPHORE_ACQUIRE_TIMEOUT=timeout, RETRY_TIMES=retries)
     await site.until(lambda: site.now == 1)
-    await until(lambda: crawl.spider.failures or crawl.stat("retry/count"))
+    await eventually(lambda: crawl.spider.failures or crawl.stat("retry/count"))
     await crawl.gave_back(2 if retries else 1, site)
     assert site.arrivals == (["/slow/a", "/slow/b"] if retries else ["/slow/a"])
     failures = [type(failure) for failure in crawl.spider.failures]

@@ -13,7 +13,8 @@ from scrapy.http import Response
 from twisted.internet.defer import CancelledError
 
 from semaphore_middleware.scrapy import throttler
-from tests.support.crawls import ADD_ON, By, Crawl, Patch, both, until, waiting
+from tests.support.crawls import ADD_ON, By, Crawl, Patch, both, waiting
+from tests.support.nodes import eventually
 from tests.support.servers import RedisServer
 from tests.support.site import Site
 from tests.support.visits import FetchesFirst, Visits
@@ -33,9 +34,9 @@ async def test_a_closing_spider(server: RedisServer, site: Site, tmp_path: Path,
     requests = [Request(site.url(path)) for path in ALL_FOUR]
     crawl = Crawl(server, *requests, by=by, spider=Closing, JOBDIR=str(tmp_path))
     await site.until(lambda: site.now == 1)
-    await until(lambda: waiting(server))
+    await eventually(lambda: waiting(server))
     crawl.crawler.engine.crawl(Request(site.url("/page/enough", host="localhost")))
-    await until(lambda: not waiting(server))
+    await eventually(lambda: not waiting(server))
     assert site.now == 1, "the request on the wire goes on"
     await crawl.gave_back(2, site)
     assert crawl.stat("finish_reason") == "enough"
@@ -52,9 +53,9 @@ async def test_closing_during_robots_txt(server: RedisServer, site: Site, tmp_pa
     settings: dict[str, Any] = {"ROBOTSTXT_OBEY": True, "JOBDIR": str(tmp_path)}
     crawl = Crawl(server, *requests, **settings)
     await site.until(lambda: site.now == 1)
-    await until(lambda: waiting(server))
+    await eventually(lambda: waiting(server))
     closing = asyncio.ensure_future(crawl.crawler.engine.close_spider_async(reason="enough"))
-    await until(lambda: not waiting(server))
+    await eventually(lambda: not waiting(server))
     site.let_go()
     await closing
     await crawl.gave_back(1, site)
@@ -75,9 +76,9 @@ async def test_closing_spider_returns_a_request_that_a_middleware_fetches_someth
     await site.until(lambda: site.now == 1)
     if waits:
         crawl.crawler.engine.crawl(request)
-        await until(lambda: waiting(server))
+        await eventually(lambda: waiting(server))
     closing = asyncio.ensure_future(crawl.crawler.engine.close_spider_async(reason="enough"))
-    await until(lambda: not waiting(server))
+    await eventually(lambda: not waiting(server))
     site.let_go()
     await closing
     await crawl.finished()
@@ -94,11 +95,11 @@ async def test_cancelled_while_it_waits(server: RedisServer, site: Site, by: By)
     crawl = Crawl(server, Request(site.url("/slow/a")), by=by)
     await site.until(lambda: site.now == 1)
     fetch = asyncio.ensure_future(crawl.crawler.engine.download_async(Request(site.url("/page/b"))))
-    await until(lambda: waiting(server))
+    await eventually(lambda: waiting(server))
     fetch.cancel()
     with pytest.raises(CANCELLED):
         await fetch
-    await until(lambda: not waiting(server))
+    await eventually(lambda: not waiting(server))
     await crawl.gave_back(1, site)
     assert site.arrivals == ["/slow/a"]
 
@@ -122,7 +123,7 @@ async def test_cancelled_on_the_wire(server: RedisServer, site: Site, by: By, pa
     crawl = await crawl_with_a_cancelled_fetch_on_the_wire(server, site, path, by)
     next_fetch = crawl.crawler.engine.download_async(Request(site.url("/page/b")))
     next_task = asyncio.ensure_future(next_fetch)
-    await until(lambda: waiting(server))
+    await eventually(lambda: waiting(server))
     assert site.now == 2, "Scrapy goes on with the transfer of a cancelled fetch"
     site.let_go()
     await next_task
@@ -134,7 +135,7 @@ async def test_cancelled_and_the_crawl_ends(server: RedisServer, site: Site, by:
     crawl = await crawl_with_a_cancelled_fetch_on_the_wire(server, site, "/never", by)
     if by is ADD_ON:  # the transfer ends first
         other = Crawl(server, Request(site.url("/page/other")), SEMAPHORE_NODE="other")
-        await until(lambda: waiting(server))
+        await eventually(lambda: waiting(server))
     site.let_go()
     await crawl.finished()
     assert crawl.stat("semaphore/released") == crawl.stat("semaphore/acquired") == 2
@@ -153,12 +154,12 @@ async def test_permit_without_a_place_goes_back_at_once(
     await site.until(lambda: site.now == 1)
     engine = crawl.crawler.engine
     fetch = asyncio.ensure_future(engine.download_async(Request(site.url("/page/b"))))
-    await until(lambda: server.members().get("127.0.0.1") == (1, 0))
+    await eventually(lambda: server.members().get("127.0.0.1") == (1, 0))
     if is_closing:
         ending = asyncio.ensure_future(engine.close_spider_async())
     else:
         fetch.cancel()
-    await until(lambda: "127.0.0.1" not in server.members())
+    await eventually(lambda: "127.0.0.1" not in server.members())
     site.let_go()
     await asyncio.gather(fetch, *([ending] if is_closing else []), return_exceptions=True)
     await crawl.gave_back(2, site)

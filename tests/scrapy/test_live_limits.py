@@ -5,7 +5,8 @@ from __future__ import annotations
 from scrapy import Request
 
 from semaphore_middleware import FairSemaphore
-from tests.support.crawls import Crawl, until, waiting
+from tests.support.crawls import Crawl, waiting
+from tests.support.nodes import eventually
 from tests.support.servers import RedisServer
 from tests.support.site import Site
 
@@ -18,13 +19,13 @@ async def test_three_nodes_obey_what_operators_set(server: RedisServer, site: Si
         await operator.admin.configure(HOST, {"concurrency": 1})
         crawls = [Crawl(server, *requests, limit=9, SEMAPHORE_NODE=node) for node in "abc"]
         await site.until(lambda: site.now == 1)
-        await until(lambda: waiting(server) >= 3)
+        await eventually(lambda: waiting(server) >= 3)
         await operator.admin.configure(HOST, 3)
         await site.until(lambda: site.now == 3)
         await operator.admin.pause(HOST)
         site.let_go()
         await site.until(lambda: site.now == 0)
-        await until(lambda: waiting(server) >= 3)
+        await eventually(lambda: waiting(server) >= 3)
         assert len(site.arrivals) == 3
         await operator.admin.configure(HOST, 2)
         await operator.admin.resume(HOST)

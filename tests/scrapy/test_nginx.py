@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from scrapy import Request
 
-from tests.support.crawls import Crawl, until
+from tests.support.crawls import Crawl
+from tests.support.nodes import eventually
 from tests.support.servers import RedisServer, free_port
 from tests.support.visits import Visits
 
@@ -53,7 +54,7 @@ async def nginx(directory: Path) -> AsyncIterator[str]:
         (directory / name).write_text(content)
     process = await asyncio.create_subprocess_exec(NGINX, "-c", directory / "conf")
     try:
-        await until((directory / "pid").exists)
+        await eventually((directory / "pid").exists)
         yield f"http://127.0.0.1:{port}"
     finally:
         process.terminate()

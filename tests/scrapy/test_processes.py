@@ -9,7 +9,8 @@ import pytest
 import redis
 from scrapy import Request
 
-from tests.support.crawls import ADD_ON, scrapy, until, waiting
+from tests.support.crawls import ADD_ON, scrapy, waiting
+from tests.support.nodes import eventually
 from tests.support.servers import RedisServer
 from tests.support.site import Site
 
@@ -49,14 +50,14 @@ async def test_embedded_server_ends_with_the_last_process(site: Site, tmp_path: 
         scrapy(tmp_path, Request(site.url("/slow/b")), **settings) as b,
     ):
         await site.until(lambda: site.now == 1)
-        await until(lambda: waiting(embedded))
+        await eventually(lambda: waiting(embedded))
         pid = embedded.pid
         site.let_go()
         assert await a.ended() == 0
         assert await b.ended() == 0
     assert site.most == 1
     assert sorted(site.arrivals) == ["/slow/a", "/slow/b"]
-    await until(lambda: not runs(pid))
+    await eventually(lambda: not runs(pid))
     assert not embedded.answers()
 
 
@@ -68,11 +69,11 @@ async def test_embedded_server_outlives_a_killed_process(site: Site, tmp_path: P
         await site.until(lambda: site.now == 1)
         pid = embedded.pid
         async with scrapy(tmp_path, Request(site.url("/slow/heir")), **settings) as heir:
-            await until(lambda: waiting(embedded))
+            await eventually(lambda: waiting(embedded))
             first.kill()
             # Its permit comes free when its lease has ended.
             await site.until(lambda: site.arrivals == ["/slow/killed", "/slow/heir"])
             assert embedded.pid == pid
             heir.kill()
     assert site.most == 1
-    await until(lambda: not runs(pid))
+    await eventually(lambda: not runs(pid))

@@ -9,7 +9,8 @@ from scrapy import Request
 
 from semaphore_middleware import FairSemaphore, Limit
 from semaphore_middleware.scrapy import throttler
-from tests.support.crawls import Crawl, Patch, until
+from tests.support.crawls import Crawl, Patch
+from tests.support.nodes import eventually
 from tests.support.servers import RedisServer
 from tests.support.site import Site
 
@@ -25,7 +26,7 @@ async def test_a_burst_until_an_operator_lifts_the_rate(server: RedisServer, sit
     crawl = Crawl(server, *pages(site, 5, "/slow/"), limit=8, SEMAPHORE_LIMITS=limits)
     async with FairSemaphore(server.url) as operator:
         await site.until(lambda: site.now == 3)
-        await until(lambda: server.members()[HOST] == (3, 2))
+        await eventually(lambda: server.members()[HOST] == (3, 2))
         assert site.now == 3
         await operator.admin.configure(HOST, {"rate": None})
         await site.until(lambda: site.now == 5)
@@ -50,11 +51,11 @@ async def test_a_start_that_counts_waits_for_no_place(
         held = await other.acquire(HOST, Limit(**limit))
         limits = {HOST: limit}
         crawl = Crawl(server, *pages(site, 1), CONCURRENT_REQUESTS=1, SEMAPHORE_LIMITS=limits)
-        await until(lambda: server.members().get(HOST) == (1, 1))
+        await eventually(lambda: server.members().get(HOST) == (1, 1))
         crawl.crawler.engine.crawl(Request(site.url("/slow/", FREE)))
         await site.until(lambda: site.hosts[FREE].now == 1)
         held.release()
-        await until(lambda: HOST not in server.members())  # it was granted and returned
+        await eventually(lambda: HOST not in server.members())  # it was granted and returned
         (await other.acquire(HOST, Limit(**limit))).release()
         assert [visit.host for visit in site.visits] == [FREE]
         site.let_go()

@@ -13,7 +13,8 @@ from scrapy.settings import Settings
 from semaphore_middleware import Limit
 from semaphore_middleware.scrapy.crawl_delays import CrawlDelays
 from semaphore_middleware.scrapy.scopes import Scopes
-from tests.support.crawls import ADD_ON, By, Crawl, Log, both, until
+from tests.support.crawls import ADD_ON, By, Crawl, Log, both
+from tests.support.nodes import eventually
 from tests.support.servers import RedisServer
 from tests.support.site import Site
 
@@ -181,7 +182,7 @@ async def test_every_request_that_waited_for_robots_txt_is_checked(
     forbidden = [Request(site.url(f"/forbidden/{n}")) for n in range(6)]
     crawl = Crawl(server, *forbidden, limit=8, middlewares=middlewares, **POLITE)
     await site.until(lambda: site.now == 1)
-    await until(lambda: len(crawl.crawler.engine.downloader.active) == 7)
+    await eventually(lambda: len(crawl.crawler.engine.downloader.active) == 7)
     chain = [type(one).__module__ for one in crawl.crawler.engine.downloader.middleware.middlewares]
     site.let_go()
     await crawl.finished()

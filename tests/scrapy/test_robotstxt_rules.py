@@ -20,7 +20,8 @@ from semaphore_middleware.scrapy.scopes import origin_of
 from semaphore_middleware.scrapy.throttler import NotAllowedError
 from tests.conftest import in_the_loop
 from tests.scrapy.hosts import host_of, more_hosts
-from tests.support.crawls import Crawl, Log, Patch, until
+from tests.support.crawls import Crawl, Log, Patch
+from tests.support.nodes import eventually
 from tests.support.servers import RedisServer
 from tests.support.site import Site, Visit, response
 from tests.support.visits import Visits
@@ -262,9 +263,9 @@ async def test_if_who_asks_is_cancelled_another_asks(server: RedisServer, site: 
     site.robots, site.robots_is_slow = FORBIDDING, True
     async with reader(server, site, limit=2) as crawl:
         fetches = [asyncio.ensure_future(crawl.fetch(f"/page/{n}")) for n in range(3)]
-        await until(lambda: crawl.asked)
+        await eventually(lambda: crawl.asked)
         fetches[0].cancel()
-        await until(lambda: len(crawl.asked) == 2)
+        await eventually(lambda: len(crawl.asked) == 2)
         site.let_go()
         assert [await fetch for fetch in fetches[1:]] == [False, False]
 
@@ -287,7 +288,7 @@ async def test_it_is_asked_for_each_day(server: RedisServer, site: Site, clock: 
     site.robots, site.robots_is_slow = "", True
     async with reader(server, site) as crawl:
         first = asyncio.ensure_future(crawl.fetch())
-        await until(lambda: crawl.asked)
+        await eventually(lambda: crawl.asked)
         clock.now += 600
         site.let_go()
         assert await first

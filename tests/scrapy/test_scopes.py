@@ -13,7 +13,8 @@ from scrapy import Request
 from semaphore_middleware import Limit, SettingsError
 from semaphore_middleware.model.limits import LIMITLESS, parse_limits
 from semaphore_middleware.scrapy.scopes import NO_SCOPES, ScopeFinder
-from tests.support.crawls import By, Crawl, Log, both, until, waiting
+from tests.support.crawls import By, Crawl, Log, both, waiting
+from tests.support.nodes import eventually
 from tests.support.servers import RedisServer
 from tests.support.site import Site
 
@@ -35,7 +36,7 @@ async def test_spellings_of_an_address_are_one(server: RedisServer, site: Site) 
     requests = [Request(site.url(f"/slow/{n}", host)) for n, host in enumerate(SPELLINGS)]
     # A limit holds for all spellings, too.
     crawl = Crawl(server, *requests, limit=8, SEMAPHORE_LIMITS={"127.1": 1})
-    await until(lambda: server.members() == {"127.0.0.1": (1, 1)})
+    await eventually(lambda: server.members() == {"127.0.0.1": (1, 1)})
     await site.until(lambda: site.now == 1)
     assert len(site.arrivals) == 1
     site.let_go()
@@ -55,7 +56,7 @@ async def test_a_redirect_to_another_host(server: RedisServer, site: Site, by: B
         for n, (way, mark) in enumerate(ways)
     ]
     crawl = Crawl(server, *requests, by=by, SEMAPHORE_LIMITS={"another": 4})
-    await until(lambda: site.hosts[OTHER].now and waiting(server))
+    await eventually(lambda: site.hosts[OTHER].now and waiting(server))
     site.let_go()
     await crawl.finished()
     assert len(crawl.spider.responses) == 4
@@ -78,7 +79,7 @@ class MovesToOther:
 async def test_a_middleware_may_choose_the_scope(server: RedisServer, site: Site, by: By) -> None:
     request = Request(site.url("/slow/"), meta={"semaphore_scope": "old"})
     crawl = Crawl(server, request, by=by, middlewares={MovesToOther: 10})
-    await until(lambda: server.members() == {"new": (1, 0)})
+    await eventually(lambda: server.members() == {"new": (1, 0)})
     site.let_go()
     await crawl.finished()
 

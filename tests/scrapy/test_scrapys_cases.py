@@ -12,7 +12,8 @@ from scrapy.crawler import Crawler
 from scrapy.http import Response
 from scrapy.http.request import NO_CALLBACK
 
-from tests.support.crawls import Crawl, until, waiting
+from tests.support.crawls import Crawl, waiting
+from tests.support.nodes import eventually
 from tests.support.servers import RedisServer
 from tests.support.site import Site
 from tests.support.visits import Visits
@@ -52,7 +53,7 @@ async def test_what_a_response_waits_for(server: RedisServer, site: Site, place:
     requests = [Request(site.url("/slow/1")), *(Request(site.url(f"/page/{n}")) for n in "ab")]
     crawl = Crawl(server, *requests, limit=1, middlewares={TokenMiddleware: place})
     await site.until(lambda: site.now == 1)
-    await until(lambda: waiting(server))
+    await eventually(lambda: waiting(server))
     await crawl.gave_back(4, site)
     assert "/page/token" in site.arrivals
 
@@ -68,10 +69,10 @@ async def test_what_comes_past_the_scheduler_comes_first(server: RedisServer, si
     requests = [Request(site.url(path), priority=9) for path in ("/slow/first", "/page/second")]
     crawl = Crawl(server, *requests)
     await site.until(lambda: site.now == 1)
-    await until(lambda: waiting(server))
+    await eventually(lambda: waiting(server))
     asked = crawl.crawler.engine.download_async(Request(site.url("/page/asked")))
     task = asyncio.ensure_future(asked)
-    await until(lambda: len(crawl.crawler.engine.downloader.active) == 3)
+    await eventually(lambda: len(crawl.crawler.engine.downloader.active) == 3)
     site.let_go()
     await task
     await crawl.gave_back(3, site)

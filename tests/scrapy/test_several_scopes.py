@@ -17,8 +17,9 @@ from twisted.internet.address import IPv4Address
 from semaphore_middleware import SettingsError
 from semaphore_middleware.scrapy import addresses
 from semaphore_middleware.scrapy.addresses import Addresses
-from tests.support.crawls import Crawl, Log, Patch, taken, until, waiting
+from tests.support.crawls import Crawl, Log, Patch, taken, waiting
 from tests.support.names import FIRST, SECOND, LoopbackNames
+from tests.support.nodes import eventually
 from tests.support.servers import RedisServer
 from tests.support.site import Site, Visit, most_at_once
 from tests.support.visits import FetchesFirst
@@ -74,7 +75,7 @@ async def test_a_full_domain_holds_up_no_other(server: RedisServer, site: Site) 
             CONCURRENT_REQUESTS=4,
         )
         await site.until(lambda: len(site.visits) == 20)
-        await until(lambda: waits_of(server, DOMAIN) >= 2)
+        await eventually(lambda: waits_of(server, DOMAIN) >= 2)
         assert {visit.host for visit in site.visits} == {"localhost"}
         active = crawl.crawler.engine.downloader.active
         assert len([one for one in active if "example.org" in one.url]) <= 4
@@ -100,7 +101,7 @@ async def test_a_delay_holds_after_another_wait(server: RedisServer, site: Site)
         requests = (Request(site.url(f"/page/{n}")) for n in range(4))
         scopes = ["host", "all"]
         crawl = Crawl(server, *requests, SEMAPHORE_SCOPES=scopes, SEMAPHORE_LIMITS=limits)
-        await until(lambda: waits_of(server, "all") == 1)
+        await eventually(lambda: waits_of(server, "all") == 1)
         await asyncio.sleep(2 * delay_s)  # the host's next start would be due
         assert waits_of(server, FIRST) >= 1
         begin = asyncio.get_running_loop().time()
@@ -115,7 +116,7 @@ async def test_names_of_one_address_share_a_limit(server: RedisServer, site: Sit
     hosts = ["a.example.org", "b.example.net", "second.example.org"]
     crawl = Crawl(server, *pages(site, "/slow/", hosts, 2), SEMAPHORE_SCOPES=["ip"])
     await site.until(lambda: site.now == 2)
-    await until(lambda: waiting(server) == 4)
+    await eventually(lambda: waiting(server) == 4)
     assert server.members() == {f"ip:{FIRST}": (1, 3), f"ip:{SECOND}": (1, 1)}
     site.let_go()
     await crawl.finished()
@@ -153,7 +154,7 @@ async def test_behind_a_proxy_there_is_no_address(server: RedisServer, site: Sit
     scopes, limits = ["host", "ip", "proxy"], {"ip:*": 1, "proxy:*": 1}
     crawl = Crawl(server, *requests, limit=8, SEMAPHORE_SCOPES=scopes, SEMAPHORE_LIMITS=limits)
     proxy = f"proxy:{FIRST}:{site.port}"
-    await until(lambda: server.members().get(proxy) == (1, 1))
+    await eventually(lambda: server.members().get(proxy) == (1, 1))
     assert set(server.members()) == {"nowhere.invalid", proxy}
     await crawl.gave_back(4, site)
 
@@ -218,7 +219,7 @@ async def test_crawls_that_look_a_host_up_at_once_find_one_address(monkeypatch: 
     crawls = [Addresses(Settings()), Addresses(Settings())]
     resolving = [asyncio.ensure_future(crawl.resolve(host)) for crawl in crawls]
     try:
-        await until(lambda: len(lookups) == 2)
+        await eventually(lambda: len(lookups) == 2)
         for receiver, address in zip(lookups, (FIRST, SECOND), strict=True):
             receiver.addressResolved(IPv4Address("TCP", address, 0))
         await asyncio.gather(*resolving)
@@ -265,7 +266,7 @@ async def test_a_function_names_scopes(server: RedisServer, site: Site, caplog: 
         SEMAPHORE_LIMITS={"search": 1},
     )
     await site.until(lambda: site.now == 3)
-    await until(lambda: server.members().get("search") == (1, 1))
+    await eventually(lambda: server.members().get("search") == (1, 1))
     site.let_go()
     await crawl.finished()
     assert len(site.visits) == 4

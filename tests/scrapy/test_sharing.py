@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from scrapy import Request
 
-from tests.support.crawls import Crawl, until, waiting
+from tests.support.crawls import Crawl, waiting
+from tests.support.nodes import eventually
 from tests.support.servers import RedisServer
 from tests.support.site import Site
 
@@ -28,7 +29,7 @@ async def test_two_crawls_of_a_process_are_one_node(server: RedisServer, site: S
     crawls = [Crawl(server, *requests(site, who), limit=2) for who in "ab"]
     await short.finished()
     await site.until(lambda: site.now == 2)
-    await until(lambda: waiting(server) == 4)
+    await eventually(lambda: waiting(server) == 4)
     assert nodes(server) == 1
     site.let_go()
     for crawl in crawls:
@@ -51,7 +52,7 @@ async def test_two_crawls_of_a_process_are_one_node(server: RedisServer, site: S
 async def test_other_settings(server: RedisServer, site: Site, settings: dict[str, Any]) -> None:
     crawls = [Crawl(server, *requests(site, "a")), Crawl(server, *requests(site, "b"), **settings)]
     await site.until(lambda: site.now == 1)
-    await until(lambda: nodes(server) == 2)
+    await eventually(lambda: nodes(server) == 2)
     site.let_go()
     for crawl in crawls:
         await crawl.finished()
@@ -65,7 +66,7 @@ async def test_what_closes_leaves_others_waiting(server: RedisServer, site: Site
     going_on = Crawl(server, *requests(site, "on"), **scopes)
     await site.until(lambda: site.now == 1)
     closing = Crawl(server, other_host, *requests(site, "closing"), limit=2, **scopes)
-    await until(lambda: waiting(server) >= 3)
+    await eventually(lambda: waiting(server) >= 3)
     await closing.crawler.engine.close_spider_async()
     await closing.finished()
     assert len(site.arrivals) == 1

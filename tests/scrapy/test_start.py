@@ -13,7 +13,8 @@ import pytest
 from scrapy import Request
 
 from semaphore_middleware.errors import SettingsError
-from tests.support.crawls import ADD_ON, By, Crawl, Log, both, scrapy, until
+from tests.support.crawls import ADD_ON, By, Crawl, Log, both, scrapy
+from tests.support.nodes import eventually
 from tests.support.servers import RedisServer, free_port
 from tests.support.site import Site
 
@@ -107,7 +108,7 @@ async def test_a_crawl_waits_for_its_server(site: Site, caplog: Log, by: By) -> 
     # The crawl may be there before it can be known that this server has nothing to recover.
     crawl = crawl_of(server, site, by=by, SEMAPHORE_REDIS_URL=url, SEMAPHORE_RECOVERY_WAIT=0)
     try:
-        await until(lambda: f"cannot reach {url}" in caplog.text)
+        await eventually(lambda: f"cannot reach {url}" in caplog.text)
         assert site.arrivals == []
         assert SHARED not in caplog.text
         server.start()
@@ -122,7 +123,7 @@ async def test_a_crawl_waits_for_its_server(site: Site, caplog: Log, by: By) -> 
 async def test_stopped_while_it_waits_for_its_server(server: RedisServer, site: Site) -> None:
     server.kill()
     crawls = [crawl_of(server, site, SEMAPHORE_RECOVERY_WAIT=0) for _ in range(2)]
-    await until(lambda: all(crawl.crawler.crawling for crawl in crawls))
+    await eventually(lambda: all(crawl.crawler.crawling for crawl in crawls))
     await asyncio.sleep(0)
     await crawls[0].crawler.stop_async()
     await crawls[0].finished()
@@ -192,7 +193,7 @@ async def test_a_server_that_is_not_there(locked: RedisServer, site: Site, caplo
     # Nothing tells the crawl that this server started empty, so it would wait for recovery.
     page = Request(site.url("/page/"))
     crawl = Crawl(locked, page, SEMAPHORE_REDIS_URL=url, SEMAPHORE_RECOVERY_WAIT=0)
-    await until(lambda: "cannot reach redis://127.0.0.1:" in caplog.text)
+    await eventually(lambda: "cannot reach redis://127.0.0.1:" in caplog.text)
     locked.start()
     await crawl.finished()
     assert site.arrivals == ["/page/"]

@@ -69,13 +69,6 @@ def asyncio_test(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, De
     return within(2 * TIMEOUT_S)(test)
 
 
-async def until(happened: Callable[[], object]) -> None:
-    """For what tells nobody that it has happened: a log's line, a key in a server."""
-    async with asyncio.timeout(TIMEOUT_S):
-        while not happened():  # noqa: ASYNC110 - nobody could set an event
-            await asyncio.sleep(0.01)
-
-
 def waiting(server: RedisServer) -> int:
     return sum(waits for _, waits in server.members().values())
 

@@ -9,7 +9,8 @@ import aiohttp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.support.crawls import TIMEOUT_S, until
+from tests.support.crawls import TIMEOUT_S
+from tests.support.nodes import eventually
 
 HOST = "127.0.0.1"
 
@@ -63,7 +64,7 @@ def addresses(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 async def address(caplog: pytest.LogCaptureFixture, number: int = 0) -> str:
-    await until(lambda: len(addresses(caplog)) > number)
+    await eventually(lambda: len(addresses(caplog)) > number)
     return addresses(caplog)[number]
 
 

@@ -16,8 +16,8 @@ from semaphore_middleware.core.observer import Observer, PermitWaiting
 from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.telemetry import long_waits
 from semaphore_middleware.telemetry.long_waits import LongWaits, explanation
-from tests.support.crawls import ADD_ON, By, Crawl, Log, Patch, both, until, waiting
-from tests.support.nodes import Caller, Recorder
+from tests.support.crawls import ADD_ON, By, Crawl, Log, Patch, both, waiting
+from tests.support.nodes import Caller, Recorder, eventually
 from tests.support.servers import RedisServer
 from tests.support.site import Site
 
@@ -67,8 +67,8 @@ async def test_who_waits_for_long(server: RedisServer, site: Site, caplog: Log, 
         held = await other.acquire(HOST, 2)
         requests = [Request(site.url(f"/slow/{n}")) for n in range(3)]
         crawl = Crawl(server, *requests, by=by, limit=2)
-        await until(lambda: waiting(server) == 2)
-        await until(lambda: explained(caplog))
+        await eventually(lambda: waiting(server) == 2)
+        await eventually(lambda: explained(caplog))
         node = crawl.crawler.settings["SEMAPHORE_NODE"] if by is ADD_ON else ""
         [line] = explained(caplog)
         assert re.match(rf"{HOST}: a request has waited \d+ s for a permit\.", line)
@@ -101,10 +101,10 @@ async def test_one_look_for_all(server: RedisServer, caplog: Log, monkeypatch: P
     async with Looking(server) as semaphore:
         held = [await semaphore.acquire(scope, 1) for scope in "ab"]
         waiters = [semaphore.wait_for(scope) for scope in "aaab"]
-        await until(lambda: len(explained(caplog)) == 2)
+        await eventually(lambda: len(explained(caplog)) == 2)
         assert sorted(line[0] for line in explained(caplog)) == ["a", "b"]
         waiters.append(semaphore.wait_for("a"))
-        await until(lambda: len(explained(caplog)) == 3)  # of the late one: the others are
+        await eventually(lambda: len(explained(caplog)) == 3)  # of the late one: the others are
         assert "on this node 4." in explained(caplog)[2]
         assert semaphore.begun == 3
         await semaphore.waits.close()
@@ -121,13 +121,13 @@ async def test_not_all_the_time(server: RedisServer, caplog: Log, monkeypatch: P
     async with Looking(server, recorder) as semaphore:
         held = {scope: await semaphore.acquire(scope, 1) for scope in "ab"}
         first = semaphore.wait_for("a")
-        await until(lambda: len(explained(caplog)) == 1)
+        await eventually(lambda: len(explained(caplog)) == 1)
         held["a"].release()
         held["a"] = await first
         second = semaphore.wait_for("a")
-        await until(lambda: recorder.count(PermitWaiting) == 2)
+        await eventually(lambda: recorder.count(PermitWaiting) == 2)
         other = semaphore.wait_for("b")
-        await until(lambda: len(explained(caplog)) == 2)
+        await eventually(lambda: len(explained(caplog)) == 2)
         assert [line[0] for line in explained(caplog)] == ["a", "b"]  # each once
         for scope, waiter in (("a", second), ("b", other)):
             held[scope].release()
@@ -141,15 +141,17 @@ async def test_a_wait_that_has_ended(server: RedisServer, caplog: Log, is_closed
         semaphore.may_end.clear()
         held = await semaphore.acquire("a", 1)
         waiter = semaphore.wait_for("a")
-        await until(lambda: semaphore.begun)
+        await eventually(lambda: semaphore.begun)
         if is_closed:
             await semaphore.waits.close()
         held.release()
         (await waiter).release()
         semaphore.may_end.set()
         if not is_closed:
-            await until(lambda: semaphore.ended)
-            await until(lambda: not semaphore.waits._timers)  # nobody watches the scope any more
+            await eventually(lambda: semaphore.ended)
+            await eventually(
+                lambda: not semaphore.waits._timers
+            )  # nobody watches the scope any more
     assert explained(caplog) == []
     assert (semaphore.begun, semaphore.ended) == (1, 0 if is_closed else 1)
 
@@ -160,15 +162,15 @@ async def test_a_server_is_asked_once_it_can_be(server: RedisServer, caplog: Log
         await waits.open(semaphore)
         held = await semaphore.acquire("a", 1)
         waiter = asyncio.create_task(semaphore.acquire("a", 1))
-        await until(lambda: recorder.count(PermitWaiting))
+        await eventually(lambda: recorder.count(PermitWaiting))
         server.freeze()
         try:
             waits.on_event(next(e for e in recorder.events if isinstance(e, PermitWaiting)))
-            await until(lambda: waits._looks)
+            await eventually(lambda: waits._looks)
             assert explained(caplog) == []
         finally:
             server.thaw()
-        await until(lambda: explained(caplog))
+        await eventually(lambda: explained(caplog))
         await waits.close()
         waiter.cancel()
         held.release()

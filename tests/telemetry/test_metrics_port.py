@@ -12,7 +12,8 @@ from scrapy import Request
 
 from semaphore_middleware import SettingsError
 from semaphore_middleware.telemetry.prometheus import Metrics
-from tests.support.crawls import ADD_ON, By, Crawl, Log, Patch, both, scrapy, until, waiting
+from tests.support.crawls import ADD_ON, By, Crawl, Log, Patch, both, scrapy, waiting
+from tests.support.nodes import eventually
 from tests.support.servers import RedisServer, free_port
 from tests.support.site import Site
 from tests.telemetry.scrapes import HOST, address, addresses_in, is_free, port_of, scrape
@@ -43,7 +44,7 @@ async def test_two_crawls_want_one_port(server: RedisServer, site: Site, caplog:
     assert url == f"http://127.0.0.1:{port}/metrics"
     await site.until(lambda: site.now == 1)
     second = Crawl(server, Request(site.url("/slow/2")), SEMAPHORE_METRICS_PORT=port)
-    await until(lambda: waiting(server) == 1)
+    await eventually(lambda: waiting(server) == 1)
     assert (await scrape(url)).of(HOST) == (1, 0, 1)
     [warning] = [record for record in caplog.records if record.levelno == logging.WARNING]
     told = warning.getMessage()

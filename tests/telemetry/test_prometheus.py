@@ -13,8 +13,8 @@ from semaphore_middleware import FairSemaphore
 from semaphore_middleware.core.observer import RoundTrip, StatementRefused
 from semaphore_middleware.scrapy.throttler import throttler_of
 from semaphore_middleware.telemetry import prometheus as metrics
-from tests.support.crawls import TIMEOUT_S, By, Crawl, Log, both, until, waiting
-from tests.support.nodes import Recorder
+from tests.support.crawls import TIMEOUT_S, By, Crawl, Log, both, waiting
+from tests.support.nodes import Recorder, eventually
 from tests.support.servers import RedisServer
 from tests.support.site import Site
 from tests.support.visits import Visits
@@ -27,7 +27,7 @@ class InTurn(Visits):
     async def start(self) -> AsyncIterator[Request]:
         for request in self.requests:
             assert isinstance(request, Request)
-            await until(lambda: len(self.responses) >= request.meta.get("after", 0))  # noqa: B023
+            await eventually(lambda: len(self.responses) >= request.meta.get("after", 0))  # noqa: B023
             yield request
 
 
@@ -43,7 +43,7 @@ async def test_what_they_say(server: RedisServer, site: Site, caplog: Log, by: B
     crawl = Crawl(server, *requests, by=by, limit=2, **ours)
     url = await address(caplog)
     await site.until(lambda: site.now == 2)
-    await until(lambda: waiting(server) == 2)
+    await eventually(lambda: waiting(server) == 2)
     seen = await scrape(url)
     assert seen.of(HOST) == (2, 2, 2)
     assert seen.get("scrapy_semaphore_limit", scope=HOST) == 2
@@ -72,7 +72,7 @@ async def test_they_agree_with_the_stats(server: RedisServer, site: Site, caplog
     pages = [Request(site.url(f"/page/{n}")) for n in range(30)]
     last = Request(site.url("/slow/last"), priority=-1)
     crawl = Crawl(server, *pages, last, limit=2, SEMAPHORE_METRICS_PORT=0)
-    await until(lambda: site.now == 1 and len(crawl.spider.responses) == 30)
+    await eventually(lambda: site.now == 1 and len(crawl.spider.responses) == 30)
     seen = await scrape(await address(caplog))
     assert seen.of(HOST) == (1, 0, 31)
     await crawl.gave_back(31, site)
@@ -91,9 +91,9 @@ async def test_what_goes_wrong_is_counted(server: RedisServer, site: Site, caplo
     crawl = Crawl(server, *requests, SEMAPHORE_METRICS_PORT=0, **brief)
     url = await address(caplog)
     await site.until(lambda: site.arrivals.count("/busy/") == 2 and site.now == 1)
-    await until(lambda: len(crawl.spider.failures) == 1 and len(crawl.spider.responses) == 1)
-    await until(lambda: server.client().client_kill_filter(_type="normal", skipme=True))
-    await until(lambda: crawl.stat("semaphore/reconnects"))
+    await eventually(lambda: len(crawl.spider.failures) == 1 and len(crawl.spider.responses) == 1)
+    await eventually(lambda: server.client().client_kill_filter(_type="normal", skipme=True))
+    await eventually(lambda: crawl.stat("semaphore/reconnects"))
     throttler_of(crawl.crawler).emit(StatementRefused())
     seen = await scrape(url)
     for name, count in (

@@ -11,7 +11,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from scrapy import Request
 
 from semaphore_middleware.scrapy.throttler import throttler_of
-from tests.support.crawls import Crawl, until, waiting
+from tests.support.crawls import Crawl, waiting
+from tests.support.nodes import eventually
 from tests.support.servers import RedisServer
 from tests.support.site import Site
 
@@ -26,9 +27,9 @@ async def test_each_wait_has_a_span(server: RedisServer, site: Site) -> None:
     crawl = Crawl(server, requests[0], late, **brief)
     await site.until(lambda: site.now == 1)
     node = throttler_of(crawl.crawler).node
-    await until(lambda: len(crawl.spider.failures) == 1)
+    await eventually(lambda: len(crawl.spider.failures) == 1)
     crawl.crawler.engine.crawl(requests[1])
-    await until(lambda: waiting(server) == 1)
+    await eventually(lambda: waiting(server) == 1)
     await crawl.gave_back(2, site)
     gave_up, granted = exporter.get_finished_spans()
     for span in (gave_up, granted):

@@ -9,7 +9,8 @@ import pytest
 from semaphore_middleware import FairSemaphore, Inspection, Limit, Member
 from semaphore_middleware.telemetry import stricter_limits
 from semaphore_middleware.telemetry.stricter_limits import StricterLimits
-from tests.support.crawls import Log, until
+from tests.support.crawls import Log
+from tests.support.nodes import eventually
 from tests.support.servers import RedisServer
 
 SITE = "example.com"
@@ -31,7 +32,7 @@ async def test_who_asks_for_a_stricter_limit(
         visiting = await visitor.acquire(SITE, asked)
         for _ in range(2):  # said once
             asking = asyncio.create_task(fleet.acquire(SITE, own))
-            await until(lambda: said(caplog))
+            await eventually(lambda: said(caplog))
             visiting.release()
             (await asking).release()
             visiting = await visitor.acquire(SITE, asked)
