@@ -212,26 +212,16 @@ class CrawlClient:
     A node works from when it joins until it is idle, and again from when it takes a request. While
     it works it has a lease, which each `sync` renews. When the lease expires, by the crawl's clock
     on the server, the node counts as dead: the next call of any node that takes requests or is idle
-    puts what it had taken back. A node that comes back may go on, but cannot finish what others
-    have taken since.
-
-    A request may be what has killed its node. So what a dead node had taken, and what a node cannot
-    read, becomes a suspect: a node has one of these at a time. What two nodes have failed with is
-    taken by a node that has nothing else, when nothing else is queued: if that one dies, too, it is
-    set aside. A node that was only silent says later what it has finished; that counts if no other
-    was quicker.
+    puts what it had taken back, as suspects (docs/how-it-works.md has their rules). A node that was
+    only silent says later what it has finished; that counts if no other was quicker.
 
     The crawl is done when no node works and nothing is queued. All its keys but `run` and `stats`
     are then deleted; these are kept for 30 days, so that a node that is started late, or again,
     does not begin the crawl once more. If requests were set aside or have failed, they, `seen` and
     `budgets` are kept, too. A run that has fetched nothing is not done: the next node begins anew.
 
-    A node that waits has a channel of its own, `node:<node>`, on which it is told to ask again.
-
-    A node whose run is over gets `CrawlEndedError` or `NothingFetchedError`, or `CrawlLostError` if
-    the server has lost its data.
-
-    A server at its `maxmemory` refuses nodes that join, and new requests; all else goes on there.
+    A node that waits has a channel of its own, `node:<node>`, on which it is told to ask again. A
+    server at its `maxmemory` refuses nodes that join, and new requests; all else goes on there.
 
     Calls raise `ServerUnreachableError` if the server cannot be reached just now; what was sent may
     have been done, and can be sent again. They raise `ServerRefusedError` where waiting would not

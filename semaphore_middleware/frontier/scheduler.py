@@ -1,15 +1,10 @@
 """The Scrapy scheduler of crawls that many nodes share: no request is lost, and all end together.
 
-A scrapy-redis crawl loses the requests that a node has taken when the node dies, and never ends by
-itself. Here the server keeps a request until it is finished: until its callback has returned, the
-requests that it yielded are queued, its items have passed the pipelines and the feeds have written
-them to their files; or until it was dropped, has failed or was replaced. An idle node waits until
-another queues requests; when the last one finds nothing left, all close (`client.py` has the
-rules). After a crash a page may be fetched twice.
-
-Each site has a queue of its own on the server, and the sites take turns. A node takes a few
-requests ahead, of sites that are not full (`prefetch.py`), and a background task talks to the
-server (`session.py`), so that the engine never waits for it.
+The server keeps a request until it is finished: until its callback has returned, the requests that
+it yielded are queued, its items have passed the pipelines and the feeds have written them to their
+files; or until it was dropped, has failed or was replaced. An idle node waits until another queues
+requests; when the last one finds nothing left, all close (`client.py` has the rules). After a crash
+a page may be fetched twice.
 
 While the server is unavailable, a node keeps the requests that its callbacks yield, and finishes
 nothing until they are queued. If the server has lost its data, fingerprints and queues are gone:

@@ -125,7 +125,7 @@ class FrontierSession:
         self._unavailable = False  # the server
         self._leaving = False
         self._has_work = asyncio.Event()
-        self._idle_timer: asyncio.TimerHandle | None = None
+        self._check_at = math.inf  # while the node waits: when it asks the server again
         self._task: asyncio.Task[None] | None = None
 
     # Called by the scheduler --------------------------------------------------------------------
@@ -227,8 +227,6 @@ class FrontierSession:
     async def stop(self) -> None:
         """Send what is left and leave the crawl, within `LONGEST_STOP_S`."""
         self._leaving = True
-        if self._idle_timer is not None:
-            self._idle_timer.cancel()
         await self._subscription.close()
         if self._task is not None:
             # The reply to a call that is under way may tell of requests that are set aside.
@@ -274,9 +272,12 @@ class FrontierSession:
     async def _run(self) -> None:
         while not (self.ended or self._leaving):
             with suppress(TimeoutError):
-                async with asyncio.timeout_at(self._renewal_at):
+                async with asyncio.timeout_at(min(self._renewal_at, self._check_at)):
                     await self._has_work.wait()
             self._has_work.clear()
+            if _now() >= self._check_at:
+                self._check_at = math.inf
+                self.check_again()
             try:
                 await self._send()
             except Exception as error:
@@ -502,11 +503,8 @@ class FrontierSession:
         elif reply.next_step is NextStep.TAKE_MORE:
             self.check_again()
         else:
-            if self._idle_timer is not None:
-                self._idle_timer.cancel()
             polls_s = STARTS_POLL_S if self._settings.start_key is not None else math.inf
-            wait_s = min(reply.wait_s, polls_s)
-            self._idle_timer = asyncio.get_running_loop().call_later(wait_s, self.check_again)
+            self._check_at = _now() + min(reply.wait_s, polls_s)
 
     def _log_missing(self, reply: IdleReply) -> None:
         name = self._settings.name

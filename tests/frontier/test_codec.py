@@ -196,14 +196,18 @@ class OwnFilter(RFPDupeFilter):
     """One of a project's own."""
 
 
-@pytest.mark.parametrize("begins", [{"method": "POST"}, {"cookies": {"id": "7"}}, {}])
+OWN_JAR = {"meta": {"cookiejar": "s"}}
+
+
+@pytest.mark.parametrize("begins", [{"method": "POST"}, {"cookies": {"id": "7"}}, OWN_JAR, {}])
 def test_a_session_that_the_spider_begins_is_all_nodes_s(begins: dict[str, Any]) -> None:
     (one, here), (other, there) = ((each, cookies_of(each)) for each in (codec(), codec()))
     login = one.decode(one.encode(b"", Request("http://www.a.test/login", **begins)).data)
     here.process_request(login)
     here.process_response(login, Response(login.url, headers={"Set-Cookie": "id=7; Path=/"}))
     for url, is_of_session in {"http://www.a.test/in": True, "http://b.test/": False}.items():
-        request = other.decode(one.encode(b"", Request(url)).data)
+        link = Request(url, meta=begins.get("meta"))
+        request = other.decode(one.encode(b"", link).data)
         there.process_request(request)
         expected = b"id=7" if begins and is_of_session else None
         assert request.headers.get("Cookie") == expected

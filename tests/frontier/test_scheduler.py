@@ -14,10 +14,8 @@ from typing import Any
 import pytest
 from redis import Redis
 from scrapy import Request
-from scrapy.downloadermiddlewares.cookies import CookiesMiddleware
 from scrapy.exceptions import IgnoreRequest
 from scrapy.http import Response
-from scrapy.utils.misc import build_from_crawler
 from twisted.python.failure import Failure
 
 from semaphore_middleware.errors import ServerUnreachableError
@@ -474,26 +472,6 @@ async def test_a_key_of_another_type_ends_the_node_in_one_line(
     (line,) = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
     assert "CRAWL_START_KEY = 'starts'" in line
     assert line.endswith("of the type string")
-
-
-async def test_a_session_s_cookies_come_with_its_requests(client: Redis) -> None:
-    meta = {"cookiejar": "s"}
-    async with joined(client) as node, joined(client) as late:
-        one, other = (with_cookies(each) for each in (node, late))
-        page = Response("http://a/", headers={"Set-Cookie": "id=7; Path=/"})
-        one.process_response(Request("http://a/", meta=meta), page)
-        node.enqueue("http://a/next", meta=meta)
-        await node.has_unfinished(1)
-        request = await late.start()
-        other.process_request(request)
-        assert request.headers["Cookie"] == b"id=7"
-
-
-def with_cookies(node: DrivenNode) -> CookiesMiddleware:
-    crawler = node.scheduler.crawler
-    middleware = build_from_crawler(CookiesMiddleware, crawler)
-    crawler.get_downloader_middleware = lambda _: middleware  # type: ignore[assignment, method-assign, return-value]
-    return middleware
 
 
 @pytest.mark.parametrize("is_idle", [False, True])

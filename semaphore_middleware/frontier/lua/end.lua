@@ -30,5 +30,5 @@ if how == 'now' or not has_requests() and redis.call('EXISTS', working, claims) 
   return { 'now' }
 end
 redis.call('HSET', run, 'ending', 1)
-tell_hungry_nodes('requests')
+tell_hungry_nodes()
 return { 'later' }

@@ -20,23 +20,21 @@ elseif run_id and not ended and of_run and identity ~= '' and of_run ~= identity
   return { 'other', of_run }
 end
 write_clock() -- first of all writes: a full server refuses it, and so the rest
-local goes_on_with_seen = ended and recrawl_after_s > 0 and is_timed()
 if ended then
   redis.call('HSET', run, 'previous', run_id)
-  redis.call('HDEL', run, 'ended')
-  redis.call('PERSIST', run)
-  redis.call('UNLINK', aside, failed, budgets, stats)
-end
-if goes_on_with_seen then
-  redis.call('PERSIST', seen)
-elseif ended or not run_id then
-  redis.call('UNLINK', seen)
-  redis.call('HSET', run, 'salt', new_run, 'timed', recrawl_after_s > 0 and 1 or 0)
 end
 if ended or not run_id then
+  if ended and recrawl_after_s > 0 and is_timed() then
+    redis.call('PERSIST', seen)
+  else
+    redis.call('UNLINK', seen)
+    redis.call('HSET', run, 'salt', new_run, 'timed', recrawl_after_s > 0 and 1 or 0)
+  end
   run_id, of_run = new_run, nil
   redis.call('HSET', run, 'id', run_id)
-  redis.call('HDEL', run, 'identity', 'pages')
+  redis.call('HDEL', run, 'ended', 'identity', 'pages')
+  redis.call('PERSIST', run)
+  redis.call('UNLINK', aside, failed, budgets, stats)
 end
 if identity ~= '' then
   of_run = identity

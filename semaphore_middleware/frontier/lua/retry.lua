@@ -15,7 +15,7 @@ for i = 1, #found, 2 do
 end
 if #found > 0 and ended then
   redis.call('HDEL', run, 'ended', 'empty')
-  for _, key in ipairs({ run, seen, aside, failed, budgets, stats }) do
+  for _, key in ipairs(kept_after_end) do
     redis.call('PERSIST', key)
   end
 end

@@ -26,7 +26,7 @@ local function add(place, data, fingerprint, claim)
   if claim ~= '' and redis.call('HDEL', claims, claim) == 0 or place == '' then
     return 1 -- queued already, perhaps by another node
   end
-  if is_used_up(site_of(place)) then
+  if most_of_site > 0 and tonumber(redis.call('HGET', budgets, site_of(place)) or 0) >= most_of_site then
     return 2
   end
   if fingerprint ~= '' and not see(fingerprint) then

@@ -10,6 +10,7 @@ local run, nodes, working, seen, requests = KEYS[1], KEYS[2], KEYS[3], KEYS[4], 
 local queue, sites, taken = KEYS[6], KEYS[7], KEYS[8]
 local suspects, aside, failed = KEYS[9], KEYS[10], KEYS[11]
 local hungry, claims, budgets, stats = KEYS[12], KEYS[13], KEYS[14], KEYS[15]
+local kept_after_end = { run, seen, aside, failed, budgets, stats }
 local channel_head, node, joined_run, lease_ms = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local most_pages, most_of_site = tonumber(ARGV[5]), tonumber(ARGV[6])
 local recrawl_after_s = tonumber(ARGV[7])
@@ -83,11 +84,6 @@ local function budget_left(site)
   return most_of_site - (pages or 0) - (taken_now or 0)
 end
 
--- Whether a site can have no further page: all that it may have are fetched.
-local function is_used_up(site)
-  return most_of_site > 0 and tonumber(redis.call('HGET', budgets, site) or 0) >= most_of_site
-end
-
 -- Gives a site the last turn if it has none, or has had one, and requests are queued, and it may have more
 -- pages.
 local function give_turn(site, has_had_one)
@@ -158,9 +154,10 @@ local function has_requests()
     or first_suspect(TRIES_BEFORE_ALONE, {}) ~= nil
 end
 
-local function tell(name, message)
+-- Tells a node that waits to ask again.
+local function tell(name)
   redis.call('ZREM', hungry, name)
-  redis.call('PUBLISH', channel_head .. name, message)
+  redis.call('PUBLISH', channel_head .. name, '')
 end
 
 local function last_offer()
@@ -184,7 +181,7 @@ local function wake_hungry_nodes()
     if tonumber(redis.call('ZSCORE', nodes, name) or 0) > now then
       left = left - 1
     end
-    tell(name, 'requests')
+    tell(name)
   end
 end
 
@@ -193,9 +190,9 @@ local function make_offer()
   wake_hungry_nodes()
 end
 
-local function tell_hungry_nodes(message)
+local function tell_hungry_nodes()
   for _, name in ipairs(redis.call('ZRANGE', hungry, 0, -1)) do
-    tell(name, message)
+    tell(name)
   end
 end
 
@@ -323,7 +320,7 @@ end
 -- What was set aside or has failed is kept, and what was seen with it: it may be put back. What is timed is
 -- kept for the next run.
 local function end_run()
-  tell_hungry_nodes('done')
+  tell_hungry_nodes()
   redis.call('UNLINK', nodes, working, requests, queue, sites, taken, suspects, claims)
   if redis.call('EXISTS', aside, failed) == 0 then
     redis.call('UNLINK', budgets)
@@ -333,7 +330,7 @@ local function end_run()
   end
   redis.call('HSET', run, 'ended', wall_now)
   redis.call('HDEL', run, 'ending')
-  for _, key in ipairs({ run, seen, aside, failed, budgets, stats }) do
+  for _, key in ipairs(kept_after_end) do
     redis.call('PEXPIRE', key, math.max(END_KEPT_MS, 1000 * recrawl_after_s))
   end
 end
