@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import json
 import os
 import re
@@ -22,6 +21,7 @@ from tests.chaos.judge import Span, Verdict, judge
 from tests.chaos.proxy import Proxy
 from tests.chaos.site import Site, node_of
 from tests.support.haproxy import HAProxy
+from tests.support.nodes import eventually
 from tests.support.paths import REPOSITORY
 from tests.support.servers import RedisServer, is_stopped
 
@@ -176,15 +176,7 @@ class World:
 
     async def sees(self, happened: Callable[[], bool | Awaitable[bool]], what: str) -> None:
         """Wait for what tells nobody that it has happened."""
-
-        async def until_happened() -> None:
-            while True:
-                has_happened = happened()
-                if await has_happened if inspect.isawaitable(has_happened) else has_happened:
-                    return
-                await asyncio.sleep(0.01)
-
-        await self.in_time(until_happened(), what)
+        await self.in_time(eventually(happened, None), what)
 
     async def in_full_swing(self) -> None:
         """All nodes take part and every place is in use."""

@@ -15,7 +15,7 @@ from subprocess import PIPE, STDOUT
 import pytest
 
 from tests.docs.pages import Block, blocks
-from tests.support.crawls import TIMEOUT_S
+from tests.support.nodes import TIMEOUT_S
 from tests.support.paths import REPOSITORY
 from tests.support.servers import RedisServer
 from tests.support.site import Site

@@ -19,13 +19,12 @@ from scrapy.crawler import AsyncCrawlerRunner, Crawler
 from twisted.internet.defer import Deferred
 
 from semaphore_middleware import FairSemaphore
+from tests.support.nodes import TIMEOUT_S
 from tests.support.paths import REPOSITORY
 from tests.support.scrapy_process import ScrapyProcess
 from tests.support.servers import RedisServer
 from tests.support.site import Site
 from tests.support.visits import Visits
-
-TIMEOUT_S = 30.0  # seconds: after that a test has failed, it never shows that one has passed
 
 ADD_ON: dict[str, Any] = {"ADDONS": {"semaphore_middleware.addon.SemaphoreAddon": 500}}
 ALONE: dict[str, Any] = {

@@ -61,12 +61,12 @@ def in_asyncio(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None
     return run
 
 
-async def eventually(happened: Callable[[], object]) -> None:
+async def eventually(happened: Callable[[], object], within_s: float | None = TIMEOUT_S) -> None:
     """For what tells nobody that it has happened: the end of a lease, a key in a server.
 
     `happened` may be asynchronous.
     """
-    async with asyncio.timeout(TIMEOUT_S):
+    async with asyncio.timeout(within_s):
         while True:
             seen = happened()
             if await seen if isinstance(seen, Awaitable) else seen:

@@ -9,8 +9,7 @@ import aiohttp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.support.crawls import TIMEOUT_S
-from tests.support.nodes import eventually
+from tests.support.nodes import TIMEOUT_S, eventually
 
 HOST = "127.0.0.1"
 

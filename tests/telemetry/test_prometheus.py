@@ -13,8 +13,8 @@ from semaphore_middleware import FairSemaphore
 from semaphore_middleware.core.observer import RoundTrip, StatementRefused
 from semaphore_middleware.scrapy.throttler import throttler_of
 from semaphore_middleware.telemetry import prometheus as metrics
-from tests.support.crawls import TIMEOUT_S, By, Crawl, Log, both, waiting
-from tests.support.nodes import Recorder, eventually
+from tests.support.crawls import By, Crawl, Log, both, waiting
+from tests.support.nodes import TIMEOUT_S, Recorder, eventually
 from tests.support.servers import RedisServer
 from tests.support.site import Site
 from tests.support.visits import Visits
