@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import replace
 
+from scrapy.settings import BaseSettings
+
 from semaphore_middleware.frontier.client import CALL_TIMEOUT_S, CrawlClient, NewRequest, Queued
+from semaphore_middleware.frontier.codec import StartEncoder
 from semaphore_middleware.frontier.settings import CrawlSettings
 from semaphore_middleware.frontier.state import Counts, CrawlKeys, commands_for
 from semaphore_middleware.model.hosts import encoded
@@ -17,8 +20,6 @@ from semaphore_middleware.redis.location import Server
 
 CRAWLS_PER_CALL = 100  # that are counted in one round trip
 ADDED_PER_CALL = 500  # requests
-
-Encode = Callable[[str, Callable[[str, float, bool], bytes]], NewRequest]
 
 
 class Crawls:
@@ -65,19 +66,11 @@ class Crawls:
         finally:
             await crawl.link.close()
 
-    async def add(
-        self,
-        name: str,
-        lines: Iterable[str],
-        encoder_for: Callable[[Mapping[str, str]], Encode],
-    ) -> Counter[Queued]:
+    async def add(self, name: str, lines: Iterable[str], settings: BaseSettings) -> Counter[Queued]:
         """Queue start requests; how many of them were. The first run of a crawl may begin with it.
-        Lines that are empty or begin with `#` are skipped. `encoder_for` is called with what the
-        crawl's nodes have in common, and returns what makes a new request from a line and
-        `new_place`.
+        Lines that are empty or begin with `#` are skipped. `settings` are those of the project.
 
-        Raises `CrawlEndedError`, what `encoder_for` does, and `ValueError` for a wrong line: those
-        before it are queued.
+        Raises `CrawlEndedError`, and `ValueError` for a wrong line: those before it are queued.
         """
         written = (
             (number, line)
@@ -88,7 +81,7 @@ class Crawls:
         async with self.of(name) as crawl:
             _, in_common = await crawl.join()
             try:
-                encode = encoder_for(in_common)
+                encode = StartEncoder(settings, in_common, name)
                 while some := list(itertools.islice(written, ADDED_PER_CALL)):
                     new: list[NewRequest] = []
                     try:

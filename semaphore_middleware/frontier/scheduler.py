@@ -44,14 +44,10 @@ logger = logging.getLogger(__name__)
 class Scheduler(BaseScheduler):
     """One node's scheduler for the crawl that it shares. Set it with `SCHEDULER`.
 
-    Settings: `REDIS_URL`, `CRAWL` (the crawl's name, default: the spider's), `CRAWL_MAX_PAGES`,
-    `CRAWL_MAX_PAGES_PER_SITE`, `CRAWL_RECRAWL_AFTER`, `CRAWL_START_ONCE`, `CRAWL_START_KEY`,
-    `CRAWL_WAIT`, `CRAWL_LEASE` (seconds), `CRAWL_PREFIX`, `CRAWL_SERIALIZER`, `CRAWL_VERSION`,
-    `CRAWL_RUN` (`"new"`: begin a crawl that has ended once more), `SEMAPHORE_START_TIMEOUT`
-    (seconds to wait for the server at the start); as Scrapy's own, it asks `SCHEDULER_MEMORY_QUEUE`
-    whether the last request of a site comes first. A node that is stopped before the end of the
-    crawl exits with status 1, so that whatever starts it does so again; one that comes after the
-    end exits at once, with status 0.
+    Its settings are `CRAWL` and those that begin with `CRAWL_` (docs/shared-crawl.md); as Scrapy's
+    own, it asks `SCHEDULER_MEMORY_QUEUE` whether the last request of a site comes first. A node
+    that is stopped before the end of the crawl exits with status 1, so that whatever starts it does
+    so again; one that comes after the end exits at once, with status 0.
     """
 
     def __init__(self, crawler: Crawler) -> None:

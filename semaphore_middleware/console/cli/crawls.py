@@ -6,7 +6,7 @@ import argparse
 import asyncio
 import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
@@ -121,14 +121,9 @@ async def _look(
 
 
 def _add(settings: BaseSettings, crawls: Crawls, options: argparse.Namespace) -> None:
-    from semaphore_middleware.frontier.codec import StartEncoder
-
-    def encoder_for(in_common: Mapping[str, str]) -> StartEncoder:
-        return StartEncoder(settings, in_common, options.name)
-
     with _lines(options) as lines:
         try:
-            found = asyncio.run(crawls.add(options.name, lines, encoder_for))
+            found = asyncio.run(crawls.add(options.name, lines, settings))
         except CrawlEndedError:
             name = clean(options.name)
             raise CommandError(
