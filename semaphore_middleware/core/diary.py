@@ -44,8 +44,8 @@ class Diary:
         tally.requests += 1
         tally.seconds[int(self.wall % 60)] += 1
         if limit.delay or limit.rate:
-            tally.gap = max(tally.gap, 1000 * limit.delay * (1 - limit.jitter))
-            tally.interval = max(tally.interval, 1000 * limit.interval)
+            tally.gap = max(tally.gap, limit.least_gap)
+            tally.interval = max(tally.interval, limit.interval)
 
     def received(self, scope: str, status: int, size: int) -> None:
         """A request ends with a response of so many bytes; status 0: without one."""
@@ -74,13 +74,13 @@ class Diary:
         self._heard.pop(scope, None)
 
     def _of(self, scope: str) -> Tally:
-        minute = int(self.wall // 60)
+        begin = int(self.wall // 60 * 60)
         tally = self._tallies.get(scope)
-        if tally is None or tally.minute != minute:
+        if tally is None or tally.at != begin:
             if tally is not None:
                 self._ended.append(tally)
-            tally = self._tallies[scope] = Tally(scope, minute)
-            tally.most, tally.limit = self._heard.get(scope, (0, 0))
+            most, limit = self._heard.get(scope, (0, 0))
+            tally = self._tallies[scope] = Tally(begin, most=most, limit=limit, scope=scope)
         return tally
 
     # To the server ------------------------------------------------------------------------------
@@ -95,16 +95,15 @@ class Diary:
         minutes that have ended; if the node is closing also of the present one.
         """
         if self._batch is None:
-            minute = int(self.wall // 60)
-            over = [one for one in self._tallies.values() if is_closing or one.minute != minute]
+            begin = int(self.wall // 60 * 60)
+            over = [one for one in self._tallies.values() if is_closing or one.at != begin]
             for tally in over:
                 del self._tallies[tally.scope]
-            self._ended += over
-            if self._ended:
-                minute = self._ended[0].minute
-            here = [one for one in self._ended if one.minute == minute][:TALLIES_PER_BATCH]
-            said = {id(one) for one in here}
-            self._ended = [one for one in self._ended if id(one) not in said]
+            self._ended = sorted([*self._ended, *over], key=lambda one: one.at)
+            first = self._ended[:TALLIES_PER_BATCH]
+            here = [one for one in first if one.at == first[0].at]
+            del self._ended[: len(here)]
+            minute = (here[0].at if here else begin) // 60
             self._said += 1
             self._batch = Batch(self._said, minute, here, is_closing and not self._ended)
         return self._batch

@@ -27,9 +27,9 @@ def parse_period(text: Any, where: str) -> float:
     return seconds
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(slots=True, order=True)
 class Minute:
-    """What all nodes did to a site in a minute, or in a longer time. Times are in seconds."""
+    """What nodes did to a site in a minute, or in a longer time. Times are in seconds."""
 
     at: int
     """The Unix time when it began."""

@@ -9,7 +9,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from operator import attrgetter
 from struct import Struct
@@ -23,15 +23,13 @@ from semaphore_middleware.model.lease import STEP
 from semaphore_middleware.model.limits import LIMITLESS, Limit, rate_text
 from semaphore_middleware.model.rules import PARTS, Rule
 from semaphore_middleware.redis.records import (
-    FEEDBACK,
     HEAD,
     LIMIT,
-    MINUTE,
-    PAUSE,
-    REPLY,
-    STATEMENT,
-    STATUSES,
+    OF_KEYS,
+    Record,
     Status,
+    numbers_of,
+    read_numbers,
 )
 
 SILENT_S = 90.0
@@ -125,23 +123,27 @@ class Reply:
     @classmethod
     def read(cls, statement: Statement, reply: bytes) -> Self:
         """From the script's reply for one scope."""
-        numbers = map(_read_number, _KINDS, REPLY.unpack_from(reply))
+        numbers = read_numbers(_REPLY_TYPES, REPLY.unpack_from(reply))
         said = *numbers, reply[REPLY.size :].decode("utf-8", "replace")
         return cls(statement, *said)
 
 
-def _read_number(kind: str, number: float) -> Any:
-    """A number of a reply, by its kind in `Reply`."""
-    if kind == "int":
-        return int(number)
-    if kind == "bool":
-        return number == 1
-    if kind == "Status":
-        return STATUSES[int(number)]
-    return number / 1000 if number >= 0 else None
-
-
-_KINDS = [str(one.type) for one in fields(Reply) if one.name in REPLY.names]
+_STATEMENT_TYPES, _REPLY_TYPES = numbers_of(Statement), numbers_of(Reply)
+_MINUTE_TYPES = numbers_of(Minute)
+STATEMENT = Record((*_STATEMENT_TYPES, *LIMIT))
+FEEDBACK = Record(numbers_of(FeedbackSummary, Backoff))
+REPLY = Record(_REPLY_TYPES)
+MINUTE = Record([*_MINUTE_TYPES][1:])  # but for when it began
+PAUSE = OF_KEYS["pause"]
+RECORDS: Mapping[str, Record] = {
+    **OF_KEYS,
+    "head": HEAD,
+    "statement": STATEMENT,
+    "feedback": FEEDBACK,
+    "reply": REPLY,
+    "minute": MINUTE,
+}
+"""By the names that scripts have for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +211,7 @@ def pack_head(
     return HEAD.pack(1000 * lease, 1000 * STEP * lease, random_number, *times)
 
 
-_numbers_of = attrgetter(*STATEMENT.names[: -len(LIMIT)])
+_numbers_of = attrgetter(*_STATEMENT_TYPES)
 
 
 def pack_statement(statement: Statement, backoff: Backoff) -> bytes:
@@ -246,41 +248,22 @@ CLASSES = {3: "redirected", 4: "client_errors", 5: "server_errors"}
 _SECONDS = Struct(">60H")
 
 
-@dataclass(slots=True)
-class Tally:
+@dataclass(slots=True, kw_only=True)
+class Tally(Minute):
     """What a node did to a site in one minute, for the history. It goes to the server once."""
 
     scope: str
-    minute: int
-    """Minutes of Unix time, by the server's clock."""
-    requests: int = 0
-    most: int = 0
-    """Permits held at once by all nodes, and the limit in force, as heard."""
-    limit: int = 0
-    gap: float = 0.0
-    """Milliseconds between two starts, the shortest by this node's delay and by its rate."""
-    interval: float = 0.0
-    size: int = 0
-    """Of the bodies of responses, in bytes."""
-    ok: int = 0
-    redirected: int = 0
-    client_errors: int = 0
-    server_errors: int = 0
-    silent: int = 0
-    """Requests that ended without a response."""
-    refused: int = 0
     seconds: list[int] = field(default_factory=lambda: [0] * 60)
     """The starts in each."""
     late: dict[int, float] = field(default_factory=dict)
     """By the beginning of a pause: how many milliseconds later the last request began."""
 
-    @property
-    def starts(self) -> int:
-        """The most in a second."""
-        return max(self.seconds)
-
     def pack(self) -> bytes:
-        """As the script takes it (see `note_history.lua`)."""
+        """As the script takes it: the record `minute`; the starts in each second, in 2 bytes; then
+        two numbers for each pause during which a request has begun: when the pause began, and how
+        much later the last request did.
+        """
+        self.starts = max(self.seconds)
         starts = _SECONDS.pack(*(min(one, 65535) for one in self.seconds))
         late = b"".join(_PAIR.pack(*pair) for pair in self.late.items())
         return MINUTE.pack(*_counts_of(self)) + starts + late
@@ -322,7 +305,8 @@ def read_history(
             elif kind == "pause":
                 pauses.append(_read_pause(int(rest), *PAUSE.unpack_from(value)))
             else:
-                minutes.append(_read_minute(3600 * hour + 60 * int(kind), value))
+                numbers = 3600 * hour + 60 * int(kind), *MINUTE.unpack_from(value)
+                minutes.append(Minute(*read_numbers(_MINUTE_TYPES, numbers)))
     silent = [
         (node.decode(), float(at) / 1000) for node, at in zip(nodes[::2], nodes[1::2], strict=True)
     ]
@@ -338,13 +322,6 @@ def read_history(
         ended=tuple((node, at) for node, at in silent if since < at < until - SILENT_S),
         jobs=dict(jobs),
     )
-
-
-def _read_minute(at: int, packed: bytes) -> Minute:
-    said = dict(zip(MINUTE.names, MINUTE.unpack_from(packed), strict=True))
-    gap, interval = said.pop("gap") / 1000, said.pop("interval") / 1000
-    counts = {name: int(number) for name, number in said.items()}
-    return Minute(at, gap=gap, interval=interval, **counts)
 
 
 def _read_pause(at: int, length: float, asked: float, refused: float, last: float) -> Pause:

@@ -1,7 +1,7 @@
-"""The records of the wire and of the keys: each names its numbers once, for Python and for Lua.
+"""Records of the wire and of the keys: each names its numbers once, for Python and for Lua.
 
 Times are in milliseconds by the epoch's clock, unless it says otherwise. The scripts name records
-in their source, and `written_out` puts the names there:
+in their source, and `scripts.assembled` puts the names there:
 
     @scope.(state)      scope.concurrency, scope.delay, scope.jitter, ...
     @zero(state)        concurrency = 0, delay = 0, jitter = 0, ...
@@ -12,10 +12,33 @@ in their source, and `written_out` puts the names there:
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import fields
 from struct import Struct
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
+
+Status = Literal["ok", "lost", "old", "refused", "unreadable"]
+STATUSES: tuple[Status, ...] = get_args(Status)
+"""Of replies, which say them by their places here."""
+READERS: dict[str, Callable[[float], Any]] = {
+    "int": int,
+    "float": float,
+    "bool": bool,
+    "float | None": lambda ms: ms / 1000 if ms >= 0 else None,
+    "Status": lambda place: STATUSES[int(place)],
+}
+"""By the type of a field that is a number on the wire: its value."""
+
+
+def numbers_of(*described: type) -> dict[str, str]:
+    """The fields of dataclasses that are numbers on the wire: their types, by name."""
+    types = {one.name: str(one.type) for each in described for one in fields(each)}
+    return {name: kind for name, kind in types.items() if kind in READERS}
+
+
+def read_numbers(types: Mapping[str, str], numbers: Iterable[float]) -> Iterator[Any]:
+    """The values of such fields, from the numbers of a record."""
+    return (READERS[kind](number) for kind, number in zip(types.values(), numbers, strict=True))
 
 
 class Record:
@@ -50,42 +73,18 @@ LIMIT = (
     "interval",  # between two starts at the rate; 0: there is none
     "burst",
 )
-RECORDS = {
-    # What a call begins with: see `clock.lua`.
-    "head": Record(
-        (
-            "lease",
-            "step",  # the longest of the clock
-            "random",  # a number in [0, 1)
-            "silent",  # for how long the caller has been; infinite: it calls for the first time
-            "history",  # for how long what is done to sites is kept; 0: not at all
-        )
-    ),
-    # What a node says of its account with a scope: see `Statement`.
-    "statement": Record(
-        (
-            *("term", "seq", "asked", "returned", "believed", "started", "pending"),
-            *("held_age", "wait_age"),  # in seconds
-            *LIMIT,
-        )
-    ),
-    # How a site answered, after a statement, if there is anything to say: see `FeedbackSummary`.
-    # Times are in seconds.
-    "feedback": Record(
-        (
-            *("good", "mean_log_ms", "good_age", "errors", "failed", "refused", "bad_age"),
-            "retry_after",  # 0: the site did not ask for a pause
-            *("start", "most", "down_after"),  # see `Backoff`
-        )
-    ),
-    # What a node hears: see `Reply`.
-    "reply": Record(
-        (
-            *("status", "term", "granted", "available", "limit", "is_counted", "is_paced"),
-            *("wants_feedback", "is_stricter", "retry_in", "backoff", "down_for", "answered_ago"),
-            *("held", "paused_at"),
-        )
-    ),
+HEAD = Record(
+    (
+        "lease",
+        "step",  # the longest of the clock
+        "random",  # a number in [0, 1)
+        "silent",  # for how long the caller has been; infinite: it calls for the first time
+        "history",  # for how long what is done to sites is kept; 0: not at all
+    )
+)
+"""What a call begins with: see `clock.lua`."""
+OF_KEYS = {
+    "limit": Record(LIMIT),
     # A node's account: the field "node:<name>" of a scope's hash.
     "account": Record(
         (
@@ -143,22 +142,6 @@ RECORDS = {
             *("samples", "sum", "since"),  # of latencies under this working limit
         )
     ),
-    # What was done to a site in a minute: by all nodes, a field of the hash of an hour; and by one
-    # node, which says it (see `Tally`). Then come 60 numbers of 2 bytes: its starts in each second.
-    # Then come two numbers for each pause during which a request of it has begun: when the pause
-    # began, and how much later the last request did.
-    "minute": Record(
-        (
-            "requests",  # begun
-            "starts",  # the most in a second
-            *("most", "limit"),  # permits held at once, and the limit in force, by all nodes
-            *("gap", "interval"),  # between two starts, the shortest by the nodes' delay and rate
-            "size",  # of the bodies of responses, in bytes
-            *("ok", "redirected", "client_errors", "server_errors"),  # responses, by their status
-            "silent",  # requests that ended without a response
-            "refused",  # requests that the site refused
-        )
-    ),
     # A pause that began at a site: the field "pause:<wall clock>" of the hash of an hour.
     "pause": Record(
         (
@@ -169,24 +152,3 @@ RECORDS = {
         )
     ),
 }
-
-HEAD, STATEMENT = RECORDS["head"], RECORDS["statement"]
-FEEDBACK, REPLY = RECORDS["feedback"], RECORDS["reply"]
-MINUTE, PAUSE = RECORDS["minute"], RECORDS["pause"]
-
-
-Status = Literal["ok", "lost", "old", "refused", "unreadable"]
-STATUSES: tuple[Status, ...] = get_args(Status)
-"""Of replies, which say them by their places here."""
-
-
-def written_out(source: str) -> str:
-    """A script's source with the names of its records and statuses put in."""
-
-    def text_of(found: re.Match[str]) -> str:
-        what, name = found.groups()
-        if what == "status":
-            return str(STATUSES.index(name))
-        return RECORDS[name].written_out(what)
-
-    return re.sub(r"@([\w.]*)\((\w+)\)", text_of, source)

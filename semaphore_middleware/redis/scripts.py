@@ -1,7 +1,7 @@
 """The Lua scripts: how they are put together from files, and how the server runs them.
 
-A line `@include(file)` stands for the text of another file. `records.py` says what else begins
-with `@`.
+A line `@include(file)` stands for the text of another file, also in one that is included.
+`records.py` says what else begins with `@`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from typing import Any
 from redis.exceptions import NoScriptError
 
 from semaphore_middleware.redis.connection import Connection, is_full
-from semaphore_middleware.redis.records import written_out
+from semaphore_middleware.redis.protocol import RECORDS
+from semaphore_middleware.redis.records import STATUSES
 
 # A server at its `maxmemory` refuses the first write of a script if it could use memory. After a
 # first write that can only free some, it does all others. So this deletes a field that does not
@@ -90,8 +91,16 @@ def script(name: str) -> str:
 
 def assembled(source: str, source_of: Callable[[str], str]) -> str:
     """A script with the files that it includes, and the names of its records, put in."""
-    included = re.sub(r"(?m)^ *@include\((.+)\)\n", lambda found: source_of(found[1]), source)
-    return written_out(included)
+
+    def text_of(found: re.Match[str]) -> str:
+        what, name = found.groups()
+        if what == "include":
+            return assembled(source_of(name), source_of).rstrip("\n")
+        if what == "status":
+            return str(STATUSES.index(name))
+        return RECORDS[name].written_out(what)
+
+    return re.sub(r"@([\w.]*)\(([\w/]+)\)", text_of, source)
 
 
 def source_of(file: str) -> str:

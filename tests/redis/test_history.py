@@ -59,7 +59,7 @@ async def test_what_is_said_twice_counts_once(server: RedisServer) -> None:
     a = await Caller.join(server, "a")
     store = Store(KEYS, "a", ENDLESS_S, a.recovery, history=DAY_S)
     now = int(time.time() // 60)
-    first, second = (Batch(n, now, [Tally("s", now, requests=n)], n == 2) for n in (1, 2))
+    first, second = (Batch(n, now, [Tally(60 * now, n, scope="s")], n == 2) for n in (1, 2))
     for batch in (first, first, second, first, second):
         await store.note(a.connection, batch)
     async with Admin(server.url) as admin:

@@ -11,8 +11,7 @@ from redis import Redis
 
 from semaphore_middleware import FairSemaphore, ServerRefusedError
 from semaphore_middleware.redis import protocol
-from semaphore_middleware.redis.protocol import Reply, Statement
-from semaphore_middleware.redis.records import FEEDBACK, STATEMENT
+from semaphore_middleware.redis.protocol import FEEDBACK, STATEMENT, Reply, Statement
 from semaphore_middleware.redis.scripts import evaluate
 from tests.support.nodes import KEYS, Caller, Outside, eventually
 from tests.support.servers import RedisServer

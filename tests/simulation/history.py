@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from semaphore_middleware.redis.keys import Keys
-from semaphore_middleware.redis.records import MINUTE, PAUSE
+from semaphore_middleware.redis.protocol import MINUTE, PAUSE
 from tests.simulation.server import Server
 
 if TYPE_CHECKING:

@@ -32,8 +32,7 @@ from semaphore_middleware.model.feedback import Backoff
 from semaphore_middleware.model.hosts import order_of
 from semaphore_middleware.redis.keys import Keys
 from semaphore_middleware.redis.location import Server as Location
-from semaphore_middleware.redis.protocol import VERSION, pack_head
-from semaphore_middleware.redis.records import RECORDS
+from semaphore_middleware.redis.protocol import RECORDS, VERSION, pack_head
 from semaphore_middleware.redis.recovery import pack_begin
 from semaphore_middleware.redis.scripts import script, sha1_of
 from tests.simulation.faults import OF_LINKS, End, Misfortune

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from semaphore_middleware.redis.keys import Keys
-from semaphore_middleware.redis.protocol import VERSION, pack_head
-from semaphore_middleware.redis.records import REPLY, STATEMENT
+from semaphore_middleware.redis.protocol import REPLY, STATEMENT, VERSION, pack_head
 from semaphore_middleware.redis.scripts import script, sha1_of
 from tests.simulation.plan import plan_for
 from tests.simulation.power import RULES, convicts

@@ -20,8 +20,8 @@ from semaphore_middleware.redis.connection import Connection
 from semaphore_middleware.redis.keys import Keys
 from semaphore_middleware.redis.location import Server
 from semaphore_middleware.redis.protocol import Reply, Statement
-from semaphore_middleware.redis.records import written_out
 from semaphore_middleware.redis.recovery import Recovery
+from semaphore_middleware.redis.scripts import assembled, source_of
 from semaphore_middleware.redis.store import Store
 from tests.support.servers import RedisServer
 
@@ -368,7 +368,7 @@ class Outside:
 
     def __init__(self, server: RedisServer) -> None:
         self.client: Any = server.client()  # redis-py's types promise every kind of reply
-        shared = written_out(PARTS)
+        shared = assembled(PARTS, source_of)
         self._look = self.client.register_script(shared + LOOK)
         self._edit = self.client.register_script(shared + EDIT)
         self._channels: Any = self.client.pubsub(  # type: ignore[no-untyped-call]

@@ -3,13 +3,7 @@
 -- KEYS: epoch, rules; then for each scope: scope, queue. ARGV: see `clock`; the node.
 -- Reply: how many permits it held, and how many requests of it waited.
 
-@include(shared/clock)
 @include(shared/scopes)
-@include(shared/accounts)
-@include(shared/jobs)
-@include(shared/learned)
-@include(shared/scope)
-@include(shared/limit)
 @include(shared/promote)
 
 local held, waiting = 0, 0

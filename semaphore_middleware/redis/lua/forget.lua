@@ -2,13 +2,7 @@
 -- nodes that have no open account any more.
 -- KEYS: epoch, rules, scope, queue. ARGV: see `clock`; no node; "backoff" or "all". Reply: nothing.
 
-@include(shared/clock)
 @include(shared/scopes)
-@include(shared/accounts)
-@include(shared/jobs)
-@include(shared/learned)
-@include(shared/scope)
-@include(shared/limit)
 @include(shared/promote)
 @include(shared/history)
 

@@ -14,13 +14,7 @@
 --        (ms, as text), burst; its job, and the job's weight (as text).
 --        For a scope that cannot be read instead: what is wrong.
 
-@include(shared/clock)
 @include(shared/scopes)
-@include(shared/accounts)
-@include(shared/jobs)
-@include(shared/learned)
-@include(shared/scope)
-@include(shared/limit)
 @include(shared/promote)
 
 local function left(moment)

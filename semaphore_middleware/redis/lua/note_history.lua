@@ -17,6 +17,7 @@ local JOB = ARGV[6]
 local FIRST_KEY, FIRST_ARG = 5, 7
 local HOUR, DAY, SECONDS_KEPT = 3600000, 86400000, 600000
 local MOST_SITES = 100000
+local HIGHEST = { starts = true, most = true, limit = true, gap = true, interval = true } -- not the sums
 local IN_SECONDS = '>' .. string.rep('H', 60)
 local FIELD = tostring(MINUTE % 60)
 local MINUTE_BYTES = @bytes(minute)
@@ -39,23 +40,20 @@ local function add_seconds(known, said)
 end
 
 local function add_minute(key, scope, text)
-  local @said_(minute) = struct.unpack('@format(minute)', text)
+  local minute, before = {}, {}
+  @minute.(minute) = struct.unpack('@format(minute)', text)
   local seconds = string.sub(text, MINUTE_BYTES + 1, MINUTE_BYTES + 120)
   local known, of_job = unpack(redis.call('HMGET', key, FIELD, 'job:' .. JOB))
-  of_job = (of_job or 0) + said_requests
+  of_job = (of_job or 0) + minute.requests
   if known then
-    local @(minute) = cmsgpack.unpack(known)
+    @before.(minute) = cmsgpack.unpack(known)
     local others = redis.call('HGET', SECONDS, scope)
-    if others then seconds, said_starts = add_seconds(others, seconds) end
-    said_requests, said_size, said_silent = said_requests + requests, said_size + size, said_silent + silent
-    said_ok, said_redirected = said_ok + ok, said_redirected + redirected
-    said_client_errors = said_client_errors + client_errors
-    said_server_errors = said_server_errors + server_errors
-    said_refused, said_starts = said_refused + refused, math.max(said_starts, starts)
-    said_most, said_limit = math.max(said_most, most), math.max(said_limit, limit)
-    said_gap, said_interval = math.max(said_gap, gap), math.max(said_interval, interval)
+    if others then seconds, minute.starts = add_seconds(others, seconds) end
+    for name, number in pairs(before) do
+      minute[name] = HIGHEST[name] and math.max(number, minute[name]) or number + minute[name]
+    end
   end
-  redis.call('HSET', key, FIELD, cmsgpack.pack(@said_(minute)), 'job:' .. JOB, of_job)
+  redis.call('HSET', key, FIELD, cmsgpack.pack(@minute.(minute)), 'job:' .. JOB, of_job)
   if not known then redis.call('PEXPIRE', key, HOUR + HISTORY) end
   return seconds
 end

@@ -9,7 +9,6 @@
 -- A call makes anew each function that it comes by, which costs more than to run most of them. So what few
 -- calls need is made in `prepare`.
 
-@include(shared/clock)
 @include(shared/scopes)
 
 local STATEMENT_BYTES = @bytes(statement)
@@ -43,11 +42,6 @@ end
 local serve_any -- made by `prepare`, when it is first needed
 
 local function prepare()
-  @include(shared/accounts)
-  @include(shared/jobs)
-  @include(shared/learned)
-  @include(shared/scope)
-  @include(shared/limit)
   @include(shared/promote)
   @include(shared/history)
   @include(shared/feedback)

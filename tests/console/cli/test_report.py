@@ -32,10 +32,10 @@ async def crawl(server: RedisServer) -> int:
     a = await Caller.join(server, "a")
     store = Store(KEYS, "a", ENDLESS_S, a.recovery, history=HISTORY_S)
     for n in range(MINUTES):
-        tally = Tally(SITE, first + n, requests=PER_MINUTE, most=2, limit=2, gap=1500.0)
+        tally = Tally(60 * (first + n), PER_MINUTE, most=2, limit=2, gap=1.5, scope=SITE)
         tally.ok, tally.client_errors, tally.refused, tally.size = PER_MINUTE - 1, 1, 1, 12_345
         tally.seconds = [1, 0] * 30
-        await store.note(a.connection, Batch(n + 1, tally.minute, [tally], n + 1 == MINUTES))
+        await store.note(a.connection, Batch(n + 1, first + n, [tally], n + 1 == MINUTES))
     return first
 
 

@@ -22,16 +22,16 @@ local function note_pause(scope, paused_at, left, report)
   if HISTORY == 0 then return end
   local key = string.format('%s:history:%d:%s', PREFIX, paused_at / HOUR, name_of(scope))
   local field = 'pause:' .. string.format('%.0f', paused_at)
-  local length, asked, refused, last = 0, 0, 0, -1
+  local @(pause) = 0, 0, 0, -1
   local known = redis.call('HGET', key, field)
   if known then
-    length, asked, refused, last = cmsgpack.unpack(known)
+    @(pause) = cmsgpack.unpack(known)
   elseif redis.call('HLEN', key) > MOST_PAUSES then
     return
   end
-  length, asked = math.max(length, WALL - paused_at + left), math.max(asked, report.retry_after)
-  refused = math.max(refused, math.min(1, report.refused))
-  redis.call('HSET', key, field, cmsgpack.pack(math.ceil(length), asked, refused, last))
+  length = math.max(length, math.ceil(WALL - paused_at + left))
+  asked, refused = math.max(asked, report.retry_after), math.max(refused, math.min(1, report.refused))
+  redis.call('HSET', key, field, cmsgpack.pack(@(pause)))
   redis.call('PEXPIRE', key, HOUR + HISTORY)
   redis.call('ZADD', PREFIX .. ':history', WALL, name_of(scope))
   redis.call('PEXPIRE', PREFIX .. ':history', HOUR + HISTORY)

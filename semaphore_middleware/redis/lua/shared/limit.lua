@@ -6,8 +6,8 @@
 -- minimum.
 local function tighten(scope, account)
   if scope.concurrency == 0 then
-    scope.concurrency, scope.delay, scope.jitter = account.concurrency, account.delay, account.jitter
-    scope.adaptive, scope.interval, scope.burst = account.adaptive == 1, account.interval, account.burst
+    @scope.(limit) = @account.(limit)
+    scope.adaptive = account.adaptive == 1
     return
   end
   scope.concurrency = math.min(scope.concurrency, account.concurrency)

@@ -3,6 +3,12 @@
 -- was served longest ago: max-min fairness (Bertsekas and Gallager, Data Networks, 1987) of the places at a
 -- site. So a node that wants one place at a site that another one floods has it all the time.
 
+@include(shared/accounts)
+@include(shared/jobs)
+@include(shared/learned)
+@include(shared/scope)
+@include(shared/limit)
+
 -- Permits held (13 bits) and the tick of the last one (40: more than 30 years of 1,000 a second) share a
 -- double. Nodes that hold more are served in turn.
 local TICKS = 2 ^ 40

@@ -3,6 +3,8 @@
 -- for each account; queue, a sorted set of the nodes that wait, by whose turn it is. ARGV[2]: the node.
 -- Each redis.call costs more than what it carries, so a scope is read by one and written by one.
 
+@include(shared/clock)
+
 local NODE = ARGV[2]
 local OWN = 'node:' .. NODE
 local KEPT = 86400000 -- how long keys that no call names are kept: a day (ms)

@@ -64,8 +64,7 @@ local function hear(scope, said)
   own.lease_end = NOW + LEASE
   scope.due = math.min(scope.due, own.lease_end)
   own.held_since, own.waiting_since = NOW - 1000 * said.held_age, NOW - 1000 * said.wait_age
-  own.concurrency, own.delay, own.jitter = said.concurrency, said.delay, said.jitter
-  own.adaptive, own.interval, own.burst = said.adaptive, said.interval, said.burst
+  @own.(limit) = @said.(limit)
   return @status(ok)
 end
 

@@ -62,8 +62,7 @@ local function serve_plain(key, state, own, @said_(statement))
   else
     own_term, own_seq, own_asked = said_term, said_seq, said_asked
     own_held_since, own_waiting_since = NOW - 1000 * said_held_age, NOW - 1000 * said_wait_age
-    own_concurrency, own_delay, own_jitter = said_concurrency, said_delay, said_jitter
-    own_adaptive, own_interval, own_burst = said_adaptive, said_interval, said_burst
+    @own_(limit) = @said_(limit)
     own_job, own_weight = JOB, WEIGHT
     redis.call('HSET', key, 'state', cmsgpack.pack(@(state)), OWN, cmsgpack.pack(@own_(account)))
   end
