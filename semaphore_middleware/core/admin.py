@@ -32,7 +32,7 @@ from semaphore_middleware.redis.protocol import (
     read_history,
     read_inspection,
     read_rule,
-    read_weights,
+    read_server_state,
 )
 from semaphore_middleware.redis.recovery import Begun, pack_begin
 from semaphore_middleware.redis.scripts import evaluate
@@ -137,8 +137,8 @@ class Admin:
         """What holds for all scopes: a wait after a loss of data, and when a node called last."""
         call = self._pack("inspect", ())
         async with self._connected() as connection:
-            (reply,) = await evaluate(connection, [call], read_only=True)
-        return ServerState(reply[0] / 1000, reply[1] / 1000)
+            ((state,),) = await evaluate(connection, [call], read_only=True)
+        return read_server_state(state)
 
     async def rules(self) -> list[Rule]:
         """What operators have set with `configure`, `pause` and `resume`, by name."""
@@ -158,10 +158,8 @@ class Admin:
 
     async def weights(self) -> dict[str, float]:
         """The weights of jobs and groups that operators have set with `share`."""
-        call = self._pack("inspect", ())
-        async with self._connected() as connection:
-            (reply,) = await evaluate(connection, [call], read_only=True)
-        return {name.removesuffix("/"): weight for name, weight in read_weights(reply[2]).items()}
+        weights = (await self.server_state()).weights
+        return {name.removesuffix("/"): weight for name, weight in weights.items()}
 
     async def history(self, scope: str, period: float) -> History:
         """What was done to a scope in the last `period` seconds, as far as the server keeps it. The
@@ -301,10 +299,10 @@ class Admin:
         seen: list[Inspection] = []
         for some in batches(scopes, SCOPES_PER_CALL):
             call = self._pack("inspect", some)
-            (replies,) = await evaluate(connection, [call], read_only=True)
-            weights = read_weights(replies[2])
-            for scope, reply in zip(some, replies[3:], strict=True):
-                if isinstance(reply, list):
+            ((state, *replies),) = await evaluate(connection, [call], read_only=True)
+            weights = read_server_state(state).weights
+            for scope, reply in zip(some, replies, strict=True):
+                if reply is not None:
                     seen.append(read_inspection(scope, reply, weights))
         return seen
 

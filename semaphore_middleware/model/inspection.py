@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from semaphore_middleware.model.jobs import JobShare
 from semaphore_middleware.model.limits import Limit
@@ -47,6 +48,8 @@ class ServerState:
     """For how long no node has called. Leases end by a clock that stands still meanwhile: a wall
     clock that is set ahead ends none.
     """
+    weights: Mapping[str, float] = field(default_factory=dict)
+    """The weights of jobs that operators have set, by `share_name`."""
 
 
 @dataclass(frozen=True, slots=True)

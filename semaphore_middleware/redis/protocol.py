@@ -9,7 +9,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from functools import lru_cache
 from operator import attrgetter
 from struct import Struct
@@ -17,7 +17,7 @@ from typing import Any, Literal, Self, TypeVar
 
 from semaphore_middleware.model.feedback import Backoff, FeedbackSummary
 from semaphore_middleware.model.history import Change, History, Minute, ObeyedFile, Pause
-from semaphore_middleware.model.inspection import Inspection, Member
+from semaphore_middleware.model.inspection import Inspection, Member, ServerState
 from semaphore_middleware.model.jobs import JobShare
 from semaphore_middleware.model.lease import STEP
 from semaphore_middleware.model.limits import LIMITLESS, Limit, rate_text
@@ -348,60 +348,48 @@ def _read_files(files: Sequence[bytes]) -> Iterator[ObeyedFile]:
 # Scopes -----------------------------------------------------------------------------------------
 
 
-def read_inspection(
-    scope: str, reply: Sequence[Any], set_weights: Mapping[str, float]
-) -> Inspection:
-    """A scope from the reply of the script `inspect`, whose times are in milliseconds."""
-    limit, limit_max, delay, interval, burst, next_start, *rest = reply
-    backoff_left, backoff_last, down_for, paused, set_by, started, members = rest
-    interval_s = float(interval) / 1000
-    found = tuple(_read_member(*member) for member in members)
+def read_server_state(text: bytes) -> ServerState:
+    """From the script `inspect`."""
+    said = json.loads(text)
+    said["weights"] = {name: float(weight) for name, weight in said["weights"].items()}
+    return ServerState(**_with_floats(ServerState, said))
+
+
+def read_inspection(scope: str, text: bytes, set_weights: Mapping[str, float]) -> Inspection:
+    """A scope from the script `inspect`."""
+    said = json.loads(text)
+    members = tuple(_read_member(**member) for member in said.pop("members"))
+    interval = said.pop("interval")
     return Inspection(
-        scope=scope,
-        limit=limit or None,
-        members=found,
-        limit_max=limit_max or None,
-        delay=delay / 1000,
-        rate=rate_text(interval_s) if interval_s else None,
-        burst=burst,
-        next_start=next_start / 1000,
-        backoff_left=backoff_left / 1000,
-        backoff_last=backoff_last / 1000,
-        paused=bool(paused),
-        set_by=set_by.decode("utf-8", "replace") or None,
-        started=started,
-        down_for=down_for / 1000 if down_for >= 0 else None,
-        jobs=JobShare.of(found, set_weights),
+        scope,
+        said.pop("limit") or None,
+        members,
+        limit_max=said.pop("limit_max") or None,
+        rate=rate_text(interval) if interval else None,
+        jobs=JobShare.of(members, set_weights),
+        **_with_floats(Inspection, said),
     )
 
 
-def _read_member(
-    node: bytes, held: int, waiting: int, held_age: int, wait_age: int, lease_left: int, *limit: Any
-) -> Member:
-    name = _text(node)
-    concurrency, delay, jitter, adaptive, interval, burst, job, weight = limit
-    interval_s = float(interval) / 1000
-    asks_for = Limit(
-        concurrency,
-        delay / 1000,
-        float(jitter),
-        adaptive == 1,
-        rate_text(interval_s) if interval_s else None,
-        burst,
-    )
-    ages = held_age / 1000, wait_age / 1000
-    return Member(
-        name, held, waiting, *ages, lease_left / 1000, asks_for, _text(job), float(weight)
-    )
+def _read_member(asks_for: Mapping[str, Any], **said: Any) -> Member:
+    parts = dict(asks_for)
+    interval = parts.pop("interval") / 1000
+    parts |= {
+        "delay": parts["delay"] / 1000,
+        "adaptive": parts["adaptive"] == 1,
+        "rate": rate_text(interval) if interval else None,
+    }
+    limit = Limit(**_with_floats(Limit, parts))
+    return Member(asks_for=limit, **_with_floats(Member, said))
 
 
-def _text(name: bytes) -> str:
-    return name.decode("utf-8", "surrogatepass")
-
-
-def read_weights(flat: Sequence[bytes]) -> dict[str, float]:
-    """The weights that operators have set: names and weights, by turns."""
-    return {_text(name): float(text) for name, text in zip(flat[::2], flat[1::2], strict=True)}
+def _with_floats(described: type, said: Mapping[str, Any]) -> dict[str, Any]:
+    """What JSON says of a dataclass's fields: it has no floats that are whole."""
+    types = {one.name: str(one.type) for one in fields(described)}
+    return {
+        name: float(value) if types[name].startswith("float") else value
+        for name, value in said.items()
+    }
 
 
 # Rules ------------------------------------------------------------------------------------------

@@ -1,81 +1,69 @@
 -- Reads scopes and changes nothing.
 -- KEYS: epoch, rules; then for each scope: scope, queue. ARGV: see `clock`; no node.
--- Reply: how long nothing is granted from now on, as the server may have lost its data (ms);
---        for how long no node has called, by the server's wall clock (ms);
---        the weights of jobs that operators have set: name and weight (as text), by turns;
---        then for each scope: the limit in force (0: idle, and no operator has set one); the most that it may
---        grow to, if it is adaptive; delay (ms); interval (ms, as text); burst; time until the next
---        start, until the backoff ends, the last backoff that the site did not set itself, and for how
---        long it has not responded if it is down (ms, -1: it is not); 1 if paused; which operator has set
---        a rule (empty: none); requests started since the scope was idle;
---        the nodes, those that wait first, in the order of the queue. Each node is: name, permits held,
---        requests waiting, age of the oldest that holds one, of the oldest that waits; lease left (ms);
---        and the limit that it asks for: concurrency, delay (ms), jitter (as text), 1 if adaptive, interval
---        (ms, as text), burst; its job, and the job's weight (as text).
---        For a scope that cannot be read instead: what is wrong.
+-- Reply: a `ServerState`, as a JSON object; then for each scope one of what an `Inspection` says (times in
+--        seconds, those in limits of nodes in milliseconds), or nothing for one that cannot be read.
 
 @include(shared/scopes)
 @include(shared/promote)
 
 local function left(moment)
-  return math.max(0, math.ceil(moment - NOW))
+  return math.max(0, moment - NOW) / 1000
 end
 
 local function age(since)
-  return math.max(0, math.floor(NOW - since))
+  return math.max(0, NOW - since) / 1000
 end
 
-local function row_of(node, account)
-  local held, waiting = held_by(account), waiting_at(account)
+local function member(node, account)
+  local held, waiting, asks_for = held_by(account), waiting_at(account), {}
+  @asks_for.(limit) = @account.(limit)
   return {
-    node, held, waiting, held > 0 and age(account.held_since) or 0,
-    waiting > 0 and age(account.waiting_since) or 0, left(account.lease_end), account.concurrency,
-    math.ceil(account.delay), tostring(account.jitter), account.adaptive,
-    string.format('%.9g', account.interval), account.burst, account.job, tostring(account.weight),
+    node = node, held = held, waiting = waiting, oldest = held > 0 and age(account.held_since) or 0,
+    longest_wait = waiting > 0 and age(account.waiting_since) or 0, lease_left = left(account.lease_end),
+    asks_for = asks_for, job = account.job, weight = tonumber(account.weight),
   }
 end
 
-local function rows_of(scope)
-  local rows, places = {}, {}
-  for place, member in ipairs(redis.call('ZRANGE', scope.queue, 0, -1)) do
-    places[node_of(member)] = place
+-- Those that wait first, in the order of the queue.
+local function members_of(scope)
+  local members, places = {}, {}
+  for place, queued in ipairs(redis.call('ZRANGE', scope.queue, 0, -1)) do
+    places[node_of(queued)] = place
   end
   for_each_account(scope, function(node, account)
-    if account.lease_end > NOW then table.insert(rows, row_of(node, account)) end
+    if account.lease_end > NOW then table.insert(members, member(node, account)) end
   end)
-  table.sort(rows, function(one, other)
-    local place, other_place = places[one[1]] or math.huge, places[other[1]] or math.huge
-    return place < other_place or (place == other_place and one[1] < other[1])
+  table.sort(members, function(one, other)
+    local place, other_place = places[one.node] or math.huge, places[other.node] or math.huge
+    return place < other_place or (place == other_place and one.node < other.node)
   end)
-  return rows
+  return members
 end
 
-local NOTHING = { backoff_end = 0, backoff = 0, is_down = 0 }
-local function reply_of(key, queue)
+local function inspection(key, queue)
   local scope = read_scope(key, queue, read_fields(key))
   apply_limit(scope)
-  local force = scope.force
-  local learned = scope.learned or NOTHING
-  return {
-    force.limit, force.concurrency, math.ceil(force.delay), string.format('%.9g', force.interval),
-    force.burst, left(math.max(earliest_by_delay(scope), earliest_by_rate(scope))),
-    left(learned.backoff_end), math.ceil(learned.backoff),
-    learned.is_down == 1 and age(learned.failing_since) or -1, force.paused and 1 or 0, force.by or '',
-    scope.started, rows_of(scope),
-  }
+  local force, learned = scope.force, scope.learned or nothing_learned()
+  return cjson.encode({
+    limit = force.limit, limit_max = force.concurrency, delay = force.delay / 1000,
+    interval = force.interval / 1000, burst = force.burst,
+    next_start = left(math.max(earliest_by_delay(scope), earliest_by_rate(scope))),
+    backoff_left = left(learned.backoff_end), backoff_last = learned.backoff / 1000,
+    down_for = learned.is_down == 1 and age(learned.failing_since) or nil, paused = force.paused or false,
+    set_by = force.by, started = scope.started, members = members_of(scope),
+  })
 end
 
-local shares, fields = {}, redis.call('HGETALL', KEYS[1])
+local weights, fields = {}, redis.call('HGETALL', KEYS[1])
 for i = 1, #fields, 2 do
   local name = string.match(fields[i], '^share:(.*)')
-  if name then
-    table.insert(shares, name)
-    table.insert(shares, fields[i + 1])
-  end
+  if name then weights[name] = tonumber(fields[i + 1]) end
 end
-local replies = { left(FROM), ADVANCE, shares }
+local server = { recovery_left = left(FROM), silent_for = ADVANCE / 1000, weights = weights }
+local replies = { cjson.encode(server) }
 for i = 3, #KEYS, 2 do
-  local is_read, reply = pcall(reply_of, KEYS[i], KEYS[i + 1])
-  replies[(i + 5) / 2] = is_read and reply or problem_of(reply)
+  local is_read, reply = pcall(inspection, KEYS[i], KEYS[i + 1])
+  if not is_read then problem_of(reply) end -- raises it if it is the server's
+  replies[(i + 1) / 2] = is_read and reply
 end
 return replies
