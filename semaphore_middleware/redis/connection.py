@@ -19,7 +19,7 @@ from weakref import WeakSet
 
 from hiredis import pack_command
 from redis.asyncio import connection as redis_py
-from redis.asyncio.connection import AbstractConnection, SSLConnection
+from redis.asyncio.connection import SSLConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import (
@@ -92,8 +92,7 @@ class CallTimeoutError(ServerUnreachableError):
 class Connection:
     """One connection to one run of the server. After any error it is closed and stays so.
 
-    `call_timeout` is how many seconds a round trip may take; `options` are those of the URL, for
-    errors to name. Use `Server.connect` to make one.
+    Use `Server.connect` to make one.
     """
 
     life: str
@@ -103,21 +102,14 @@ class Connection:
     has_read_only_scripts: bool = False
     """Whether the server knows EVALSHA_RO, which needs no right to write."""
 
-    def __init__(
-        self,
-        connection: AbstractConnection,
-        target: Target,
-        call_timeout: float,
-        options: Mapping[str, Any],
-    ) -> None:
-        self._connection = connection
+    def __init__(self, connector: Connector, target: Target) -> None:
+        self._connector = connector
+        self._connection = connector.make(target.address)
         self._target = target
         self.address = target.address
         self.server_name = target.name
-        self._call_timeout = call_timeout
-        self._is_tls = isinstance(connection, SSLConnection)
-        self._time_limit = max(call_timeout, TLS_TIMEOUT_S) if self._is_tls else call_timeout
-        self._options = options
+        self._is_tls = isinstance(self._connection, SSLConnection)
+        self._time_limit = max(connector.call_timeout, TLS_TIMEOUT_S * self._is_tls)
         self._search: asyncio.Task[None] | None = None
         self._replaced = False
         self._is_parents = False
@@ -136,7 +128,7 @@ class Connection:
         try:
             async with asyncio.timeout(self._time_limit):
                 await self._connection.connect()  # type: ignore[no-untyped-call]
-            self._time_limit = self._call_timeout
+            self._time_limit = self._connector.call_timeout
         except BaseException as error:
             await self.close()
             if isinstance(error, RedisError | OSError):
@@ -254,9 +246,7 @@ class Connection:
         """
         for reply in replies:
             if isinstance(reply, Exception):
-                text = str(reply)
-                is_final = isinstance(reply, NoPermissionError) or is_denial(text)
-                if is_final or is_unknown_command(text):
+                if is_denial(reply) or is_unknown_command(reply):
                     raise self._explain(reply)
                 # Out of memory, failing to save, a key of other type.
                 raise ServerUnreachableError(f"{self.server_name} refuses: {reply}") from reply
@@ -338,7 +328,7 @@ class Connection:
         name = self.server_name
         for cause in _causes(error):
             if isinstance(cause, ssl.SSLError) and not isinstance(cause, BROKEN_TLS):
-                return ServerRefusedError(f"{name}: {tls.explain(cause, self._options)}")
+                return ServerRefusedError(f"{name}: {tls.explain(cause, self._connector.options)}")
         if isinstance(error.__cause__, RedisError):  # as redis-py has it on a Unix socket
             error = error.__cause__
         text = self._text_of(error)
@@ -350,9 +340,9 @@ class Connection:
             return ServerRefusedError(f"{name} asks for a password, and its URL has none")
         if isinstance(error, AuthenticationError | AuthorizationError):
             return ServerRefusedError(f"{name} does not accept this user name and password")
-        if is_unknown_command(text):
+        if is_unknown_command(error):
             return ServerRefusedError(f"{name} does not know a command that is needed: {text}")
-        if isinstance(error, NoPermissionError) or is_denial(text):
+        if is_denial(error):
             return ServerRefusedError(f"{name} does not permit this user what is needed: {text}")
         if isinstance(error, InvalidResponse) or "Protocol" in text:
             return ServerRefusedError(f"{name} does not speak the Redis protocol{self._hint}")
@@ -369,23 +359,20 @@ class Connection:
     def _hint(self) -> str:
         """What may be wrong with a server that is there and hangs up, or makes no sense."""
         if self._is_tls:
-            return f"; {tls.explain(ValueError('does it speak TLS'), self._options)}"
+            guess = ValueError("does it speak TLS")
+            return f"; {tls.explain(guess, self._connector.options)}"
         return "; if it speaks TLS, write rediss://"
 
 
-def is_denial(text: str) -> bool:
-    """Whether a script's error says that its user lacks a right."""
-    return "ACL failure in script" in text or "The user executing the script" in text
+def is_denial(error: Exception) -> bool:
+    """Whether an error, also of a script, says that the user lacks a right."""
+    of_script = re.search("ACL failure in script|The user executing the script", str(error))
+    return isinstance(error, NoPermissionError) or of_script is not None
 
 
-def is_unknown_command(text: str) -> bool:
+def is_unknown_command(error: Exception) -> bool:
     """Whether an error, also of a script, says that a command was renamed or taken away."""
-    return re.search(r"\bunknown (redis )?command", text, re.IGNORECASE) is not None
-
-
-def is_of_another_kind(text: str) -> bool:
-    """Whether an error says that the server is no sentinel, or no node of a cluster."""
-    return "cluster support disabled" in text or is_unknown_command(text)
+    return re.search(r"\bunknown (redis )?command", str(error), re.IGNORECASE) is not None
 
 
 def is_full(error: object) -> bool:
@@ -422,7 +409,7 @@ class Connector:
 
     connection_class: type[redis_py.AbstractConnection]
     options: Mapping[str, Any]
-    """Of that class."""
+    """Of that class, from the URL."""
     call_timeout: float
     """How many seconds a round trip may take."""
 
@@ -431,8 +418,7 @@ class Connector:
 
         Raises `ServerUnreachableError`, or `ServerRefusedError` where waiting would not help.
         """
-        made = self.make(target.address)
-        connection = Connection(made, target, self.call_timeout, self.options)
+        connection = Connection(self, target)
         await connection.connect()
         return connection
 
@@ -446,7 +432,8 @@ class Connector:
             (reply,) = await connection.call([command])
         finally:
             await connection.close()
-        if isinstance(reply, ResponseError) and is_of_another_kind(str(reply)):
+        is_error = isinstance(reply, ResponseError)
+        if is_error and (is_unknown_command(reply) or "cluster support disabled" in str(reply)):
             raise ServerRefusedError(f"{address} is not a {what}")
         connection.check([reply])
         return reply

@@ -60,37 +60,14 @@ class Server:
         where: str = "the server's URL",
         prefix: str = "semaphore",
     ) -> None:
-        scheme, found, _ = url.partition("://")
-        if not found or scheme not in SCHEMES:
-            raise SettingsError(
-                f"{where}: not a server's address; allowed is redis://host:port/db, "
-                "rediss://host:port/db, unix:///path?db=N, redis+cluster://host:port,host:port or "
-                "redis+sentinel://host:port,host:port/service/db"
-            )
-        url = tls.with_version_number(url, where)
         try:
-            parts = _read(url)
-        except UnreadablePartError as error:
-            raise SettingsError(f"{where}: {error}") from None
-        except ValueError:  # its text may hold a part of the password
-            raise _unreadable(where) from None
-        self._addresses = parts.addresses
-        self._database = parts.database
-        self._name = parts.name
-        options = _checked(parts, where)
-        of_sentinels = {name: options.pop(option, None) for option, name in FOR_SENTINELS.items()}
-        self._connector = Connector(parts.connection_class, options, call_timeout)
-        try:
+            self._parts = parts = _read(url)
+            options = _checked(parts)
+            of_sentinels = {name: options.pop(key, None) for key, name in FOR_SENTINELS.items()}
+            self._connector = Connector(parts.connection_class, options, call_timeout)
             self._connector.make(parts.addresses[0])
-        except TypeError as error:
-            unknown = re.search(r"argument '(\w+)'", str(error))
-            if unknown is None:
-                raise _unreadable(where) from None
-            raise SettingsError(
-                f"{where}: redis-py {redis.__version__} does not know the option {unknown[1]}"
-            ) from None
-        except ValueError:
-            raise _unreadable(where) from None
+        except (TypeError, ValueError) as error:
+            raise SettingsError(f"{where}: {_problem_of(error)}") from None
         self._sentinels: Sentinels | None = None
         if parts.kind == "sentinel":
             own = replace(self._connector, options={**options, **of_sentinels})
@@ -99,7 +76,7 @@ class Server:
         self._is_cluster = parts.kind == "cluster"
 
     def __str__(self) -> str:
-        return self._name
+        return self._parts.name
 
     async def connect(self) -> Connection:
         """Open a new connection; one attempt.
@@ -111,12 +88,12 @@ class Server:
             name = f"the master of {self._sentinels.service!r} at {address}"
             find_master = partial(self._sentinels.find_master, of_all=True)
             return await self._connect_to(
-                Target(address, name, self._database, was_found=True, find_master=find_master)
+                Target(address, name, self._parts.database, was_found=True, find_master=find_master)
             )
         if not self._is_cluster:
-            address = self._addresses[0]
+            address = self._parts.addresses[0]
             try:
-                return await self._connect_to(Target(address, self._name, self._database))
+                return await self._connect_to(Target(address, str(self), self._parts.database))
             except ClusterNodeError:
                 if address.path:  # the others are elsewhere
                     raise
@@ -143,8 +120,8 @@ class Server:
             connection = await self._connect_to_node(others.pop())
 
     async def _connect_to_node(self, address: Address) -> Connection:
-        name = f"{self._name} at {address}"
-        return await self._connect_to(Target(address, name, self._database, was_found=True))
+        target = Target(address, f"{self} at {address}", self._parts.database, was_found=True)
+        return await self._connect_to(target)
 
     async def _connect_to(self, target: Target) -> Connection:
         connection = await self._connector.connect(target)
@@ -179,13 +156,31 @@ class _Parts:
         return f"{self.scheme}://{addresses}{service}/{self.database}"
 
 
-class UnreadablePartError(ValueError):
-    """Says which part of a URL cannot be read, and nothing of what is written there."""
+def _problem_of(error: Exception) -> str:
+    """What is wrong with a URL. The text of an error that is not ours may hold a part of the
+    password.
+    """
+    if isinstance(error, SettingsError):
+        return str(error)
+    unknown = re.search(r"argument '(\w+)'", str(error))
+    if isinstance(error, TypeError) and unknown:
+        return f"redis-py {redis.__version__} does not know the option {unknown[1]}"
+    return (
+        "the address cannot be read; check its host, its port, its database number, its options, "
+        "and that special characters in the password are percent-encoded"
+    )
 
 
 def _read(url: str) -> _Parts:
-    """The parts of a URL. Raises `UnreadablePartError`, or a `ValueError` with parts of the URL."""
-    scheme, _, rest = url.partition("://")
+    """The parts of a URL. Raises `ValueError`."""
+    scheme, found, rest = url.partition("://")
+    if not found or scheme not in SCHEMES:
+        raise SettingsError(
+            "not a server's address; allowed is redis://host:port/db, rediss://host:port/db, "
+            "unix:///path?db=N, redis+cluster://host:port,host:port or "
+            "redis+sentinel://host:port,host:port/service/db"
+        )
+    url = tls.with_version_number(url)
     hosts, *others = re.split("[/?#]", rest, maxsplit=1)
     if hosts and "@" in "".join(others):  # a part of the password would be taken for the host
         raise ValueError
@@ -198,11 +193,11 @@ def _read(url: str) -> _Parts:
         _, _, rest = path.partition("/")
         service, slash, number = rest.partition("/")
         if not service:
-            raise UnreadablePartError("no service is named; allowed is redis+sentinel://…/service")
+            raise SettingsError("no service is named; allowed is redis+sentinel://…/service")
         service, path = unquote(service), slash + number
     if scheme != "unix":
         if not re.fullmatch(r"/?\d*", path):  # redis-py would take a name for database 0
-            raise UnreadablePartError("the database, behind the last '/', is no number")
+            raise SettingsError("the database, behind the last '/', is no number")
         for host in hosts.split(","):
             _check_port(host)
     if kind:  # the rest is as redis-py has it
@@ -231,7 +226,7 @@ def _check_port(host: str) -> None:
     try:
         _ = urlsplit(f"//{host}").port
     except ValueError:
-        raise UnreadablePartError("the port, behind the host, is no number up to 65535") from None
+        raise SettingsError("the port, behind the host, is no number up to 65535") from None
 
 
 def _address(text: str, default_port: int) -> Address:
@@ -242,27 +237,19 @@ def _address(text: str, default_port: int) -> Address:
     return Address(split.hostname, split.port or default_port)
 
 
-def _checked(parts: _Parts, where: str) -> dict[str, Any]:
+def _checked(parts: _Parts) -> dict[str, Any]:
     """The options of a URL that count. Raises `SettingsError`."""
     options = parts.options
     known = (*USED, *tls.OPTIONS, *(FOR_SENTINELS if parts.service else ()))
     if any(name not in (*known, *IGNORED) for name in options):  # it may be a part of the password
         raise SettingsError(
-            f"{where}: it has an option that is not known; known are {', '.join(('db', *known))}"
+            f"it has an option that is not known; known are {', '.join(('db', *known))}"
         )
-    is_tls = issubclass(parts.connection_class, redis_py.SSLConnection)
-    if not is_tls and (names := [name for name in options if name in tls.OPTIONS]):
-        raise SettingsError(f"{where}: {names[0]} needs an address that begins with 'rediss'")
-    if is_tls:
-        tls.check_options(options, where)
+    if issubclass(parts.connection_class, redis_py.SSLConnection):
+        tls.check_options(options)
+    elif names := [name for name in options if name in tls.OPTIONS]:
+        raise SettingsError(f"{names[0]} needs an address that begins with 'rediss'")
     return {name: value for name, value in options.items() if name not in IGNORED}
-
-
-def _unreadable(where: str) -> SettingsError:
-    return SettingsError(
-        f"{where}: the address cannot be read; check its host, its port, its database number, its "
-        "options, and that special characters in the password are percent-encoded"
-    )
 
 
 class Sentinels:

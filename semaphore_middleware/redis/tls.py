@@ -29,7 +29,7 @@ OPTIONS = (
 SECRET = ("ssl_ca_data", "ssl_password")  # not shown: a secret, or too long
 
 
-def with_version_number(url: str, where: str) -> str:
+def with_version_number(url: str) -> str:
     """The URL with a number in place of the name in `ssl_min_version`, as redis-py takes it.
 
     Raises `SettingsError` for a name of no version.
@@ -38,13 +38,13 @@ def with_version_number(url: str, where: str) -> str:
     def number(option: re.Match[str]) -> str:
         allowed = [name for name in ssl.TLSVersion.__members__ if name.startswith("TLS")]
         if option[2] not in allowed:
-            raise SettingsError(f"{where}: {option[0][1:]}: allowed is one of {', '.join(allowed)}")
+            raise SettingsError(f"{option[0][1:]}: allowed is one of {', '.join(allowed)}")
         return f"{option[1]}{ssl.TLSVersion[option[2]].value}"
 
     return re.sub(r"([?&]ssl_min_version=)([^&]*)", number, url)
 
 
-def check_options(options: Mapping[str, Any], where: str) -> None:
+def check_options(options: Mapping[str, Any]) -> None:
     """Try the options of a URL. Reads the files that they name.
 
     Raises `SettingsError`, with OpenSSL's words and the options.
@@ -58,7 +58,7 @@ def check_options(options: Mapping[str, Any], where: str) -> None:
             ssl.create_default_context().load_cert_chain(*files, password)  # type: ignore[arg-type]
         SSLConnection(**given).ssl_context.get()
     except (OSError, ValueError, TypeError, RedisError) as error:
-        raise SettingsError(f"{where}: {explain(error, options)}") from None
+        raise SettingsError(explain(error, options)) from None
 
 
 def explain(error: Exception, options: Mapping[str, Any]) -> str:
