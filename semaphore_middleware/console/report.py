@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from html import escape
@@ -20,17 +20,11 @@ CHART = (720, 120)  # width and height of a chart, in its own units
 def as_json(history: History) -> dict[str, Any]:
     """The report for machines: its sums follow from its minutes. Times are in seconds."""
     return {
-        "scope": history.scope,
-        "since": history.since,
-        "until": history.until,
+        **asdict(history),
         "sum": asdict(history.sum()),
         "hours": [asdict(one) for one in history.hours()],
-        "minutes": [asdict(one) for one in history.minutes],
-        "pauses": [asdict(one) for one in history.pauses],
-        "changes": [asdict(one) for one in history.changes],
         "robotstxt": [_file_of(one) for one in history.robotstxt],
         "ended": [{"node": node, "at": at} for node, at in history.ended],
-        "jobs": dict(history.jobs),
     }
 
 
@@ -121,6 +115,33 @@ def limit_words(part: Minute) -> str:
     return ", ".join(words)
 
 
+FIGURES = (
+    *("requests", "at once", "in 1 s", "bytes"),
+    *("2xx", "3xx", "4xx", "5xx", "none", "refused"),
+)
+
+
+def figures_of(part: Minute) -> list[str]:
+    """What `FIGURES` name, of an hour or of all."""
+    counts = (part.ok, part.redirected, part.client_errors, part.server_errors, part.silent)
+    begun = (part.requests, part.most, part.starts, size_of(part.size))
+    return [*map(str, (*begun, *counts, part.refused))]
+
+
+def lists_of(history: History) -> dict[str, list[tuple[str, ...]]]:
+    """What there is besides figures and robots.txt, each a list of rows."""
+    return {
+        "pauses": [
+            (moment(one.at), seconds_of(one.length), *pause_words(one)) for one in history.pauses
+        ],
+        "changes": [
+            (moment(one.at), one.rule.get("by", ""), change_words(one)) for one in history.changes
+        ],
+        "jobs": [(job, f"{count:,}") for job, count in sorted(history.jobs.items())],
+        "ended": [(moment(at), node) for node, at in history.ended],
+    }
+
+
 # The page ---------------------------------------------------------------------------------------
 
 
@@ -140,29 +161,14 @@ def as_html(history: History) -> str:
         limit=escape(limit_words(total)),
         chart_requests=_chart(history, {one.at: one.requests for one in hours}),
         chart_most=_chart(history, {one.at: one.most for one in hours}),
-        hours=_rows(
-            [
-                moment(one.at)[:16],
-                *(one.requests, one.most, limit_words(one), one.starts, size_of(one.size)),
-                *(one.ok, one.redirected, one.client_errors, one.server_errors, one.silent),
-                one.refused,
-            ]
-            for one in hours
-        ),
-        pauses=_rows(
-            [moment(one.at), seconds_of(one.length), *pause_words(one)] for one in history.pauses
-        ),
-        changes=_rows(
-            [moment(one.at), one.rule.get("by", ""), change_words(one)] for one in history.changes
-        ),
+        hours=_rows([moment(one.at)[:16], *figures_of(one), limit_words(one)] for one in hours),
         robotstxt="".join(map(_file_as_html, map(_file_of, history.robotstxt))) or "<p>None.</p>",
-        jobs=_rows(sorted(history.jobs.items())),
-        ended=_rows([moment(at), node] for node, at in history.ended),
+        **{name: _rows(rows) for name, rows in lists_of(history).items()},
     )
 
 
-def _rows(rows: Any) -> str:
-    lines = [[escape(str(cell)) for cell in row] for row in rows]
+def _rows(rows: Iterable[Sequence[str]]) -> str:
+    lines = [map(escape, row) for row in rows]
     cells = "".join(f"<tr><td>{'</td><td>'.join(line)}</td></tr>" for line in lines)
     return cells or '<tr><td colspan="99">None.</td></tr>'
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import gzip
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
 from io import TextIOWrapper
 from ipaddress import IPv4Network, IPv6Network, ip_address
+from operator import attrgetter
 from pathlib import Path
 
 from semaphore_middleware.model.history import History, Minute
@@ -30,13 +31,11 @@ GAP_SLACK_S = 1.0
 CLASSES = {"ok": "12", "redirected": "3", "client_errors": "4", "server_errors": "5"}
 """How the report counts responses, by the first digits of their statuses."""
 WORDS = {"ok": "2xx", "redirected": "3xx", "client_errors": "4xx", "server_errors": "5xx"}
-MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 # The common format, and the combined one with user agent; both may have a duration at the end.
 LINE = re.compile(
     r'(\S+) \S+ \S+ \[([^\]]+)\] "(?:[^"\\]|\\.)*" (\d{3}) (?:\d+|-)'
     r'(?: "(?:[^"\\]|\\.)*" "((?:[^"\\]|\\.)*)")?(?:.*?[\s=]"?(\d+(?:\.\d+)?)"?)?\s*$'
 )
-TIME = re.compile(r"(\d\d)/(\w{3})/(\d{4}):(\d\d):(\d\d):(\d\d) ([+-]\d\d)(\d\d)")
 Network = IPv4Network | IPv6Network
 
 
@@ -86,14 +85,10 @@ def lines_of(log: Iterable[str]) -> Iterator[Line]:
 
 @lru_cache(maxsize=1024)
 def _time(text: str) -> int | None:
-    found = TIME.match(text)
-    if not found or found[2] not in MONTHS:
+    try:
+        return int(datetime.strptime(text, "%d/%b/%Y:%H:%M:%S %z").timestamp())
+    except ValueError:
         return None
-    day, month, year, hour, minute, second, hours, minutes = found.groups()
-    date = datetime(int(year), MONTHS.index(month) + 1, int(day), tzinfo=UTC)
-    ahead_s = 3600 * int(hours) + 60 * int(hours[0] + minutes)
-    of_day_s = 3600 * int(hour) + 60 * int(minute) + int(second)
-    return int(date.timestamp()) + of_day_s - ahead_s
 
 
 def is_ours(line: Line, agent: str, networks: Sequence[Network]) -> bool:
@@ -110,74 +105,124 @@ def compare(history: History, lines: Iterable[Line]) -> Verdict:
     """Find what does not fit. A request fits one in the same minute or the next to it, as clocks
     differ, and a log may have the time of its beginning or of its end.
     """
-    begin = -int(-history.since // MINUTE_S)
-    end = int(history.until - LATE_S) // MINUTE_S  # the first minute that may lack something
-    near = [one for one in lines if begin - 1 <= one.at // MINUTE_S <= end]
-    ours = [one for one in near if begin <= one.at // MINUTE_S < end]
-    minutes = {one.at // MINUTE_S: one for one in history.minutes}
-    verdict = Verdict(len(ours))
-    for compared in (_compare_counts, _compare_peaks, _compare_gaps):
-        compared(verdict, history, minutes, ours, near)
-    return verdict
+    comparison = _Comparison(history, lines)
+    comparison.compare_counts()
+    comparison.compare_peaks()
+    comparison.compare_gaps()
+    return comparison.verdict
 
 
-def _compare_counts(
-    verdict: Verdict,
-    history: History,
-    minutes: dict[int, Minute],
-    ours: list[Line],
-    near: list[Line],
-) -> None:
-    logged = Counter(line.at // MINUTE_S for line in ours)
-    begun = Counter({minute: one.requests for minute, one in minutes.items()})
-    ended = Counter({minute: _responses(one) + one.silent for minute, one in minutes.items()})
-    unknown = min(_unmatched(logged, begun), _unmatched(logged, ended), key=Counter.total)
-    lost = [range(int(at + LOST_S[0]) // 60, int(at + LOST_S[1]) // 60) for _, at in history.ended]
-    excused = {minute for minute in unknown if any(minute in one for one in lost)}
-    for minute in sorted(unknown):
-        text = f"{unknown[minute]} of {logged[minute]} requests in the log at {_clock(minute)}"
-        if minute in excused:
-            verdict.notes.append(
-                f"{text} are not in the report: a node ended about then that had not said the "
-                "last of what it did"
+class _Comparison:
+    """The report's minutes and the log's lines, and what was found so far."""
+
+    def __init__(self, history: History, lines: Iterable[Line]) -> None:
+        begin = -int(-history.since // MINUTE_S)
+        end = int(history.until - LATE_S) // MINUTE_S  # the first minute that may lack something
+        self._history = history
+        self._minutes = {one.at // MINUTE_S: one for one in history.minutes}
+        self._near = [one for one in lines if begin - 1 <= one.at // MINUTE_S <= end]
+        self._ours = [one for one in self._near if begin <= one.at // MINUTE_S < end]
+        self.verdict = Verdict(len(self._ours))
+
+    def compare_counts(self) -> None:
+        """Each request in the log is in the report, and has the answer that the report says."""
+        logged = Counter(line.at // MINUTE_S for line in self._ours)
+        begun = self._counted(lambda one: one.requests)
+        ended = self._counted(lambda one: _responses(one) + one.silent)
+        unknown = min(_unmatched(logged, begun), _unmatched(logged, ended), key=Counter.total)
+        lost = [
+            range(int(at + LOST_S[0]) // MINUTE_S, int(at + LOST_S[1]) // MINUTE_S)
+            for _, at in self._history.ended
+        ]
+        excused = {minute for minute in unknown if any(minute in one for one in lost)}
+        for minute in sorted(unknown):
+            text = f"{unknown[minute]} of {logged[minute]} requests in the log at {_clock(minute)}"
+            if minute in excused:
+                self.verdict.notes.append(
+                    f"{text} are not in the report: a node ended about then that had not said the "
+                    "last of what it did"
+                )
+            else:
+                here = Counter(one.address for one in self._ours if one.at // MINUTE_S == minute)
+                who = ", ".join(address for address, _ in here.most_common(3))
+                self.verdict.findings.append(f"{text} are not in the report (from {who})")
+        self._compare_statuses(excused)
+
+    def _compare_statuses(self, excused: set[int]) -> None:
+        """The site has answered as the report says, by classes of status. What the crawler gave up
+        may be logged as answered.
+        """
+        lines = [one.at // MINUTE_S for one in self._ours]
+        inner = range(min(lines, default=0) + 1, max(lines, default=0))
+        silent = self._counted(lambda one: one.silent)
+        for name, digits in CLASSES.items():
+            known = self._counted(attrgetter(name))
+            said = Counter({minute: number for minute, number in known.items() if minute in inner})
+            logged, mine = (
+                Counter(one.at // MINUTE_S for one in some if one.status[0] in digits)
+                for some in (self._near, self._ours)
             )
-        else:
-            here = Counter(one.address for one in ours if one.at // MINUTE_S == minute)
-            who = ", ".join(address for address, _ in here.most_common(3))
-            verdict.findings.append(f"{text} are not in the report (from {who})")
-    _compare_statuses(verdict, minutes, ours, near, excused)
+            if missing := _unmatched(said, logged).total():
+                self.verdict.findings.append(
+                    f"{missing} responses of the report ({WORDS[name]}) are not in the log"
+                )
+            hidden = _unmatched(mine, known + silent)
+            count = sum(number for minute, number in hidden.items() if minute not in excused)
+            if count and not self.verdict.findings:
+                self.verdict.findings.append(
+                    f"{count} responses of the log ({WORDS[name]}) are others in the report"
+                )
 
+    def compare_peaks(self) -> None:
+        """The site cannot have had more open at once than permits were held. A request counts
+        while it was open for certain, as the log's time is whole seconds.
+        """
+        timed = [(one.at, one.duration) for one in self._ours if one.duration is not None]
+        if not timed:
+            self.verdict.notes.append(
+                "the log has no durations: requests at once, and gaps, not compared"
+            )
+            return
+        certain = [(at + LOG_STEP_S - d, at) for at, d in timed if d > LOG_STEP_S]
+        changes = sorted([(at, 1) for at, _ in certain] + [(at, -1) for _, at in certain])
+        count, peaks = 0, Counter[int]()
+        for at, change in changes:
+            count += change
+            minute = int(at // MINUTE_S)
+            peaks[minute] = max(peaks[minute], count)
+        for minute, peak in sorted(peaks.items()):
+            most = max((one.most for one in self._around(minute)), default=peak)
+            if peak > most:
+                self.verdict.findings.append(
+                    f"{peak} requests were open at once at {_clock(minute)}; the report says {most}"
+                )
 
-def _compare_statuses(
-    verdict: Verdict,
-    minutes: dict[int, Minute],
-    ours: list[Line],
-    near: list[Line],
-    excused: set[int],
-) -> None:
-    """The site has answered as the report says, by classes of status. What the crawler gave up may
-    be logged as answered.
-    """
-    lines = [one.at // MINUTE_S for one in ours]
-    inner = range(min(lines, default=0) + 1, max(lines, default=0))
-    silent = Counter({minute: one.silent for minute, one in minutes.items()})
-    for name, digits in CLASSES.items():
-        known = Counter({minute: int(getattr(one, name)) for minute, one in minutes.items()})
-        said = Counter({minute: number for minute, number in known.items() if minute in inner})
-        logged, mine = (
-            Counter(one.at // MINUTE_S for one in some if one.status[0] in digits)
-            for some in (near, ours)
-        )
-        if missing := _unmatched(said, logged).total():
-            verdict.findings.append(
-                f"{missing} responses of the report ({WORDS[name]}) are not in the log"
+    def compare_gaps(self) -> None:
+        """Where nodes asked for a delay, requests came no faster, as far as whole seconds tell."""
+        if any(one.rule.get("delay") is not None for one in self._history.changes):
+            self.verdict.notes.append("an operator has set a delay: gaps are not compared")
+            return
+        early, arrival = Counter[int](), 0.0
+        begins = (one.at - one.duration for one in self._ours if one.duration is not None)
+        for start in sorted(begins):
+            minute = int(start // MINUTE_S)
+            gap = min((one.gap for one in self._around(minute)), default=0.0)
+            if arrival - start > LOG_STEP_S + GAP_SLACK_S:
+                early[minute] += 1
+            arrival = max(arrival, start) + gap
+        for minute, count in sorted(early.items()):
+            self.verdict.findings.append(
+                f"{count} requests at {_clock(minute)} came sooner after others than the report "
+                "says"
             )
-        hidden = _unmatched(mine, known + silent)
-        count = sum(number for minute, number in hidden.items() if minute not in excused)
-        if count and not verdict.findings:
-            verdict.findings.append(
-                f"{count} responses of the log ({WORDS[name]}) are others in the report"
-            )
+
+    def _counted(self, count: Callable[[Minute], int]) -> Counter[int]:
+        """A count of the report, by minute."""
+        return Counter({minute: count(one) for minute, one in self._minutes.items()})
+
+    def _around(self, minute: int) -> list[Minute]:
+        near = (minute - 1, minute, minute + 1)
+        return [self._minutes[one] for one in near if one in self._minutes]
 
 
 def _unmatched(wanted: Counter[int], offered: Counter[int]) -> Counter[int]:
@@ -194,55 +239,6 @@ def _unmatched(wanted: Counter[int], offered: Counter[int]) -> Counter[int]:
         if count:
             alone[minute] = count
     return alone
-
-
-def _compare_peaks(
-    verdict: Verdict, _: History, minutes: dict[int, Minute], ours: list[Line], __: list[Line]
-) -> None:
-    """The site cannot have had more open at once than permits were held. A request counts while it
-    was open for certain, as the log's time is whole seconds.
-    """
-    timed = [(one.at, one.duration) for one in ours if one.duration is not None]
-    if not timed:
-        verdict.notes.append("the log has no durations: requests at once, and gaps, not compared")
-        return
-    certain = [(at + LOG_STEP_S - d, at) for at, d in timed if d > LOG_STEP_S]
-    changes = sorted([(at, 1) for at, _ in certain] + [(at, -1) for _, at in certain])
-    count, peaks = 0, Counter[int]()
-    for at, change in changes:
-        count += change
-        minute = int(at // MINUTE_S)
-        peaks[minute] = max(peaks[minute], count)
-    for minute, peak in sorted(peaks.items()):
-        most = max((one.most for one in _around(minutes, minute)), default=peak)
-        if peak > most:
-            verdict.findings.append(
-                f"{peak} requests were open at once at {_clock(minute)}; the report says {most}"
-            )
-
-
-def _compare_gaps(
-    verdict: Verdict, history: History, minutes: dict[int, Minute], ours: list[Line], _: list[Line]
-) -> None:
-    """Where nodes asked for a delay, requests came no faster, as far as whole seconds tell."""
-    if any(one.rule.get("delay") is not None for one in history.changes):
-        verdict.notes.append("an operator has set a delay: gaps are not compared")
-        return
-    early, arrival = Counter[int](), 0.0
-    for start in sorted(one.at - one.duration for one in ours if one.duration is not None):
-        minute = int(start // MINUTE_S)
-        gap = min((one.gap for one in _around(minutes, minute)), default=0.0)
-        if arrival - start > LOG_STEP_S + GAP_SLACK_S:
-            early[minute] += 1
-        arrival = max(arrival, start) + gap
-    for minute, count in sorted(early.items()):
-        verdict.findings.append(
-            f"{count} requests at {_clock(minute)} came sooner after others than the report says"
-        )
-
-
-def _around(minutes: dict[int, Minute], minute: int) -> list[Minute]:
-    return [minutes[near] for near in (minute - 1, minute, minute + 1) if near in minutes]
 
 
 def _responses(one: Minute) -> int:

@@ -6,28 +6,28 @@ import argparse
 import asyncio
 import json
 from ipaddress import ip_network
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from semaphore_middleware.console.cli.commands import CommandError, Status, check_installed
 from semaphore_middleware.console.cli.connect import admin_of
 from semaphore_middleware.console.report import (
+    FIGURES,
     as_html,
     as_json,
-    change_words,
+    figures_of,
     limit_words,
+    lists_of,
     moment,
-    pause_words,
     read_json,
-    seconds_of,
-    size_of,
 )
 from semaphore_middleware.console.verify import Verdict, compare, is_ours, lines_of, opened
 from semaphore_middleware.model.history import History, Minute, parse_period
 from semaphore_middleware.model.hosts import clean, normal_name
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
     from scrapy.settings import BaseSettings
 
 NAMED_PAUSES = 20  # the last ones, in text
@@ -126,84 +126,47 @@ def _print(verdict: Verdict) -> None:
 
 def _show(history: History) -> None:
     check_installed("rich", " (report --json and --html do not)")
-    from rich.console import Console
+    from semaphore_middleware.console.cli.tables import Column, Output, table
 
-    console = Console()
-    console.print(
-        f"{history.scope} from {moment(history.since)} to {moment(history.until)} UTC",
-        highlight=False,
-    )
-    for part in (_hours(history), *_lists(history)):
-        console.print()
-        console.print(part, highlight=False, markup=False)
-
-
-def _hours(history: History) -> RenderableType:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
-    table.add_column("hour")
-    names = (
-        "requests",
-        "at once",
-        "in 1 s",
-        "bytes",
-        "2xx",
-        "3xx",
-        "4xx",
-        "5xx",
-        "none",
-        "refused",
-    )
-    for name in names:
-        table.add_column(name, justify="right", no_wrap=True)
-
-    def add(name: str, one: Minute) -> None:
-        counts = (one.redirected, one.client_errors, one.server_errors, one.silent, one.refused)
-        table.add_row(
-            *(name, str(one.requests), str(one.most), str(one.starts), size_of(one.size)),
-            *map(str, (one.ok, *counts)),
-        )
-
-    for one in history.hours():
-        add(_hour(one), one)
-    add("sum", history.sum())
-    return table
+    rows = [[_hour(one), *figures_of(one)] for one in history.hours()]
+    rows.append(["sum", *figures_of(history.sum())])
+    columns = [
+        Column(title, itemgetter(i), right=i > 0) for i, title in enumerate(("hour", *FIGURES))
+    ]
+    out = Output()
+    period = f"from {moment(history.since)} to {moment(history.until)} UTC"
+    out.print(f"{clean(history.scope)} {period}\n", markup=False)
+    for line in table(columns, rows, out.width, " "):
+        out.print(line)
+    for text in _lists(history):
+        out.print(f"\n{text}", markup=False)
 
 
 def _hour(one: Minute) -> str:
     return moment(one.at)[5:13] + "h"
 
 
-def _limits(history: History) -> list[str]:
+def _limits(history: History) -> list[tuple[str, ...]]:
     """The limits in force, each with the hours in which it was."""
-    runs: list[tuple[str, list[Minute]]] = []
-    for one in history.hours():
-        if not runs or runs[-1][0] != limit_words(one):
-            runs.append((limit_words(one), []))
-        runs[-1][1].append(one)
-    return [f"{_hour(hours[0])} to {_hour(hours[-1])}  {words}" for words, hours in runs]
+    runs = [(words, [*hours]) for words, hours in groupby(history.hours(), limit_words)]
+    return [(f"{_hour(hours[0])} to {_hour(hours[-1])}", words) for words, hours in runs]
 
 
 def _lists(history: History) -> list[str]:
     """What there is besides numbers, each as a heading with its lines."""
-    pauses = history.pauses[-NAMED_PAUSES:]
-    lists = {
+    found = lists_of(history)
+    lists: dict[str, list[tuple[str, ...]]] = {
         "limit in force": _limits(history),
-        f"pauses ({len(history.pauses)})": [
-            f"{moment(one.at)}  {seconds_of(one.length)}: {'; '.join(pause_words(one))}"
-            for one in pauses
-        ],
-        "set by operators": [
-            f"{moment(one.at)}  {one.rule.get('by', '')}: {change_words(one)}"
-            for one in history.changes
-        ],
+        f"pauses ({len(history.pauses)})": found["pauses"][-NAMED_PAUSES:],
+        "set by operators": found["changes"],
         "robots.txt, as it was obeyed": [
-            f"{moment(one.at)} to {moment(one.last)}  {one.origin}" for one in history.robotstxt
+            (f"{moment(one.at)} to {moment(one.last)}", one.origin) for one in history.robotstxt
         ],
-        "requests by job": [f"{job}: {count:,}" for job, count in sorted(history.jobs.items())],
-        "ended without saying what they did last": [
-            f"{moment(at)}  {node}" for node, at in history.ended
-        ],
+        "requests by job": found["jobs"],
+        "ended without saying what they did last": found["ended"],
     }
-    return ["\n".join([name, *lines]) for name, lines in lists.items() if lines]
+    return [
+        "\n".join([title, *("  ".join(map(clean, row)) for row in rows)])
+        for title, rows in lists.items()
+        if rows
+    ]
