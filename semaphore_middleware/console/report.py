@@ -147,7 +147,7 @@ def lists_of(history: History) -> dict[str, list[tuple[str, ...]]]:
 
 def as_html(history: History) -> str:
     """One page that needs nothing else: charts by hour, tables, and what each word means."""
-    template = resources.files(f"{__package__}.web").joinpath("static/report.html")
+    template = resources.files(__package__).joinpath("report.html")
     total, hours = history.sum(), history.hours()
     return Template(template.read_text("utf-8")).substitute(
         scope=escape(history.scope),

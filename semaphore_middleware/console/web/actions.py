@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 from semaphore_middleware.console.names import check_name
@@ -15,15 +14,11 @@ OF_SCOPES = ("limit", "pause", "resume", "reset")
 OF_CRAWLS = ("drop", "retry")
 ACTIONS = (*OF_SCOPES, "evict", *OF_CRAWLS)
 
-Action = Callable[[], Awaitable[dict[str, int] | None]]
-"""Makes a change; returns the numbers to show, if any."""
 
+async def act(admin: Admin, crawls: Crawls, body: bytes) -> dict[str, int] | None:
+    """Make the change asked for in a request's body. Returns the numbers to show, if any.
 
-def read_action(admin: Admin, crawls: Crawls, body: bytes) -> Action:
-    """The change asked for in a request's body.
-
-    Raises `SettingsError`. An invalid limit, a URL instead of a host, and an unknown node or crawl
-    raise it only when the change is made.
+    Raises `SettingsError`, also for an unknown node or crawl, and what `Admin` and `Crawls` raise.
     """
     try:
         request = json.loads(body)
@@ -45,43 +40,33 @@ def read_action(admin: Admin, crawls: Crawls, body: bytes) -> Action:
         except UnicodeEncodeError:
             raise SettingsError(f"the limit of {name!r}: not a text that can be sent") from None
     if action in OF_SCOPES:
-        return _of_scope(admin, action, name, request.get("limit"))
+        await _change_rule(admin, action, name, request.get("limit"))
+        return None
     if not isinstance(name, str) or not name:
         raise SettingsError(f"name = {name!r}: allowed is the name of a node or a crawl")
-    if action == "evict":
-        return _evict(admin, name)
-    return _of_crawl(crawls, action, name)
+    return await (_evict(admin, name) if action == "evict" else _of_crawl(crawls, action, name))
 
 
-def _of_scope(admin: Admin, action: str, name: Any, limit: Any) -> Action:
-    async def change() -> None:
-        await check_name(admin, action, name)
-        if action == "limit":
-            await admin.configure(name, limit)
-        else:
-            await {"pause": admin.pause, "resume": admin.resume, "reset": admin.reset}[action](name)
-
-    return change
+async def _change_rule(admin: Admin, action: str, name: Any, limit: Any) -> None:
+    await check_name(admin, action, name)
+    if action == "limit":
+        await admin.configure(name, limit)
+    else:
+        await {"pause": admin.pause, "resume": admin.resume, "reset": admin.reset}[action](name)
 
 
-def _evict(admin: Admin, node: str) -> Action:
-    async def evict() -> dict[str, int]:
-        permits, requests = await admin.evict(node)
-        if not permits and not requests:
-            raise SettingsError(f"no node {node!r} holds a permit or waits")
-        return {"permits": permits, "requests": requests}
-
-    return evict
+async def _evict(admin: Admin, node: str) -> dict[str, int]:
+    permits, requests = await admin.evict(node)
+    if not permits and not requests:
+        raise SettingsError(f"no node {node!r} holds a permit or waits")
+    return {"permits": permits, "requests": requests}
 
 
-def _of_crawl(crawls: Crawls, action: str, name: str) -> Action:
-    async def change() -> dict[str, int] | None:
-        async with crawls.of(name) as crawl:
-            if action == "drop":
-                if await crawl.drop():
-                    return None
-            elif (count := await crawl.retry()) is not None:
-                return {"requests": count}
-        raise SettingsError(f"there is no crawl {name!r}")
-
-    return change
+async def _of_crawl(crawls: Crawls, action: str, name: str) -> dict[str, int] | None:
+    async with crawls.of(name) as crawl:
+        if action == "drop":
+            if await crawl.drop():
+                return None
+        elif (count := await crawl.retry()) is not None:
+            return {"requests": count}
+    raise SettingsError(f"there is no crawl {name!r}")

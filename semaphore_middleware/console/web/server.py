@@ -7,6 +7,7 @@ import json
 import logging
 from hashlib import sha1
 from importlib import resources
+from pathlib import PurePath
 from typing import Any
 
 from aiohttp import web
@@ -16,7 +17,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from semaphore_middleware.console.poller import History, Poller, snapshots
 from semaphore_middleware.console.snapshot import EMPTY, Snapshot
-from semaphore_middleware.console.web.actions import read_action
+from semaphore_middleware.console.web.actions import act
 from semaphore_middleware.console.web.auth import Auth
 from semaphore_middleware.console.web.metrics import ClusterMetrics
 from semaphore_middleware.console.web.view import View, show, show_crawls
@@ -31,17 +32,12 @@ INTERVAL_S = 1.0  # from one survey of the server to the next
 UNSEEN_INTERVAL_S = 10.0  # while no browser is open: for the history alone
 MAX_BODY = 10_000  # bytes of a request
 SHUTDOWN_TIMEOUT_S = 0.5  # for requests under way when the command ends
-SCRIPT = "text/javascript; charset=utf-8"
-FILES = {
-    "index.html": "text/html; charset=utf-8",
-    "style.css": "text/css; charset=utf-8",
-    "script.js": SCRIPT,
-    "table.js": SCRIPT,
-    "actions.js": SCRIPT,
-    "confirm.js": SCRIPT,
-    "lists.js": SCRIPT,
-    "draw.js": SCRIPT,
-    "icon.svg": "image/svg+xml",
+STATIC = resources.files("semaphore_middleware.console.web").joinpath("static")
+TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
 }
 HEADERS = {
     "Server": "scrapy-semaphore",
@@ -64,9 +60,8 @@ def make_runner(admin: Admin, crawls: Crawls, auth: Auth) -> web.AppRunner:
     """
     page = Page(admin, crawls, auth)
     app = web.Application(middlewares=[page.answer], client_max_size=MAX_BODY)
-    app.add_routes([web.get(f"/{name}", page.file) for name in FILES])
-    app.add_routes([web.get("/", page.file), web.get("/state.json", page.state)])
-    app.add_routes([web.get("/metrics", page.metrics)])
+    app.add_routes([web.get(f"/{name}", page.file) for name in ("", *page.files)])
+    app.add_routes([web.get("/state.json", page.state), web.get("/metrics", page.metrics)])
     if auth.allows_changes:
         app.add_routes([web.post("/token", page.token), web.post("/actions", page.action)])
     app.on_startup.append(page.start)
@@ -95,8 +90,8 @@ class Page:
         # With one Redis server for both, the log need not report its absence twice.
         has_own_server = crawls.server != admin.server
         self._crawls_poller = Poller(crawls.survey, INTERVAL_S, logs=has_own_server)
-        directory = resources.files("semaphore_middleware.console.web").joinpath("static")
-        self._files = {name: directory.joinpath(name).read_bytes() for name in FILES}
+        self.files = {file.name: file.read_bytes() for file in STATIC.iterdir()}
+        """What browsers load, by name."""
 
     async def start(self, _: web.Application) -> None:
         """Survey for the history, also while no browser is open."""
@@ -150,7 +145,8 @@ class Page:
     async def file(self, request: web.Request) -> web.Response:
         """One of the page's own files."""
         name = request.path.removeprefix("/") or "index.html"
-        return web.Response(body=self._files[name], headers={"Content-Type": FILES[name]})
+        kind = TYPES[PurePath(name).suffix]
+        return web.Response(body=self.files[name], headers={"Content-Type": kind})
 
     async def state(self, request: web.Request) -> web.Response:
         """The page's figures, as the query asks for them."""
@@ -190,7 +186,7 @@ class Page:
         if request.content_type != "application/json":
             return _error(415, "the body must be application/json")
         try:
-            told = await read_action(self._admin, self._crawls, body)()
+            told = await act(self._admin, self._crawls, body)
         except SettingsError as error:
             return _error(400, str(error))
         except SemaphoreError as error:

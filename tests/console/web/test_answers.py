@@ -13,7 +13,7 @@ from semaphore_middleware import FairSemaphore
 from semaphore_middleware.console import poller
 from semaphore_middleware.console.snapshot import scope_id
 from semaphore_middleware.console.web import server as web
-from semaphore_middleware.console.web.server import FILES
+from semaphore_middleware.console.web.server import TYPES
 from semaphore_middleware.core.admin import Admin
 from tests.console.web.pages import TOKEN, Served, fill, serving
 from tests.support.nodes import eventually
@@ -23,7 +23,7 @@ from tests.support.servers import RedisServer
 Logged = pytest.LogCaptureFixture
 Patch = pytest.MonkeyPatch
 
-PAGE = PACKAGE / "console" / "web" / "static"
+FILES = {file.name: file for file in (PACKAGE / "console" / "web" / "static").iterdir()}
 HOST = "www.example.org"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
 
@@ -52,8 +52,8 @@ async def test_all_answers_have_a_policy_that_allows_no_more(server: RedisServer
                 assert answer.headers["Referrer-Policy"] == "no-referrer"
                 assert "aiohttp" not in str(answer.headers)
                 if path in FILES:
-                    assert answer.headers["Content-Type"] == FILES[path]
-                    assert await answer.read() == (PAGE / path).read_bytes()
+                    assert answer.headers["Content-Type"] == TYPES[FILES[path].suffix]
+                    assert await answer.read() == FILES[path].read_bytes()
 
 
 async def test_there_is_nothing_else(server: RedisServer) -> None:
