@@ -1,6 +1,6 @@
 // The lists of nodes and of shared crawls, and what may be done with one of them.
 
-import { count, element, moment, nameOf, number, seconds, write } from "./draw.js";
+import { count, element, moment, nameOf, number, rowOf, seconds, write } from "./draw.js";
 import { isUnlocked } from "./actions.js";
 import { confirm } from "./confirm.js";
 
@@ -124,13 +124,7 @@ function list(section) {
   const isHeld = () => table.matches(":hover") || table.contains(document.activeElement);
 
   const make = (item) => {
-    const tr = element("tr");
-    tr.setAttribute("role", "row");
-    const head = element("th");
-    head.scope = "row";
-    head.setAttribute("role", "rowheader");
-    head.append(nameOf(item.name));
-    tr.append(head);
+    const tr = rowOf(nameOf(item.name));
     for (const label of labels.slice(1)) {
       const cell = element("td");
       cell.setAttribute("role", "cell");

@@ -1,7 +1,7 @@
 // Asks the server for the state once a second, while somebody looks, and shows it.
 
 import {
-  dash, element, limit, moment, nameOf, number, rate, seconds, starts, withoutLetters, write,
+  dash, fill, limit, moment, number, rate, seconds, starts, withoutLetters, write,
 } from "./draw.js";
 import { allow, onDone } from "./actions.js";
 import { onChange, showCrawls, showNodes } from "./lists.js";
@@ -129,20 +129,7 @@ function showRules(rules, more) {
     withoutLetters(rule.set_by ?? ""),
   ]);
   if (more) texts.push([`and ${number(more)} more`, "", "", "", "", ""]);
-  const list = section.querySelector("tbody");
-  while (list.rows.length > texts.length) list.lastElementChild.remove();
-  texts.forEach((cells, i) => {
-    if (!list.rows[i]) {
-      const tr = element("tr");
-      const head = element("th");
-      head.scope = "row";
-      tr.append(head, ...cells.slice(1).map(() => element("td")));
-      list.append(tr);
-    }
-    const [head, ...others] = list.rows[i].cells;
-    if (head.textContent !== nameOf(cells[0]).textContent) head.replaceChildren(nameOf(cells[0]));
-    others.forEach((cell, j) => write(cell, cells[j + 1]));
-  });
+  fill(section.querySelector("tbody"), texts);
 }
 
 // What changes and matters is said, also to those who do not see it ------------------------------

@@ -1,21 +1,17 @@
 // The table of scopes: a row each, updated in place, and the details of one of them.
 
 import {
-  POINTS, dash, draw, element, limit, nameOf, number, rate, seconds, sparkline, starts, withoutLetters, write,
+  POINTS, dash, draw, element, fill, limit, nameOf, number, rate, rowOf, seconds, sparkline, starts, withoutLetters, write,
 } from "./draw.js";
 import { changeForm } from "./actions.js";
 
-const COLUMNS = ["held", "waiting", "longest_wait", "starts_per_second", "delay", "rate", "next_start", "state", "set_by"];
-const LABELS = {
-  held: "held", waiting: "waiting", longest_wait: "longest wait", starts_per_second: "starts/s",
-  delay: "delay", rate: "rate", next_start: "next start", state: "state", set_by: "set by",
-};
 const HOUR = [["starts_per_second", "Starts/s", starts], ["longest_wait", "Longest wait", seconds], ["backoff", "Backoff", seconds]];
 const SAMPLE_INTERVAL_MS = 800; // between two points of a sparkline, at least
 const HOLD_MS = 4000; // for this long after the pointer has moved over a row none of them moves away
 
 const table = document.querySelector("#scopes");
 const body = table.tBodies[0];
+const labels = new Map([...table.tHead.rows[0].cells].slice(1).map((th) => [th.dataset.help, th.textContent.toLowerCase()])); // by column
 const rows = new Map(); // a scope's id to its row
 let opened = null; // the open scope's id, and its row of details
 let touched = -HOLD_MS;
@@ -113,23 +109,17 @@ function arrange(order) {
 }
 
 function make(scope) {
-  const tr = element("tr");
-  tr.setAttribute("role", "row");
-  const head = element("th");
-  head.scope = "row";
-  head.setAttribute("role", "rowheader");
   const button = element("button", "", "scope");
   button.type = "button";
   button.setAttribute("aria-expanded", "false");
   button.append(nameOf(scope.scope));
   button.addEventListener("click", () => toggle(scope.id));
-  head.append(button);
-  tr.append(head);
+  const tr = rowOf(button);
   const row = { id: scope.id, name: scope.scope, tr, button, cells: {}, lines: {}, values: { held: [], starts_per_second: [] } };
-  for (const column of COLUMNS) {
+  for (const [column, label] of labels) {
     const cell = element("td", "", column);
     cell.setAttribute("role", "cell");
-    cell.dataset.label = LABELS[column];
+    cell.dataset.label = label;
     const value = element("span");
     cell.append(value);
     if (column in row.values) {
@@ -189,7 +179,7 @@ function push(values, value) {
 }
 
 function unlist(row) {
-  for (const column of COLUMNS) put(row, column, dash, true);
+  for (const column of labels.keys()) put(row, column, dash, true);
   put(row, "state", "not listed", true);
   row.cells.state.value.className = "badge idle";
 }
@@ -227,18 +217,10 @@ function showDetails(details) {
   const table = opened.tr.querySelector("table");
   const order = nodes.some((node) => node.waiting) ? ", those that wait first, in the order of the queue" : "";
   write(table.caption, `Nodes${order}: ${nodes.length}${more ? `, and ${number(more)} more` : ""}`);
-  const list = table.tBodies[0];
-  while (list.rows.length > nodes.length) list.lastElementChild.remove();
-  nodes.forEach((node, i) => {
-    if (!list.rows[i]) list.append(makeNode());
-    const [name, ...cells] = list.rows[i].cells;
-    write(name.firstElementChild, node.node);
-    const texts = [
-      number(node.held), seconds(node.oldest), number(node.waiting), seconds(node.longest_wait),
-      seconds(Math.max(0, node.lease_left)),
-    ];
-    cells.forEach((cell, j) => write(cell, texts[j]));
-  });
+  fill(table.tBodies[0], nodes.map((node) => [
+    node.node, number(node.held), seconds(node.oldest), number(node.waiting), seconds(node.longest_wait),
+    seconds(Math.max(0, node.lease_left)),
+  ]));
 }
 
 function makeChart(name) {
@@ -257,13 +239,4 @@ function showHour(history) {
     write(caption, `${label}, last hour: at most ${format(Math.max(0, ...values))}`);
     draw(line, values, 1);
   });
-}
-
-function makeNode() {
-  const tr = element("tr");
-  const head = element("th");
-  head.scope = "row";
-  head.append(element("bdi"));
-  tr.append(head, ...Array.from({ length: 5 }, () => element("td")));
-  return tr;
 }
