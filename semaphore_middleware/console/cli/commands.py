@@ -45,13 +45,6 @@ VERBS: Mapping[str, Mapping[str, tuple[str, str]]] = {
 }
 """By command: each verb's module, and its help."""
 
-EXITS = (
-    "Exit status: 0 done; 1 the question was not answered with yes, or a report and a log do not "
-    "fit; 2 a value or an option is not allowed; 3 the server cannot be reached, refuses, or has "
-    "no address; 4 nothing is known of that scope, node or crawl; 130 interrupted."
-)
-
-
 LINE = 78  # characters, of the help
 
 
@@ -60,15 +53,21 @@ class Status(IntEnum):
 
     DONE = 0
     DECLINED = 1
-    """Asked whether to go on, the user did not say yes; nothing was changed. Or a report and a log
-    do not fit each other.
-    """
     WRONG = 2
-    """A value or an option is not allowed, or a library is missing."""
     NO_SERVER = 3
-    """The server cannot be reached, refuses, or has no address."""
     UNKNOWN = 4
-    """The server knows nothing of this scope, node or crawl."""
+    INTERRUPTED = 130
+
+
+MEANINGS = {
+    Status.DONE: "done",
+    Status.DECLINED: "the question was not answered with yes, or a report and a log do not fit",
+    Status.WRONG: "a value or an option is not allowed, or a library is missing",
+    Status.NO_SERVER: "the server cannot be reached, refuses, or has no address",
+    Status.UNKNOWN: "nothing is known of that scope, node or crawl",
+    Status.INTERRUPTED: "interrupted",
+}
+EXITS = f"Exit status: {'; '.join(f'{one:d} {MEANINGS[one]}' for one in Status)}."
 
 
 class CommandError(Exception):
@@ -108,8 +107,8 @@ class ListFormatter(argparse.RawDescriptionHelpFormatter, ScrapyHelpFormatter):
 class VerbCommand(ScrapyCommand):
     """A Scrapy command with verbs, found by its entry point.
 
-    A verb's module has `add_options(parser, verb)`, and `run(settings, options)` to return the exit
-    status. It is imported, and what stands behind the verb is parsed, only when the verb runs.
+    A verb's module has `add_options(parser, verb)`, and `run(settings, options)`, which may return
+    an exit status. Only when the verb runs is it imported, and what stands behind the verb parsed.
     """
 
     requires_project = False
@@ -158,7 +157,7 @@ class VerbCommand(ScrapyCommand):
                 one.partition("=")[0] for one in (*opts.set, *options.set)
             ):
                 raise CommandError(mistake, Status.WRONG)
-            self.exitcode = int(verb.run(self.settings, options))
+            self.exitcode = verb.run(self.settings, options) or Status.DONE
             sys.stdout.flush()
         except CommandError as error:
             self._fail(str(error), error.status)
@@ -168,7 +167,7 @@ class VerbCommand(ScrapyCommand):
             self._fail(str(error), Status.NO_SERVER)
         except KeyboardInterrupt:
             print(file=sys.stderr)  # so that the shell's prompt does not stand behind ^C
-            self.exitcode = 130
+            self.exitcode = Status.INTERRUPTED
         except BrokenPipeError:  # `| head` has seen enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -190,9 +189,9 @@ class VerbCommand(ScrapyCommand):
         self.process_options([], options)
         return options
 
-    def _fail(self, text: str, status: int) -> None:
+    def _fail(self, text: str, status: Status) -> None:
         print(f"scrapy {self.name}: {text}", file=sys.stderr)
-        self.exitcode = int(status)
+        self.exitcode = status
 
 
 class SemaphoreCommand(VerbCommand):

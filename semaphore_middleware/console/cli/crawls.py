@@ -53,7 +53,7 @@ def add_options(parser: argparse.ArgumentParser, verb: str) -> None:
         parser.add_argument("--now", action="store_true", help="drop what is queued")
 
 
-def run(settings: BaseSettings, options: argparse.Namespace) -> int:
+def run(settings: BaseSettings, options: argparse.Namespace) -> None:
     """Show crawls, or change one."""
     crawls = crawls_of(settings)
     if options.verb == "status":
@@ -62,7 +62,6 @@ def run(settings: BaseSettings, options: argparse.Namespace) -> int:
         _add(settings, crawls, options)
     else:
         print(f"{clean(options.name)}{asyncio.run(_change(crawls, options))}.")
-    return Status.DONE
 
 
 async def _change(crawls: Crawls, options: argparse.Namespace) -> str:
@@ -95,7 +94,12 @@ def _status(crawls: Crawls, options: argparse.Namespace) -> None:
         ]
         print(json.dumps(rows, indent=2))
         return
-    _print(crawls, found)
+    if found:
+        from semaphore_middleware.console.cli.tables import show_crawls
+
+        show_crawls(found)
+    else:
+        print(f"There is no shared crawl at {clean(f'{crawls.server}, prefix {crawls.prefix!r}')}.")
     for name, numbers in stats.items():
         if not numbers:
             continue
@@ -152,13 +156,3 @@ def _lines(options: argparse.Namespace) -> AbstractContextManager[Iterable[str]]
 
 def _no_crawl(name: str) -> CommandError:
     return CommandError(f"there is no crawl '{clean(name)}'", Status.UNKNOWN)
-
-
-def _print(crawls: Crawls, found: dict[str, Counts]) -> None:
-    from semaphore_middleware.console.cli.tables import show_crawls
-
-    if found:
-        show_crawls(found)
-    else:
-        where = clean(f"{crawls.server}, prefix {crawls.prefix!r}")
-        print(f"There is no shared crawl at {where}.")

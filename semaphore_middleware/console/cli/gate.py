@@ -33,13 +33,12 @@ def add_options(parser: argparse.ArgumentParser, _verb: str) -> None:
     )
 
 
-def run(settings: BaseSettings, options: argparse.Namespace) -> int:
+def run(settings: BaseSettings, options: argparse.Namespace) -> None:
     """Serve permits until Ctrl-C or SIGTERM."""
     check_installed("aiohttp")
     port = port_of(options)
     print_errors(settings)
     asyncio.run(_serve(SemaphoreSettings.read(settings), port, options.socket))
-    return Status.DONE
 
 
 async def _serve(settings: SemaphoreSettings, port: int, path: str | None) -> None:

@@ -43,7 +43,7 @@ def add_options(parser: argparse.ArgumentParser, _verb: str) -> None:
     )
 
 
-def run(settings: BaseSettings, options: argparse.Namespace) -> int:
+def run(settings: BaseSettings, options: argparse.Namespace) -> None:
     """Serve the page until Ctrl-C or SIGTERM."""
     check_installed("aiohttp")
     from semaphore_middleware.console.web.auth import Auth
@@ -52,7 +52,6 @@ def run(settings: BaseSettings, options: argparse.Namespace) -> int:
     token = options.token if options.token is not None else os.environ.get(TOKEN) or None
     print_errors(settings)
     asyncio.run(_serve(settings, Auth(options.host, token), options.host, port))
-    return Status.DONE
 
 
 async def _serve(settings: BaseSettings, auth: Auth, host: str, port: int) -> None:

@@ -55,7 +55,7 @@ def choice_of(options: argparse.Namespace, top: str | None = None) -> Choice:
     return Choice(options.filter, order, options.waiting, most)
 
 
-def run(settings: BaseSettings, options: argparse.Namespace) -> int:
+def run(settings: BaseSettings, options: argparse.Namespace) -> None:
     """Print the server's state, as tables or as JSON."""
     if not options.json:
         check_installed("rich", " (status --json does not)")
@@ -69,7 +69,6 @@ def run(settings: BaseSettings, options: argparse.Namespace) -> int:
 
         where = f"{admin.server}, prefix {admin.prefix!r}"
         show(snapshot, where, members=bool(options.names), nodes=options.nodes)
-    return Status.DONE
 
 
 async def _run(admin: Admin, names: Sequence[str]) -> Snapshot:

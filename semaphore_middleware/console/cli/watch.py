@@ -48,13 +48,12 @@ def add_options(parser: argparse.ArgumentParser, _verb: str) -> None:
     add_choice(parser)
 
 
-def run(settings: BaseSettings, options: argparse.Namespace) -> int:
+def run(settings: BaseSettings, options: argparse.Namespace) -> None:
     """Show the screen until the user quits."""
     if not sys.stdout.isatty():
         raise CommandError("watch needs a terminal; see 'status'", Status.WRONG)
     check_installed("rich")
     asyncio.run(_run(settings, View(choice_of(options))))
-    return Status.DONE
 
 
 @dataclass
