@@ -1,15 +1,6 @@
 """Settings of this project's crawls; `-s NAME=value` overrides any of them.
 
-Besides Scrapy's and the add-on's settings, the shared frontier reads:
-
-    REDIS_URL        the server shared by all nodes of a crawl, by default the environment's
-    CRAWL            the crawl's name: nodes with the same name share one crawl
-    CRAWL_MAX_PAGES  pages to fetch at most, all nodes together, 0 for no limit
-    CRAWL_LEASE      seconds after which the unfinished requests of a dead node go to others
-    CRAWL_PREFIX     first part of every key of the crawl
-    CRAWL_SERIALIZER how requests are stored: "json" or "pickle"
-    CRAWL_RUN        "new": begin an ended crawl once more
-    CRAWL_VERSION    version of the spider, the same on all nodes; empty: a hash of its source
+docs/settings.md and docs/shared-crawl.md explain those that are not Scrapy's own.
 """
 
 import os
@@ -24,12 +15,6 @@ CONCURRENT_REQUESTS_PER_DOMAIN = 4
 
 # All nodes of a crawl share its queued requests and its record of seen ones.
 SCHEDULER = "semaphore_middleware.frontier.Scheduler"
-CRAWL_MAX_PAGES = 0
-CRAWL_LEASE = 15.0
-CRAWL_PREFIX = "crawl"
-CRAWL_SERIALIZER = "json"
-CRAWL_RUN = ""
-CRAWL_VERSION = ""
 REDIS_URL = os.environ.get("REDIS_URL", "")
 # Where this node serves its metrics, if set. Containers set it: each has ports of its own.
 SEMAPHORE_METRICS_PORT = os.environ.get("SEMAPHORE_METRICS_PORT")

@@ -29,31 +29,27 @@ class ClusterState:
         )
 
 
-class ProgressDisplay:
+class ProgressDisplay(Progress):
     """Shows the state of a cluster on a console, as a context manager."""
 
     def __init__(self, console: Console) -> None:
-        self._console = console
-        self._next_line_at = 0.0
         text = TextColumn("{task.description}")
         columns = (SpinnerColumn(), text, BarColumn(bar_width=None), TimeElapsedColumn())
-        self._bar = Progress(*columns, console=console, auto_refresh=False, transient=True)
-        self._task = self._bar.add_task("")
-
-    def __enter__(self) -> ProgressDisplay:
-        if self._console.is_terminal:
-            self._bar.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self._console.is_terminal:
-            self._bar.stop()
+        super().__init__(
+            *columns,
+            console=console,
+            auto_refresh=False,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._task = self.add_task("")
+        self._next_line_at = 0.0
 
     def show(self, state: ClusterState) -> None:
         """Show this state, if it is time to."""
         text = str(state)
-        if self._console.is_terminal:
-            self._bar.update(
+        if not self.disable:
+            self.update(
                 self._task,
                 completed=state.fetched,
                 total=state.found,
@@ -62,4 +58,4 @@ class ProgressDisplay:
             )
         elif time.monotonic() >= self._next_line_at:
             self._next_line_at = time.monotonic() + LINE_INTERVAL_S
-            self._console.print(text, highlight=False)
+            self.console.print(text, highlight=False)
