@@ -117,27 +117,24 @@ def add_options(parser: argparse.ArgumentParser, verb: str) -> None:
         parser.add_argument("--yes", action="store_true", help="do not ask")
 
 
-def run(settings: BaseSettings, options: argparse.Namespace) -> int:
+def run(settings: BaseSettings, options: argparse.Namespace) -> Status | None:
     """Make the change, and print the result."""
     verb = options.verb
     if verb in ("evict", "trust"):
         return (_evict if verb == "evict" else _trust)(settings, options)
     if verb == "share":
-        _do(settings, lambda admin: _share(admin, options))
-        return Status.DONE
+        return _do(settings, lambda admin: _share(admin, options))
     name, limit = _limit(options) if verb == "limit" else (options.scope, {})
     if verb in ALL and options.all == (name is not None):
         raise CommandError(f"{verb} takes either SCOPE or --all", Status.WRONG)
     if name is not None:
-        _do(settings, lambda admin: _change(admin, verb, name, limit))
-        return Status.DONE
+        return _do(settings, lambda admin: _change(admin, verb, name, limit))
     if verb == "reset" and (rules := _do(settings, Admin.rules)):
         names = names_of([rule.name for rule in rules])
         print(f"{count(len(rules), 'rule')} will be removed: {names}.")
         if not options.yes and not _confirmed("Go on? [y/N] "):
             return Status.DECLINED
-    _do(settings, lambda admin: _change_all(admin, verb))
-    return Status.DONE
+    return _do(settings, lambda admin: _change_all(admin, verb))
 
 
 def _do(settings: BaseSettings, work: Callable[[Admin], Awaitable[T]]) -> T:

@@ -231,17 +231,16 @@ PATTERNS: Sequence[Column[Rule]] = (
     Column("paused", lambda row: _pause(row.paused), right=False),
     name("set by", lambda row: who(row.by)),
 )
+
+
+def _size(title: str) -> Column[tuple[str, Counts]]:
+    return Column(title, lambda row: str(getattr(row[1], title.replace(" ", "_"))))
+
+
 CRAWLS: Sequence[Column[tuple[str, Counts]]] = (
     name("crawl", lambda row: row[0]),
     Column("state", lambda row: row[1].state, right=False),
-    Column("nodes", lambda row: str(row[1].nodes)),
-    Column("sites", lambda row: str(row[1].sites)),
-    Column("queued", lambda row: str(row[1].queued)),
-    Column("taken", lambda row: str(row[1].taken)),
-    Column("pages", lambda row: str(row[1].pages)),
-    Column("failed", lambda row: str(row[1].failed)),
-    Column("seen", lambda row: str(row[1].seen)),
-    Column("set aside", lambda row: str(row[1].set_aside)),
+    *map(_size, ("nodes", "sites", "queued", "taken", "pages", "failed", "seen", "set aside")),
 )
 
 # `status` ----------------------------------------------------------------------------------------
