@@ -113,15 +113,10 @@ class Page:
         """Check the Host header, and give every answer its headers; errors are JSON objects."""
         try:
             response = await self._checked(request, handler)
-        except web.HTTPMethodNotAllowed as error:
-            allow = ", ".join(sorted(error.allowed_methods))
-            response = _error(405, f"allowed: {allow}", {"Allow": allow})
-        except web.HTTPNotFound:
-            response = _error(404, "there is nothing here")
-        except web.HTTPRequestEntityTooLarge:
-            response = _error(413, f"the body is larger than {MAX_BODY} bytes")
         except web.HTTPException as error:
-            response = _error(error.status, error.reason)
+            response = _error(error.status, error.text or error.reason)
+            if "Allow" in error.headers:
+                response.headers["Allow"] = error.headers["Allow"]
         except Exception:
             logger.exception("This should not happen; the request is answered with an error.")
             response = _error(500, "something went wrong; the command has printed more")
@@ -218,8 +213,8 @@ def _is_our_fault(record: logging.LogRecord) -> bool:
     return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
 
 
-def _error(status: int, text: str, headers: dict[str, str] | None = None) -> web.Response:
-    return web.json_response({"error": text}, status=status, headers=headers, dumps=_dumps)
+def _error(status: int, text: str) -> web.Response:
+    return web.json_response({"error": text}, status=status, dumps=_dumps)
 
 
 def _dumps(value: Any) -> str:

@@ -86,6 +86,16 @@ export function rowOf(content) {
   return tr;
 }
 
+/** Put rows in order, and touch only those in the wrong place. If they are held, new ones come last. */
+export function arrange(body, rows, areHeld) {
+  let next = body.firstElementChild;
+  for (const tr of rows) {
+    if (tr === next) next = tr.nextElementSibling;
+    else if (!areHeld) body.insertBefore(tr, next);
+    else if (!tr.isConnected) body.append(tr);
+  }
+}
+
 /** Write rows of texts, whose first is a name, into the body of a table. */
 export function fill(body, rows) {
   while (body.rows.length > rows.length) body.lastElementChild.remove();

@@ -1,6 +1,6 @@
 // The lists of nodes and of shared crawls, and what may be done with one of them.
 
-import { count, element, moment, nameOf, number, rowOf, seconds, write } from "./draw.js";
+import { arrange, count, element, moment, nameOf, number, rowOf, seconds, write } from "./draw.js";
 import { isUnlocked } from "./actions.js";
 import { confirm } from "./confirm.js";
 
@@ -170,17 +170,11 @@ function list(section) {
       tr.remove();
       rows.delete(name);
     }
-    const held = isHeld();
-    let next = body.firstElementChild;
     for (const item of items) {
       if (!rows.has(item.name)) rows.set(item.name, make(item));
-      const row = rows.get(item.name);
-      update(row, item);
-      if (held && row.tr.isConnected) continue;
-      if (held) body.append(row.tr);
-      else if (row.tr === next) next = next.nextElementSibling;
-      else body.insertBefore(row.tr, next);
+      update(rows.get(item.name), item);
     }
+    arrange(body, items.map((item) => rows.get(item.name).tr), isHeld());
   };
 
   const answer = section.querySelector(".answer");

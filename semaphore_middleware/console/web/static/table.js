@@ -1,7 +1,8 @@
 // The table of scopes: a row each, updated in place, and the details of one of them.
 
 import {
-  POINTS, dash, draw, element, fill, limit, nameOf, number, rate, rowOf, seconds, sparkline, starts, withoutLetters, write,
+  POINTS, arrange, dash, draw, element, fill, limit, nameOf, number, rate, rowOf, seconds, sparkline, starts,
+  withoutLetters, write,
 } from "./draw.js";
 import { changeForm } from "./actions.js";
 
@@ -74,12 +75,8 @@ export function show(scopes, details) {
     if (!rows.has(scope.id)) rows.set(scope.id, make(scope));
     update(rows.get(scope.id), scope);
   }
-  const order = scopes.map((scope) => rows.get(scope.id));
-  if (known && isHeld()) {
-    for (const row of order) if (!row.tr.isConnected) body.append(row.tr);
-  } else {
-    arrange(order);
-  }
+  const order = scopes.flatMap(({ id }) => [rows.get(id).tr, ...(openedId() === id ? [opened.tr] : [])]);
+  arrange(body, order, known && isHeld());
   hideEmptyColumns();
   showDetails(details);
 }
@@ -94,18 +91,6 @@ function hideEmptyColumns() {
     for (const { cells } of rows.values()) cells[column].cell.hidden = isHidden;
   }
   if (opened) opened.tr.cells[0].colSpan = table.tHead.querySelectorAll("th:not([hidden])").length;
-}
-
-/** Put the rows in order, and touch only those that stand in the wrong place. */
-function arrange(order) {
-  let next = body.firstElementChild;
-  for (const { id, tr } of order) {
-    if (tr === next) next = tr.nextElementSibling;
-    else body.insertBefore(tr, next);
-    if (openedId() !== id) continue;
-    if (opened.tr === next) next = next.nextElementSibling;
-    else tr.after(opened.tr);
-  }
 }
 
 function make(scope) {
