@@ -10,8 +10,14 @@ import re
 import struct
 import sys
 import termios
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager, redirect_stderr, redirect_stdout, suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import (
+    asynccontextmanager,
+    contextmanager,
+    redirect_stderr,
+    redirect_stdout,
+    suppress,
+)
 from pathlib import Path
 from tempfile import TemporaryFile
 from types import MappingProxyType
@@ -24,8 +30,8 @@ from scrapy.settings import Settings
 from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.redis.protocol import Statement
 from tests.support.nodes import TIMEOUT_S, Caller, eventually
-from tests.support.scrapy_process import start_scrapy
-from tests.support.servers import RedisServer, is_stopped
+from tests.support.scrapy_process import ScrapyProcess, start_scrapy
+from tests.support.servers import RedisServer, is_stopped, wait_until
 
 NOWHERE = Path("/")  # no project is there
 
@@ -104,6 +110,24 @@ async def semaphore_process(
         out.seek(0)
         err.seek(0)
         return Ran(status, out.read().decode(), err.read().decode())
+
+
+@contextmanager
+def listening(
+    server: RedisServer, directory: Path, *arguments: str, **environment: str
+) -> Iterator[tuple[ScrapyProcess, str]]:
+    """`scrapy semaphore serve` or `gate` as a process, and the address that it has told."""
+    process = ScrapyProcess(
+        *("semaphore", *arguments, "-s", f"SEMAPHORE_REDIS_URL={server.url}"),
+        directory=directory,
+        log_file=directory / "output",
+        environment={**os.environ, **environment},
+    )
+    try:
+        wait_until(lambda: process.log.endswith("\n") or not process.running)
+        yield process, process.log.partition("/permit/<host> ")[0].partition(" (")[0]
+    finally:
+        process.kill()
 
 
 def _environment(server: RedisServer | str | None) -> dict[str, str]:

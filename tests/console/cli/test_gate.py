@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 import shutil
 import signal
@@ -25,15 +24,15 @@ from semaphore_middleware.console.web.auth import OwnNames
 from semaphore_middleware.scrapy.scopes import ScopeFinder
 from semaphore_middleware.scrapy.settings import SemaphoreSettings
 from tests.docs.pages import Block, blocks
+from tests.support.cli import listening
 from tests.support.nodes import TIMEOUT_S, eventually
-from tests.support.scrapy_process import ScrapyProcess
 from tests.support.servers import RedisServer, wait_until
 from tests.support.site import Site
 
 HOST = "a.example"
 REQUEST = b"GET /permit/a.example HTTP/1.1\r\nHost: localhost\r\n\r\n"
 GRANTED = b"granted\n"
-SETTINGS = ("-s", 'SEMAPHORE_LIMITS={"a.example": 1, "127.0.0.1": 1}')
+GATE = ("gate", "-s", 'SEMAPHORE_LIMITS={"a.example": 1, "127.0.0.1": 1}')
 
 
 class Clients:
@@ -190,24 +189,6 @@ async def test_a_host_has_the_scopes_and_limits_of_a_crawl(
 
 
 @contextmanager
-def started(
-    server: RedisServer, directory: Path, *arguments: str
-) -> Iterator[tuple[ScrapyProcess, str]]:
-    """The command, and where it listens."""
-    process = ScrapyProcess(
-        *("semaphore", "gate", "-s", f"SEMAPHORE_REDIS_URL={server.url}", *SETTINGS, *arguments),
-        directory=directory,
-        log_file=directory / "output",
-        environment=dict(os.environ),
-    )
-    try:
-        wait_until(lambda: process.log.endswith("\n") or not process.running)
-        yield process, process.log.partition("/permit/<host> ")[0].partition(" (")[0]
-    finally:
-        process.kill()
-
-
-@contextmanager
 def curl(*arguments: str) -> Iterator[subprocess.Popen[bytes]]:
     with subprocess.Popen(["curl", "-sfN", *arguments], stdout=PIPE) as process:
         try:
@@ -228,7 +209,7 @@ with_curl = pytest.mark.skipif(shutil.which("curl") is None, reason="no curl on 
 def test_a_killed_curl_frees_its_permit_and_the_gate_s_end_frees_all(
     server: RedisServer, tmp_path: Path
 ) -> None:
-    with started(server, tmp_path, "--port", "0") as (process, address):
+    with listening(server, tmp_path, *GATE, "--port", "0") as (process, address):
         assert re.fullmatch(r"http://127\.0\.0\.1:\d+", address), process.log
         url = f"{address}/permit/{HOST}"
         with curl(url) as holder:
@@ -252,7 +233,7 @@ def test_a_killed_curl_frees_its_permit_and_the_gate_s_end_frees_all(
 def test_its_node_is_as_the_project_s_crawls_are(server: RedisServer, tmp_path: Path) -> None:
     options = ("-s", "SEMAPHORE_HISTORY=0", "-s", "SEMAPHORE_JOB=tools")
     with (
-        started(server, tmp_path, "--port", "0", *options) as (_, address),
+        listening(server, tmp_path, *GATE, "--port", "0", *options) as (_, address),
         curl(f"{address}/permit/{HOST}") as client,
         server.client() as redis,
     ):
@@ -264,25 +245,25 @@ def test_its_node_is_as_the_project_s_crawls_are(server: RedisServer, tmp_path: 
 @with_curl
 def test_a_unix_socket_is_one_gate_s(server: RedisServer, tmp_path: Path) -> None:
     path = tmp_path / "gate"
-    arguments = ("--socket", str(path))
-    with started(server, tmp_path, *arguments) as (process, address):
+    arguments = (*GATE, "--socket", str(path))
+    with listening(server, tmp_path, *arguments) as (process, address):
         assert address == str(path)
         with curl("--unix-socket", address, f"http://any/permit/{HOST}") as client:
             assert line(client) == GRANTED
             (tmp_path / "other").mkdir()
-            with started(server, tmp_path / "other", *arguments) as (other, _):
+            with listening(server, tmp_path / "other", *arguments) as (other, _):
                 assert other.wait() == 2
                 assert other.log.endswith(f"cannot listen on {path}: it is in use\n")
         process.kill()
         process.wait()
-    with started(server, tmp_path, *arguments) as (_, address):  # what is left of it is no gate
+    with listening(server, tmp_path, *arguments) as (_, address):  # what is left of it is no gate
         assert address == str(path)
 
 
 def test_a_server_that_is_away_is_told_at_the_start_and_later(
     server: RedisServer, tmp_path: Path
 ) -> None:
-    with started(server, tmp_path, "--port", "0") as (process, _):
+    with listening(server, tmp_path, *GATE, "--port", "0") as (process, _):
         server.kill()
         wait_until(lambda: process.log.count("\n") > 1)
         # What it says depends on whether a call was under way.
@@ -290,7 +271,7 @@ def test_a_server_that_is_away_is_told_at_the_start_and_later(
         assert any(f"{words} {server.url}" in process.log for words in said)
         process.send(signal.SIGINT)
         assert process.wait() == 0
-    with started(server, tmp_path, "--port", "0") as (process, _):
+    with listening(server, tmp_path, *GATE, "--port", "0") as (process, _):
         assert process.wait() == 3
         assert f"scrapy semaphore: cannot reach {server.url}: " in process.log
 
@@ -307,7 +288,7 @@ async def test_the_programs_of_the_page_hold_the_limit(
     program = {"bash": ("bash", "-euc"), "js": ("node", "--input-type=module", "-e")}[block.kind]
     if shutil.which(program[0]) is None or shutil.which("curl") is None:
         pytest.skip(f"no {program[0]} or curl on PATH")
-    with started(server, tmp_path, "--port", "0") as (_, address):
+    with listening(server, tmp_path, *GATE, "--port", "0") as (_, address):
         text = block.text.replace("127.0.0.1:8380", address.removeprefix("http://"))
         text = text.replace("/127.0.0.1/8380", f"/127.0.0.1/{address.rpartition(':')[2]}")
         text = text.replace("https://example.com/report.csv", site.url("/take/0.05/report.csv"))

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
 import signal
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,36 +15,15 @@ import pytest
 
 from semaphore_middleware.frontier.client import CrawlClient
 from semaphore_middleware.frontier.settings import CrawlSettings
-from tests.support.cli import semaphore_process
+from tests.support.cli import listening, semaphore_process
 from tests.support.frontier import result_of
 from tests.support.nodes import TIMEOUT_S
 from tests.support.paths import REPOSITORY
-from tests.support.scrapy_process import ScrapyProcess
-from tests.support.servers import RedisServer, wait_until
+from tests.support.servers import RedisServer
 
+SERVE = ("serve", "--port", "0")
 PAGE = (REPOSITORY / "docs" / "page.md").read_text("utf-8")
 EXAMPLES = re.findall(r"```console\n\$ (.*)\n(.*)\n```", PAGE)
-
-
-@contextmanager
-def started(
-    server: RedisServer, directory: Path, *arguments: str, **environment: str
-) -> Iterator[tuple[ScrapyProcess, str]]:
-    """The command, and the address that it has told."""
-    process = ScrapyProcess(
-        *("semaphore", "serve", "-s", f"SEMAPHORE_REDIS_URL={server.url}"),
-        *("--port", "0", *arguments),
-        directory=directory,
-        log_file=directory / "output",
-        environment={**os.environ, **environment},
-    )
-    try:
-        wait_until(lambda: process.log.endswith("\n") or not process.running)
-        told = re.fullmatch(r"(http://127\.0\.0\.1:\d+/) \(Ctrl-C ends it\)\n", process.log)
-        assert told, process.log
-        yield process, told[1]
-    finally:
-        process.kill()
 
 
 def read(address: str, path: str = "", token: str = "") -> tuple[int, bytes]:
@@ -77,7 +53,10 @@ def test_the_examples_of_docs_page_md_print_their_address_serve_and_end_cleanly(
     begin = words.index("scrapy")
     assert words[begin : begin + 3] == ["scrapy", "semaphore", "serve"]
     environment = dict(word.split("=") for word in words[:begin])
-    with started(server, tmp_path, *words[begin + 3 :], **environment) as (process, address):
+    with listening(server, tmp_path, *SERVE, *words[begin + 3 :], **environment) as (
+        process,
+        address,
+    ):
         log = process.log
         assert re.sub(r":\d+/", ":8379/", log) == f"{said}\n"
         told = state(address)
@@ -88,7 +67,7 @@ def test_the_examples_of_docs_page_md_print_their_address_serve_and_end_cleanly(
 
 
 def test_it_ends_though_the_server_is_away(server: RedisServer, tmp_path: Path) -> None:
-    with started(server, tmp_path) as (process, address):
+    with listening(server, tmp_path, *SERVE) as (process, address):
         server.kill()
         problem = str(state(address)["problem"])
         assert problem.startswith("The Redis server does not answer: ")
@@ -107,8 +86,8 @@ def test_shared_crawls_are_those_of_the_project_s_settings_and_changes_need_a_to
     try:
         result_of(client.join())
         for more, given, refused in ((token, "other", "secret"), ((), "secret", "other")):
-            arguments = (*prefix, *more)
-            with started(server, tmp_path, *arguments, SEMAPHORE_TOKEN="secret") as (_, address):
+            arguments = (*SERVE, *prefix, *more)
+            with listening(server, tmp_path, *arguments, SEMAPHORE_TOKEN="secret") as (_, address):
                 told = state(address)
                 assert [crawl["name"] for crawl in told["crawls"]] == ["books"]
                 assert (told["server"], told["can_change"]) == (server.url, True)
