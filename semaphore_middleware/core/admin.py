@@ -13,7 +13,7 @@ from typing import Any, Self
 from semaphore_middleware.errors import ClosedError, ServerRefusedError, ServerUnreachableError
 from semaphore_middleware.model import chance
 from semaphore_middleware.model.history import History
-from semaphore_middleware.model.hosts import EVERY, encoded, parse_name, patterns_for
+from semaphore_middleware.model.hosts import EVERY, decoded, encoded, parse_name, patterns_for
 from semaphore_middleware.model.inspection import Inspection, ServerState
 from semaphore_middleware.model.jobs import check_job, check_weight, share_name
 from semaphore_middleware.model.limits import Limit
@@ -137,8 +137,8 @@ class Admin:
         """What holds for all scopes: a wait after a loss of data, and when a node called last."""
         call = self._pack("inspect", ())
         async with self._connected() as connection:
-            ((state,),) = await evaluate(connection, [call], read_only=True)
-        return read_server_state(state)
+            (reply,) = await evaluate(connection, [call], read_only=True)
+        return read_server_state(*reply)
 
     async def rules(self) -> list[Rule]:
         """What operators have set with `configure`, `pause` and `resume`, by name."""
@@ -220,7 +220,7 @@ class Admin:
             return await self._change(RuleChange.reset(name))
         async with self._connected() as connection:
             (names,) = await connection.execute([("HKEYS", self._keys.rules)])
-            return await self._apply(connection, RuleChange.reset_all(map(_decoded, names)))
+            return await self._apply(connection, RuleChange.reset_all(map(decoded, names)))
 
     async def share(self, job: str, weight: float | str | None) -> None:
         """Set the weight of a job, or of a group of jobs, for all nodes; None: what their settings
@@ -299,8 +299,8 @@ class Admin:
         seen: list[Inspection] = []
         for some in batches(scopes, SCOPES_PER_CALL):
             call = self._pack("inspect", some)
-            ((state, *replies),) = await evaluate(connection, [call], read_only=True)
-            weights = read_server_state(state).weights
+            ((times, set_weights, *replies),) = await evaluate(connection, [call], read_only=True)
+            weights = read_server_state(times, set_weights).weights
             for scope, reply in zip(some, replies, strict=True):
                 if reply is not None:
                     seen.append(read_inspection(scope, reply, weights))
@@ -332,7 +332,7 @@ class Admin:
     async def _rules(self, connection: Connection) -> list[Rule]:
         (reply,) = await connection.execute([("HGETALL", self._keys.rules)])
         rules = [
-            read_rule(_decoded(name), text)
+            read_rule(decoded(name), text)
             for name, text in zip(reply[::2], reply[1::2], strict=True)
         ]
         return sorted(filter(None, rules), key=lambda rule: rule.name)
@@ -360,10 +360,6 @@ class Admin:
                     calls.append((*self._pack("forget", [name]), change.forgets))
         await evaluate(connection, calls)
         await connection.execute([self._notice])
-
-
-def _decoded(name: bytes) -> str:
-    return name.decode("utf-8", "surrogatepass")
 
 
 def user_at_host() -> str:

@@ -155,32 +155,25 @@ class SharedRobotsTxt(Observer):
         """
         wait = asyncio.timeout(0 if self._is_draining else None)
         self._waits.add(wait)
+        news = self._news[origin] = asyncio.Event()
         try:
             async with wait:
-                step, known, left = await self._ask_until_known(origin, while_waiting)
+                while True:
+                    news.clear()
+                    step, data, left = await self._call("ask_robotstxt", origin)
+                    if step != b"wait":
+                        break
+                    with while_waiting(), suppress(TimeoutError):
+                        await asyncio.wait_for(news.wait(), left / 1000)
         except TimeoutError:
             raise ClosedError("the semaphore is closing") from None
         finally:
             self._waits.discard(wait)
-        if step == "valid" and known is not None:
-            return Fetched(known, left, by_another=True)
-        return await self._fetch(origin, fetch, known)
-
-    async def _ask_until_known(
-        self, origin: str, while_waiting: Callable[[], AbstractContextManager[None]]
-    ) -> tuple[str, RobotsTxt | None, float]:
-        """Ask the server, until the file is valid or to be fetched here."""
-        news = self._news[origin] = asyncio.Event()
-        try:
-            while True:
-                news.clear()
-                step, data, left = await self._call("ask_robotstxt", origin)
-                if step != b"wait":
-                    return step.decode(), RobotsTxt.unpack(data), left / 1000
-                with while_waiting(), suppress(TimeoutError):
-                    await asyncio.wait_for(news.wait(), left / 1000)
-        finally:
             del self._news[origin]
+        known = RobotsTxt.unpack(data)
+        if step == b"valid" and known is not None:
+            return Fetched(known, left / 1000, by_another=True)
+        return await self._fetch(origin, fetch, known)
 
     async def _fetch(self, origin: str, fetch: Fetch, before: RobotsTxt | None) -> Fetched:
         result: asyncio.Future[tuple[bytes, float]] = asyncio.get_running_loop().create_future()
@@ -204,11 +197,13 @@ class SharedRobotsTxt(Observer):
         while not (await asyncio.wait([result], timeout=RENEWAL * self._lease))[0]:
             await self._call("ask_robotstxt", origin)
         data, valid_until = result.result()
-        # A server that is away for an hour has what was fetched before for an hour less.
-        await self._call("put_robotstxt", origin, lambda: (data, *self._kept(valid_until)))
 
-    def _kept(self, valid_until: float) -> tuple[int, int]:
-        return milliseconds(max(0.0, valid_until - _now())), milliseconds(self._history)
+        def fetched() -> tuple[Any, ...]:
+            # A server that is away for an hour has what was fetched before for an hour less.
+            left = max(0.0, valid_until - _now())
+            return data, milliseconds(left), milliseconds(self._history)
+
+        await self._call("put_robotstxt", origin, fetched)
 
     async def _call(
         self, script: str, origin: str, more: Callable[[], tuple[Any, ...]] = tuple

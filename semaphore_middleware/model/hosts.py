@@ -154,6 +154,11 @@ def encoded(name: str) -> bytes:
     return name.encode("utf-8", "surrogatepass")
 
 
+def decoded(name: bytes) -> str:
+    """A name as the server has sent it."""
+    return name.decode("utf-8", "surrogatepass")
+
+
 def clean(name: str) -> str:
     """A name that is safe to show: what would control a terminal is written out."""
     if name.isprintable():

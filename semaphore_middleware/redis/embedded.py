@@ -20,7 +20,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 from urllib.parse import quote
@@ -156,22 +156,23 @@ def _is_alive(directory: Path) -> bool:
     it would grant again what it has granted.
     """
     with (directory / ALIVE_LOCK).open("ab") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
+        return not _is_free(lock)
 
 
 def _is_only_user(lock: IO[bytes]) -> bool:
     """Whether nobody else can hold a permit of an earlier server."""
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return True
-    except BlockingIOError:
-        return False
+        return _is_free(lock)
     finally:
         fcntl.flock(lock, fcntl.LOCK_SH)
+
+
+def _is_free(lock: IO[bytes]) -> bool:
+    """Whether no other process holds this lock; then this one does."""
+    with suppress(BlockingIOError):
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    return False
 
 
 def _directory() -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from semaphore_middleware.model.hosts import encoded
+from semaphore_middleware.model.hosts import decoded, encoded
 from semaphore_middleware.model.validation import not_allowed
 
 
@@ -73,7 +73,7 @@ class Keys:
 
     def scope_of(self, key: bytes) -> str:
         """The scope that has this key."""
-        return key.removeprefix(self.scopes).decode("utf-8", "surrogatepass")
+        return decoded(key.removeprefix(self.scopes))
 
 
 def check_prefix(prefix: Any, where: str) -> str:

@@ -9,7 +9,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from operator import attrgetter
 from struct import Struct
@@ -17,6 +17,7 @@ from typing import Any, Literal, Self, TypeVar
 
 from semaphore_middleware.model.feedback import Backoff, FeedbackSummary
 from semaphore_middleware.model.history import Change, History, Minute, ObeyedFile, Pause
+from semaphore_middleware.model.hosts import decoded
 from semaphore_middleware.model.inspection import Inspection, Member, ServerState
 from semaphore_middleware.model.jobs import JobShare
 from semaphore_middleware.model.lease import STEP
@@ -29,7 +30,6 @@ from semaphore_middleware.redis.records import (
     Record,
     Status,
     numbers_of,
-    read_numbers,
 )
 
 SILENT_S = 90.0
@@ -123,18 +123,16 @@ class Reply:
     @classmethod
     def read(cls, statement: Statement, reply: bytes) -> Self:
         """From the script's reply for one scope."""
-        numbers = read_numbers(_REPLY_TYPES, REPLY.unpack_from(reply))
-        said = *numbers, reply[REPLY.size :].decode("utf-8", "replace")
+        said = *REPLY.values(reply), reply[REPLY.size :].decode("utf-8", "replace")
         return cls(statement, *said)
 
 
-_STATEMENT_TYPES, _REPLY_TYPES = numbers_of(Statement), numbers_of(Reply)
-_MINUTE_TYPES = numbers_of(Minute)
-STATEMENT = Record((*_STATEMENT_TYPES, *LIMIT))
+STATEMENT = Record((*numbers_of(Statement), *LIMIT))
 FEEDBACK = Record(numbers_of(FeedbackSummary, Backoff))
-REPLY = Record(_REPLY_TYPES)
-MINUTE = Record([*_MINUTE_TYPES][1:])  # but for when it began
-PAUSE = OF_KEYS["pause"]
+REPLY = Record(numbers_of(Reply))
+MINUTE = Record({name: kind for name, kind in numbers_of(Minute).items() if name != "at"})
+PAUSE, _LIMIT = OF_KEYS["pause"], OF_KEYS["limit"]
+INSPECTION, MEMBER = Record(numbers_of(Inspection)), Record(numbers_of(Member))
 RECORDS: Mapping[str, Record] = {
     **OF_KEYS,
     "head": HEAD,
@@ -142,6 +140,8 @@ RECORDS: Mapping[str, Record] = {
     "feedback": FEEDBACK,
     "reply": REPLY,
     "minute": MINUTE,
+    "inspection": INSPECTION,
+    "member": MEMBER,
 }
 """By the names that scripts have for them."""
 
@@ -169,7 +169,7 @@ class Notification:
     def read(cls, payload: bytes) -> Self | None:
         """None if it is not one of ours."""
         try:
-            kind, _, rest = payload.decode("utf-8", "surrogatepass").partition(" ")
+            kind, _, rest = decoded(payload).partition(" ")
             if kind == "granted":
                 term, granted, scope = rest.split(" ", 2)
                 return cls("granted", scope, _count(term), _count(granted))
@@ -211,7 +211,7 @@ def pack_head(
     return HEAD.pack(1000 * lease, 1000 * STEP * lease, random_number, *times)
 
 
-_numbers_of = attrgetter(*_STATEMENT_TYPES)
+_numbers_of = attrgetter(*numbers_of(Statement))
 
 
 def pack_statement(statement: Statement, backoff: Backoff) -> bytes:
@@ -269,7 +269,7 @@ class Tally(Minute):
         return MINUTE.pack(*_counts_of(self)) + starts + late
 
 
-_PAIR = Struct(">2d")
+_PAIR, _DOUBLE = Struct(">2d"), Struct(">d")
 _counts_of = attrgetter(*MINUTE.names)
 
 
@@ -305,8 +305,7 @@ def read_history(
             elif kind == "pause":
                 pauses.append(_read_pause(int(rest), *PAUSE.unpack_from(value)))
             else:
-                numbers = 3600 * hour + 60 * int(kind), *MINUTE.unpack_from(value)
-                minutes.append(Minute(*read_numbers(_MINUTE_TYPES, numbers)))
+                minutes.append(Minute(3600 * hour + 60 * int(kind), *MINUTE.values(value)))
     silent = [
         (node.decode(), float(at) / 1000) for node, at in zip(nodes[::2], nodes[1::2], strict=True)
     ]
@@ -348,48 +347,42 @@ def _read_files(files: Sequence[bytes]) -> Iterator[ObeyedFile]:
 # Scopes -----------------------------------------------------------------------------------------
 
 
-def read_server_state(text: bytes) -> ServerState:
-    """From the script `inspect`."""
-    said = json.loads(text)
-    said["weights"] = {name: float(weight) for name, weight in said["weights"].items()}
-    return ServerState(**_with_floats(ServerState, said))
+def read_server_state(times: bytes, weights: Sequence[bytes]) -> ServerState:
+    """From the first two parts of the reply of the script `inspect`."""
+    pairs = zip(weights[::2], weights[1::2], strict=True)
+    by_job = {decoded(name): float(text) for name, text in pairs}
+    recovery_left, silent_for = _PAIR.unpack(times)
+    return ServerState(recovery_left, silent_for, by_job)
 
 
-def read_inspection(scope: str, text: bytes, set_weights: Mapping[str, float]) -> Inspection:
-    """A scope from the script `inspect`."""
-    said = json.loads(text)
-    members = tuple(_read_member(**member) for member in said.pop("members"))
-    interval = said.pop("interval")
+def read_inspection(
+    scope: str, reply: tuple[bytes, bytes, Sequence[Any]], set_weights: Mapping[str, float]
+) -> Inspection:
+    """A scope, from what the script `inspect` replies for it."""
+    packed, set_by, rows = reply
+    members = tuple(_read_member(*row) for row in rows)
+    (interval,) = _DOUBLE.unpack_from(packed, INSPECTION.size)
     return Inspection(
         scope,
-        said.pop("limit") or None,
-        members,
-        limit_max=said.pop("limit_max") or None,
-        rate=rate_text(interval) if interval else None,
+        members=members,
+        rate=rate_text(interval / 1000) if interval else None,
+        set_by=set_by.decode("utf-8", "replace") or None,
         jobs=JobShare.of(members, set_weights),
-        **_with_floats(Inspection, said),
+        **INSPECTION.fields(packed),
     )
 
 
-def _read_member(asks_for: Mapping[str, Any], **said: Any) -> Member:
-    parts = dict(asks_for)
-    interval = parts.pop("interval") / 1000
-    parts |= {
-        "delay": parts["delay"] / 1000,
-        "adaptive": parts["adaptive"] == 1,
-        "rate": rate_text(interval) if interval else None,
-    }
-    limit = Limit(**_with_floats(Limit, parts))
-    return Member(asks_for=limit, **_with_floats(Member, said))
-
-
-def _with_floats(described: type, said: Mapping[str, Any]) -> dict[str, Any]:
-    """What JSON says of a dataclass's fields: it has no floats that are whole."""
-    types = {one.name: str(one.type) for one in fields(described)}
-    return {
-        name: float(value) if types[name].startswith("float") else value
-        for name, value in said.items()
-    }
+def _read_member(node: bytes, job: bytes, packed: bytes) -> Member:
+    concurrency, delay, jitter, adaptive, interval, burst = _LIMIT.unpack_from(packed, MEMBER.size)
+    asks_for = Limit(
+        int(concurrency),
+        delay / 1000,
+        jitter,
+        adaptive == 1,
+        rate_text(interval / 1000) if interval else None,
+        int(burst),
+    )
+    return Member(decoded(node), asks_for=asks_for, job=decoded(job), **MEMBER.fields(packed))
 
 
 # Rules ------------------------------------------------------------------------------------------

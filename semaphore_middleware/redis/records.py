@@ -12,7 +12,7 @@ in their source, and `scripts.assembled` puts the names there:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from struct import Struct
 from typing import Any, Literal, get_args
@@ -24,6 +24,7 @@ READERS: dict[str, Callable[[float], Any]] = {
     "int": int,
     "float": float,
     "bool": bool,
+    "int | None": lambda number: int(number) or None,
     "float | None": lambda ms: ms / 1000 if ms >= 0 else None,
     "Status": lambda place: STATUSES[int(place)],
 }
@@ -36,23 +37,29 @@ def numbers_of(*described: type) -> dict[str, str]:
     return {name: kind for name, kind in types.items() if kind in READERS}
 
 
-def read_numbers(types: Mapping[str, str], numbers: Iterable[float]) -> Iterator[Any]:
-    """The values of such fields, from the numbers of a record."""
-    return (READERS[kind](number) for kind, number in zip(types.values(), numbers, strict=True))
-
-
 class Record:
-    """Numbers in a fixed order, each with a name. On the wire they are doubles: packing these costs
-    less than text does, on both sides.
+    """Numbers in a fixed order, each with a name, and a type if they are those of a dataclass. On
+    the wire they are doubles: packing these costs less than text does, on both sides.
     """
 
-    def __init__(self, names: Iterable[str]) -> None:
-        self.names = tuple(names)
+    def __init__(self, numbers: Iterable[str] | Mapping[str, str]) -> None:
+        types = numbers if isinstance(numbers, Mapping) else dict.fromkeys(numbers, "float")
+        self.names = tuple(types)
+        self._readers = [READERS[kind] for kind in types.values()]
         self._struct = Struct(f">{len(self.names)}d")
         self.pack = self._struct.pack
         self.unpack_from = self._struct.unpack_from
         self.size = self._struct.size
         """In bytes."""
+
+    def values(self, packed: bytes) -> list[Any]:
+        """The values that such fields have, from what begins with the record."""
+        numbers = zip(self._readers, self.unpack_from(packed), strict=True)
+        return [read(number) for read, number in numbers]
+
+    def fields(self, packed: bytes) -> dict[str, Any]:
+        """The same, by name."""
+        return dict(zip(self.names, self.values(packed), strict=True))
 
     def written_out(self, prefix: str) -> str:
         """What a script says where it names the record with this prefix."""

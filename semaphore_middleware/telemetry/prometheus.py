@@ -38,6 +38,7 @@ from semaphore_middleware.core.observer import (
     StatementRefused,
     StoreLost,
 )
+from semaphore_middleware.model.hosts import encoded
 from semaphore_middleware.model.limits import LIMITLESS
 
 logger = logging.getLogger(__name__)
@@ -274,5 +275,5 @@ def scope_label(scope: str) -> str:
     name = scope.encode("utf-8", "backslashreplace").decode()
     if name == scope and len(name) <= LABEL_CHARS_MAX:
         return name
-    digest = sha256(scope.encode("utf-8", "surrogatepass")).hexdigest()
+    digest = sha256(encoded(scope)).hexdigest()
     return f"{name[:LABEL_CHARS_MAX]}~{digest[:8]}"

@@ -206,16 +206,12 @@ def _decode(text: bytes) -> Any:
 
 
 def _encode(parts: Any) -> bytes:
-    return json.dumps(_plain(parts)).encode()
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, bytes):
-        return value.decode()
-    if not _is_table(value):
-        return value
-    parts = {name: _plain(part) for name, part in sorted(value.items())}
-    return list(parts.values()) if 1 in parts else {k.decode(): v for k, v in parts.items()}
+    return json.dumps(
+        {
+            name.decode(): part.decode() if isinstance(part, bytes) else part
+            for name, part in sorted(parts.items())
+        }
+    ).encode()
 
 
 def _is_table(value: Any) -> bool:

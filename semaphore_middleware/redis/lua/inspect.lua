@@ -1,7 +1,10 @@
 -- Reads scopes and changes nothing.
 -- KEYS: epoch, rules; then for each scope: scope, queue. ARGV: see `clock`; no node.
--- Reply: a `ServerState`, as a JSON object; then for each scope one of what an `Inspection` says (times in
---        seconds, those in limits of nodes in milliseconds), or nothing for one that cannot be read.
+-- Reply: for how long nothing is granted from now on, and for how long no node has called (s, packed); the
+--        weights of jobs that operators have set: name and weight (as text), by turns; then for each scope
+--        the record `inspection`, and after it the interval at the rate in force (ms); which operator has
+--        set a rule (empty: none); and its nodes: of each its name, its job, and the record `member`, and
+--        after it `limit`, as its requests ask for it. Nothing for a scope that cannot be read.
 
 @include(shared/scopes)
 @include(shared/promote)
@@ -14,56 +17,57 @@ local function age(since)
   return math.max(0, NOW - since) / 1000
 end
 
-local function member(node, account)
-  local held, waiting, asks_for = held_by(account), waiting_at(account), {}
-  @asks_for.(limit) = @account.(limit)
-  return {
-    node = node, held = held, waiting = waiting, oldest = held > 0 and age(account.held_since) or 0,
-    longest_wait = waiting > 0 and age(account.waiting_since) or 0, lease_left = left(account.lease_end),
-    asks_for = asks_for, job = account.job, weight = tonumber(account.weight),
-  }
+local function row_of(node, account)
+  local held, waiting, weight = held_by(account), waiting_at(account), tonumber(account.weight)
+  local oldest = held > 0 and age(account.held_since) or 0
+  local longest_wait = waiting > 0 and age(account.waiting_since) or 0
+  local lease_left = left(account.lease_end)
+  local numbers = struct.pack('@format(member)@format(limit)', @(member), @account.(limit))
+  return { node, account.job, numbers }
 end
 
 -- Those that wait first, in the order of the queue.
-local function members_of(scope)
-  local members, places = {}, {}
-  for place, queued in ipairs(redis.call('ZRANGE', scope.queue, 0, -1)) do
-    places[node_of(queued)] = place
+local function rows_of(scope)
+  local rows, places = {}, {}
+  for place, member in ipairs(redis.call('ZRANGE', scope.queue, 0, -1)) do
+    places[node_of(member)] = place
   end
   for_each_account(scope, function(node, account)
-    if account.lease_end > NOW then table.insert(members, member(node, account)) end
+    if account.lease_end > NOW then table.insert(rows, row_of(node, account)) end
   end)
-  table.sort(members, function(one, other)
-    local place, other_place = places[one.node] or math.huge, places[other.node] or math.huge
-    return place < other_place or (place == other_place and one.node < other.node)
+  table.sort(rows, function(one, other)
+    local place, other_place = places[one[1]] or math.huge, places[other[1]] or math.huge
+    return place < other_place or (place == other_place and one[1] < other[1])
   end)
-  return members
+  return rows
 end
 
-local function inspection(key, queue)
+local NOTHING = nothing_learned()
+local function reply_of(key, queue)
   local scope = read_scope(key, queue, read_fields(key))
   apply_limit(scope)
-  local force, learned = scope.force, scope.learned or nothing_learned()
-  return cjson.encode({
-    limit = force.limit, limit_max = force.concurrency, delay = force.delay / 1000,
-    interval = force.interval / 1000, burst = force.burst,
-    next_start = left(math.max(earliest_by_delay(scope), earliest_by_rate(scope))),
-    backoff_left = left(learned.backoff_end), backoff_last = learned.backoff / 1000,
-    down_for = learned.is_down == 1 and age(learned.failing_since) or nil, paused = force.paused or false,
-    set_by = force.by, started = scope.started, members = members_of(scope),
-  })
+  local force, learned = scope.force, scope.learned or NOTHING
+  local limit, limit_max, delay, burst = force.limit, force.concurrency, force.delay / 1000, force.burst
+  local next_start = left(math.max(earliest_by_delay(scope), earliest_by_rate(scope)))
+  local backoff_left, backoff_last = left(learned.backoff_end), learned.backoff / 1000
+  local paused, started = force.paused and 1 or 0, scope.started
+  local down_for = learned.is_down == 1 and math.max(0, NOW - learned.failing_since) or -1 -- ms
+  local numbers = struct.pack('@format(inspection)d', @(inspection), force.interval)
+  return { numbers, force.by or '', rows_of(scope) }
 end
 
 local weights, fields = {}, redis.call('HGETALL', KEYS[1])
 for i = 1, #fields, 2 do
   local name = string.match(fields[i], '^share:(.*)')
-  if name then weights[name] = tonumber(fields[i + 1]) end
+  if name then
+    table.insert(weights, name)
+    table.insert(weights, fields[i + 1])
+  end
 end
-local server = { recovery_left = left(FROM), silent_for = ADVANCE / 1000, weights = weights }
-local replies = { cjson.encode(server) }
+local replies = { struct.pack('>dd', left(FROM), ADVANCE / 1000), weights }
 for i = 3, #KEYS, 2 do
-  local is_read, reply = pcall(inspection, KEYS[i], KEYS[i + 1])
+  local is_read, reply = pcall(reply_of, KEYS[i], KEYS[i + 1])
   if not is_read then problem_of(reply) end -- raises it if it is the server's
-  replies[(i + 1) / 2] = is_read and reply
+  replies[(i + 3) / 2] = is_read and reply
 end
 return replies
