@@ -100,7 +100,6 @@ class ExampleSite:
         self.host = host  # to listen at
         self._numbers = {path_of(number): number for number in range(pages)}
         self.judge = Judge(list(self._numbers))
-        self._runner: web.AppRunner | None = None
 
     @property
     def url(self) -> str:
@@ -109,33 +108,22 @@ class ExampleSite:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[ExampleSite]:
-        """Serve the site in this context."""
-        await self.start()
-        try:
-            yield self
-        finally:
-            await self.stop()
-
-    async def start(self) -> None:
-        """Begin to serve; sets `port` if it was 0."""
+        """Serve the site in this context; sets `port` if it was 0."""
         app = web.Application(middlewares=[self._watch])
         app.router.add_get("/_judge", self._state)
         app.router.add_get("/robots.txt", self._robots)
         app.router.add_get("/{path:.*}", self._page)
         # A request ends with its connection, answered or not.
-        self._runner = web.AppRunner(
+        runner = web.AppRunner(
             app, handler_cancellation=True, access_log=None, shutdown_timeout=1.0
         )
-        await self._runner.setup()
-        site = web.TCPSite(self._runner, self.host, self.port)
-        await site.start()
-        self.port = self._runner.addresses[0][1]
-
-    async def stop(self) -> None:
-        """Stop serving."""
-        if self._runner is not None:
-            await self._runner.cleanup()
-            self._runner = None
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, self.host, self.port).start()
+            self.port = runner.addresses[0][1]
+            yield self
+        finally:
+            await runner.cleanup()
 
     @web.middleware
     async def _watch(self, request: web.Request, handler: Handler) -> web.StreamResponse:

@@ -23,11 +23,12 @@ FAST = ("-s", "CONCURRENT_REQUESTS_PER_DOMAIN=8")
 
 @contextmanager
 def in_a_thread(site: ExampleSite) -> Iterator[None]:
-    result_of(site.start())
+    running = site.running()
+    result_of(running.__aenter__())
     try:
         yield
     finally:
-        result_of(site.stop())
+        result_of(running.__aexit__(None, None, None))
 
 
 @contextmanager
