@@ -88,7 +88,10 @@ async def look_at(admin: Admin, names: Sequence[str]) -> Snapshot:
     seen: dict[str, Inspection] = {}
     for name in names:
         pattern = Rule(normal_name(name), by="")
-        found = await (_below(admin, pattern) if pattern.is_pattern else _of(admin, name))
+        if pattern.is_pattern:
+            found = [one for one in await admin.survey() if pattern.fits(one.scope)]
+        else:
+            found = await _of(admin, name)
         if not found and pattern.name not in [rule.name for rule in rules]:
             await check_name(admin, "status", name)
             raise CommandError(f"nothing is known of {clean(name)!r}", Status.UNKNOWN)
@@ -96,10 +99,6 @@ async def look_at(admin: Admin, names: Sequence[str]) -> Snapshot:
     asked = {*names, *seen}
     fitting = [rule for rule in rules if any(rule.fits(name) for name in asked)]
     return Snapshot.of(seen.values(), fitting, server=await admin.server_state())
-
-
-async def _below(admin: Admin, pattern: Rule) -> list[Inspection]:
-    return [one for one in await admin.survey() if pattern.fits(one.scope)]
 
 
 async def _of(admin: Admin, name: str) -> list[Inspection]:

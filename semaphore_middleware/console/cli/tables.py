@@ -100,18 +100,14 @@ def table(
             for row, text in zip(cells, short, strict=True):
                 row[i] = Text(text, row[i].style)
     cells = cells and [[Text(column.title, "bold") for column in columns], *cells]
-    return [_line([(row[i], widths[i], columns[i].right) for i in shown], gap) for row in cells]
-
-
-def _line(cells: Iterable[tuple[Text, int, bool]], gap: str) -> Text:
-    line = Text(gap, no_wrap=True, overflow="crop").join(
-        Text(" " * (width - cell.cell_len)) + cell
-        if right
-        else cell + Text(" " * (width - cell.cell_len))
-        for cell, width, right in cells
-    )
-    line.rstrip()
-    return line
+    lines = []
+    for row in cells:
+        for i in shown:
+            row[i].align("right" if columns[i].right else "left", widths[i])
+        line = Text(gap, no_wrap=True, overflow="crop").join(row[i] for i in shown)
+        line.rstrip()
+        lines.append(line)
+    return lines
 
 
 def shortened(names: Sequence[str], width: int) -> list[str]:

@@ -10,12 +10,12 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from semaphore_middleware.console.snapshot import Snapshot
 from semaphore_middleware.frontier.state import Counts
-from semaphore_middleware.model.limits import LIMITLESS
 from semaphore_middleware.telemetry.prometheus import (
     OTHERS,
     PREFIX,
     ScopeLabels,
     gauge,
+    limit_shown,
     scope_gauges,
     scope_label,
 )
@@ -120,7 +120,7 @@ class ClusterMetrics:
             waits[label] = max(waits.get(label, 0.0), row.longest_wait)
             backoffs[label] = max(backoffs.get(label, 0.0), row.backoff_left)
             if label != OTHERS and row.limit is not None:
-                limits[label] = float("inf") if row.limit >= LIMITLESS else row.limit
+                limits[label] = limit_shown(row.limit)
         yield from scope_gauges(self._labels, held, waiting, limits)
         yield gauge("longest_wait_seconds", "How long a request has waited at most.", waits)
         yield gauge("backoff_seconds", "How long no request starts, at the site's wish.", backoffs)
