@@ -10,8 +10,11 @@ from importlib import resources
 from string import Template
 from typing import Any
 
+from semaphore_middleware.console.cli.formatting import rule_words
 from semaphore_middleware.core.robotstxt import RobotsTxt
 from semaphore_middleware.model.history import Change, History, Minute, ObeyedFile, Pause
+from semaphore_middleware.model.limits import LIMITLESS
+from semaphore_middleware.model.rules import LIMIT_PARTS, Rule
 
 HOUR_S = 3600
 CHART = (720, 120)  # width and height of a chart, in its own units
@@ -100,14 +103,13 @@ def pause_words(pause: Pause) -> tuple[str, str]:
 
 def change_words(change: Change) -> str:
     """What an operator has set."""
-    rule = {name: value for name, value in change.rule.items() if name != "by"}
-    words = ", ".join(f"{name} {value}" for name, value in sorted(rule.items()))
-    return f"{words or 'nothing more than the settings of the crawl'} for {change.name}"
+    parts: dict[str, Any] = {part: change.rule.get(part) for part in (*LIMIT_PARTS, "paused")}
+    return f"{rule_words(Rule(change.name, by='', **parts))} for {change.name}"
 
 
 def limit_words(part: Minute) -> str:
     """The limit in force, and the pace that the nodes' settings ask for."""
-    words = [str(part.limit) if part.limit < 10**12 else "no limit"]
+    words = [str(part.limit) if part.limit < LIMITLESS else "no limit"]
     if part.gap:
         words.append(f"{seconds_of(part.gap)} apart")
     if part.interval:

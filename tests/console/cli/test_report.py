@@ -67,7 +67,7 @@ async def test_it_shows_what_was_done_in_80_columns(server: RedisServer, tmp_pat
     assert "300" in total
     assert "123.5 kB" in total
     assert "2, 1.5 s apart" in ran.out
-    assert f"alice@desk  concurrency 2 for {SITE}" in ran.out
+    assert f"alice@desk  limit 2 for {SITE}" in ran.out
     page = tmp_path / "report.html"
     assert (await semaphore(server, "report", SITE, "--html", str(page))).status == 0
     text = page.read_text("utf-8")
