@@ -22,11 +22,11 @@ MAX_LOOP_HOLD_S = 0.01  # for which start requests may keep the event loop
 class Outbox:
     """The requests that a node has to queue on the server, in their order. No I/O.
 
-    A server that was promoted may lack the last calls. Links are made again there by the requests
-    that have led to them, start requests by nobody. So what was queued of late is kept, from one
-    look at the server to the next but one, to be sent again.
+    A server that was promoted may lack the last calls. Callbacks that are repeated then yield their
+    requests again, but start requests come from no callback. So what was queued of late is kept,
+    from one look at the server to the next but one, to be sent again.
 
-    `place_of` gives a request's place; True: it is a start request.
+    `place_of(request, is_start)` gives a request's place in the queue of its site.
     """
 
     def __init__(self, codec: Codec, place_of: Callable[[Request, bool], bytes]) -> None:

@@ -56,7 +56,7 @@ CHECKS: Mapping[str, Callable[[Any, str], Any]] = {
     "CRAWL_WAIT": _truth,
     "SEMAPHORE_START_TIMEOUT": partial(check_number, least=0.001, text=True),
 }
-"""By name. An empty text stands for the default, as for what is not set."""
+"""By setting. One that is not set, or is an empty text, has the default of `CrawlSettings`."""
 
 
 @dataclass(frozen=True, slots=True)
