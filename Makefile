@@ -19,10 +19,12 @@ crawl: $(INSTALLED) ## crawl the example site, or URL=, with NODES=3 LIMIT=4 (LA
 		--latency "$$LATENCY" --pages "$$PAGES"
 
 PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist worksteal
+# Half as many again as processors: tests wait for servers, processes and leases.
+WORKERS = $(shell echo $$((($$(nproc) * 3 + 1) / 2)))
 
 .PHONY: test
 test: $(INSTALLED) ## run the tests; SEMAPHORE_TEST_SERVER=/path/to/redis-server tests with that one
-	$(PYTEST) -m 'not slow and not compose' $(ARGS)
+	$(PYTEST) --numprocesses $(WORKERS) -m 'not slow and not compose' $(ARGS)
 
 .PHONY: test-all
 test-all: $(INSTALLED)-companions ## run the slow tests too: crawls under faults, benchmarks, a browser

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +29,6 @@ class History:
     """By scope: when each began, by the server's clock, and the session of its node."""
     _refused: Counter[str] = field(default_factory=Counter)
     _peaks: Counter[str] = field(default_factory=Counter)
-    _sessions: list[Any] = field(default_factory=list)
 
     def on_begin(self, request: Request) -> None:
         """A request begins; the judge has counted it as open."""
@@ -63,11 +62,11 @@ class History:
                 self._convict(scope, f"{total} requests, of {least} to {most} that began")
             elif not is_whole or len(said) < most:
                 continue
-            if (noted := max((one["most"] for one in minutes.values()), default=0)) < self._peaks[
-                scope
-            ]:
+            noted = max((one["most"] for one in minutes.values()), default=0)
+            if noted < self._peaks[scope]:
                 self._convict(scope, f"{noted} at once, of {self._peaks[scope]}")
-            if (refused := sum(one["refused"] for one in minutes.values())) != self._refused[scope]:
+            refused = sum(one["refused"] for one in minutes.values())
+            if refused != self._refused[scope]:
                 self._convict(scope, f"{refused} refusals, of {self._refused[scope]}")
             if judge.plan.kind == "calm":
                 self._check_times(scope, minutes, [at for at, _ in begun])
@@ -75,19 +74,15 @@ class History:
     def _check_times(
         self, scope: str, minutes: dict[int, dict[str, float]], begun: list[float]
     ) -> None:
-        for least, most, noted in (
-            *_compared(begun, 60, lambda minute: minutes.get(minute, {"requests": 0})["requests"]),
-        ):
+        for minute, least, most in _bounds(begun, 60):
+            noted = minutes[minute]["requests"] if minute in minutes else 0
             if not least <= noted <= most:
                 self._convict(scope, f"{noted} requests in a minute, of {least} to {most}")
         for minute, one in minutes.items():
             here = [at for at in begun if -OFF_S < at - 60 * minute < 60 + OFF_S]
-            bounds = [pair[:2] for pair in _compared(here, 1, lambda _: 0)]
-            if (
-                not max((low for low, _ in bounds), default=0)
-                <= one["starts"]
-                <= max((high for _, high in bounds), default=0)
-            ):
+            seconds = [(0, 0, 0), *_bounds(here, 1)]
+            least, most = max(low for _, low, _ in seconds), max(high for *_, high in seconds)
+            if not least <= one["starts"] <= most:
                 self._convict(scope, f"{one['starts']} starts in a second")
         for paused_at, pause in self._pauses(scope):
             self._check_pause(scope, paused_at, pause, begun)
@@ -127,14 +122,12 @@ class History:
         self.judge.violate(f"HISTORY {scope}: {what}")
 
 
-def _compared(
-    times: list[float], length: int, noted: Callable[[int], float]
-) -> Iterator[tuple[int, int, float]]:
-    """For each part of time of this length: the least and the most that may be noted in it, as
-    clocks differ a little, and what is.
+def _bounds(times: list[float], length: int) -> Iterator[tuple[int, int, int]]:
+    """For each part of time of this length: its number, and the least and the most of the times
+    that may be noted in it, as clocks differ a little.
     """
     for part in {int((at + off) // length) for at in times for off in (-OFF_S, OFF_S)}:
         begin, end = part * length, (part + 1) * length
         least = sum(begin + OFF_S <= at < end - OFF_S for at in times)
         most = sum(begin - OFF_S <= at < end + OFF_S for at in times)
-        yield least, most, noted(part)
+        yield part, least, most

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -366,9 +367,7 @@ class Run:
 
     async def _probe(self, node: Node) -> None:
         await node.semaphore.open()
-        for _ in range(
-            6
-        ):  # the clock of leases moves by a step in each call, if it has been set back
+        for _ in range(6):  # the leases' clock moves by a step a call, if it has been set back
             for scope, limit in self.plan.limits.items():
                 with suppress(TimeoutError, HostDownError):
                     permit = await node.semaphore.acquire(scope, limit, self.plan.lease / 10)
@@ -403,9 +402,7 @@ class Run:
         judge.longest_gap.clear()
         length = 200 * hold / limit
         self.world.run(self.world.now + length)
-        wants: dict[int, int] = {}
-        for worker in plan.workers:
-            wants[worker.node] = wants.get(worker.node, 0) + 1
+        wants = Counter(worker.node for worker in plan.workers)
         judge.check_shares(wants, limit, holds, length)
 
     def _judge_shares(self) -> None:
