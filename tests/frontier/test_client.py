@@ -330,6 +330,17 @@ def test_a_site_has_so_many_pages_of_all_nodes(client: Redis) -> None:
     assert crawl_keys(client) == []
 
 
+def test_what_a_dead_node_had_of_a_sites_pages_goes_to_others(client: Redis) -> None:
+    dead, other = (node(client, name, max_pages_per_site=1) for name in ("dead", "other"))
+    for page in (b"first", b"second"):
+        other.push(page)
+    assert dead.pop().data == b"first"
+    assert other.take() is None
+    dead.dies()
+    (taken,) = other.takes(Demand(1, 1, suspect=False))
+    assert taken.data == b"second"
+
+
 def test_a_crawl_waits_for_more_until_an_operator_ends_it(client: Redis, one: Node) -> None:
     def idle() -> NextStep:
         return result_of(one.idle(waits=True)).next_step

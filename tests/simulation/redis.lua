@@ -203,6 +203,7 @@ function READ.ZRANGE(key, first, last, ...)
     options[option] = true
     if option == 'LIMIT' then
       from, most = tonumber((select(i + 1, ...))), tonumber((select(i + 2, ...)))
+      most = most < 0 and #members or most
     end
   end
   if options.BYSCORE and options.REV then

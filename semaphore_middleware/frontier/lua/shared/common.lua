@@ -234,6 +234,7 @@ local function untake(name, place)
   end
   if most_of_site > 0 then
     redis.call('HINCRBY', budgets, site_of(place) .. '\0', -1)
+    give_turn(site_of(place)) -- another of its requests may become the page
   end
   return failures
 end
