@@ -173,7 +173,7 @@ def _problem_of(error: Exception) -> str:
 
 def _read(url: str) -> _Parts:
     """The parts of a URL. Raises `ValueError`."""
-    scheme, found, rest = url.partition("://")
+    scheme, found, _ = url.partition("://")
     if not found or scheme not in SCHEMES:
         raise SettingsError(
             "not a server's address; allowed is redis://host:port/db, rediss://host:port/db, "
@@ -181,12 +181,15 @@ def _read(url: str) -> _Parts:
             "redis+sentinel://host:port,host:port/service/db"
         )
     url = tls.with_version_number(url)
-    hosts, *others = re.split("[/?#]", rest, maxsplit=1)
-    if hosts and "@" in "".join(others):  # a part of the password would be taken for the host
+    rest = url.removeprefix(f"{scheme}://")
+    authority, *others = re.split("[/?#]", rest, maxsplit=1)
+    if authority and "@" in "".join(others):  # a part of the password would be taken for the host
         raise ValueError
-    split = urlsplit(url)
-    user, at, hosts = hosts.rpartition("@")
+    user, at, hosts = authority.rpartition("@")
     transport, _, kind = scheme.partition("+")
+    if kind:  # newer versions of Python refuse a list of hosts with an IPv6 address in it
+        url = f"{transport}://{user}{at}localhost{rest[len(authority) :]}"
+    split = urlsplit(url)
     path = split.path
     service = ""
     if kind == "sentinel":
@@ -201,7 +204,7 @@ def _read(url: str) -> _Parts:
         for host in hosts.split(","):
             _check_port(host)
     if kind:  # the rest is as redis-py has it
-        url = urlunsplit((transport, f"{user}{at}localhost", path, split.query, ""))
+        url = urlunsplit((transport, split.netloc, path, split.query, ""))
     options: dict[str, Any] = {**parse_url(url)}
     if "ssl_min_version" in options:  # an older redis-py leaves it a text
         options["ssl_min_version"] = int(options["ssl_min_version"])
@@ -223,8 +226,9 @@ def _read(url: str) -> _Parts:
 
 
 def _check_port(host: str) -> None:
+    split = urlsplit(f"//{host}")
     try:
-        _ = urlsplit(f"//{host}").port
+        _ = split.port
     except ValueError:
         raise SettingsError("the port, behind the host, is no number up to 65535") from None
 
