@@ -289,8 +289,7 @@ class Account:
             self._pending -= 1
             self._totals.started += 1
             if diary := self._owner.diary:
-                self._begun_at = diary.wall
-                diary.begun(self.scope, self.limit)
+                self._begun_at = diary.begun(self.scope, self.limit)
                 if permit._withdrawn:
                     self._note_late(diary)
             if self._is_paced:

@@ -38,43 +38,45 @@ class Diary:
 
     # What happens -------------------------------------------------------------------------------
 
-    def begun(self, scope: str, limit: Limit) -> None:
-        """A request begins."""
-        tally = self._of(scope)
+    def begun(self, scope: str, limit: Limit) -> float:
+        """A request begins. Returns when, by the server's wall clock."""
+        wall = self.wall
+        tally = self._of(scope, wall)
         tally.requests += 1
-        tally.seconds[int(self.wall % 60)] += 1
+        tally.seconds[int(wall % 60)] += 1
         if limit.delay or limit.rate:
             tally.gap = max(tally.gap, limit.least_gap)
             tally.interval = max(tally.interval, limit.interval)
+        return wall
 
     def received(self, scope: str, status: int, size: int) -> None:
         """A request ends with a response of so many bytes; status 0: without one."""
-        tally = self._of(scope)
+        tally = self._of(scope, self.wall)
         kind = CLASSES.get(status // 100, "ok") if status else "silent"
         setattr(tally, kind, getattr(tally, kind) + 1)
         tally.size += size
 
     def refused(self, scope: str) -> None:
         """The site has refused a request."""
-        self._of(scope).refused += 1
+        self._of(scope, self.wall).refused += 1
 
     def begun_late(self, scope: str, paused_at: int, late: float) -> None:
         """A request has begun so many milliseconds after a pause did."""
-        of_scope = self._of(scope).late
+        of_scope = self._of(scope, self.wall).late
         of_scope[paused_at] = max(of_scope.get(paused_at, 0.0), late)
 
     def heard(self, scope: str, held: int, limit: int) -> None:
         """All nodes hold so many permits, of so many that they may."""
         self._heard[scope] = held, limit
-        tally = self._of(scope)
+        tally = self._of(scope, self.wall)
         tally.most, tally.limit = max(tally.most, held), max(tally.limit, limit)
 
     def forget(self, scope: str) -> None:
         """This node has nothing to do with the scope any more."""
         self._heard.pop(scope, None)
 
-    def _of(self, scope: str) -> Tally:
-        begin = int(self.wall // 60 * 60)
+    def _of(self, scope: str, wall: float) -> Tally:
+        begin = int(wall // 60 * 60)
         tally = self._tallies.get(scope)
         if tally is None or tally.at != begin:
             if tally is not None:

@@ -80,7 +80,7 @@ class Scheduler(BaseScheduler):
         self.engine.fail_when_cut_short(lambda: self.session.ended)
         self.spider_logger = spider.logger
         self.session = FrontierSession(
-            *(self.client, self.crawler, self.engine, self._start_over, self._on_misfit)
+            self.client, self.crawler, self.engine, self._start_over, self._on_misfit
         )
         arguments = self.engine.spider_arguments()
         if arguments is None:

@@ -132,11 +132,10 @@ class History:
 
     def hours(self) -> list[Minute]:
         """The sums of the hours in which anything was done."""
-        begins = sorted({one.at // 3600 * 3600 for one in self.minutes})
-        return [
-            Minute.sum_of((one for one in self.minutes if one.at // 3600 * 3600 == begin), begin)
-            for begin in begins
-        ]
+        by_hour: dict[int, list[Minute]] = {}
+        for one in self.minutes:
+            by_hour.setdefault(one.at // 3600 * 3600, []).append(one)
+        return [Minute.sum_of(by_hour[begin], begin) for begin in sorted(by_hour)]
 
     def sum(self) -> Minute:
         """The sum of all minutes."""

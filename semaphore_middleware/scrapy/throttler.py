@@ -322,9 +322,11 @@ class Throttler:
 
     def _note_response(self, admission: Admission, response: Response) -> None:
         """Note the site's response on the request's permits."""
-        if admission.permits is not None:
-            admission.permits.received(response.status, len(response.body))
-        permit = admission.permits.site_permit if admission.permits is not None else None
+        permits = admission.permits
+        if permits is None:
+            return
+        permits.received(response.status, len(response.body))
+        permit = permits.site_permit
         if permit and self._responses.record_response(permit, admission, response):
             self.emit(RequestRefused())
 
