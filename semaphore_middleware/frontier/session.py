@@ -332,7 +332,8 @@ class FrontierSession:
             self.outbox.send_again()
             self._has_work.set()
             await self._subscription.renew()
-        elif is_due:
+        elif is_due and not self._unavailable:
+            # While it refuses calls, what was queued last stays: what led to it is not finished.
             self.outbox.on_same_server()
 
     # One call -----------------------------------------------------------------------------------

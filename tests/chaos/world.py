@@ -120,8 +120,7 @@ class Node:
 class World:
     """All that takes part in a run: the site, the server, the nodes; and what can be done to them.
 
-    The pages to be fetched are kept on a server of their own, which no fault touches: what is
-    judged here is the semaphore, whose data may be lost.
+    The server has the permits and the crawl that the nodes share.
     """
 
     def __init__(self, plan: Plan, directory: Path) -> None:
@@ -133,16 +132,14 @@ class World:
         self.nodes: list[Node] = []
         # Anyone may have used it before: the nodes wait once for the recovery wait.
         self.server = RedisServer(started_empty=False)
-        self._frontier = RedisServer()
         self._stack = AsyncExitStack()
         addresses = [f"127.0.0.{number + 1}" for number in range(plan.hosts)]
         self.site = Site(Random(plan.seed), addresses, plan.limit, plan.lease)
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
-            for server in (self.server, self._frontier):
-                stack.callback(server.remove)
-                await asyncio.to_thread(server.start)
+            stack.callback(self.server.remove)
+            await asyncio.to_thread(self.server.start)
             await stack.enter_async_context(self.site)
             stack.push_async_callback(self._end_nodes)
             self._stack = stack.pop_all()
@@ -162,7 +159,6 @@ class World:
         node = Node(f"node-{len(self.nodes) + 1}", self.directory, proxy)
         settings = {
             "SEMAPHORE_REDIS_URL": proxy.url,
-            "REDIS_URL": self._frontier.url,
             "CRAWL": "chaos",
             "CRAWL_LEASE": self.lease,
             "SEMAPHORE_LEASE": self.lease,
@@ -229,7 +225,6 @@ class World:
         # At once: those of the dead have long been closed, and the living have given all back.
         with self.server.client() as client:
             left = [*client.keys("{semaphore}:scope:*"), *client.keys("{semaphore}:queue:*")]
-        with self._frontier.client() as client:
             left += [key for key in client.keys("{crawl:*") if client.ttl(key) < 0]  # kept a while
         if left:
             self.problems.append(f"left on the servers: {left}")

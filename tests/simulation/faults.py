@@ -27,6 +27,7 @@ class Misfortune:
     jumps_at: list[float] = field(default_factory=list)
     """When its clock was set."""
     _copies: list[tuple[float, Any]] = field(default_factory=list)
+    _cut_off: object = None
 
     def copy_while(self, is_needed: Callable[[], bool]) -> None:
         """Copy the data now, and again and again while more faults are to come."""
@@ -68,6 +69,8 @@ class Misfortune:
             case "replica":  # which lacks the last calls takes over; a proxy may hide it
                 self._begin_life(self._copy_of(network.world.now - fault.of))
                 network.move_all() if fault.node % 2 else network.break_all()
+            case "split brain":
+                return self._cut_off_master(self._copy_of(network.world.now - fault.of))
             case "jump":
                 self.jumps_at.append(network.world.now)
                 server.clock_ahead_ms += 1000 * fault.of
@@ -79,6 +82,24 @@ class Misfortune:
             case kind:
                 raise ValueError(kind)
         return None
+
+    def _cut_off_master(self, data: Any) -> End:
+        """It takes no more writes, until a replica with these data takes over, unless another has.
+        Of two such faults at a time the later one counts.
+        """
+        cut_off = self._cut_off = object()
+        self.network.server.set_lacking_replicas(True)
+        losses = len(self.losses_at)
+
+        def take_over() -> None:
+            if self._cut_off is not cut_off:
+                return
+            self.network.server.set_lacking_replicas(False)
+            if len(self.losses_at) == losses:
+                self._begin_life(data)
+                self.network.break_all()
+
+        return take_over
 
     def note_loss(self) -> None:
         self.losses_at.append(self.network.world.now)

@@ -151,7 +151,7 @@ OF_NETWORK = ("weather", "weather", "cut", "cut", "cut out", "cut back", "break"
 OF_NODES = ("freeze", "freeze", "kill", "kill", "close", "add")
 OF_SERVER = (
     *("server stands", "server away", "restart", "flush", "replica", "replica", "jump", "jump"),
-    *("scripts gone", "full", "go back"),
+    *("scripts gone", "full", "go back", "split brain"),
 )
 WEATHER = {  # what may be drawn for each attribute of `Weather`
     "latency": ((0.0002, 0.004), (0.001, 0.05), (0.01, 0.3)),
@@ -165,19 +165,19 @@ WEATHER = {  # what may be drawn for each attribute of `Weather`
 }
 TROUBLE = {  # which may cost a living node its lease
     *("weather", "cut", "cut out", "cut back", "freeze", "server stands", "server away", "restart"),
-    *("flush", "replica", "full", "go back"),
+    *("flush", "replica", "full", "go back", "split brain"),
 }
 OVERTAKING = {  # calls come late, or twice, or what was sent of late is sent again
     *("weather", "cut", "cut out", "cut back", "server stands", "restart"),
 }
-LOSING = {"flush", "replica", "go back"}  # data
+LOSING = {"flush", "replica", "go back", "split brain"}  # data
 OF_NODES_AT_WORK = {"cut", "cut out", "cut back", "break", "freeze", "kill", "close"}
 
 
 def _faults(random: Random, nodes: int, lease: float) -> tuple[Fault, ...]:
     all_kinds = OF_NETWORK + OF_NODES + OF_SERVER
-    jumps = ("jump", "jump", "jump", "close")
-    kinds = random.choice((OF_NETWORK, OF_NODES, OF_NODES, all_kinds, OF_SERVER, jumps, jumps))
+    jumps, failovers = ("jump", "jump", "jump", "close"), ("split brain", "replica")
+    kinds = random.choice((OF_NETWORK, OF_NODES, OF_NODES, all_kinds, OF_SERVER, jumps, failovers))
     faults, at, jumped_at = [], random.uniform(0.02, 1.0) * lease, -lease
     for _ in range(random.choice((1, 2, 4, 8))):
         kind = random.choice(kinds)
@@ -188,7 +188,7 @@ def _faults(random: Random, nodes: int, lease: float) -> tuple[Fault, ...]:
             of = {name: random.choice(odds) for name, odds in WEATHER.items()}
         elif kind == "restart":
             of = random.choice(("empty", "with its data"))
-        elif kind == "replica":
+        elif kind in ("replica", "split brain"):
             of = random.choice((0.0, 0.01, 0.1, 0.2)) * lease  # what it lacks
         elif kind == "jump":
             of = random.choice((-3600.0, -1.0, 2.0, 20.0, 20.0, 3600.0))

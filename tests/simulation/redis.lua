@@ -1,10 +1,11 @@
 -- A small Redis: the commands that our scripts and nodes use, on keys that expire by a clock that the
--- simulation sets. It refuses writes where a real one would: in scripts that only read, and when its memory is
--- full. `tests/simulation/test_redis.py` compares its replies with a real server's.
+-- simulation sets. It refuses writes where a real one would: in scripts that only read, when its memory is full,
+-- and as a master without replicas. `tests/simulation/test_redis.py` compares its replies with a real server's.
 
 DB = {} -- key -> { h = field -> value (of sets and sorted sets: member -> true or score), ex = when it ends }
 WALL = 0 -- its clock, ms
-RUN_ID, REPLICATION_ID, IS_FULL, EVICTED, POLICY = 'run', 'replication', false, 0, 'noeviction'
+RUN_ID, REPLICATION_ID, EVICTED, POLICY = 'run', 'replication', 0, 'noeviction'
+IS_FULL, LACKS_REPLICAS = false, false
 PUBLISH = nil -- function(channel, message)
 WITNESS = nil -- function(key, field, new, old): sees each field of a hash that is set
 
@@ -298,6 +299,7 @@ local function call(name, ...)
   local free, write = FREE[name], WRITE[name]
   if not (free or write) then fail('ERR unknown command ' .. name) end
   if is_read_only then fail('ERR Write commands are not allowed from read-only scripts.') end
+  if LACKS_REPLICAS then fail('NOREPLICAS Not enough good replicas to write.') end
   if write and ran_full and not has_written then
     fail("OOM command not allowed when used memory > 'maxmemory'.")
   end

@@ -44,7 +44,8 @@ class Server:
         self._lua.STEP = 1000 * STEP * lease
         for name in (b"FAILURES", b"IN_A_ROW", b"OPENED_LATE", b"LATEST"):
             self._lua[name] = _lua().table()
-        self._lua.IS_FULL, self._lua.POLICY, self._lua.EVICTED = False, b"noeviction", 0
+        self._lua.IS_FULL, self._lua.LACKS_REPLICAS = False, False
+        self._lua.POLICY, self._lua.EVICTED = b"noeviction", 0
         self._note_bug = note_bug
         self._scripts: set[bytes] = set()
         self._lives = 0
@@ -74,6 +75,10 @@ class Server:
     def set_full(self, is_full: bool) -> None:
         """Whether it is at its maxmemory."""
         self._lua.IS_FULL = is_full
+
+    def set_lacking_replicas(self, lacks_replicas: bool) -> None:
+        """Whether it has fewer replicas than its min-replicas-to-write."""
+        self._lua.LACKS_REPLICAS = lacks_replicas
 
     def set_evicting(self) -> None:
         """Give it a policy by which it may evict keys."""
