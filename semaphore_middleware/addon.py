@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from scrapy.settings import BaseSettings
 
-    from semaphore_middleware.scrapy.throttler import Throttler
+    from semaphore_middleware.scrapy.crawl import Crawl
 
 logger = logging.getLogger(__name__)
 
@@ -54,8 +54,8 @@ class SemaphoreAddon:
     For Scrapy's `ADDONS`; docs/settings.md lists all settings.
     """
 
-    def __init__(self, throttler: Throttler) -> None:
-        self._throttler = throttler
+    def __init__(self, crawl: Crawl) -> None:
+        self._crawl = crawl
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
@@ -64,10 +64,10 @@ class SemaphoreAddon:
         """
         if not is_enabled(crawler.settings):
             raise NotConfigured("SEMAPHORE_ENABLED is off")
-        from semaphore_middleware.scrapy.throttler import throttler_of
+        from semaphore_middleware.scrapy.crawl import crawl_of
 
         _apply_spider_attributes(crawler)
-        return cls(throttler_of(crawler))
+        return cls(crawl_of(crawler))
 
     @classmethod
     def update_pre_crawler_settings(cls, settings: BaseSettings) -> None:
@@ -98,15 +98,15 @@ class SemaphoreAddon:
                 "and only in this process. For all nodes together, set 'adaptive' or a 'delay' in "
                 "SEMAPHORE_LIMITS instead."
             )
-        if self._throttler.settings.obey_crawl_delay and not settings.getbool("ROBOTSTXT_OBEY"):
+        if self._crawl.settings.obey_crawl_delay and not settings.getbool("ROBOTSTXT_OBEY"):
             logger.warning(
                 "SEMAPHORE_OBEY_CRAWL_DELAY has no effect without ROBOTSTXT_OBEY: no robots.txt is "
                 "read."
             )
         _replace_robotstxt_middleware(settings)
         # For components that use the same server and node name, such as a shared frontier.
-        _name_server(settings, self._throttler.url)
-        _override(settings, "SEMAPHORE_NODE", self._throttler.node)
+        _name_server(settings, self._crawl.url)
+        _override(settings, "SEMAPHORE_NODE", self._crawl.node)
 
 
 def _path(component: Any) -> Any:

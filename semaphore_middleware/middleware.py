@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Self
 from scrapy.exceptions import NotConfigured
 from scrapy.utils.misc import load_object
 
+from semaphore_middleware.scrapy.crawl import crawl_of
 from semaphore_middleware.scrapy.settings import is_enabled
-from semaphore_middleware.scrapy.throttler import Throttler, throttler_of
 
 if TYPE_CHECKING:
     from scrapy import Request
     from scrapy.crawler import Crawler
     from scrapy.http import Response
+
+    from semaphore_middleware.scrapy.downloads import Downloads
 
 
 class SemaphoreMiddleware:
@@ -24,35 +26,35 @@ class SemaphoreMiddleware:
     transfer.
     """
 
-    def __init__(self, throttler: Throttler) -> None:
-        self._throttler = throttler
+    def __init__(self, downloads: Downloads) -> None:
+        self._downloads = downloads
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
         """Raises `NotConfigured` and errors as the add-on's does."""
         if not is_enabled(crawler.settings):
             raise NotConfigured("SEMAPHORE_ENABLED is off")
-        throttler = throttler_of(crawler)
+        downloads = crawl_of(crawler).downloads
         if not _runs_transfers(crawler):
-            throttler.watch_transfers()
-        return cls(throttler)
+            downloads.watch_transfers()
+        return cls(downloads)
 
     async def process_request(self, request: Request) -> Request | None:
         """Wait for the permit. Returns a copy of the request for the scheduler if the spider is
         closing. Raises `AcquireTimeoutError`, `HostDownError`; `IgnoreRequest` if the request
         cannot go back.
         """
-        return await self._throttler.acquire(request)
+        return await self._downloads.acquire(request)
 
     def process_response(self, request: Request, response: Response) -> Response | Request:
         """Give the permit back: the middlewares before this one may ask the same site. Returns a
         copy of the request, to be made later, if the site refused it.
         """
-        return self._throttler.end(request, response)
+        return self._downloads.end(request, response)
 
     def process_exception(self, request: Request, exception: Exception) -> None:  # noqa: ARG002
         """Give the permit back, unless the transfer is still under way."""
-        self._throttler.give_back(request)
+        self._downloads.give_back(request)
 
 
 def _runs_transfers(crawler: Crawler) -> bool:

@@ -31,7 +31,7 @@ KEPT_OUT = {  # each is imported beside those before it
     # Scrapy imports the one for each of its commands, the other at the start of each crawl.
     "semaphore_middleware.console.cli.commands": ("redis", "aiohttp", "rich"),
     "semaphore_middleware.addon": ("redis.asyncio", "aiohttp", "rich", "tldextract"),
-    "semaphore_middleware.scrapy.throttler": ("prometheus_client",),
+    "semaphore_middleware.scrapy.crawl": ("prometheus_client",),
 }
 
 

@@ -1,1 +1,1 @@
-"""The throttler and its parts, with all their knowledge of Scrapy."""
+"""A crawl's use of the semaphore, with all knowledge of Scrapy."""

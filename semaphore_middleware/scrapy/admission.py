@@ -27,7 +27,7 @@ from semaphore_middleware.scrapy.scopes import NO_SCOPES, ScopeFinder, Scopes
 if TYPE_CHECKING:
     from scrapy import Request
 
-    from semaphore_middleware.scrapy.throttler import Throttler
+    from semaphore_middleware.scrapy.crawl import Crawl
 
 MAX_WAITING = 1000
 """Requests from the scheduler waiting here, at most: their number must not grow with the number of
@@ -127,7 +127,7 @@ class Admission:
         "task",
     )
 
-    def __init__(self, request: Request, crawl: Throttler, is_scheduled: bool) -> None:
+    def __init__(self, request: Request, crawl: Crawl, is_scheduled: bool) -> None:
         self.request = request
         self.crawl = crawl
         """The crawl of the request, among this process's crawls."""
@@ -234,7 +234,7 @@ class Admissions(Observer):
     def enter(
         self,
         request: Request,
-        crawl: Throttler,
+        crawl: Crawl,
         is_scheduled: bool = True,
         needed_by: Admission | None = None,
     ) -> Admission:

@@ -1,4 +1,4 @@
-"""Where Scrapy's engine meets the throttler: its downloader, and its scheduler's queue."""
+"""Where Scrapy's engine meets the permits: its downloader, and its scheduler's queue."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 from scrapy.core.downloader import Downloader
 from scrapy.pqueues import DownloaderAwarePriorityQueue
 
+from semaphore_middleware.scrapy.crawl import crawl_of
 from semaphore_middleware.scrapy.engine import (
     connections_per_host,
     open_local_slots,
     pass_over_saturated_scopes,
 )
-from semaphore_middleware.scrapy.throttler import Throttler, throttler_of
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from scrapy.http import Response
     from twisted.internet.defer import Deferred
+
+    from semaphore_middleware.scrapy.downloads import Downloads
 
 NO_CONCURRENCY_LIMIT = 1000
 """Connections kept to a host if CONCURRENT_REQUESTS sets no limit."""
@@ -36,21 +38,20 @@ class SemaphoreDownloader(Downloader):
     """
 
     def __init__(self, crawler: Crawler) -> None:
-        self._throttler = throttler_of(crawler)
+        crawl = crawl_of(crawler)
+        self._downloads = crawl.downloads
         at_once = crawler.settings.getint("CONCURRENT_REQUESTS") or NO_CONCURRENCY_LIMIT
-        largest = max(self._throttler.settings.limits.largest, at_once)
+        largest = max(crawl.settings.limits.largest, at_once)
         with connections_per_host(crawler, largest):
             super().__init__(crawler)
         open_local_slots(self, largest)
-        self.handlers = ThrottledHandlers(  # type: ignore[assignment]
-            self.handlers, self._throttler
-        )
+        self.handlers = Handlers(self.handlers, self._downloads)  # type: ignore[assignment]
 
     def fetch(  # type: ignore[override]  # Scrapy's has an argument that it no longer passes
         self, request: Request
     ) -> Deferred[Response | Request]:
         """Take a request through the downloader middlewares and download it."""
-        return self._throttler.fetch(super().fetch, request)
+        return self._downloads.fetch(super().fetch, request)
 
     def needs_backout(self) -> bool:
         """True if the engine should take no request from the scheduler.
@@ -58,19 +59,19 @@ class SemaphoreDownloader(Downloader):
         Scrapy counts `active`, including requests that only wait for a permit: one full site would
         use up CONCURRENT_REQUESTS, and hold up all other sites.
         """
-        return self._throttler.admissions.needs_backout(len(self.active))
+        return self._downloads.admissions.needs_backout(len(self.active))
 
 
-class ThrottledHandlers:
-    """Scrapy's download handlers, with each transfer run by the throttler.
+class Handlers:
+    """Scrapy's download handlers, with each transfer under its permits.
 
     Cancelling a handler's coroutine closes its connection (seen with Scrapy 2.19's HTTP/1.1 and
     aiohttp handlers).
     """
 
-    def __init__(self, handlers: DownloadHandlers, throttler: Throttler) -> None:
+    def __init__(self, handlers: DownloadHandlers, downloads: Downloads) -> None:
         self._handlers = handlers
-        self.download_request_async = partial(throttler.transfer, handlers.download_request_async)
+        self.download_request_async = partial(downloads.transfer, handlers.download_request_async)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._handlers, name)
@@ -85,7 +86,7 @@ class SemaphorePriorityQueue(DownloaderAwarePriorityQueue):
 
     def __init__(self, crawler: Any, *args: Any, **kwargs: Any) -> None:
         super().__init__(crawler, *args, **kwargs)
-        self._admissions = throttler_of(crawler).admissions
+        self._admissions = crawl_of(crawler).downloads.admissions
         pass_over_saturated_scopes(self, self._admissions)
 
     # For schedulers that keep only a part of their requests here, as the shared frontier does ----

@@ -17,8 +17,8 @@ from semaphore_middleware.core.semaphore import FairSemaphore
 from semaphore_middleware.redis.environment import default_node
 
 if TYPE_CHECKING:
+    from semaphore_middleware.scrapy.crawl import Crawl
     from semaphore_middleware.scrapy.settings import SemaphoreSettings
-    from semaphore_middleware.scrapy.throttler import Throttler
 
 
 class Node(Observer):
@@ -29,7 +29,7 @@ class Node(Observer):
 
     def __init__(self, **options: Any) -> None:
         self.semaphore = FairSemaphore(**options, observers=[self])
-        self._crawls: list[Throttler] = []
+        self._crawls: list[Crawl] = []
         self._opening: asyncio.Future[None] | None = None
         self._is_closing = False
 
@@ -40,7 +40,7 @@ class Node(Observer):
             return True
         return not self._is_closing and self._opening.get_loop() is asyncio.get_running_loop()
 
-    async def join(self, crawl: Throttler) -> None:
+    async def join(self, crawl: Crawl) -> None:
         """Add a crawl; the first one opens the semaphore. Raises as `FairSemaphore.open`.
 
         A cancellation does not affect other crawls waiting for the server.
@@ -54,7 +54,7 @@ class Node(Observer):
             await self.leave(crawl)
             raise
 
-    async def leave(self, crawl: Throttler) -> None:
+    async def leave(self, crawl: Crawl) -> None:
         """Remove a crawl without permits. The last crawl closes the semaphore and hears the end."""
         if self._crawls == [crawl]:
             self._is_closing = True

@@ -21,8 +21,9 @@ from w3lib.url import safe_url_string
 from semaphore_middleware.core.observer import Event
 from semaphore_middleware.core.robotstxt import MAX_BYTES, Fetched, RobotsTxt
 from semaphore_middleware.errors import ClosedError, SemaphoreError
+from semaphore_middleware.scrapy.crawl import crawl_of
+from semaphore_middleware.scrapy.downloads import NotAllowedError, SpiderClosingError
 from semaphore_middleware.scrapy.scopes import origin_of
-from semaphore_middleware.scrapy.throttler import NotAllowedError, SpiderClosingError, throttler_of
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -81,11 +82,11 @@ class RobotsTxtMiddleware(ScrapyRobotsTxtMiddleware):
 
     def __init__(self, crawler: Crawler) -> None:
         super().__init__(crawler)
-        self._throttler = throttler = throttler_of(crawler)
-        self._admissions = throttler.admissions
-        self._backoff = throttler.settings.backoff
-        self._allows_unreachable = throttler.settings.robotstxt_unreachable == "allow"
-        self._shared = throttler.robotstxt
+        self._crawl = crawl = crawl_of(crawler)
+        self._admissions = crawl.downloads.admissions
+        self._backoff = crawl.settings.backoff
+        self._allows_unreachable = crawl.settings.robotstxt_unreachable == "allow"
+        self._shared = crawl.robotstxt
         self._downloader = RobotsTxtDownloader(crawler, self.DOWNLOAD_PRIORITY)
         self._parser_class: type[RobotParser] = load_object(crawler.settings["ROBOTSTXT_PARSER"])
         self._rules: OrderedDict[str, Rules] = OrderedDict()
@@ -104,7 +105,7 @@ class RobotsTxtMiddleware(ScrapyRobotsTxtMiddleware):
         try:
             await super().process_request(request)
         except ClosedError:
-            return self._throttler.return_to_scheduler(request)
+            return self._crawl.downloads.return_to_scheduler(request)
         return None
 
     async def robot_parser(self, request: Request) -> RobotParser | None:
@@ -158,7 +159,7 @@ class RobotsTxtMiddleware(ScrapyRobotsTxtMiddleware):
                 failures = known.failures if known else 0
                 fetched = await self._fetch(origin, RobotsTxt(failures=failures))
             else:
-                await self._throttler.opened()
+                await self._crawl.opened()
                 while_waiting = partial(self._admissions.needing, request)
                 fetch = partial(self._fetch, origin)
                 fetched = await self._shared.get(origin, fetch, while_waiting)
@@ -169,7 +170,7 @@ class RobotsTxtMiddleware(ScrapyRobotsTxtMiddleware):
         except IgnoreRequest:  # a user's middleware let nobody ask: as in Scrapy
             return Rules(None, self._now() + MAX_AGE_S)
         if fetched.by_another:
-            self._throttler.emit(RobotsTxtReused())
+            self._crawl.emit(RobotsTxtReused())
         return await self._apply(origin, fetched, request, known)
 
     async def _fetch(self, origin: str, before: RobotsTxt | None) -> Fetched:

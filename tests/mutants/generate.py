@@ -15,8 +15,11 @@ from tests.support.paths import PACKAGE
 FILES = (
     *("core/*.py", "redis/*.py", "redis/lua/**/*.lua", "frontier/*.py", "frontier/lua/**/*.lua"),
     *(f"model/{name}.py" for name in ("limits", "rules", "hosts", "feedback")),
-    *(f"scrapy/{name}.py" for name in ("admission", "throttler", "node", "hooks", "responses")),
-    *(f"scrapy/{name}.py" for name in ("engine", "scopes", "addresses", "asked_pauses")),
+    *(f"scrapy/{name}.py" for name in ("admission", "crawl", "downloads", "node", "hooks")),
+    *(
+        f"scrapy/{name}.py"
+        for name in ("responses", "engine", "scopes", "addresses", "asked_pauses")
+    ),
     *(f"scrapy/{name}.py" for name in ("crawl_delays", "robotstxt")),
 )
 """Those that keep promises."""

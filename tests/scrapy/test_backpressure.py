@@ -13,7 +13,7 @@ from scrapy.http import Response
 from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
 
 from semaphore_middleware import FairSemaphore
-from semaphore_middleware.scrapy import admission, throttler
+from semaphore_middleware.scrapy import admission, downloads
 from semaphore_middleware.scrapy.hooks import SemaphorePriorityQueue
 from semaphore_middleware.telemetry import stats
 from tests.scrapy.hosts import more_hosts
@@ -139,7 +139,7 @@ async def test_places_after_a_wait(server: RedisServer, site: Site, most: int) -
 
 async def test_no_place_by_priority(server: RedisServer, site: Site, monkeypatch: Patch) -> None:
     """Otherwise a node that always has other work would never use them."""
-    monkeypatch.setattr(throttler, "PERMIT_IDLE_TIMEOUT_S", 600.0)
+    monkeypatch.setattr(downloads, "PERMIT_IDLE_TIMEOUT_S", 600.0)
     monkeypatch.setattr(stats, "WRITE_INTERVAL_S", 0.01)
     priorities = [3, 0, 1, 2]
     async with FairSemaphore(server.url) as other:
@@ -164,7 +164,7 @@ async def test_no_place_by_priority(server: RedisServer, site: Site, monkeypatch
 
 async def test_no_place_for_another(server: RedisServer, site: Site, monkeypatch: Patch) -> None:
     """The next request here has no place for it, either, but another node of the job may."""
-    monkeypatch.setattr(throttler, "PERMIT_IDLE_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(downloads, "PERMIT_IDLE_TIMEOUT_S", 0.01)
     other, third = (FairSemaphore(server.url, job=Visits.name) for _ in range(2))
     async with other, third:
         held = [await other.acquire(FULL, 2) for _ in range(2)]
@@ -218,7 +218,7 @@ async def test_work_until_it_is_told_to_wait(server: RedisServer, site: Site) ->
 
 async def test_work_without_permits(server: RedisServer, site: Site, monkeypatch: Patch) -> None:
     """Otherwise those that waited for permits would all start beside them."""
-    monkeypatch.setattr(throttler, "PERMIT_IDLE_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(downloads, "PERMIT_IDLE_TIMEOUT_S", 0.01)
     async with taken(server, FULL, limit=2) as release:
         full = [page.replace(priority=1) for page in pages(site, "/slow/", FULL, 2)]
         requests, limits = [*full, *pages(site, "/slow/", FREE, 4)], {FREE: None}

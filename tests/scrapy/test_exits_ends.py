@@ -12,7 +12,7 @@ from scrapy.exceptions import CloseSpider
 from scrapy.http import Response
 from twisted.internet.defer import CancelledError
 
-from semaphore_middleware.scrapy import throttler
+from semaphore_middleware.scrapy import downloads
 from tests.support.crawls import ADD_ON, By, Crawl, Patch, both, waiting
 from tests.support.nodes import eventually
 from tests.support.servers import RedisServer
@@ -148,7 +148,7 @@ async def test_cancelled_and_the_crawl_ends(server: RedisServer, site: Site, by:
 async def test_permit_without_a_place_goes_back_at_once(
     server: RedisServer, site: Site, monkeypatch: Patch, is_closing: bool
 ) -> None:
-    monkeypatch.setattr(throttler, "PERMIT_IDLE_TIMEOUT_S", 600.0)
+    monkeypatch.setattr(downloads, "PERMIT_IDLE_TIMEOUT_S", 600.0)
     elsewhere = Request(site.url("/slow/elsewhere", host="localhost"))
     crawl = Crawl(server, elsewhere, CONCURRENT_REQUESTS=1)
     await site.until(lambda: site.now == 1)

@@ -8,7 +8,7 @@ import pytest
 from scrapy import Request
 
 from semaphore_middleware import FairSemaphore, Limit
-from semaphore_middleware.scrapy import throttler
+from semaphore_middleware.scrapy import downloads
 from tests.support.crawls import Crawl, Patch
 from tests.support.nodes import eventually
 from tests.support.servers import RedisServer
@@ -46,7 +46,7 @@ async def test_a_start_that_counts_waits_for_no_place(
     server: RedisServer, site: Site, monkeypatch: Patch, limit: dict[str, Any]
 ) -> None:
     """Begun later, it would be too close to the next one."""
-    monkeypatch.setattr(throttler, "PERMIT_IDLE_TIMEOUT_S", 600.0)
+    monkeypatch.setattr(downloads, "PERMIT_IDLE_TIMEOUT_S", 600.0)
     async with FairSemaphore(server.url) as other:
         held = await other.acquire(HOST, Limit(**limit))
         limits = {HOST: limit}

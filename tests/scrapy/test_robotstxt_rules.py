@@ -15,9 +15,9 @@ from scrapy.exceptions import DontCloseSpider, IgnoreRequest
 from semaphore_middleware import FairSemaphore
 from semaphore_middleware.errors import AcquireTimeoutError
 from semaphore_middleware.scrapy import robotstxt
+from semaphore_middleware.scrapy.downloads import NotAllowedError
 from semaphore_middleware.scrapy.robotstxt import MAX_AGE_S, RobotsTxtMiddleware
 from semaphore_middleware.scrapy.scopes import origin_of
-from semaphore_middleware.scrapy.throttler import NotAllowedError
 from tests.conftest import in_the_loop
 from tests.scrapy.hosts import host_of, more_hosts
 from tests.support.crawls import Crawl, Log, Patch

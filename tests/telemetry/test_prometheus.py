@@ -11,7 +11,7 @@ from scrapy import Request
 
 from semaphore_middleware import FairSemaphore
 from semaphore_middleware.core.observer import RoundTrip, StatementRefused
-from semaphore_middleware.scrapy.throttler import throttler_of
+from semaphore_middleware.scrapy.crawl import crawl_of
 from semaphore_middleware.telemetry import prometheus as metrics
 from tests.support.crawls import By, Crawl, Log, both, waiting
 from tests.support.nodes import TIMEOUT_S, Recorder, eventually
@@ -94,7 +94,7 @@ async def test_what_goes_wrong_is_counted(server: RedisServer, site: Site, caplo
     await eventually(lambda: len(crawl.spider.failures) == 1 and len(crawl.spider.responses) == 1)
     await eventually(lambda: server.client().client_kill_filter(_type="normal", skipme=True))
     await eventually(lambda: crawl.stat("semaphore/reconnects"))
-    throttler_of(crawl.crawler).emit(StatementRefused())
+    crawl_of(crawl.crawler).emit(StatementRefused())
     seen = await scrape(url)
     for name, count in (
         *(("reconnects", 1), ("refused_statements", 1), ("timeouts", 1), ("backoffs", 1)),

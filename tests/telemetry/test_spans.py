@@ -10,7 +10,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from scrapy import Request
 
-from semaphore_middleware.scrapy.throttler import throttler_of
+from semaphore_middleware.scrapy.crawl import crawl_of
 from tests.support.crawls import Crawl, waiting
 from tests.support.nodes import eventually
 from tests.support.servers import RedisServer
@@ -26,7 +26,7 @@ async def test_each_wait_has_a_span(server: RedisServer, site: Site) -> None:
     brief: dict[str, Any] = {"limit": 1, "SEMAPHORE_ACQUIRE_TIMEOUT": 0.3}
     crawl = Crawl(server, requests[0], late, **brief)
     await site.until(lambda: site.now == 1)
-    node = throttler_of(crawl.crawler).node
+    node = crawl_of(crawl.crawler).node
     await eventually(lambda: len(crawl.spider.failures) == 1)
     crawl.crawler.engine.crawl(requests[1])
     await eventually(lambda: waiting(server) == 1)

@@ -1,4 +1,4 @@
-"""Permits for a crawler's requests: each crawler has one throttler.
+"""The requests in a crawl's downloader: they get their permits, and give them back.
 
 `acquire` waits for a request's permits, and `transfer` downloads under them. The permits go back
 when `Admissions.move` ends the request: after its transfer, or at the latest at the end of Scrapy's
@@ -8,11 +8,8 @@ when `Admissions.move` ends the request: after its transfer, or at the latest at
 from __future__ import annotations
 
 import asyncio
-import atexit
 import logging
-import time
-from collections.abc import Awaitable, Callable, Collection
-from contextlib import suppress
+from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 from weakref import ReferenceType, ref
@@ -20,16 +17,11 @@ from weakref import ReferenceType, ref
 from scrapy import Request, signals
 from scrapy.downloadermiddlewares.cookies import CookiesMiddleware
 from scrapy.downloadermiddlewares.stats import DownloaderStats
-from scrapy.exceptions import CannotResolveHostError, CloseSpider, IgnoreRequest
+from scrapy.exceptions import CannotResolveHostError, IgnoreRequest
 from twisted.python.failure import Failure
 
-from semaphore_middleware.core.observer import Observer, Observers
-from semaphore_middleware.core.permit import Permit, PermitSet
-from semaphore_middleware.core.robotstxt import SharedRobotsTxt
-from semaphore_middleware.errors import SemaphoreError, ServerUnreachableError, SettingsError
-from semaphore_middleware.redis import embedded
-from semaphore_middleware.redis.keys import Keys
-from semaphore_middleware.redis.location import Server
+from semaphore_middleware.core.permit import PermitSet
+from semaphore_middleware.errors import SemaphoreError, SettingsError
 from semaphore_middleware.scrapy.addresses import Addresses
 from semaphore_middleware.scrapy.admission import (
     ASKING,
@@ -40,8 +32,7 @@ from semaphore_middleware.scrapy.admission import (
     Admissions,
 )
 from semaphore_middleware.scrapy.crawl_delays import CrawlDelayFound, CrawlDelays
-from semaphore_middleware.scrapy.engine import Engine, check_reactor, end_crawl
-from semaphore_middleware.scrapy.node import Node, node_for
+from semaphore_middleware.scrapy.engine import Engine
 from semaphore_middleware.scrapy.responses import (
     GIVEN_UP,
     Judge,
@@ -50,11 +41,7 @@ from semaphore_middleware.scrapy.responses import (
     forget_refusals,
 )
 from semaphore_middleware.scrapy.scopes import ScopeFinder, drop_scope_of_other_host
-from semaphore_middleware.scrapy.settings import SemaphoreSettings, log_start, warn_of_mistakes
 from semaphore_middleware.scrapy.throttling import delay_of, has_waited
-from semaphore_middleware.telemetry.long_waits import LongWaits
-from semaphore_middleware.telemetry.stats import SemaphoreStats
-from semaphore_middleware.telemetry.stricter_limits import StricterLimits
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -62,41 +49,18 @@ if TYPE_CHECKING:
     from scrapy.robotstxt import RobotParser
     from twisted.internet.defer import Deferred
 
-    from semaphore_middleware.core.admin import Admin
+    from semaphore_middleware.scrapy.crawl import Crawl
 
 logger = logging.getLogger(__name__)
 
-STOP_CHECK_INTERVAL_S = 0.5
-"""Between two checks for a stop, while a crawl waits for its server."""
-EXIT_TIMEOUT_S = 3.0
-"""How long an ending process may take to give its permits back."""
 PERMIT_IDLE_TIMEOUT_S = 0.5
 """How long a permit may wait for a slot of CONCURRENT_REQUESTS: busy nodes free one sooner."""
-ROBOTSTXT_CALL_TIMEOUT_S = 5.0
-"""For a round trip about a robots.txt: no lease waits for it."""
 NO_PERMITS = PermitSet(())
-
-ATTRIBUTE = "_semaphore_throttler"
-"""The crawler's attribute with its throttler. As they refer to each other, a collection of all
-throttlers would keep the throttlers of crawls that fail before they begin.
-"""
 
 _fetching: ContextVar[ReferenceType[Admission] | None] = ContextVar("_fetching", default=None)
 """In the task of a `fetch`, and in the tasks it begins: the request's record. Weak, as connections
 opened there keep the context.
 """
-
-
-def throttler_of(crawler: Crawler) -> Throttler:
-    """The throttler of this crawler, made by the first call. Invalid settings end the crawl."""
-    throttler: Throttler | None = vars(crawler).get(ATTRIBUTE)
-    if throttler is None:
-        try:
-            throttler = Throttler(crawler)
-        except SemaphoreError as error:
-            end_crawl(error)
-        vars(crawler)[ATTRIBUTE] = throttler
-    return throttler
 
 
 class SpiderClosingError(SemaphoreError, IgnoreRequest):
@@ -109,72 +73,28 @@ class NotAllowedError(SemaphoreError, IgnoreRequest):
     """
 
 
-class Throttler:
-    """Gets permits for a crawler's requests, and gives them back."""
+class Downloads:
+    """Takes a crawl's requests through the downloader, each under its permits."""
 
-    def __init__(self, crawler: Crawler) -> None:
-        check_reactor(crawler)
-        self.settings = settings = SemaphoreSettings.read(crawler.settings)
+    def __init__(self, crawl: Crawl, crawler: Crawler, engine: Engine) -> None:
+        self._crawl = crawl
         self._crawler = crawler
-        self._made_at = time.monotonic()
-        self._engine = Engine(crawler)
+        self._engine = engine
+        self._settings = settings = crawl.settings
         addresses = Addresses(crawler.settings) if "ip" in settings.scopes else None
         self._scopes = ScopeFinder(settings.scopes, settings.limits, addresses)
         self.admissions = Admissions(
-            self._scopes, crawler.settings.getint("CONCURRENT_REQUESTS"), self._engine.wake_soon
+            self._scopes, crawler.settings.getint("CONCURRENT_REQUESTS"), engine.wake_soon
         )
         judge = Judge(settings.backoff_when, crawler) if settings.backoff_when else None
         self._responses = ResponseClassifier(
             crawler, settings.backoff_codes, settings.backoff_times, judge
         )
         self._crawl_delays = CrawlDelays(crawler.settings, settings.max_crawl_delay)
-        observers = self._make_observers()  # first: it may find invalid settings
-        self._embedded = None
-        if settings.url is None:
-            self._embedded = embedded.start_or_join(settings.prefix)
-        self.url = self._embedded.url if self._embedded else settings.url
-        self.robotstxt: SharedRobotsTxt | None = None
-        """The robots.txt files shared by all nodes; None: each node reads its own."""
-        if settings.robotstxt_shared and self.url is not None:
-            server = Server(self.url, ROBOTSTXT_CALL_TIMEOUT_S, settings.url_from, settings.prefix)
-            self.robotstxt = SharedRobotsTxt(
-                server, Keys(settings.prefix), settings.lease, settings.history
-            )
-            observers.append(self.robotstxt)
-        self._observers = Observers(observers)
-        self.emit = self._observers.emit
-        """Passes an event to all observers of this crawl."""
-        self._node = self._find_node()
-        self._opened = asyncio.Event()
-        self._is_closing = False
-        self._failed = False
-        self._is_retry_enabled = crawler.settings.getbool("RETRY_ENABLED")
-        connect = crawler.signals.connect
-        connect(self._open, signals.spider_opened)
-        connect(self._close, signals.spider_closed)
         if settings.obey_crawl_delay:
-            connect(self._robots_parsed, signals.robots_parsed)
-
-    def _make_observers(self) -> list[Observer]:
-        # The crawler has no stats yet when the add-on makes the throttler.
-        stats = SemaphoreStats(lambda: self._crawler.stats)
-        observers: list[Observer] = [self.admissions, stats, LongWaits(), StricterLimits()]
-        with suppress(ImportError):  # without opentelemetry-api
-            from semaphore_middleware.telemetry.spans import WaitSpans
-
-            observers.append(WaitSpans())
-        if (port := self.settings.metrics_port) is not None:
-            try:
-                from semaphore_middleware.telemetry.prometheus import Metrics
-            except ImportError:
-                raise SettingsError(
-                    f"SEMAPHORE_METRICS_PORT = {port}: this needs prometheus-client; "
-                    "install it with: pip install 'scrapy-semaphore[metrics]'"
-                ) from None
-            observers.append(Metrics(self.settings.metrics_host, port, stats.acquired_of))
-        return observers
-
-    # A request ----------------------------------------------------------------------------------
+            crawler.signals.connect(self._robots_parsed, signals.robots_parsed)
+        self._is_retry_enabled = crawler.settings.getbool("RETRY_ENABLED")
+        self._is_closing = False
 
     def fetch(
         self, fetch: Callable[[Request], Deferred[Response | Request]], request: Request
@@ -188,7 +108,7 @@ class Throttler:
         is_scheduled = asyncio.current_task() is None
         outer = None if is_scheduled else _fetching.get()
         needed_by = outer() if outer else None
-        admission = self.admissions.enter(request, self, is_scheduled, needed_by)
+        admission = self.admissions.enter(request, self._crawl, is_scheduled, needed_by)
         token = _fetching.set(ref(admission))
         try:
             return fetch(request).addBoth(self._fetched, request)
@@ -217,7 +137,7 @@ class Throttler:
         `AcquireTimeoutError`, `HostDownError`, `NotAllowedError`; and `SpiderClosingError` if the
         request does not come from the scheduler.
         """
-        admission = self.admissions.of(request) or self.admissions.enter(request, self)
+        admission = self.admissions.of(request) or self.admissions.enter(request, self._crawl)
         if admission.state is OVER:  # a middleware fetches it once more
             self.admissions.move(admission, ASKING)
         if admission.state is not ASKING:
@@ -234,7 +154,7 @@ class Throttler:
                 raise NotAllowedError(str(error)) from None  # Scrapy logs no traceback for it
             is_cancelled = isinstance(error, asyncio.CancelledError)
             if is_cancelled and self._is_closing and task is not None and not task.uncancel():
-                return self.return_to_scheduler(request)  # it was cancelled by `_drain` alone
+                return self.return_to_scheduler(request)  # it was cancelled by `drain` alone
             raise
         finally:
             admission.task = None
@@ -256,12 +176,12 @@ class Throttler:
         self.admissions.update(admission, self._scopes.find(request))
         scopes = self._crawl_delays.apply(admission.scopes, request)
         if scopes.limits:
-            await self._opened.wait()
-        timeout, priority = self.settings.acquire_timeout, admission.priority
+            await self._crawl.opened()
+        timeout, priority = self._settings.acquire_timeout, admission.priority
         while True:
             permits = NO_PERMITS
             if scopes.limits:
-                permits = await self._node.semaphore.acquire_all(
+                permits = await self._crawl.semaphore.acquire_all(
                     scopes.limits, timeout, admission, priority
                 )
             self.admissions.move(admission, READY, permits)
@@ -328,7 +248,7 @@ class Throttler:
         permits.received(response.status, len(response.body))
         permit = permits.site_permit
         if permit and self._responses.record_response(permit, admission, response):
-            self.emit(RequestRefused())
+            self._crawl.emit(RequestRefused())
 
     def give_back(self, request: Request) -> Admission | None:
         """End a request, unless it is still on the wire, as a cancelled one may be. Returns its
@@ -366,6 +286,34 @@ class Throttler:
             raise SpiderClosingError("the spider is closing")
         return _copy_for_scheduler(request)
 
+    def _robots_parsed(self, robotparser: RobotParser, request: Request) -> None:
+        if self._crawl_delays.learn(robotparser, request):
+            self._crawl.emit(CrawlDelayFound())
+
+    # The end of the crawl -----------------------------------------------------------------------
+
+    def drain(self) -> None:
+        """Send requests that wait for permits back to the scheduler. A closing spider waits for its
+        downloads: these requests would hold it up, and be lost under JOBDIR.
+        """
+        if self._is_closing:
+            return
+        self._is_closing = True
+        for admission in self.admissions:
+            if admission.task is not None and admission.state is not ON_THE_WIRE:
+                admission.task.cancel()
+
+    async def close(self) -> None:
+        """End all requests. Scrapy goes on with the transfer of a cancelled fetch, even past the
+        end of the crawl.
+        """
+        transfers = [one.task for one in self.admissions if one.task is not None]
+        for transfer in transfers:
+            transfer.cancel()
+        await asyncio.gather(*transfers, return_exceptions=True)
+        for admission in self.admissions:  # without a task, nothing can cancel the transfer
+            self.admissions.move(admission, OVER)
+
     # Without the add-on's downloader ------------------------------------------------------------
 
     def watch_transfers(self) -> None:
@@ -391,134 +339,6 @@ class Throttler:
     def _transfer_ended(self, request: Request) -> None:
         if admission := self.admissions.of(request):
             self.admissions.move(admission, OVER)
-
-    # The crawl ----------------------------------------------------------------------------------
-
-    @property
-    def node(self) -> str:
-        """This node's name, the same for all crawls of this process with these settings."""
-        return self._node.semaphore.node
-
-    @property
-    def admin(self) -> Admin:
-        """The operators' interface to the server."""
-        return self._node.semaphore.admin
-
-    def permits(self) -> Collection[Permit]:
-        """The permits of this crawl's requests, held or waited for."""
-        return [
-            one
-            for one in self._node.semaphore.permits()
-            if getattr(one.owner, "crawl", None) is self
-        ]
-
-    def limit_of(self, scope: str) -> int | None:
-        """How many requests may hold a permit of `scope`, as last heard; None if not known."""
-        return self._node.semaphore.limit_of(scope)
-
-    @property
-    def _server(self) -> str:
-        """The server's address, without a password."""
-        return str(Server(self.url or "", 1))
-
-    async def opened(self) -> None:
-        """Wait until the crawl has reached its server, or has given up."""
-        await self._opened.wait()
-
-    def _robots_parsed(self, robotparser: RobotParser, request: Request) -> None:
-        if self._crawl_delays.learn(robotparser, request):
-            self.emit(CrawlDelayFound())
-
-    async def _open(self) -> None:
-        self._engine.before_close(self._drain)
-        if not self._crawler.crawling:  # `scrapy shell`, whose process just ends
-            atexit.register(self._close_at_exit, asyncio.get_running_loop())
-        limits = self.settings.limits
-        warn_of_mistakes(self._crawler.settings, limits, self.settings.scopes)
-        try:
-            await self._open_unless_stopped()
-            log_start(self.node, self._server, self._embedded is not None, limits)
-        except SemaphoreError as error:
-            logger.error("%s", error)
-            self._failed = True
-            raise CloseSpider("semaphore_error") from None
-        finally:
-            self._opened.set()
-
-    async def _open_unless_stopped(self) -> None:
-        """Wait for the server. A stop of the crawl sends no signal now, so check regularly.
-
-        Raises `ServerUnreachableError` after `SEMAPHORE_START_TIMEOUT`, counted from the beginning
-        of the crawl: a shared frontier has waited before.
-        """
-        crawling = self._crawler.crawling  # not in `scrapy shell`
-        timeout = self.settings.start_timeout
-        opening = asyncio.ensure_future(self._join_node())
-        while not opening.done():
-            if crawling and not self._crawler.crawling:
-                opening.cancel()
-                raise CloseSpider("shutdown")
-            await asyncio.wait({opening}, timeout=STOP_CHECK_INTERVAL_S)
-            is_late = timeout is not None and time.monotonic() - self._made_at > timeout
-            if is_late and not opening.done():
-                opening.cancel()
-                raise ServerUnreachableError(
-                    f"cannot use {self._server} (for longer than SEMAPHORE_START_TIMEOUT, "
-                    f"{timeout:g} s): a warning before says why"
-                )
-        await opening
-
-    def _find_node(self) -> Node:
-        arguments = self._engine.spider_arguments() or {}
-        job = arguments.get("_job", "")  # as Scrapyd gives it
-        return node_for(self.settings, self.url, self._crawler.spidercls.name, job)
-
-    async def _join_node(self) -> None:
-        self._node = self._find_node()  # the first may have been closed
-        try:
-            await self._observers.open(self)
-            await self._node.join(self)
-        except BaseException:
-            await self._observers.close()
-            raise
-
-    def _drain(self) -> None:
-        """Send requests that wait for permits back to the scheduler. A closing spider waits for its
-        downloads: these requests would hold it up, and be lost under JOBDIR.
-        """
-        if self._is_closing:
-            return
-        self._is_closing = True
-        if self.robotstxt is not None:
-            self.robotstxt.drain()
-        for admission in self.admissions:
-            if admission.task is not None and admission.state is not ON_THE_WIRE:
-                admission.task.cancel()
-
-    def _close_at_exit(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Close at the end of a process whose loop still runs in another thread."""
-        if loop.is_running():
-            with suppress(TimeoutError):
-                asyncio.run_coroutine_threadsafe(self._close(), loop).result(EXIT_TIMEOUT_S)
-
-    async def _close(self) -> None:
-        atexit.unregister(self._close_at_exit)
-        # Scrapy goes on with the transfer of a cancelled fetch, even past the end of the crawl.
-        transfers = [one.task for one in self.admissions if one.task is not None]
-        for transfer in transfers:
-            transfer.cancel()
-        await asyncio.gather(*transfers, return_exceptions=True)
-        for admission in self.admissions:  # without a task, nothing can cancel the transfer
-            self.admissions.move(admission, OVER)
-        try:
-            await self._node.leave(self)
-        finally:
-            await self._observers.close()
-        if self._embedded is not None:
-            self._embedded.leave()
-        if self._failed:
-            self._engine.end_with_failure()
-        vars(self._crawler).pop(ATTRIBUTE, None)
 
 
 def _copy_for_scheduler(request: Request) -> Request:
