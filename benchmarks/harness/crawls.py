@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import islice
 from time import monotonic, process_time
@@ -33,6 +33,7 @@ UNLIMITED = 64  # permits: four times as many as are ever wanted at once
 AHEAD = 64  # requests of a site, on their way or in the scheduler; each page yields one more
 RECORD = "BENCHMARK_RECORD"  # a setting: the file; nodes of a crawl have the same arguments
 BRANCHES = 8  # links down the tree that makes every page reachable
+START_URLS, ONE_PAGE = "start URLs", "links on a page"  # where else a spider may find its pages
 # Scrapy's own, but for what would want a port or tell of every page.
 QUIET: Mapping[str, Any] = {
     "DNS_RESOLVER": "benchmarks.harness.crawls.Loopback",
@@ -167,7 +168,8 @@ class Pages(Spider):
 
 
 class Linked(Spider):
-    """Follows the links of a site of so many pages. Which links a page has follows from its number.
+    """Follows the links of a site of so many pages. Which links a page has follows from its number;
+    or all are start URLs, or all links of the first page.
 
     Each page that its callback has had goes into a file at once, as a line with the time and the
     page's number.
@@ -175,25 +177,31 @@ class Linked(Spider):
 
     name = "linked"
 
-    def __init__(self, address: str, pages: int, **kwargs: Any) -> None:
+    def __init__(self, address: str, pages: int, found: str = "", **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self._address = address  # with a place for the page's number
         self._pages = pages
+        self._found = found  # where all are, if not along the links
 
     async def start(self) -> AsyncIterator[Request]:
         path = self.settings[RECORD]
         self._record = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        yield self._request(0)
+        for page in range(self._pages if self._found == START_URLS else 1):
+            yield self._request(page)
 
     def parse(self, response: Response) -> Iterator[Request]:
         page = int(response.url.rpartition("/")[2])
         os.write(self._record, f"{monotonic()} {page}\n".encode())
-        # Down the tree, across it and back, as the example site's pages have them.
-        down = range(BRANCHES * page + 1, BRANCHES * page + BRANCHES + 1)
-        across = ((7 * page + 3) % self._pages, max(page - 1, 0), 0)
-        for link in (*down, *across):
+        for link in self._links(page):
             if link < self._pages:
                 yield self._request(link)
+
+    def _links(self, page: int) -> Iterable[int]:
+        if self._found:
+            return range(self._pages if self._found == ONE_PAGE and page == 0 else 0)
+        # Down the tree, across it and back, as the example site's pages have them.
+        down = range(BRANCHES * page + 1, BRANCHES * page + BRANCHES + 1)
+        return (*down, (7 * page + 3) % self._pages, max(page - 1, 0), 0)
 
     def _request(self, page: int) -> Request:
         return Request(self._address.format(page))

@@ -30,14 +30,19 @@ class SharedCrawl:
     """
 
     def __init__(
-        self, stack: ExitStack, settings: Settings, pages: int, round_trip_s: float = 0.0
+        self,
+        stack: ExitStack,
+        settings: Settings,
+        pages: int,
+        round_trip_s: float = 0.0,
+        found: str = "",
     ) -> None:
         self.server = stack.enter_context(RedisServer())
         url = self.server.url
         if round_trip_s:
             url = stack.enter_context(_far_away(self.server.path, round_trip_s))
         self._settings = settings(url)
-        self._pages = pages
+        self._of_spider = {"pages": pages, "found": found}
         self._directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         # Each page is a visitor of its own, so that its address has its number.
         self._address = stack.enter_context(site()).pages(PAGE_MS, "{0}") + "{0}"
@@ -48,7 +53,7 @@ class SharedCrawl:
         number = len(self._nodes)
         settings = {**self._settings, RECORD: str(self._directory / f"{number}.pages")}
         with (self._directory / f"{number}.log").open("wb") as log:
-            node = start_spider("linked", settings, log, address=self._address, pages=self._pages)
+            node = start_spider("linked", settings, log, address=self._address, **self._of_spider)
         self._nodes.append(node)
         return node
 
@@ -57,7 +62,7 @@ class SharedCrawl:
         self.start_node()
         self.wait_for(PAGES_BEFORE)
         second = self.start_node()
-        self._wait_until(lambda: sum(path.stat().st_size > 0 for path in self._records()) == 2)
+        self.wait_until(lambda: sum(path.stat().st_size > 0 for path in self._records()) == 2)
         return second
 
     def had(self) -> list[tuple[float, int]]:
@@ -67,11 +72,11 @@ class SharedCrawl:
 
     def wait_for(self, pages: int) -> None:
         """Until so many different pages were had."""
-        self._wait_until(lambda: len({page for _, page in self.had()}) >= pages)
+        self.wait_until(lambda: len({page for _, page in self.had()}) >= pages)
 
     def wait_for_the_end(self) -> None:
         """Until all nodes have ended by themselves."""
-        self._wait_until(lambda: None not in [node.poll() for node in self._nodes])
+        self.wait_until(lambda: None not in [node.poll() for node in self._nodes])
 
     def stop(self) -> None:
         """Kill the nodes that there are."""
@@ -79,7 +84,7 @@ class SharedCrawl:
             node.kill()
             node.wait()
 
-    def _wait_until(self, happened: Callable[[], bool]) -> None:
+    def wait_until(self, happened: Callable[[], bool]) -> None:
         """Raises `RuntimeError` if a node fails, or it takes too long."""
         end = time.monotonic() + TIMEOUT_S
         while not happened():
