@@ -12,31 +12,19 @@ from scrapy.utils.misc import load_object
 
 from semaphore_middleware.errors import SettingsError
 from semaphore_middleware.frontier.serializers import SERIALIZERS
-from semaphore_middleware.model.limits import UNITS_S
 from semaphore_middleware.model.validation import (
     check_choice,
     check_integer,
     check_number,
+    check_period,
     check_truth,
     did_you_mean,
-    not_allowed,
 )
 from semaphore_middleware.redis.environment import default_node, server_of
 from semaphore_middleware.redis.keys import check_prefix
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
-
-
-def _period(value: Any, where: str) -> float:
-    number, unit = value, 1.0
-    if isinstance(value, str) and value[-1:] in UNITS_S:
-        number, unit = value[:-1], UNITS_S[value[-1]]
-    try:
-        return unit * check_number(number, where, text=True)
-    except SettingsError:
-        allowed = "seconds, or a number with 's', 'm', 'h' or 'd' behind it"
-        raise not_allowed(value, where, allowed) from None
 
 
 _count = partial(check_integer, least=0, text=True)
@@ -47,7 +35,9 @@ CHECKS: Mapping[str, Callable[[Any, str], Any]] = {
     "CRAWL_MAX_PAGES": _count,
     "CRAWL_MAX_PAGES_PER_SITE": _count,
     "CRAWL_PREFIX": check_prefix,
-    "CRAWL_RECRAWL_AFTER": _period,
+    "CRAWL_RECRAWL_AFTER": partial(
+        check_period, allowed="seconds, or a number with 's', 'm', 'h' or 'd' behind it"
+    ),
     "CRAWL_RUN": partial(check_choice, choices=("", "new")),
     "CRAWL_SERIALIZER": partial(check_choice, choices=SERIALIZERS),
     "CRAWL_START_KEY": lambda value, _: str(value),

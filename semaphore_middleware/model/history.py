@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Self
 
-from semaphore_middleware.model.limits import UNITS_S
 from semaphore_middleware.model.rules import Rule
-from semaphore_middleware.model.validation import not_allowed
+from semaphore_middleware.model.validation import UNITS_S, check_period
 
-LONGEST_PERIOD_S = 366 * UNITS_S["d"]
-ALLOWED_PERIOD = "'0', or a number of s, m, h or d, like '7d', of at most 366 days"
-
-
-def parse_period(text: Any, where: str) -> float:
-    """The seconds of a period like '7d'. Raises `SettingsError`."""
-    written = re.fullmatch(r"(\d{1,9})([smhd]?)", str(text).strip())
-    number, unit = written.groups() if written else ("", "")
-    if not number or (not unit and int(number)) or isinstance(text, bool):
-        raise not_allowed(text, where, ALLOWED_PERIOD)
-    seconds = int(number) * UNITS_S.get(unit, 0.0)
-    if seconds > LONGEST_PERIOD_S:
-        raise not_allowed(text, where, ALLOWED_PERIOD)
-    return seconds
+parse_period = partial(
+    check_period,
+    most=366 * UNITS_S["d"],
+    allowed="'0', or a number of s, m, h or d, like '7d', of at most 366 days",
+    needs_unit=True,
+)
+"""The seconds of a history's period. Raises `SettingsError`."""
 
 
 @dataclass(slots=True, order=True)

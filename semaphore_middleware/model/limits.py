@@ -22,6 +22,7 @@ from semaphore_middleware.model.hosts import (
 )
 from semaphore_middleware.model.validation import (
     LONGEST_S,
+    UNITS_S,
     check_integer,
     check_number,
     check_truth,
@@ -29,8 +30,6 @@ from semaphore_middleware.model.validation import (
     not_allowed,
 )
 
-UNITS_S: Mapping[str, float] = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-"""The units of a rate, shortest first, in seconds."""
 SHORTEST_INTERVAL_S = 1e-6
 LIMITLESS = 10**12
 """A concurrency that stands for no limit: the server takes no larger number."""

@@ -8,7 +8,7 @@ its own type, or raises `SettingsError`, which says what was set, where, and wha
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
@@ -16,6 +16,8 @@ from semaphore_middleware.errors import SettingsError
 
 LONGEST_S = 1e9
 """The longest time allowed anywhere, in seconds: Redis counts milliseconds in 64 bits."""
+UNITS_S: Mapping[str, float] = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+"""The units of rates and periods, shortest first, in seconds."""
 
 
 def check_number(
@@ -63,6 +65,23 @@ def check_truth(
     if truth is None:
         raise not_allowed(value, where, allowed)
     return truth
+
+
+def check_period(
+    value: Any, where: str, *, allowed: str, most: float = LONGEST_S, needs_unit: bool = False
+) -> float:
+    """The seconds of a period like '7d', at most `most`. Without a unit, a number is of seconds, or
+    refused unless it is 0.
+    """
+    text = str(value).strip()
+    unit = text[-1:] if text[-1:] in UNITS_S else ""
+    number = _number(text.removesuffix(unit), text=True)
+    if number is None or (number and needs_unit and not unit):
+        raise not_allowed(value, where, allowed)
+    seconds = number * UNITS_S.get(unit, 1.0)
+    if not 0 <= seconds <= most:
+        raise not_allowed(value, where, allowed)
+    return seconds
 
 
 def check_choice(value: Any, where: str, choices: Collection[str], *, allowed: str = "") -> str:

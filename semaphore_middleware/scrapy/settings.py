@@ -6,8 +6,9 @@ import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from inspect import iscoroutinefunction
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from scrapy.utils.misc import load_object
 
@@ -19,7 +20,6 @@ from semaphore_middleware.model.jobs import check_job, check_weight
 from semaphore_middleware.model.lease import LONGEST_LEASE_S, TURN
 from semaphore_middleware.model.limits import Limit, LimitTable, parse_limits
 from semaphore_middleware.model.validation import (
-    LONGEST_S,
     check_choice,
     check_integer,
     check_number,
@@ -37,11 +37,6 @@ if TYPE_CHECKING:
     from scrapy.http import Response
     from scrapy.settings import BaseSettings
 
-    from semaphore_middleware.scrapy.scopes import Namer
-
-Check: TypeAlias = "Callable[[Any, str, BaseSettings], Any]"
-"""From a value, the setting's name and all settings to the checked value; or `SettingsError`."""
-
 
 @dataclass(frozen=True, slots=True)
 class Derived:
@@ -58,9 +53,12 @@ class Setting:
 
     name: str
     default: Any
-    check: Check
+    check: Callable[..., Any]
+    """From a value and the setting's name to the checked value. Raises `SettingsError`."""
     unset: tuple[Any, ...] = (None,)
     """Values that stand for the default."""
+    bounds: Callable[[BaseSettings], Mapping[str, Any]] = lambda _: {}
+    """Arguments of the check that follow from other settings."""
 
     def read(self, settings: BaseSettings) -> Any:
         """The checked value. Raises `SettingsError` with the name of the setting."""
@@ -69,7 +67,9 @@ class Setting:
             value = self.default
         if isinstance(value, Derived):
             value = value.value(settings)
-        return self.check(value, self.name, settings)
+        if value is None:
+            return None
+        return self.check(value, self.name, **self.bounds(settings))
 
 
 ALLOWED_SCOPES = (
@@ -83,40 +83,24 @@ EMPTY = (None, "")
 # Checks ------------------------------------------------------------------------------------------
 
 
-def _truth(value: Any, where: str, _settings: BaseSettings) -> bool:
-    return check_truth(value, where, text=True)
+_truth = partial(check_truth, text=True)
+_seconds = partial(check_number, text=True)
+_count = partial(check_integer, least=0, text=True)
+_unreachable = partial(check_choice, choices=("disallow", "allow"))
+_port = partial(
+    check_integer,
+    least=0,
+    most=65535,
+    allowed="a port, 0 (any that is free) to 65535, or None",
+    text=True,
+)
 
 
-def _count(value: Any, where: str, _settings: BaseSettings) -> int:
-    return check_integer(value, where, least=0, text=True)
+def _text(value: Any, _where: str) -> str:
+    return str(value)
 
 
-def _seconds(least: float | str, most: float = LONGEST_S) -> Check:
-    """A check for seconds from `least` to `most`. `least`: a number, or another setting's name."""
-
-    def check(value: Any, where: str, settings: BaseSettings) -> float:
-        bound = value_of(least, settings) if isinstance(least, str) else least
-        return check_number(value, where, least=bound, most=most, text=True)
-
-    return check
-
-
-def _turn(value: Any, where: str, settings: BaseSettings) -> float:
-    longest = _longest_turn(settings)
-    allowed = f"a number >= 0 and <= {longest:g} ({TURN} of SEMAPHORE_LEASE)"
-    return check_number(value, where, most=longest, allowed=allowed, text=True)
-
-
-def _period(value: Any, where: str, _settings: BaseSettings) -> float:
-    return parse_period(value, where)
-
-
-def _optional(check: Check) -> Check:
-    """The same check, with None allowed."""
-    return lambda value, where, settings: None if value is None else check(value, where, settings)
-
-
-def _scopes(value: Any, where: str, _settings: BaseSettings) -> tuple[str | Namer, ...]:
+def _scopes(value: Any, where: str) -> tuple[str | Namer, ...]:
     given = value.split(",") if isinstance(value, str) else value
     if not isinstance(given, list | tuple) or not given:
         raise not_allowed(value, where, ALLOWED_SCOPES)
@@ -139,32 +123,7 @@ def _scope_kind(given: Any, where: str) -> str | Namer | None:
     return cast("Namer", found) if callable(found) and not iscoroutinefunction(found) else None
 
 
-def _robotstxt_unreachable(value: Any, where: str, _settings: BaseSettings) -> str:
-    return check_choice(value, where, ("disallow", "allow"))
-
-
-def _prefix(value: Any, where: str, _settings: BaseSettings) -> str:
-    return check_prefix(value, where)
-
-
-def _job(value: Any, where: str, _settings: BaseSettings) -> str:
-    return check_job(value, where)
-
-
-def _weight(value: Any, where: str, _settings: BaseSettings) -> float:
-    return check_weight(value, where)
-
-
-def _text(value: Any, _where: str, _settings: BaseSettings) -> str:
-    return str(value)
-
-
-def _port(value: Any, where: str, _settings: BaseSettings) -> int:
-    allowed = "a port, 0 (any that is free) to 65535, or None"
-    return check_integer(value, where, least=0, most=65535, allowed=allowed, text=True)
-
-
-def _address(value: Any, where: str, _settings: BaseSettings) -> str:
+def _address(value: Any, where: str) -> str:
     try:
         value.encode("idna")  # as it is looked up
     except (AttributeError, UnicodeError):
@@ -173,7 +132,7 @@ def _address(value: Any, where: str, _settings: BaseSettings) -> str:
     return str(value)
 
 
-def _statuses(value: Any, where: str, _settings: BaseSettings) -> frozenset[int]:
+def _statuses(value: Any, where: str) -> frozenset[int]:
     try:
         given = value.split(",") if isinstance(value, str) else value
         return frozenset(
@@ -184,7 +143,7 @@ def _statuses(value: Any, where: str, _settings: BaseSettings) -> frozenset[int]
         raise not_allowed(value, where, allowed) from None
 
 
-def _judge(value: Any, where: str, _settings: BaseSettings) -> Callable[[Response], object]:
+def _judge(value: Any, where: str) -> Callable[[Response], object]:
     allowed = "a function from a response to True, False or seconds, or the path of one"
     try:
         function = load_object(value)
@@ -196,7 +155,7 @@ def _judge(value: Any, where: str, _settings: BaseSettings) -> Callable[[Respons
     return judge
 
 
-def _dict(value: Any, where: str, _settings: BaseSettings) -> Mapping[str, Any]:
+def _dict(value: Any, where: str) -> Mapping[str, Any]:
     parsed = value or {}
     if isinstance(parsed, str):  # from the command line
         try:
@@ -223,6 +182,16 @@ def _longest_turn(settings: BaseSettings) -> float:
     return round(TURN * float(value_of("SEMAPHORE_LEASE", settings)), 6)
 
 
+def _turn_bounds(settings: BaseSettings) -> Mapping[str, Any]:
+    longest = _longest_turn(settings)
+    allowed = f"a number >= 0 and <= {longest:g} ({TURN} of SEMAPHORE_LEASE)"
+    return {"most": longest, "allowed": allowed}
+
+
+def _backoff_bounds(settings: BaseSettings) -> Mapping[str, Any]:
+    return {"least": value_of("SEMAPHORE_BACKOFF_START", settings)}
+
+
 LEASE = Derived("the lease", lambda settings: value_of("SEMAPHORE_LEASE", settings))
 SPIDER = Derived("the spider's name", lambda _: "")
 SPIDER_AND_JOB = Derived("the spider and the job", lambda _: "")
@@ -232,30 +201,30 @@ MAX = Derived("`300.0`", lambda s: max(300.0, value_of("SEMAPHORE_BACKOFF_START"
 
 _ROWS = (
     Setting("SEMAPHORE_ENABLED", True, _truth),
-    Setting("SEMAPHORE_REDIS_URL", None, _optional(_text), EMPTY),
+    Setting("SEMAPHORE_REDIS_URL", None, _text, EMPTY),
     Setting("SEMAPHORE_LIMITS", {}, _dict),
     Setting("SEMAPHORE_SCOPES", ["host"], _scopes, EMPTY),
-    Setting("SEMAPHORE_LEASE", 15.0, _seconds(0.1, LONGEST_LEASE_S)),
-    Setting("SEMAPHORE_TURN", SHORT_TURN, _turn),
-    Setting("SEMAPHORE_ACQUIRE_TIMEOUT", None, _optional(_seconds(0.001))),
-    Setting("SEMAPHORE_START_TIMEOUT", None, _optional(_seconds(0.001))),
-    Setting("SEMAPHORE_RECOVERY_WAIT", LEASE, _seconds(0.0)),
-    Setting("SEMAPHORE_PREFIX", "semaphore", _prefix),
+    Setting("SEMAPHORE_LEASE", 15.0, partial(_seconds, least=0.1, most=LONGEST_LEASE_S)),
+    Setting("SEMAPHORE_TURN", SHORT_TURN, _seconds, bounds=_turn_bounds),
+    Setting("SEMAPHORE_ACQUIRE_TIMEOUT", None, partial(_seconds, least=0.001)),
+    Setting("SEMAPHORE_START_TIMEOUT", None, partial(_seconds, least=0.001)),
+    Setting("SEMAPHORE_RECOVERY_WAIT", LEASE, _seconds),
+    Setting("SEMAPHORE_PREFIX", "semaphore", check_prefix),
     Setting("SEMAPHORE_NODE", SPIDER_AND_JOB, _text, EMPTY),
-    Setting("SEMAPHORE_JOB", SPIDER, _job, EMPTY),
-    Setting("SEMAPHORE_WEIGHT", 1.0, _weight),
+    Setting("SEMAPHORE_JOB", SPIDER, check_job, EMPTY),
+    Setting("SEMAPHORE_WEIGHT", 1.0, check_weight),
     Setting("SEMAPHORE_OBEY_CRAWL_DELAY", ROBOTSTXT, _truth),
-    Setting("SEMAPHORE_MAX_CRAWL_DELAY", 60.0, _seconds(0.0)),
+    Setting("SEMAPHORE_MAX_CRAWL_DELAY", 60.0, _seconds),
     Setting("SEMAPHORE_ROBOTSTXT_SHARED", True, _truth),
-    Setting("SEMAPHORE_ROBOTSTXT_UNREACHABLE", "disallow", _robotstxt_unreachable, EMPTY),
+    Setting("SEMAPHORE_ROBOTSTXT_UNREACHABLE", "disallow", _unreachable, EMPTY),
     Setting("SEMAPHORE_BACKOFF_CODES", [429, 503], _statuses),
-    Setting("SEMAPHORE_BACKOFF_START", 1.0, _seconds(0.001)),
-    Setting("SEMAPHORE_BACKOFF_MAX", MAX, _seconds("SEMAPHORE_BACKOFF_START")),
+    Setting("SEMAPHORE_BACKOFF_START", 1.0, partial(_seconds, least=0.001)),
+    Setting("SEMAPHORE_BACKOFF_MAX", MAX, _seconds, bounds=_backoff_bounds),
     Setting("SEMAPHORE_BACKOFF_TIMES", 10, _count),
-    Setting("SEMAPHORE_BACKOFF_WHEN", None, _optional(_judge), EMPTY),
-    Setting("SEMAPHORE_DOWN_AFTER", 60.0, _seconds(0.0)),
-    Setting("SEMAPHORE_HISTORY", "7d", _period),
-    Setting("SEMAPHORE_METRICS_PORT", None, _optional(_port), EMPTY),
+    Setting("SEMAPHORE_BACKOFF_WHEN", None, _judge, EMPTY),
+    Setting("SEMAPHORE_DOWN_AFTER", 60.0, _seconds),
+    Setting("SEMAPHORE_HISTORY", "7d", parse_period),
+    Setting("SEMAPHORE_METRICS_PORT", None, _port, EMPTY),
     Setting("SEMAPHORE_METRICS_HOST", "127.0.0.1", _address, EMPTY),
 )
 SETTINGS: Mapping[str, Setting] = {row.name: row for row in _ROWS}
@@ -303,16 +272,8 @@ class SemaphoreSettings:
         """The options of `FairSemaphore`, but for its server and its name. `job` counts where
         SEMAPHORE_JOB is not set.
         """
-        return {
-            "lease": self.lease,
-            "turn": self.turn,
-            "recovery_wait": self.recovery_wait,
-            "prefix": self.prefix,
-            "job": self.job or job,
-            "weight": self.weight,
-            "backoff": self.backoff,
-            "history": self.history,
-        }
+        own = ("lease", "turn", "recovery_wait", "prefix", "weight", "backoff", "history")
+        return {**{name: getattr(self, name) for name in own}, "job": self.job or job}
 
     @classmethod
     def read(cls, settings: BaseSettings) -> SemaphoreSettings:
@@ -323,7 +284,7 @@ class SemaphoreSettings:
         }
         ours["url"], ours["url_from"] = server_of(settings)
         slots = {
-            name: _dict(settings.get(name), name, settings)
+            name: _dict(settings.get(name), name)
             for name in ("DOWNLOAD_SLOTS", "THROTTLING_SCOPES")
         }
         default = _default_limit(settings)
@@ -339,7 +300,7 @@ class SemaphoreSettings:
 def is_enabled(settings: BaseSettings) -> bool:
     """True unless `SEMAPHORE_ENABLED` is off. An invalid value ends the crawl."""
     try:
-        return bool(SETTINGS["SEMAPHORE_ENABLED"].read(settings))
+        return bool(value_of("SEMAPHORE_ENABLED", settings))
     except SettingsError as error:
         end_crawl(error)
 

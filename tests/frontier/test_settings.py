@@ -34,9 +34,3 @@ def test_what_is_not_set_has_its_default() -> None:
     given: dict[str, Any] = dict.fromkeys(CHECKS, "")
     assert CrawlSettings("redis://a", **checked(given)) == CrawlSettings("redis://a")
     assert checked(dict.fromkeys(CHECKS)) == {}
-
-
-@pytest.mark.parametrize(("text", "seconds"), [("7d", 604_800), ("1.5h", 5400), ("2m", 120)])
-def test_a_period_has_a_unit_or_is_in_seconds(text: str, seconds: float) -> None:
-    for value in (text, f"{seconds}s", f"{seconds}", seconds):
-        assert checked({"CRAWL_RECRAWL_AFTER": value}) == {"recrawl_after": seconds}

@@ -14,10 +14,12 @@ from semaphore_middleware.model.validation import (
     check_choice,
     check_integer,
     check_number,
+    check_period,
     check_truth,
 )
 
 INTEGER = partial(check_integer, least=1, most=9)
+PERIOD = partial(check_period, allowed="a period", most=604_800)
 
 
 @pytest.mark.parametrize(
@@ -30,6 +32,8 @@ INTEGER = partial(check_integer, least=1, most=9)
         (check_truth, {True: True, False: False}),
         (partial(check_truth, text=True), dict.fromkeys((True, "1", "true", "True"), True)),
         (partial(check_truth, text=True), dict.fromkeys((False, "0", "false"), False)),
+        (PERIOD, {"7d": 604_800.0, "1.5h": 5400.0, " 2m ": 120.0, "9s": 9.0, "9": 9.0, 9.5: 9.5}),
+        (partial(PERIOD, needs_unit=True), {"7d": 604_800.0, "0": 0.0, 0: 0.0}),
         (partial(check_choice, choices=("a", "b")), {"a": "a"}),
     ],
 )
@@ -48,6 +52,8 @@ def test_what_is_allowed_is_taken(check: Callable[..., Any], taken: dict[Any, An
         (partial(INTEGER, text=True), [3.5, "inf", "x", True, [3]], "an integer >= 1 and <= 9"),
         (check_truth, [1, 0, "true", None], "True or False"),
         (partial(check_truth, text=True), ["maybe", 2], "True or False"),
+        (PERIOD, ["8d", "-1s", "d", "a week", "7 days", "nan", True, None, ["7d"]], "a period"),
+        (partial(PERIOD, needs_unit=True), ["7", 7, "a week"], "a period"),
         (partial(check_choice, choices=("a", "b")), ["c", 1, ["a"]], "'a' or 'b'"),
     ],
 )
