@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from itertools import islice
+from typing import Any
 from weakref import WeakSet
 
 from scrapy import Request
@@ -44,14 +45,18 @@ class Outbox:
     def __len__(self) -> int:
         return len(self._unsent)
 
-    def note_start(self, request: Request) -> None:
-        """This is one of the spider's start requests; it is added next."""
-        self._starts.add(request)
-
-    async def rest(self) -> None:
-        """Between two start requests: let others have a turn of the event loop now and then, and
-        wait while many requests are still to be sent.
+    async def paced(self, start: AsyncIterator[Any]) -> AsyncIterator[Any]:
+        """The spider's start requests, each of which is added before the next one is asked for.
+        Between two, others have a turn of the event loop now and then, and while many requests are
+        still to be sent, the next one waits.
         """
+        async for item in start:
+            if isinstance(item, Request):
+                self._starts.add(item)
+            yield item
+            await self._rest()
+
+    async def _rest(self) -> None:
         loop = asyncio.get_running_loop()
         if loop.time() - self._rested_at > MAX_LOOP_HOLD_S:
             await asyncio.sleep(0)

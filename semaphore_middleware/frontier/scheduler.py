@@ -108,7 +108,7 @@ class Scheduler(BaseScheduler):
             self.engine.close_when_opened("server_error")
         else:
             if joined:
-                self.engine.pace_start(self.session.outbox.note_start, self.session.outbox.rest)
+                self.engine.pace_start(self.session.outbox.paced)
                 self.crawler.signals.connect(self._spider_idle, signals.spider_idle)
             else:
                 self.engine.close_when_opened("shutdown")
@@ -215,9 +215,7 @@ class Scheduler(BaseScheduler):
 
     async def _enqueue_start_requests(self) -> None:
         try:
-            await self.engine.crawl_start_requests(
-                self.session.outbox.note_start, self.session.outbox.rest
-            )
+            await self.engine.crawl_start_requests(self.session.outbox.paced)
         except Exception:
             self.failed = True  # requests may be missing
             logger.exception("Error while reading the start requests once more")

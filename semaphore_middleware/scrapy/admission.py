@@ -21,7 +21,6 @@ from semaphore_middleware.core.observer import (
     PermitWaiting,
 )
 from semaphore_middleware.core.permit import PermitSet
-from semaphore_middleware.model.hosts import site_index
 from semaphore_middleware.scrapy.scopes import NO_SCOPES, ScopeFinder, Scopes
 
 if TYPE_CHECKING:
@@ -177,7 +176,7 @@ class Admission:
     @property
     def is_alone(self) -> bool:
         """True if no other request of its site is in the downloader."""
-        site = site_index(tuple([name for name, _ in self.scopes.limits]))
+        site = self.scopes.site
         return site is not None and len(self.loads[site].members) == 1
 
 

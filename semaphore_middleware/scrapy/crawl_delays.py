@@ -9,7 +9,6 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from semaphore_middleware.core.observer import Event
-from semaphore_middleware.model.hosts import site_index
 from semaphore_middleware.model.limits import Limit, strictest
 from semaphore_middleware.scrapy.scopes import Scopes, origin_of
 
@@ -74,7 +73,7 @@ class CrawlDelays:
         delay = self._delays_s.get(origin_of(request)) if self._delays_s else None
         if not delay:
             return scopes
-        index = site_index(tuple(name for name, _ in scopes.limits))
+        index = scopes.site
         if index is None or delay <= scopes.limits[index][1].least_gap:
             return scopes
         name, limit = scopes.limits[index]

@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections.abc import (
     AsyncIterator,
-    Awaitable,
     Callable,
     Iterable,
     Iterator,
@@ -16,7 +15,7 @@ from collections.abc import (
 from contextlib import contextmanager
 from functools import partial
 from http.cookiejar import Cookie
-from typing import IO, TYPE_CHECKING, Any, NoReturn
+from typing import IO, TYPE_CHECKING, Any, NoReturn, TypeAlias
 from weakref import WeakKeyDictionary
 
 from scrapy import Request, Spider, signals
@@ -39,6 +38,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 ASYNCIO_REACTOR = "twisted.internet.asyncioreactor.AsyncioSelectorReactor"
+
+Paced: TypeAlias = Callable[[AsyncIterator[Any]], AsyncIterator[Any]]
+"""Passes a spider's start requests on, each when it is time."""
 
 _spider_arguments: WeakKeyDictionary[Crawler, dict[str, Any]] = WeakKeyDictionary()
 
@@ -151,27 +153,14 @@ class Engine:
         middleware = self._crawler.get_downloader_middleware(CookiesMiddleware)
         return middleware.jars if middleware is not None else None
 
-    def pace_start(
-        self, note: Callable[[Request], None], rest: Callable[[], Awaitable[None]]
-    ) -> None:
-        """Call `note` with each of the spider's start requests before it is scheduled, and `rest`
-        after that; go on when it returns.
+    def pace_start(self, paced: Paced) -> None:
+        """Have the spider's start requests paced.
 
         Private: `_start`, which the engine reads without a break when its downloader is full.
         """
         engine = self._crawler.engine
-        start = engine._start
-        if start is None:
-            return
-
-        async def paced() -> AsyncIterator[Any]:
-            async for item in start:
-                if isinstance(item, Request):
-                    note(item)
-                yield item
-                await rest()
-
-        engine._start = paced()
+        if engine._start is not None:
+            engine._start = paced(engine._start)
 
     def send_request_dropped(self, request: Request) -> None:
         """Send the signal `request_dropped`. The engine itself sends it only for schedulers that
@@ -218,22 +207,17 @@ class Engine:
         task = asyncio.ensure_future(self._crawler.engine.close_spider_async(reason=reason))
         self._closing = task  # asyncio keeps only weak references to tasks
 
-    async def crawl_start_requests(
-        self, note: Callable[[Request], None], rest: Callable[[], Awaitable[None]]
-    ) -> None:
-        """Crawl the spider's start requests once more, with a `note` before each and a `rest` after
-        it.
+    async def crawl_start_requests(self, paced: Paced) -> None:
+        """Crawl the spider's start requests once more, paced.
 
         `scraper.spidermw` is not documented. The engine itself asks for start requests only once.
         """
         engine = self._crawler.engine
         start = await engine.scraper.spidermw.process_start()
         assert start is not None
-        async for request in start:
+        async for request in paced(start):
             if isinstance(request, Request):
-                note(request)
                 engine.crawl(request)
-                await rest()
 
 
 def keep_spider_arguments() -> None:
@@ -274,6 +258,18 @@ def connections_per_host(crawler: Crawler, number: int) -> Iterator[None]:
         yield
     finally:
         setting.value = set_by_user
+
+
+def wrap_downloads(
+    downloader: Downloader, wrapper: Callable[[Callable[..., Any], Request], Any]
+) -> None:
+    """Let `wrapper` make each call of the handlers' `download_request_async`.
+
+    Cancelling that closes its connection (seen with Scrapy 2.19's HTTP/1.1 and aiohttp handlers).
+    """
+    handlers = downloader.handlers
+    wrapped = partial(wrapper, handlers.download_request_async)
+    setattr(handlers, "download_request_async", wrapped)  # noqa: B010
 
 
 def open_local_slots(downloader: Downloader, concurrency: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from scrapy.core.downloader import Downloader
@@ -13,16 +12,14 @@ from semaphore_middleware.scrapy.engine import (
     connections_per_host,
     open_local_slots,
     pass_over_saturated_scopes,
+    wrap_downloads,
 )
 
 if TYPE_CHECKING:
     from scrapy import Request
-    from scrapy.core.downloader.handlers import DownloadHandlers
     from scrapy.crawler import Crawler
     from scrapy.http import Response
     from twisted.internet.defer import Deferred
-
-    from semaphore_middleware.scrapy.downloads import Downloads
 
 NO_CONCURRENCY_LIMIT = 1000
 """Connections kept to a host if CONCURRENT_REQUESTS sets no limit."""
@@ -45,7 +42,7 @@ class SemaphoreDownloader(Downloader):
         with connections_per_host(crawler, largest):
             super().__init__(crawler)
         open_local_slots(self, largest)
-        self.handlers = Handlers(self.handlers, self._downloads)  # type: ignore[assignment]
+        wrap_downloads(self, self._downloads.transfer)
 
     def fetch(  # type: ignore[override]  # Scrapy's has an argument that it no longer passes
         self, request: Request
@@ -60,21 +57,6 @@ class SemaphoreDownloader(Downloader):
         use up CONCURRENT_REQUESTS, and hold up all other sites.
         """
         return self._downloads.admissions.needs_backout(len(self.active))
-
-
-class Handlers:
-    """Scrapy's download handlers, with each transfer under its permits.
-
-    Cancelling a handler's coroutine closes its connection (seen with Scrapy 2.19's HTTP/1.1 and
-    aiohttp handlers).
-    """
-
-    def __init__(self, handlers: DownloadHandlers, downloads: Downloads) -> None:
-        self._handlers = handlers
-        self.download_request_async = partial(downloads.transfer, handlers.download_request_async)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._handlers, name)
 
 
 class SemaphorePriorityQueue(DownloaderAwarePriorityQueue):

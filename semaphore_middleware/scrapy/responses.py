@@ -260,8 +260,7 @@ def _latency(permit: Permit, request: Request) -> float:
 def forget_refusals(request: Request) -> None:
     """Clean up the meta of a request that its site has refused: a copy starts afresh."""
     meta = request.meta
-    if REFUSED_AT_KEY in meta or REFUSALS_KEY in meta:
-        meta.pop(REFUSALS_KEY, None)
-        meta.pop(REFUSED_AT_KEY, None)
+    meta.pop(REFUSALS_KEY, None)
+    meta.pop(REFUSED_AT_KEY, None)
     if meta.get("dont_retry") == GIVEN_UP:
         del meta["dont_retry"]

@@ -176,14 +176,14 @@ class RobotsTxtMiddleware(ScrapyRobotsTxtMiddleware):
     async def _fetch(self, origin: str, before: RobotsTxt | None) -> Fetched:
         """Ask the site for the file."""
         begun = self._now()
-        answer = await self._downloader.download(origin, before.failures if before else 0)
-        robotstxt = answer.robotstxt
+        failures = before.failures if before else 0
+        robotstxt, is_cached = await self._downloader.download(origin, failures)
         if robotstxt.problem:
             doublings = min(robotstxt.failures - 1, 60)
             valid = min(self._backoff.start * 2**doublings, self._backoff.most)
         else:
             valid = MAX_AGE_S - (self._now() - begun)
-        return Fetched(robotstxt, valid, for_others=not answer.from_cache)
+        return Fetched(robotstxt, valid, for_others=not is_cached)
 
     async def _apply(
         self, origin: str, fetched: Fetched, request: Request, known: Rules | None
@@ -246,15 +246,6 @@ class Reading:
     size: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """The result of asking a site for its robots.txt."""
-
-    robotstxt: RobotsTxt
-    from_cache: bool = False
-    """True if the site was not asked: the HTTP cache had a response, of any age."""
-
-
 class RobotsTxtDownloader:
     """Downloads robots.txt files for a crawler, and counts them in Scrapy's stats."""
 
@@ -263,9 +254,9 @@ class RobotsTxtDownloader:
         self._priority = priority
         self._under_way = 0
 
-    async def download(self, origin: str, failures: int = 0) -> Answer:
-        """Ask the site for its robots.txt, after `failures` failed readings in a row. Runs in the
-        task of a waiting request's `fetch`.
+    async def download(self, origin: str, failures: int) -> tuple[RobotsTxt, bool]:
+        """Ask the site for its robots.txt, after `failures` failed readings in a row; True if the
+        HTTP cache had the response, of any age. Runs in the task of a waiting request's `fetch`.
 
         Raises our own errors, such as `AcquireTimeoutError`, and `IgnoreRequest` if a middleware
         let nobody ask: neither says anything of the site.
@@ -283,11 +274,11 @@ class RobotsTxtDownloader:
             else:
                 count(f"robotstxt/exception_count/{type(error)}")  # as Scrapy writes it
             count("robotstxt/request_count")
-            return Answer(RobotsTxt(problem=text_of(error), failures=failures + 1))
+            return RobotsTxt(problem=text_of(error), failures=failures + 1), False
         count("robotstxt/request_count")
         count("robotstxt/response_count")
         count(f"robotstxt/response_status_count/{response.status}")
-        return Answer(_robotstxt_in(response, failures), "cached" in response.flags)
+        return _robotstxt_in(response, failures), "cached" in response.flags
 
     async def _follow(self, url: str, readings: list[Reading]) -> Response:
         """The response after at most `MAX_REDIRECTS` redirects."""

@@ -22,6 +22,7 @@ from semaphore_middleware.model.hosts import (
     kind_of,
     normal_host,
     order_of,
+    site_index,
 )
 from semaphore_middleware.model.limits import Limit, LimitTable
 from semaphore_middleware.model.validation import not_allowed
@@ -74,6 +75,11 @@ class Scopes:
 
     def __bool__(self) -> bool:
         return bool(self.limits)
+
+    @property
+    def site(self) -> int | None:
+        """The index of the site's scope, for which its robots.txt and its answers speak."""
+        return site_index(tuple([name for name, _ in self.limits]))
 
 
 NO_SCOPES = Scopes()
@@ -146,7 +152,7 @@ class ScopeFinder:
         """
         if self._addresses is None or not self._has_address(request):
             return None
-        return await self._addresses.resolve(normal_host(urlparse_cached(request).hostname or ""))
+        return await self._addresses.resolve(_host_of(request))
 
     def slot_of(self, request: Request) -> str:
         """The queue slot of a request, the same on all nodes: its scopes, as far as they are known
@@ -155,7 +161,7 @@ class ScopeFinder:
         slot = self.scopes_of(request).slot
         if slot and not self._limits_addresses:
             return slot
-        host = normal_host(urlparse_cached(request).hostname or "")
+        host = _host_of(request)
         if self._limits_addresses and self._has_address(request):
             return _slot((slot, _slot_name(f"ip:{host}")) if slot else (_slot_name(f"ip:{host}"),))
         return slot or _slot_name(host)
