@@ -15,12 +15,11 @@ from dataclasses import dataclass
 from functools import reduce
 from heapq import heapify, heappop, heappush
 from itertools import count
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from semaphore_middleware.core.diary import Diary
 from semaphore_middleware.core.observer import (
     BackoffStarted,
-    Event,
     FailedAtOnce,
     HostDown,
     LimitOverruled,
@@ -36,6 +35,9 @@ from semaphore_middleware.model.feedback import Feedback, FeedbackSummary
 from semaphore_middleware.model.limits import Limit, strictest
 from semaphore_middleware.redis.protocol import Reply, Statement
 
+if TYPE_CHECKING:
+    from semaphore_middleware.core.session import Session
+
 logger = logging.getLogger(__name__)
 
 LINE_SLACK = 16  # the heap is rebuilt when this many more requests have given up than still wait
@@ -45,35 +47,6 @@ REFUSED_RETRY_S = 1.0  # after a statement, or a scope, that the server could ma
 def common_turn_end(now: float, turn: float) -> float:
     """When the common turn of all accounts ends: at multiples of a turn's length."""
     return (now // turn + 1) * turn
-
-
-class Owner(Protocol):
-    """The part of the session that its accounts use. All times are of the loop's clock."""
-
-    grace: float
-    """Seconds from sending a statement to the deadline that its answer sets."""
-    turn: float
-    """Seconds for which a granted permit serves one request after another."""
-    diary: Diary | None
-    """Counts for the history; None: there is none."""
-
-    def now(self) -> float:
-        """The time."""
-
-    def new_term(self, above: int = 0) -> int:
-        """A number that no account of this node has had, above `above`."""
-
-    def emit(self, event: Event) -> None:
-        """Pass an event to the observers."""
-
-    def speak(self, account: Account, at_once: bool) -> None:
-        """The account has something to say: at once, or with what else comes up."""
-
-    def speak_at_turns_end(self, account: Account) -> None:
-        """Call `end_turns` when the common turn is over."""
-
-    def retry(self, account: Account, wait: float) -> None:
-        """Let the account speak again in so many seconds."""
 
 
 class Line:
@@ -193,19 +166,19 @@ class Account:
     or kept in hand for the next one: granted - returned = held + in hand.
     """
 
-    def __init__(self, scope: str, limit: Limit, owner: Owner) -> None:
+    def __init__(self, scope: str, limit: Limit, session: Session) -> None:
         self.scope = scope
         self.limit = limit
         """The strictest that requests name which wait or hold a permit now."""
         self._limits: dict[Limit, int] = {}  # how many such requests name it
-        self._owner = owner
+        self._session = session
         self._line = Line()
         self._held: OrderedDict[Permit, None] = OrderedDict()  # in the order of the grants
         self._hand = Hand()
         self._ending: set[Permit] = set()  # lost, but their requests have not ended yet
         self._is_draining = False
         self._pending = 0  # permits that are held, and under which no request has begun
-        self._totals = Totals(owner.new_term())
+        self._totals = Totals(session.new_term())
         self.deadline = math.inf
         """When the lease may be over; infinite while nothing was said under this term."""
         # To be said, and said but not answered:
@@ -266,7 +239,7 @@ class Account:
 
     def request(self, permit: Permit) -> None:
         """A request wants a permit: one that is in hand, else one of the server's."""
-        now = self._owner.now()
+        now = self._session.now()
         self._limits[permit.limit] = self._limits.get(permit.limit, 0) + 1
         if len(self._limits) > 1 or permit.limit != self.limit:
             self.limit = reduce(strictest, self._limits)
@@ -278,26 +251,26 @@ class Account:
             # However many of its requests wait there.
             self._line.add(permit, None)
             self._tell_to_wait(permit)
-            self._owner.speak_at_turns_end(self)
+            self._session.speak_at_turns_end(self)
         else:
             self._line.add(permit, self._totals.seq + 1)
-            self._owner.speak(self, self.is_at_limit)
+            self._session.speak(self, self.is_at_limit)
 
     def begin(self, permit: Permit) -> None:
         """The request begins that holds this permit."""
         if permit in self._held:
             self._pending -= 1
             self._totals.started += 1
-            if diary := self._owner.diary:
+            if diary := self._session.diary:
                 self._begun_at = diary.begun(self.scope, self.limit)
                 if permit._withdrawn:
                     self._note_late(diary)
             if self._is_paced:
-                self._owner.speak(self, True)  # the next start is a delay after this one
+                self._session.speak(self, True)  # the next start is a delay after this one
 
     def received(self, status: int, size: int) -> None:
         """A request has ended with such a response; status 0: without one."""
-        if diary := self._owner.diary:
+        if diary := self._session.diary:
             diary.received(self.scope, status, size)
 
     def release(self, permit: Permit) -> None:
@@ -311,15 +284,15 @@ class Account:
             self._line.drop(permit)
             self._wants_fewer(at_once=True)
             return
-        self._owner.emit(PermitReleased(permit))
+        self._session.emit(PermitReleased(permit))
         if permit in self._ending:
             self._ending.remove(permit)
             if not self._ending:
-                self._owner.speak(self, True)  # or be forgotten, if it is empty
+                self._session.speak(self, True)  # or be forgotten, if it is empty
             return
         del self._held[permit]
         self._pending -= not permit._begun
-        now = self._owner.now()
+        now = self._session.now()
         is_reported = self._note_outcome(permit)
         is_handed_on = permit._begun and not is_reported and now < permit._turn_end
         if is_handed_on and self._may_hand_on(now):
@@ -335,16 +308,16 @@ class Account:
         is_urgent = outcome is not None and (outcome.refused or outcome.retry_after > 0)
         if is_urgent:
             self.stop_turns()
-        self._owner.speak(self, is_urgent or self.is_at_limit or bool(self._line))
+        self._session.speak(self, is_urgent or self.is_at_limit or bool(self._line))
 
     def _wants_fewer(self, at_once: bool) -> None:
         """Fewer requests wait. If none does, the server must not grant any more, nor keep the next
         start for this node: also where only time stands in the way.
         """
         if self._line:
-            self._owner.speak_at_turns_end(self)
+            self._session.speak_at_turns_end(self)
         elif self._totals.is_queued:
-            self._owner.speak(self, at_once)
+            self._session.speak(self, at_once)
 
     def _note_outcome(self, permit: Permit) -> bool:
         """Queue the outcome of a request for the server, if it is to be reported. True if it is."""
@@ -353,7 +326,7 @@ class Account:
             return False
         if outcome.latency is not None:
             self.answered_at = max(self.answered_at, permit.granted_at)
-        if outcome.refused and (diary := self._owner.diary):
+        if outcome.refused and (diary := self._session.diary):
             diary.refused(self.scope)
         is_news = outcome.refused or outcome.failed or outcome.retry_after > 0
         if is_news or permit.limit.adaptive or self._wants_feedback:
@@ -370,14 +343,14 @@ class Account:
         self._pending += 1
         if handed_on and not self._has_handed_on:
             self._has_handed_on = True
-            self._owner.speak_at_turns_end(self)
+            self._session.speak_at_turns_end(self)
         permit._turn_end = turn_end
         permit._grant(now)
-        self._owner.emit(PermitGranted(permit, self.limit_in_force, handed_on))
+        self._session.emit(PermitGranted(permit, self.limit_in_force, handed_on))
 
     def _keep(self, permits: int) -> None:
         self._hand.permits += permits
-        self._owner.speak_at_turns_end(self)
+        self._session.speak_at_turns_end(self)
 
     def end_turns(self) -> None:
         """A common turn is over: return what no request has used in it, hear whether there is
@@ -387,15 +360,15 @@ class Account:
         unused = self._hand.end_turn()
         if unused or has_news or (self._has_handed_on and not self.is_at_limit):
             self._totals.returned += unused
-            self._owner.speak(self, True)
+            self._session.speak(self, True)
         if self._hand.permits:
-            self._owner.speak_at_turns_end(self)
+            self._session.speak_at_turns_end(self)
         self._has_handed_on = False
 
     def _return_in_hand(self) -> None:
         if permits := self._hand.empty():
             self._totals.returned += permits
-            self._owner.speak(self, True)
+            self._session.speak(self, True)
 
     def stop_turns(self) -> None:
         """Hand nothing on until the server has been heard again: something has changed."""
@@ -421,7 +394,7 @@ class Account:
         self._totals.seq += 1
         self._totals.asked = self._totals.granted + len(self._line)
         if self.deadline == math.inf:
-            self.deadline = now + self._owner.grace
+            self.deadline = now + self._session.grace
         first_held, first_waiting = next(iter(self._held), None), next(iter(self.waiting), None)
         feedback = [(outcome, now - granted_at) for outcome, granted_at in self._feedback]
         self._feedback.clear()
@@ -448,7 +421,7 @@ class Account:
 
     def on_reply(self, reply: Reply, sent: float) -> None:
         """The server has replied to a statement that was sent at the time `sent`."""
-        now = self._owner.now()
+        now = self._session.now()
         self.end_if_over(now)  # before any message: see docs/how-it-works.md
         statement = reply.statement
         if statement.term != self._totals.term:
@@ -457,10 +430,10 @@ class Account:
             self._on_refusal(reply)
             return
         self._unanswered = [one for one in self._unanswered if one.seq != statement.seq]
-        self.deadline = max(self.deadline, sent + self._owner.grace)
+        self.deadline = max(self.deadline, sent + self._session.grace)
         if reply.paused_at > self._paused_at:  # its notification was lost, or comes later
             self.on_backoff(reply.paused_at)
-        if reply.granted and (diary := self._owner.diary):
+        if reply.granted and (diary := self._session.diary):
             diary.heard(self.scope, reply.held, reply.limit)
         self._note(reply)
         self._note_answers(reply, sent)
@@ -480,11 +453,11 @@ class Account:
     def _say_starts(self, statement: Statement) -> None:
         """It was not known that starts are spaced: say those that have begun since."""
         if self._is_paced and self._totals.started > statement.started:
-            self._owner.speak(self, True)
+            self._session.speak(self, True)
 
     def _wait_for_time(self, reply: Reply) -> None:
         if reply.retry_in is not None and self._line:
-            self._owner.retry(self, reply.retry_in)
+            self._session.retry(self, reply.retry_in)
 
     def _spare(self, now: float) -> None:
         """Where the site has permits to spare, they serve one request after another for a turn."""
@@ -492,17 +465,17 @@ class Account:
             self._return_in_hand()
             return
         turn_end = self._turn_end(now)
-        self._hand.until = turn_end + self._owner.turn
+        self._hand.until = turn_end + self._session.turn
         for permit in self._held:
             permit._turn_end = turn_end
 
     def _on_refusal(self, reply: Reply) -> None:
         self.lose_all(above=reply.term)
         if reply.status == "refused":
-            self._owner.emit(StatementRefused())
+            self._session.emit(StatementRefused())
             logger.error("The server could not read %s (a bug: please report it).", reply.statement)
         if reply.status in ("refused", "unreadable"):
-            self._owner.retry(self, REFUSED_RETRY_S)
+            self._session.retry(self, REFUSED_RETRY_S)
         else:
             self._ask_anew()
 
@@ -513,10 +486,10 @@ class Account:
         self._wants_feedback = reply.wants_feedback
         self.limit_in_force = reply.limit
         if reply.is_stricter and not self._is_overruled:
-            self._owner.emit(LimitOverruled(self.scope, self.limit))
+            self._session.emit(LimitOverruled(self.scope, self.limit))
         self._is_overruled = reply.is_stricter
         if reply.backoff is not None:
-            self._owner.emit(BackoffStarted(self.scope, reply.backoff))
+            self._session.emit(BackoffStarted(self.scope, reply.backoff))
             assert reply.statement.feedback is not None, "it has begun the pause"
             cause = reply.statement.feedback.cause
             logger.info(
@@ -527,7 +500,7 @@ class Account:
         was_down, self._is_down = self._is_down, reply.down_for is not None
         if reply.down_for is not None:
             if reply.backoff is not None and not was_down:
-                self._owner.emit(HostDown(self.scope, reply.down_for))
+                self._session.emit(HostDown(self.scope, reply.down_for))
                 logger.warning(
                     "%s is down: it has not responded for %.0f s. Requests fail at once, except "
                     "one at a time, which tries it again.",
@@ -542,7 +515,7 @@ class Account:
         """The site has not responded for so long that it counts as down: fail what waits."""
         waiting = self._line.clear()
         for permit in waiting:
-            self._owner.emit(FailedAtOnce(permit))
+            self._session.emit(FailedAtOnce(permit))
             permit._refuse(
                 HostDownError(
                     f"{self.scope} is down: it has not responded for {seconds:.0f} s; one request "
@@ -550,7 +523,7 @@ class Account:
                 )
             )
         if waiting:
-            self._owner.speak(self, True)
+            self._session.speak(self, True)
 
     def _announce_waiting(self, seq: int) -> None:
         """No permit was free for those that the statement asked for and that still wait."""
@@ -560,11 +533,11 @@ class Account:
     def _tell_to_wait(self, permit: Permit) -> None:
         if permit._stage is Stage.WAITING and not permit.waited:
             permit.waited = True
-            self._owner.emit(PermitWaiting(permit))
+            self._session.emit(PermitWaiting(permit))
 
     def on_granted(self, term: int, granted: int) -> None:
         """A message on this node's channel: under `term` so many permits are granted."""
-        now = self._owner.now()
+        now = self._session.now()
         self.end_if_over(now)
         if term == self._totals.term and self.deadline < math.inf:
             self._take(granted, now)
@@ -573,7 +546,7 @@ class Account:
         """The site has refused a request, or asked for a pause, which began at this time."""
         self._paused_at = paused_at
         # The server's time is rounded down: in the same millisecond nothing is known to be late.
-        if 1000 * self._begun_at > paused_at + 1 and (diary := self._owner.diary):
+        if 1000 * self._begun_at > paused_at + 1 and (diary := self._session.diary):
             self._note_late(diary)
         for permit in self._held:
             permit._withdrawn = True
@@ -600,13 +573,13 @@ class Account:
             new = 0
         self._totals.returned += new
         if new > 0 or (self._line and not self._totals.is_queued):
-            self._owner.speak(self, True)
+            self._session.speak(self, True)
 
     def _turn_end(self, now: float) -> float:
         """Where the site has permits to spare, all turns end together, at multiples of their
         length, so that what is returned goes in one statement.
         """
-        turn = self._owner.turn
+        turn = self._session.turn
         if turn == 0:
             return 0.0
         return now + turn if self.is_at_limit else common_turn_end(now, turn)
@@ -622,7 +595,7 @@ class Account:
     def _ask_anew(self) -> None:
         """Ask under the new term, once all transfers of the old one have ended."""
         if self._line and not self._ending:
-            self._owner.speak(self, True)
+            self._session.speak(self, True)
 
     def lose_all(self, above: int = 0) -> None:
         """The lease is over, or may be: end what runs under it, and go on under a new term."""
@@ -632,7 +605,7 @@ class Account:
         self._ending.update(held)
         self._begin_term(above)
         for permit in held:
-            self._owner.emit(PermitLost(permit))
+            self._session.emit(PermitLost(permit))
             logger.warning("Lost a permit for %r.", self.scope)
             permit._lose(
                 f"the permit for {self.scope!r} could not be renewed in time, so its work was "
@@ -641,7 +614,7 @@ class Account:
 
     def _begin_term(self, above: int = 0) -> None:
         """Nothing of the old term counts in the new one."""
-        self._totals = Totals(self._owner.new_term(above))
+        self._totals = Totals(self._session.new_term(above))
         self._hand.empty()
         self._feedback.clear()
         self._unanswered.clear()

@@ -94,6 +94,7 @@ class Permit:
         self._turn_end = 0.0
         """On the loop's clock: until then it may serve the node's next request after this one."""
         self._when_lost: Callable[[], object] | None = None
+        """Called when it is lost; None: nothing runs under it that could be ended."""
         self._error: PermitLostError | None = None
         """The reason of the loss."""
         self._withdrawn = False
@@ -192,11 +193,6 @@ class Permit:
         """
         return self._account.starts_count
 
-    @property
-    def _ends_with_loss(self) -> bool:
-        """True while something runs in `until_lost()`."""
-        return self._when_lost is not None
-
     def _begin(self) -> None:
         """Say that its request begins: the next start is a delay after this one. A permit that is
         released before that was no start.
@@ -223,10 +219,6 @@ class Permit:
         """Raise this error in the request that waits for it."""
         if not self._granted.done():
             self._granted.set_exception(error)
-
-    def _end_with_loss(self, end: Callable[[], object] | None) -> None:
-        """Call `end` when it is lost; None: nothing runs under it any more."""
-        self._when_lost = end
 
     def _check(self) -> None:
         """Raises `PermitLostError` if nothing may begin under this permit."""
@@ -319,7 +311,7 @@ class UntilLost(AbstractContextManager["UntilLost"]):
             self._task = asyncio.current_task()
             assert self._task is not None, "a permit is used within an asyncio task"
             self._cancelled_before = self._task.cancelling()
-        permit._end_with_loss(self._cancel)
+        permit._when_lost = self._cancel
 
     def _cancel(self) -> None:
         if self._task is not None and not self._cancelled_here:
@@ -332,7 +324,7 @@ class UntilLost(AbstractContextManager["UntilLost"]):
         at: TracebackType | None,
     ) -> None:
         for permit in self._permits:
-            permit._end_with_loss(None)
+            permit._when_lost = None
         if self._task is None or not self._cancelled_here:
             return
         # As in asyncio.timeout: our cancellation is taken back, whatever the body did with it.

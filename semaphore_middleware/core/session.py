@@ -70,6 +70,7 @@ class Session:
         self.loop = asyncio.get_running_loop()
         """To which all of it belongs."""
         self.grace = GRACE * lease
+        """Seconds from sending a statement to the deadline that its answer sets."""
         self.turn = turn
         self.emit = emit
         self.now = self.loop.time
@@ -197,7 +198,7 @@ class Session:
         """Release all permits; what runs under one is cancelled, and releases it at its end."""
         self.drain()
         for permit in list(self.permits()):
-            if permit._ends_with_loss:
+            if permit._when_lost:
                 permit._lose(f"the semaphore was closed over a permit for {permit.scope!r}")
             else:
                 permit.release()

@@ -51,7 +51,7 @@ class Clock:
 
 
 class LoneNode:
-    """A node with one account, which it owns, and a server that replies as the test says."""
+    """A node with one account, whose session it is, and a server that replies as the test says."""
 
     def __init__(self, limit: Limit | None = None, turn: float = TURN_S) -> None:
         self.clock = Clock()
@@ -64,7 +64,8 @@ class LoneNode:
         self.retries: list[float] = []
         self._last_term = 0
         self.limit = limit or Limit(9)
-        self.account = Account("s", self.limit, self)
+        session: Any = self
+        self.account = Account("s", self.limit, session)
 
     # For the account ----------------------------------------------------------------------------
 
