@@ -31,6 +31,7 @@ CHARTS = "[...document.querySelectorAll('.hour figcaption')].map((one) => one.te
 ANSWER = "document.querySelector('.details .answer').textContent"
 QUESTION = "document.querySelector('#confirm-text').textContent"
 DASH = "\u2013"
+ANY = "document.querySelector('#any').checkVisibility()"
 STRANGE = [
     "<img src=x onerror=alert(1)>",
     "</table><script>alert(1)</script>",
@@ -358,16 +359,16 @@ async def test_the_token_is_kept_in_this_tab(server: RedisServer, chromium: Chro
         refused = "document.querySelector('#refused').textContent"
         await browser.until(refused, "Refused: this is not the token that the command was given.")
         browser.expect_complaint("403")
-        assert await browser.see("document.querySelector('#any').hidden")
+        assert not await browser.see(ANY)
         assert await browser.see("document.activeElement.id") == "token"
         await browser.type(TOKEN)
         await browser.press("Enter")
-        await browser.until("document.querySelector('#any').hidden", False)
+        await browser.until(ANY)
         assert await browser.see("[localStorage.length, document.cookie]") == [0, ""]
         await browser.open(page.url)
-        await browser.until("document.querySelector('#any').hidden", False)
+        await browser.until(ANY)
         await browser.click("#unlock")
-        await browser.until("document.querySelector('#any').hidden", True)
+        await browser.until(ANY, False)
         assert await browser.see("sessionStorage.length") == 0
 
 
@@ -383,9 +384,10 @@ async def test_a_node_is_evicted_by_keyboard(server: RedisServer, chromium: Chro
         await browser.until("document.activeElement.ariaExpanded", "true")
         shown = f"{rows('#nodes')}.map((row) => row.slice(0, 4))"
         await browser.until(shown, [["dead-node", "2", "1", "1"], ["other-node", "1", "0", "1"]])
-        assert await browser.see("document.querySelector('#nodes .locked').hidden")
+        locked = "document.querySelector('#nodes .locked').checkVisibility()"
+        assert not await browser.see(locked)
         await unlock(browser)
-        await browser.until("document.querySelector('#nodes .locked').hidden", False)
+        await browser.until(locked)
         await check(browser)
         await tab_to(browser, "Evict\u2026")
         assert await browser.see("document.activeElement.ariaLabel") == "Evict dead-node"
@@ -418,7 +420,7 @@ async def test_crawls_are_retried_and_dropped(server: RedisServer, chromium: Chr
         shown = f"{rows('#crawls')}.map((row) => row.with(1, row[1].replace(/ [^]*/, '')))"
         await browser.until(shown, [["books", "ended", *"00001021"]])
         await unlock(browser)
-        await browser.until("document.querySelector('#crawls .locked').hidden", False)
+        await browser.until("document.querySelector('#crawls .locked').checkVisibility()")
         await check(browser)
         retry, drop = ("#crawls tbody button:first-child", "#crawls tbody button:last-child")
         await browser.click(retry)

@@ -1,5 +1,7 @@
 // Changes: only with the token, which stays in this tab.
 
+import { nameOf, write } from "./draw.js";
+
 const KEY = "semaphore-token";
 const unlock = document.querySelector("#unlock");
 const dialog = document.querySelector("#ask");
@@ -7,31 +9,25 @@ const input = document.querySelector("#token");
 const refused = document.querySelector("#refused");
 let token = sessionStorage.getItem(KEY);
 let allowed = false; // whether the command was given a token at all
-let done = () => {};
-
-export function onDone(callback) {
-  done = callback;
-}
 
 /** Called with each state: a page whose server allows no changes shows no way to make any. */
 export function allow(canChange) {
   allowed = canChange;
-  write();
+  showLock();
 }
 
-/** A form that changes what is set for `nameOf()`. It is hidden unless the page is unlocked. */
-export function changeForm(nameOf, title) {
+/** A form that changes what is set for `scope()`. */
+export function changeForm(scope, title) {
   const form = document.querySelector("#change").content.firstElementChild.cloneNode(true);
   const answer = form.querySelector(".answer");
   form.setAttribute("aria-label", title ? `Change ${title}` : "Change any scope or pattern");
-  form.hidden = !isUnlocked();
   const act = async (what, said) => {
     answer.classList.remove("wrong");
     answer.textContent = "…";
-    const { error } = await send("actions", { name: nameOf(), ...what });
+    const { error } = await send("actions", { name: scope(), ...what });
     answer.classList.toggle("wrong", Boolean(error));
     answer.textContent = error || said;
-    if (!error) done();
+    if (!error) changed();
     return !error;
   };
   form.addEventListener("submit", async (event) => {
@@ -57,18 +53,23 @@ export function changeForm(nameOf, title) {
   return form;
 }
 
-export function isUnlocked() {
+/** What is shown is not as it is any more. */
+export function changed() {
+  document.dispatchEvent(new Event("changed"));
+}
+
+function isUnlocked() {
   return allowed && token !== null;
 }
 
-function write() {
+function showLock() {
   unlock.hidden = !allowed;
   unlock.textContent = isUnlocked() ? "Lock" : "Unlock…";
-  for (const part of document.querySelectorAll("#any, form.change, .locked")) part.hidden = !isUnlocked();
+  document.body.classList.toggle("unlocked", isUnlocked());
 }
 
 /** What the server tells of what it has done; or the `error`, if it was not done. */
-export async function send(path, action) {
+async function send(path, action) {
   let answer;
   try {
     answer = await fetch(path, {
@@ -88,7 +89,7 @@ export async function send(path, action) {
 function forget() {
   token = null;
   sessionStorage.removeItem(KEY);
-  write();
+  showLock();
 }
 
 unlock.addEventListener("click", () => {
@@ -119,8 +120,45 @@ dialog.addEventListener("submit", async (event) => {
     return;
   }
   sessionStorage.setItem(KEY, token);
-  write();
+  showLock();
   dialog.close();
 });
 
 document.querySelector("#any").append(changeForm(() => document.querySelector("#name").value, ""));
+
+// A question before what cannot be taken back ----------------------------------------------------
+
+const confirmation = document.querySelector("#confirm");
+const [title, text, problem] = confirmation.querySelectorAll("h2, p:not(.buttons)");
+const [yes, cancel] = confirmation.querySelectorAll("button");
+let question = null;
+
+/**
+ * Ask `{ title, name, text, yes, action, done }`, where `name` is whom the text is of. `action` is
+ * sent if the answer is yes, and `done` is called with what the server tells of it.
+ */
+export function confirm(asked) {
+  question = asked;
+  write(title, asked.title);
+  text.replaceChildren(nameOf(asked.name), ` ${asked.text}`);
+  write(yes, asked.yes);
+  write(problem, "");
+  yes.disabled = false;
+  confirmation.showModal();
+}
+
+cancel.addEventListener("click", () => confirmation.close());
+
+confirmation.addEventListener("submit", async (event) => {
+  event.preventDefault();
+  const { action, done } = question;
+  yes.disabled = true; // once is enough
+  const { error, told } = await send("actions", action);
+  yes.disabled = false;
+  if (error) {
+    write(problem, error);
+    return;
+  }
+  confirmation.close();
+  done(told);
+});

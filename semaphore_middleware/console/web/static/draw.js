@@ -74,42 +74,6 @@ export function element(name, text = "", className = "") {
   return made;
 }
 
-/** A row with a head. Its roles keep it one where it is laid out as a card. */
-export function rowOf(content) {
-  const tr = element("tr");
-  const head = element("th");
-  tr.setAttribute("role", "row");
-  head.setAttribute("role", "rowheader");
-  head.scope = "row";
-  head.append(content);
-  tr.append(head);
-  return tr;
-}
-
-/** Put rows in order, and touch only those in the wrong place. If they are held, new ones come last. */
-export function arrange(body, rows, areHeld) {
-  let next = body.firstElementChild;
-  for (const tr of rows) {
-    if (tr === next) next = tr.nextElementSibling;
-    else if (!areHeld) body.insertBefore(tr, next);
-    else if (!tr.isConnected) body.append(tr);
-  }
-}
-
-/** Write rows of texts, whose first is a name, into the body of a table. */
-export function fill(body, rows) {
-  while (body.rows.length > rows.length) body.lastElementChild.remove();
-  rows.forEach(([name, ...texts], i) => {
-    if (!body.rows[i]) {
-      body.append(rowOf(""));
-      body.rows[i].append(...texts.map(() => element("td")));
-    }
-    const [head, ...cells] = body.rows[i].cells;
-    if (head.textContent !== nameOf(name).textContent) head.replaceChildren(nameOf(name));
-    cells.forEach((cell, j) => write(cell, texts[j]));
-  });
-}
-
 /** An empty sparkline; the number that stands beside it says the same to those who do not see. */
 export function sparkline(className) {
   const svg = document.createElementNS(SVG, "svg");

@@ -1,22 +1,26 @@
-// The lists of nodes and of shared crawls, and what may be done with one of them.
+// The lists of nodes, shared crawls and rules, and what may be done with one of them.
 
-import { arrange, count, element, moment, nameOf, number, rowOf, seconds, write } from "./draw.js";
-import { isUnlocked } from "./actions.js";
-import { confirm } from "./confirm.js";
+import { count, dash, limit, moment, nameOf, number, rate, seconds, withoutLetters, write } from "./draw.js";
+import { changed, confirm } from "./actions.js";
+import { list } from "./rows.js";
 
-const nodes = list(document.querySelector("#nodes"));
-const crawls = list(document.querySelector("#crawls"));
+const [nodes, crawls, rules] = ["#nodes", "#crawls", "#rules"].map((id) => {
+  const section = document.querySelector(id);
+  return { section, answer: section.querySelector(".answer"), ...list(section.querySelector("table")) };
+});
 const opener = document.querySelector("#show-nodes");
-let changed = () => {};
-
-export function onChange(callback) {
-  changed = callback;
-}
 
 opener.addEventListener("click", () => {
   nodes.section.hidden = !nodes.section.hidden;
   opener.setAttribute("aria-expanded", String(!nodes.section.hidden));
 });
+
+/** Say what was done, and look how things are now. */
+function say({ section, answer }, name, text) {
+  answer.replaceChildren(nameOf(name), ` ${text}`);
+  section.querySelector("h2").focus();
+  changed();
+}
 
 // Nodes -----------------------------------------------------------------------------------------
 
@@ -48,8 +52,8 @@ function evict(node, lease) {
     text: `holds ${count(node.held, "permit")} and has ${count(node.waiting, "waiting request")}, at ${count(node.scopes, "site")}. ${life}`,
     yes: "Evict",
     action: { action: "evict", name: node.node },
-    done: ({ permits, requests }) => nodes.say(
-      node.node, `gave back ${count(permits, "permit")} and dropped ${count(requests, "waiting request")}.`,
+    done: ({ permits, requests }) => say(
+      nodes, node.node, `gave back ${count(permits, "permit")} and dropped ${count(requests, "waiting request")}.`,
     ),
   });
 }
@@ -65,7 +69,7 @@ export function showCrawls(state) {
   const line = crawls.section.querySelector(".problem");
   write(line, problem && `Away since ${moment(new Date(1000 * state.crawls_problem_since))}. ${problem}`);
   line.hidden = !problem;
-  crawls.section.hidden = !rows.length && !problem && !crawls.isUsed();
+  crawls.section.hidden = !rows.length && !problem && !crawls.answer.textContent;
   const shown = rows.map((crawl) => ({
     name: crawl.name,
     badge: [crawl.ended_at ? `ended ${seconds(Date.now() / 1000 - crawl.ended_at)} ago` : crawl.state, BADGES[crawl.state]],
@@ -94,7 +98,7 @@ function retry(crawl) {
     text: `has ${what}. Now nodes get them again.${ended}`,
     yes: "Retry",
     action: { action: "retry", name: crawl.name },
-    done: ({ requests }) => crawls.say(crawl.name, `has ${count(requests, "request")} queued again.`),
+    done: ({ requests }) => say(crawls, crawl.name, `has ${count(requests, "request")} queued again.`),
   });
 }
 
@@ -108,80 +112,26 @@ function drop(crawl) {
     text: `is forgotten, with the ${count(crawl.seen, "request")} that it has seen. ${rest}`,
     yes: "Drop",
     action: { action: "drop", name: crawl.name },
-    done: () => crawls.say(crawl.name, "is dropped."),
+    done: () => say(crawls, crawl.name, "is dropped."),
   });
 }
 
-// A table whose rows are kept by their names ----------------------------------------------------
+// Rules -----------------------------------------------------------------------------------------
 
-function list(section) {
-  const table = section.querySelector("table");
-  const body = table.tBodies[0];
-  const labels = [...table.tHead.rows[0].cells].map((th) => th.textContent);
-  const rows = new Map();
-
-  /** Rows stand still while somebody is about to press a button in one. */
-  const isHeld = () => table.matches(":hover") || table.contains(document.activeElement);
-
-  const make = (item) => {
-    const tr = rowOf(nameOf(item.name));
-    for (const label of labels.slice(1)) {
-      const cell = element("td");
-      cell.setAttribute("role", "cell");
-      cell.dataset.label = label.toLowerCase();
-      tr.append(cell);
-    }
-    const last = tr.lastElementChild;
-    last.className = "locked";
-    last.hidden = !isUnlocked();
-    const row = { tr, buttons: [], badge: null };
-    if (item.badge) {
-      row.badge = element("span");
-      tr.cells[1].append(row.badge);
-    }
-    for (const [i, [word]] of item.buttons.entries()) {
-      const button = element("button", word, "plain");
-      button.type = "button";
-      button.setAttribute("aria-label", `${word.replace("…", "")} ${item.name}`);
-      button.addEventListener("click", () => row.item.buttons[i][1]());
-      row.buttons.push(button);
-      last.append(button, " ");
-    }
-    return row;
-  };
-
-  const update = (row, item) => {
-    row.item = item;
-    const first = item.badge ? 2 : 1;
-    if (item.badge) {
-      write(row.badge, item.badge[0]);
-      row.badge.className = `badge ${item.badge[1]}`;
-    }
-    item.cells.forEach((text, i) => write(row.tr.cells[first + i], text));
-    item.buttons.forEach(([, , isOff], i) => { row.buttons[i].disabled = Boolean(isOff); });
-  };
-
-  const show = (items, caption) => {
-    write(table.caption, caption);
-    const wanted = new Set(items.map((item) => item.name));
-    for (const [name, { tr }] of rows) {
-      if (wanted.has(name)) continue;
-      if (tr.contains(document.activeElement)) section.querySelector("h2").focus();
-      tr.remove();
-      rows.delete(name);
-    }
-    for (const item of items) {
-      if (!rows.has(item.name)) rows.set(item.name, make(item));
-      update(rows.get(item.name), item);
-    }
-    arrange(body, items.map((item) => rows.get(item.name).tr), isHeld());
-  };
-
-  const answer = section.querySelector(".answer");
-  const say = (name, text) => {
-    answer.replaceChildren(nameOf(name), ` ${text}`);
-    section.querySelector("h2").focus();
-    changed();
-  };
-  return { section, show, say, isUsed: () => Boolean(answer.textContent) };
+export function showRules({ rules: rows, more_rules: more }) {
+  rules.section.hidden = !rows.length;
+  const shown = rows.map((rule) => ({
+    name: rule.name,
+    cells: [
+      rule.limit === null && !rule.unlimited
+        ? "as nodes ask"
+        : `${limit(rule.limit, rule.unlimited)}${rule.adaptive ? ", adaptive" : ""}`,
+      rule.delay === null ? "as nodes ask" : seconds(rule.delay),
+      rate(rule.rate ?? "as nodes ask", rule.burst),
+      rule.paused ? "paused" : rule.paused === false ? "resumed" : dash,
+      withoutLetters(rule.set_by ?? ""),
+    ],
+  }));
+  const others = more ? ` These are the first; there are ${number(more)} more.` : "";
+  rules.show(shown, `They win over what the nodes’ settings say.${others}`);
 }

@@ -1,11 +1,9 @@
 // Asks the server for the state once a second, while somebody looks, and shows it.
 
-import {
-  dash, fill, limit, moment, number, rate, seconds, starts, withoutLetters, write,
-} from "./draw.js";
-import { allow, onDone } from "./actions.js";
-import { onChange, showCrawls, showNodes } from "./lists.js";
-import { isHeld, letGo, onOpen, open, openedId, openedName, show } from "./table.js";
+import { dash, limit, moment, number, rate, seconds, starts, withoutLetters, write } from "./draw.js";
+import { allow } from "./actions.js";
+import { showCrawls, showNodes, showRules } from "./lists.js";
+import { isHeld, letGo, open, openedId, openedName, show } from "./table.js";
 
 const INTERVAL_MS = 1000; // between two looks
 const MAX_INTERVAL_MS = 30000; // while this page's server is away: the browser's console notes each try
@@ -69,7 +67,7 @@ function display(state) {
   if (anchor && !state.problem) goToAnchor(state.opened);
   showNodes(state);
   showCrawls(state);
-  showRules(state.rules, state.more_rules);
+  showRules(state);
   write($("#caption"), caption(state));
   tell(state.scopes);
 }
@@ -113,23 +111,6 @@ function showPages({ page: shown, pages }) {
     button.value = shown + Number(button.dataset.step);
     button.disabled = button.value < 1 || button.value > pages;
   }
-}
-
-function showRules(rules, more) {
-  const section = $("#rules");
-  section.hidden = !rules.length;
-  const texts = rules.map((rule) => [
-    rule.name,
-    rule.limit === null && !rule.unlimited
-      ? "as nodes ask"
-      : `${limit(rule.limit, rule.unlimited)}${rule.adaptive ? ", adaptive" : ""}`,
-    rule.delay === null ? "as nodes ask" : seconds(rule.delay),
-    rate(rule.rate ?? "as nodes ask", rule.burst),
-    rule.paused ? "paused" : rule.paused === false ? "resumed" : dash,
-    withoutLetters(rule.set_by ?? ""),
-  ]);
-  if (more) texts.push([`and ${number(more)} more`, "", "", "", "", ""]);
-  fill(section.querySelector("tbody"), texts);
 }
 
 // What changes and matters is said, also to those who do not see it ------------------------------
@@ -233,14 +214,5 @@ document.addEventListener("visibilitychange", () => {
 
 window.addEventListener("online", look);
 
-// Each column and figure has its help as a title, too: it is written once, in the page's legend.
-for (const root of [document, ...[...document.querySelectorAll("template")].map((one) => one.content)]) {
-  for (const part of root.querySelectorAll("[data-help]")) {
-    part.title = document.querySelector(`#help-${part.dataset.help}`).textContent;
-  }
-}
-
-onOpen(moved);
-onDone(look);
-onChange(look);
+document.addEventListener("changed", moved);
 look();

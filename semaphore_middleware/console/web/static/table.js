@@ -1,10 +1,10 @@
 // The table of scopes: a row each, updated in place, and the details of one of them.
 
 import {
-  POINTS, arrange, dash, draw, element, fill, limit, nameOf, number, rate, rowOf, seconds, sparkline, starts,
-  withoutLetters, write,
+  POINTS, dash, draw, element, limit, nameOf, number, rate, seconds, sparkline, starts, withoutLetters, write,
 } from "./draw.js";
-import { changeForm } from "./actions.js";
+import { changed, changeForm } from "./actions.js";
+import { arrange, labelsOf, list, rowOf } from "./rows.js";
 
 const HOUR = [["starts_per_second", "Starts/s", starts], ["longest_wait", "Longest wait", seconds], ["backoff", "Backoff", seconds]];
 const SAMPLE_INTERVAL_MS = 800; // between two points of a sparkline, at least
@@ -12,19 +12,14 @@ const HOLD_MS = 4000; // for this long after the pointer has moved over a row no
 
 const table = document.querySelector("#scopes");
 const body = table.tBodies[0];
-const labels = new Map([...table.tHead.rows[0].cells].slice(1).map((th) => [th.dataset.help, th.textContent.toLowerCase()])); // by column
+const columns = table.dataset.columns.split(" ").slice(1);
 const rows = new Map(); // a scope's id to its row
-let opened = null; // the open scope's id, and its row of details
+let opened = null; // the open scope's id and row, its row of details, and the list of nodes there
 let touched = -HOLD_MS;
 let ticked = -SAMPLE_INTERVAL_MS;
 let ticks = true; // whether this look is a new point of the sparklines, or comes in between
-let changed = () => {};
 
 body.addEventListener("pointermove", () => { touched = performance.now(); });
-
-export function onOpen(callback) {
-  changed = callback;
-}
 
 export function openedId() {
   return opened ? opened.id : "";
@@ -99,12 +94,11 @@ function make(scope) {
   button.setAttribute("aria-expanded", "false");
   button.append(nameOf(scope.scope));
   button.addEventListener("click", () => toggle(scope.id));
-  const tr = rowOf(button);
+  const tr = rowOf(button, labelsOf(table));
   const row = { id: scope.id, name: scope.scope, tr, button, cells: {}, lines: {}, values: { held: [], starts_per_second: [] } };
-  for (const [column, label] of labels) {
-    const cell = element("td", "", column);
-    cell.setAttribute("role", "cell");
-    cell.dataset.label = label;
+  for (const [i, column] of columns.entries()) {
+    const cell = tr.cells[i + 1];
+    cell.className = column;
     const value = element("span");
     cell.append(value);
     if (column in row.values) {
@@ -112,7 +106,6 @@ function make(scope) {
       cell.append(row.lines[column]);
     }
     row.cells[column] = { cell, value };
-    tr.append(cell);
   }
   return row;
 }
@@ -164,7 +157,7 @@ function push(values, value) {
 }
 
 function unlist(row) {
-  for (const column of labels.keys()) put(row, column, dash, true);
+  for (const column of columns) put(row, column, dash, true);
   put(row, "state", "not listed", true);
   row.cells.state.value.className = "badge idle";
 }
@@ -183,10 +176,10 @@ function toggle(id) {
     const row = rows.get(id);
     const tr = document.querySelector("#details").content.firstElementChild.cloneNode(true);
     tr.id = `details-${id}`;
-    opened = { id, row, tr };
+    row.tr.after(tr);
+    opened = { id, row, tr, nodes: list(tr.querySelector("table")) };
     tr.querySelector(".hour").append(...HOUR.map(([name]) => makeChart(name)));
     tr.firstElementChild.append(changeForm(() => row.name, row.name));
-    row.tr.after(tr);
     row.button.setAttribute("aria-expanded", "true");
     row.button.setAttribute("aria-controls", tr.id);
   }
@@ -199,13 +192,15 @@ function showDetails(details) {
   const shares = jobs.map((one) => `${one.job || "no job"} ${number(one.held)} held, ${number(one.waiting)} waiting, weight ${one.weight}`);
   write(opened.tr.querySelector(".jobs"), jobs.length ? `Shared by jobs: ${shares.join("; ")}` : "");
   if (details && details.id === opened.id) showHour(details.history);
-  const table = opened.tr.querySelector("table");
   const order = nodes.some((node) => node.waiting) ? ", those that wait first, in the order of the queue" : "";
-  write(table.caption, `Nodes${order}: ${nodes.length}${more ? `, and ${number(more)} more` : ""}`);
-  fill(table.tBodies[0], nodes.map((node) => [
-    node.node, number(node.held), seconds(node.oldest), number(node.waiting), seconds(node.longest_wait),
-    seconds(Math.max(0, node.lease_left)),
-  ]));
+  const shown = nodes.map((node) => ({
+    name: node.node,
+    cells: [
+      number(node.held), seconds(node.oldest), number(node.waiting), seconds(node.longest_wait),
+      seconds(Math.max(0, node.lease_left)),
+    ],
+  }));
+  opened.nodes.show(shown, `Nodes${order}: ${nodes.length}${more ? `, and ${number(more)} more` : ""}`);
 }
 
 function makeChart(name) {
