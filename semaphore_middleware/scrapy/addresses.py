@@ -172,5 +172,4 @@ def _install() -> None:
 
     current: Any = reactor
     if current.nameResolver is not _resolver:
-        _resolver.other = current.nameResolver
-        current.installNameResolver(_resolver)
+        _resolver.other = current.installNameResolver(_resolver)

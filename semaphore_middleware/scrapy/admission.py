@@ -10,6 +10,7 @@ import asyncio
 import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -57,39 +58,27 @@ class State(Enum):
 ASKING, WAITING, READY, ON_THE_WIRE, OVER = State
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Load:
     """One scope's requests in this process, from entering `fetch` to giving their permits back."""
 
-    __slots__ = (
-        "concurrency",
-        "held",
-        "is_full",
-        "is_saturated",
-        "members",
-        "name",
-        "told_to_wait",
-        "waiting",
-    )
-
-    def __init__(self, name: str, concurrency: float) -> None:
-        self.name = name
-        self.concurrency = concurrency
-        """Its limit; infinite for requests that need no permit."""
-        self.members: set[Admission] = set()
-        """Requests with this scope among theirs."""
-        self.waiting: set[Admission] = set()
-        """Requests that lack a permit, with this scope at hand."""
-        self.told_to_wait: set[Admission] = set()
-        """Of these, requests for which the server had no permit free."""
-        self.held: set[Admission] = set()
-        """Requests with a permit of this scope."""
-
-        self.is_saturated = False
-        """True if a limit's worth of requests wait here: more of them would only take up memory."""
-        self.is_full = False
-        """True if the scope has no free permit. While it may have one, all requests that have just
-        asked may start at once.
-        """
+    name: str
+    concurrency: float
+    """Its limit; infinite for requests that need no permit."""
+    members: set[Admission] = field(default_factory=set)
+    """Requests with this scope among theirs."""
+    waiting: set[Admission] = field(default_factory=set)
+    """Requests that lack a permit, with this scope at hand."""
+    told_to_wait: set[Admission] = field(default_factory=set)
+    """Of these, requests for which the server had no permit free."""
+    held: set[Admission] = field(default_factory=set)
+    """Requests with a permit of this scope."""
+    is_saturated: bool = False
+    """True if a limit's worth of requests wait here: more of them would only take up memory."""
+    is_full: bool = False
+    """True if the scope has no free permit. While it may have one, all requests that have just
+    asked may start at once.
+    """
 
     def put(self, admission: Admission, waits: bool, told_to_wait: bool, holds: bool) -> None:
         """Put a request into its sets, and take it out of the others."""
@@ -100,73 +89,53 @@ class Load:
         self.is_full = bool(self.told_to_wait) or len(self.held) >= self.concurrency
 
 
+@dataclass(slots=True, weakref_slot=True, eq=False)
 class Admission:
     """One request in the downloader. `Admissions.move` alone changes its state and its permits."""
 
-    __slots__ = (
-        "__weakref__",
-        "address",
-        "at_hand",
-        "crawl",
-        "failure",
-        "has_left",
-        "is_blocked",
-        "is_own_trouble",
-        "is_scheduled",
-        "loads",
-        "needed_by",
-        "needs",
-        "permits",
-        "place",
-        "priority",
-        "request",
-        "retries_most",
-        "scopes",
-        "state",
-        "task",
-    )
-
-    def __init__(self, request: Request, crawl: Crawl, is_scheduled: bool) -> None:
-        self.request = request
-        self.crawl = crawl
-        """The crawl of the request, among this process's crawls."""
-        self.is_scheduled = is_scheduled
-        """False if it bypassed the scheduler, with `engine.download_async`."""
-        self.priority = request.priority + (0.0 if is_scheduled else PREREQUISITES_FIRST)
-        """Among this node's requests. One that bypassed the scheduler comes first: as a rule
-        another request waits for it.
-        """
-        self.state = ASKING
-        self.scopes = NO_SCOPES
-        self.loads: tuple[Load, ...] = ()
-        """Of its scopes, in the order of taking their permits."""
-        self.at_hand = 0
-        """How many permits it holds: the index of its scope at hand among `loads`."""
-        self.permits: PermitSet | None = None
-        """While it is ready or on the wire."""
-        self.place: asyncio.Future[None] | None = None
-        """Its position in the line for a slot of CONCURRENT_REQUESTS; done when it gets one."""
-        self.needs: set[Admission] = set()
-        """Requests that it waits for, such as its robots.txt."""
-        self.needed_by: set[Admission] = set()
-        """Requests that wait for this one."""
-        self.is_blocked = False
-        """True if it waits for a permit that is not free, or for a blocked request."""
-        self.task: asyncio.Task[object] | None = None
-        """While it waits for permits, or is on the wire, if that can be cancelled."""
-        self.address: object = None
-        """Keeps the address of its host known, if the address is one of its scopes."""
-        self.failure: Exception | None = None
-        """To be raised instead of its transfer."""
-        self.retries_most: int | None = None
-        """How often its refusals may be retried, if the site has refused it."""
-        self.is_own_trouble = False
-        """True if it was refused though its site answers others."""
-        self.has_left = False
-        """True when its `fetch` is over, even if it is still on the wire."""
+    request: Request
+    crawl: Crawl
+    """The crawl of the request, among this process's crawls."""
+    is_scheduled: bool
+    """False if it bypassed the scheduler, with `engine.download_async`."""
+    state: State = ASKING
+    scopes: Scopes = NO_SCOPES
+    loads: tuple[Load, ...] = ()
+    """Of its scopes, in the order of taking their permits."""
+    at_hand: int = 0
+    """How many permits it holds: the index of its scope at hand among `loads`."""
+    permits: PermitSet | None = None
+    """While it is ready or on the wire."""
+    place: asyncio.Future[None] | None = None
+    """Its position in the line for a slot of CONCURRENT_REQUESTS; done when it gets one."""
+    needs: set[Admission] = field(default_factory=set)
+    """Requests that it waits for, such as its robots.txt."""
+    needed_by: set[Admission] = field(default_factory=set)
+    """Requests that wait for this one."""
+    is_blocked: bool = False
+    """True if it waits for a permit that is not free, or for a blocked request."""
+    task: asyncio.Task[object] | None = None
+    """While it waits for permits, or is on the wire, if that can be cancelled."""
+    address: object = None
+    """Keeps the address of its host known, if the address is one of its scopes."""
+    failure: Exception | None = None
+    """To be raised instead of its transfer."""
+    retries_most: int | None = None
+    """How often its refusals may be retried, if the site has refused it."""
+    is_own_trouble: bool = False
+    """True if it was refused though its site answers others."""
+    has_left: bool = False
+    """True when its `fetch` is over, even if it is still on the wire."""
 
     def __repr__(self) -> str:
         return f"<Admission of {self.request}: {self.state.value}>"
+
+    @property
+    def priority(self) -> float:
+        """Among this node's requests. One that bypassed the scheduler comes first: as a rule
+        another request waits for it.
+        """
+        return self.request.priority + (0.0 if self.is_scheduled else PREREQUISITES_FIRST)
 
     @property
     def asks(self) -> bool:
