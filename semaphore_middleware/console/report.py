@@ -12,7 +12,14 @@ from typing import Any
 
 from semaphore_middleware.console.cli.formatting import rule_words
 from semaphore_middleware.core.robotstxt import RobotsTxt
-from semaphore_middleware.model.history import Change, History, Minute, ObeyedFile, Pause
+from semaphore_middleware.model.history import (
+    CLASSES,
+    Change,
+    History,
+    Minute,
+    ObeyedFile,
+    Pause,
+)
 from semaphore_middleware.model.limits import LIMITLESS
 from semaphore_middleware.model.rules import LIMIT_PARTS, Rule
 
@@ -117,17 +124,14 @@ def limit_words(part: Minute) -> str:
     return ", ".join(words)
 
 
-FIGURES = (
-    *("requests", "at once", "in 1 s", "bytes"),
-    *("2xx", "3xx", "4xx", "5xx", "none", "refused"),
-)
+FIGURES = ("requests", "at once", "in 1 s", "bytes", *CLASSES.values(), "none", "refused")
 
 
 def figures_of(part: Minute) -> list[str]:
     """What `FIGURES` name, of an hour or of all."""
-    counts = (part.ok, part.redirected, part.client_errors, part.server_errors, part.silent)
     begun = (part.requests, part.most, part.starts, size_of(part.size))
-    return [*map(str, (*begun, *counts, part.refused))]
+    ended = (*(getattr(part, name) for name in CLASSES), part.silent, part.refused)
+    return [*map(str, (*begun, *ended))]
 
 
 def lists_of(history: History) -> dict[str, list[tuple[str, ...]]]:

@@ -15,7 +15,7 @@ from ipaddress import IPv4Network, IPv6Network, ip_address
 from operator import attrgetter
 from pathlib import Path
 
-from semaphore_middleware.model.history import History, Minute
+from semaphore_middleware.model.history import CLASS_OF, CLASSES, History, Minute
 
 GZIP = b"\x1f\x8b"
 """What a packed file begins with."""
@@ -28,9 +28,6 @@ LOG_STEP_S = 1.0
 """The time in a log is whole seconds."""
 GAP_SLACK_S = 1.0
 """A request may be under way to its site for so much longer than the one before it."""
-CLASSES = {"ok": "12", "redirected": "3", "client_errors": "4", "server_errors": "5"}
-"""How the report counts responses, by the first digits of their statuses."""
-WORDS = {"ok": "2xx", "redirected": "3xx", "client_errors": "4xx", "server_errors": "5xx"}
 # The common format, and the combined one with user agent; both may have a duration at the end.
 LINE = re.compile(
     r'(\S+) \S+ \S+ \[([^\]]+)\] "(?:[^"\\]|\\.)*" (\d{3}) (?:\d+|-)'
@@ -47,7 +44,8 @@ class Line:
     """Unix time."""
     address: str
     agent: str
-    status: str
+    kind: str
+    """As the report counts it: one of `CLASSES`."""
     duration: float | None
     """In seconds, if the log has it: a number with a point is seconds, one without microseconds."""
 
@@ -80,7 +78,8 @@ def lines_of(log: Iterable[str]) -> Iterator[Line]:
             duration = None
             if last:
                 duration = float(last) if "." in last else int(last) / 1e6
-            yield Line(at, address, agent or "", status, duration)
+            kind = CLASS_OF.get(int(status[0]), "ok")
+            yield Line(at, address, agent or "", kind, duration)
 
 
 @lru_cache(maxsize=1024)
@@ -155,22 +154,22 @@ class _Comparison:
         lines = [one.at // MINUTE_S for one in self._ours]
         inner = range(min(lines, default=0) + 1, max(lines, default=0))
         silent = self._counted(lambda one: one.silent)
-        for name, digits in CLASSES.items():
+        for name, statuses in CLASSES.items():
             known = self._counted(attrgetter(name))
             said = Counter({minute: number for minute, number in known.items() if minute in inner})
             logged, mine = (
-                Counter(one.at // MINUTE_S for one in some if one.status[0] in digits)
+                Counter(one.at // MINUTE_S for one in some if one.kind == name)
                 for some in (self._near, self._ours)
             )
             if missing := _unmatched(said, logged).total():
                 self.verdict.findings.append(
-                    f"{missing} responses of the report ({WORDS[name]}) are not in the log"
+                    f"{missing} responses of the report ({statuses}) are not in the log"
                 )
             hidden = _unmatched(mine, known + silent)
             count = sum(number for minute, number in hidden.items() if minute not in excused)
             if count and not self.verdict.findings:
                 self.verdict.findings.append(
-                    f"{count} responses of the log ({WORDS[name]}) are others in the report"
+                    f"{count} responses of the log ({statuses}) are others in the report"
                 )
 
     def compare_peaks(self) -> None:

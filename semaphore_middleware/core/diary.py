@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from semaphore_middleware.model.history import CLASS_OF
 from semaphore_middleware.model.limits import Limit
-from semaphore_middleware.redis.protocol import CLASSES, Batch, Tally
+from semaphore_middleware.redis.protocol import Batch, Tally
 
 TALLIES_PER_BATCH = 100
 
@@ -52,7 +53,7 @@ class Diary:
     def received(self, scope: str, status: int, size: int) -> None:
         """A request ends with a response of so many bytes; status 0: without one."""
         tally = self._of(scope, self.wall)
-        kind = CLASSES.get(status // 100, "ok") if status else "silent"
+        kind = CLASS_OF.get(status // 100, "ok") if status else "silent"
         setattr(tally, kind, getattr(tally, kind) + 1)
         tally.size += size
 

@@ -63,6 +63,10 @@ class Minute:
         )
 
 
+CLASSES = {"ok": "2xx", "redirected": "3xx", "client_errors": "4xx", "server_errors": "5xx"}
+"""The counts of responses, and the statuses that they are of."""
+CLASS_OF = {int(statuses[0]): name for name, statuses in CLASSES.items()}
+"""The count by a status's first digit; that of other digits is `ok`."""
 HIGHEST = ("starts", "most", "limit", "gap", "interval")
 """Of these a sum has the highest, not the sum."""
 

@@ -243,8 +243,6 @@ def pack_feedback(feedback: FeedbackSummary, backoff: Backoff) -> bytes:
 
 # The history ------------------------------------------------------------------------------------
 
-CLASSES = {3: "redirected", 4: "client_errors", 5: "server_errors"}
-"""Of statuses, by their first digit; what other responses count as is `ok`."""
 _SECONDS = Struct(">60H")
 
 

@@ -121,6 +121,11 @@ def fewer_in_the_log(_: dict[str, Any], log: list[str], __: int) -> None:
     del log[100:200]
 
 
+def of_its_own_kind(_: dict[str, Any], log: list[str], __: int) -> None:
+    """Some sites answer with statuses of no class."""
+    log[:] = [text.replace('" 200 ', '" 999 ') for text in log]
+
+
 def faster(_: dict[str, Any], log: list[str], first: int) -> None:
     """All that should be a delay apart comes in the first seconds of each minute."""
     log[:] = [
@@ -139,6 +144,7 @@ def more_at_once(_: dict[str, Any], log: list[str], __: int) -> None:
     [
         (as_it_was, "all fit the report"),
         (in_a_slow_clock, "all fit the report"),
+        (of_its_own_kind, "all fit the report"),
         (fewer_in_sum, "its sums do not follow from its minutes"),
         (fewer_in_each_minute, "are not in the report (from 192.0.2.7)"),
         (no_refusals, "responses of the log (4xx) are others in the report"),
