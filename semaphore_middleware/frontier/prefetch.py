@@ -22,6 +22,7 @@ from semaphore_middleware.frontier.client import (
     Outcome,
     TakenRequest,
 )
+from semaphore_middleware.scrapy.engine import RobotsTxtUnreadableError
 
 # Numbers of requests.
 PREFETCH_TARGET = 32  # ready at once, of sites that are not full
@@ -113,7 +114,9 @@ class Prefetch:
             is_error = result.status >= LOWEST_ERROR or result.status == TOO_MANY_REQUESTS
             taken.outcome = Outcome.FAILED if is_error else Outcome.PAGE
         elif taken is not None and isinstance(result, Failure):
-            is_dropped = isinstance(result.value, IgnoreRequest)
+            error = result.value
+            may_come = isinstance(error, RobotsTxtUnreadableError)
+            is_dropped = isinstance(error, IgnoreRequest) and not may_come
             taken.outcome = Outcome.NOTHING if is_dropped else Outcome.FAILED
         return result
 

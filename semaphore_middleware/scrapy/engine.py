@@ -20,7 +20,7 @@ from weakref import WeakKeyDictionary
 
 from scrapy import Request, Spider, signals
 from scrapy.crawler import Crawler
-from scrapy.exceptions import CloseSpider
+from scrapy.exceptions import CloseSpider, IgnoreRequest
 from scrapy.extensions.feedexport import FeedExporter
 from scrapy.utils.asyncio import is_asyncio_available
 from scrapy.utils.reactor import is_reactor_installed
@@ -43,6 +43,12 @@ Paced: TypeAlias = Callable[[AsyncIterator[Any]], AsyncIterator[Any]]
 """Passes a spider's start requests on, each when it is time."""
 
 _spider_arguments: WeakKeyDictionary[Crawler, dict[str, Any]] = WeakKeyDictionary()
+
+
+class RobotsTxtUnreadableError(IgnoreRequest):
+    """A request is dropped for as long as its site's robots.txt cannot be read: later it may be
+    fetched.
+    """
 
 
 class Engine:

@@ -23,6 +23,7 @@ from semaphore_middleware.core.robotstxt import MAX_BYTES, Fetched, RobotsTxt
 from semaphore_middleware.errors import ClosedError, SemaphoreError
 from semaphore_middleware.scrapy.crawl import crawl_of
 from semaphore_middleware.scrapy.downloads import NotAllowedError, SpiderClosingError
+from semaphore_middleware.scrapy.engine import RobotsTxtUnreadableError
 from semaphore_middleware.scrapy.scopes import origin_of
 
 if TYPE_CHECKING:
@@ -89,6 +90,7 @@ class RobotsTxtMiddleware(ScrapyRobotsTxtMiddleware):
         self._shared = crawl.robotstxt
         self._downloader = RobotsTxtDownloader(crawler, self.DOWNLOAD_PRIORITY)
         self._parser_class: type[RobotParser] = load_object(crawler.settings["ROBOTSTXT_PARSER"])
+        self._parser_of_unreadable = build_from_crawler(self._parser_class, crawler, FORBID_ALL)
         self._rules: OrderedDict[str, Rules] = OrderedDict()
         """By origin, in the order of their last use."""
         self._loading: dict[str, Loading] = {}  # by origin
@@ -99,7 +101,8 @@ class RobotsTxtMiddleware(ScrapyRobotsTxtMiddleware):
         """Wait for the robots.txt of the request's site. Returns a copy of the request for the
         scheduler if the spider is closing.
 
-        Raises `IgnoreRequest` if the file forbids the request, and our own errors.
+        Raises `IgnoreRequest` if the file forbids the request, `RobotsTxtUnreadableError` if it
+        cannot be read, and our own errors.
         """
         self._downloader.prepare(request)
         try:
@@ -107,6 +110,15 @@ class RobotsTxtMiddleware(ScrapyRobotsTxtMiddleware):
         except ClosedError:
             return self._crawl.downloads.return_to_scheduler(request)
         return None
+
+    def process_request_2(self, rp: RobotParser | None, request: Request) -> None:
+        """Raise `IgnoreRequest` if these rules forbid the request."""
+        try:
+            super().process_request_2(rp, request)
+        except IgnoreRequest as error:
+            if rp is self._parser_of_unreadable:
+                raise RobotsTxtUnreadableError(f"{error}, which cannot be read") from None
+            raise
 
     async def robot_parser(self, request: Request) -> RobotParser | None:
         """The parser for a request's site, once its robots.txt is there.
@@ -211,9 +223,7 @@ class RobotsTxtMiddleware(ScrapyRobotsTxtMiddleware):
                 self._backoff.most,
             )
         failures = max(1, robotstxt.failures)
-        if self._allows_unreachable:
-            return Rules(None, valid_until, failures)
-        parser = build_from_crawler(self._parser_class, self.crawler, FORBID_ALL)
+        parser = None if self._allows_unreachable else self._parser_of_unreadable
         return Rules(parser, valid_until, failures)
 
     def _parse(self, robotstxt: RobotsTxt) -> tuple[RobotParser | None, str]:

@@ -24,6 +24,7 @@ from semaphore_middleware.frontier.client import CrawlClient, Demand, NextStep
 from semaphore_middleware.redis import link
 from semaphore_middleware.redis.connection import CallTimeoutError
 from semaphore_middleware.redis.link import Link
+from semaphore_middleware.scrapy.engine import RobotsTxtUnreadableError
 from tests.frontier.node import Call, DrivenNode, joined, urls, watch_calls
 from tests.support.frontier import crawl_keys
 from tests.support.nodes import eventually
@@ -377,6 +378,16 @@ async def test_a_run_without_a_page_fails_and_is_begun_anew(client: Redis, caplo
             fails = not isinstance(result, Response) or result.status == 503
             assert ("has fetched nothing" in caplog.text) == fails
             assert node.closes("finished") == fails
+
+
+async def test_a_page_whose_robots_txt_cannot_be_read_can_be_tried_again(client: Redis) -> None:
+    async with joined(client) as node:
+        await node.visits("http://a/forbidden", Failure(IgnoreRequest()))  # type: ignore[no-untyped-call]
+        await node.visits("http://b/later", Failure(RobotsTxtUnreadableError()))  # type: ignore[no-untyped-call]
+        await node.has_unfinished(0)
+        (kept,) = client.hvals(node.key("failed"))
+        assert isinstance(kept, bytes)
+        assert node.session.codec.decode(kept).url == "http://b/later"
 
 
 async def test_what_comes_after_the_end_is_an_error(client: Redis, caplog: Logged) -> None:

@@ -16,6 +16,7 @@ from semaphore_middleware import FairSemaphore
 from semaphore_middleware.errors import AcquireTimeoutError
 from semaphore_middleware.scrapy import robotstxt
 from semaphore_middleware.scrapy.downloads import NotAllowedError
+from semaphore_middleware.scrapy.engine import RobotsTxtUnreadableError
 from semaphore_middleware.scrapy.robotstxt import MAX_AGE_S, RobotsTxtMiddleware
 from semaphore_middleware.scrapy.scopes import origin_of
 from tests.conftest import in_the_loop
@@ -166,7 +167,7 @@ class Reader:
         try:
             await self.crawl.crawler.engine.download_async(request)
         except IgnoreRequest as error:
-            if type(error) is not IgnoreRequest:
+            if type(error) not in (IgnoreRequest, RobotsTxtUnreadableError):
                 raise
             return False
         return True
@@ -192,6 +193,21 @@ async def test_an_unreachable_one_may_allow(server: RedisServer, site: Site, cap
     async with reader(server, site, SEMAPHORE_ROBOTSTXT_UNREACHABLE="allow") as crawl:
         assert await crawl.fetch()
         assert "its requests are allowed" in caplog.text
+
+
+async def test_what_cannot_be_read_is_told_from_what_forbids(
+    server: RedisServer, site: Site
+) -> None:
+    (forbidding,) = await more_hosts(site, 1)
+    site.robots_as = {"127.0.0.1": "/status/500", forbidding: "/rules"}
+    site.robots = FORBIDDING
+    async with reader(server, site) as crawl:
+        download = crawl.crawl.crawler.engine.download_async
+        with pytest.raises(RobotsTxtUnreadableError, match="cannot be read"):
+            await download(Request(site.url("/page/")))
+        with pytest.raises(IgnoreRequest) as raised:
+            await download(Request(site.url("/page/", forbidding)))
+        assert type(raised.value) is IgnoreRequest
 
 
 async def test_a_parser_that_fails_forbids(server: RedisServer, site: Site, caplog: Log) -> None:
