@@ -39,8 +39,9 @@ class SimulatedNode(Caller):
             said = Notification.read(payload)
             if said and said.kind == "granted":
                 book = self.books.get(said.scope)
-                if book and said.term == book.term and said.granted > book.believed:
-                    book.hear(said.granted)
+                term, granted = said.numbers
+                if book and term == book.term and granted > book.believed:
+                    book.hear(granted)
                     on_grant(said.scope)
 
         task = link.listen(self.store.channels, ENDLESS_S, on_message)

@@ -444,15 +444,18 @@ class Session:
         self._is_look_due |= self._recovery.is_waiting
 
     def _on_notification(self, notification: Notification) -> None:
-        if account := self.accounts.get(notification.scope):
-            if notification.kind == "granted":
-                account.on_granted(notification.term, notification.granted)
-            elif notification.kind == "retry":
-                self.retry(account, notification.retry_in)
-            elif notification.kind == "down":
-                account.on_down(notification.down_for)
-            else:
-                account.on_backoff(notification.paused_at)
+        account = self.accounts.get(notification.scope)
+        if account is None:
+            return
+        match notification.kind, notification.numbers:
+            case "granted", (term, granted):
+                account.on_granted(term, granted)
+            case "retry", (wait,):
+                self.retry(account, wait / 1000)
+            case "backoff", (paused_at,):
+                account.on_backoff(paused_at)
+            case "down", (down_for,):
+                account.on_down(down_for / 1000)
 
     async def _join(self, connection: Connection) -> None:
         """At the start: see that nothing is missing, and join the epoch."""

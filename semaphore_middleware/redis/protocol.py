@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from operator import attrgetter
 from struct import Struct
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from semaphore_middleware.model.feedback import Backoff, FeedbackSummary
 from semaphore_middleware.model.history import Change, History, Minute, ObeyedFile, Pause
@@ -146,53 +147,40 @@ RECORDS: Mapping[str, Record] = {
 """By the names that scripts have for them."""
 
 
+NUMBERS = {"granted": 2, "retry": 1, "backoff": 1, "down": 1, "robotstxt": 0, "changed": 0}
+"""How many numbers each kind of notification has, before the scope. Times are in milliseconds.
+
+- `granted`: the term, and how many permits are granted under it.
+- `retry`: time until asking again is worth it.
+- `backoff`: when the pause began, by the server's wall clock.
+- `down`: for how long the site has not responded.
+- `robotstxt`: a file that this node waits for was fetched, or is to be.
+- `changed`: an operator has changed a rule, which may let waiting requests start. To all nodes.
+"""
+_NUMBER = re.compile("[0-9]{1,16}")
+
+
 @dataclass(frozen=True, slots=True)
 class Notification:
     """A message on a node's channel, or on the one for all nodes (without a scope)."""
 
-    kind: Literal["granted", "retry", "backoff", "down", "changed", "robotstxt"]
-    """`changed`: an operator has changed a rule, which may let waiting requests start. `robotstxt`:
-    a file that this node waits for was fetched, or is to be.
-    """
+    kind: str
     scope: str = ""
     """Of a robots.txt its origin: scheme, host and port."""
-    term: int = 0
-    granted: int = 0
-    retry_in: float = 0.0
-    """Seconds until asking again is worth it."""
-    down_for: float = 0.0
-    """Seconds for which the site has not responded."""
-    paused_at: int = 0
-    """When the pause began, in milliseconds by the server's wall clock."""
+    numbers: tuple[int, ...] = ()
 
     @classmethod
     def read(cls, payload: bytes) -> Self | None:
         """None if it is not one of ours."""
         try:
             kind, _, rest = decoded(payload).partition(" ")
-            if kind == "granted":
-                term, granted, scope = rest.split(" ", 2)
-                return cls("granted", scope, _count(term), _count(granted))
-            if kind == "retry":
-                wait, scope = rest.split(" ", 1)
-                return cls("retry", scope, retry_in=_count(wait) / 1000)
-            if kind == "down":
-                down_for, scope = rest.split(" ", 1)
-                return cls("down", scope, down_for=_count(down_for) / 1000)
-            if kind == "backoff":
-                paused_at, scope = rest.split(" ", 1)
-                return cls("backoff", scope, paused_at=_count(paused_at))
-            if kind == "robotstxt":
-                return cls("robotstxt", rest)
-            return cls("changed") if kind == "changed" and not rest else None
-        except ValueError:
+        except UnicodeDecodeError:
             return None
-
-
-def _count(text: str) -> int:
-    if len(text) > 16 or not (text.isascii() and text.isdigit()):
-        raise ValueError(text)
-    return int(text)
+        *numbers, scope = rest.split(" ", NUMBERS.get(kind, 0))
+        is_whole = len(numbers) == NUMBERS.get(kind) and all(map(_NUMBER.fullmatch, numbers))
+        if not is_whole or (kind == "changed" and scope):
+            return None
+        return cls(kind, scope, tuple(map(int, numbers)))
 
 
 def batches(items: Sequence[T], most: int) -> Iterator[Sequence[T]]:

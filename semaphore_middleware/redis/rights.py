@@ -6,25 +6,7 @@ from collections.abc import Callable
 
 from semaphore_middleware.errors import ServerRefusedError
 from semaphore_middleware.redis.connection import Connection
-from semaphore_middleware.redis.keys import Keys
-from semaphore_middleware.redis.protocol import pack_head
 from semaphore_middleware.redis.scripts import evaluate
-
-
-async def check_commands(connection: Connection, keys: Keys) -> None:
-    """Use each command that the scripts use, once, on keys of no scope. Leaves nothing.
-
-    Raises `ServerRefusedError`, which names what is missing, and `ServerUnreachableError`.
-    """
-    names = (
-        *keys.trials,
-        *(keys.epoch, keys.rules, *keys.of_robotstxt("")),
-        *keys.of(""),
-    )
-    await try_rights(connection, names, keys.channel(""), keys.tag)
-    # A node looks at a scope where a request waits for long.
-    look = ("inspect", 2, keys.epoch, keys.rules, pack_head(0.0), "")
-    await evaluate(connection, [look], read_only=True)
 
 
 async def try_rights(

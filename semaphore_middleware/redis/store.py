@@ -24,7 +24,7 @@ from semaphore_middleware.redis.protocol import (
     pack_statement,
 )
 from semaphore_middleware.redis.recovery import Recovery
-from semaphore_middleware.redis.rights import check_commands
+from semaphore_middleware.redis.rights import try_rights
 from semaphore_middleware.redis.scripts import evaluate
 
 logger = logging.getLogger(__name__)
@@ -64,12 +64,16 @@ class Store:
         """
 
     async def check_rights(self, connection: Connection) -> None:
-        """Try what a node may do on the server, so that a right that is missing is found at the
-        start. Leaves nothing there.
+        """Use each command that the scripts use, once, on keys of no scope. Leaves nothing.
 
         Raises `ServerRefusedError`, which names what is missing, and `ServerUnreachableError`.
         """
-        await check_commands(connection, self._keys)
+        keys = self._keys
+        names = (*keys.trials, keys.epoch, keys.rules, *keys.of_robotstxt(""), *keys.of(""))
+        await try_rights(connection, names, keys.channel(""), keys.tag)
+        # A node looks at a scope where a request waits for long.
+        look = ("inspect", 2, keys.epoch, keys.rules, pack_head(0.0), "")
+        await evaluate(connection, [look], read_only=True)
 
     async def sync(
         self, connection: Connection, statements: Sequence[Statement], look: bool = False

@@ -29,12 +29,12 @@ STRANGE_BYTES = [
 @pytest.mark.parametrize(
     ("payload", "message"),
     [
-        (b"granted 7 2 a name of four", Notification("granted", "a name of four", 7, 2)),
-        (b"granted 1 2 \xed\xb3\xbf", Notification("granted", "\udcff", 1, 2)),
-        (b"granted 9007199254740992 0 s", Notification("granted", "s", 2**53, 0)),
-        (b"retry 1500 s", Notification("retry", "s", retry_in=1.5)),
-        (b"retry 0 a b", Notification("retry", "a b", retry_in=0.0)),
-        (b"backoff 7 a b", Notification("backoff", "a b", paused_at=7)),
+        (b"granted 7 2 a name of four", Notification("granted", "a name of four", (7, 2))),
+        (b"granted 1 2 \xed\xb3\xbf", Notification("granted", "\udcff", (1, 2))),
+        (b"granted 9007199254740992 0 s", Notification("granted", "s", (2**53, 0))),
+        (b"retry 1500 s", Notification("retry", "s", (1500,))),
+        (b"retry 0 a b", Notification("retry", "a b", (0,))),
+        (b"backoff 7 a b", Notification("backoff", "a b", (7,))),
         (b"changed", Notification("changed")),
     ],
 )

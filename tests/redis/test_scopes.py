@@ -36,7 +36,8 @@ async def test_every_name_has_a_semaphore_of_its_own(server: RedisServer, outsid
     for scope in NAMES:
         await a.give_back(scope)
     told = [(node, Notification.read(encoded(text))) for node, text in outside.told()]
-    assert told == [("b", Notification("granted", scope, b.book(scope).term, 1)) for scope in NAMES]
+    terms = [(scope, b.book(scope).term) for scope in NAMES]
+    assert told == [("b", Notification("granted", scope, (term, 1))) for scope, term in terms]
     for scope in NAMES:
         await b.renew(scope)
         await b.give_back(scope)
