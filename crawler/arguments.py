@@ -72,7 +72,7 @@ def _start_urls(given: Mapping[str, str]) -> tuple[str, ...]:
 
 def _lines(path: str) -> list[str]:
     try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
+        lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
         raise ValueError(f"-a urls={path}: cannot read this file: {reason}") from None

@@ -13,6 +13,7 @@ from scrapy.settings import BaseSettings
 from semaphore_middleware.frontier.client import CALL_TIMEOUT_S, CrawlClient, NewRequest, Queued
 from semaphore_middleware.frontier.codec import StartEncoder
 from semaphore_middleware.frontier.settings import CrawlSettings
+from semaphore_middleware.frontier.starts import stripped
 from semaphore_middleware.frontier.state import Counts, CrawlKeys, commands_for
 from semaphore_middleware.model.hosts import encoded
 from semaphore_middleware.redis.connection import Connection
@@ -74,7 +75,7 @@ class Crawls:
         """
         written = (
             (number, line)
-            for number, line in enumerate(map(str.strip, lines), 1)
+            for number, line in enumerate(map(stripped, lines), 1)
             if line and not line.startswith("#")
         )
         found: Counter[Queued] = Counter()

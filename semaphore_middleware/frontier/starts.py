@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import Any
 
 from scrapy import Request
@@ -24,13 +25,19 @@ FIELDS = {
 METHODS = ("callback", "errback")
 
 
+def stripped(line: str) -> str:
+    """A line without blanks around it, and without the mark that some editors begin files with."""
+    return line.removeprefix("\ufeff").strip()
+
+
 def request_of(text: str, spider: object) -> tuple[Request, dict[str, str]]:
     """The request that a line stands for, and the names of its `METHODS`, which the spider, or its
     class, must have.
 
     Raises `ValueError`, which says what is wrong.
     """
-    fields: dict[str, Any] = {"url": text.strip()}
+    text = stripped(text)
+    fields: dict[str, Any] = {"url": text}
     if fields["url"].startswith("{"):
         try:
             fields = json.loads(text)
@@ -50,9 +57,10 @@ def request_of(text: str, spider: object) -> tuple[Request, dict[str, str]]:
 def _checked(name: str, value: Any) -> Any:
     if name not in FIELDS:
         raise ValueError(f"{name!r} is none of {', '.join(FIELDS)}")
-    if name == "priority" and isinstance(value, str):  # as in the entry of a stream
-        value = int(value)
     types = FIELDS[name]
+    if isinstance(value, str) and str not in types:  # as in the entry of a stream
+        with suppress(ValueError):
+            value = json.loads(value)
     if not isinstance(value, types):
         allowed = " or ".join(one.__name__ for one in types)
         raise ValueError(f"{name} = {value!r}: allowed is {allowed}")

@@ -99,7 +99,7 @@ def test_a_bad_argument_is_reported_in_one_line(given: dict[str, str], message: 
 
 def test_start_urls_come_from_arguments_and_files_each_once(tmp_path: Path) -> None:
     urls = tmp_path / "urls"
-    urls.write_text("# ours\nhttp://c.org/\n\n  http://a.org/  \n")
+    urls.write_text("\ufeff# ours\nhttp://c.org/\n\n  http://a.org/  \n")
     given = {"url": "http://a.org/, http://b.org/ http://a.org/", "urls": str(urls)}
     assert SiteArguments.parse(given).urls == ("http://a.org/", "http://b.org/", "http://c.org/")
     urls.write_bytes(b"\xff\xfe")

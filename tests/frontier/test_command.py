@@ -94,7 +94,7 @@ def test_requests_are_added_from_wherever_they_are(
     asked = ["https://a.example/1", '{"url": "https://a.example/2", "priority": 7}']
     assert ran(server, "add", "site", *asked) == (0, "site: 2 requests queued.\n", "")
     file = tmp_path / "urls"
-    file.write_text("# pages\nhttps://a.example/1\n\n  # more\nhttps://a.example/3\n")
+    file.write_text("\ufeff# pages\nhttps://a.example/1\n\n  # more\nhttps://a.example/3\n")
     said = "site: 1 request queued; 1 were queued before.\n"
     assert ran(server, "add", "site", "-f", str(file)) == (0, said, "")
     one = node(client, "one", crawl="site")
@@ -106,7 +106,8 @@ def test_requests_are_added_from_wherever_they_are(
         (["-f", str(wrong)], "line 3: 'a': Missing scheme"),
         (["a"], "line 1: 'a': Missing scheme in request url: a"),
         (['{"url": "https://a/", "x": 1}'], "line 1: 'x' is none of url, method, "),
-        (['{"url": "https://a/", "priority": "x"}'], "line 1: invalid literal"),
+        (['{"url": "https://a/", "priority": "x"}'], "line 1: priority = 'x': allowed is int"),
+        (["https://a.example/4", "-f", str(file)], "give URLs or -f FILE, not both"),
         (["-f", "none"], "none: No such file"),
     ):
         told = ran(server, "add", "site", *words)

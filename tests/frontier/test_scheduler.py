@@ -458,7 +458,9 @@ async def test_the_order_of_a_site_is_that_of_scrapy_s_queue(client: Redis, kind
 
 async def test_users_fill_a_key_with_start_requests(client: Redis, caplog: Logged) -> None:
     line = {"url": "http://a/2", "priority": 3, "meta": {"a": [1]}, "callback": "parse"}
-    client.rpush("starts", "http://a/1", json.dumps(line), "no URL", '{"callback": "nothing"}')
+    client.rpush(
+        "starts", "\ufeffhttp://a/1", json.dumps(line), "no URL", '{"callback": "nothing"}'
+    )
     async with joined(client, CRAWL_START_KEY="starts") as node:
         second, first = await node.start(), await node.start()
         assert (first.url, first.callback) == ("http://a/1", None)
@@ -471,6 +473,15 @@ async def test_users_fill_a_key_with_start_requests(client: Redis, caplog: Logge
         await node.idles()
         assert crawl_keys(client) == []
     assert "'nothing' is no method of the spider" in caplog.text
+
+
+async def test_users_fill_a_stream_with_start_requests(client: Redis) -> None:
+    entry = {"url": "http://a/1", "priority": "3", "meta": '{"a": [1]}', "dont_filter": "true"}
+    client.xadd("starts", entry)  # type: ignore[arg-type]
+    async with joined(client, CRAWL_START_KEY="starts") as node:
+        request = await node.start()
+        assert (request.url, request.priority, request.meta["a"]) == ("http://a/1", 3, [1])
+        assert request.dont_filter
 
 
 async def test_a_key_of_another_type_ends_the_node_in_one_line(

@@ -144,6 +144,8 @@ def _add(settings: BaseSettings, crawls: Crawls, options: argparse.Namespace) ->
 
 
 def _lines(options: argparse.Namespace) -> AbstractContextManager[Iterable[str]]:
+    if options.names and options.file is not None:
+        raise CommandError("give URLs or -f FILE, not both", Status.WRONG)
     if options.names:
         return nullcontext(options.names)
     if options.file is None:
