@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha1
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from semaphore_middleware.model.hosts import EVERY
 from semaphore_middleware.model.inspection import Inspection, Member, ServerState
@@ -55,6 +55,7 @@ class Totals:
     silent_for: float | None
 
 
+Row = TypeVar("Row", Inspection, NodeRow)
 ORDERS: Mapping[str, Callable[[Inspection | NodeRow], tuple[Any, ...]]] = {
     "waiting": lambda row: (_is_paused(row), -row.waiting, -row.held, _name(row)),
     "held": lambda row: (_is_paused(row), -row.held, -row.waiting, _name(row)),
@@ -80,22 +81,19 @@ class Choice:
 
     def scopes(self, rows: Iterable[Inspection]) -> list[Inspection]:
         """The chosen ones of these scopes."""
-        found = [
+        return self._of(
             row
             for row in rows
-            if (row.waiting or not self.waiting)
-            and (self._fits(row.scope) or any(self._fits(member.node) for member in row.members))
-        ]
-        return sorted(found, key=ORDERS[self.order])[: self.top]
+            if self._fits(row.scope) or any(self._fits(member.node) for member in row.members)
+        )
 
     def nodes(self, rows: Iterable[NodeRow], scopes: Iterable[Inspection]) -> list[NodeRow]:
         """The chosen ones of these nodes, which are at these scopes."""
         there = {one.node for row in scopes if self._fits(row.scope) for one in row.members}
-        found = [
-            row
-            for row in rows
-            if (row.waiting or not self.waiting) and (self._fits(row.node) or row.node in there)
-        ]
+        return self._of(row for row in rows if self._fits(row.node) or row.node in there)
+
+    def _of(self, rows: Iterable[Row]) -> list[Row]:
+        found = [row for row in rows if row.waiting or not self.waiting]
         return sorted(found, key=ORDERS[self.order])[: self.top]
 
     def _fits(self, name: str) -> bool:
@@ -160,14 +158,7 @@ class Snapshot:
         """All of it, by the schema in docs/commands.md."""
         return {
             "totals": asdict(self.totals),
-            "scopes": [
-                {
-                    **self.scope_as_json(row),
-                    "nodes": [*map(member_as_json, row.members)],
-                    "jobs": [*map(asdict, row.jobs)],
-                }
-                for row in self.scopes
-            ],
+            "scopes": [{**self.scope_as_json(row), **nodes_as_json(row)} for row in self.scopes],
             "nodes": [*map(node_as_json, self.nodes)],
             "rules": [*map(rule_as_json, self.rules)],
         }
@@ -199,7 +190,15 @@ class Snapshot:
         }
 
 
-def member_as_json(member: Member) -> dict[str, Any]:
+def nodes_as_json(row: Inspection, most: int | None = None) -> dict[str, Any]:
+    """The nodes and the jobs at a scope, so many at most."""
+    return {
+        "nodes": [*map(_member_as_json, row.members[:most])],
+        "jobs": [*map(asdict, row.jobs[:most])],
+    }
+
+
+def _member_as_json(member: Member) -> dict[str, Any]:
     """A node at one scope."""
     limit = member.asks_for
     return {
@@ -219,10 +218,9 @@ def member_as_json(member: Member) -> dict[str, Any]:
 
 def node_as_json(row: NodeRow) -> dict[str, Any]:
     """A node over all its scopes."""
-    oldest = row.oldest if row.held else None
     return {
         **asdict(row),
-        "oldest": oldest,
+        "oldest": row.oldest if row.held else None,
         "longest_wait": row.longest_wait if row.waiting else None,
     }
 

@@ -24,9 +24,8 @@ from semaphore_middleware.scrapy.downloads import Downloads
 from semaphore_middleware.scrapy.engine import Engine, check_reactor, end_crawl
 from semaphore_middleware.scrapy.node import Node, node_for
 from semaphore_middleware.scrapy.settings import SemaphoreSettings, log_start, warn_of_mistakes
-from semaphore_middleware.telemetry.long_waits import LongWaits
+from semaphore_middleware.telemetry.long_waits import LongWaits, StricterLimits
 from semaphore_middleware.telemetry.stats import SemaphoreStats
-from semaphore_middleware.telemetry.stricter_limits import StricterLimits
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler

@@ -1,15 +1,22 @@
-"""Explains in the log why requests wait for long."""
+"""Explains in the log why requests wait for long, and whose limit they keep to."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator, Sequence
 
-from semaphore_middleware.core.observer import Event, ObservedSemaphore, Observer, PermitWaiting
+from semaphore_middleware.core.observer import (
+    Event,
+    LimitOverruled,
+    ObservedSemaphore,
+    Observer,
+    PermitWaiting,
+)
 from semaphore_middleware.errors import SemaphoreError
 from semaphore_middleware.model.inspection import Inspection
+from semaphore_middleware.model.limits import Limit
 
 logger = logging.getLogger(__name__)
 
@@ -18,25 +25,45 @@ FIRST_LOOK_S = 3.0  # a wait this long is, in this node's first lease, if a node
 GONE = 0.6  # of a lease: a node that renews its leases has more left
 SCOPE_INTERVAL_S = 600.0  # between two lines about one scope: at a slow site requests always wait
 NAMED_HOLDERS_MAX = 5  # nodes named in a line
+SITES_MAX = 50  # with a stricter limit; fleets with limits of their own may differ at each site
+NAMED_NODES_MAX = 3  # that ask for a stricter limit
 
 
-class LongWaits(Observer):
+class Explaining(Observer):
+    """Looks at the server for what it says in the log: a call for each line."""
+
+    def __init__(self) -> None:
+        self._looks: set[asyncio.Task[None]] = set()
+
+    async def open(self, semaphore: ObservedSemaphore) -> None:
+        self._semaphore = semaphore
+
+    def _begin(self, explaining: Coroutine[None, None, None]) -> None:
+        look = asyncio.ensure_future(explaining)
+        self._looks.add(look)
+        look.add_done_callback(self._looks.discard)
+
+    async def close(self) -> None:
+        looks = list(self._looks)
+        for look in looks:
+            look.cancel()
+        await asyncio.gather(*looks, return_exceptions=True)
+
+
+class LongWaits(Explaining):
     """Logs why a request has waited for a minute: who holds the permits, or what else delays it.
 
     One line explains all requests waiting for the scope at that time; no request is explained
-    twice. This costs a timer per scope, and per line one call to the server.
+    twice. This costs a timer per scope.
     """
 
     hears = (PermitWaiting,)
 
     def __init__(self) -> None:
+        super().__init__()
         self._timers: dict[str, asyncio.TimerHandle] = {}  # of all watched scopes
         self._explained: dict[str, float] = {}  # scope -> the time of its last line
-        self._looks: set[asyncio.Task[None]] = set()
         self._first_lease_ends = 0.0  # by the loop's clock
-
-    async def open(self, semaphore: ObservedSemaphore) -> None:
-        self._semaphore = semaphore
 
     def on_event(self, event: Event) -> None:
         if isinstance(event, PermitWaiting) and event.permit.scope not in self._timers:
@@ -45,10 +72,7 @@ class LongWaits(Observer):
     async def close(self) -> None:
         for timer in self._timers.values():
             timer.cancel()
-        looks = list(self._looks)
-        for look in looks:
-            look.cancel()
-        await asyncio.gather(*looks, return_exceptions=True)
+        await super().close()
 
     @property
     def _least_wait(self) -> float:
@@ -71,9 +95,7 @@ class LongWaits(Observer):
         if longest < self._least_wait:
             self._look_in(self._least_wait - longest, scope)
             return
-        look = asyncio.ensure_future(self._explain(scope))
-        self._looks.add(look)
-        look.add_done_callback(self._looks.discard)
+        self._begin(self._explain(scope))
 
     async def _explain(self, scope: str) -> None:
         next_look = self._least_wait
@@ -113,6 +135,48 @@ class LongWaits(Observer):
         return (now - asked_at for asked_at in self._asked_at(scope) if asked_at > explained)
 
 
+class StricterLimits(Explaining):
+    """Logs, once for each site, that a limit stricter than this node's is in force, and whose.
+
+    A fleet that one visitor with a stricter limit slows down would look healthy otherwise: nothing
+    fails.
+    """
+
+    hears = (LimitOverruled,)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._named: set[str] = set()  # sites
+
+    def on_event(self, event: Event) -> None:
+        assert isinstance(event, LimitOverruled)
+        if event.scope not in self._named and len(self._named) < SITES_MAX:
+            self._named.add(event.scope)
+            self._begin(self._explain(event.scope, event.own))
+
+    async def _explain(self, scope: str, own: Limit) -> None:
+        try:
+            seen = await self._semaphore.admin.inspect(scope)
+        except SemaphoreError:  # the session logs an unreachable server
+            self._named.discard(scope)
+            return
+        others = [member for member in seen.strictest if member.node != self._semaphore.node]
+        if not others:  # it has left meanwhile
+            self._named.discard(scope)
+            return
+        logger.warning(
+            "%s: another node asks for a stricter limit than this one's (%s), so all keep to "
+            "that: %s. `scrapy semaphore limit` sets one for all nodes%s",
+            scope,
+            own,
+            _some([f"{member.node} ({member.asks_for})" for member in others], NAMED_NODES_MAX),
+            "" if len(self._named) < SITES_MAX else "; further sites are not named",
+        )
+
+
+# Words ----------------------------------------------------------------------------------------
+
+
 def explanation(seen: Inspection, longest: float, here: int) -> str:
     """Why requests of a scope wait, in one line. `here`: the waiting requests of this node."""
     waiting = max(seen.waiting, here)  # the server hears of a node's further requests a turn later
@@ -141,14 +205,15 @@ def _holders(seen: Inspection) -> str:
     if not holders:
         return "Nobody holds a permit."
     holders.sort(key=lambda member: -member.held)
-    named = [f"{member.node} ({member.held})" for member in holders[:NAMED_HOLDERS_MAX]]
-    if len(holders) > NAMED_HOLDERS_MAX:
-        named.append(f"{len(holders) - NAMED_HOLDERS_MAX} more nodes")
+    named = _some([f"{member.node} ({member.held})" for member in holders], NAMED_HOLDERS_MAX)
     first = max(holders, key=lambda member: member.oldest)
-    return (
-        f"{seen.held} held by {', '.join(named)}; "
-        f"the oldest for {first.oldest:.0f} s by {first.node}."
-    )
+    return f"{seen.held} held by {named}; the oldest for {first.oldest:.0f} s by {first.node}."
+
+
+def _some(nodes: Sequence[str], most: int) -> str:
+    """The first nodes, and how many more there are."""
+    more = len(nodes) - most
+    return ", ".join([*nodes[:most], *([f"{more} more nodes"] if more > 0 else [])])
 
 
 def _reasons(seen: Inspection) -> Iterator[str]:

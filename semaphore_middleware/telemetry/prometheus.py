@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter as Tally
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 from wsgiref.simple_server import WSGIServer
@@ -125,11 +125,16 @@ def scope_gauges(
     yield gauge("limit", "How many may hold a permit on all nodes together, as last heard.", limits)
 
 
-def gauge(name: str, text: str, values: Mapping[str, float], label: str = "scope") -> Metric:
-    """A gauge with a value for each label."""
-    family = GaugeMetricFamily(PREFIX + name, text, labels=[label])
-    for value in values:
-        family.add_metric([value], values[value])
+def gauge(
+    name: str,
+    text: str,
+    values: Mapping[str, float] | Mapping[tuple[str, ...], float],
+    labels: Sequence[str] = ("scope",),
+) -> Metric:
+    """A gauge with a value for each label, or for each set of them."""
+    family = GaugeMetricFamily(PREFIX + name, text, labels=labels)
+    for key, value in values.items():
+        family.add_metric([key] if isinstance(key, str) else key, value)
     return family
 
 

@@ -1,4 +1,6 @@
-"""A request that waits for long is explained in the log, once, and only if it still waits."""
+"""What the log explains: once, and only if it still is so, why a request waits for long, and who
+asks for a stricter limit than this node.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,10 @@ from typing import Any, Self
 import pytest
 from scrapy import Request
 
-from semaphore_middleware import FairSemaphore, Inspection, Member, Permit
+from semaphore_middleware import FairSemaphore, Inspection, Limit, Member, Permit
 from semaphore_middleware.core.observer import Observer, PermitWaiting
-from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.telemetry import long_waits
-from semaphore_middleware.telemetry.long_waits import LongWaits, explanation
+from semaphore_middleware.telemetry.long_waits import LongWaits, StricterLimits, explanation
 from tests.support.crawls import ADD_ON, By, Crawl, Log, Patch, both, waiting
 from tests.support.nodes import Caller, Recorder, eventually
 from tests.support.servers import RedisServer
@@ -227,3 +228,56 @@ def test_a_full_site_names_those_that_hold_most_and_the_oldest() -> None:
 def test_what_else_is_in_the_way_is_said(changes: dict[str, Any], text: str) -> None:
     assert text in explanation(replace(FULL, **changes), 61.3, 8)
     assert text not in explanation(FULL, 61.3, 8)
+
+
+# Whose limit is in force ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("asked", [Limit(1), Limit(8, delay=0.01), Limit(8, rate="50/s")])
+async def test_who_asks_for_a_stricter_limit(
+    server: RedisServer, caplog: Log, asked: Limit
+) -> None:
+    own = Limit(8)
+    fleet = FairSemaphore(server.url, node="fleet", observers=[StricterLimits()])
+    visitor = FairSemaphore(server.url, node="visitor", observers=[StricterLimits()])
+    async with fleet, visitor:
+        (await fleet.acquire(HOST, own)).release()
+        visiting = await visitor.acquire(HOST, asked)
+        for _ in range(2):  # said once
+            asking = asyncio.create_task(fleet.acquire(HOST, own))
+            await eventually(lambda: explained(caplog))
+            visiting.release()
+            (await asking).release()
+            visiting = await visitor.acquire(HOST, asked)
+        (line,) = explained(caplog)
+        assert f"{HOST}: another node asks for a stricter limit than this one's (limit 8)" in line
+        assert f"{visitor.node} ({asked})" in line
+
+
+@pytest.mark.parametrize(
+    ("asked", "named"),
+    [
+        ([Limit(8), Limit(8)], ""),
+        ([Limit(8), Limit(1)], "b"),
+        ([Limit(8), Limit(2), Limit(2), Limit(4)], "bc"),
+        ([Limit(1), Limit(8, delay=1), Limit(8)], "ab"),
+        ([Limit(8, rate="60/m"), Limit(8, rate="30/m"), Limit(8)], "b"),
+        ([], ""),
+    ],
+)
+def test_whose_limit_is_in_force(asked: list[Limit], named: str) -> None:
+    nodes = [
+        Member(node, 1, 0, 0.0, 0.0, 9.0, limit) for node, limit in zip("abcd", asked, strict=False)
+    ]
+    seen = Inspection(HOST, 1, tuple(nodes))
+    assert "".join(member.node for member in seen.strictest) == named
+
+
+async def test_what_an_operator_has_set_is_nobody_s_limit(server: RedisServer, caplog: Log) -> None:
+    fleet = FairSemaphore(server.url, node="fleet", observers=[StricterLimits()])
+    async with fleet, FairSemaphore(server.url, node="visitor") as visitor:
+        await fleet.admin.configure(HOST, 3)
+        held = await visitor.acquire(HOST, 1)
+        (await fleet.acquire(HOST, 8)).release()
+        held.release()
+        assert not explained(caplog)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter as Tally
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from operator import attrgetter
 
 from prometheus_client import CollectorRegistry, Metric, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from semaphore_middleware.console.snapshot import Snapshot
 from semaphore_middleware.frontier.state import Counts
+from semaphore_middleware.model.inspection import Inspection
 from semaphore_middleware.telemetry.prometheus import (
     OTHERS,
     PREFIX,
@@ -47,6 +49,9 @@ class ClusterMetrics:
         self._labels = ScopeLabels(lambda scope: self._started.get(scope, 0))
         self._granted: Tally[str] = Tally()  # by label
         self._noted: Snapshot | None = None
+        self._seen: tuple[Snapshot | None, Mapping[str, Counts]] = None, {}
+        self._registry = CollectorRegistry()
+        self._registry.register(self)
 
     def note(self, snapshot: Snapshot | None) -> None:
         """Count the requests begun since the last snapshot. The server forgets those of an idle
@@ -63,11 +68,12 @@ class ClusterMetrics:
 
     def text(self, snapshot: Snapshot | None, crawls: Mapping[str, Counts]) -> bytes:
         """The metrics of a snapshot, in Prometheus' format; None: the server cannot be reached."""
-        registry = CollectorRegistry()
-        registry.register(Metrics([*self._of(snapshot, crawls)]))
-        return generate_latest(registry)
+        self._seen = snapshot, crawls
+        return generate_latest(self._registry)
 
-    def _of(self, snapshot: Snapshot | None, crawls: Mapping[str, Counts]) -> Iterator[Metric]:
+    def collect(self) -> Iterator[Metric]:
+        """All metrics of what was seen last. The registry calls it."""
+        snapshot, crawls = self._seen
         is_up = int(snapshot is not None)
         yield _total("server_up", "1 if the Redis server answers, else 0.", is_up)
         if snapshot is None:
@@ -75,13 +81,17 @@ class ClusterMetrics:
         self.note(snapshot)
         yield from self._of_scopes(snapshot)
         for what, text in OF_NODE.items():
-            part = what.rpartition("_")[2]
-            counts = {
-                scope_label(row.node): getattr(row, part)
-                for row in snapshot.nodes[:NAMED_NODES_MAX]
-            }
-            yield gauge(f"node_{what}", text, counts, "node")
-        yield from self._of_jobs(snapshot)
+            part = attrgetter(what.rpartition("_")[2])
+            busiest = snapshot.nodes[:NAMED_NODES_MAX]
+            counts = {scope_label(row.node): part(row) for row in busiest}
+            yield gauge(f"node_{what}", text, counts, ["node"])
+        for what, text in OF_JOB.items():
+            part = attrgetter(what.rpartition("_")[2])
+            of_jobs = Tally[tuple[str, ...]]()
+            for row in snapshot.scopes:
+                for node in row.members:
+                    of_jobs[self._labels.of(row.scope), scope_label(node.job)] += part(node)
+            yield gauge(f"job_{what}", text, of_jobs, ["scope", "semaphore_job"])
         totals = snapshot.totals
         yield _total("scopes", "Scopes in use.", totals.scopes)
         yield _total("nodes", "Nodes with permits or waiting requests.", totals.nodes)
@@ -90,41 +100,32 @@ class ClusterMetrics:
         yield _total("silent_seconds", "For how long no node has called, if leases end.", silent)
         for what, text in OF_CRAWL.items():
             sizes = {scope_label(name): getattr(crawls[name], what) for name in crawls}
-            yield gauge(f"crawl_{what}", text, sizes, "crawl")
-
-    def _of_jobs(self, snapshot: Snapshot) -> Iterator[Metric]:
-        for what, text in OF_JOB.items():
-            counts = Tally[tuple[str, str]]()
-            for row in snapshot.scopes:
-                for node in row.members:
-                    labels = self._labels.of(row.scope), scope_label(node.job)
-                    counts[labels] += getattr(node, what.rpartition("_")[2])
-            metric = GaugeMetricFamily(
-                f"{PREFIX}job_{what}", text, labels=["scope", "semaphore_job"]
-            )
-            for labels, count in counts.items():
-                metric.add_metric([*labels], count)
-            yield metric
+            yield gauge(f"crawl_{what}", text, sizes, ["crawl"])
 
     def _of_scopes(self, snapshot: Snapshot) -> Iterator[Metric]:
-        held, waiting, paused, down = (Tally[str]() for _ in range(4))
-        limits: dict[str, float] = {}
-        waits: dict[str, float] = {}
-        backoffs: dict[str, float] = {}
+        rows: dict[str, list[Inspection]] = {}
         for row in snapshot.scopes:
-            label = self._labels.of(row.scope)
-            held[label] += row.held
-            waiting[label] += row.waiting
-            paused[label] += row.paused
-            down[label] += row.down_for is not None
-            waits[label] = max(waits.get(label, 0.0), row.longest_wait)
-            backoffs[label] = max(backoffs.get(label, 0.0), row.backoff_left)
-            if label != OTHERS and row.limit is not None:
-                limits[label] = limit_shown(row.limit)
+            rows.setdefault(self._labels.of(row.scope), []).append(row)
+
+        def by_label(
+            total: Callable[[Iterable[float]], float], part: Callable[[Inspection], float]
+        ) -> dict[str, float]:
+            return {label: total(map(part, of_label)) for label, of_label in rows.items()}
+
+        limits = {
+            label: limit_shown(row.limit)
+            for label, (row, *_) in rows.items()
+            if label != OTHERS and row.limit is not None
+        }
+        held, waiting = (by_label(sum, attrgetter(part)) for part in ("held", "waiting"))
         yield from scope_gauges(self._labels, held, waiting, limits)
+        waits = by_label(max, attrgetter("longest_wait"))
         yield gauge("longest_wait_seconds", "How long a request has waited at most.", waits)
+        backoffs = by_label(max, attrgetter("backoff_left"))
         yield gauge("backoff_seconds", "How long no request starts, at the site's wish.", backoffs)
+        paused = by_label(sum, attrgetter("paused"))
         yield gauge("paused", "1 if an operator has paused the scope; of others: how many.", paused)
+        down = by_label(sum, lambda row: row.down_for is not None)
         yield gauge("down", "1 if the host is down; of others: how many.", down)
         granted = CounterMetricFamily(
             f"{PREFIX}permits_granted", "Permits under which requests began.", labels=["scope"]
@@ -132,17 +133,6 @@ class ClusterMetrics:
         for label, count in self._granted.items():
             granted.add_metric([label], count)
         yield granted
-
-
-class Metrics:
-    """Some metrics, as a registry takes them."""
-
-    def __init__(self, metrics: list[Metric]) -> None:
-        self._metrics = metrics
-
-    def collect(self) -> list[Metric]:
-        """All of them."""
-        return self._metrics
 
 
 def _total(name: str, text: str, value: float) -> Metric:

@@ -20,7 +20,7 @@ from semaphore_middleware.console.snapshot import EMPTY, Snapshot
 from semaphore_middleware.console.web.actions import act
 from semaphore_middleware.console.web.auth import Auth
 from semaphore_middleware.console.web.metrics import ClusterMetrics
-from semaphore_middleware.console.web.view import View, show, show_crawls
+from semaphore_middleware.console.web.view import show, show_crawls
 from semaphore_middleware.core.admin import Admin
 from semaphore_middleware.errors import SemaphoreError, ServerUnreachableError, SettingsError
 from semaphore_middleware.frontier.crawls import Crawls
@@ -145,9 +145,8 @@ class Page:
 
     async def state(self, request: web.Request) -> web.Response:
         """The page's figures, as the query asks for them."""
-        view = View.read(request.query)
         snapshot, crawls = await asyncio.gather(self._poller.look(), self._crawls_poller.look())
-        shown = show(snapshot or EMPTY, view)
+        shown = show(snapshot or EMPTY, request.query)
         if opened := shown["opened"]:
             opened["history"] = self._history.of(opened["scope"])
         body = {

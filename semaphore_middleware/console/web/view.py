@@ -7,14 +7,14 @@ are data here, and text in the browser.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Self
+from dataclasses import asdict
+from typing import Any
 
 from semaphore_middleware.console.snapshot import (
     Choice,
     Snapshot,
-    member_as_json,
     node_as_json,
+    nodes_as_json,
     rule_as_json,
     scope_id,
 )
@@ -24,31 +24,17 @@ MAX_ROWS = 200  # scopes, nodes, rules, and crawls; nobody reads a longer table
 MAX_NODES = 100  # of the opened scope
 
 
-@dataclass(frozen=True, slots=True)
-class View:
-    """One browser's query."""
+def show(snapshot: Snapshot, query: Mapping[str, str]) -> dict[str, Any]:
+    """The page's part of the snapshot, in the fields of `status --json`.
 
-    match: str = ""
-    """As `Choice.match`."""
-    open: str = ""
-    """The id or the name of the scope to show with its nodes."""
-    page: int = 1
-    """Which `MAX_ROWS` of the scopes to show."""
-
-    @classmethod
-    def read(cls, query: Mapping[str, str]) -> Self:
-        """A view from a URL's query."""
-        page = query.get("page", "")[:9]
-        number = int(page) if page.isdecimal() else 1
-        return cls(query.get("match", "").strip(), query.get("open", ""), number)
-
-
-def show(snapshot: Snapshot, view: View) -> dict[str, Any]:
-    """The page's part of the snapshot, in the fields of `status --json`."""
-    chosen = snapshot.chosen(Choice(view.match))
+    The query may have `match`, as `Choice.match`; `open`, the id or the name of the scope to show
+    with its nodes; and `page`, which `MAX_ROWS` of the scopes to show.
+    """
+    chosen = snapshot.chosen(Choice(query.get("match", "").strip()))
+    asked = query.get("page", "")[:9]
     scopes, nodes, rules = chosen.scopes, chosen.nodes, chosen.rules
     pages = max(1, -(-len(scopes) // MAX_ROWS))
-    page = min(max(1, view.page), pages)
+    page = min(max(1, int(asked) if asked.isdecimal() else 1), pages)
     first = (page - 1) * MAX_ROWS
     return {
         "totals": asdict(snapshot.totals),
@@ -58,7 +44,7 @@ def show(snapshot: Snapshot, view: View) -> dict[str, Any]:
         "pages": pages,
         "first": first + 1,
         "scopes": [*map(chosen.scope_as_json, scopes[first : first + MAX_ROWS])],
-        "opened": _opened(snapshot, view.open),
+        "opened": _opened(snapshot, query.get("open", "")),
         "nodes": [*map(node_as_json, nodes[:MAX_ROWS])],
         "more_nodes": max(0, len(nodes) - MAX_ROWS),
         "rules": [*map(rule_as_json, rules[:MAX_ROWS])],
@@ -72,8 +58,7 @@ def _opened(snapshot: Snapshot, asked: str) -> dict[str, Any] | None:
         if asked in (row.scope, scope_id(row.scope)):
             return {
                 **snapshot.scope_as_json(row),
-                "jobs": [*map(asdict, row.jobs[:MAX_NODES])],
-                "nodes": [*map(member_as_json, row.members[:MAX_NODES])],
+                **nodes_as_json(row, MAX_NODES),
                 "more_nodes": max(0, len(row.members) - MAX_NODES),
             }
     return None

@@ -8,7 +8,7 @@ import pytest
 
 from semaphore_middleware import Inspection, Member, Rule, ServerState
 from semaphore_middleware.console.snapshot import Snapshot, scope_id
-from semaphore_middleware.console.web.view import MAX_NODES, MAX_ROWS, View, show, show_crawls
+from semaphore_middleware.console.web.view import MAX_NODES, MAX_ROWS, show, show_crawls
 from semaphore_middleware.frontier.state import Counts
 from semaphore_middleware.model.limits import Limit
 
@@ -19,12 +19,8 @@ def scope(name: str, held: int = 0, waiting: int = 0, **more: Any) -> Inspection
     )
 
 
-def shown(*scopes: Inspection, **view: Any) -> dict[str, Any]:
-    return show(Snapshot.of(scopes, []), View(**view))
-
-
-def names(**query: str) -> list[str]:
-    return [row["scope"] for row in show(SEEN, View.read(query))["scopes"]]
+def shown(*scopes: Inspection, **query: str) -> dict[str, Any]:
+    return show(Snapshot.of(scopes, []), query)
 
 
 SEEN = Snapshot.of([scope("b", 1, 2), scope("a", 3, 2), scope("C", 2, 0), scope("d", 0, 9)], [])
@@ -46,9 +42,8 @@ def test_a_row_has_all_that_there_is_to_see() -> None:
     set_by: dict[str, Any] = {"paused": True, "set_by": "boss", "started": 17}
     one = Inspection(name, 3, (n, other), limit_max=8, **spaced, **off, **set_by)
     rule = Rule("*.example.org", "boss", concurrency=8, delay=0.5, rate="none", paused=True)
-    told = show(
-        Snapshot.of([one], [rule], {name: 3.5}, ServerState(9.0)), View(open=scope_id(name))
-    )
+    snapshot = Snapshot.of([one], [rule], {name: 3.5}, ServerState(9.0))
+    told = show(snapshot, {"open": scope_id(name)})
     assert values(told["totals"]) == [1, 2, 2, 2, 7.25, 3.5, 9.0, None]
     (row,), (shown_rule,), opened = told["scopes"], told["rules"], told["opened"]
     assert values(row) == [
@@ -82,7 +77,7 @@ def test_a_row_has_all_that_there_is_to_see() -> None:
     ],
 )
 def test_a_view_finds(view: dict[str, str], expected: list[str]) -> None:
-    assert names(**view) == expected
+    assert [row["scope"] for row in show(SEEN, view)["scopes"]] == expected
 
 
 def test_of_thousands_the_first_are_shown_and_the_filter_finds_all() -> None:
@@ -97,13 +92,13 @@ def test_of_thousands_the_first_are_shown_and_the_filter_finds_all() -> None:
 
 def test_of_thousands_each_is_on_one_page() -> None:
     scopes = [scope(f"{i}.example.org", waiting=i % 7) for i in range(2 * MAX_ROWS + 1)]
-    pages = [shown(*scopes, page=page) for page in (1, 2, 3)]
+    pages = [shown(*scopes, page=page) for page in "123"]
     assert [(told["page"], told["pages"], told["first"]) for told in pages] == [
         *((1, 3, 1), (2, 3, MAX_ROWS + 1), (3, 3, 2 * MAX_ROWS + 1))
     ]
     seen = [row["scope"] for told in pages for row in told["scopes"]]
     assert sorted(seen) == sorted(one.scope for one in scopes)
-    assert shown(*scopes, page=99) == pages[-1]
+    assert shown(*scopes, page="99") == pages[-1]
 
 
 def test_a_spider_finds_its_nodes_and_scopes_and_a_scope_its_nodes() -> None:
@@ -147,8 +142,8 @@ def test_crawls_that_run_stand_first_and_of_many_the_rest_is_counted() -> None:
 
 
 def test_a_scope_that_is_opened_is_told_though_the_filter_hides_it() -> None:
-    told = show(SEEN, View(match="b", open=scope_id("d")))
+    told = show(SEEN, {"match": "b", "open": scope_id("d")})
     assert told["opened"]["waiting"] == 9
-    assert show(SEEN, View(open="d"))["opened"] == told["opened"]
-    assert show(SEEN, View(open="gone"))["opened"] is None
+    assert show(SEEN, {"open": "d"})["opened"] == told["opened"]
+    assert show(SEEN, {"open": "gone"})["opened"] is None
     assert shown(scope(""))["opened"] is None
