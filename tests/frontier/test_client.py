@@ -18,7 +18,6 @@ from semaphore_middleware.frontier.client import (
     NothingFetchedError,
     OtherCrawlError,
     Outcome,
-    WrongTypeError,
     given_up,
 )
 from tests.support.frontier import ONE, Node, crawl_keys, node, result_of
@@ -399,12 +398,6 @@ def test_start_requests_of_users_are_taken_once(client: Redis, one: Node, kind: 
     late = NewRequest(dead.new_place("a", 0), text, claim=claim)
     assert dead.pushes(late) == [True]
     assert (one.queued, client.exists(one.keys.of("claims"))) == (1, 0)
-
-
-def test_a_key_of_another_type_has_no_start_requests(client: Redis, one: Node) -> None:
-    client.set("starts", "http://a/")
-    with pytest.raises(WrongTypeError, match="string"):
-        result_of(one.take_starts("starts", 1, ()))
 
 
 def test_what_the_nodes_have_counted_is_summed(client: Redis, one: Node, two: Node) -> None:

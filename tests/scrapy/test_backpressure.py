@@ -9,7 +9,6 @@ import pytest
 from scrapy import Request
 from scrapy.core.scheduler import Scheduler
 from scrapy.crawler import Crawler
-from scrapy.http import Response
 from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
 
 from semaphore_middleware import FairSemaphore
@@ -94,29 +93,6 @@ async def test_most_that_wait(server: RedisServer, site: Site, monkeypatch: Patc
         release()
         await crawl.finished()
     assert len(site.arrivals) == 8
-
-
-async def test_past_the_scheduler(server: RedisServer, site: Site, monkeypatch: Patch) -> None:
-    monkeypatch.setattr(admission, "MAX_WAITING", 5)
-    fetches = {"fetches": pages(site, "/page/", FULL, 20)}
-    requests = [Request(site.url("/page/first", FREE), meta=fetches)]
-    requests += pages(site, "/page/", FREE, 20)
-    async with taken(server, FULL) as release:
-        crawl = Crawl(server, *requests, spider=Fetches, CONCURRENT_REQUESTS=4)
-        await eventually(lambda: waiting(server) == 20)
-        await site.until(lambda: of_free(site) == 21)
-        release()
-        await crawl.gave_back(41, site)
-
-
-class Fetches(Visits):
-    """Fetches further requests past the scheduler, as media pipelines do."""
-
-    async def parse(self, response: Response) -> None:
-        await super().parse(response)
-        assert self.crawler.engine is not None
-        fetch = self.crawler.engine.download_async
-        await asyncio.gather(*map(fetch, response.meta.get("fetches", [])))
 
 
 @pytest.mark.parametrize("most", [2, 0], ids=["2", "no limit"])
@@ -207,15 +183,6 @@ async def test_woken_to_wait_again_lets_others_start(server: RedisServer, site: 
     assert len(site.arrivals) == 4
 
 
-async def test_work_until_it_is_told_to_wait(server: RedisServer, site: Site) -> None:
-    """Otherwise all that the site's limit allows would leave the scheduler and start at once."""
-    crawl = Crawl(server, *pages(site, "/slow/", FULL, 40), limit=20, CONCURRENT_REQUESTS=4)
-    await site.until(lambda: site.now == 4)
-    assert len(crawl.crawler.engine.downloader.active) == 4
-    await crawl.gave_back(40, site)
-    assert site.hosts[FULL].most == 4
-
-
 async def test_work_without_permits(server: RedisServer, site: Site, monkeypatch: Patch) -> None:
     """Otherwise those that waited for permits would all start beside them."""
     monkeypatch.setattr(downloads, "PERMIT_IDLE_TIMEOUT_S", 0.01)
@@ -232,16 +199,6 @@ async def test_work_without_permits(server: RedisServer, site: Site, monkeypatch
     await crawl.finished()
     assert len(site.arrivals) == 6
     assert sum(host.most for host in site.hosts.values()) <= 4
-
-
-async def test_waiting_for_robots_txt_is_no_work(server: RedisServer, site: Site) -> None:
-    site.robots_is_slow = True
-    skipping = {"dont_obey_robotstxt": True}
-    free = [request.replace(meta=skipping) for request in pages(site, "/page/", FREE, 10)]
-    requests = [*pages(site, "/page/", FULL, 20), *free]
-    crawl = Crawl(server, *requests, CONCURRENT_REQUESTS=2, ROBOTSTXT_OBEY=True)
-    await site.until(lambda: of_free(site) == 10)
-    await crawl.gave_back(31, site)
 
 
 async def test_robots_txt_of_full_sites_take_no_room(server: RedisServer, site: Site) -> None:

@@ -17,7 +17,7 @@ from twisted.internet.address import IPv4Address
 from semaphore_middleware import SettingsError
 from semaphore_middleware.scrapy import addresses
 from semaphore_middleware.scrapy.addresses import Addresses
-from tests.support.crawls import Crawl, Log, Patch, taken, waiting
+from tests.support.crawls import Crawl, Patch, taken, waiting
 from tests.support.names import FIRST, SECOND, LoopbackNames
 from tests.support.nodes import eventually
 from tests.support.servers import RedisServer
@@ -248,29 +248,3 @@ async def test_what_a_holder_waits_for(server: RedisServer, site: Site) -> None:
     assert site.most == 1
     assert crawl.stat("semaphore/acquired") == crawl.stat("semaphore/released")
     assert server.members() == {}
-
-
-def by_path(request: Request) -> Any:
-    if "bad" in request.url:
-        return 5 if "returns" in request.url else 1 / 0
-    return "search" if "search" in request.url else None
-
-
-async def test_a_function_names_scopes(server: RedisServer, site: Site, caplog: Log) -> None:
-    paths = ["bad/raises", "bad/returns", "search/1", "search/2", "1", "2"]
-    crawl = Crawl(
-        server,
-        *(Request(site.url(f"/slow/{path}")) for path in paths),
-        limit=8,
-        SEMAPHORE_SCOPES=["host", f"{__name__}.by_path"],
-        SEMAPHORE_LIMITS={"search": 1},
-    )
-    await site.until(lambda: site.now == 3)
-    await eventually(lambda: server.members().get("search") == (1, 1))
-    site.let_go()
-    await crawl.finished()
-    assert len(site.visits) == 4
-    said = sorted(str(failure) for failure in crawl.spider.failures)
-    assert "by_path in SEMAPHORE_SCOPES raised ZeroDivisionError" in said[0]
-    assert "by_path in SEMAPHORE_SCOPES = 5: allowed is None, a text" in said[1]
-    assert sorted(r.getMessage() for r in caplog.records if r.levelname == "ERROR") == said

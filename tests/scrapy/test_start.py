@@ -20,6 +20,22 @@ from tests.support.site import Site
 
 SHARED = "shares its limits with all nodes"
 NOWHERE = "unix:///nowhere"
+PASSWORD = "s3cr/t@w0rd"
+ENCODED = "s3cr%2Ft%40w0rd"
+PARTS = ("s3cr", "w0rd")  # of the password, however it is encoded
+
+
+def assert_no_password(log: str) -> None:
+    assert log
+    assert not [part for part in PARTS if part in log]
+
+
+@pytest.fixture
+def locked() -> Iterator[RedisServer]:
+    """A server that asks for the password."""
+    server = RedisServer("--requirepass", PASSWORD, tcp_port=free_port()).start()
+    yield server
+    server.remove()
 
 
 def errors(caplog: Log) -> list[str]:
@@ -36,7 +52,7 @@ def crawl_of(server: RedisServer, site: Site, **settings: Any) -> Crawl:
     [
         ("SEMAPHORE_LIMITS", {"www.*": 2}),
         ("SEMAPHORE_ENABLED", "maybe"),
-        ("SEMAPHORE_REDIS_URL", "localhost:6379"),
+        ("SEMAPHORE_REDIS_URL", "redis://:2025/w0rd@localhost:6379/0"),  # as if port 2025
         ("SEMAPHORE_METRICS_HOST", "a..example"),
         ("CONCURRENT_REQUESTS_PER_DOMAIN", 0),
     ],
@@ -44,10 +60,12 @@ def crawl_of(server: RedisServer, site: Site, **settings: Any) -> Crawl:
 async def test_bad_settings_end_a_crawl_before_the_first_request(
     server: RedisServer, site: Site, caplog: Log, by: By, name: str, value: object
 ) -> None:
+    caplog.set_level("DEBUG")
     bad: dict[str, Any] = {name: value}
-    with pytest.raises(SettingsError, match=name):
+    with pytest.raises(SettingsError, match=name) as raised:
         await crawl_of(server, site, by=by, **bad).finished()
     assert site.arrivals == []
+    assert_no_password(f"{raised.value!r}\n{caplog.text}")
     [error] = errors(caplog)
     assert re.search("allowed|check its|may only", error)
 
@@ -101,23 +119,27 @@ async def test_the_log_names_mistakes(server: RedisServer, site: Site, caplog: L
 
 
 @both
-async def test_a_crawl_waits_for_its_server(site: Site, caplog: Log, by: By) -> None:
-    caplog.set_level("INFO")
-    server = RedisServer(tcp_port=free_port())
-    url = server.url if by is ADD_ON else server.tcp_url
+async def test_a_crawl_waits_for_its_server(
+    locked: RedisServer, site: Site, caplog: Log, by: By
+) -> None:
+    caplog.set_level("DEBUG")
+    locked.kill()
+    scheme, place = "redis", f"127.0.0.1:{locked.tcp_port}"
+    if by is ADD_ON:
+        scheme, place = "unix", str(locked.path)
     # The crawl may be there before it can be known that this server has nothing to recover.
-    crawl = crawl_of(server, site, by=by, SEMAPHORE_REDIS_URL=url, SEMAPHORE_RECOVERY_WAIT=0)
-    try:
-        await eventually(lambda: f"cannot reach {url}" in caplog.text)
-        assert site.arrivals == []
-        assert SHARED not in caplog.text
-        server.start()
-        await crawl.gave_back(1, site)
-    finally:
-        server.remove()
-    assert f"Reached {url}" in caplog.text
+    url = {"SEMAPHORE_REDIS_URL": f"{scheme}://:{ENCODED}@{place}", "SEMAPHORE_RECOVERY_WAIT": 0}
+    crawl = crawl_of(locked, site, by=by, **url)
+    await eventually(lambda: f"cannot reach {scheme}://{place}" in caplog.text)
+    assert site.arrivals == []
+    assert SHARED not in caplog.text
+    locked.start()
+    await crawl.finished()
+    assert site.arrivals == ["/page/"]
+    assert f"Reached {scheme}://{place}" in caplog.text
     assert SHARED in caplog.text
     assert errors(caplog) == []
+    assert_no_password(caplog.text)
 
 
 async def test_stopped_while_it_waits_for_its_server(server: RedisServer, site: Site) -> None:
@@ -168,38 +190,6 @@ async def test_a_server_that_cannot_be_used_ends_a_crawl_with_one_line(
     assert crawl.crawler.spider is None, "by which Scrapy's commands exit with status 1"
 
 
-PASSWORD = "s3cr/t@w0rd"
-ENCODED = "s3cr%2Ft%40w0rd"
-PARTS = ("s3cr", "w0rd")  # of the password, however it is encoded
-
-
-def assert_no_password(log: str) -> None:
-    assert log
-    assert not [part for part in PARTS if part in log]
-
-
-@pytest.fixture
-def locked() -> Iterator[RedisServer]:
-    """A server that asks for the password."""
-    server = RedisServer("--requirepass", PASSWORD, tcp_port=free_port()).start()
-    yield server
-    server.remove()
-
-
-async def test_a_server_that_is_not_there(locked: RedisServer, site: Site, caplog: Log) -> None:
-    caplog.set_level("DEBUG")
-    locked.kill()
-    url = f"redis://:{ENCODED}@127.0.0.1:{locked.tcp_port}/0"
-    # Nothing tells the crawl that this server started empty, so it would wait for recovery.
-    page = Request(site.url("/page/"))
-    crawl = Crawl(locked, page, SEMAPHORE_REDIS_URL=url, SEMAPHORE_RECOVERY_WAIT=0)
-    await eventually(lambda: "cannot reach redis://127.0.0.1:" in caplog.text)
-    locked.start()
-    await crawl.finished()
-    assert site.arrivals == ["/page/"]
-    assert_no_password(caplog.text)
-
-
 @pytest.mark.parametrize(
     "url",
     [
@@ -218,21 +208,3 @@ async def test_a_refused_password(locked: RedisServer, site: Site, caplog: Log, 
     assert error.exc_info is None
     assert site.arrivals == []
     assert_no_password(caplog.text)
-
-
-@pytest.mark.parametrize(
-    "url",
-    [
-        "redis://:2025/w0rd@localhost:6379/0",  # would be read as port 2025 of localhost
-        "redis://:s3crw0rd@localhost/zero",  # would be read as database 0
-        "s3cr-w0rd@localhost",
-        "redis://localhost/0?password=s3crw0rd&socket_timeout=soon",
-    ],
-)
-async def test_an_unreadable_url(server: RedisServer, site: Site, caplog: Log, url: str) -> None:
-    caplog.set_level("DEBUG")
-    crawl = Crawl(server, Request(site.url("/page/")), SEMAPHORE_REDIS_URL=url)
-    with pytest.raises(SettingsError, match="SEMAPHORE_REDIS_URL") as error:
-        await crawl.finished()
-    assert site.arrivals == []
-    assert_no_password(f"{error.value!r}\n{caplog.text}")
