@@ -34,7 +34,7 @@ SCHEMES = (
     *("redis", "redis+sentinel", "redis+cluster"),
     *("rediss", "rediss+sentinel", "rediss+cluster", "unix"),
 )
-PORTS = {"sentinel": 26379, "cluster": 6379}  # by the kind of what a URL names
+PORTS = {"sentinel": 26379, "cluster": 6379, "": 6379}  # by the kind of what a URL names
 
 USED = ("username", "password", "socket_keepalive")
 FOR_SENTINELS = {"sentinel_username": "username", "sentinel_password": "password"}
@@ -201,8 +201,7 @@ def _read(url: str) -> _Parts:
     if scheme != "unix":
         if not re.fullmatch(r"/?\d*", path):  # redis-py would take a name for database 0
             raise SettingsError("the database, behind the last '/', is no number")
-        for host in hosts.split(","):
-            _check_port(host)
+        named = [_address(host, PORTS[kind]) for host in hosts.split(",")]
     if kind:  # the rest is as redis-py has it
         url = urlunsplit((transport, split.netloc, path, split.query, ""))
     options: dict[str, Any] = {**parse_url(url)}
@@ -212,7 +211,8 @@ def _read(url: str) -> _Parts:
     database = options.pop("db", 0)
     host, port = options.pop("host", "localhost"), options.pop("port", 6379)
     if kind:
-        named = [_address(one, PORTS[kind]) for one in hosts.split(",")]
+        if not all(one.host for one in named):
+            raise ValueError
         addresses = list(dict.fromkeys(named))  # each has one vote
     elif scheme == "unix":
         if not path:  # unix://redis.sock: a host
@@ -225,20 +225,13 @@ def _read(url: str) -> _Parts:
     return _Parts(scheme, kind, addresses, service, database, options, connection_class)
 
 
-def _check_port(host: str) -> None:
-    split = urlsplit(f"//{host}")
+def _address(text: str, default_port: int) -> Address:
+    """A host, or a host and its port. Raises `SettingsError` for a port that is none."""
+    split = urlsplit(f"//{text}")
     try:
-        _ = split.port
+        return Address(split.hostname or "", split.port or default_port)
     except ValueError:
         raise SettingsError("the port, behind the host, is no number up to 65535") from None
-
-
-def _address(text: str, default_port: int) -> Address:
-    """A host, or a host and its port. Raises `ValueError`."""
-    split = urlsplit(f"//{text}")
-    if not split.hostname:
-        raise ValueError
-    return Address(split.hostname, split.port or default_port)
 
 
 def _checked(parts: _Parts) -> dict[str, Any]:
