@@ -13,22 +13,21 @@ from semaphore_middleware.core.admin import Admin
 from semaphore_middleware.core.observer import Event, Observer
 from semaphore_middleware.core.semaphore import FairSemaphore
 from semaphore_middleware.model.feedback import FeedbackSummary
-from semaphore_middleware.model.hosts import encoded
 from semaphore_middleware.model.inspection import Inspection
 from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.redis.connection import Connection
-from semaphore_middleware.redis.keys import Keys
 from semaphore_middleware.redis.location import Server
 from semaphore_middleware.redis.protocol import Reply, Statement
 from semaphore_middleware.redis.recovery import Recovery
-from semaphore_middleware.redis.scripts import assembled, source_of
 from semaphore_middleware.redis.store import Store
+from tests.support import scopes
+from tests.support.scopes import Look, edit, look, name_of
 from tests.support.servers import RedisServer
 
 TIMEOUT_S = 30.0  # seconds: after that a test has failed, it never shows that one has passed
 ENDLESS_S = 600.0  # seconds: a lease, or a wait, that no test lives to see the end of
 
-KEYS = Keys("semaphore")
+KEYS = scopes.KEYS
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -276,101 +275,11 @@ def key(scope: str) -> bytes:
     return KEYS.of(scope)[0]
 
 
-PARTS = """
-local function read_part(key, part)
-  local text, record = redis.call('HGET', key, part), {}
-  if not text then
-    return nil
-  elseif part == 'state' then
-    @record.(state) = cmsgpack.unpack(text)
-  elseif part == 'learned' then
-    @record.(learned) = cmsgpack.unpack(text)
-  else
-    @record.(account) = cmsgpack.unpack(text)
-  end
-  return record
-end
-
-local function pack_part(part, record)
-  if part == 'state' then return cmsgpack.pack(@record.(state)) end
-  if part == 'learned' then return cmsgpack.pack(@record.(learned)) end
-  return cmsgpack.pack(@record.(account))
-end
-"""
-"""Reads and packs a field of a scope's hash."""
-
-LOOK = """
-local function pairs_of(record)
-  local flat = {}
-  for name, value in pairs(record or {}) do
-    if type(value) == 'number' then value = string.format('%.17g', value) end
-    if type(value) == 'boolean' then value = value and '1' or '0' end
-    table.insert(flat, name)
-    table.insert(flat, value)
-  end
-  return flat
-end
-
-local seen = {}
-for i = 3, #KEYS, 2 do
-  local accounts = {}
-  for _, field in ipairs(redis.call('HKEYS', KEYS[i])) do
-    local node = string.match(field, '^node:(.*)$')
-    if node then table.insert(accounts, { node, pairs_of(read_part(KEYS[i], field)) }) end
-  end
-  table.insert(seen, {
-    pairs_of(read_part(KEYS[i], 'state')), pairs_of(read_part(KEYS[i], 'learned')), accounts,
-    redis.call('ZRANGE', KEYS[i + 1], 0, -1),
-  })
-end
-return seen
-"""
-"""Reads scopes as they are written down."""
-
-EDIT = """
-local part = ARGV[1]
-local record = read_part(KEYS[3], part)
-if not record then return 0 end
-for i = 2, #ARGV, 2 do
-  record[ARGV[i]] = tonumber(ARGV[i + 1])
-end
-redis.call('HSET', KEYS[3], part, pack_part(part, record))
-return 1
-"""
-"""Changes numbers in a field of a scope's hash."""
-
-
-@dataclass(frozen=True)
-class Look:
-    """A scope's keys at one moment."""
-
-    state: Mapping[str, str]
-    """Empty: there is no key."""
-    learned: Mapping[str, str]
-    """Empty: nothing."""
-    accounts: Mapping[str, Mapping[str, float]]
-    """By node."""
-    queue: list[str]
-
-    @property
-    def held(self) -> dict[str, int]:
-        counts = {n: int(a["granted"] - a["returned"]) for n, a in sorted(self.accounts.items())}
-        return {node: count for node, count in counts.items() if count}
-
-    @property
-    def waiting(self) -> dict[str, int]:
-        counts = {n: int(a["asked"] - a["granted"]) for n, a in sorted(self.accounts.items())}
-        return {node: count for node, count in counts.items() if count > 0}
-
-
 class Outside:
     """The server's keys and channels, seen (and moved in time) by no node."""
 
     def __init__(self, server: RedisServer) -> None:
         self.client: Any = server.client()  # redis-py's types promise every kind of reply
-        shared = assembled(PARTS, source_of)
-        self._look = self.client.register_script(shared + LOOK)
-        self._edit = self.client.register_script(shared + EDIT)
         self._channels: Any = self.client.pubsub(  # type: ignore[no-untyped-call]
             ignore_subscribe_messages=True
         )
@@ -380,22 +289,7 @@ class Outside:
     # See ----------------------------------------------------------------------------------------
 
     def look(self, *scopes: str) -> list[Look]:
-        keys = [KEYS.epoch, KEYS.rules, *(each for scope in scopes for each in KEYS.of(scope))]
-        looks = self._look(keys)
-        return [
-            Look(
-                dict(_pairs(state)),
-                dict(_pairs(learned)),
-                {
-                    _name(node): {
-                        name: float(value) for name, value in _pairs(fields) if name != "job"
-                    }
-                    for node, fields in accounts
-                },
-                [_name(member).partition("\0")[0] for member in queue],
-            )
-            for state, learned, accounts, queue in looks
-        ]
+        return look(self.client, *scopes)
 
     def held(self, scope: str = "s") -> dict[str, int]:
         return self.look(scope)[0].held
@@ -440,18 +334,16 @@ class Outside:
             message = self._channels.get_message(timeout=TIMEOUT_S)
             if message is None:
                 continue
-            node = _name(message["channel"].removeprefix(KEYS.channel("")))
+            node = name_of(message["channel"].removeprefix(KEYS.channel("")))
             if node == END:
                 return told
-            told.append((node, _name(message["data"])))
+            told.append((node, name_of(message["data"])))
 
     # What time does -----------------------------------------------------------------------------
 
     def edit(self, scope: str, part: str, **values: float) -> None:
         """Change numbers of a scope's "state", of what it has "learned", or of "node:<name>"."""
-        texts = [text for name, value in values.items() for text in (name, repr(value))]
-        keys = [KEYS.epoch, KEYS.rules, *KEYS.of(scope)]
-        self._edit(keys, [encoded(part), *texts])
+        edit(self.client, scope, part, **values)
 
     def end_leases(self, node: str, *scopes: str) -> None:
         """What time does to a node that no longer renews."""
@@ -478,12 +370,3 @@ class Outside:
 
 
 END = "\0 the end of what was told"
-
-
-def _name(text: bytes) -> str:
-    return text.decode("utf-8", "surrogatepass")
-
-
-def _pairs(flat: list[bytes]) -> list[tuple[str, str]]:
-    texts = [_name(text) for text in flat]
-    return list(zip(texts[::2], texts[1::2], strict=True))

@@ -20,31 +20,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from semaphore_middleware.redis.embedded import find_program, mark_started_empty
-from semaphore_middleware.redis.scripts import assembled, source_of
-
-# What is said of each scope with an account: its name, permits held, requests waiting.
-MEMBERS = assembled(
-    """
-local OWN, check_read = '', function() end
-@include(shared/accounts)
-local found = {}
-for _, key in ipairs(redis.call('KEYS', ARGV[1] .. '*')) do
-  local has_accounts, held, waiting = false, 0, 0
-  local fields = redis.call('HGETALL', key)
-  for i = 1, #fields, 2 do
-    if string.sub(fields[i], 1, 5) == 'node:' then
-      local account = read_account(fields[i + 1])
-      has_accounts, held, waiting = true, held + held_by(account), waiting + waiting_at(account)
-    end
-  end
-  if has_accounts then
-    table.insert(found, { string.sub(key, #ARGV[1] + 1), held, waiting })
-  end
-end
-return found
-""",
-    source_of,
-)
+from tests.support.scopes import KEYS, look
 
 KEPT_FOR_EVER = """
 local function is_of_running_crawl(key)
@@ -192,13 +168,18 @@ class RedisServer(Removable):
         self.kill()
         shutil.rmtree(self.directory, ignore_errors=True)
 
-    def members(self, prefix: str = "semaphore") -> dict[str, tuple[int, int]]:
+    def members(self) -> dict[str, tuple[int, int]]:
         """By scope: how many permits are held, and how many requests wait, by the accounts of all
         nodes; empty when all were given back.
         """
         with self.client() as client:
-            found: Any = client.eval(MEMBERS, 0, f"{{{prefix}}}:scope:")
-        return {scope.decode("utf-8", "replace"): (held, waits) for scope, held, waits in found}
+            scopes = [KEYS.scope_of(key) for key in client.scan_iter(KEYS.scopes + b"*")]
+            looks = zip(scopes, look(client, *scopes), strict=True)
+        return {
+            scope: (sum(seen.held.values()), sum(seen.waiting.values()))
+            for scope, seen in looks
+            if seen.accounts
+        }
 
 
 class SharedServer:
