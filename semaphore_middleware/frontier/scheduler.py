@@ -36,6 +36,7 @@ from semaphore_middleware.frontier.client import (
 from semaphore_middleware.frontier.identity import differences, identity_of
 from semaphore_middleware.frontier.session import FrontierSession
 from semaphore_middleware.frontier.settings import CrawlSettings, misspelt
+from semaphore_middleware.redis import embedded
 from semaphore_middleware.scrapy.engine import Engine, belongs_to_a_command, end_crawl
 
 logger = logging.getLogger(__name__)
@@ -128,6 +129,12 @@ class Scheduler(BaseScheduler):
         """
         if self.failed or self.session.has_failed or not self.session.ended:
             self.engine.end_with_failure()
+        if not self.session.ended and self.settings.url == embedded.find():
+            logger.warning(
+                "The embedded server forgets the crawl %r when its last node has ended. To go on "
+                "with a crawl later, set REDIS_URL to a server of your own",
+                self.settings.name,
+            )
 
     # Called by the engine -----------------------------------------------------------------------
 

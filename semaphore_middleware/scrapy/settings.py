@@ -346,11 +346,17 @@ def log_start(node: str, server: str, is_embedded: bool, limits: LimitTable) -> 
     )
 
 
+ENVIRONMENT = ("SEMAPHORE_EMBEDDED_DIRECTORY", "SEMAPHORE_TOKEN")
+"""Names that are read from the environment alone."""
+
+
 def unknown_names(names: Iterable[str]) -> Iterator[str]:
     """For each name that begins like our settings and is none of them, a line that says so."""
     for name in names:
         if name.startswith("SEMAPHORE_") and name not in SETTINGS:
-            yield f"{name}: there is no such setting{did_you_mean(name, SETTINGS)}"
+            is_read = name in ENVIRONMENT
+            hint = "; set it in the environment" if is_read else did_you_mean(name, SETTINGS)
+            yield f"{name}: there is no such setting{hint}"
 
 
 def warn_of_mistakes(

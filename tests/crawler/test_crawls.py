@@ -84,6 +84,16 @@ def test_interrupted_twice_it_exits_with_status_1(scrapy: StartScrapy, client: R
 
 
 @pytest.mark.slow
+def test_what_the_embedded_server_will_forget_is_said(scrapy: StartScrapy) -> None:
+    with serving(latency=0.05) as site:
+        node = scrapy(*crawl(site), url="")
+        wait_until(lambda: pages_asked_for(site) > 1)
+        node.interrupt()
+        assert node.wait() == 1
+    assert "The embedded server forgets the crawl" in node.log
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "setting",
     ["TWISTED_REACTOR_ENABLED=False", "ASYNCIO_EVENT_LOOP=uvloop.Loop", "REDIS_URL="],

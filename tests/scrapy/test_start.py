@@ -108,6 +108,7 @@ async def test_the_log_names_mistakes(server: RedisServer, site: Site, caplog: L
     caplog.set_level("INFO")
     limits = {"127.0.0.1": 1, "text": 1, "ip:*": 2}
     mistakes = {"SEMAPHORE_LIMIT": 2, "SEMAPHORE_XYZ": 1, "SEMAPHORE_LIMITS": limits}
+    mistakes["SEMAPHORE_TOKEN"] = "secret"
     crawl = crawl_of(server, site, SEMAPHORE_NODE="one", DOWNLOAD_DELAY=0.01, **mistakes)
     await crawl.gave_back(1, site)
     said = "\n".join(caplog.messages)
@@ -115,6 +116,7 @@ async def test_the_log_names_mistakes(server: RedisServer, site: Site, caplog: L
     assert "Default limit of a site: concurrency 1, delay 0.01 s." in said
     assert "SEMAPHORE_LIMIT: there is no such setting; did you mean SEMAPHORE_LIMITS?" in said
     assert "SEMAPHORE_XYZ: there is no such setting" in said
+    assert "SEMAPHORE_TOKEN: there is no such setting; set it in the environment" in said
     assert "SEMAPHORE_LIMITS has limits of the kind 'ip', which SEMAPHORE_SCOPES" in said
 
 
