@@ -1,13 +1,16 @@
-"""`limit`, `pause`, `resume` and `reset` change what holds, at once, and say what holds then."""
+"""The verbs for changes: they change what holds, at once, and say what holds then."""
 
 from __future__ import annotations
 
 import asyncio
 import re
 
-from semaphore_middleware import FairSemaphore
-from tests.support.cli import LONG_NAME, SITE, semaphore, three_nodes
-from tests.support.nodes import TIMEOUT_S, Outside
+import pytest
+
+from semaphore_middleware import FairSemaphore, PermitLostError
+from semaphore_middleware.core.admin import SCOPES_PER_CALL, Admin
+from tests.support.cli import LONG_NAME, SITE, semaphore, terminal, three_nodes
+from tests.support.nodes import ENDLESS_S, TIMEOUT_S, Caller, Outside, eventually
 from tests.support.servers import RedisServer
 
 
@@ -42,6 +45,20 @@ async def test_each_verb_says_what_holds_from_now_on(server: RedisServer) -> Non
         (("limit", LONG_NAME, "none"), f"{LONG_NAME}: limit ∞; 3/∞ held, 0 waiting"),
         (("limit", "*.Example.org", "1"), "*.example.org: limit 1"),
         (("reset", "*.example.org"), "*.example.org: nothing is set"),
+        (("limit", "x", "--rate", "10/m"), "x: rate 10/m; not in use just now"),
+        (("limit", "x", "--burst", "4"), "x: rate 10/m, burst 4; not in use just now"),
+        (
+            ("limit", "x", "--jitter", "0.5", "3", "--adaptive"),
+            "x: limit 3, adaptive, jitter 0.5, rate 10/m, burst 4; not in use just now",
+        ),
+        (
+            ("limit", "x", "--no-adaptive"),
+            "x: limit 3, not adaptive, jitter 0.5, rate 10/m, burst 4; not in use just now",
+        ),
+        (("share", "news"), "news: weight as its nodes' settings say"),
+        (("share", "news", "3"), "news: weight 3, for all nodes"),
+        (("share", "news"), "news: weight 3, for all nodes"),
+        (("share", "news", "--reset"), "news: weight as its nodes' settings say"),
     ):
         assert await semaphore(server, *arguments) == (0, f"{said}\n", "")
 
@@ -87,20 +104,6 @@ async def test_all_sites_are_paused_and_all_rules_are_reset_by_all(server: Redis
     assert ran == (0, f"all sites: nothing is set; {usage}\n", "")
 
 
-async def test_each_part_of_a_limit_has_its_option(server: RedisServer) -> None:
-    for arguments, said in (
-        (("--rate", "10/m"), "rate 10/m"),
-        (("--burst", "4"), "rate 10/m, burst 4"),
-        (
-            ("--jitter", "0.5", "3", "--adaptive"),
-            "limit 3, adaptive, jitter 0.5, rate 10/m, burst 4",
-        ),
-        (("--no-adaptive",), "limit 3, not adaptive, jitter 0.5, rate 10/m, burst 4"),
-    ):
-        ran = await semaphore(server, "limit", SITE, *arguments)
-        assert ran == (0, f"{SITE}: {said}; not in use just now\n", "")
-
-
 async def test_who_sets_is_the_user_at_this_host_or_has_a_name(server: RedisServer) -> None:
     async with FairSemaphore(server.url) as node:
         await semaphore(server, "pause", SITE, environment={"LOGNAME": "alice"})
@@ -121,18 +124,150 @@ async def test_settings_that_it_does_not_need_may_be_wrong(server: RedisServer) 
     )
 
 
-async def test_share_says_which_weight_is_set(server: RedisServer) -> None:
-    for arguments, said in (
-        (("news",), "news: weight as its nodes' settings say"),
-        (("news", "3"), "news: weight 3, for all nodes"),
-        (("news",), "news: weight 3, for all nodes"),
-        (("news", "--reset"), "news: weight as its nodes' settings say"),
-    ):
-        assert await semaphore(server, "share", *arguments) == (0, f"{said}\n", "")
-    for wrong, refused in (
-        (("news", "0"), "the weight of 'news' = '0': allowed is a number >= 0.001"),
-        (("news", "3", "--reset"), "share takes a weight or --reset, not both"),
-    ):
-        ran = await semaphore(server, "share", *wrong)
-        assert (ran.status, ran.out) == (2, "")
-        assert refused in ran.err
+# A dead node --------------------------------------------------------------------------------------
+
+ALIVE = (
+    "so it may well be alive: then its requests go on for a while, on top of what others may start."
+)
+
+
+async def nodes_at(server: RedisServer, scope: str) -> list[tuple[str, int, int]]:
+    """The nodes of a scope, each with the permits that it holds and its waiting requests."""
+    async with Admin(server.url) as operator:
+        seen = await operator.inspect(scope)
+    return [(member.node, member.held, member.waiting) for member in seen.members]
+
+
+async def test_what_it_held_is_free_at_once_and_limits_stay(server: RedisServer) -> None:
+    living = (await three_nodes(server))[1:]
+    assert await nodes_at(server, SITE) == [("three", 0, 1), ("one", 1, 1), ("two", 1, 1)]
+    ran = await semaphore(server, "evict", "one", "--yes")
+    assert (ran.status, ran.err) == (0, "")
+    assert ran.lines[-1] == "Gave back 2 permits and dropped 1 waiting request."
+    for node in living:  # as they do when they hear that something has changed
+        await node.renew(SITE, limit=2)
+    assert await nodes_at(server, SITE) == [("two", 1, 1), ("three", 1, 0)]
+    assert await nodes_at(server, LONG_NAME) == [("three", 1, 0), ("two", 1, 0)]
+    async with Admin(server.url) as operator:
+        seen = await operator.inspect(SITE)
+    assert (seen.limit, seen.limit_max, seen.delay) == (2, 2, 0)
+
+
+async def test_more_than_one_call_can_carry_goes_back_too(server: RedisServer) -> None:
+    dead = await Caller.join(server, "dead")
+    for i in range(2 * SCOPES_PER_CALL + 1):
+        await dead.take(f"{i}.example", 3)
+    async with Admin(server.url) as operator:
+        assert await operator.evict("dead") == (401, 802)
+        assert await operator.survey() == []
+        assert await operator.evict("dead") == (0, 0)
+
+
+async def test_a_living_node_loses_its_permits_when_it_renews(server: RedisServer) -> None:
+    async with FairSemaphore(server.url, node="living", lease=2) as living:
+        waiting: list[asyncio.Task[object]] = []
+        with pytest.raises(PermitLostError):
+            async with living.permit(SITE, 1):
+                waiting = [asyncio.create_task(living.acquire(SITE, 1))]
+                async with Admin(server.url) as operator:
+
+                    async def in_line() -> bool:
+                        return bool((await operator.inspect(SITE)).waiting)
+
+                    await eventually(in_line)
+                    assert await operator.evict(living.node) == (1, 1)
+                await asyncio.sleep(TIMEOUT_S)
+        # Who waited asks again by itself.
+        await asyncio.wait_for(asyncio.gather(*waiting), TIMEOUT_S)
+
+
+async def test_it_does_nothing_unless_told_yes(server: RedisServer, outside: Outside) -> None:
+    await three_nodes(server)
+    before = outside.dump()
+    lease = ("-s", f"SEMAPHORE_LEASE={ENDLESS_S}")
+    for answer in ("", "\n", "no\n"):
+        ran = await semaphore(server, "evict", "three", *lease, answer=answer)
+        assert ran.status == 1
+        assert ran.lines[0].startswith(
+            "three holds 1 permit and has 1 waiting request, at 2 sites. It renewed its leases "
+        )
+        assert ran.lines[0].endswith(f" ago, {ALIVE}")
+        assert ran.lines[1].startswith("Give it all back now? [y/N] ")
+        assert ran.lines[-1].endswith("Nothing was changed.")
+    ran = await semaphore(server, "evict", "three", "-s", "SEMAPHORE_LEASE=6000")
+    assert ran.status == 1
+    assert "It has renewed no lease for 90 min: it seems to be dead." in ran.out
+    assert outside.dump() == before
+    assert (await semaphore(server, "evict", "three", *lease, answer="y\n")).status == 0
+    assert await nodes_at(server, SITE) == [("one", 1, 1), ("two", 1, 1)]
+
+
+async def test_ctrl_c_at_the_question_changes_nothing(
+    server: RedisServer, outside: Outside
+) -> None:
+    await three_nodes(server)
+    before = outside.dump()
+    async with terminal(server, "evict", "one") as shown:
+        await shown.has_drawn("[y/N] ")
+        assert await shown.ends_with(b"\x03") == 130
+        assert "Traceback" not in shown.drawn
+    assert outside.dump() == before
+
+
+async def test_a_name_s_beginning_is_enough_for_one_node(
+    server: RedisServer, outside: Outside
+) -> None:
+    await three_nodes(server)
+    before = outside.dump()
+    several = await semaphore(server, "evict", "t", "--yes")
+    assert several == (2, "", "scrapy semaphore: 't' matches several nodes: three, two\n")
+    nobody = (
+        "scrapy semaphore: no node whose name begins with 'four' holds or waits for anything; "
+        "'status --nodes' shows those that do\n"
+    )
+    assert await semaphore(server, "evict", "four", "--yes") == (4, "", nobody)
+    assert (await semaphore(server, "evict", "", "--yes")).status == 4
+    assert outside.dump() == before
+    await (await Caller.join(server, "two-more")).take(LONG_NAME, limit=8)
+    exact = await semaphore(server, "evict", "two", "--yes")
+    assert exact.lines[-1] == "Gave back 2 permits and dropped 1 waiting request."
+
+
+# A new server -------------------------------------------------------------------------------------
+
+EXPLAINED = (
+    "is to grant permits at once, as if it had granted none before. If a node still holds any, a "
+    "site may see too many requests, for up to one lease (15 s)."
+)
+
+
+async def test_who_waits_gets_a_permit_at_once(server: RedisServer, outside: Outside) -> None:
+    outside.client.flushall()
+    async with FairSemaphore(server.url, lease=ENDLESS_S) as living:
+        waiting = asyncio.create_task(living.acquire(SITE, 1))
+        ran = await semaphore(server, "trust", "--yes")
+        assert (ran.status, ran.err) == (0, "")
+        assert ran.lines == [f"{server.url} {EXPLAINED}", "Permits are granted from now on."]
+        (await asyncio.wait_for(waiting, TIMEOUT_S)).release()
+
+
+@pytest.mark.parametrize(
+    ("answer", "status", "said"),
+    [
+        ("y\ny\n", 0, "Permits are granted from now on."),
+        ("y\n\n", 1, "Nothing was changed."),
+        ("n\n", 1, "Nothing was changed."),
+    ],
+)
+async def test_it_asks_twice_on_a_terminal_and_elsewhere_wants_to_be_told_so(
+    server: RedisServer, outside: Outside, answer: str, status: int, said: str
+) -> None:
+    outside.client.flushall()
+    ran = await semaphore(server, "trust", answer=answer)
+    assert ran == (2, "", "scrapy semaphore: trust asks on a terminal; elsewhere give --yes\n")
+    assert not outside.client.keys("*")
+    ran = await semaphore(server, "trust", answer=answer, in_terminal=True)
+    assert (ran.status, ran.err) == (status, "")
+    assert ran.out.count("[y/N] ") == answer.count("\n")
+    assert ran.out.endswith(f"{said}\n")
+    assert bool(outside.client.keys("*")) == (status == 0)

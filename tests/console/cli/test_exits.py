@@ -69,6 +69,8 @@ async def test_it_lists_its_verbs_and_each_has_its_help() -> None:
         ),
         (("pause",), "pause takes either SCOPE or --all"),
         (("reset", SITE, "--all"), "reset takes either SCOPE or --all"),
+        (("share", "news", "0"), "the weight of 'news' = '0': allowed is a number >= 0.001"),
+        (("share", "news", "3", "--reset"), "share takes a weight or --reset, not both"),
         (("limit", SITE), f"limit {SITE}: give N, or an option"),
         (("limit", SITE, "2", "3"), "unexpected '3'"),
         (("limit", SITE, "--burst", "3"), "--burst 3: it needs a rate; give --rate too"),

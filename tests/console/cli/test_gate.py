@@ -210,11 +210,15 @@ with_curl = pytest.mark.skipif(shutil.which("curl") is None, reason="no curl on 
 def test_a_killed_curl_frees_its_permit_and_the_gate_s_end_frees_all(
     server: RedisServer, tmp_path: Path
 ) -> None:
-    with listening(server, tmp_path, *GATE, "--port", "0") as (process, address):
+    options = ("--port", "0", "-s", "SEMAPHORE_HISTORY=0", "-s", "SEMAPHORE_JOB=tools")
+    with listening(server, tmp_path, *GATE, *options) as (process, address):
         assert re.fullmatch(r"http://127\.0\.0\.1:\d+", address), process.log
         url = f"{address}/permit/{HOST}"
         with curl(url) as holder:
             assert line(holder) == GRANTED
+            with server.client() as redis:  # its node is as the project's crawls are
+                assert redis.keys("*:history*") == []
+                assert b"tools" in redis.hget(f"{{semaphore}}:scope:{HOST}", "state")
             with curl(url) as waiter:
                 wait_until(lambda: of_scope(server, 1, 1))
                 holder.send_signal(signal.SIGKILL)
@@ -228,19 +232,6 @@ def test_a_killed_curl_frees_its_permit_and_the_gate_s_end_frees_all(
                 assert waiter.wait() == 18, "a part of the body is missing"
         assert process.log.count("\n") == 1
     assert server.members() == {}
-
-
-@with_curl
-def test_its_node_is_as_the_project_s_crawls_are(server: RedisServer, tmp_path: Path) -> None:
-    options = ("-s", "SEMAPHORE_HISTORY=0", "-s", "SEMAPHORE_JOB=tools")
-    with (
-        listening(server, tmp_path, *GATE, "--port", "0", *options) as (_, address),
-        curl(f"{address}/permit/{HOST}") as client,
-        server.client() as redis,
-    ):
-        assert line(client) == GRANTED
-        assert redis.keys("*:history*") == []
-        assert b"tools" in redis.hget(f"{{semaphore}}:scope:{HOST}", "state")
 
 
 @with_curl

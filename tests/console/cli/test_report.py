@@ -45,14 +45,22 @@ def line(minute: int, number: int, status: int = 200, agent: str = AGENT) -> str
     return f'192.0.2.7 - - [{at}] "GET /{number} HTTP/1.1" {status} 411 "-" "{agent}" 0.250\n'
 
 
-def log_of(first: int) -> list[str]:
-    """What the site has logged of it, and of others."""
-    ours = [
-        line(first + m, n, 429 if n == 0 else 200)
+def ours(first: int, when: Callable[[int], int]) -> list[str]:
+    """What the site has logged of it; `when` in its minute, in steps of 2 s, a request comes."""
+    return [
+        line(first + m, when(n), 429 if n == 0 else 200)
         for m in range(MINUTES)
         for n in range(PER_MINUTE)
     ]
-    return [*ours, *(line(first + m, 1, agent="curl/8") for m in range(MINUTES)), "no request\n"]
+
+
+def log_of(first: int) -> list[str]:
+    """What the site has logged of it, and of others."""
+    return [
+        *ours(first, int),
+        *(line(first + m, 1, agent="curl/8") for m in range(MINUTES)),
+        "no request\n",
+    ]
 
 
 async def test_it_shows_what_was_done_in_80_columns(server: RedisServer, tmp_path: Path) -> None:
@@ -91,11 +99,7 @@ def as_it_was(_: dict[str, Any], __: list[str], ___: int) -> None:
 
 def in_a_slow_clock(_: dict[str, Any], log: list[str], first: int) -> None:
     """The site's clock is 40 s late."""
-    log[:] = [
-        line(first + m, n - 20, 429 if n == 0 else 200)
-        for m in range(MINUTES)
-        for n in range(PER_MINUTE)
-    ]
+    log[:] = ours(first, lambda n: n - 20)
 
 
 def fewer_in_sum(report: dict[str, Any], _: list[str], __: int) -> None:
@@ -128,11 +132,7 @@ def of_its_own_kind(_: dict[str, Any], log: list[str], __: int) -> None:
 
 def faster(_: dict[str, Any], log: list[str], first: int) -> None:
     """All that should be a delay apart comes in the first seconds of each minute."""
-    log[:] = [
-        line(first + m, n // 10, 429 if n == 0 else 200)
-        for m in range(MINUTES)
-        for n in range(PER_MINUTE)
-    ]
+    log[:] = ours(first, lambda n: n // 10)
 
 
 def more_at_once(_: dict[str, Any], log: list[str], __: int) -> None:

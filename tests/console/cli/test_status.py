@@ -134,19 +134,6 @@ async def test_an_empty_server_and_one_that_lost_its_data(
         assert OLD - 60 < json.loads(ran.out)["totals"]["recovery_left"] <= OLD
 
 
-async def test_json_tells_the_same(server: RedisServer) -> None:
-    """Its keys are those of docs/commands.md, its rows those of the page: see test_view.py."""
-    await three_nodes(server)
-    shown = json.loads((await semaphore(server, "status", "--json", SITE)).out)
-    (scope,) = shown["scopes"]
-    expected = {"scope": SITE, "held": 2, "limit": 2, "waiting": 3, "started": 2}
-    assert scope.items() >= expected.items()
-    nodes = [(node["node"], node["held"], node["waiting"]) for node in scope["nodes"]]
-    assert nodes == [("three", 0, 1), ("one", 1, 1), ("two", 1, 1)]
-    ages = [shown["totals"]["longest_wait"], scope["longest_wait"], scope["nodes"][1]["oldest"]]
-    assert all(OLD <= age < OLD + ENDLESS_S for age in ages)
-
-
 async def test_no_name_commands_the_terminal(server: RedisServer) -> None:
     caller = await Caller.join(server, "no\x1b[31mde")
     await caller.take("a\x1b[2J[red]b\n\udcff")
