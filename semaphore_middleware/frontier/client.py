@@ -147,12 +147,14 @@ class Ending(Enum):
 class CrawlEndedError(RunOverError):
     """The crawl has ended, before this node came or without it."""
 
-    def __init__(self, ago: float = 0.0, run: bytes = b"") -> None:
+    def __init__(self, ago: float = 0.0, run: bytes = b"", in_common: bytes = b"") -> None:
         super().__init__("the crawl has ended")
         self.ago = ago
         """Seconds since then, by the server's wall clock, as `join` says them."""
         self.run = run
         """Which run it was, as `join` says."""
+        self.identity: dict[str, str] = json.loads(in_common or b"{}")
+        """What its nodes had in common, as `join` says; empty if none took part."""
 
 
 class NothingFetchedError(RunOverError):
@@ -268,7 +270,7 @@ class CrawlClient:
             "join", chance.token(8), packed, int(new_run), though_full=False
         )
         if run == b"ended":
-            raise CrawlEndedError(rest[0] / 1000, rest[1])
+            raise CrawlEndedError(rest[0] / 1000, *rest[1:])
         if run == b"other":
             raise OtherCrawlError(json.loads(rest[0]))
         self.run = run

@@ -40,6 +40,19 @@ def differences(own: dict[str, str], other: dict[str, str]) -> str:
     )
 
 
+def other_work(own: dict[str, str], ended: dict[str, str]) -> str:
+    """How this node's spider and arguments differ from those of a crawl that has ended, in one
+    line; empty if they do not. With another version the crawl is done, too.
+    """
+    if not ended:
+        return ""
+    named = [
+        {name: value for name, value in identity.items() if not name.startswith("CRAWL_")}
+        for identity in (own, ended)
+    ]
+    return differences(*named)
+
+
 def _texts(arguments: Mapping[str, Any]) -> dict[str, str]:
     """The arguments that JSON can store: a program may give any other object, too. Those whose
     names begin with `_` do not count: Scrapyd gives each job a `_job` of its own. One may have any

@@ -33,7 +33,7 @@ from semaphore_middleware.frontier.client import (
     OtherCrawlError,
     WrongTypeError,
 )
-from semaphore_middleware.frontier.identity import differences, identity_of
+from semaphore_middleware.frontier.identity import differences, identity_of, other_work
 from semaphore_middleware.frontier.session import FrontierSession
 from semaphore_middleware.frontier.settings import CrawlSettings, misspelt
 from semaphore_middleware.redis import embedded
@@ -93,13 +93,22 @@ class Scheduler(BaseScheduler):
         self.crawler.signals.connect(self._exit, signals.spider_closed)
         try:
             joined = await self.session.join(self.identity)
-        except CrawlEndedError:
+        except CrawlEndedError as error:
+            self.session.ended = True
+            if other := other_work(self.identity, error.identity):
+                self.failed = True
+                logger.error(
+                    "The crawl %r has ended, and was another one: %s. Choose another name in "
+                    "CRAWL; or begin it anew, with -s CRAWL_RUN=new",
+                    *(self.settings.name, other),
+                )
+                self.engine.close_when_opened("another_crawl")
+                return
             logger.warning(
                 "The crawl %r has ended, so there is nothing to do. To crawl all of it again: "
                 "-s CRAWL_RUN=new, or another name in CRAWL",
                 self.settings.name,
             )
-            self.session.ended = True
             self.engine.close_when_opened("finished")
         except OtherCrawlError as error:
             self._log_misfit(error)

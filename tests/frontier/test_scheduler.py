@@ -368,6 +368,27 @@ async def test_a_node_fails_only_if_it_closes_before_the_end(client: Redis) -> N
         assert not node.closes("finished")
 
 
+@pytest.mark.parametrize(
+    ("differs", "fails"),
+    [("CRAWL_VERSION", False), ("spider", True), ("argument shelf", True)],
+)
+async def test_a_node_that_would_crawl_something_else_fails_after_the_end(
+    client: Redis, caplog: Logged, differs: str, fails: bool
+) -> None:
+    async with joined(client) as node:
+        await node.visits("http://a/")
+        await node.idles()
+        (identity,) = client.hmget(node.key("run"), "identity")
+        assert isinstance(identity, bytes)
+        ended = json.loads(identity) | {differs: "another"}
+        client.hset(node.key("run"), "identity", json.dumps(ended))
+    async with joined(client) as node:
+        assert not node.scheduler.has_pending_requests()
+        assert (f"{differs} is " in caplog.text) == fails
+        assert ("there is nothing to do" in caplog.text) != fails
+        assert node.closes("finished") == fails
+
+
 async def test_a_run_without_a_page_fails_and_is_begun_anew(client: Redis, caplog: Logged) -> None:
     results = (Response("http://a/", status=503), Failure(TimeoutError()), Response("http://a/"))  # type: ignore[no-untyped-call]
     for result in results:

@@ -3,9 +3,9 @@
 -- ARGV: the id of a new run; what its nodes have in common (JSON), or nothing from one that only looks on; 1
 -- if the run is to begin though the last one has ended.
 -- Reply: the id of the run; how many requests are not finished; what its nodes have in common; the id of the
--- run before; with what fingerprints are to be shortened. Or "ended" with the time since then (ms) and the
--- run's id, or "other" with what the run's nodes have in common if the caller's is not the same; then nothing
--- is changed.
+-- run before; with what fingerprints are to be shortened. Or "ended" with the time since then (ms), the run's
+-- id and what its nodes had in common, or "other" with what the run's nodes have in common if the caller's is
+-- not the same; then nothing is changed.
 
 @include(shared/common)
 
@@ -15,7 +15,7 @@ local of_run = redis.call('HGET', run, 'identity')
 -- A run that has fetched nothing has not done what it was for: the next node begins it anew.
 may_begin_again = may_begin_again or (ended and redis.call('HGET', run, 'empty') == run_id)
 if ended and not may_begin_again then
-  return { 'ended', wall_now - ended, run_id }
+  return { 'ended', wall_now - ended, run_id, of_run or '' }
 elseif run_id and not ended and of_run and identity ~= '' and of_run ~= identity then
   return { 'other', of_run }
 end
