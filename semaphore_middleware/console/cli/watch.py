@@ -11,7 +11,7 @@ import sys
 import termios
 import tty
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -131,7 +131,7 @@ class Watch:
         self._tracks = Tracks()
         self._quit = asyncio.Event()
         self._changed = asyncio.Event()
-        self._keyboard = Keyboard(self._read_keys)
+        self._screen = ExitStack()  # closed: the terminal is the shell's
         self._console = console
         self._live = Live(console=console, screen=True, auto_refresh=False)
 
@@ -193,55 +193,44 @@ class Watch:
         for number, handler in handlers.items():
             loop.add_signal_handler(number, handler)
         try:
-            with self._keyboard, self._live:
-                yield
+            self._take_screen()
+            yield
         finally:
+            self._screen.close()
             for number in handlers:
                 loop.remove_signal_handler(number)
 
+    def _take_screen(self) -> None:
+        self._screen.enter_context(single_keys(self._read_keys))
+        self._screen.enter_context(self._live)
+
     def _read_keys(self) -> None:
-        keys = KEY.findall(self._keyboard.read().decode(errors="ignore"))
+        keys = KEY.findall(os.read(sys.stdin.fileno(), 100).decode(errors="ignore"))
         if not keys or not all(map(self._view.press, keys)):  # no keys: the terminal is gone
             self._quit.set()
         self._changed.set()
 
     def _suspend(self) -> None:
         """On Ctrl-Z, give the terminal to the shell as it was, and take it back after `fg`."""
-        with self._keyboard.released():
-            self._live.stop()
-            os.kill(os.getpid(), signal.SIGSTOP)
-        self._live.start()
+        self._screen.close()
+        os.kill(os.getpid(), signal.SIGSTOP)
+        self._take_screen()
         self._changed.set()
 
 
-class Keyboard:
-    """Calls `on_key` at each key, without waiting for Enter; Ctrl-C stays a signal."""
-
-    def __init__(self, on_key: Callable[[], None]) -> None:
-        self._on_key = on_key
-        self._file = sys.stdin.fileno()
-        self._modes_before = termios.tcgetattr(self._file) if sys.stdin.isatty() else None
-
-    def __enter__(self) -> None:
-        if self._modes_before is not None:
-            tty.setcbreak(self._file)
-            asyncio.get_running_loop().add_reader(self._file, self._on_key)
-
-    def __exit__(self, *_: object) -> None:
-        if self._modes_before is not None:
-            asyncio.get_running_loop().remove_reader(self._file)
-            with suppress(termios.error):  # the terminal is gone
-                termios.tcsetattr(self._file, termios.TCSADRAIN, self._modes_before)
-
-    @contextmanager
-    def released(self) -> Iterator[None]:
-        """Restore the terminal's former modes in this context."""
-        self.__exit__()
-        try:
-            yield
-        finally:
-            self.__enter__()
-
-    def read(self) -> bytes:
-        """The keys pressed since the last call; empty if the terminal is gone."""
-        return os.read(self._file, 100)
+@contextmanager
+def single_keys(on_key: Callable[[], None]) -> Iterator[None]:
+    """Call `on_key` at each key in this context, without Enter; Ctrl-C stays a signal."""
+    if not sys.stdin.isatty():
+        yield
+        return
+    file, loop = sys.stdin.fileno(), asyncio.get_running_loop()
+    modes = termios.tcgetattr(file)
+    tty.setcbreak(file)
+    loop.add_reader(file, on_key)
+    try:
+        yield
+    finally:
+        loop.remove_reader(file)
+        with suppress(termios.error):  # the terminal is gone
+            termios.tcsetattr(file, termios.TCSADRAIN, modes)

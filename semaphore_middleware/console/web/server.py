@@ -112,7 +112,12 @@ class Page:
     async def answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Check the Host header, and give every answer its headers; errors are JSON objects."""
         try:
-            response = await self._checked(request, handler)
+            if not self._auth.may_see(host := request.headers.get("Host")):
+                words = (
+                    f"this page is for its own machine, not for {host!r}; open it by its address"
+                )
+                raise web.HTTPForbidden(text=words)
+            response = await handler(request)
         except web.HTTPException as error:
             response = _error(error.status, error.text or error.reason)
             if "Allow" in error.headers:
@@ -120,21 +125,12 @@ class Page:
         except Exception:
             logger.exception("This should not happen; the request is answered with an error.")
             response = _error(500, "something went wrong; the command has printed more")
+        assert isinstance(response, web.Response)
         if response.status == 200 and isinstance(response.body, bytes):
             response.etag = sha1(response.body, usedforsecurity=False).hexdigest()
             if response.etag in (request.if_none_match or ()):
                 response = web.Response(status=304, headers={"ETag": response.headers["ETag"]})
         response.headers.update(HEADERS)
-        return response
-
-    async def _checked(self, request: web.Request, handler: Handler) -> web.Response:
-        host = request.headers.get("Host")
-        if not self._auth.may_see(host):
-            return _error(
-                403, f"this page is for its own machine, not for {host!r}; open it by its address"
-            )
-        response = await handler(request)
-        assert isinstance(response, web.Response)
         return response
 
     async def file(self, request: web.Request) -> web.Response:
@@ -170,29 +166,28 @@ class Page:
 
     async def token(self, request: web.Request) -> web.Response:
         """Status 204 for the right token, 403 for any other."""
-        return self._forbidden(request) or web.Response(status=204)
+        self._check_token(request)
+        return web.Response(status=204)
 
     async def action(self, request: web.Request) -> web.Response:
         """Make the change in the request's body."""
-        if forbidden := self._forbidden(request):
-            return forbidden
+        self._check_token(request)
         body = await request.read()
         if request.content_type != "application/json":
-            return _error(415, "the body must be application/json")
+            raise web.HTTPUnsupportedMediaType(text="the body must be application/json")
         try:
             told = await act(self._admin, self._crawls, body)
         except SettingsError as error:
-            return _error(400, str(error))
+            raise web.HTTPBadRequest(text=str(error)) from None
         except SemaphoreError as error:
-            return _error(503, f"the Redis server does not serve: {error}")
+            words = f"the Redis server does not serve: {error}"
+            raise web.HTTPServiceUnavailable(text=words) from None
         return web.Response(status=204) if told is None else web.json_response(told, dumps=_dumps)
 
-    def _forbidden(self, request: web.Request) -> web.Response | None:
-        headers = request.headers
-        may = self._auth.may_change(
-            headers.get("Authorization"), headers.get("Origin"), headers.get("Host")
-        )
-        return None if may else _error(403, "this is not the token that the command was given")
+    def _check_token(self, request: web.Request) -> None:
+        given = map(request.headers.get, ("Authorization", "Origin", "Host"))
+        if not self._auth.may_change(*given):
+            raise web.HTTPForbidden(text="this is not the token that the command was given")
 
 
 def _problem(poller: Poller[Snapshot] | Poller[dict[str, Counts]]) -> str | None:
