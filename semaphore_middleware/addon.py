@@ -37,7 +37,7 @@ REPLACED = {
     "DOWNLOADER": (
         "scrapy.core.downloader.Downloader",
         "semaphore_middleware.scrapy.hooks.SemaphoreDownloader",
-        "requests that wait take up CONCURRENT_REQUESTS, and lost permits end no transfer",
+        "requests that wait take up CONCURRENT_REQUESTS",
     ),
     "SCHEDULER_PRIORITY_QUEUE": (
         "scrapy.pqueues.DownloaderAwarePriorityQueue",

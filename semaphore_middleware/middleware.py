@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Self
 
+from scrapy import signals
 from scrapy.exceptions import NotConfigured
 from scrapy.utils.misc import load_object
 
@@ -36,7 +37,8 @@ class SemaphoreMiddleware:
             raise NotConfigured("SEMAPHORE_ENABLED is off")
         downloads = crawl_of(crawler).downloads
         if not _runs_transfers(crawler):
-            downloads.watch_transfers()
+            # By then there is one.
+            crawler.signals.connect(downloads.wrap_downloader, signals.spider_opened)
         return cls(downloads)
 
     async def process_request(self, request: Request) -> Request | None:

@@ -32,7 +32,7 @@ from semaphore_middleware.scrapy.admission import (
     Admissions,
 )
 from semaphore_middleware.scrapy.crawl_delays import CrawlDelayFound, CrawlDelays
-from semaphore_middleware.scrapy.engine import Engine
+from semaphore_middleware.scrapy.engine import Engine, wrap_downloads
 from semaphore_middleware.scrapy.responses import (
     GIVEN_UP,
     Judge,
@@ -137,7 +137,7 @@ class Downloads:
         `AcquireTimeoutError`, `HostDownError`, `NotAllowedError`; and `SpiderClosingError` if the
         request does not come from the scheduler.
         """
-        admission = self.admissions.of(request) or self.admissions.enter(request, self._crawl)
+        admission = self.admissions.enter(request, self._crawl)
         if admission.state is OVER:  # a middleware fetches it once more
             self.admissions.move(admission, ASKING)
         if admission.state is not ASKING:
@@ -210,20 +210,27 @@ class Downloads:
         `PermitLostError`.
         """
         admission = self.admissions.of(request)
+        has_fetch = admission is not None  # else it was cancelled, and Scrapy goes on
         if admission is None or admission.state is not READY:
             # It gave its permits back, as another request was fetched for it.
             if await self.acquire(request) is not None:
                 raise SpiderClosingError("the spider is closing")
             admission = self.admissions.of(request)
-            assert admission is not None, "it has its permits"
-        permits = self._start(admission)
+        assert admission is not None, "it has its permits"
+        permits = admission.permits
+        assert permits is not None, "it is ready"
+        permits.begin()
+        self.admissions.move(admission, ON_THE_WIRE)
         admission.task = asyncio.current_task()
         try:
             if admission.failure is not None:
                 raise admission.failure
             with permits.until_lost():
                 response = await download(request)
-            self._note_response(admission, response)
+            permits.received(response.status, len(response.body))
+            permit = permits.site_permit
+            if permit and self._responses.record_response(permit, admission, response):
+                self._crawl.emit(RequestRefused())
             return response
         except Exception as error:
             permits.received(0, 0)
@@ -233,22 +240,8 @@ class Downloads:
         finally:
             admission.task = None
             self.admissions.move(admission, OVER)
-
-    def _start(self, admission: Admission) -> PermitSet:
-        assert admission.permits is not None, "it is ready"
-        admission.permits.begin()
-        self.admissions.move(admission, ON_THE_WIRE)
-        return admission.permits
-
-    def _note_response(self, admission: Admission, response: Response) -> None:
-        """Note the site's response on the request's permits."""
-        permits = admission.permits
-        if permits is None:
-            return
-        permits.received(response.status, len(response.body))
-        permit = permits.site_permit
-        if permit and self._responses.record_response(permit, admission, response):
-            self._crawl.emit(RequestRefused())
+            if not has_fetch:
+                self.admissions.leave(admission)
 
     def give_back(self, request: Request) -> Admission | None:
         """End a request, unless it is still on the wire, as a cancelled one may be. Returns its
@@ -314,31 +307,10 @@ class Downloads:
         for admission in self.admissions:  # without a task, nothing can cancel the transfer
             self.admissions.move(admission, OVER)
 
-    # Without the add-on's downloader ------------------------------------------------------------
-
-    def watch_transfers(self) -> None:
-        """Learn of transfers from Scrapy's signals. A transfer cannot be ended this way."""
-        connect = self._crawler.signals.connect
-        connect(self._wrap_fetch, signals.spider_opened)
-        connect(self._transfer_begun, signals.request_reached_downloader)
-        connect(self._response_downloaded, signals.response_downloaded)
-        connect(self._transfer_ended, signals.request_left_downloader)
-
-    def _wrap_fetch(self) -> None:
+    def wrap_downloader(self) -> None:
+        """Use `fetch` and `transfer` in a downloader that is not the add-on's."""
         self._engine.wrap_fetch(self.fetch)
-
-    def _transfer_begun(self, request: Request) -> None:
-        admission = self.admissions.of(request)
-        if admission is not None and admission.state is READY:
-            self._start(admission)
-
-    def _response_downloaded(self, request: Request, response: Response) -> None:
-        if admission := self.admissions.of(request):
-            self._note_response(admission, response)
-
-    def _transfer_ended(self, request: Request) -> None:
-        if admission := self.admissions.of(request):
-            self.admissions.move(admission, OVER)
+        wrap_downloads(self._crawler.engine.downloader, self.transfer)
 
 
 def _copy_for_scheduler(request: Request) -> Request:

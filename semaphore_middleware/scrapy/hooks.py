@@ -26,8 +26,7 @@ NO_CONCURRENCY_LIMIT = 1000
 
 
 class SemaphoreDownloader(Downloader):
-    """The add-on's `DOWNLOADER`: it does not count waiting requests, and ends the transfers of
-    lost permits.
+    """The add-on's `DOWNLOADER`: it does not count waiting requests.
 
     Its slots are open: a slot comes after the middlewares, so a request waiting there would hold
     its permit while nothing is on the wire. CONCURRENT_REQUESTS_PER_DOMAIN, DOWNLOAD_DELAY and

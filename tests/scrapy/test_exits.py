@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +27,7 @@ from twisted.python.failure import Failure
 
 from semaphore_middleware.errors import AcquireTimeoutError, SemaphoreError
 from semaphore_middleware.middleware import SemaphoreMiddleware
+from semaphore_middleware.scrapy.crawl import crawl_of
 from tests.scrapy.hosts import host_of, more_hosts
 from tests.support.crawls import By, Crawl, both
 from tests.support.nodes import TIMEOUT_S, eventually
@@ -131,6 +133,21 @@ async def test_a_request_is_fetched_once_at_a_time(server: RedisServer, site: Si
         await middleware.process_request(request)
     await crawl.gave_back(1, site)
     assert len(crawl.spider.responses) == len(site.arrivals) == 1
+
+
+@both
+async def test_a_transfer_without_a_fetch(server: RedisServer, site: Site, by: By) -> None:
+    """As of one that was cancelled while it stood in the queue of Scrapy's slot."""
+    crawl = Crawl(server, Request(site.url("/slow/")), by=by)
+    await site.until(lambda: site.now == 1)
+    admissions = crawl_of(crawl.crawler).downloads.admissions
+    download = crawl.crawler.engine.downloader.handlers.download_request_async
+    transfer = asyncio.ensure_future(download(Request(site.url("/page/"))))
+    await eventually(lambda: server.members() == {"127.0.0.1": (1, 1)})
+    site.let_go()
+    await transfer
+    await crawl.gave_back(2, site)
+    assert not list(admissions)
 
 
 async def test_what_takes_no_permit(server: RedisServer, site: Site, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from scrapy.http import Response
 from twisted.internet.defer import CancelledError
 
 from semaphore_middleware.scrapy import downloads
-from tests.support.crawls import ADD_ON, By, Crawl, Patch, both, waiting
+from tests.support.crawls import By, Crawl, Patch, both, waiting
 from tests.support.nodes import eventually
 from tests.support.servers import RedisServer
 from tests.support.site import Site
@@ -133,14 +133,12 @@ async def test_cancelled_on_the_wire(server: RedisServer, site: Site, by: By, pa
 @both
 async def test_cancelled_and_the_crawl_ends(server: RedisServer, site: Site, by: By) -> None:
     crawl = await crawl_with_a_cancelled_fetch_on_the_wire(server, site, "/never", by)
-    if by is ADD_ON:  # the transfer ends first
-        other = Crawl(server, Request(site.url("/page/other")), SEMAPHORE_NODE="other")
-        await eventually(lambda: waiting(server))
+    other = Crawl(server, Request(site.url("/page/other")), SEMAPHORE_NODE="other")
+    await eventually(lambda: waiting(server))
     site.let_go()
     await crawl.finished()
     assert crawl.stat("semaphore/released") == crawl.stat("semaphore/acquired") == 2
-    if by is ADD_ON:
-        await other.gave_back(1, site)
+    await other.gave_back(1, site)
     assert server.members() == {}
 
 
@@ -166,9 +164,10 @@ async def test_permit_without_a_place_goes_back_at_once(
     assert site.arrivals == ["/slow/elsewhere"]
 
 
+@both
 @pytest.mark.parametrize("path", ["/slow/", "/half/"])
-async def test_a_lost_permit_is_retried(server: RedisServer, site: Site, path: str) -> None:
-    crawl = Crawl(server, Request(site.url(path)), SEMAPHORE_LEASE=0.5)
+async def test_a_lost_permit_is_retried(server: RedisServer, site: Site, by: By, path: str) -> None:
+    crawl = Crawl(server, Request(site.url(path)), by=by, SEMAPHORE_LEASE=0.5)
     await site.until(lambda: site.now == 1)
     server.kill()
     await site.until(lambda: site.now == 0)

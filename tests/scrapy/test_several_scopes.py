@@ -17,7 +17,7 @@ from twisted.internet.address import IPv4Address
 from semaphore_middleware import SettingsError
 from semaphore_middleware.scrapy import addresses
 from semaphore_middleware.scrapy.addresses import Addresses
-from tests.support.crawls import Crawl, Patch, taken, waiting
+from tests.support.crawls import By, Crawl, Patch, both, taken, waiting
 from tests.support.names import FIRST, SECOND, LoopbackNames
 from tests.support.nodes import eventually
 from tests.support.servers import RedisServer
@@ -228,7 +228,8 @@ async def test_crawls_that_look_a_host_up_at_once_find_one_address(monkeypatch: 
         forget_addresses()
 
 
-async def test_what_a_holder_waits_for(server: RedisServer, site: Site) -> None:
+@both
+async def test_what_a_holder_waits_for(server: RedisServer, site: Site, by: By) -> None:
     requests = [
         Request(site.url(f"/page/{n}"), meta={"first": site.url(f"/page/first-{n}")})
         for n in range(3)
@@ -236,6 +237,7 @@ async def test_what_a_holder_waits_for(server: RedisServer, site: Site) -> None:
     crawl = Crawl(
         server,
         *requests,
+        by=by,
         middlewares={FetchesFirst: 960},  # after the permit was granted
         SEMAPHORE_SCOPES=["all", "host"],
         SEMAPHORE_LIMITS={FIRST: 1},
