@@ -53,18 +53,14 @@ async def scrape(url: str) -> Scrape:
     return Scrape(text)
 
 
-def addresses_in(log: str) -> list[str]:
+def addresses(log: str) -> list[str]:
     """Where crawls have said that their metrics are, in the order of their lines."""
     return re.findall(r"Metrics for Prometheus are at (\S+)", log)
 
 
-def addresses(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return addresses_in(caplog.text)
-
-
-async def address(caplog: pytest.LogCaptureFixture, number: int = 0) -> str:
-    await eventually(lambda: len(addresses(caplog)) > number)
-    return addresses(caplog)[number]
+async def address(caplog: pytest.LogCaptureFixture) -> str:
+    await eventually(lambda: addresses(caplog.text))
+    return addresses(caplog.text)[0]
 
 
 def port_of(url: str) -> int:

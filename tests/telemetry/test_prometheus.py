@@ -21,7 +21,7 @@ from tests.support.nodes import TIMEOUT_S, Recorder, eventually
 from tests.support.servers import RedisServer, free_port
 from tests.support.site import Site
 from tests.support.visits import Visits
-from tests.telemetry.scrapes import HOST, address, addresses_in, is_free, port_of, scrape, visit
+from tests.telemetry.scrapes import HOST, address, addresses, is_free, port_of, scrape, visit
 
 
 class InTurn(Visits):
@@ -168,7 +168,7 @@ async def test_without_a_reactor(server: RedisServer, site: Site, tmp_path: Path
     options = ("-s", "TWISTED_REACTOR_ENABLED=False")
     async with scrapy(tmp_path, Request(site.url("/slow/")), options=options, **ours) as crawl:
         await site.until(lambda: site.now == 1)
-        [url] = addresses_in(crawl.log)
+        [url] = addresses(crawl.log)
         assert (await scrape(url)).of(HOST) == (1, 0, 1)
         site.let_go()
         assert await crawl.ended() == 0

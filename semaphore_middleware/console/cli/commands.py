@@ -25,7 +25,10 @@ VERBS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "status": ("status", "show who holds permits, who waits, and which limits apply"),
         "watch": ("watch", "show the same live, the sites where most requests wait first"),
         "serve": ("serve", "show live, in a browser, who holds permits and who waits"),
-        "gate": ("gate", "grant permits to other programs, such as curl: while a connection lasts"),
+        "gate": (
+            "serve",
+            "grant permits to other programs, such as curl: while a connection lasts",
+        ),
         "report": ("report", "show what was done to a site, or compare it with the site's own log"),
         "limit": ("changes", "set a site's limit, for all nodes, at once"),
         "pause": ("changes", "let no request start at a site, until 'resume'"),
