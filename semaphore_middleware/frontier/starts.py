@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import suppress
 from typing import Any
+from urllib.parse import urlsplit
 
 from scrapy import Request
 
@@ -48,10 +49,16 @@ def request_of(text: str, spider: object) -> tuple[Request, dict[str, str]]:
     for name, method in methods.items():
         if not callable(getattr(spider, method, None)):
             raise ValueError(f"{name} {method!r} is no method of the spider")
+    if "url" not in fields:
+        raise ValueError(f"{_short(text)} has no url")
     try:
-        return Request(**fields), methods
+        request = Request(**fields)
+        parts = urlsplit(request.url)  # Scrapy looks for a colon only
+        if not parts.scheme or (parts.scheme in ("http", "https") and not parts.hostname):
+            raise ValueError(f"no scheme or no host in request url: {request.url}")
     except (TypeError, ValueError) as error:
         raise ValueError(f"{_short(text)}: {error}") from None
+    return request, methods
 
 
 def _checked(name: str, value: Any) -> Any:
