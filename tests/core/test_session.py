@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import selectors
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -29,7 +28,7 @@ from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.redis.connection import CallTimeoutError
 from semaphore_middleware.redis.protocol import Reply, Statement
 from tests.core.lone_node import FULL, GRACE_S, LEASE_S, REPLY, TURN_S
-from tests.support.nodes import Loop
+from tests.simulation.world import BEGIN_S, Host, World
 
 LIMIT = Limit(9)
 RENEWAL_S = RENEWAL * LEASE_S
@@ -38,38 +37,14 @@ CALL_TIMEOUT_S = LEASE_S / 6
 P = ParamSpec("P")
 
 
-class VirtualLoop(asyncio.SelectorEventLoop):
-    """An event loop whose clock jumps to the next timer when there is nothing else to do."""
-
-    def __init__(self) -> None:
-        self.clock = 0.0
-        super().__init__(JumpingSelector(self))
-
-    def time(self) -> float:
-        return self.clock
-
-
-class JumpingSelector(selectors.SelectSelector):
-    """Waits for nothing: moves the loop's clock ahead in its place."""
-
-    def __init__(self, loop: VirtualLoop) -> None:
-        super().__init__()
-        self._loop = loop
-
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        assert timeout is not None, "nothing will ever happen any more"
-        self._loop.clock += max(0.0, timeout)
-        return super().select(0)
-
-
 def in_virtual_time(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
     @functools.wraps(test)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
-        loop = Loop(VirtualLoop)
-        try:
-            loop.run(test(*args, **kwargs))
-        finally:
-            loop.close()
+        world = World()
+        done = Host(world, "node").spawn(test(*args, **kwargs))
+        world.run(until=BEGIN_S + 1e6)
+        done.result()
+        world.end()
 
     return run
 
@@ -130,7 +105,7 @@ class FakeServer:
         if self.is_in_another_epoch:
             self.is_in_another_epoch = False
             return None
-        self.calls.append((asyncio.get_running_loop().time(), statements))
+        self.calls.append((asyncio.get_running_loop().time() - BEGIN_S, statements))
         self.looks += look
         if self.is_silent:
             await asyncio.sleep(CALL_TIMEOUT_S)
@@ -164,6 +139,10 @@ class Setup:
         fake: Any = self.server
         self.session = Session(fake, fake, LEASE_S, TURN_S, self.events.append)
         self.loop: Any = asyncio.get_running_loop()
+
+    @property
+    def now(self) -> float:
+        return float(self.loop.time()) - BEGIN_S
 
     async def __aenter__(self) -> Setup:
         await self.session.start()
@@ -204,7 +183,7 @@ async def test_who_asks_for_little_asks_at_once_and_a_busy_node_gathers() -> Non
     async with Setup() as setup:
         await asyncio.sleep(1)
         setup.server.calls.clear()
-        now = setup.loop.time()
+        now = setup.now
         await setup.ask()._granted
         assert setup.server.times == [now]
         await setup.keep_busy()
@@ -223,7 +202,7 @@ async def test_of_a_full_site_all_is_said_at_once_but_one_call_at_a_time() -> No
         first = await setup.hold()
         await setup.keep_busy()
         setup.server.round_trip = 1.0
-        now = setup.loop.time()
+        now = setup.now
         permits = [setup.ask()]
         await settle()
         permits += [setup.ask() for _ in range(3)]
@@ -231,7 +210,7 @@ async def test_of_a_full_site_all_is_said_at_once_but_one_call_at_a_time() -> No
             await permit._granted
         first.release()
         await settle()
-        assert setup.server.times == [now, now + 1.0, now + 2.0]
+        assert setup.server.times == pytest.approx([now, now + 1.0, now + 2.0])
         said = [one[-1] for _, one in setup.server.calls]
         assert [(one.asked, one.returned) for one in said] == [(2, 0), (5, 0), (5, 1)]
 
@@ -247,7 +226,7 @@ async def test_what_nobody_has_used_is_returned_when_the_turn_of_all_accounts_en
         permit._begin()
         permit.release()
         await asyncio.sleep(TURN_S)
-        assert setup.server.times == [3 * TURN_S], "in one call"
+        assert setup.server.times == pytest.approx([3 * TURN_S]), "in one call"
         assert [said.returned for said in setup.server.calls[0][1]] == [1, 1], "one was used"
         await asyncio.sleep(TURN_S)
         assert setup.session.accounts == {}
@@ -299,9 +278,9 @@ async def test_a_node_asks_again_when_the_server_said(
         setup.server.granted, setup.server.changes = None, {}
         if channel:
             setup.server.tell(b"retry %d s" % (1000 * channel))
-        now = setup.loop.time()
+        now = setup.now
         await permit._granted
-        assert setup.loop.time() == now + 4.0 - TIMER_LAG_S
+        assert setup.now == pytest.approx(now + 4.0 - TIMER_LAG_S)
 
 
 @pytest.mark.parametrize("heard", [None, b"changed"])
@@ -351,7 +330,7 @@ async def test_one_round_trip_carries_no_more_than_can_be_answered_soon() -> Non
 async def test_a_node_that_was_stopped_says_so(caplog: pytest.LogCaptureFixture) -> None:
     async with Setup() as setup:
         permit = await setup.hold()
-        setup.loop.clock += LEASE_S
+        setup.loop._world.now += LEASE_S
         setup.server.tell(b"granted 1 2 s")  # it lay in the socket
         assert permit.lost
         await settle()
@@ -398,6 +377,6 @@ async def test_closing_waits_for_what_was_lost_to_end_and_no_longer() -> None:
         setup.server.is_silent = False
         await asyncio.sleep(2 * CALL_TIMEOUT_S)
         setup.loop.call_later(0.5, permit.release)
-        now = setup.loop.time()
+        now = setup.now
         await setup.session.stop()
-        assert setup.loop.time() == now + 0.5
+        assert setup.now == pytest.approx(now + 0.5)
