@@ -11,13 +11,13 @@ import pytest
 import uvloop
 
 from semaphore_middleware import (
-    AcquireTimeoutError,
     ClosedError,
     FairSemaphore,
     Limit,
     SettingsError,
 )
 from semaphore_middleware.core.observer import PermitGranted
+from semaphore_middleware.core.semaphore import GivenLimit, checked_limit
 from semaphore_middleware.model.limits import ALLOWED_LIMIT
 from tests.support.nodes import ENDLESS_S, Loop, Recorder, until_waiting
 from tests.support.servers import RedisServer
@@ -70,15 +70,6 @@ async def test_requests_follow_each_other_in_their_order(server: RedisServer, tu
     grants = [event for event in recorder.events if isinstance(event, PermitGranted)]
     assert [grant.handed_on for grant in grants] == [False] + 99 * [turn > 0]
     assert server.members() == {}
-
-
-async def test_who_waits_too_long_gets_an_error_and_leaves_the_queue(server: RedisServer) -> None:
-    async with FairSemaphore(server.url) as semaphore:
-        permit = await semaphore.acquire("s", 1)
-        with pytest.raises(AcquireTimeoutError, match=r"no permit for 's' within 0.05 s \(limit 1"):
-            await semaphore.acquire("s", 1, timeout=0.05)
-        assert list(semaphore.permits()) == [permit]
-        await until_waiting(semaphore, 0)
 
 
 async def test_what_is_shown_of_a_semaphore_and_a_permit(server: RedisServer) -> None:
@@ -145,34 +136,25 @@ async def test_closing_while_someone_looks_is_no_cancellation(server: RedisServe
         await looking
 
 
-async def test_what_is_no_limit_is_refused(server: RedisServer) -> None:
-    async with FairSemaphore(server.url) as semaphore:
-        for limit in (0, -1, 1.5, "2", True):
-            wrong: Any = limit
-            message = f"the limit of 's' = {limit!r}: allowed is {ALLOWED_LIMIT}"
-            with pytest.raises(SettingsError, match=re.escape(message)):
-                await semaphore.acquire("s", wrong)
+@pytest.mark.parametrize("limit", [0, -1, 1.5, "2", True])
+def test_what_is_no_limit_is_refused(limit: Any) -> None:
+    message = f"the limit of 's' = {limit!r}: allowed is {ALLOWED_LIMIT}"
+    with pytest.raises(SettingsError, match=re.escape(message)):
+        checked_limit("s", limit)
 
 
-async def test_a_limit_is_written_as_in_the_settings(server: RedisServer) -> None:
-    limits: dict[str, Any] = {
-        "a": 2,
-        "b": {"concurrency": 2, "delay": 0.5},
-        "c": {"rate": "9/s"},
-        "d": None,
-        "e": Limit(2),
-    }
-    async with FairSemaphore(server.url) as semaphore:
-        for scope, limit in limits.items():
-            async with semaphore.permit(scope, limit) as permit:
-                limits[scope] = str(permit.limit)
-    assert limits == {
-        "a": "limit 2",
-        "b": "limit 2, delay 0.5 s",
-        "c": "no limit, rate 9/s",
-        "d": "no limit",
-        "e": "limit 2",
-    }
+@pytest.mark.parametrize(
+    ("limit", "said"),
+    [
+        (2, "limit 2"),
+        ({"concurrency": 2, "delay": 0.5}, "limit 2, delay 0.5 s"),
+        ({"rate": "9/s"}, "no limit, rate 9/s"),
+        (None, "no limit"),
+        (Limit(2), "limit 2"),
+    ],
+)
+def test_a_limit_is_written_as_in_the_settings(limit: GivenLimit, said: str) -> None:
+    assert str(checked_limit("s", limit)) == said
 
 
 async def test_another_event_loop_is_told_to_open_its_own(server: RedisServer) -> None:
