@@ -177,20 +177,23 @@ class Scheduler(BaseScheduler):
         """False if the spider may count as idle. The engine asks again after `spider_idle`, unless
         another receiver keeps the spider open. Then the server is asked what is to come.
         """
-        if self.is_idle:
-            self.is_idle = False
+        was_idle, self.is_idle = self.is_idle, False
+        if was_idle and not self.session.ended:
             self.session.on_idle()
             return True
         return self.session.has_pending or self.restart is not None
 
     def _spider_idle(self) -> None:
-        if not self.session.ended:
-            self.is_idle = True
-            asyncio.get_running_loop().call_soon(self._after_idle)
+        self.is_idle = True
+        asyncio.get_running_loop().call_soon(self._after_idle)
 
     def _after_idle(self) -> None:
-        if self.is_idle:
-            self.is_idle = False
+        if not self.is_idle:
+            return
+        self.is_idle = False
+        if self.session.ended:  # by an operator: no request can come any more
+            self.engine.close_soon("finished")
+        else:
             self.session.on_held_open()
 
     # A node that does not fit -------------------------------------------------------------------

@@ -20,13 +20,13 @@ from twisted.python.failure import Failure
 
 from semaphore_middleware.errors import ServerUnreachableError
 from semaphore_middleware.frontier import outbox, session
-from semaphore_middleware.frontier.client import CrawlClient, Demand, NextStep
+from semaphore_middleware.frontier.client import CrawlClient, Demand, Ending, NextStep
 from semaphore_middleware.redis import link
 from semaphore_middleware.redis.connection import CallTimeoutError
 from semaphore_middleware.redis.link import Link
 from semaphore_middleware.scrapy.engine import RobotsTxtUnreadableError
 from tests.frontier.node import Call, DrivenNode, joined, urls, watch_calls
-from tests.support.frontier import crawl_keys
+from tests.support.frontier import crawl_keys, result_of
 from tests.support.nodes import eventually
 from tests.support.servers import RedisServer
 
@@ -435,6 +435,28 @@ async def test_a_node_that_others_keep_open_works(client: Redis) -> None:
         assert other.idles().next_step is NextStep.WAIT
         await node.visits("http://a/popped")
         assert not node.session.ended
+
+
+async def test_a_node_that_others_keep_open_ends_with_the_crawl(
+    client: Redis, monkeypatch: Patch
+) -> None:
+    reasons: list[str] = []
+
+    async def close(*, reason: str) -> None:
+        reasons.append(reason)
+
+    async with joined(client) as node:
+        monkeypatch.setattr(node.engine, "close_spider_async", close)
+        await node.finds_nothing()
+        assert result_of(node.other().end(True)) is Ending.NOW
+        node.enqueue("http://a/late")
+        await eventually(lambda: node.session.ended)
+        node.scheduler._spider_idle()
+        assert not node.scheduler.has_pending_requests()  # the engine closes the spider itself
+        await asyncio.sleep(0)
+        assert reasons == []
+        node.scheduler._spider_idle()  # another receiver raises DontCloseSpider
+        await eventually(lambda: reasons == ["finished"])
 
 
 async def test_start_requests_that_are_not_filtered_are_fetched_once_a_run(client: Redis) -> None:
