@@ -58,8 +58,8 @@ class Admin:
     and `prefix` are those of the nodes; `url_from` says in errors where the address was set.
 
     Raises `SettingsError` for what is not allowed, and `ServerUnreachableError` where there is no
-    address. Each method that talks to the server also raises `ServerUnreachableError`,
-    `ServerRefusedError`, and after `close` `ClosedError`.
+    address. Each method raises `SettingsError` for a bad name or value; and what talks to the
+    server `ServerUnreachableError`, `ServerRefusedError`, and after `close` `ClosedError`.
     """
 
     def __init__(
@@ -146,10 +146,7 @@ class Admin:
             return await self._rules(connection)
 
     async def rule(self, name: str) -> Rule | None:
-        """What operators have set for exactly this scope or pattern; None: nothing.
-
-        Raises `SettingsError` for a bad name.
-        """
+        """What operators have set for exactly this scope or pattern; None: nothing."""
         if name != EVERY:
             name = parse_name(name, f"the limit of {name!r}")
         async with self._connected() as connection:
@@ -176,8 +173,6 @@ class Admin:
         Written as in `SEMAPHORE_LIMITS`; what a dict leaves out stays as it is. It wins over what
         all nodes' settings say until `reset`, holds within a second everywhere, takes nothing from
         holders, and outlives the nodes.
-
-        Raises `SettingsError`.
         """
         await self._change(RuleChange.configure(name, limit, self.name))
 
@@ -185,7 +180,7 @@ class Admin:
         """Grant no permit of this scope, or of those that fit the pattern, until `resume`; `"*"`
         fits all. It holds also where an earlier `resume` let a scope go on.
 
-        Takes nothing from holders. Raises `SettingsError` for a bad name.
+        Takes nothing from holders.
         """
         pause = RuleChange.pause(name, self.name)
         async with self._connected() as connection:
@@ -197,8 +192,6 @@ class Admin:
     async def resume(self, name: str) -> None:
         """Go on after `pause`, although a pattern that fits is paused; also at once with a site
         that refused a request.
-
-        Raises `SettingsError` for a bad name.
         """
         names = RuleChange.resume(name, self.name).names  # a bad name is an error at once
         above = patterns_above(names)
@@ -213,8 +206,6 @@ class Admin:
         """Let the nodes' settings hold again, and forget what the site's answers have taught, and
         the limits of nodes that have no request there any more. `"*"` removes all rules, and leaves
         what sites have taught.
-
-        Raises `SettingsError` for a bad name.
         """
         if name != EVERY:
             return await self._change(RuleChange.reset(name))
@@ -224,7 +215,7 @@ class Admin:
 
     async def share(self, job: str, weight: float | str | None) -> None:
         """Set the weight of a job, or of a group of jobs, for all nodes; None: what their settings
-        say holds again. Raises `SettingsError` for a bad name or weight.
+        say holds again.
         """
         field = b"share:" + encoded(share_name(check_job(job, "the job")))
         command: tuple[Any, ...] = ("HDEL", self._keys.epoch, field)

@@ -84,7 +84,6 @@ class Session:
         self._is_draining = False
         self._accounts_at_once = ACCOUNTS_AT_ONCE  # fewer after a time-out
         self._is_note_due = False  # what the diary has to say
-        self._is_closing = False
         self._is_look_due = False  # whether the server still is in the life that is known
         self._work = asyncio.Event()
         self._settled = asyncio.Event()
@@ -146,7 +145,6 @@ class Session:
                 async with asyncio.timeout(SHUTDOWN_TIMEOUT_S):
                     while self.accounts:
                         await self._until_settled()
-                    self._is_closing = True
                     self._note()
                     while self.diary is not None and not self.diary.is_closed:
                         await self._until_settled()
@@ -387,7 +385,8 @@ class Session:
         ended, at a time of this node's own.
         """
         assert self.diary is not None, "there is something to note"
-        batch, sent = self.diary.next_batch(self._is_closing), self.now()
+        is_last = self._is_draining and not self.accounts
+        batch, sent = self.diary.next_batch(is_last), self.now()
         try:
             wall = await self._store.note(connection, batch)
             self.diary.set_clock(wall, sent, self.now())
@@ -396,7 +395,7 @@ class Session:
         self._is_note_due = self.diary.on_said(batch)
         if self._is_note_due:
             self._work.set()
-        elif not self._is_closing:
+        elif not is_last:
             wait = self.diary.seconds_left + NOTE_SPREAD_S * chance.fraction()
             self._note_timer = self.loop.call_later(wait, self._note)
         self._settled.set()

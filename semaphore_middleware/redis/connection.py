@@ -92,7 +92,8 @@ class CallTimeoutError(ServerUnreachableError):
 class Connection:
     """One connection to one run of the server. After any error it is closed and stays so.
 
-    Use `Server.connect` to make one.
+    Use `Server.connect` to make one. Its methods raise `ServerUnreachableError`, or
+    `ServerRefusedError` where waiting would not help: a right is missing, or it is no such server.
     """
 
     life: str
@@ -121,10 +122,7 @@ class Connection:
         return bool(self._connection.is_connected) and not self._is_parents
 
     async def connect(self) -> None:
-        """Connect, and prove who this is.
-
-        Raises `ServerUnreachableError`, or `ServerRefusedError` where waiting would not help.
-        """
+        """Connect, and prove who this is."""
         try:
             async with asyncio.timeout(self._time_limit):
                 await self._connection.connect()  # type: ignore[no-untyped-call]
@@ -138,8 +136,8 @@ class Connection:
     async def check_server(self) -> None:
         """Ask the server what it is, and in which life, and choose the database.
 
-        Raises `ServerUnreachableError`, or `ServerRefusedError` for a server that is too old, a
-        read-only replica, a sentinel, or (`ClusterNodeError`) a node of a cluster.
+        It may be refused: too old, a read-only replica, a sentinel, or (`ClusterNodeError`) a node
+        of a cluster.
         """
         # A sentinel does not know SELECT: it is to be known as one first.
         database = self._target.database
@@ -199,8 +197,8 @@ class Connection:
     async def call(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Send all commands, then read all replies. A command's own error is its reply.
 
-        Raises `ServerUnreachableError` if the connection breaks, and its `CallTimeoutError` if the
-        answer takes too long; what was sent may have been done.
+        After an error what was sent may have been done. `CallTimeoutError`: the answer takes too
+        long.
         """
         try:
             if not self.is_open:
@@ -226,9 +224,7 @@ class Connection:
         return self.check(await self.call(commands))
 
     async def scan(self, start: bytes, end: bytes = b"") -> set[bytes]:
-        """The names of all keys that begin and end like this. Looks at each key of the server.
-        Raises as `execute` does.
-        """
+        """The names of all keys that begin and end like this. Looks at each key of the server."""
         pattern = re.sub(rb"([*?\[\]\\])", rb"\\\1", start) + b"*" + end
         found: set[bytes] = set()
         cursor = b"0"
@@ -240,10 +236,7 @@ class Connection:
                 return found
 
     def check(self, replies: list[Any]) -> list[Any]:
-        """The replies, if none is an error.
-
-        Raises `ServerUnreachableError`, or `ServerRefusedError` where a right is missing.
-        """
+        """The replies, if none is an error."""
         for reply in replies:
             if isinstance(reply, Exception):
                 if is_denial(reply) or is_unknown_command(reply):
@@ -253,10 +246,7 @@ class Connection:
         return replies
 
     async def subscribe(self, channels: Sequence[bytes]) -> None:
-        """Subscribe to all channels at once; `listen` hears their messages.
-
-        Raises `ServerUnreachableError`, or `ServerRefusedError` where a right is missing.
-        """
+        """Subscribe to all channels at once; `listen` hears their messages."""
         (reply,) = await self.call([("SUBSCRIBE", *channels)])  # the first of as many as channels
         if isinstance(reply, Exception):
             names = ", ".join(repr(channel.decode("utf-8", "replace")) for channel in channels)
@@ -269,7 +259,6 @@ class Connection:
 
         `on_message(None)` says that the subscription has begun. After `ping_after` seconds without
         a message the server is asked whether it is there.
-        Raises `ServerUnreachableError`, or `ServerRefusedError` where a right is missing.
         """
         try:
             await self.subscribe(channels)
@@ -405,7 +394,7 @@ os.register_at_fork(after_in_child=_leave_to_parent)
 
 @dataclass(frozen=True)
 class Connector:
-    """Opens connections, all with the same options, to any address."""
+    """Opens connections, all with the same options, to any address. Raises what they raise."""
 
     connection_class: type[redis_py.AbstractConnection]
     options: Mapping[str, Any]
@@ -414,19 +403,13 @@ class Connector:
     """How many seconds a round trip may take."""
 
     async def connect(self, target: Target) -> Connection:
-        """Open a new connection; one attempt.
-
-        Raises `ServerUnreachableError`, or `ServerRefusedError` where waiting would not help.
-        """
+        """Open a new connection; one attempt."""
         connection = Connection(self, target)
         await connection.connect()
         return connection
 
     async def ask(self, address: Address, what: str, command: tuple[str, ...]) -> Any:
-        """The reply to one command of a server that knows where others are, and is to be a `what`.
-
-        Raises as `connect` does.
-        """
+        """The reply to one command of a server that is to be a `what`, which knows of others."""
         connection = await self.connect(Target(address, f"the {what} at {address}"))
         try:
             (reply,) = await connection.call([command])

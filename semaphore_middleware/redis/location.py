@@ -50,7 +50,7 @@ class Server:
 
     `call_timeout` is how many seconds a round trip may take; `prefix` is the first part of every
     key. Raises `SettingsError` for a URL that cannot be read; `where` says in it where the URL was
-    set.
+    set. Its methods raise what those of a `Connection` do.
     """
 
     def __init__(
@@ -79,10 +79,7 @@ class Server:
         return self._parts.name
 
     async def connect(self) -> Connection:
-        """Open a new connection; one attempt.
-
-        Raises `ServerUnreachableError`, or `ServerRefusedError` where waiting would not help.
-        """
+        """Open a new connection; one attempt."""
         if self._sentinels is not None:
             address = await self._sentinels.find_master()
             name = f"the master of {self._sentinels.service!r} at {address}"
@@ -103,7 +100,7 @@ class Server:
 
     async def each_master(self) -> AsyncGenerator[Connection]:
         """A new connection to each server that may have keys of ours, whatever their slot: in a
-        cluster to all masters. Each is closed before the next one. Raises as `connect` does.
+        cluster to all masters. Each is closed before the next one.
         """
         connection = await self.connect()
         others: list[Address] = []
@@ -261,10 +258,7 @@ class Sentinels:
         self._connector = connector
 
     async def find_master(self, of_all: bool = False) -> Address:
-        """Where the master is, as most of the sentinels that answer say, or most `of_all`.
-
-        Raises `ServerUnreachableError`, or `ServerRefusedError` where waiting would not help.
-        """
+        """Where the master is, as most of the sentinels that answer say, or most `of_all`."""
         answers, problems = await self._ask_all()
         if not answers:
             # One that refuses will go on refusing, but another may come back.
@@ -326,8 +320,6 @@ class Cluster:
     async def find(self) -> tuple[Address, list[Address]]:
         """Where the owner of our slot is, and where all masters with slots are, as the first node
         that answers says.
-
-        Raises `ServerUnreachableError`, or `ServerRefusedError` where waiting would not help.
         """
         problem: Exception | None = None
         for _ in range(len(self._nodes)):
