@@ -169,7 +169,7 @@ class Session:
         owner: object = None,
         priority: float = 0.0,
     ) -> Permit:
-        """Ask for a permit. Raises `ClosedError` after `drain`."""
+        """Ask for a permit. Raises `ClosedError` once this stops."""
         if self._is_draining:
             raise ClosedError("the semaphore is closing")
         account = self.accounts.get(scope)
@@ -184,17 +184,15 @@ class Session:
             self._renewal = self.loop.call_later(RENEWAL * self._lease, self._renew)
         return permit
 
-    def drain(self) -> None:
-        """Refuse requests that wait, and those to come, with `ClosedError`."""
-        self._is_draining = True
-        for account in list(self.accounts.values()):
-            account.drain()
-            for permit in list(account.waiting):
-                permit._refuse(ClosedError("the semaphore is closing"))
-
     def _give_all_back(self) -> None:
-        """Release all permits; what runs under one is cancelled, and releases it at its end."""
-        self.drain()
+        """Refuse requests that wait, and those to come, with `ClosedError`, and release all
+        permits; what runs under one is cancelled, and releases it at its end.
+        """
+        self._is_draining = True
+        for account in self.accounts.values():
+            account.drain()
+            for permit in account.waiting:
+                permit._refuse(ClosedError("the semaphore is closing"))
         for permit in list(self.permits()):
             if permit._when_lost:
                 permit._lose(f"the semaphore was closed over a permit for {permit.scope!r}")
