@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
 from io import TextIOWrapper
@@ -50,17 +50,6 @@ class Line:
     """In seconds, if the log has it: a number with a point is seconds, one without microseconds."""
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What came of it. The report is convicted by any of `findings`."""
-
-    lines: int
-    """Of the crawl, within the report's time."""
-    findings: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    """What could not be compared, or is excused."""
-
-
 @contextmanager
 def opened(name: str) -> Iterator[TextIOWrapper]:
     """A log's text: of a file, plain or by gzip, or of the standard input (-)."""
@@ -100,19 +89,12 @@ def is_ours(line: Line, agent: str, networks: Sequence[Network]) -> bool:
         return False
 
 
-def compare(history: History, lines: Iterable[Line]) -> Verdict:
-    """Find what does not fit. A request fits one in the same minute or the next to it, as clocks
-    differ, and a log may have the time of its beginning or of its end.
+class Verdict:
+    """What came of it. The report is convicted by any of `findings`.
+
+    A request fits one in the same minute or the next to it, as clocks differ, and a log may have
+    the time of its beginning or of its end.
     """
-    comparison = _Comparison(history, lines)
-    comparison.compare_counts()
-    comparison.compare_peaks()
-    comparison.compare_gaps()
-    return comparison.verdict
-
-
-class _Comparison:
-    """The report's minutes and the log's lines, and what was found so far."""
 
     def __init__(self, history: History, lines: Iterable[Line]) -> None:
         begin = -int(-history.since // MINUTE_S)
@@ -121,9 +103,16 @@ class _Comparison:
         self._minutes = {one.at // MINUTE_S: one for one in history.minutes}
         self._near = [one for one in lines if begin - 1 <= one.at // MINUTE_S <= end]
         self._ours = [one for one in self._near if begin <= one.at // MINUTE_S < end]
-        self.verdict = Verdict(len(self._ours))
+        self.lines = len(self._ours)
+        """Of the crawl, within the report's time."""
+        self.findings: list[str] = []
+        self.notes: list[str] = []
+        """What could not be compared, or is excused."""
+        self._compare_counts()
+        self._compare_peaks()
+        self._compare_gaps()
 
-    def compare_counts(self) -> None:
+    def _compare_counts(self) -> None:
         """Each request in the log is in the report, and has the answer that the report says."""
         logged = Counter(line.at // MINUTE_S for line in self._ours)
         begun = self._counted(lambda one: one.requests)
@@ -137,14 +126,14 @@ class _Comparison:
         for minute in sorted(unknown):
             text = f"{unknown[minute]} of {logged[minute]} requests in the log at {_clock(minute)}"
             if minute in excused:
-                self.verdict.notes.append(
+                self.notes.append(
                     f"{text} are not in the report: a node ended about then that had not said the "
                     "last of what it did"
                 )
             else:
                 here = Counter(one.address for one in self._ours if one.at // MINUTE_S == minute)
                 who = ", ".join(address for address, _ in here.most_common(3))
-                self.verdict.findings.append(f"{text} are not in the report (from {who})")
+                self.findings.append(f"{text} are not in the report (from {who})")
         self._compare_statuses(excused)
 
     def _compare_statuses(self, excused: set[int]) -> None:
@@ -162,25 +151,23 @@ class _Comparison:
                 for some in (self._near, self._ours)
             )
             if missing := _unmatched(said, logged).total():
-                self.verdict.findings.append(
+                self.findings.append(
                     f"{missing} responses of the report ({statuses}) are not in the log"
                 )
             hidden = _unmatched(mine, known + silent)
             count = sum(number for minute, number in hidden.items() if minute not in excused)
-            if count and not self.verdict.findings:
-                self.verdict.findings.append(
+            if count and not self.findings:
+                self.findings.append(
                     f"{count} responses of the log ({statuses}) are others in the report"
                 )
 
-    def compare_peaks(self) -> None:
+    def _compare_peaks(self) -> None:
         """The site cannot have had more open at once than permits were held. A request counts
         while it was open for certain, as the log's time is whole seconds.
         """
         timed = [(one.at, one.duration) for one in self._ours if one.duration is not None]
         if not timed:
-            self.verdict.notes.append(
-                "the log has no durations: requests at once, and gaps, not compared"
-            )
+            self.notes.append("the log has no durations: requests at once, and gaps, not compared")
             return
         certain = [(at + LOG_STEP_S - d, at) for at, d in timed if d > LOG_STEP_S]
         changes = sorted([(at, 1) for at, _ in certain] + [(at, -1) for _, at in certain])
@@ -192,14 +179,14 @@ class _Comparison:
         for minute, peak in sorted(peaks.items()):
             most = max((one.most for one in self._around(minute)), default=peak)
             if peak > most:
-                self.verdict.findings.append(
+                self.findings.append(
                     f"{peak} requests were open at once at {_clock(minute)}; the report says {most}"
                 )
 
-    def compare_gaps(self) -> None:
+    def _compare_gaps(self) -> None:
         """Where nodes asked for a delay, requests came no faster, as far as whole seconds tell."""
         if any(one.rule.get("delay") is not None for one in self._history.changes):
-            self.verdict.notes.append("an operator has set a delay: gaps are not compared")
+            self.notes.append("an operator has set a delay: gaps are not compared")
             return
         early, arrival = Counter[int](), 0.0
         begins = (one.at - one.duration for one in self._ours if one.duration is not None)
@@ -210,7 +197,7 @@ class _Comparison:
                 early[minute] += 1
             arrival = max(arrival, start) + gap
         for minute, count in sorted(early.items()):
-            self.verdict.findings.append(
+            self.findings.append(
                 f"{count} requests at {_clock(minute)} came sooner after others than the report "
                 "says"
             )

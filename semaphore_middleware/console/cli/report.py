@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from semaphore_middleware.console.cli.commands import CommandError, Status, check_installed
 from semaphore_middleware.console.cli.connect import admin_of
 from semaphore_middleware.console.cli.formatting import rule_words
-from semaphore_middleware.console.verify import Verdict, compare, is_ours, lines_of, opened
+from semaphore_middleware.console.verify import Verdict, is_ours, lines_of, opened
 from semaphore_middleware.core.robotstxt import RobotsTxt
 from semaphore_middleware.model.history import (
     CLASSES,
@@ -117,18 +117,14 @@ def _verify(settings: BaseSettings, options: argparse.Namespace, history: Histor
             "--agent or --address",
             Status.WRONG,
         )
-    verdict = compare(history, ours)
-    _print(verdict)
-    return Status.DECLINED if verdict.findings else Status.DONE
-
-
-def _print(verdict: Verdict) -> None:
+    verdict = Verdict(history, ours)
     for note in verdict.notes:
         print(f"Note: {note}.")
     for finding in verdict.findings:
         print(f"Does not fit: {finding}.")
     end = f"{len(verdict.findings)} findings" if verdict.findings else "all fit the report"
     print(f"{verdict.lines:,} requests of the log compared: {end}.")
+    return Status.DECLINED if verdict.findings else Status.DONE
 
 
 # JSON ---------------------------------------------------------------------------------------------

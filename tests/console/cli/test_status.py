@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 from semaphore_middleware import FairSemaphore
 from semaphore_middleware.core.admin import Admin
 from tests.support.cli import LONG_NAME, OLD, SITE, semaphore, semaphore_process, three_nodes
-from tests.support.nodes import ENDLESS_S, Caller, Outside
+from tests.support.nodes import Caller, Outside
 from tests.support.servers import RedisServer
 
 TABLE = f"""\
@@ -101,15 +100,6 @@ pattern   limit  delay  rate  paused  set by
     assert (await semaphore(server, "status", SITE, "--nodes")).out.count("*.edu") == 0
     ran = await semaphore(server, "status", "*.museum")
     assert (ran.status, ran.lines[1].split()[:4]) == (0, ["*.museum", "-", "-", "-"])
-
-
-async def test_a_pause_that_a_site_has_asked_for_is_shown(server: RedisServer) -> None:
-    async with FairSemaphore(server.url, lease=ENDLESS_S) as node:
-        permit = await node.acquire(SITE, 3)
-        permit.refused(retry_after=200)
-        permit.release()
-    ran = await semaphore(server, "status")
-    assert re.fullmatch(rf"{re.escape(SITE)} +0/- +0 +- +- +- +- +3 min +- +-", ran.lines[1])
 
 
 async def test_an_empty_server_and_one_that_lost_its_data(

@@ -227,14 +227,21 @@ def test_keys_sort_filter_scroll_and_quit() -> None:
     assert not watched.view.press("q")
 
 
-@pytest.mark.parametrize(("left", "shown"), [(30.0, "down, 30 s"), (0.0, "down")])
-def test_a_host_that_is_down_and_a_server_that_waits_are_seen(
-    left: float, shown: str, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("down_for", "left", "live", "shown"),
+    [
+        (90.0, 30.0, "down 90 s", "  down, 30 s  "),
+        (90.0, 0.0, "down 90 s", "  down  "),
+        (None, 200.0, "backoff 3 min", "  3 min  "),
+    ],
+)
+def test_a_host_that_is_down_or_refuses_and_a_server_that_waits_are_seen(
+    down_for: float | None, left: float, live: str, shown: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    down = seen("a", down_for=90.0, backoff_left=left)
+    down = seen("a", down_for=down_for, backoff_left=left)
     watched = Watched()
     watched.note([down], now=0)
-    assert "down 90 s" in watched.drawn()[2]
+    assert live in watched.drawn()[2]
     snapshot = Snapshot.of([down], [], server=ServerState(recovery_left=9.2))
     show(snapshot, SERVER, members=False, nodes=False)
     wait, empty, _, row = capsys.readouterr().out.splitlines()
