@@ -16,7 +16,7 @@ from semaphore_middleware.frontier.settings import CrawlSettings
 from semaphore_middleware.redis.connection import Address
 from semaphore_middleware.redis.keys import Keys
 from semaphore_middleware.redis.location import Server
-from tests.support.nodes import Recorder, eventually
+from tests.support.nodes import Recorder, eventually, found_by
 from tests.support.servers import (
     Cluster,
     ClusterServer,
@@ -36,32 +36,21 @@ def cluster() -> Iterator[Cluster]:
         yield cluster
 
 
-def address(node: RedisServer) -> str:
-    return f"127.0.0.1:{node.tcp_port}"
-
-
-async def found_by(url: str, prefix: str = "semaphore") -> str:
-    """The address of the server that a node would use."""
-    connection = await Server(url, 5.0, prefix=prefix).connect()
-    await connection.close()
-    return str(connection.address)
-
-
 async def test_any_node_tells_who_owns_the_slot_of_a_prefix(cluster: Cluster) -> None:
-    owner = address(cluster.owner(SLOT))
+    owner = cluster.owner(SLOT).address
     for node in cluster.nodes:
         for kind in ("redis", "redis+cluster"):
-            assert await found_by(f"{kind}://{address(node)}") == owner
-    assert await found_by(f"redis+cluster://{NOBODY},{address(cluster.nodes[2])}") == owner
+            assert await found_by(f"{kind}://{node.address}") == owner
+    assert await found_by(f"redis+cluster://{NOBODY},{cluster.nodes[2].address}") == owner
     found = {await found_by(cluster.url, prefix=f"group-{number}") for number in range(20)}
-    assert found == {address(node) for node in cluster.nodes}
+    assert found == {node.address for node in cluster.nodes}
 
 
 async def test_each_time_another_node_is_asked(cluster: Cluster) -> None:
     """So one that hangs, or is cut off from the others, costs one attempt at most."""
     owner = cluster.owner(SLOT)
     other = next(node for node in cluster.nodes if node is not owner)
-    server = Server(f"redis+cluster://{address(other)}", 0.3)  # less than a node may be silent
+    server = Server(f"redis+cluster://{other.address}", 0.3)  # less than a node may be silent
     await (await server.connect()).close()
     other.freeze()
     try:
@@ -74,10 +63,10 @@ async def test_each_time_another_node_is_asked(cluster: Cluster) -> None:
 
 async def test_a_node_that_has_gone_is_not_asked_any_more(cluster: Cluster) -> None:
     """Each would cost the time of a call, and pods get new addresses again and again."""
-    known = Server(f"redis+cluster://{NOBODY},{address(cluster.nodes[0])}", 5.0)._cluster
+    known = Server(f"redis+cluster://{NOBODY},{cluster.nodes[0].address}", 5.0)._cluster
     known._nodes.append(Address("127.0.0.1", 2))  # as an answer named it
     await known.find()
-    assert set(map(str, known._nodes)) == {NOBODY, *map(address, cluster.nodes)}
+    assert set(map(str, known._nodes)) == {NOBODY, *(node.address for node in cluster.nodes)}
 
 
 async def test_shared_crawls_of_all_masters_are_listed(cluster: Cluster) -> None:
@@ -87,7 +76,7 @@ async def test_shared_crawls_of_all_masters_are_listed(cluster: Cluster) -> None
     assert ports == {node.tcp_port for node in cluster.masters}
     for crawl in crawls:
         await crawl.join()
-    for url in (cluster.url, f"redis://{address(cluster.nodes[0])}"):
+    for url in (cluster.url, f"redis://{cluster.nodes[0].address}"):
         assert list(await Crawls(CrawlSettings(url)).survey()) == names
     for crawl in crawls:
         await crawl.drop()
@@ -100,7 +89,7 @@ async def test_a_slot_that_moves_is_a_loss_of_data(cluster: Cluster, with_keys: 
     home = cluster.owner(SLOT)
     there = next(node for node in cluster.nodes if node is not home)
     seen = Recorder()
-    url = f"redis://{address(there)}"  # the address of any node will do
+    url = f"redis://{there.address}"  # the address of any node will do
     async with (
         FairSemaphore(url, lease=3, recovery_wait=0.5, observers=[seen]) as semaphore,
         FairSemaphore(cluster.url, lease=3, recovery_wait=0.5) as other,
@@ -148,7 +137,7 @@ async def test_while_keys_move_each_call_asks_who_owns_the_slot(cluster: Cluster
 @pytest.mark.parametrize("lost", [SLOT, SLOT - 1], ids=["our slot", "another slot"])
 async def test_a_slot_that_nobody_serves_stops_all(lost: int) -> None:
     with ClusterServer() as node:
-        url = f"redis://{address(node)}"
+        url = f"redis://{node.address}"
         with node.client() as client:
 
             def say(*command: object) -> None:
@@ -211,7 +200,7 @@ async def test_nodes_that_are_known_by_their_host_names(cluster: Cluster) -> Non
 async def test_what_is_not_a_cluster_is_refused() -> None:
     with RedisServer(tcp_port=free_port()) as server, SentinelServer() as sentinel:
         for one in (server, sentinel):
-            url = f"redis+cluster://{address(one)}"
+            url = f"redis+cluster://{one.address}"
             with pytest.raises(ServerRefusedError, match="is not a cluster node"):
                 await FairSemaphore(url).open(wait=False)
         with pytest.raises(ServerUnreachableError, match=f"cannot reach .* at {NOBODY}"):

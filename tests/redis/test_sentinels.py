@@ -12,8 +12,8 @@ import pytest
 from semaphore_middleware import FairSemaphore, ServerRefusedError, ServerUnreachableError
 from semaphore_middleware.redis.location import Server
 from tests.support.certificates import Authority
-from tests.support.nodes import eventually
-from tests.support.servers import RedisServer, SentinelServer, free_port
+from tests.support.nodes import eventually, found_by
+from tests.support.servers import RedisServer, SentinelServer, free_port, url_of
 from tests.support.tls import tls_in_front_of
 
 PASSWORD = "t0p-secret"
@@ -40,35 +40,23 @@ def watch(sentinels: Sentinels, master: RedisServer) -> None:
         sentinel.watch(master.tcp_port)
 
 
-def url_of(sentinels: Sentinels) -> str:
-    addresses = ",".join(f"127.0.0.1:{one.tcp_port}" for one in sentinels)
-    return f"redis+sentinel://{addresses}/mymaster"
-
-
-async def port_of(url: str) -> int:
-    """Of the server that a node would use."""
-    connection = await Server(url, 5.0).connect()
-    await connection.close()
-    return connection.address.port
-
-
 async def test_most_of_those_that_answer_are_believed(
     masters: Masters, sentinels: Sentinels
 ) -> None:
     master, old = masters
     watch(sentinels, master)
     sentinels[0].watch(old.tcp_port)
-    assert await port_of(url_of(sentinels)) == master.tcp_port
+    assert await found_by(url_of(sentinels)) == master.address
     sentinels[0].kill()
-    assert await port_of(url_of(sentinels)) == master.tcp_port
+    assert await found_by(url_of(sentinels)) == master.address
     sentinels[1].watch(old.tcp_port)
     with pytest.raises(ServerUnreachableError, match="do not agree on the master of 'mymaster': 1"):
-        await port_of(url_of(sentinels))
+        await found_by(url_of(sentinels))
     sentinels[1].kill()
-    assert await port_of(url_of(sentinels)) == master.tcp_port
+    assert await found_by(url_of(sentinels)) == master.address
     sentinels[2].kill()
     with pytest.raises(ServerUnreachableError, match=r"cannot reach the sentinel at 127\.0"):
-        await port_of(url_of(sentinels))
+        await found_by(url_of(sentinels))
 
 
 async def test_a_master_is_left_once_most_sentinels_name_another_and_can_do_without_any(
@@ -82,7 +70,7 @@ async def test_a_master_is_left_once_most_sentinels_name_another_and_can_do_with
         assert old.members() == {"s": (1, 0)}
         watch(sentinels[:2], new)
         await eventually(lambda: new.members() == {"s": (1, 0)})
-        assert f"at 127.0.0.1:{old.tcp_port} was replaced" in caplog.text
+        assert f"at {old.address} was replaced" in caplog.text
         for sentinel in sentinels:
             sentinel.kill()
         with new.client() as client:
@@ -123,7 +111,7 @@ async def test_a_master_that_is_not_one_yet_is_waited_for(
         watch(sentinels, masters[0])
         opening = asyncio.create_task(FairSemaphore(url_of(sentinels)).open())
         with pytest.raises(ServerUnreachableError, match="is a read-only replica"):
-            await port_of(url_of(sentinels))
+            await found_by(url_of(sentinels))
         client.replicaof("NO", "ONE")
         await opening
 
@@ -166,7 +154,7 @@ async def test_sentinels_and_masters_have_own_passwords(caplog: pytest.LogCaptur
             ),
         ):
             if who is None:
-                assert await port_of(url) == server.tcp_port
+                assert await found_by(url) == server.address
                 continue
             with pytest.raises(ServerRefusedError, match=f"^{who}") as refused:
                 await FairSemaphore(url).open(wait=False)
@@ -187,4 +175,6 @@ async def test_tls_is_for_sentinels_and_masters(
         url = f"rediss+sentinel://127.0.0.1:{sentinel}/mymaster"
         with pytest.raises(ServerRefusedError, match=r"^the sentinel at .*: TLS: certificate "):
             await FairSemaphore(url).open()
-        assert await port_of(f"{url}?ssl_ca_certs={authority.certificate}") == master
+        assert (
+            await found_by(f"{url}?ssl_ca_certs={authority.certificate}") == f"127.0.0.1:{master}"
+        )

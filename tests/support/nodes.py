@@ -73,6 +73,13 @@ async def eventually(happened: Callable[[], object], within_s: float | None = TI
             await asyncio.sleep(0.01)
 
 
+async def found_by(url: str, prefix: str = "semaphore") -> str:
+    """The address of the server that a node would use."""
+    connection = await Server(url, 5.0, prefix=prefix).connect()
+    await connection.close()
+    return str(connection.address)
+
+
 async def until_waiting(looks: FairSemaphore, count: int, scope: str = "s") -> None:
     """Until so many requests wait, as this node sees it."""
 
@@ -185,10 +192,6 @@ class Caller:
 
     async def renew(self, scope: str, limit: int | Limit = 1) -> Reply:
         return await self.say(scope, limit)
-
-    async def poke(self, scope: str) -> Reply:
-        """Change nothing oneself, but let be done what time has made due."""
-        return await self.renew(scope, limit=10**9)
 
     async def say(self, scope: str, limit: int | Limit = 1, **overrides: Any) -> Reply:
         """The present counts, but for what is overridden; under another epoch, once more."""

@@ -93,8 +93,12 @@ class RedisServer(Removable):
         return f"unix://{self.path}"
 
     @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.tcp_port}"
+
+    @property
     def tcp_url(self) -> str:
-        return f"redis://127.0.0.1:{self.tcp_port}/0"
+        return f"redis://{self.address}/0"
 
     @property
     def pid(self) -> int:
@@ -294,8 +298,7 @@ class Cluster(Removable):
 
     @property
     def url(self) -> str:
-        addresses = ",".join(f"127.0.0.1:{node.tcp_port}" for node in self.nodes)
-        return f"redis+cluster://{addresses}"
+        return f"redis+cluster://{','.join(node.address for node in self.nodes)}"
 
     def say(self, node: RedisServer, *command: Any) -> Any:
         with node.client() as client:
@@ -385,6 +388,10 @@ class SentinelServer(RedisServer):
                 client.execute_command("SENTINEL", "SET", service, option.replace("_", "-"), value)
 
 
+def url_of(sentinels: Sequence[SentinelServer]) -> str:
+    return f"redis+sentinel://{','.join(one.address for one in sentinels)}/mymaster"
+
+
 class Watched(Removable):
     """A master, a replica, and three sentinels that watch them, and soon replace a dead master."""
 
@@ -400,8 +407,7 @@ class Watched(Removable):
         wait_until(lambda: _says("master_link_status:up", self.replica))
         for sentinel in self.sentinels:
             sentinel.watch(self.master.tcp_port, down_after_milliseconds=300, failover_timeout=3000)
-        address = f"127.0.0.1:{self.master.tcp_port}"
-        know_all = f"status=ok,address={address},slaves=1,sentinels=3"
+        know_all = f"status=ok,address={self.master.address},slaves=1,sentinels=3"
         wait_until(lambda: all(_says(know_all, one) for one in self.sentinels))
         return self
 
@@ -411,8 +417,7 @@ class Watched(Removable):
 
     @property
     def url(self) -> str:
-        addresses = ",".join(f"127.0.0.1:{one.tcp_port}" for one in self.sentinels)
-        return f"redis+sentinel://{addresses}/mymaster"
+        return url_of(self.sentinels)
 
 
 def _says(what: str, server: RedisServer) -> bool:
