@@ -99,7 +99,12 @@ class Codec:
         Raises any error for a request that cannot be stored, such as one whose callback is not a
         method of the spider.
         """
-        fields = request.to_dict(spider=self._spider)
+        try:
+            fields = request.to_dict(spider=self._spider)
+        except ValueError as error:
+            raise ValueError(
+                f"{error}; allowed as callback and errback is a method of it"
+            ) from None
         if type(request) is not Request:
             _check_copy(request, request_from_dict(fields, spider=self._spider))
         if cookies := self._cookies_for(request):

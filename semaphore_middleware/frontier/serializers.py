@@ -81,6 +81,10 @@ class JsonSerializer:
             }
         except TypeError as error:
             raise TypeError(f"{error}; CRAWL_SERIALIZER = 'pickle' can store more") from None
+        except RecursionError:
+            raise TypeError(
+                "meta or cb_kwargs hold lists or dicts too deep in each other"
+            ) from None
         body = b64encode(fields["body"]).decode()
         return json.dumps({**plain, "body": body, "headers": headers}).encode()
 

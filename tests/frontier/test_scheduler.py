@@ -669,7 +669,13 @@ async def test_what_cannot_be_stored_is_an_error(client: Redis, caplog: Logged) 
         (record,) = (record for record in caplog.records if record.levelno == logging.ERROR)
         assert record.name == "books"
         assert record.getMessage().startswith("<GET http://a/> cannot be stored, and is dropped: ")
-        assert node.stat("scheduler/unserializable") == 1
+        assert record.getMessage().endswith("allowed as callback and errback is a method of it")
+        within_itself: list[Any] = []
+        within_itself.append(within_itself)
+        request = Request("http://a/", meta={"value": within_itself})
+        assert not node.scheduler.enqueue_request(request)
+        assert "meta or cb_kwargs hold lists or dicts too deep in each other" in caplog.text
+        assert node.stat("scheduler/unserializable") == 2
         assert node.closes("finished")
         node.enqueue("http://a/next")
         assert (await node.start()).url == "http://a/next"
