@@ -163,8 +163,8 @@ async def test_more_than_one_call_can_carry_goes_back_too(server: RedisServer) -
         assert await operator.evict("dead") == (0, 0)
 
 
-async def test_a_living_node_loses_its_permits_when_it_renews(server: RedisServer) -> None:
-    async with FairSemaphore(server.url, node="living", lease=2) as living:
+async def test_a_living_node_loses_its_permits_at_once(server: RedisServer) -> None:
+    async with FairSemaphore(server.url, node="living", lease=ENDLESS_S) as living:
         waiting: list[asyncio.Task[object]] = []
         with pytest.raises(PermitLostError):
             async with living.permit(SITE, 1):
@@ -241,6 +241,16 @@ EXPLAINED = (
 )
 
 
+async def test_who_waits_gets_a_permit_at_once(server: RedisServer, outside: Outside) -> None:
+    outside.client.flushall()
+    async with FairSemaphore(server.url, lease=ENDLESS_S) as living:
+        waiting = asyncio.create_task(living.acquire(SITE, 1))
+        ran = await semaphore(server, "trust", "--yes")
+        assert (ran.status, ran.err) == (0, "")
+        assert ran.lines == [f"{server.url} {EXPLAINED}", "Permits are granted from now on."]
+        (await asyncio.wait_for(waiting, TIMEOUT_S)).release()
+
+
 @pytest.mark.parametrize(
     ("answer", "status", "said"),
     [
@@ -261,6 +271,3 @@ async def test_it_asks_twice_on_a_terminal_and_elsewhere_wants_to_be_told_so(
     assert ran.out.count("[y/N] ") == answer.count("\n")
     assert ran.out.endswith(f"{said}\n")
     assert bool(outside.client.keys("*")) == (status == 0)
-    ran = await semaphore(server, "trust", "--yes")
-    assert ran.lines == [f"{server.url} {EXPLAINED}", "Permits are granted from now on."]
-    assert outside.client.keys("*")
