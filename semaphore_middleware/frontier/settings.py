@@ -22,6 +22,7 @@ from semaphore_middleware.model.validation import (
 )
 from semaphore_middleware.redis.environment import default_node, server_of
 from semaphore_middleware.redis.keys import check_prefix
+from semaphore_middleware.scrapy.engine import spider_name
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -78,7 +79,7 @@ class CrawlSettings:
     @classmethod
     def of(cls, crawler: Crawler) -> Self:
         """Those of a node. Raises `SettingsError`."""
-        settings, spider = crawler.settings, crawler.spidercls.name
+        settings, spider = crawler.settings, spider_name(crawler)
         url, url_from = server_of(settings)
         if url is None:
             raise SettingsError("REDIS_URL is not set: the nodes of a crawl share a Redis server")

@@ -21,7 +21,7 @@ from semaphore_middleware.redis import embedded
 from semaphore_middleware.redis.keys import Keys
 from semaphore_middleware.redis.location import Server
 from semaphore_middleware.scrapy.downloads import Downloads
-from semaphore_middleware.scrapy.engine import Engine, check_reactor, end_crawl
+from semaphore_middleware.scrapy.engine import Engine, check_reactor, end_crawl, spider_name
 from semaphore_middleware.scrapy.node import Node, node_for
 from semaphore_middleware.scrapy.settings import SemaphoreSettings, log_start, warn_of_mistakes
 from semaphore_middleware.telemetry.long_waits import LongWaits, StricterLimits
@@ -113,31 +113,28 @@ class Crawl:
         return observers
 
     @property
-    def node(self) -> str:
-        """This node's name, the same for all crawls of this process with these settings."""
-        return self._node.semaphore.node
-
-    @property
     def semaphore(self) -> FairSemaphore:
         """That of this process's crawls with these settings."""
         return self._node.semaphore
 
     @property
+    def node(self) -> str:
+        """This node's name, the same for all crawls of this process with these settings."""
+        return self.semaphore.node
+
+    @property
     def admin(self) -> Admin:
         """The operators' interface to the server."""
-        return self._node.semaphore.admin
+        return self.semaphore.admin
 
     def permits(self) -> Collection[Permit]:
         """The permits of this crawl's requests, held or waited for."""
-        return [
-            one
-            for one in self._node.semaphore.permits()
-            if getattr(one.owner, "crawl", None) is self
-        ]
+        permits = self.semaphore.permits()
+        return [one for one in permits if getattr(one.owner, "crawl", None) is self]
 
     def limit_of(self, scope: str) -> int | None:
         """How many requests may hold a permit of `scope`, as last heard; None if not known."""
-        return self._node.semaphore.limit_of(scope)
+        return self.semaphore.limit_of(scope)
 
     @property
     def _server(self) -> str:
@@ -190,7 +187,7 @@ class Crawl:
     def _find_node(self) -> Node:
         arguments = self._engine.spider_arguments() or {}
         job = arguments.get("_job", "")  # as Scrapyd gives it
-        return node_for(self.settings, self.url, self._crawler.spidercls.name, job)
+        return node_for(self.settings, self.url, spider_name(self._crawler), job)
 
     async def _join_node(self) -> None:
         self._node = self._find_node()  # the first may have been closed

@@ -243,6 +243,11 @@ def keep_spider_arguments() -> None:
     setattr(Crawler, "_create_spider", _create_spider)  # noqa: B010
 
 
+def spider_name(crawler: Crawler) -> str:
+    """The name of a crawler's spider. Its class need not have one; empty if there is no spider."""
+    return getattr(crawler.spider or crawler.spidercls, "name", None) or ""
+
+
 def pass_over_saturated_scopes(queue: DownloaderAwarePriorityQueue, admissions: Admissions) -> None:
     """Make a queue pass over saturated scopes.
 

@@ -79,10 +79,14 @@ async def test_a_node_is_named_after_spider_and_job(
     server: RedisServer, site: Site, monkeypatch: Patch
 ) -> None:
     monkeypatch.setenv("SCRAPY_JOB", "6487ec79")
-    for arguments, job in (({}, "6487ec79"), ({"_job": "monday"}, "monday")):
+    for arguments, job in (
+        ({}, "6487ec79"),
+        ({"_job": "monday"}, "monday"),
+        ({"name": "given"}, "6487ec79"),  # then its class need have none
+    ):
         crawl = Crawl(server, Request(site.url("/page/")), limit=2, arguments=arguments)
         await crawl.finished()
-        name = f"{crawl.crawler.spidercls.name}-{job}-"
+        name = f"{arguments.get('name', Visits.name)}-{job}-"
         assert crawl.crawler.settings["SEMAPHORE_NODE"].startswith(name)
 
 

@@ -490,7 +490,6 @@ class CrawlNode:
             request_fingerprinter=RequestFingerprinter(),
             get_extension=lambda _: exporter,
             crawling=True,
-            spidercls=SimpleNamespace(name="simulated"),
         )
         self.crawler.spider = self.spider = Spider("simulated")
         self.spider.crawler, self.spider.settings = self.crawler, settings
