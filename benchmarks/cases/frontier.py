@@ -16,7 +16,7 @@ import redis
 from benchmarks import rivals
 from benchmarks.harness.crawls import ONE_PAGE, START_URLS
 from benchmarks.harness.figures import in_turn, percentile
-from benchmarks.harness.full_frontier import NAME, FullFrontier, bytes_of, memory
+from benchmarks.harness.full_frontier import NAME, FullFrontier, bytes_of, memory, seen_of
 from benchmarks.harness.report import Cell, Goal, Report
 from benchmarks.harness.server import Reading
 from benchmarks.harness.shared_crawl import PAGE_MS, Settings, SharedCrawl
@@ -217,7 +217,7 @@ def _floods(plan: Plan) -> Part:
 
 
 def _has_seen(client: redis.Redis, pages: int) -> bool:
-    return int(client.hget("{crawl:linked}:seen", "count") or 0) == pages
+    return seen_of(client, "linked") == pages
 
 
 def _in_trouble(plan: Plan) -> Part:

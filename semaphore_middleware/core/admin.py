@@ -223,7 +223,7 @@ class Admin:
             number = f"{check_weight(weight, f'the weight of {job!r}'):g}"
             command = ("HSET", self._keys.epoch, field, number)
         async with self._connected() as connection:
-            await connection.execute([command, ("PUBLISH", self._keys.changes, "changed")])
+            await connection.execute([command, self._notice])
 
     async def evict(self, node: str) -> tuple[int, int]:
         """Give back what a dead node holds, before its leases end, and its places in the queue.
