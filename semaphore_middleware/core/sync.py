@@ -123,14 +123,15 @@ class SyncSemaphore:
             raise
 
     def _start(self) -> asyncio.AbstractEventLoop:
-        loop = self._loop = asyncio.new_event_loop()
+        loop = asyncio.new_event_loop()
 
         def run() -> None:
             with asyncio.Runner(loop_factory=lambda: loop) as runner:
                 runner.run(self._until_closed())
 
-        self._thread = threading.Thread(target=run, name="SyncSemaphore", daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=run, name="SyncSemaphore", daemon=True)
+        thread.start()  # since Python 3.12 a RuntimeError, once the main thread has ended
+        self._loop, self._thread = loop, thread
         Finalize(None, self.close, exitpriority=0)  # not atexit, which multiprocessing passes over
         return loop
 

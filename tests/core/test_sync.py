@@ -169,6 +169,7 @@ def test_a_forked_child_is_a_node_of_its_own(server: RedisServer) -> None:
 def program(server: RedisServer, text: str) -> Iterator[subprocess.Popen[str]]:
     """A process that has `semaphore`, and does this."""
     head = "from semaphore_middleware import SyncSemaphore\nimport sys, threading, time\n"
+    head += "from contextlib import suppress\n"
     head += f"semaphore = SyncSemaphore({server.url!r})\n"
     command = [sys.executable, "-c", head + textwrap.dedent(text)]
     with subprocess.Popen(
@@ -185,7 +186,25 @@ def program(server: RedisServer, text: str) -> Iterator[subprocess.Popen[str]]:
     [
         "with semaphore.permit('s', 1): sys.exit()",
         "held = semaphore.permit('s', 1); held.__enter__().release()",
-        "threading.Thread(target=lambda: semaphore.permit('s', 1).__enter__().release()).start()",
+        """
+        def work():
+            with semaphore.permit("s", 1):
+                granted.set()
+                threading.main_thread().join()
+
+        granted = threading.Event()
+        threading.Thread(target=work).start()
+        granted.wait()
+        """,
+        """
+        def work():
+            threading.main_thread().join()
+            for _ in range(2):
+                with suppress(RuntimeError), semaphore.permit("s", 1):
+                    pass
+
+        threading.Thread(target=work).start()
+        """,
     ],
 )
 def test_nothing_is_held_when_the_interpreter_has_exited(server: RedisServer, text: str) -> None:
