@@ -32,18 +32,17 @@ from tests.simulation.server import COMPARED
 class Rule:
     """What the code says where a rule is kept, and what it says where it is not."""
 
-    name: str
-    seed: int
-    """One that sees when it is not kept; 0: none is known."""
     file: str
     """Of a script, or of a module."""
     says: str
-    instead: str
+    instead: str = ""
+    seed: int = 0
+    """One that sees when it is not kept; 0: none is known."""
 
 
 TABLE = Path(__file__).with_suffix(".toml")
 RULES: Mapping[str, Rule] = {
-    rule["name"]: Rule(**rule) for rule in tomllib.loads(TABLE.read_text("utf-8"))["rule"]
+    name: Rule(**rule) for name, rule in tomllib.loads(TABLE.read_text("utf-8")).items()
 }
 
 
@@ -144,8 +143,9 @@ def main() -> None:
 
 def _note_seed(name: str, seed: int) -> None:
     text = TABLE.read_text("utf-8")
-    says = rf'(name = "{re.escape(name)}"\n)(seed = \d+\n)?'
-    TABLE.write_text(re.sub(says, rf"\g<1>seed = {seed}\n", text), "utf-8")
+    says = rf'(\["{re.escape(name)}"\]\n)(seed = \d+\n)?'
+    noted = f"seed = {seed}\n" if seed else ""
+    TABLE.write_text(re.sub(says, rf"\g<1>{noted}", text), "utf-8")
 
 
 if __name__ == "__main__":
