@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import time
 from collections.abc import Callable
@@ -102,17 +103,8 @@ class Cluster:
 
     def last_words(self) -> str:
         """What tells best why nodes have done something else: warnings, errors, how each ended."""
-        words = (
-            "WARNING",
-            "ERROR",
-            "joins the crawl",
-            "has ended",
-            "finish_reason",
-            "Spider closed",
-        )
-        lines = [
-            line for line in self.log("node").splitlines() if any(word in line for word in words)
-        ]
+        words = "WARNING|ERROR|joins the crawl|has ended|finish_reason|Spider closed"
+        lines = [line for line in self.log("node").splitlines() if re.search(words, line)]
         return "\n".join(lines[-100:])
 
     def judge(self, host: str) -> dict[str, Any]:

@@ -26,9 +26,8 @@ from tests.support.paths import REPOSITORY
 
 @pytest.mark.skipif(not shutil.which("promtool"), reason="no prometheus here")
 def test_the_configuration_of_prometheus_is_valid() -> None:
-    subprocess.run(
-        ["promtool", "check", "config", REPOSITORY / "docker/prometheus.yml"], check=True
-    )
+    file = REPOSITORY / "docker/prometheus.yml"
+    subprocess.run(["promtool", "check", "config", file], check=True)
 
 
 def script(name: str, *command: str, **environment: str) -> tuple[int, str]:

@@ -29,10 +29,8 @@ DAY_S = 86400.0
 IN_TIME_S = 10.0
 
 
-def fetched(
-    text: bytes = b"Disallow: /x", valid: float = DAY_S, for_others: bool = True
-) -> Fetched:
-    return Fetched(RobotsTxt(text, 200), valid, for_others)
+def fetched(text: bytes = b"Disallow: /x", valid: float = DAY_S, shared: bool = True) -> Fetched:
+    return Fetched(RobotsTxt(text, 200), valid, shared)
 
 
 async def in_time(reading: asyncio.Task[Fetched]) -> Fetched:
@@ -148,7 +146,7 @@ async def test_a_node_is_waited_for_as_long_as_it_lives_and_one_lease_more(
 
 async def test_what_is_too_old_or_from_a_cache_is_asked_for_again(server: RedisServer) -> None:
     async with nodes(server, 3) as (a, b, c):
-        c.answer.set_result(fetched(b"old", for_others=False))
+        c.answer.set_result(fetched(b"old", shared=False))
         assert (await c.read()).robotstxt.text == b"old"
         a.answer.set_result(fetched(valid=0.02))
         assert not (await a.read()).by_another

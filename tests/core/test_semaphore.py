@@ -10,12 +10,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from semaphore_middleware import (
-    ClosedError,
-    FairSemaphore,
-    Limit,
-    SettingsError,
-)
+from semaphore_middleware import ClosedError, FairSemaphore, Limit, SettingsError
 from semaphore_middleware.core.observer import PermitGranted
 from semaphore_middleware.core.semaphore import GivenLimit, checked_limit
 from semaphore_middleware.model.limits import ALLOWED_LIMIT

@@ -16,12 +16,7 @@ import pytest
 
 from semaphore_middleware.core.observer import Event, ProcessStalled
 from semaphore_middleware.core.permit import Permit, Stage
-from semaphore_middleware.core.session import (
-    ACCOUNTS_AT_ONCE,
-    BATCH_DELAY_S,
-    TIMER_LAG_S,
-    Session,
-)
+from semaphore_middleware.core.session import ACCOUNTS_AT_ONCE, BATCH_DELAY_S, TIMER_LAG_S, Session
 from semaphore_middleware.errors import HostDownError
 from semaphore_middleware.model.lease import RENEWAL
 from semaphore_middleware.model.limits import Limit
@@ -91,27 +86,23 @@ class FakeServer:
     async def join_epoch(self, _: object) -> None:
         self.looks += 1
 
-    async def listen(
-        self, _: object, __: float, on_message: Callable[[bytes | None], None]
-    ) -> None:
-        self.tell = on_message
+    async def listen(self, _: object, __: float, tell: Callable[[bytes | None], None]) -> None:
+        self.tell = tell
         if not self.is_deaf:
-            on_message(None)
+            tell(None)
         await asyncio.Event().wait()
 
-    async def sync(
-        self, _: object, statements: Sequence[Statement], look: bool
-    ) -> list[Reply] | None:
+    async def sync(self, _: object, said: Sequence[Statement], look: bool) -> list[Reply] | None:
         if self.is_in_another_epoch:
             self.is_in_another_epoch = False
             return None
-        self.calls.append((asyncio.get_running_loop().time() - BEGIN_S, statements))
+        self.calls.append((asyncio.get_running_loop().time() - BEGIN_S, said))
         self.looks += look
         if self.is_silent:
             await asyncio.sleep(CALL_TIMEOUT_S)
             raise CallTimeoutError("no answer")
         await asyncio.sleep(self.round_trip)
-        return [self._reply(said) for said in statements]
+        return [self._reply(one) for one in said]
 
     def _reply(self, said: Statement) -> Reply:
         most = said.asked if self.granted is None else self.granted
@@ -267,9 +258,7 @@ async def test_in_another_epoch_all_is_said_again_and_the_subscription_made_anew
 
 @pytest.mark.parametrize(("reply", "channel"), [(4.0, None), (None, 4.0), (9.0, 4.0)])
 @in_virtual_time
-async def test_a_node_asks_again_when_the_server_said(
-    reply: float | None, channel: float | None
-) -> None:
+async def test_a_node_asks_again_when_told(reply: float | None, channel: float | None) -> None:
     """The latest word counts."""
     async with Setup() as setup:
         setup.server.granted, setup.server.changes = 0, {"retry_in": reply}

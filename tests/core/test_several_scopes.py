@@ -12,11 +12,7 @@ from tests.support.nodes import Outside, Recorder, eventually
 from tests.support.servers import RedisServer
 
 HOST, DOMAIN, ALL = WANTED = "www.example.org", "domain:example.org", "all"
-ENDS = {
-    "timeout": AcquireTimeoutError,
-    "cancelled": asyncio.CancelledError,
-    "closed": ClosedError,
-}
+ENDS = {"timeout": AcquireTimeoutError, "cancelled": asyncio.CancelledError, "closed": ClosedError}
 
 
 @pytest.mark.parametrize(("way", "error"), ENDS.items())

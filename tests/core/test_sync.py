@@ -32,9 +32,7 @@ from tests.support.servers import RedisServer, wait_until
 THREADS = 200
 
 
-def test_200_threads_never_hold_more_than_the_limit_and_all_get_theirs(
-    server: RedisServer,
-) -> None:
+def test_200_threads_never_hold_more_than_the_limit_and_all_get_theirs(server: RedisServer) -> None:
     inside: list[None] = []
     most: list[int] = []
 

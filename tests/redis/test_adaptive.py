@@ -46,12 +46,10 @@ async def grown_visitor(server: RedisServer) -> Visitor:
     return visitor
 
 
-async def answer(
-    caller: Caller, *feedback: Feedback, age: float = 0.0, limit: Limit = LIMIT
-) -> Reply:
+async def answer(caller: Caller, *seen: Feedback, age: float = 0.0, limit: Limit = LIMIT) -> Reply:
     """Give as many permits back, with how the site answered."""
-    summary = FeedbackSummary.of((each, age) for each in feedback)
-    return await caller.give_back("s", len(feedback), limit, feedback=summary)
+    summary = FeedbackSummary.of((each, age) for each in seen)
+    return await caller.give_back("s", len(seen), limit, feedback=summary)
 
 
 @pytest.mark.parametrize("capacity", [5, 8, 13])

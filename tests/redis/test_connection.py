@@ -96,10 +96,7 @@ def test_the_part_that_cannot_be_read_is_named(rest: str, said: str) -> None:
         ("redis+sentinel://a:1,b,[::1]:2/x/3", "redis+sentinel://a:1,b:26379,[::1]:2/x/3"),
         (f"rediss+sentinel://u:{PASSWORD}@a,a/m", "rediss+sentinel://a:26379/m/0"),
         (f"redis+sentinel://a/m?sentinel_password={PASSWORD}", "redis+sentinel://a:26379/m/0"),
-        (
-            f"rediss+cluster://u:{PASSWORD}@a,b:1?ssl_cert_reqs=none",
-            "rediss+cluster://a:6379,b:1/0",
-        ),
+        (f"rediss+cluster://{PASSWORD}@a,b:1?ssl_cert_reqs=none", "rediss+cluster://a:6379,b:1/0"),
     ],
 )
 def test_a_server_is_named_without_its_password(url: str, name: str) -> None:

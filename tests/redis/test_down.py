@@ -26,9 +26,7 @@ async def go_down(caller: Caller, outside: Outside) -> Reply:
     return await one_more(caller, outside, FAILED)
 
 
-async def test_a_silent_site_is_tried_by_one_at_a_time(
-    server: RedisServer, outside: Outside
-) -> None:
+async def test_one_at_a_time_tries_a_silent_site(server: RedisServer, outside: Outside) -> None:
     a, b = [await Caller.join(server, name) for name in "ab"]
     await one_more(a, outside, FAILED, FAILED, FAILED)
     outside.end_backoff()
@@ -99,9 +97,7 @@ async def test_any_response_shows_that_it_is_up_again_and_so_does_an_operator(
     assert (await a.take("s", 9, limit=LIMIT)).granted - a.book("s").returned == LIMIT.concurrency
 
 
-async def test_an_idle_site_stays_down_for_ten_minutes(
-    server: RedisServer, outside: Outside
-) -> None:
+async def test_an_idle_site_stays_down_ten_minutes(server: RedisServer, outside: Outside) -> None:
     a = await Caller.join(server, "a")
     await go_down(a, outside)
     assert outside.held() == {}

@@ -12,13 +12,7 @@ from semaphore_middleware.core.observer import StoreLost
 from semaphore_middleware.errors import ServerUnreachableError
 from semaphore_middleware.model.feedback import Feedback, FeedbackSummary
 from semaphore_middleware.redis import protocol, scripts
-from tests.support.nodes import (
-    ENDLESS_S,
-    KEYS,
-    Caller,
-    Outside,
-    Recorder,
-)
+from tests.support.nodes import ENDLESS_S, KEYS, Caller, Outside, Recorder
 from tests.support.servers import RedisServer, free_port
 
 
@@ -105,9 +99,7 @@ async def test_each_loss_of_data_costs_one_wait_in_which_the_living_keep_what_th
     assert granted == (3 if rules else 9), "the rules are known in a new epoch"
 
 
-async def test_a_site_that_has_refused_waits_as_others(
-    server: RedisServer, outside: Outside
-) -> None:
+async def test_a_site_that_refused_waits_as_others(server: RedisServer, outside: Outside) -> None:
     a = await Caller.join(server, "a")
     await a.take("s")
     await a.give_back("s", feedback=FeedbackSummary.of([(Feedback(refused=True), 0.0)]))
@@ -147,9 +139,7 @@ async def test_a_full_server_that_evicts_is_left(server: RedisServer, outside: O
     assert outside.held() == {"a": 1}
 
 
-async def test_a_newcomer_never_shortens_the_wait(
-    server: RedisServer, newborn: RedisServer
-) -> None:
+async def test_no_newcomer_shortens_the_wait(server: RedisServer, newborn: RedisServer) -> None:
     """Where it comes from it may hold permits, also if this server was started empty."""
     a = await Caller.join(newborn, "a", recovery_wait=ENDLESS_S)
     await a.take("s")
@@ -163,9 +153,7 @@ async def test_a_newcomer_never_shortens_the_wait(
     assert (await a.renew("s")).status == "ok"
 
 
-async def test_a_master_that_becomes_a_replica_is_left(
-    server: RedisServer, outside: Outside
-) -> None:
+async def test_a_master_that_turns_replica_is_left(server: RedisServer, outside: Outside) -> None:
     """One that takes writes all the same: what is written there is lost."""
     a = await Caller.join(server, "a")
     outside.client.config_set("replica-read-only", "no")

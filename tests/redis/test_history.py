@@ -91,9 +91,7 @@ def node(server: RedisServer) -> FairSemaphore:
     return FairSemaphore(server.url, lease=ENDLESS_S, recovery_wait=0.0, job="news")
 
 
-async def test_a_crawl_begins_with_the_limit_that_the_last_one_got_on_with(
-    server: RedisServer,
-) -> None:
+async def test_a_crawl_begins_with_the_limit_that_the_last_one_kept(server: RedisServer) -> None:
     site, limit = Crowded(takes=10), Limit(20, adaptive=True)
     async with node(server) as a:
         await asyncio.gather(*(site.visit(a, 20) for _ in range(20)))

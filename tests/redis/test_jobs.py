@@ -62,9 +62,7 @@ async def test_jobs_share_by_weight_whatever_nodes_they_have(
     assert sum(held.values()) == LIMIT
 
 
-async def test_an_operator_changes_a_weight_for_all_nodes(
-    server: RedisServer, outside: Outside
-) -> None:
+async def test_an_operator_s_weight_holds_for_all(server: RedisServer, outside: Outside) -> None:
     jobs = {"a": "news", "b": "shop"}
     callers = await join(server, **jobs)
     async with Admin(server.url) as admin:
@@ -92,9 +90,7 @@ async def test_what_a_job_does_not_use_others_have(server: RedisServer, outside:
     assert by_job(outside, jobs) == {"a": 3, "b": 1}
 
 
-async def test_with_one_job_left_its_nodes_share_as_before(
-    server: RedisServer, outside: Outside
-) -> None:
+async def test_nodes_of_the_only_job_share_as_before(server: RedisServer, outside: Outside) -> None:
     callers = await join(server, a1="a", a2="a", b="b")
     key = KEYS.of("s")[0]
     for caller in callers.values():

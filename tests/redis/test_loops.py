@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from semaphore_middleware.redis.store import Store
-from tests.support.nodes import ENDLESS_S, KEYS, Caller, Outside
+from tests.support.nodes import ENDLESS_S, KEYS, Caller, Outside, key
 from tests.support.servers import RedisServer
 
 CROWD = 1000  # as many as one call looks at
@@ -22,15 +22,11 @@ def queue_strangers(outside: Outside) -> None:
 
 
 MISFORTUNES: dict[str, Callable[[Outside], object]] = {
-    "queue lost": lambda outside: outside.client.delete(QUEUE),
-    "leases over": lambda outside: outside.client.hincrbyfloat(
-        KEYS.epoch, "clock", 2e3 * ENDLESS_S
-    ),
-    "accounts lost": lambda outside: outside.client.hdel(
-        KEYS.of("s")[0], *(f"node:n{i}" for i in range(CROWD))
-    ),
+    "queue lost": lambda it: it.client.delete(QUEUE),
+    "leases over": lambda it: it.client.hincrbyfloat(KEYS.epoch, "clock", 2e3 * ENDLESS_S),
+    "accounts lost": lambda it: it.client.hdel(key("s"), *(f"node:n{i}" for i in range(CROWD))),
     "strangers": queue_strangers,
-    "waits for nothing": lambda outside: outside.client.zadd(QUEUE, {"a": -1}),
+    "waits for nothing": lambda it: it.client.zadd(QUEUE, {"a": -1}),
 }
 
 

@@ -96,9 +96,7 @@ async def test_refusals_of_one_incident_are_one_step(server: RedisServer, outsid
         await assert_pause(b, longest)
 
 
-async def test_nobody_starts_as_long_as_the_site_said(
-    server: RedisServer, outside: Outside
-) -> None:
+async def test_nobody_starts_before_the_site_said(server: RedisServer, outside: Outside) -> None:
     a, b = [await Caller.join(server, name) for name in "ab"]
     assert not (await b.take("s", limit=LIMIT)).is_counted
     await a.take("s", 3, limit=LIMIT)

@@ -94,9 +94,7 @@ async def test_a_scope_goes_on_although_its_pattern_is_paused(server: RedisServe
     assert (await a.renew("ftp.example.org")).granted == 0
 
 
-async def test_a_pause_of_all_holds_everywhere_and_its_resume_leaves_other_pauses(
-    server: RedisServer,
-) -> None:
+async def test_a_pause_of_all_holds_everywhere_and_ends_no_other(server: RedisServer) -> None:
     a = await Caller.join(server, "a")
     scopes = (HOST, "ip:192.0.2.1", "all", "a name")
     await a.admin.pause("*.example.org")

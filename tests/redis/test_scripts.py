@@ -165,9 +165,7 @@ async def test_a_statement_without_sense_is_refused(server: RedisServer, outside
     assert (await say_packed(a, sense)).status == "ok"
 
 
-async def test_a_statement_whose_feedback_has_no_sense_is_refused(
-    server: RedisServer, outside: Outside
-) -> None:
+async def test_feedback_without_sense_is_refused(server: RedisServer, outside: Outside) -> None:
     a = await Caller.join(server, "a")
     await a.take("s", 2, limit=2)
     before = outside.look("s")

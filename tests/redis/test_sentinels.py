@@ -40,9 +40,7 @@ def watch(sentinels: Sentinels, master: RedisServer) -> None:
         sentinel.watch(master.tcp_port)
 
 
-async def test_most_of_those_that_answer_are_believed(
-    masters: Masters, sentinels: Sentinels
-) -> None:
+async def test_most_that_answer_are_believed(masters: Masters, sentinels: Sentinels) -> None:
     master, old = masters
     watch(sentinels, master)
     sentinels[0].watch(old.tcp_port)
@@ -103,9 +101,7 @@ async def test_a_master_that_answers_is_not_left_for_what_a_minority_says(
     assert not connection.is_open
 
 
-async def test_a_master_that_is_not_one_yet_is_waited_for(
-    masters: Masters, sentinels: Sentinels
-) -> None:
+async def test_a_master_to_be_is_waited_for(masters: Masters, sentinels: Sentinels) -> None:
     with masters[0].client() as client:
         client.replicaof("127.0.0.1", free_port())
         watch(sentinels, masters[0])
@@ -175,6 +171,5 @@ async def test_tls_is_for_sentinels_and_masters(
         url = f"rediss+sentinel://127.0.0.1:{sentinel}/mymaster"
         with pytest.raises(ServerRefusedError, match=r"^the sentinel at .*: TLS: certificate "):
             await FairSemaphore(url).open()
-        assert (
-            await found_by(f"{url}?ssl_ca_certs={authority.certificate}") == f"127.0.0.1:{master}"
-        )
+        found = await found_by(f"{url}?ssl_ca_certs={authority.certificate}")
+        assert found == f"127.0.0.1:{master}"

@@ -153,9 +153,7 @@ async def take_pending(caller: Caller, n: int, limit: Limit) -> None:
 
 
 @pytest.mark.parametrize(("limit", "starts"), [(SLOW, 1), (RATED, 3)])
-async def test_a_start_that_did_not_begin_is_the_next_one_s(
-    server: RedisServer, limit: Limit, starts: int
-) -> None:
+async def test_an_unused_start_is_given_on(server: RedisServer, limit: Limit, starts: int) -> None:
     a, b = [await Caller.join(server, name) for name in "ab"]
     await take_pending(a, starts, limit)
     await b.take("s", 2, limit=limit)

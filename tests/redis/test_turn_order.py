@@ -12,9 +12,7 @@ from tests.support.nodes import ENDLESS_S, Caller, Outside
 from tests.support.servers import RedisServer
 
 
-async def test_who_asks_anew_is_after_those_that_wait(
-    server: RedisServer, outside: Outside
-) -> None:
+async def test_who_asks_anew_is_behind_who_waits(server: RedisServer, outside: Outside) -> None:
     a, b, c = [await Caller.join(server, name) for name in "abc"]
     for caller in (a, b, c):
         await caller.take("s", 2)

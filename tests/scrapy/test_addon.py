@@ -75,9 +75,7 @@ async def test_the_user_s_settings_stay(server: RedisServer, site: Site, caplog:
     assert settings["SEMAPHORE_NODE"].startswith("here-")
 
 
-async def test_a_node_is_named_after_spider_and_job(
-    server: RedisServer, site: Site, monkeypatch: Patch
-) -> None:
+async def test_how_a_node_is_named(server: RedisServer, site: Site, monkeypatch: Patch) -> None:
     monkeypatch.setenv("SCRAPY_JOB", "6487ec79")
     for arguments, job in (
         ({}, "6487ec79"),
@@ -90,9 +88,7 @@ async def test_a_node_is_named_after_spider_and_job(
         assert crawl.crawler.settings["SEMAPHORE_NODE"].startswith(name)
 
 
-async def test_a_connection_for_each_permit(
-    server: RedisServer, site: Site, tmp_path: Path
-) -> None:
+async def test_one_connection_a_permit(server: RedisServer, site: Site, tmp_path: Path) -> None:
     # Scrapy's handler for aiohttp opens no more than CONCURRENT_REQUESTS_PER_DOMAIN.
     limit = {"CONCURRENT_REQUESTS_PER_DOMAIN": 1, "SEMAPHORE_LIMITS": {"127.0.0.1": 3}}
     settings = {**ADD_ON, **limit, "SEMAPHORE_REDIS_URL": server.url}
@@ -125,9 +121,7 @@ def test_the_server_is_named_where_the_project_names_none(monkeypatch: Patch) ->
 QUEUE = "scrapy.pqueues.ScrapyPriorityQueue"
 
 
-async def test_warnings_of_what_weakens_limits(
-    server: RedisServer, site: Site, caplog: Log
-) -> None:
+async def test_warnings_of_weaker_limits(server: RedisServer, site: Site, caplog: Log) -> None:
     weak: dict[str, Any] = {
         "AUTOTHROTTLE_ENABLED": True,
         "SEMAPHORE_OBEY_CRAWL_DELAY": True,

@@ -210,10 +210,8 @@ class Downloader(RuleBasedStateMachine):
         exempt_before, told_before = self.seen
         assert len(exempt) <= exempt_before or self.told > told_before, "the engine has room"
         self.seen = (len(exempt), self.told)
-        in_scheduler = {
-            one for one in asking if one.is_scheduled and (one.scopes or one.is_blocked)
-        }
-        assert self.all._only_waiting == in_scheduler
+        scheduled = {one for one in asking if one.is_scheduled}
+        assert self.all._only_waiting == {one for one in scheduled if one.scopes or one.is_blocked}
 
     @invariant()
     def places_are_used_and_never_too_many(self) -> None:

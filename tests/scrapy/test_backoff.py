@@ -65,9 +65,7 @@ async def test_what_is_refused_too_often(server: RedisServer, site: Site, by: By
 
 
 @both
-async def test_a_page_alone_at_its_site(
-    server: RedisServer, site: Site, by: By, caplog: Log
-) -> None:
+async def test_a_site_s_only_page(server: RedisServer, site: Site, by: By, caplog: Log) -> None:
     caplog.set_level(logging.INFO)
     alone = Request(site.url("/status/503?n=1"))
     settings: dict[str, Any] = {"RETRY_TIMES": 1, "SEMAPHORE_BACKOFF_TIMES": 9}

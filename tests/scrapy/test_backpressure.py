@@ -103,9 +103,8 @@ async def test_places_after_a_wait(server: RedisServer, site: Site, most: int) -
         await eventually(lambda: waiting(server) == 6)
         release()
         await site.until(lambda: site.now == at_once)
-        await eventually(
-            lambda: holding(server) == at_once
-        )  # without a place they go to other nodes
+        # Those without a place go to other nodes.
+        await eventually(lambda: holding(server) == at_once)
         site.let_go()
         await crawl.finished()
     assert site.hosts[FULL].most == at_once
@@ -246,10 +245,7 @@ class NeedsToken:
 @pytest.mark.parametrize("way", ["awaited", "in a task", "as a Deferred"])
 async def test_no_room_behind_a_full_site(server: RedisServer, site: Site, way: str) -> None:
     token = {"token": site.url("/page/token"), "way": way}
-    full = [
-        request.replace(meta={**request.meta, **token})
-        for request in of_sites(site, "/page/", 8, 1)
-    ]
+    full = [one.replace(meta={**one.meta, **token}) for one in of_sites(site, "/page/", 8, 1)]
     async with taken(server, FULL) as release:
         requests = [*full, *pages(site, "/page/", FREE, 20)]
         crawl = Crawl(server, *requests, middlewares={NeedsToken: 10}, CONCURRENT_REQUESTS=4)

@@ -186,9 +186,8 @@ async def test_every_request_that_waited_for_robots_txt_is_checked(
     chain = [type(one).__module__ for one in crawl.crawler.engine.downloader.middleware.middlewares]
     site.let_go()
     await crawl.finished()
-    assert [name for name in chain if "robotstxt" in name] == [
-        "semaphore_middleware.scrapy.robotstxt"
-    ]
+    ours = "semaphore_middleware.scrapy.robotstxt"
+    assert [name for name in chain if "robotstxt" in name] == [ours]
     assert site.arrivals == ["/robots.txt"]
     assert crawl.stat("robotstxt/forbidden") == 6
 

@@ -195,9 +195,7 @@ async def test_an_unreachable_one_may_allow(server: RedisServer, site: Site, cap
         assert "its requests are allowed" in caplog.text
 
 
-async def test_what_cannot_be_read_is_told_from_what_forbids(
-    server: RedisServer, site: Site
-) -> None:
+async def test_unreadable_is_told_from_forbidding(server: RedisServer, site: Site) -> None:
     (forbidding,) = await more_hosts(site, 1)
     site.robots_as = {"127.0.0.1": "/status/500", forbidding: "/rules"}
     site.robots = FORBIDDING

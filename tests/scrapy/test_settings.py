@@ -24,6 +24,7 @@ def refused(**settings: Any) -> str:
 
 
 NAN, INF = float("nan"), float("inf")
+OBEY = {"ROBOTSTXT_OBEY": True}
 
 
 def test_defaults() -> None:
@@ -49,11 +50,8 @@ def test_defaults() -> None:
         ({"SEMAPHORE_TURN": "2", "SEMAPHORE_LEASE": 10}, {"turn": 2}),
         ({"SEMAPHORE_TURN": 2.1, "SEMAPHORE_LEASE": 7}, {"turn": 2.1}),
         ({"SEMAPHORE_LEASE": 0.1}, {"turn": 0.03}),
-        ({"ROBOTSTXT_OBEY": True}, {"obey_crawl_delay": True}),
-        (
-            {"ROBOTSTXT_OBEY": True, "SEMAPHORE_OBEY_CRAWL_DELAY": False},
-            {"obey_crawl_delay": False},
-        ),
+        (OBEY, {"obey_crawl_delay": True}),
+        ({**OBEY, "SEMAPHORE_OBEY_CRAWL_DELAY": False}, {"obey_crawl_delay": False}),
         ({"SEMAPHORE_BACKOFF_CODES": "420,429"}, {"backoff_codes": {420, 429}}),
         ({"SEMAPHORE_BACKOFF_CODES": []}, {"backoff_codes": set()}),
         ({"SEMAPHORE_BACKOFF_START": 400}, {"backoff": Backoff(400, 400)}),

@@ -244,9 +244,8 @@ async def test_what_a_holder_waits_for(server: RedisServer, site: Site, by: By) 
         CONCURRENT_REQUESTS=1,
     )
     await crawl.finished()
-    assert sorted(site.arrivals) == sorted(
-        f"/page/{name}" for n in range(3) for name in (n, f"first-{n}")
-    )
+    pages = {f"/page/{name}" for n in range(3) for name in (n, f"first-{n}")}
+    assert sorted(site.arrivals) == sorted(pages)
     assert site.most == 1
     assert crawl.stat("semaphore/acquired") == crawl.stat("semaphore/released")
     assert server.members() == {}

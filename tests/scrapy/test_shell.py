@@ -37,9 +37,7 @@ async def test_a_shell_gives_its_permits_back_before_its_process_ends(
     assert server.members() == {}
 
 
-async def test_a_person_gets_a_refusal_at_once(
-    server: RedisServer, site: Site, tmp_path: Path
-) -> None:
+async def test_a_person_is_refused_at_once(server: RedisServer, site: Site, tmp_path: Path) -> None:
     site.refusals, site.refusal_headers = None, {"Retry-After": "200"}
     await run(server, tmp_path, "fetch", site.url("/busy/"))
     assert site.arrivals == ["/busy/"]

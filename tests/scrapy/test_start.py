@@ -121,9 +121,7 @@ async def test_the_log_names_mistakes(server: RedisServer, site: Site, caplog: L
 
 
 @both
-async def test_a_crawl_waits_for_its_server(
-    locked: RedisServer, site: Site, caplog: Log, by: By
-) -> None:
+async def test_waiting_for_the_server(locked: RedisServer, site: Site, caplog: Log, by: By) -> None:
     caplog.set_level("DEBUG")
     locked.kill()
     scheme, place = "redis", f"127.0.0.1:{locked.tcp_port}"

@@ -37,7 +37,6 @@ class LoopbackNames(ThreadedResolver):
             found: Deferred[str] = super().getHostByName(name, timeout)
             return found
         self.lookups[name] += 1
-        is_second = name.startswith("second") or (
-            name.startswith("both") and self.lookups[name] % 2 == 0
-        )
+        is_even = self.lookups[name] % 2 == 0
+        is_second = name.startswith("second") or (name.startswith("both") and is_even)
         return succeed(SECOND if is_second else FIRST)

@@ -84,9 +84,7 @@ async def test_who_waits_for_long(server: RedisServer, site: Site, caplog: Log, 
     assert len(explained(caplog)) == 1
 
 
-async def test_a_holder_that_was_killed(
-    server: RedisServer, caplog: Log, monkeypatch: Patch
-) -> None:
+async def test_a_killed_holder(server: RedisServer, caplog: Log, monkeypatch: Patch) -> None:
     monkeypatch.setattr(long_waits, "LONG_WAIT_S", 60.0)
     monkeypatch.setattr(long_waits, "FIRST_LOOK_S", 0.05)
     killed = await Caller.join(server, "killed", lease=2.0)
@@ -150,9 +148,7 @@ async def test_a_wait_that_has_ended(server: RedisServer, caplog: Log, is_closed
         semaphore.may_end.set()
         if not is_closed:
             await eventually(lambda: semaphore.ended)
-            await eventually(
-                lambda: not semaphore.waits._timers
-            )  # nobody watches the scope any more
+            await eventually(lambda: not semaphore.waits._timers)  # nobody watches the scope
     assert explained(caplog) == []
     assert (semaphore.begun, semaphore.ended) == (1, 0 if is_closed else 1)
 
@@ -181,14 +177,11 @@ def holder(node: str, held: int, oldest: float) -> Member:
     return Member(node, held, 0, oldest, 0.0, 10.0, Limit(4))
 
 
+WAITING = Member("c", 0, 12, 0.0, 61.0, 10.0, Limit(4))
 FULL = Inspection(
     "example.com",
     limit=4,
-    members=(
-        Member("c", 0, 12, 0.0, 61.0, 10.0, Limit(4)),
-        holder("b", 1, 75.2),
-        holder("a", 3, 5.0),
-    ),
+    members=(WAITING, holder("b", 1, 75.2), holder("a", 3, 5.0)),
 )
 
 
@@ -216,10 +209,7 @@ def test_a_full_site_names_those_that_hold_most_and_the_oldest() -> None:
         ({"down_for": 90.2}, "The site is down: it has not responded for 90 s."),
         ({"delay": 30.0}, "Requests start 30 s apart."),
         ({"rate": "60/m"}, "Requests start at a rate of at most 60/m."),
-        (
-            {"limit": 2, "limit_max": 8},
-            "The limit is 2, of at most 8, as the site's answers want it.",
-        ),
+        ({"limit": 2, "limit_max": 8}, "limit is 2, of at most 8, as the site's answers want it."),
         ({"set_by": "ops"}, "The limit is 4, and ops has set a rule."),
         ({"limit": None, "members": ()}, "The limit is unknown. Nobody holds a permit."),
         ({"limit": 5}, "Permits are free, so its turn is now; or the server has lost its data"),
@@ -234,9 +224,7 @@ def test_what_else_is_in_the_way_is_said(changes: dict[str, Any], text: str) -> 
 
 
 @pytest.mark.parametrize("asked", [Limit(1), Limit(8, delay=0.01), Limit(8, rate="50/s")])
-async def test_who_asks_for_a_stricter_limit(
-    server: RedisServer, caplog: Log, asked: Limit
-) -> None:
+async def test_who_wants_a_stricter_limit(server: RedisServer, caplog: Log, asked: Limit) -> None:
     own = Limit(8)
     fleet = FairSemaphore(server.url, node="fleet", observers=[StricterLimits()])
     visitor = FairSemaphore(server.url, node="visitor", observers=[StricterLimits()])
@@ -266,10 +254,9 @@ async def test_who_asks_for_a_stricter_limit(
     ],
 )
 def test_whose_limit_is_in_force(asked: list[Limit], named: str) -> None:
-    nodes = [
-        Member(node, 1, 0, 0.0, 0.0, 9.0, limit) for node, limit in zip("abcd", asked, strict=False)
-    ]
-    seen = Inspection(HOST, 1, tuple(nodes))
+    nodes = zip("abcd", asked, strict=False)
+    members = tuple(Member(node, 1, 0, 0.0, 0.0, 9.0, limit) for node, limit in nodes)
+    seen = Inspection(HOST, 1, members)
     assert "".join(member.node for member in seen.strictest) == named
 
 
