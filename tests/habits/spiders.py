@@ -6,7 +6,7 @@ import os
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from datetime import date
-from typing import Any
+from typing import Any, ClassVar
 
 import redis
 import scrapy
@@ -35,13 +35,24 @@ def title_of(response: Response) -> str:
 
 
 class Habit(scrapy.Spider):
+    """Makes an item of each of the pages that it starts with."""
+
     site = ""
+    start_pages: ClassVar = range(1)
+
+    async def start(self) -> AsyncIterator[Any]:
+        for number in self.start_pages:
+            yield scrapy.Request(f"{self.site}/page/{number}")
+
+    def parse(self, response: Response) -> Any:
+        yield {"title": title_of(response)}
 
 
-class StartUrls(Habit):
+class StartUrls(scrapy.Spider):
     """`start_urls`, which Scrapy does not filter: one of them is there twice."""
 
     name = "start_urls"
+    site = ""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -55,9 +66,6 @@ class Details(Habit):
     """An item is begun on one page, and goes on in `meta` and `cb_kwargs`."""
 
     name = "details"
-
-    async def start(self) -> AsyncIterator[Any]:
-        yield scrapy.Request(f"{self.site}/page/0")
 
     def parse(self, response: Response) -> Iterator[Any]:
         for number in range(1, PAGES):
@@ -86,6 +94,7 @@ class Popping(Habit):
     """Pops URLs from a list on a Redis server when it is idle, as the spiders of scrapy-redis."""
 
     name = "popping"
+    start_pages = range(0)
     list: redis.Redis
 
     @classmethod
@@ -95,19 +104,12 @@ class Popping(Habit):
         crawler.signals.connect(spider.pop, signals.spider_idle)
         return spider
 
-    async def start(self) -> AsyncIterator[Any]:
-        for _ in ():
-            yield
-
     def pop(self) -> None:
         found: Any = self.list.lpop("habits:urls", 5)
         for url in found or ():
             self.crawler.engine.crawl(scrapy.Request(url.decode(), self.parse, dont_filter=True))
         if found or not self.list.exists("habits:closed"):
             raise DontCloseSpider
-
-    def parse(self, response: Response) -> Iterator[Any]:
-        yield {"title": title_of(response)}
 
 
 class Sessions(Habit):
@@ -123,12 +125,9 @@ class Sessions(Habit):
 
     def parse(self, response: Response) -> Iterator[Any]:
         for number in range(6):
-            url = f"/private/{number}?{response.meta['cookiejar']}"
-            yield response.follow(
-                url.replace("?", ""),
-                self.parse_private,
-                meta={"cookiejar": response.meta["cookiejar"]},
-            )
+            user = response.meta["cookiejar"]
+            url, meta = f"/private/{number}{user}", {"cookiejar": user}
+            yield response.follow(url, self.parse_private, meta=meta)
 
     def parse_private(self, response: Response) -> Iterator[Any]:
         yield {"title": title_of(response), "user": response.meta["cookiejar"]}
@@ -138,9 +137,6 @@ class Login(Habit):
     """A form logs in, and all that follows is read in the default session."""
 
     name = "login"
-
-    async def start(self) -> AsyncIterator[Any]:
-        yield scrapy.Request(f"{self.site}/page/0")
 
     def parse(self, response: Response) -> Iterator[Any]:
         url = response.urljoin("/login")
@@ -157,10 +153,7 @@ class Async(Habit):
     """A callback awaits a response of its own."""
 
     name = "async"
-
-    async def start(self) -> AsyncIterator[Any]:
-        for number in range(3):
-            yield scrapy.Request(f"{self.site}/page/{number}")
+    start_pages = range(3)
 
     async def parse(self, response: Response) -> AsyncIterator[Any]:
         number = int(response.url.rpartition("/")[2])
@@ -177,9 +170,6 @@ class Unfiltered(Habit):
     """Fetches a page more than once, on purpose."""
 
     name = "dont_filter"
-
-    async def start(self) -> AsyncIterator[Any]:
-        yield scrapy.Request(f"{self.site}/page/0")
 
     def parse(self, response: Response) -> Iterator[Any]:
         visit = response.meta.get("visit", 1)
@@ -243,10 +233,7 @@ class Files(Habit):
     """A pipeline that downloads the files of items."""
 
     name = "files"
-
-    async def start(self) -> AsyncIterator[Any]:
-        for number in range(4):
-            yield scrapy.Request(f"{self.site}/page/{number}")
+    start_pages = range(4)
 
     def parse(self, response: Response) -> Iterator[Any]:
         number = response.url.rpartition("/")[2]
@@ -257,6 +244,7 @@ class Idle(Habit):
     """One more page, when everything else is done."""
 
     name = "idle"
+    start_pages = range(4)
     has_asked = False
 
     @classmethod
@@ -265,18 +253,11 @@ class Idle(Habit):
         crawler.signals.connect(spider.ask_once, signals.spider_idle)
         return spider
 
-    async def start(self) -> AsyncIterator[Any]:
-        for number in range(4):
-            yield scrapy.Request(f"{self.site}/page/{number}")
-
     def ask_once(self) -> None:
         if not self.has_asked:
             self.has_asked = True
             self.crawler.engine.crawl(scrapy.Request(f"{self.site}/page/11"))
             raise DontCloseSpider
-
-    def parse(self, response: Response) -> Iterator[Any]:
-        yield {"title": title_of(response)}
 
 
 class Custom(Habit):
