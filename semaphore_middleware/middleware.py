@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Self
 
-from scrapy import signals
 from scrapy.exceptions import NotConfigured
-from scrapy.utils.misc import load_object
 
 from semaphore_middleware.scrapy.crawl import crawl_of
 from semaphore_middleware.scrapy.settings import is_enabled
@@ -35,11 +33,7 @@ class SemaphoreMiddleware:
         """Raises `NotConfigured` and errors as the add-on's does."""
         if not is_enabled(crawler.settings):
             raise NotConfigured("SEMAPHORE_ENABLED is off")
-        downloads = crawl_of(crawler).downloads
-        if not _runs_transfers(crawler):
-            # By then there is one.
-            crawler.signals.connect(downloads.wrap_downloader, signals.spider_opened)
-        return cls(downloads)
+        return cls(crawl_of(crawler).downloads)
 
     async def process_request(self, request: Request) -> Request | None:
         """Wait for the permit. Returns a copy of the request for the scheduler if the spider is
@@ -57,10 +51,3 @@ class SemaphoreMiddleware:
     def process_exception(self, request: Request, exception: Exception) -> None:  # noqa: ARG002
         """Give the permit back, unless the transfer is still under way."""
         self._downloads.give_back(request)
-
-
-def _runs_transfers(crawler: Crawler) -> bool:
-    """True if the crawler's downloader is the add-on's, or derived from it."""
-    from semaphore_middleware.scrapy.hooks import SemaphoreDownloader
-
-    return issubclass(load_object(crawler.settings["DOWNLOADER"]), SemaphoreDownloader)

@@ -152,6 +152,7 @@ class Crawl:
         limits = self.settings.limits
         warn_of_mistakes(self._crawler.settings, limits, self.settings.scopes)
         try:
+            self.downloads.wrap_downloader()
             await self._open_unless_stopped()
             log_start(self.node, self._server, self._embedded is not None, limits)
         except SemaphoreError as error:

@@ -308,9 +308,15 @@ class Downloads:
             self.admissions.move(admission, OVER)
 
     def wrap_downloader(self) -> None:
-        """Use `fetch` and `transfer` in a downloader that is not the add-on's."""
-        self._engine.wrap_fetch(self.fetch)
-        wrap_downloads(self._crawler.engine.downloader, self.transfer)
+        """Use `fetch` and `transfer` in a downloader that is not the add-on's. Raises
+        `SettingsError` if nothing of it can be wrapped.
+        """
+        from semaphore_middleware.scrapy.hooks import SemaphoreDownloader  # it imports this module
+
+        downloader = self._crawler.engine.downloader
+        if not isinstance(downloader, SemaphoreDownloader):
+            wrap_downloads(downloader, self.transfer)
+            self._engine.wrap_fetch(self.fetch)
 
 
 def _copy_for_scheduler(request: Request) -> Request:

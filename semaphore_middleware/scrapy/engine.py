@@ -23,10 +23,12 @@ from scrapy.crawler import Crawler
 from scrapy.exceptions import CloseSpider, IgnoreRequest
 from scrapy.extensions.feedexport import FeedExporter
 from scrapy.utils.asyncio import is_asyncio_available
+from scrapy.utils.python import global_object_name
 from scrapy.utils.reactor import is_reactor_installed
 from twisted.internet.defer import Deferred
 
 from semaphore_middleware.errors import SettingsError
+from semaphore_middleware.model.validation import not_allowed
 
 if TYPE_CHECKING:
     from scrapy.core.downloader import Downloader
@@ -100,10 +102,16 @@ class Engine:
     def wrap_fetch(self, wrapper: Callable[[Callable[..., Any], Request], Any]) -> None:
         """Let `wrapper` make each call of the downloader's `fetch`.
 
-        `fetch` is replaced: no signal comes with a request that a middleware returns.
+        `fetch` is replaced: no signal comes with a request that a middleware returns. To a `fetch`
+        that asks for it, Scrapy 2.19 passes the spider, too.
         """
         downloader = self._crawler.engine.downloader
-        setattr(downloader, "fetch", partial(wrapper, downloader.fetch))  # noqa: B010
+        fetch = downloader.fetch
+
+        def wrapped(request: Request, *spider: Spider) -> Any:
+            return wrapper(lambda request: fetch(request, *spider), request)
+
+        setattr(downloader, "fetch", wrapped)  # noqa: B010
 
     def after_fetch(self, change: Callable[[Any, Request], Any]) -> None:
         """Pass each result of the downloader's `fetch` through `change`."""
@@ -277,10 +285,17 @@ def wrap_downloads(
     """Let `wrapper` make each call of the handlers' `download_request_async`.
 
     Cancelling that closes its connection (seen with Scrapy 2.19's HTTP/1.1 and aiohttp handlers).
+    Raises `SettingsError` if the downloader has no such handlers.
     """
-    handlers = downloader.handlers
-    wrapped = partial(wrapper, handlers.download_request_async)
-    setattr(handlers, "download_request_async", wrapped)  # noqa: B010
+    handlers: Any = getattr(downloader, "handlers", None)
+    if not hasattr(handlers, "download_request_async"):
+        raise not_allowed(
+            global_object_name(type(downloader)),
+            "DOWNLOADER",
+            "a class derived from semaphore_middleware.scrapy.hooks.SemaphoreDownloader, or from "
+            "scrapy.core.downloader.Downloader: only with its handlers can requests be counted",
+        )
+    handlers.download_request_async = partial(wrapper, handlers.download_request_async)
 
 
 def open_local_slots(downloader: Downloader, concurrency: int) -> None:

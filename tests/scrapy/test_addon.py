@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 from scrapy import Request
+from scrapy.http import Response
 from scrapy.settings import Settings
+from scrapy.utils.defer import deferred_from_coro
 from scrapy.utils.misc import load_object
 
 from semaphore_middleware.addon import SemaphoreAddon
-from tests.support.crawls import ADD_ON, Crawl, Log, Patch, scrapy
+from tests.support.crawls import ADD_ON, By, Crawl, Log, Patch, both, scrapy
 from tests.support.servers import RedisServer
 from tests.support.site import Site
 from tests.support.visits import Visits
@@ -157,8 +159,65 @@ async def test_a_class_that_is_derived_from_ours_is_kept_without_a_warning(
     assert ("DOWNLOADER is" in caplog.text) == is_warned_of
 
 
+@both
+async def test_a_downloader_without_scrapys_handlers_ends_the_crawl(
+    server: RedisServer, site: Site, caplog: Log, by: By
+) -> None:
+    path = f"{__name__}.OwnDownloader"
+    crawl = Crawl(server, Request(site.url("/page/")), by=by, DOWNLOADER=path)
+    await crawl.finished()
+    [error] = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert error.startswith(f"DOWNLOADER = '{path}': allowed is a class derived from ")
+    assert crawl.stat("finish_reason") == "semaphore_error"
+    assert crawl.crawler.spider is None, "scrapy crawl exits with status 1"
+    assert site.arrivals == []
+
+
+@both
+@pytest.mark.filterwarnings("ignore::scrapy.exceptions.ScrapyDeprecationWarning")
+async def test_a_downloader_that_asks_for_the_spider_gets_it(
+    server: RedisServer, site: Site, by: By
+) -> None:
+    path = f"{__name__}.OldDownloader"
+    crawl = Crawl(server, Request(site.url("/page/")), by=by, DOWNLOADER=path)
+    await crawl.gave_back(1, site)
+    assert site.arrivals == ["/page/"]
+
+
+class OwnDownloader:
+    """Has no more than the engine needs of it, and downloads in its own way."""
+
+    def __init__(self, crawler: Any) -> None:
+        from scrapy.core.downloader.middleware import DownloaderMiddlewareManager
+
+        self.middleware = DownloaderMiddlewareManager.from_crawler(crawler)
+
+    def needs_backout(self) -> bool:
+        return False
+
+    def get_slot_key(self, request: Request) -> str:
+        return request.url
+
+    def fetch(self, request: Request) -> Any:
+        async def download(request: Request) -> Response:
+            return Response(request.url)
+
+        return deferred_from_coro(self.middleware.download_async(download, request))
+
+    def close(self) -> None:
+        pass
+
+
 def __getattr__(name: str) -> Any:
     # Not at the top: Scrapy's downloader imports the reactor's parts.
+    if name == "OldDownloader":
+        from scrapy.core.downloader import Downloader
+
+        def fetch(self: Any, request: Request, spider: Visits) -> Any:
+            assert spider.name == Visits.name
+            return Downloader.fetch(self, request)
+
+        return type(name, (Downloader,), {"fetch": fetch, "__module__": __name__})
     if name == "OtherDownloader":
         from scrapy.core.downloader import Downloader
 
