@@ -8,12 +8,9 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import pytest
 from redis import Redis
 
 from semaphore_middleware.frontier.client import NextStep
-from semaphore_middleware.redis import embedded
-from semaphore_middleware.redis.environment import URL_NAMES
 from tests.crawler.conftest import serving
 from tests.support.cli import Ran, semaphore
 from tests.support.frontier import node, result_of
@@ -38,9 +35,9 @@ def typed(server: RedisServer, directory: Path, *arguments: str) -> tuple[int, s
     return process.wait(), process.log
 
 
-def ran(server: RedisServer | None, *words: str, **environment: str) -> Ran:
+def ran(server: RedisServer, *words: str) -> Ran:
     """`scrapy frontier ...`, in a thread: this one has a loop that runs."""
-    command = semaphore(server, *words, environment=environment, command="frontier")
+    command = semaphore(server, *words, command="frontier")
     with ThreadPoolExecutor() as threads:
         return threads.submit(asyncio.run, command).result()
 
@@ -143,23 +140,6 @@ def test_names_do_not_control_the_terminal(server: RedisServer, client: Redis) -
     assert [line.split()[0] for line in said] == [*("crawl", shown) * 2, f"{shown}:", shown]
     told = ran(server, "drop", f"{name}s")
     assert told == (4, "", f"scrapy frontier: there is no crawl '{shown}s'\n")
-
-
-def test_it_finds_the_semaphore_s_server(
-    server: RedisServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in URL_NAMES:
-        monkeypatch.delenv(name, raising=False)
-        assert ran(None, "status", "-s", f"{name}={server.url}").status == 0
-        assert ran(None, "status", **{name: server.url}).status == 0
-    monkeypatch.setattr(embedded, "find", lambda: server.url)
-    assert ran(None, "status").status == 0
-    monkeypatch.setattr(embedded, "find", lambda: None)
-    said = (
-        "scrapy frontier: no server's address is given (SEMAPHORE_REDIS_URL or REDIS_URL, in the "
-        "settings, by -s, or in the environment), and no embedded server runs\n"
-    )
-    assert ran(None, "status") == (3, "", said)
 
 
 def test_a_mistake_is_named_in_one_line(server: RedisServer) -> None:

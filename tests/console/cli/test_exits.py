@@ -139,15 +139,18 @@ async def test_a_server_that_hangs_is_given_up(server: RedisServer) -> None:
 async def test_without_an_address_the_embedded_server_is_found_but_not_started() -> None:
     directory = Path(os.environ[embedded.DIRECTORY])
     none = (
-        f"{SAYS}no server's address is given (SEMAPHORE_REDIS_URL or REDIS_URL, in the settings, "
-        "by -s, or in the environment), and no embedded server runs\n"
+        "no server's address is given (SEMAPHORE_REDIS_URL or REDIS_URL, in the settings, by -s, "
+        "or in the environment), and no embedded server runs\n"
     )
-    assert await semaphore(None, "status") == (3, "", none)
+    for command in ("semaphore", "frontier"):
+        ran = await semaphore(None, "status", command=command)
+        assert ran == (3, "", f"scrapy {command}: {none}")
     assert os.listdir(directory) == []  # noqa: PTH208 - in a coroutine all are as good
     async with FairSemaphore() as node:
         await node.acquire(SITE, 2)
         found = await semaphore(None, "status")
         assert (found.status, found.lines[1].split()[:2]) == (0, [SITE, "1/2"])
+        assert (await semaphore(None, "status", command="frontier")).status == 0
         assert embedded.find() == node.url
 
     async def has_ended() -> bool:
@@ -155,7 +158,7 @@ async def test_without_an_address_the_embedded_server_is_found_but_not_started()
 
     # The command has kept it from nothing: it ends with the last who uses it.
     await eventually(has_ended)
-    assert await semaphore(None, "status") == (3, "", none)
+    assert await semaphore(None, "status") == (3, "", f"{SAYS}{none}")
     os.chmod(directory, 0o755)  # noqa: PTH101 - in a coroutine all are as good
     said = f"{directory} is not a private directory of this user's"
     (directory / "server.sock").touch()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from semaphore_middleware import FairSemaphore
 from semaphore_middleware.core.admin import Admin
+from semaphore_middleware.redis.environment import URL_NAMES
 from tests.support.cli import LONG_NAME, OLD, SITE, semaphore, semaphore_process, three_nodes
 from tests.support.nodes import Caller, Outside
 from tests.support.servers import RedisServer
@@ -143,7 +144,7 @@ async def test_it_finds_the_server_of_the_project(server: RedisServer, tmp_path:
         await semaphore_process(
             "redis://0.0.0.0:1", "status", directory=tmp_path, environment=environment
         ),
-        await semaphore(None, "-s", f"SEMAPHORE_REDIS_URL={server.url}", "status"),
-        await semaphore(None, "status", environment={"REDIS_URL": server.url}),
+        *[await semaphore(None, "-s", f"{name}={server.url}", "status") for name in URL_NAMES],
+        *[await semaphore(None, "status", environment={name: server.url}) for name in URL_NAMES],
     ):
         assert ran == (0, TABLE, "")
