@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,7 +14,6 @@ from scrapy import Request
 from tests.support.browser import CHROMIUM, WHY_NOT
 from tests.support.crawls import ADD_ON, holding, scrapy
 from tests.support.nodes import eventually
-from tests.support.paths import REPOSITORY
 from tests.support.scrapy_process import ScrapyProcess
 from tests.support.servers import RedisServer
 from tests.support.site import Site, Visit, response
@@ -135,7 +133,7 @@ async def test_scrapy_redis_needs_no_more_than_the_server_in_the_environment(
             *(part for name, value in settings.items() for part in ("-s", f"{name}={value}")),
             directory=tmp_path,
             log_file=tmp_path / "log",
-            environment={**os.environ, "PYTHONPATH": str(REPOSITORY), "REDIS_URL": server.url},
+            REDIS_URL=server.url,
         )
         try:
             assert await crawl.ended() == 0, crawl.log

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,7 +12,6 @@ from redis import Redis
 
 from crawler.example_site import ExampleSite
 from tests.support.frontier import Node, looking_at, result_of
-from tests.support.paths import REPOSITORY
 from tests.support.scrapy_process import ScrapyProcess
 from tests.support.servers import RedisServer, wait_until
 
@@ -53,12 +51,8 @@ class Scrapy(ScrapyProcess):
             *arguments,
             directory=directory,
             log_file=directory / f"scrapy-{number}.log",
-            environment={
-                **os.environ,
-                "PYTHONPATH": str(REPOSITORY),
-                "SCRAPY_SETTINGS_MODULE": "crawler.settings",
-                "REDIS_URL": url,
-            },
+            SCRAPY_SETTINGS_MODULE="crawler.settings",
+            REDIS_URL=url,
         )
 
     def finishes(self) -> bool:

@@ -4,34 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from redis import Redis
 
 from semaphore_middleware.frontier.client import NextStep
-from tests.crawler.conftest import serving
+from tests.crawler.conftest import Scrapy, serving
 from tests.support.cli import Ran, semaphore
 from tests.support.frontier import node, result_of
-from tests.support.paths import REPOSITORY
-from tests.support.scrapy_process import ScrapyProcess
 from tests.support.servers import RedisServer
 
 
 def typed(server: RedisServer, directory: Path, *arguments: str) -> tuple[int, str]:
     """The exit status of `scrapy ...` in the project `crawler`, and its output."""
-    process = ScrapyProcess(
-        *arguments,
-        directory=directory,
-        log_file=directory / "output",
-        environment={
-            **os.environ,
-            "PYTHONPATH": str(REPOSITORY),
-            "SCRAPY_SETTINGS_MODULE": "crawler.settings",
-            "REDIS_URL": server.url,
-        },
-    )
+    process = Scrapy(directory, 0, arguments, server.url)
     return process.wait(), process.log
 
 

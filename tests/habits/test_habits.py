@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
@@ -13,7 +12,6 @@ from redis import Redis
 
 from tests.habits import spiders
 from tests.habits.site import PAGES, Site, serving
-from tests.support.paths import REPOSITORY
 from tests.support.scrapy_process import ScrapyProcess
 from tests.support.servers import RedisServer
 
@@ -79,13 +77,9 @@ def start(
         *("crawl", name, "-a", f"site={site.url}", "-o", "items.jl", *options),
         directory=directory,
         log_file=directory / "log",
-        environment={
-            **os.environ,
-            "PYTHONPATH": str(REPOSITORY),
-            "SCRAPY_SETTINGS_MODULE": "tests.habits.settings",
-            "REDIS_URL": server.url,
-            "HABITS_REDIS_URL": server.url,
-        },
+        SCRAPY_SETTINGS_MODULE="tests.habits.settings",
+        REDIS_URL=server.url,
+        HABITS_REDIS_URL=server.url,
     )
 
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 from tests.support.crawls import ADD_ON
-from tests.support.paths import REPOSITORY
 from tests.support.scrapy_process import ScrapyProcess
 from tests.support.servers import RedisServer
 from tests.support.site import Site
@@ -20,7 +18,6 @@ async def run(server: RedisServer, directory: Path, *command: str) -> None:
         *(*command, *typed),
         directory=directory,
         log_file=directory / "scrapy.log",
-        environment={**os.environ, "PYTHONPATH": str(REPOSITORY)},
     )
     try:
         assert await process.ended() == 0, process.log

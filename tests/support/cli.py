@@ -121,7 +121,7 @@ def listening(
         *("semaphore", *arguments, "-s", f"SEMAPHORE_REDIS_URL={server.url}"),
         directory=directory,
         log_file=directory / "output",
-        environment={**os.environ, **environment},
+        **environment,
     )
     try:
         wait_until(lambda: process.log.endswith("\n") or not process.running)

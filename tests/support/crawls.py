@@ -6,7 +6,6 @@ import asyncio
 import functools
 import itertools
 import json
-import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -20,7 +19,6 @@ from twisted.internet.defer import Deferred
 
 from semaphore_middleware import FairSemaphore
 from tests.support.nodes import TIMEOUT_S
-from tests.support.paths import REPOSITORY
 from tests.support.scrapy_process import ScrapyProcess
 from tests.support.servers import RedisServer
 from tests.support.site import Site
@@ -158,7 +156,6 @@ async def scrapy(
         *("runspider", spider.name, "-a", f"requests={arguments}", *options),
         directory=directory,
         log_file=directory / f"{number}.log",
-        environment={**os.environ, "PYTHONPATH": str(REPOSITORY)},
     )
     try:
         yield process

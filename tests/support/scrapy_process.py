@@ -38,6 +38,7 @@ NOT_PRELOADED = (
 )
 """The first and the last import rich, without which there are tests."""
 
+REPOSITORY = str(Path(__file__).parents[2])
 TIMEOUT_S = 60.0  # after that a test has failed
 
 NUMBER = struct.Struct("i")  # a process id, then an exit status
@@ -119,16 +120,17 @@ def _number(link: socket.socket) -> int:
 
 
 class ScrapyProcess:
-    """`scrapy <arguments>` in `directory`; what it prints and logs is in `log_file`."""
+    """`scrapy <arguments>` in `directory`; what it prints and logs is in `log_file`. It finds this
+    repository's modules, and the `environment` beside that of the tests.
+    """
 
     def __init__(
-        self, *arguments: str, directory: Path, log_file: Path, environment: Mapping[str, str]
+        self, *arguments: str, directory: Path, log_file: Path, **environment: str
     ) -> None:
         self.log_file = log_file
+        env = {**os.environ, "PYTHONPATH": REPOSITORY, **environment}
         with log_file.open("wb") as log:
-            self._process = start_scrapy(
-                *arguments, cwd=directory, env=environment, stdout=log, stderr=log
-            )
+            self._process = start_scrapy(*arguments, cwd=directory, env=env, stdout=log, stderr=log)
 
     @property
     def log(self) -> str:
