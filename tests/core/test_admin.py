@@ -35,14 +35,12 @@ async def test_after_an_error_it_connects_anew(
 ) -> None:
     async with Admin(server.url, lease=3) as admin:
         await admin.configure(HOST, 2)
-        server.freeze()
-        with pytest.raises(ServerUnreachableError, match=r"no answer within 0\.5 s"):
-            await admin.inspect(HOST)
-        monkeypatch.setattr("semaphore_middleware.core.admin.CALL_TIMEOUT_S", 0.1)
-        with pytest.raises(ServerUnreachableError, match=r"no answer within 0\.1 s"):
-            await admin.inspect(HOST)
-        monkeypatch.undo()
-        server.thaw()
+        with server.frozen(), monkeypatch.context() as patch:
+            with pytest.raises(ServerUnreachableError, match=r"no answer within 0\.5 s"):
+                await admin.inspect(HOST)
+            patch.setattr("semaphore_middleware.core.admin.CALL_TIMEOUT_S", 0.1)
+            with pytest.raises(ServerUnreachableError, match=r"no answer within 0\.1 s"):
+                await admin.inspect(HOST)
         await admin.inspect(HOST)
         server.restart()
         with pytest.raises(ServerUnreachableError, match=f"lost the connection to {server.url}"):

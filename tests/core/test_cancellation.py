@@ -11,15 +11,6 @@ from tests.support.nodes import ENDLESS_S, Outside, eventually
 from tests.support.servers import RedisServer
 
 
-async def turns(count: int) -> None:
-    for _ in range(count):
-        await asyncio.sleep(0)
-
-
-async def nothing_is_left(server: RedisServer) -> None:
-    await eventually(lambda: server.members() == {})
-
-
 async def test_a_lost_permit_ends_what_runs_under_it(server: RedisServer, outside: Outside) -> None:
     async with FairSemaphore(server.url, lease=1.5) as semaphore:
         with pytest.raises(PermitLostError, match="could not be renewed in time"):
@@ -76,7 +67,8 @@ async def test_a_cancellation_from_outside_stays_one(server: RedisServer, is_los
                 await asyncio.sleep(ENDLESS_S)
             finally:
                 ending.set()
-                await turns(5)
+                for _ in range(5):
+                    await asyncio.sleep(0)
 
     async with FairSemaphore(server.url) as semaphore:
         task = asyncio.create_task(work())
@@ -88,4 +80,4 @@ async def test_a_cancellation_from_outside_stays_one(server: RedisServer, is_los
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        await nothing_is_left(server)
+        await eventually(lambda: server.members() == {})

@@ -21,12 +21,11 @@ from semaphore_middleware.core.robotstxt import (
     SharedRobotsTxt,
 )
 from semaphore_middleware.redis.location import Server
-from tests.support.nodes import ENDLESS_S, KEYS, eventually
+from tests.support.nodes import ENDLESS_S, KEYS, TIMEOUT_S, eventually
 from tests.support.servers import RedisServer
 
 SITE = "https://example.com"
 DAY_S = 86400.0
-IN_TIME_S = 10.0
 
 
 def fetched(text: bytes = b"Disallow: /x", valid: float = DAY_S, shared: bool = True) -> Fetched:
@@ -35,7 +34,7 @@ def fetched(text: bytes = b"Disallow: /x", valid: float = DAY_S, shared: bool = 
 
 async def in_time(reading: asyncio.Task[Fetched]) -> Fetched:
     """What is read; in these tests nothing but news, or a short lease, ends a wait."""
-    await asyncio.wait([reading], timeout=IN_TIME_S)
+    await asyncio.wait([reading], timeout=TIMEOUT_S)
     assert reading.done(), "nobody has woken it"
     return reading.result()
 

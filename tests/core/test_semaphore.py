@@ -122,11 +122,10 @@ async def test_closing_refuses_who_waits(server: RedisServer) -> None:
 async def test_closing_while_someone_looks_is_no_cancellation(server: RedisServer) -> None:
     semaphore = FairSemaphore(server.url, lease=ENDLESS_S)
     await semaphore.open()
-    server.freeze()
-    looking = asyncio.create_task(semaphore.admin.inspect("s"))
-    await asyncio.sleep(0)
-    await semaphore.close()
-    server.thaw()
+    with server.frozen():
+        looking = asyncio.create_task(semaphore.admin.inspect("s"))
+        await asyncio.sleep(0)
+        await semaphore.close()
     with pytest.raises(ClosedError):
         await looking
 

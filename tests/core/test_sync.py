@@ -55,10 +55,9 @@ def test_200_threads_never_hold_more_than_the_limit_and_all_get_theirs(server: R
 
 def test_a_thread_waits_no_longer_than_it_says_also_for_the_server(server: RedisServer) -> None:
     with SyncSemaphore(server.url) as semaphore:
-        server.freeze()
-        with pytest.raises(AcquireTimeoutError, match=r"0\.05 s: the server cannot be reached"):
+        said = r"0\.05 s: the server cannot be reached"
+        with server.frozen(), pytest.raises(AcquireTimeoutError, match=said):
             semaphore.permit("s", 1, timeout=0.05).__enter__()
-        server.thaw()
         with (
             semaphore.permit("s", 1),
             pytest.raises(AcquireTimeoutError, match=r"within 0\.05 s \(limit 1\)"),

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from redis.crc import key_slot
 
-from semaphore_middleware import FairSemaphore, ServerRefusedError, ServerUnreachableError
+from semaphore_middleware import FairSemaphore, ServerUnreachableError
 from semaphore_middleware.core.observer import StoreLost
 from semaphore_middleware.frontier.client import CrawlClient
 from semaphore_middleware.frontier.crawls import Crawls
@@ -16,7 +16,7 @@ from semaphore_middleware.frontier.settings import CrawlSettings
 from semaphore_middleware.redis.connection import Address
 from semaphore_middleware.redis.keys import Keys
 from semaphore_middleware.redis.location import Server
-from tests.support.nodes import Recorder, eventually, found_by
+from tests.support.nodes import Recorder, eventually, found_by, refusal
 from tests.support.servers import (
     Cluster,
     ClusterServer,
@@ -52,11 +52,8 @@ async def test_each_time_another_node_is_asked(cluster: Cluster) -> None:
     other = next(node for node in cluster.nodes if node is not owner)
     server = Server(f"redis+cluster://{other.address}", 0.3)  # less than a node may be silent
     await (await server.connect()).close()
-    other.freeze()
-    try:
+    with other.frozen():
         connection = await server.connect()
-    finally:
-        other.thaw()
     assert connection.address.port == owner.tcp_port
     await connection.close()
 
@@ -148,8 +145,7 @@ async def test_a_slot_that_nobody_serves_stops_all(lost: int) -> None:
 
             with pytest.raises(ServerUnreachableError, match=f"knows no owner of slot {SLOT}"):
                 await found_by(url)
-            with pytest.raises(ServerRefusedError, match=r"write redis\+cluster://host:port"):
-                await FairSemaphore(node.url).open(wait=False)
+            assert "write redis+cluster://host:port" in await refusal(node.url)
             say("ADDSLOTS", *range(16384))
             wait_for(b"cluster_state:ok")
             async with FairSemaphore(url, recovery_wait=0) as semaphore:  # one node is a cluster
@@ -201,7 +197,6 @@ async def test_what_is_not_a_cluster_is_refused() -> None:
     with RedisServer(tcp_port=free_port()) as server, SentinelServer() as sentinel:
         for one in (server, sentinel):
             url = f"redis+cluster://{one.address}"
-            with pytest.raises(ServerRefusedError, match="is not a cluster node"):
-                await FairSemaphore(url).open(wait=False)
+            assert "is not a cluster node" in await refusal(url)
         with pytest.raises(ServerUnreachableError, match=f"cannot reach .* at {NOBODY}"):
             await FairSemaphore(f"{url},{NOBODY}").open(wait=False)  # it may be there soon

@@ -18,7 +18,7 @@ from semaphore_middleware.frontier import state as frontier
 from semaphore_middleware.redis.scripts import script
 from tests.docs.pages import page
 from tests.support.crawls import Crawl
-from tests.support.nodes import Caller, eventually, until_waiting
+from tests.support.nodes import Caller, eventually, refusal, until_waiting
 from tests.support.servers import RedisServer
 from tests.support.site import Site
 
@@ -157,13 +157,6 @@ async def test_operators_may_change_all_viewers_nothing(server: RedisServer, nam
             await admin.reset("full")
             await admin.evict("a")
             assert_refused_nothing(server)
-
-
-async def refusal(url: str) -> str:
-    with pytest.raises(ServerRefusedError) as refused:
-        await FairSemaphore(url).open()
-    assert "\n" not in str(refused.value)
-    return str(refused.value)
 
 
 COMMANDS = (

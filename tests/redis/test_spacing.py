@@ -14,7 +14,6 @@ from tests.support.nodes import Caller, Outside
 from tests.support.servers import RedisServer
 
 HOUR = 3600.0
-DAY_MS = 86_400_000
 SLOW = Limit(5, delay=HOUR)
 RATED = Limit(50, rate="1/h", burst=3)
 

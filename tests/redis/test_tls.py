@@ -16,6 +16,7 @@ from semaphore_middleware import (
     SettingsError,
 )
 from tests.support.certificates import Authority, Certificate
+from tests.support.nodes import refusal
 from tests.support.servers import RedisServer, free_port
 from tests.support.tls import tls_in_front_of
 
@@ -33,14 +34,6 @@ class Paper:
 @pytest.fixture(scope="module")
 def paper(tmp_path_factory: pytest.TempPathFactory) -> Paper:
     return Paper(tmp_path_factory.mktemp("certificates"))
-
-
-async def refusal(url: str) -> str:
-    """The one line about a server that is not to be waited for."""
-    with pytest.raises(ServerRefusedError) as refused:
-        await FairSemaphore(url).open(wait=False)
-    assert "\n" not in str(refused.value)
-    return str(refused.value)
 
 
 def trusting(authority: Authority, certificate: Certificate | None = None) -> str:

@@ -9,7 +9,7 @@ import pytest
 from scrapy import Request
 from scrapy.http import Response
 
-from tests.support.crawls import By, Crawl, Log, both
+from tests.support.crawls import By, Crawl, Log, both, pages
 from tests.support.servers import RedisServer
 from tests.support.site import Site
 from tests.support.visits import Visits
@@ -21,14 +21,10 @@ class Tolerant(Visits):
     handle_httpstatus_list = (429, 503)
 
 
-def requests(site: Site, count: int, path: str = "/busy/") -> list[Request]:
-    return [Request(site.url(f"{path}{n}")) for n in range(count)]
-
-
 @both
 async def test_none_starts_before_retry_after(server: RedisServer, site: Site, by: By) -> None:
     site.refusals, site.refusal_headers = 1, {"Retry-After": "1"}
-    crawl = Crawl(server, *requests(site, 4), by=by, limit=1, SEMAPHORE_BACKOFF_MAX=10)
+    crawl = Crawl(server, *pages(site, 4, "/busy/"), by=by, limit=1, SEMAPHORE_BACKOFF_MAX=10)
     await crawl.finished()
     assert len(crawl.spider.responses) == 4
     assert len(site.arrivals) == 5
@@ -40,7 +36,7 @@ async def test_none_starts_before_retry_after(server: RedisServer, site: Site, b
 async def test_retries_of_refusals_are_no_others(server: RedisServer, site: Site, by: By) -> None:
     site.refusals, site.refusal_headers = 5, {"Set-Cookie": "passed=yes"}
     settings: dict[str, Any] = {"RETRY_TIMES": 0, "SEMAPHORE_BACKOFF_TIMES": 5}
-    crawl = Crawl(server, *requests(site, 3), by=by, limit=2, **settings)
+    crawl = Crawl(server, *pages(site, 3, "/busy/"), by=by, limit=2, **settings)
     await crawl.finished()
     assert [response.status for response in crawl.spider.responses] == [200] * 3
     assert all("semaphore_refusals" not in response.meta for response in crawl.spider.responses)
@@ -56,7 +52,7 @@ async def test_retries_of_refusals_are_no_others(server: RedisServer, site: Site
 async def test_what_is_refused_too_often(server: RedisServer, site: Site, by: By) -> None:
     site.refusals = None
     settings: dict[str, Any] = {"RETRY_TIMES": 2, "SEMAPHORE_BACKOFF_TIMES": 3}
-    crawl = Crawl(server, *requests(site, 1), spider=Tolerant, by=by, **settings)
+    crawl = Crawl(server, *pages(site, 1, "/busy/"), spider=Tolerant, by=by, **settings)
     await crawl.finished()
     (response,) = crawl.spider.responses
     assert response.status == 429
@@ -107,10 +103,9 @@ async def test_backoff_codes_can_be_chosen(server: RedisServer, site: Site) -> N
 
 @both
 async def test_a_page_that_always_fails(server: RedisServer, site: Site, by: By) -> None:
-    good = [Request(site.url(f"/page/{n}")) for n in range(9)]
     bad = Request(site.url("/status/503"), priority=1)  # first of all
     settings: dict[str, Any] = {"RETRY_TIMES": 2, "SEMAPHORE_BACKOFF_TIMES": 9}
-    crawl = Crawl(server, bad, *good, spider=Tolerant, by=by, limit=2, **settings)
+    crawl = Crawl(server, bad, *pages(site, 9), spider=Tolerant, by=by, limit=2, **settings)
     await crawl.finished()
     assert crawl.stat("semaphore/backoffs") == 1
     of_page = [visit for visit in site.visits if visit.path == "/status/503"]
@@ -128,9 +123,9 @@ def is_captcha(response: Response) -> bool:
 
 @both
 async def test_a_page_that_the_judge_refuses(server: RedisServer, site: Site, by: By) -> None:
-    pages = [Request(site.url(path)) for path in ("/page/captcha", "/page/0", "/large")]
+    visited = [Request(site.url(path)) for path in ("/page/captcha", "/page/0", "/large")]
     when = f"{__name__}.is_captcha"
-    crawl = Crawl(server, *pages, by=by, SEMAPHORE_BACKOFF_WHEN=when, SEMAPHORE_BACKOFF_TIMES=1)
+    crawl = Crawl(server, *visited, by=by, SEMAPHORE_BACKOFF_WHEN=when, SEMAPHORE_BACKOFF_TIMES=1)
     await crawl.finished()
     assert site.arrivals.count("/page/captcha") == 2
     assert len(crawl.spider.responses) == 3

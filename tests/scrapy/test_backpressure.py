@@ -16,17 +16,13 @@ from semaphore_middleware.scrapy import admission, downloads
 from semaphore_middleware.scrapy.hooks import SemaphorePriorityQueue
 from semaphore_middleware.telemetry import stats
 from tests.scrapy.hosts import more_hosts
-from tests.support.crawls import Crawl, Patch, holding, taken, waiting
+from tests.support.crawls import Crawl, Patch, holding, pages, taken, waiting
 from tests.support.nodes import eventually
 from tests.support.servers import RedisServer
 from tests.support.site import Site
 from tests.support.visits import Visits
 
 FULL, FREE = "127.0.0.1", "localhost"
-
-
-def pages(site: Site, path: str, host: str, count: int) -> list[Request]:
-    return [Request(site.url(f"{path}{host}/{n}", host)) for n in range(count)]
 
 
 def of_sites(site: Site, path: str, sites: int, each: int) -> list[Request]:
@@ -50,7 +46,7 @@ def scheduler_of(crawl: Crawl) -> Scheduler:
 
 
 async def test_a_full_site_stays_on_disk(server: RedisServer, site: Site, tmp_path: Path) -> None:
-    full, free = pages(site, "/slow/", FULL, 20), pages(site, "/page/", FREE, 20)
+    full, free = pages(site, 20, "/slow/", FULL), pages(site, 20, "/page/", FREE)
     crawl = Crawl(server, *full, *free, CONCURRENT_REQUESTS=2, JOBDIR=str(tmp_path))
     await site.until(lambda: of_free(site) == 20)
     assert site.hosts[FULL].now == 1
@@ -61,7 +57,7 @@ async def test_a_full_site_stays_on_disk(server: RedisServer, site: Site, tmp_pa
 
 
 async def test_queue_names_full_sites(server: RedisServer, site: Site) -> None:
-    full = pages(site, "/slow/", FULL, 5)
+    full = pages(site, 5, "/slow/", FULL)
     crawl = Crawl(server, *full, SEMAPHORE_SCOPES=["domain"])
     await eventually(lambda: waiting(server) == 1)
     queue = scheduler_of(crawl).mqs
@@ -143,10 +139,10 @@ async def test_no_place_for_another(server: RedisServer, site: Site, monkeypatch
     other, third = (FairSemaphore(server.url, job=Visits.name) for _ in range(2))
     async with other, third:
         held = [await other.acquire(FULL, 2) for _ in range(2)]
-        requests = pages(site, "/slow/", FULL, 2)
+        requests = pages(site, 2, "/slow/", FULL)
         crawl = Crawl(server, *requests, limit=2, CONCURRENT_REQUESTS=1, SEMAPHORE_TURN=4)
         await eventually(lambda: server.members().get(FULL) == (2, 2))
-        crawl.crawler.engine.crawl(*pages(site, "/slow/", FREE, 1))
+        crawl.crawler.engine.crawl(*pages(site, 1, "/slow/", FREE))
         await site.until(lambda: site.now == 1)
         waiter = asyncio.create_task(third.acquire(FULL, 2))
         await eventually(lambda: server.members()[FULL] == (2, 3))
@@ -186,8 +182,8 @@ async def test_work_without_permits(server: RedisServer, site: Site, monkeypatch
     """Otherwise those that waited for permits would all start beside them."""
     monkeypatch.setattr(downloads, "PERMIT_IDLE_TIMEOUT_S", 0.01)
     async with taken(server, FULL, limit=2) as release:
-        full = [page.replace(priority=1) for page in pages(site, "/slow/", FULL, 2)]
-        requests, limits = [*full, *pages(site, "/slow/", FREE, 4)], {FREE: None}
+        full = [one.replace(priority=1) for one in pages(site, 2, "/slow/", FULL)]
+        requests, limits = [*full, *pages(site, 4, "/slow/", FREE)], {FREE: None}
         crawl = Crawl(server, *requests, limit=2, CONCURRENT_REQUESTS=2, SEMAPHORE_LIMITS=limits)
         await site.until(lambda: site.hosts[FREE].now == 2)
         await eventually(lambda: server.members()[FULL] == (2, 2))
@@ -208,7 +204,7 @@ async def test_robots_txt_of_full_sites_take_no_room(server: RedisServer, site: 
         request.replace(url=site.url(f"/page/other/{n}", hosts[0]))
         for n, request in enumerate(of_sites(site, "/page/", 8, each=1))
     ]
-    requests = [*full, *other_scopes, *pages(site, "/page/", FREE, 30)]
+    requests = [*full, *other_scopes, *pages(site, 30, "/page/", FREE)]
     async with taken(server, *hosts) as release:
         crawl = Crawl(server, *requests, ROBOTSTXT_OBEY=True, CONCURRENT_REQUESTS=4)
         await site.until(lambda: of_free(site) == 30)
@@ -247,7 +243,7 @@ async def test_no_room_behind_a_full_site(server: RedisServer, site: Site, way: 
     token = {"token": site.url("/page/token"), "way": way}
     full = [one.replace(meta={**one.meta, **token}) for one in of_sites(site, "/page/", 8, 1)]
     async with taken(server, FULL) as release:
-        requests = [*full, *pages(site, "/page/", FREE, 20)]
+        requests = [*full, *pages(site, 20, "/page/", FREE)]
         crawl = Crawl(server, *requests, middlewares={NeedsToken: 10}, CONCURRENT_REQUESTS=4)
         await site.until(lambda: of_free(site) == 20)
         release()

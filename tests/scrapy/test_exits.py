@@ -151,20 +151,6 @@ async def test_a_transfer_without_a_fetch(server: RedisServer, site: Site, by: B
     assert not list(admissions)
 
 
-async def test_what_takes_no_permit(server: RedisServer, site: Site, tmp_path: Path) -> None:
-    file = tmp_path / "page.txt"
-    file.write_text("a page")
-    requests = [
-        Request("data:,a page"),
-        Request(file.as_uri()),
-        Request(site.url("/page/"), meta={"semaphore_skip": True}),
-        Request(site.url("/page/", host="localhost")),
-    ]
-    crawl = Crawl(server, *requests, SEMAPHORE_LIMITS={"localhost": None})
-    await crawl.gave_back(0, site)
-    assert len(crawl.spider.responses) == 4
-
-
 async def test_cached_pages_take_no_permit(server: RedisServer, site: Site, tmp_path: Path) -> None:
     cache: dict[str, Any] = {"HTTPCACHE_ENABLED": True, "HTTPCACHE_DIR": str(tmp_path)}
     request = Request(site.url("/page/"))

@@ -27,8 +27,6 @@ each_way = pytest.mark.parametrize(
     ],
 )
 
-ALL_FOUR = ["/slow/a", "/slow/b", "/slow/c", "/slow/d"]
-
 
 def assert_gave_back(crawl: ScrapyProcess, server: RedisServer, permits: int) -> None:
     assert crawl.stat("semaphore/acquired") == crawl.stat("semaphore/released") == permits

@@ -9,16 +9,12 @@ from scrapy import Request
 
 from semaphore_middleware import FairSemaphore, Limit
 from semaphore_middleware.scrapy import downloads
-from tests.support.crawls import Crawl, Patch
+from tests.support.crawls import Crawl, Patch, pages
 from tests.support.nodes import eventually
 from tests.support.servers import RedisServer
 from tests.support.site import Site
 
 HOST, FREE = "127.0.0.1", "localhost"
-
-
-def pages(site: Site, count: int, path: str = "/page/") -> list[Request]:
-    return [Request(site.url(f"{path}{n}")) for n in range(count)]
 
 
 async def test_a_burst_until_an_operator_lifts_the_rate(server: RedisServer, site: Site) -> None:
@@ -61,12 +57,3 @@ async def test_a_start_that_counts_waits_for_no_place(
         site.let_go()
         await crawl.finished()
     assert [visit.host for visit in site.visits] == [FREE, HOST]
-
-
-@pytest.mark.parametrize(("turn", "is_handed_on"), [(0, False), (4, True)])
-async def test_a_permit_is_handed_on_unless_the_turn_is_0(
-    server: RedisServer, site: Site, turn: float, is_handed_on: bool
-) -> None:
-    crawl = Crawl(server, *pages(site, 8), SEMAPHORE_TURN=turn)
-    await crawl.gave_back(8, site)
-    assert (crawl.stat("semaphore/handed_on") > 0) == is_handed_on

@@ -13,7 +13,7 @@ from scrapy.settings import Settings
 from semaphore_middleware import Limit
 from semaphore_middleware.scrapy.crawl_delays import CrawlDelays
 from semaphore_middleware.scrapy.scopes import Scopes
-from tests.support.crawls import ADD_ON, By, Crawl, Log, both
+from tests.support.crawls import ADD_ON, By, Crawl, Log, both, pages
 from tests.support.nodes import eventually
 from tests.support.servers import RedisServer
 from tests.support.site import Site
@@ -21,10 +21,6 @@ from tests.support.site import Site
 POLITE: dict[str, Any] = {"ROBOTSTXT_OBEY": True, "USER_AGENT": "bot", "DOWNLOAD_DELAY_JITTER": 0}
 DELAY = 0.2
 SCRAPYS: Any = "scrapy.downloadermiddlewares.robotstxt.RobotsTxtMiddleware"
-
-
-def pages(site: Site, count: int) -> list[Request]:
-    return [Request(site.url(f"/page/{n}")) for n in range(count)]
 
 
 def assert_spaced(site: Site, delay: float, since: float) -> None:
@@ -179,7 +175,7 @@ async def test_every_request_that_waited_for_robots_txt_is_checked(
     server: RedisServer, site: Site, middlewares: dict[Any, int]
 ) -> None:
     site.robots_is_slow = True
-    forbidden = [Request(site.url(f"/forbidden/{n}")) for n in range(6)]
+    forbidden = pages(site, 6, "/forbidden/")
     crawl = Crawl(server, *forbidden, limit=8, middlewares=middlewares, **POLITE)
     await site.until(lambda: site.now == 1)
     await eventually(lambda: len(crawl.crawler.engine.downloader.active) == 7)

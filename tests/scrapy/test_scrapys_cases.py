@@ -19,14 +19,6 @@ from tests.support.site import Site
 from tests.support.visits import Visits
 
 
-async def test_robots_txt_does_not_wait_for_its_page(server: RedisServer, site: Site) -> None:
-    requests = [Request(site.url(f"/page/{n}")) for n in range(3)]
-    crawl = Crawl(server, *requests, limit=1, ROBOTSTXT_OBEY=True, CONCURRENT_REQUESTS=1)
-    await crawl.gave_back(4, site)
-    assert site.arrivals[0] == "/robots.txt"
-    assert len(site.arrivals) == 4
-
-
 class TokenMiddleware:
     """Has each response wait for one and the same further page of the site."""
 

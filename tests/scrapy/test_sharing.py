@@ -7,14 +7,10 @@ from typing import Any
 import pytest
 from scrapy import Request
 
-from tests.support.crawls import Crawl, waiting
+from tests.support.crawls import Crawl, pages, waiting
 from tests.support.nodes import eventually
 from tests.support.servers import RedisServer
 from tests.support.site import Site
-
-
-def requests(site: Site, who: str, number: int = 3) -> list[Request]:
-    return [Request(site.url(f"/slow/{who}{n}")) for n in range(number)]
 
 
 def nodes(server: RedisServer) -> int:
@@ -26,7 +22,7 @@ def nodes(server: RedisServer) -> int:
 
 async def test_two_crawls_of_a_process_are_one_node(server: RedisServer, site: Site) -> None:
     short = Crawl(server, Request(site.url("/page/")), limit=2)
-    crawls = [Crawl(server, *requests(site, who), limit=2) for who in "ab"]
+    crawls = [Crawl(server, *pages(site, 3, f"/slow/{who}"), limit=2) for who in "ab"]
     await short.finished()
     await site.until(lambda: site.now == 2)
     await eventually(lambda: waiting(server) == 4)
@@ -50,7 +46,8 @@ async def test_two_crawls_of_a_process_are_one_node(server: RedisServer, site: S
     ],
 )
 async def test_other_settings(server: RedisServer, site: Site, settings: dict[str, Any]) -> None:
-    crawls = [Crawl(server, *requests(site, "a")), Crawl(server, *requests(site, "b"), **settings)]
+    first = Crawl(server, *pages(site, 3, "/slow/a"))
+    crawls = [first, Crawl(server, *pages(site, 3, "/slow/b"), **settings)]
     await site.until(lambda: site.now == 1)
     await eventually(lambda: nodes(server) == 2)
     site.let_go()
@@ -63,9 +60,9 @@ async def test_what_closes_leaves_others_waiting(server: RedisServer, site: Site
     """And is not held up by its own ones, also if they have one of two permits already."""
     scopes: dict[str, Any] = {"SEMAPHORE_SCOPES": ["host", "all"], "SEMAPHORE_LIMITS": {"all": 1}}
     other_host = Request(site.url("/slow/closing", "localhost"))
-    going_on = Crawl(server, *requests(site, "on"), **scopes)
+    going_on = Crawl(server, *pages(site, 3, "/slow/on"), **scopes)
     await site.until(lambda: site.now == 1)
-    closing = Crawl(server, other_host, *requests(site, "closing"), limit=2, **scopes)
+    closing = Crawl(server, other_host, *pages(site, 3, "/slow/closing"), limit=2, **scopes)
     await eventually(lambda: waiting(server) >= 3)
     await closing.crawler.engine.close_spider_async()
     await closing.finished()

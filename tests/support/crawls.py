@@ -66,6 +66,11 @@ def asyncio_test(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, De
     return within(2 * TIMEOUT_S)(test)
 
 
+def pages(site: Site, count: int, path: str = "/page/", host: str = "127.0.0.1") -> list[Request]:
+    """Requests for so many pages, whose paths begin so."""
+    return [Request(site.url(f"{path}{n}", host)) for n in range(count)]
+
+
 def waiting(server: RedisServer) -> int:
     return sum(waits for _, waits in server.members().values())
 

@@ -9,9 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, ParamSpec, Self, TypeVar
 
+import pytest
+
 from semaphore_middleware.core.admin import Admin
 from semaphore_middleware.core.observer import Event, Observer
 from semaphore_middleware.core.semaphore import FairSemaphore
+from semaphore_middleware.errors import ServerRefusedError
 from semaphore_middleware.model.feedback import FeedbackSummary
 from semaphore_middleware.model.inspection import Inspection
 from semaphore_middleware.model.limits import Limit
@@ -78,6 +81,14 @@ async def found_by(url: str, prefix: str = "semaphore") -> str:
     connection = await Server(url, 5.0, prefix=prefix).connect()
     await connection.close()
     return str(connection.address)
+
+
+async def refusal(url: str) -> str:
+    """The one line about a server that is not to be waited for."""
+    with pytest.raises(ServerRefusedError) as refused:
+        await FairSemaphore(url).open(wait=False)
+    assert "\n" not in str(refused.value)
+    return str(refused.value)
 
 
 async def until_waiting(looks: FairSemaphore, count: int, scope: str = "s") -> None:

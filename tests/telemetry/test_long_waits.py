@@ -160,13 +160,10 @@ async def test_a_server_is_asked_once_it_can_be(server: RedisServer, caplog: Log
         held = await semaphore.acquire("a", 1)
         waiter = asyncio.create_task(semaphore.acquire("a", 1))
         await eventually(lambda: recorder.count(PermitWaiting))
-        server.freeze()
-        try:
+        with server.frozen():
             waits.on_event(next(e for e in recorder.events if isinstance(e, PermitWaiting)))
             await eventually(lambda: waits._looks)
             assert explained(caplog) == []
-        finally:
-            server.thaw()
         await eventually(lambda: explained(caplog))
         await waits.close()
         waiter.cancel()

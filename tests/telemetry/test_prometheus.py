@@ -208,22 +208,15 @@ async def test_the_port_is_free_then(server: RedisServer, site: Site, caplog: Lo
 
 
 async def test_a_crawl_that_cannot_begin_leaves_no_port_open(site: Site, caplog: Log) -> None:
-    refusing = RedisServer("--requirepass", "secret").start()
-    try:
-        crawl = Crawl(refusing, Request(site.url("/page/")), SEMAPHORE_METRICS_PORT=0)
-        await crawl.finished()
+    with RedisServer("--requirepass", "secret") as refusing:
+        await Crawl(refusing, Request(site.url("/page/")), SEMAPHORE_METRICS_PORT=0).finished()
         assert is_free(await address(caplog))
-    finally:
-        refusing.remove()
 
 
 async def test_a_node_without_a_server(server: RedisServer, site: Site, caplog: Log) -> None:
-    server.freeze()
-    try:
+    with server.frozen():
         crawl = Crawl(server, Request(site.url("/page/")), SEMAPHORE_METRICS_PORT=0)
         assert (await scrape(await address(caplog)))["scrapy_semaphore_reconnects_total"] == 0
-    finally:
-        server.thaw()
     await crawl.gave_back(1, site)
 
 
