@@ -42,9 +42,9 @@ from semaphore_middleware.frontier.state import CrawlKeys, site_of
 from semaphore_middleware.model import chance
 from semaphore_middleware.scrapy.engine import Engine
 from tests.frontier.node import SitesQueue
-from tests.simulation.faults import End, Misfortune
+from tests.simulation.faults import OF_LINKS, End, Misfortune
 from tests.simulation.network import Network, Wire
-from tests.simulation.plan import Fault
+from tests.simulation.plan import Fault, weather
 from tests.simulation.run import Result, connected_by
 from tests.simulation.server import Server
 from tests.simulation.world import BEGIN_S, Host, World
@@ -153,16 +153,6 @@ OF_SERVER = (
     *("server stands", "server away", "restart", "flush", "replica", "replica", "jump", "jump"),
     *("scripts gone", "full", "go back", "split brain"),
 )
-WEATHER = {  # what may be drawn for each attribute of `Weather`
-    "latency": ((0.0002, 0.004), (0.001, 0.05), (0.01, 0.3)),
-    "lost": (0.0, 0.02, 0.1),
-    "late": (0.0, 0.03, 0.1),
-    "repeated": (0.0, 0.1, 0.3),
-    "torn": (0.0, 0.05),
-    "message_lost": (0.0, 0.05, 0.5, 1.0),
-    "message_late": (0.0, 0.1, 0.3),
-    "message_repeated": (0.0, 0.3),
-}
 TROUBLE = {  # which may cost a living node its lease
     *("weather", "cut", "cut out", "cut back", "freeze", "server stands", "server away", "restart"),
     *("flush", "replica", "full", "go back", "split brain"),
@@ -171,7 +161,7 @@ OVERTAKING = {  # calls come late, or twice, or what was sent of late is sent ag
     *("weather", "cut", "cut out", "cut back", "server stands", "restart"),
 }
 LOSING = {"flush", "replica", "go back", "split brain"}  # data
-OF_NODES_AT_WORK = {"cut", "cut out", "cut back", "break", "freeze", "kill", "close"}
+OF_NODES_AT_WORK = {*OF_LINKS, "freeze", "kill", "close"}
 
 
 def _faults(random: Random, nodes: int, lease: float) -> tuple[Fault, ...]:
@@ -185,7 +175,7 @@ def _faults(random: Random, nodes: int, lease: float) -> tuple[Fault, ...]:
         if kind == "jump" and at - jumped_at < 1.5 * lease:  # see docs/guarantees.md
             kind = "break"
         if kind == "weather":
-            of = {name: random.choice(odds) for name, odds in WEATHER.items()}
+            of = weather(random, message_lost=(0.0, 0.05, 0.5, 1.0))
         elif kind == "restart":
             of = random.choice(("empty", "with its data"))
         elif kind in ("replica", "split brain"):

@@ -418,14 +418,14 @@ def _faults(random: Random, theme: Theme, nodes: int, lease: float) -> tuple[Fau
     faults = []
     length = theme.length * lease
     if theme.is_always_bad:
-        faults.append(Fault(lease, "weather", seconds=length, of=_weather(random, theme)))
+        faults.append(Fault(lease, "weather", seconds=length, of=weather(random, lost=theme.loss)))
     at = random.uniform(0.5, 1.5) * lease
     jumped_at = -length
     while at < length:
         kind = random.choice(theme.faults)
         of: Any = None
         if kind == "weather":
-            of = _weather(random, theme)
+            of = weather(random, lost=theme.loss)
         elif kind == "restart":
             of = random.choice(("empty", "with its data", "from a snapshot"))
         elif kind == "replica":
@@ -453,18 +453,21 @@ def _breaks(random: Random, nodes: int, length: float) -> tuple[Fault, ...]:
     )
 
 
-def _weather(random: Random, theme: Theme) -> dict[str, Any]:
-    """Arguments of `Weather`."""
-    return {
-        "latency": random.choice(((0.0002, 0.004), (0.001, 0.05), (0.01, 0.3))),
-        "lost": random.choice(theme.loss),
-        "late": random.choice((0.0, 0.03, 0.1)),
-        "repeated": random.choice((0.0, 0.1, 0.3)),
-        "torn": random.choice((0.0, 0.05)),
-        "message_lost": random.choice((0.0, 0.05, 0.5)),
-        "message_late": random.choice((0.0, 0.1, 0.3)),
-        "message_repeated": random.choice((0.0, 0.3)),
-    }
+WEATHER: dict[str, Any] = {  # what may be drawn for each attribute of `Weather`
+    "latency": ((0.0002, 0.004), (0.001, 0.05), (0.01, 0.3)),
+    "lost": (0.0, 0.02, 0.1),
+    "late": (0.0, 0.03, 0.1),
+    "repeated": (0.0, 0.1, 0.3),
+    "torn": (0.0, 0.05),
+    "message_lost": (0.0, 0.05, 0.5),
+    "message_late": (0.0, 0.1, 0.3),
+    "message_repeated": (0.0, 0.3),
+}
+
+
+def weather(random: Random, **odds: tuple[float, ...]) -> dict[str, Any]:
+    """Arguments of `Weather`; `odds` are others than those of `WEATHER`."""
+    return {name: random.choice(those) for name, those in (WEATHER | odds).items()}
 
 
 def _rules(random: Random, length: float) -> tuple[Fault, ...]:
