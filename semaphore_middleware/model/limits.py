@@ -318,6 +318,8 @@ def _parse_slot(name: Any, slot: Any, where: str, default: Limit) -> Limit | Non
     jitter = slot.get("jitter", default.jitter)
     if "jitter" not in slot and "randomize_delay" in slot:
         jitter = 0.5 if slot["randomize_delay"] else 0.0
+    if isinstance(jitter, int | float) and jitter > 1:
+        jitter = 1.0  # Scrapy has no maximum, but no delay below 0
     known = {
         "concurrency": slot.get("concurrency", default.concurrency),
         "delay": slot.get("delay", default.delay),

@@ -83,9 +83,7 @@ class Downloads:
         self._settings = settings = crawl.settings
         addresses = Addresses(crawler.settings) if "ip" in settings.scopes else None
         self._scopes = ScopeFinder(settings.scopes, settings.limits, addresses)
-        self.admissions = Admissions(
-            self._scopes, crawler.settings.getint("CONCURRENT_REQUESTS"), engine.wake_soon
-        )
+        self.admissions = Admissions(self._scopes, settings.concurrent_requests, engine.wake_soon)
         judge = Judge(settings.backoff_when, crawler) if settings.backoff_when else None
         self._responses = ResponseClassifier(
             crawler, settings.backoff_codes, settings.backoff_times, judge

@@ -36,7 +36,7 @@ class SemaphoreDownloader(Downloader):
     def __init__(self, crawler: Crawler) -> None:
         crawl = crawl_of(crawler)
         self._downloads = crawl.downloads
-        at_once = crawler.settings.getint("CONCURRENT_REQUESTS") or NO_CONCURRENCY_LIMIT
+        at_once = crawl.settings.concurrent_requests or NO_CONCURRENCY_LIMIT
         largest = max(crawl.settings.limits.largest, at_once)
         with connections_per_host(crawler, largest):
             super().__init__(crawler)

@@ -134,11 +134,13 @@ def _address(value: Any, where: str) -> str:
 
 def _statuses(value: Any, where: str) -> frozenset[int]:
     try:
-        given = value.split(",") if isinstance(value, str) else value
+        given = value
+        if isinstance(value, str):  # from the command line
+            given = json.loads(value) if value.startswith("[") else value.split(",")
         return frozenset(
             check_integer(status, where, least=100, most=599, text=True) for status in given
         )
-    except (TypeError, SettingsError):
+    except (TypeError, ValueError):
         allowed = "a list of HTTP statuses, like [429, 503], or []"
         raise not_allowed(value, where, allowed) from None
 
@@ -267,6 +269,8 @@ class SemaphoreSettings:
     history: float
     metrics_port: int | None
     metrics_host: str
+    concurrent_requests: int
+    """Of this node, at all sites; 0: any number."""
 
     def semaphore_options(self, job: str = "") -> dict[str, Any]:
         """The options of `FairSemaphore`, but for its server and its name. `job` counts where
@@ -293,6 +297,8 @@ class SemaphoreSettings:
         ours["limits"] = parse_limits(
             ours["limits"], slots, default, "SEMAPHORE_LIMITS", first_kind
         )
+        at_once = "CONCURRENT_REQUESTS"
+        ours["concurrent_requests"] = _count(settings.get(at_once), at_once)
         ours["backoff"] = Backoff(ours["backoff_start"], ours["backoff_max"], ours["down_after"])
         return cls(**{field.name: ours[field.name] for field in fields(cls)})
 
@@ -316,7 +322,7 @@ def _jitter(settings: BaseSettings) -> float:
     """The jitter, as in Scrapy 2.19: the older of its two settings counts at a higher priority."""
     old, new = "RANDOMIZE_DOWNLOAD_DELAY", "DOWNLOAD_DELAY_JITTER"
     if (settings.getpriority(old) or 0) > (settings.getpriority(new) or 0):
-        return 0.5 if settings.getbool(old) else 0.0
+        return 0.5 if check_truth(settings.get(old), old, text=True) else 0.0
     return min(1.0, _number(settings, new, 0.5))
 
 

@@ -103,11 +103,13 @@ def test_download_slots_are_read_as_scrapy_reads_them() -> None:
             "a": {"concurrency": 2, "delay": 3, "randomize_delay": False},
             "b": {"randomize_delay": True},
             "c": {"jitter": 0.2, "randomize_delay": True, "throttle": False, "rate": "1/s"},
+            "d": {"jitter": 3},
         },
     )
     assert table.of("a") == Limit(2, 3, 0)
     assert table.of("b") == Limit(8, 1, 0.5)
     assert table.of("c") == Limit(8, 1, 0.2)
+    assert table.of("d") == Limit(8, 1, 1)
 
 
 def test_a_host_may_be_written_in_any_way() -> None:
