@@ -456,17 +456,6 @@ def test_a_node_in_the_queue_says_at_the_turn_s_end_how_many_more_wait() -> None
     assert node.say().asked == 3
 
 
-def test_a_node_that_gets_all_it_has_asked_for_asks_at_once_for_those_that_came_later() -> None:
-    node = LoneNode()
-    first = node.ask()
-    said = node.talk(granted=0, available=-1)
-    second = node.ask()
-    node.at_once.clear()
-    node.account.on_granted(said.term, 1)
-    assert stages(first, second) == ["held", "waiting"]
-    assert (node.at_once, node.say().asked) == ([True], 2)
-
-
 @pytest.mark.parametrize("reason", ["given up", "handed on"])
 def test_a_node_that_no_longer_waits_leaves_the_queue(reason: str) -> None:
     """Else the server would grant to a node without a use for it."""

@@ -19,7 +19,6 @@ import pytest
 from semaphore_middleware import (
     AcquireTimeoutError,
     ClosedError,
-    Permit,
     PermitLostError,
     ServerRefusedError,
     SettingsError,
@@ -78,11 +77,6 @@ def test_what_hinders_the_first_permit_does_not_hinder_the_next(server: RedisSer
             assert permit.limit.rate == "9/s"
 
 
-def lose(server: RedisServer, permit: Permit) -> None:
-    server.kill()
-    wait_until(lambda: permit.lost)
-
-
 @pytest.mark.parametrize("error", [None, ValueError])
 def test_a_thread_whose_permit_is_lost_runs_on_and_is_told_at_the_end(
     server: RedisServer, error: type[Exception] | None
@@ -93,7 +87,8 @@ def test_a_thread_whose_permit_is_lost_runs_on_and_is_told_at_the_end(
         pytest.raises(error or PermitLostError),
         semaphore.permit("s", 1) as permit,
     ):
-        lose(server, permit)
+        server.kill()
+        wait_until(lambda: permit.lost)
         seen.append(permit.lost)
         if error:
             raise error

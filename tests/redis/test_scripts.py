@@ -100,28 +100,6 @@ async def test_an_account_that_is_gone_opens_anew(server: RedisServer, outside: 
     assert (outside.held(), outside.state("never used")) == ({"a": 1}, {})
 
 
-async def test_a_higher_term_frees_what_was_held(server: RedisServer, outside: Outside) -> None:
-    a, b = [await Caller.join(server, name) for name in "ab"]
-    await a.take("s")
-    await b.take("s")
-    late = a.statement("s", asked=5)
-    a.lose("s", above=41)
-    assert (await a.take("s")).granted == 0
-    assert (outside.held(), outside.queue()) == ({"b": 1}, ["a"])
-    before = outside.look("s")
-    reply = await answer(a, late)
-    assert (reply.status, reply.term, late.term, outside.look("s")) == ("old", 42, 1, before)
-
-
-async def test_another_epoch_s_words_change_nothing(server: RedisServer, outside: Outside) -> None:
-    a = await Caller.join(server, "a")
-    await a.take("s")
-    a.recovery.epoch = b"another"
-    before = outside.dump()
-    assert await a.send(a.statement("s", asked=5), a.statement("t", asked=1)) is None
-    assert outside.dump() == before
-
-
 # Nonsense ---------------------------------------------------------------------------------------
 
 SENSE = dict.fromkeys(STATEMENT.names, 0.0) | {"term": 1, "seq": 9, "asked": 2}

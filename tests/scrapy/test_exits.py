@@ -47,7 +47,6 @@ class Case:
 
 
 SOON = {"download_timeout": 0.3}
-STOPS = [signals.headers_received, signals.bytes_received]
 CASES = {
     "response": Case("/page/"),
     "redirect": Case("/redirect/page/", 2),
@@ -61,8 +60,8 @@ CASES = {
     "download timeout": Case("/never", 2, DownloadTimeoutError, SOON),
     "download timeout within the body": Case("/half/", 2, DownloadTimeoutError, SOON),
     "body too large": Case("/large", 1, DownloadCancelledError, {"download_maxsize": 1000}),
-    "stopped at its headers": Case("/half/", meta={"stops_at": 0}),
-    "stopped within its body": Case("/half/", meta={"stops_at": 1}),
+    "stopped at its headers": Case("/half/", meta={"stops_at": signals.headers_received}),
+    "stopped within its body": Case("/half/", meta={"stops_at": signals.bytes_received}),
     "callback that raises": Case("/page/", meta={"raises": True}),
 }
 ELSEWHERE = {
@@ -101,16 +100,12 @@ async def test_whatever_a_site_does(server: RedisServer, site: Site, by: By) -> 
     ]
     crawl = Crawl(server, *requests, by=by, spider=Outcomes, CONCURRENT_REQUESTS=0)
 
-    def stop(number: int) -> Any:
-        def at_signal(request: Request) -> None:
-            if request.meta.get("stops_at") == number:
-                raise StopDownload(fail=False)
+    def stop(request: Request, signal: object) -> None:
+        if request.meta.get("stops_at") is signal:
+            raise StopDownload(fail=False)
 
-        return at_signal
-
-    stops = [stop(number) for number in range(len(STOPS))]
-    for handler, signal in zip(stops, STOPS, strict=True):
-        crawl.crawler.signals.connect(handler, signal)
+    for signal in (signals.headers_received, signals.bytes_received):
+        crawl.crawler.signals.connect(stop, signal)
 
     await crawl.finished()  # while the site still answers some of them only in part
     await crawl.gave_back(2 * sum(case.requests for case in urls.values()), site)

@@ -101,10 +101,11 @@ def refused_before(seconds: float) -> Request:
     return Request("http://a/", meta=meta)
 
 
-def retried(seen: ResponseClassifier, request: Request, status: int = 429) -> Request | None:
+def retried(
+    seen: ResponseClassifier, request: Request, status: int = 429, **settings: Any
+) -> Request | None:
     """What is made of a request that was refused, or answered, with this status."""
-    crawler = get_crawler(Visits)
-    spider = Visits.from_crawler(crawler)
+    spider = Visits.from_crawler(get_crawler(Visits, settings))
     return seen.retry(admission_of(request), Response("http://a/", status=status), spider)
 
 
@@ -217,11 +218,9 @@ async def test_a_refused_request_is_made_again_so_often_and_past_the_dupefilter(
 
 def test_a_retry_is_asked_for_after_others_and_leaves_the_cache() -> None:
     kept = {"cached_response": Response("http://a/"), "mine": 1}
-    crawler = get_crawler(Visits, {"RETRY_PRIORITY_ADJUST": -7})
-    refusal, request = Response("http://a/", status=429), Request("http://a/", meta=kept)
-    seen = classifier()
-    seen.record_response(cast("Permit", FakePermit()), admission_of(request), refusal)
-    again = seen.retry(admission_of(request), refusal, Visits.from_crawler(crawler))
+    seen, request = classifier(), Request("http://a/", meta=kept)
+    recorded(429, request, seen)
+    again = retried(seen, request, RETRY_PRIORITY_ADJUST=-7)
     assert again is not None
     assert again.priority == -7
     assert again.meta.keys() == {"mine", REFUSALS_KEY, REFUSED_AT_KEY}

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 from scrapy import Request
@@ -182,9 +183,9 @@ async def test_a_host_has_one_address_as_long_as_a_request_has_it(monkeypatch: P
         for name in HOSTS:
             await known.resolve(name)
         assert known.of(host) == FIRST
-        receiver = Receives()
+        receiver = mock.Mock()
         addresses._resolver.resolveHostName(receiver, host, 80)
-        assert receiver.heard == [IPv4Address("TCP", FIRST, 80)]
+        receiver.addressResolved.assert_called_once_with(IPv4Address("TCP", FIRST, 80))
         await known.resolve(host)
         assert names.lookups[host] == 1
         kept.clear()
@@ -192,22 +193,6 @@ async def test_a_host_has_one_address_as_long_as_a_request_has_it(monkeypatch: P
             await known.resolve(name)
         assert known.of(host) is None
         assert len(addresses._addresses) == 2
-
-
-class Receives:
-    """Receives the addresses of a name."""
-
-    def __init__(self) -> None:
-        self.heard: list[object] = []
-
-    def resolutionBegan(self, _: object) -> None:  # noqa: N802
-        pass
-
-    def addressResolved(self, address: object) -> None:  # noqa: N802
-        self.heard.append(address)
-
-    def resolutionComplete(self) -> None:  # noqa: N802
-        pass
 
 
 async def test_crawls_that_look_a_host_up_at_once_find_one_address(monkeypatch: Patch) -> None:
