@@ -229,10 +229,11 @@ class Observers:
     def emit(self, event: Event) -> None:
         """Tell an event to all that hear it."""
         kind = type(event)
-        if kind not in self._of_kind:
-            hearing = [one for one in self._open if issubclass(kind, one.hears)]
-            self._of_kind[kind] = [one.on_event for one in hearing]
-        for on_event in self._of_kind[kind]:
+        hearing = self._of_kind.get(kind)
+        if hearing is None:
+            hearing = [one.on_event for one in self._open if issubclass(kind, one.hears)]
+            self._of_kind[kind] = hearing
+        for on_event in hearing:
             on_event(event)
 
     async def close(self) -> None:

@@ -108,9 +108,9 @@ class Admission:
     """While it is ready or on the wire."""
     place: asyncio.Future[None] | None = None
     """Its position in the line for a slot of CONCURRENT_REQUESTS; done when it gets one."""
-    needs: set[Admission] = field(default_factory=set)
+    needs: frozenset[Admission] = frozenset()
     """Requests that it waits for, such as its robots.txt."""
-    needed_by: set[Admission] = field(default_factory=set)
+    needed_by: frozenset[Admission] = frozenset()
     """Requests that wait for this one."""
     is_blocked: bool = False
     """True if it waits for a permit that is not free, or for a blocked request."""
@@ -312,9 +312,9 @@ class Admissions(Observer):
             del self._by_request[admission.request]
         self._leave_loads(admission)
         for needed in admission.needs:
-            needed.needed_by.discard(admission)
+            needed.needed_by -= {admission}
         for other in admission.needed_by:
-            other.needs.discard(admission)
+            other.needs -= {admission}
             self._count(other)
 
     @contextmanager
@@ -331,13 +331,13 @@ class Admissions(Observer):
         try:
             yield
         finally:
-            admission.needs.discard(needed)
-            needed.needed_by.discard(admission)
+            admission.needs -= {needed}
+            needed.needed_by -= {admission}
             self._count(admission)
 
     def _need(self, admission: Admission, needed: Admission) -> None:
-        admission.needs.add(needed)
-        needed.needed_by.add(admission)
+        admission.needs |= {needed}
+        needed.needed_by |= {admission}
         self._count(admission)
 
     def on_event(self, event: Event) -> None:
@@ -423,4 +423,4 @@ class Admissions(Observer):
 OF_ANOTHER_NODE = Admission.__new__(Admission)
 """Stands for a request of another node, which may wait for a permit."""
 OF_ANOTHER_NODE.is_blocked = True
-OF_ANOTHER_NODE.needed_by = set()
+OF_ANOTHER_NODE.needed_by = frozenset()
