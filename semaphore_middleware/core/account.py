@@ -241,7 +241,7 @@ class Account:
         """A request wants a permit: one that is in hand, else one of the server's."""
         now = self._session.now()
         self._limits[permit.limit] = self._limits.get(permit.limit, 0) + 1
-        if len(self._limits) > 1 or permit.limit != self.limit:
+        if permit.limit != self.limit:
             self.limit = reduce(strictest, self._limits)
         if self._hand.permits and now < self._hand.until and self._may_hand_on(now):
             self._hand.take()
