@@ -41,11 +41,9 @@ def stand_still() -> None:
 
 @pytest.mark.slow
 async def test_a_request_sent_as_its_process_wakes_is_ended(
-    server: RedisServer, tmp_path: Path
+    server: RedisServer, site: Site, tmp_path: Path
 ) -> None:
     """Its bytes are in a buffer, past every check: nothing can call them back."""
-    site = Site()
-    await site.start()
     requests = [Request(site.url("/page/connects")), Request(site.url("/slow/waits"))]
     settings: dict[str, Any] = {
         "SEMAPHORE_REDIS_URL": server.url,
@@ -66,6 +64,5 @@ async def test_a_request_sent_as_its_process_wakes_is_ended(
         await site.until(lambda: len(site.arrivals) == 3)
         site.let_go()
         assert await crawl.ended() == 0
-    await site.stop()
     assert site.arrivals == ["/page/connects", "/slow/waits", "/slow/waits"]
     assert (crawl.stat("semaphore/lost"), crawl.stat("semaphore/stalls")) == (1, 1)

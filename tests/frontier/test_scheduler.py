@@ -7,8 +7,7 @@ import itertools
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -27,33 +26,11 @@ from semaphore_middleware.redis.link import Link
 from semaphore_middleware.scrapy.engine import RobotsTxtUnreadableError
 from tests.frontier.node import Call, DrivenNode, joined, urls, watch_calls
 from tests.support.frontier import crawl_keys, result_of
-from tests.support.nodes import eventually
+from tests.support.nodes import calls_of, eventually
 from tests.support.servers import RedisServer
 
 Logged = pytest.LogCaptureFixture
 Patch = pytest.MonkeyPatch
-
-
-def count_looks(monkeypatch: Patch) -> list[None]:
-    """An entry for each time that nodes look whether their server still is the master."""
-    looks: list[None] = []
-    look = Link.look
-
-    async def counted(link: Link) -> None:
-        looks.append(None)
-        await look(link)
-
-    monkeypatch.setattr(Link, "look", counted)
-    return looks
-
-
-@contextmanager
-def frozen(server: RedisServer) -> Iterator[None]:
-    server.freeze()
-    try:
-        yield
-    finally:
-        server.thaw()
 
 
 # Finished, and only then ----------------------------------------------------------------------
@@ -127,16 +104,10 @@ async def test_a_call_without_answer_is_halved(client: Redis, monkeypatch: Patch
 async def test_over_a_new_connection_the_server_is_looked_at_first(
     client: Redis, monkeypatch: Patch, ends: bool
 ) -> None:
-    looks = count_looks(monkeypatch)
+    looks = calls_of(monkeypatch, Link, "look")
     seen: list[int] = []
     calls = watch_calls(monkeypatch, lambda _: seen.append(len(looks)))
-    leave = CrawlClient.leave
-
-    async def look_at(crawl: CrawlClient, *arguments: Any) -> None:
-        seen.append(len(looks))
-        await leave(crawl, *arguments)
-
-    monkeypatch.setattr(CrawlClient, "leave", look_at)
+    calls_of(monkeypatch, CrawlClient, "leave", lambda: seen.append(len(looks)))
     async with joined(client) as node:
         node.enqueue("http://a/")
         await eventually(lambda: node.session.outbox._sent)
@@ -146,8 +117,9 @@ async def test_over_a_new_connection_the_server_is_looked_at_first(
             node.session._task.cancel()
             await asyncio.wait({node.session._task})
         await node.scheduler.client.link.close()
-        for count in (looks, seen, calls):
-            count.clear()
+        looks.clear()
+        seen.clear()
+        calls.clear()
         if not ends:
             node.enqueue("http://b/")
             await eventually(lambda: calls)
@@ -239,7 +211,7 @@ async def test_start_requests_wait_for_the_server(
             client.flushall()
         node.enqueue("http://b/link")
         await node.has_unfinished(1)
-        with frozen(server):
+        with server.frozen():
             begins.set()
             for _ in range(500):
                 await asyncio.sleep(0)
@@ -254,7 +226,7 @@ async def test_start_requests_wait_for_the_server(
 async def test_a_server_that_is_full_is_not_said_to_be_away(
     client: Redis, caplog: Logged, monkeypatch: Patch
 ) -> None:
-    looks = count_looks(monkeypatch)
+    looks = calls_of(monkeypatch, Link, "look")
     monkeypatch.setattr(link, "LONGEST_PAUSE_S", 0.01)
     monkeypatch.setattr(link, "FIRST_LOG_INTERVAL_S", 0.0)
     client.config_set("maxmemory", 1)

@@ -76,6 +76,22 @@ async def eventually(happened: Callable[[], object], within_s: float | None = TI
             await asyncio.sleep(0.01)
 
 
+def calls_of(
+    patch: pytest.MonkeyPatch, owner: type, name: str, before: Callable[[], object] = lambda: None
+) -> list[tuple[Any, ...]]:
+    """The arguments of each call of a method from now on, `before` which something is done."""
+    calls: list[tuple[Any, ...]] = []
+    method = getattr(owner, name)
+
+    def noted(*arguments: Any) -> Any:
+        before()
+        calls.append(arguments)
+        return method(*arguments)
+
+    patch.setattr(owner, name, noted)
+    return calls
+
+
 async def found_by(url: str, prefix: str = "semaphore") -> str:
     """The address of the server that a node would use."""
     connection = await Server(url, 5.0, prefix=prefix).connect()

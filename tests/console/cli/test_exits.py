@@ -126,14 +126,11 @@ async def test_a_server_that_hangs_is_given_up(server: RedisServer) -> None:
     no_answer = f"{SAYS}cannot reach {server.url}: no answer within 0.5 s"
     async with terminal(server, "evict", "one", *brief, width=200) as shown:
         await shown.has_drawn("[y/N] ")
-        server.freeze()
-        try:
+        with server.frozen():
             shown.press(b"y\n")
             assert await shown.ended() == 3
             assert no_answer in shown.drawn
             assert await semaphore(server, "status", *brief) == (3, "", f"{no_answer}\n")
-        finally:
-            server.thaw()
 
 
 async def test_without_an_address_the_embedded_server_is_found_but_not_started() -> None:

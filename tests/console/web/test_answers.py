@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from typing import Any
 
 import pytest
 
@@ -16,7 +15,7 @@ from semaphore_middleware.console.web import server as web
 from semaphore_middleware.console.web.server import TYPES
 from semaphore_middleware.core.admin import Admin
 from tests.console.web.pages import TOKEN, Served, fill, serving
-from tests.support.nodes import eventually
+from tests.support.nodes import calls_of, eventually
 from tests.support.paths import PACKAGE
 from tests.support.servers import RedisServer
 
@@ -103,22 +102,13 @@ async def test_a_state_that_is_as_it_was_is_not_sent_again(server: RedisServer) 
 async def test_all_browsers_share_one_survey_a_second_and_none_is_made_for_nobody(
     server: RedisServer, monkeypatch: Patch
 ) -> None:
-    surveys = 0
-    survey = Admin.survey
-
-    async def counted(admin: Admin) -> Any:
-        nonlocal surveys
-        surveys += 1
-        return await survey(admin)
-
-    monkeypatch.setattr(Admin, "survey", counted)
+    surveys = calls_of(monkeypatch, Admin, "survey")
     monkeypatch.setattr(web, "INTERVAL_S", 600.0)
     async with serving(server) as page:
-        assert surveys == 0
+        assert surveys == []
         await asyncio.gather(*(page.state(match=str(i)) for i in range(20)))
-        assert surveys == 1
         await page.state()
-        assert surveys == 1
+        assert len(surveys) == 1
 
 
 async def is_back(page: Served) -> bool:

@@ -10,7 +10,7 @@ from semaphore_middleware.console.web import server as web
 from semaphore_middleware.model.inspection import Inspection, Member
 from semaphore_middleware.model.limits import Limit
 from tests.console.web.pages import serving
-from tests.support.nodes import Caller, eventually
+from tests.support.nodes import Caller, calls_of, eventually
 from tests.support.servers import RedisServer
 
 
@@ -52,17 +52,10 @@ async def test_the_history_goes_on_while_no_browser_is_open(
     monkeypatch.setattr(web, "INTERVAL_S", 0.0)
     monkeypatch.setattr(web, "UNSEEN_INTERVAL_S", 0.01)
     monkeypatch.setattr(poller, "MAX_SHARE", 1.0)
-    seen: list[str] = []
-    note = History.note
-
-    def noted(history: History, rows: tuple[Inspection, ...], *more: object) -> None:
-        seen.extend(one.scope for one in rows if one.waiting)
-        note(history, rows, *more)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(History, "note", noted)
+    notes = calls_of(monkeypatch, History, "note")
     async with serving(server) as page:
         caller = await Caller.join(server, "n")
         await caller.take("www.example.org", 2, limit=1)
-        await eventually(lambda: "www.example.org" in seen)
+        await eventually(lambda: any(one.waiting for _, rows, *_ in notes for one in rows))
         told = (await page.state(open="www.example.org"))["opened"]["history"]
         assert max(value for value in told["longest_wait"] if value) > 0

@@ -95,9 +95,6 @@ async def test_nothing_old_is_told_while_the_server_is_away(server: RedisServer)
     async with serving(server) as page, FairSemaphore(server.url) as node:
         async with node.permit("a", 2):
             assert (await seen_at(page)).of("a")[0] == 1
-        server.freeze()
-        try:
+        with server.frozen():
             seen = await seen_at(page)
-        finally:
-            server.thaw()
     assert [(name, seen[name]) for name, _ in seen.samples] == [("scrapy_semaphore_server_up", 0)]

@@ -449,15 +449,12 @@ async def test_a_redis_server_that_is_away_is_said(server: RedisServer, chromium
     async with FairSemaphore(server.url) as node, looking(server, chromium) as (browser, _):
         await fill(node, "busy.example", held=1)
         await browser.until(NAMES, ["busy.example"])
-        server.freeze()
-        try:
+        with server.frozen():
             await browser.until(
                 f"/^Away since [\\d:]+. The Redis server does not answer[^]*\\. No/.test({PROBLEM})"
             )
             assert await browser.see(NAMES) == ["busy.example"]
             await check(browser)
-        finally:
-            server.thaw()
         await browser.until(PROBLEM, "")
 
 
