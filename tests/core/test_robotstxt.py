@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from itertools import count
 from typing import Any
 
@@ -79,14 +79,11 @@ class Node:
 async def nodes(
     server: RedisServer, many: int = 2, lease: float = ENDLESS_S
 ) -> AsyncIterator[list[Node]]:
-    opened = [Node(server, lease) for _ in range(many)]
-    try:
+    async with AsyncExitStack() as stack:
+        opened = [Node(server, lease) for _ in range(many)]
         for node in opened:
-            await node.semaphore.open()
+            await stack.enter_async_context(node.semaphore)
         yield opened
-    finally:
-        for node in opened:
-            await node.semaphore.close()
 
 
 async def test_one_node_asks_the_site_and_wakes_the_others(server: RedisServer) -> None:

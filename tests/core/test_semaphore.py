@@ -37,11 +37,8 @@ def test_never_more_than_the_limit_hold_a_permit_and_all_get_theirs(
         async with FairSemaphore(server.url) as a, FairSemaphore(server.url) as b:
             await asyncio.gather(*(work(semaphore) for semaphore in (a, b) for _ in range(100)))
 
-    loop = Loop(loop_of)
-    try:
+    with Loop(loop_of) as loop:
         loop.run(race())
-    finally:
-        loop.close()
     assert (inside, most) == (0, 4)
     assert server.members() == {}
 

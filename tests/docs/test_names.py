@@ -159,9 +159,6 @@ def test_programs_run(block: Block, server: RedisServer) -> None:
     text = block.text.replace("redis://localhost", server.url)
     names: dict[str, Any] = dict(vars(semaphore_middleware))
     exec(f"async def program():\n{textwrap.indent(text, '    ')}", names)  # our own pages
-    loop = Loop()
-    try:
+    with Loop() as loop:
         loop.run(asyncio.wait_for(names["program"](), PROGRAM_TIMEOUT_S))
-    finally:
-        loop.close()
     assert server.members() == {}

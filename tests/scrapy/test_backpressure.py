@@ -8,19 +8,17 @@ from pathlib import Path
 import pytest
 from scrapy import Request
 from scrapy.core.scheduler import Scheduler
-from scrapy.crawler import Crawler
 from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
 
 from semaphore_middleware import FairSemaphore
 from semaphore_middleware.scrapy import admission, downloads
 from semaphore_middleware.scrapy.hooks import SemaphorePriorityQueue
 from semaphore_middleware.telemetry import stats
-from tests.scrapy.hosts import more_hosts
-from tests.support.crawls import Crawl, Patch, holding, pages, taken, waiting
+from tests.support.crawls import Crawl, Patch, holding, more_hosts, pages, taken, waiting
 from tests.support.nodes import eventually
 from tests.support.servers import RedisServer
 from tests.support.site import Site
-from tests.support.visits import Visits
+from tests.support.visits import Fetches, Visits
 
 FULL, FREE = "127.0.0.1", "localhost"
 
@@ -215,20 +213,12 @@ async def test_robots_txt_of_full_sites_take_no_room(server: RedisServer, site: 
     assert server.members() == {}
 
 
-class NeedsToken:
+class NeedsToken(Fetches):
     """Fetches something from the full site before each request to another, in some way."""
-
-    def __init__(self, crawler: Crawler) -> None:
-        self.crawler = crawler
-
-    @classmethod
-    def from_crawler(cls, crawler: Crawler) -> NeedsToken:
-        return cls(crawler)
 
     async def process_request(self, request: Request) -> None:
         if url := request.meta.get("token"):
-            assert self.crawler.engine is not None
-            fetching = self.crawler.engine.download_async(Request(url))
+            fetching = self.fetch(url)
             match request.meta["way"]:
                 case "awaited":
                     await fetching

@@ -28,8 +28,7 @@ from twisted.python.failure import Failure
 from semaphore_middleware.errors import AcquireTimeoutError, SemaphoreError
 from semaphore_middleware.middleware import SemaphoreMiddleware
 from semaphore_middleware.scrapy.crawl import crawl_of
-from tests.scrapy.hosts import host_of, more_hosts
-from tests.support.crawls import By, Crawl, both
+from tests.support.crawls import By, Crawl, both, host_of, more_hosts
 from tests.support.nodes import TIMEOUT_S, eventually
 from tests.support.servers import RedisServer, free_port
 from tests.support.site import Site

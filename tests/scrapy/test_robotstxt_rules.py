@@ -20,8 +20,7 @@ from semaphore_middleware.scrapy.engine import RobotsTxtUnreadableError
 from semaphore_middleware.scrapy.robotstxt import MAX_AGE_S, RobotsTxtMiddleware
 from semaphore_middleware.scrapy.scopes import origin_of
 from tests.conftest import in_the_loop
-from tests.scrapy.hosts import host_of, more_hosts
-from tests.support.crawls import Crawl, Log, Patch
+from tests.support.crawls import Crawl, Log, Patch, host_of, more_hosts
 from tests.support.nodes import eventually
 from tests.support.servers import RedisServer
 from tests.support.site import Site, Visit, response

@@ -4,38 +4,29 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import pytest
 from scrapy import Request
-from scrapy.crawler import Crawler
 from scrapy.http import Response
-from scrapy.http.request import NO_CALLBACK
 
 from tests.support.crawls import Crawl, waiting
 from tests.support.nodes import eventually
 from tests.support.servers import RedisServer
 from tests.support.site import Site
-from tests.support.visits import Visits
+from tests.support.visits import Fetches, Visits
 
 
-class TokenMiddleware:
+class TokenMiddleware(Fetches):
     """Has each response wait for one and the same further page of the site."""
 
-    def __init__(self, crawler: Crawler) -> None:
-        self._crawler = crawler
-        self._token: asyncio.Future[Any] | None = None
-
-    @classmethod
-    def from_crawler(cls, crawler: Crawler) -> Self:
-        return cls(crawler)
+    _token: asyncio.Future[Any] | None = None
 
     async def process_response(self, request: Request, response: Response) -> Response:
         url = response.urljoin("/page/token")
         if request.url != url:
             if self._token is None:
-                token = Request(url, callback=NO_CALLBACK)
-                self._token = asyncio.ensure_future(self._crawler.engine.download_async(token))
+                self._token = asyncio.ensure_future(self.fetch(url))
             await self._token
         return response
 

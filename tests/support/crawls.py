@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ParamSpec
+from urllib.parse import urlsplit
 
 import pytest
 from scrapy import Request
@@ -69,6 +70,18 @@ def asyncio_test(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, De
 def pages(site: Site, count: int, path: str = "/page/", host: str = "127.0.0.1") -> list[Request]:
     """Requests for so many pages, whose paths begin so."""
     return [Request(site.url(f"{path}{n}", host)) for n in range(count)]
+
+
+async def more_hosts(site: Site, count: int) -> list[str]:
+    """Addresses at which the site listens from now on, on the same port."""
+    hosts = [f"127.0.0.{number + 2}" for number in range(count)]
+    for host in hosts:
+        await site.listen(host, site.port)
+    return hosts
+
+
+def host_of(url: str) -> str:
+    return urlsplit(url).hostname or ""
 
 
 def waiting(server: RedisServer) -> int:

@@ -46,7 +46,10 @@ class Loop:
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         return self._thread.submit(self._runner.run, work).result()
 
-    def close(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self._thread.submit(self._runner.close).result()
         self._thread.shutdown()
 
@@ -54,11 +57,8 @@ class Loop:
 def in_asyncio(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
     @functools.wraps(test)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
-        loop = Loop()
-        try:
+        with Loop() as loop:
             loop.run(asyncio.wait_for(test(*args, **kwargs), 2 * TIMEOUT_S))
-        finally:
-            loop.close()
 
     return run
 

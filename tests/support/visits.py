@@ -5,12 +5,13 @@ middleware that asks for another page before.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Coroutine, Iterable
 from typing import Any, Self
 
 from scrapy import Request, Spider
 from scrapy.crawler import Crawler
 from scrapy.http import Response
+from scrapy.http.request import NO_CALLBACK
 from twisted.python.failure import Failure
 
 
@@ -41,8 +42,8 @@ class Visits(Spider):
         self.failures.append(failure.value)
 
 
-class FetchesFirst:
-    """A downloader middleware: before a request, fetches the page that `meta["first"]` names."""
+class Fetches:
+    """A downloader middleware that fetches pages of its own."""
 
     def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler
@@ -51,7 +52,14 @@ class FetchesFirst:
     def from_crawler(cls, crawler: Crawler) -> Self:
         return cls(crawler)
 
+    def fetch(self, url: str) -> Coroutine[Any, Any, Response]:
+        assert self._crawler.engine is not None
+        return self._crawler.engine.download_async(Request(url, callback=NO_CALLBACK))
+
+
+class FetchesFirst(Fetches):
+    """Before a request, fetches the page that `meta["first"]` names."""
+
     async def process_request(self, request: Request) -> None:
         if "first" in request.meta:
-            assert self._crawler.engine is not None
-            await self._crawler.engine.download_async(Request(request.meta["first"]))
+            await self.fetch(request.meta["first"])
