@@ -1,4 +1,6 @@
-"""The script `sync`: statements that are heard once, twice, late, or that make no sense."""
+"""The script `sync`: statements that are heard once, twice, late, or that make no sense, whatever
+the names and whatever became of the keys.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +10,18 @@ from collections.abc import Callable
 
 import pytest
 from redis import Redis
+from redis.crc import key_slot
 
 from semaphore_middleware import FairSemaphore, ServerRefusedError
+from semaphore_middleware.model.hosts import encoded
 from semaphore_middleware.redis import protocol
-from semaphore_middleware.redis.protocol import FEEDBACK, STATEMENT, Reply, Statement
+from semaphore_middleware.redis.protocol import FEEDBACK, STATEMENT, Notification, Reply, Statement
 from semaphore_middleware.redis.scripts import evaluate
-from tests.support.nodes import KEYS, Caller, Outside, eventually
+from semaphore_middleware.redis.store import Store
+from tests.support.nodes import ENDLESS_S, KEYS, Caller, Outside, eventually
 from tests.support.servers import RedisServer
 
-SCOPE = KEYS.of("s")[0]
+SCOPE, QUEUE = KEYS.of("s")
 
 
 async def answer(caller: Caller, statement: Statement) -> Reply:
@@ -221,3 +226,112 @@ async def test_a_rule_that_is_no_json_is_ignored_and_said(
     assert await a.admin.rules() == []
     await a.admin.configure("s", 2)
     assert (await a.renew("s")).granted == 2
+
+
+# Any string names a scope and a node, and no two of them meet -------------------------------------
+
+
+NAMES = [
+    *("", " ", "a", "a:scope", "a:queue:a", ":a", "{1}a", "{a}", "a}", "{", "epoch", "rules"),
+    *("{semaphore}:scope:a", "a\n", "a\r\nb", "a\0", "\0", "a b", "%s", "*", "[a]?", "'\"\\"),
+    *("😀", "ä", "a\u0308", "\ud83d\ude00", "\udcff", "x" * 10_000, "x" * 9_999 + "y"),
+    *("granted 1", "EXAMPLE.com", "example.com", "example.com.", "state", "learned"),
+]
+
+
+async def test_every_name_has_a_semaphore_of_its_own(server: RedisServer, outside: Outside) -> None:
+    a, b = [await Caller.join(server, name) for name in "ab"]
+    for scope in NAMES:
+        assert (await a.take(scope)).granted == 1, repr(scope)
+        assert (await b.take(scope)).granted == 0, repr(scope)
+    for scope in NAMES:
+        seen = await a.inspect(scope)
+        assert [(m.node, m.held, m.waiting) for m in seen.members] == [("b", 0, 1), ("a", 1, 0)]
+        assert seen.scope == scope
+    assert {one.scope for one in await a.admin.survey()} == set(NAMES)
+    await a.admin.configure("example.com", 1)
+    keys = list(outside.client.scan_iter("{semaphore}:*", count=1000))
+    assert len(keys) == 3 + 2 * len(NAMES), "the epoch, the rules, their changes, and two a scope"
+    assert {key_slot(key) for key in keys} == {key_slot(b"semaphore")}
+    await a.admin.reset("example.com")
+    outside.told()
+    for scope in NAMES:
+        await a.give_back(scope)
+    told = [(node, Notification.read(encoded(text))) for node, text in outside.told()]
+    terms = [(scope, b.book(scope).term) for scope in NAMES]
+    assert told == [("b", Notification("granted", scope, (term, 1))) for scope, term in terms]
+    for scope in NAMES:
+        await b.renew(scope)
+        await b.give_back(scope)
+    assert outside.in_use() == set()
+
+
+async def test_any_string_names_a_node(server: RedisServer, outside: Outside) -> None:
+    for name in NAMES:
+        a, b = await Caller.join(server, "another"), await Caller.join(server, name)
+        await a.take("s")
+        await b.take("s")
+        await a.give_back("s")
+        assert outside.told() == [(name, f"granted {b.book('s').term} 1 s")]
+        assert [one.node for one in (await a.inspect("s")).members] == [name]
+        await b.renew("s")
+        await b.give_back("s")
+
+
+# No script goes round and round: whatever became of the keys, a call returns ----------------------
+# One that never returns cannot be killed once it has written, and the server serves nobody else.
+
+CROWD = 1000  # as many as one call looks at
+
+
+def queue_strangers(outside: Outside) -> None:
+    outside.client.zadd(QUEUE, {f"stranger {i}": -1 - i for i in range(3 * CROWD)})
+
+
+MISFORTUNES: dict[str, Callable[[Outside], object]] = {
+    "queue lost": lambda it: it.client.delete(QUEUE),
+    "leases over": lambda it: it.client.hincrbyfloat(KEYS.epoch, "clock", 2e3 * ENDLESS_S),
+    "accounts lost": lambda it: it.client.hdel(SCOPE, *(f"node:n{i}" for i in range(CROWD))),
+    "strangers": queue_strangers,
+    "waits for nothing": lambda it: it.client.zadd(QUEUE, {"a": -1}),
+}
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        *(("queue lost", "leases over"), ("leases over", "queue lost"), ("accounts lost",)),
+        *(("accounts lost", "queue lost"), ("waits for nothing",), ("strangers", "leases over")),
+    ],
+)
+async def test_every_call_returns_and_in_the_end_somebody_is_served(
+    server: RedisServer, outside: Outside, names: tuple[str, ...]
+) -> None:
+    a, b = [await Caller.join(server, name) for name in "ab"]
+    await a.take("s")
+    statement = a.statement("s", term=1, seq=1, asked=1, believed=0, started=0)
+    for i in range(CROWD):
+        await Store(KEYS, f"n{i}", ENDLESS_S, a.recovery).sync(a.connection, [statement])
+    assert outside.client.zcard(QUEUE) == CROWD
+    for name in names:
+        MISFORTUNES[name](outside)
+    await b.take("s")  # a call that takes too long raises
+    await a.give_back("s")
+    calls = 0
+    while not outside.held():
+        await b.renew("s")
+        calls += 1
+        assert calls <= 4
+    await a.admin.survey()
+    assert sum(outside.held().values()) == 1
+
+
+async def test_a_call_does_so_much_the_next_goes_on(server: RedisServer, outside: Outside) -> None:
+    a, b, c = [await Caller.join(server, name) for name in "abc"]
+    for node in (a, b, c):
+        await node.take("s")
+    queue_strangers(outside)
+    await a.give_back("s")
+    assert outside.client.zcard(QUEUE) == 2 * CROWD + 2
+    await b.renew("s")
+    assert outside.client.zcard(QUEUE) == CROWD + 2
