@@ -132,6 +132,12 @@ def test_names_do_not_control_the_terminal(server: RedisServer, client: Redis) -
 def test_a_mistake_is_named_in_one_line(server: RedisServer) -> None:
     said = "scrapy frontier: unexpected 'b'; see scrapy frontier retry -h\n"
     assert ran(server, "retry", "a", "b", "c") == (2, "", said)
+    said = "scrapy frontier: NAME is empty: allowed is the name of a crawl\n"
+    for words in (["add", "", "https://a.example/"], ["end", ""], ["status", ""]):
+        assert ran(server, *words) == (2, "", said)
+    told = ran(server, "add", "a", "https://a.example/", "-s", "CRAWL_SERIALIZER=yaml")
+    said = "scrapy frontier: CRAWL_SERIALIZER = 'yaml': allowed is 'json' or 'pickle'\n"
+    assert told == (2, "", said)
 
 
 def test_scrapys_commands_share_nothing(server: RedisServer, client: Redis, tmp_path: Path) -> None:

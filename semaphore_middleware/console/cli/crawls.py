@@ -55,6 +55,8 @@ def add_options(parser: argparse.ArgumentParser, verb: str) -> None:
 
 def run(settings: BaseSettings, options: argparse.Namespace) -> None:
     """Show crawls, or change one."""
+    if "" in (options.names if options.verb == "status" else [options.name]):
+        raise CommandError("NAME is empty: allowed is the name of a crawl", Status.WRONG)
     crawls = crawls_of(settings)
     if options.verb == "status":
         _status(crawls, options)

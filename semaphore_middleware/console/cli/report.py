@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -69,7 +70,10 @@ def run(settings: BaseSettings, options: argparse.Namespace) -> int:
     if not (history.minutes or history.pauses):
         raise CommandError(f"nothing is known of {clean(options.name)!r}", Status.UNKNOWN)
     if options.html:
-        Path(options.html).write_text(as_html(history), "utf-8")
+        try:
+            Path(options.html).write_text(as_html(history), "utf-8")
+        except OSError as error:
+            raise CommandError(f"--html {options.html}: {error.strerror}", Status.WRONG) from None
     if options.verify:
         return _verify(settings, options, history)
     if options.json:
@@ -108,7 +112,7 @@ def _verify(settings: BaseSettings, options: argparse.Namespace, history: Histor
         networks = [ip_network(one, strict=False) for one in options.address]
         with opened(options.verify) as log:
             ours = [line for line in lines_of(log) if is_ours(line, agent, networks)]
-    except (OSError, ValueError) as error:
+    except (OSError, EOFError, zlib.error, ValueError) as error:
         raise CommandError(f"--verify {options.verify}: {error}", Status.WRONG) from None
     if not ours:
         whose = f"the user agent {agent!r}" if agent else "an address given by --address"

@@ -83,6 +83,8 @@ async def test_it_shows_what_was_done_in_80_columns(server: RedisServer, tmp_pat
     assert "alice@desk" in text
     assert "http://" not in text
     assert "$" not in text
+    ran = await semaphore(server, "report", SITE, "--html", str(tmp_path))
+    assert (ran.status, ran.err) == (2, f"scrapy semaphore: --html {tmp_path}: Is a directory\n")
     ran = await semaphore(server, "report", "elsewhere.example")
     assert (ran.status, ran.err) == (
         4,
@@ -180,3 +182,10 @@ async def test_it_asks_whose_lines_are_meant(server: RedisServer, tmp_path: Path
     ran = await semaphore(server, "report", SITE, "--verify", str(log), "--address", "192.0.2.0/24")
     assert ran.status == 1
     assert "are not in the report" in ran.out
+    packed = gzip.compress(log.read_bytes())
+    for number, broken in enumerate((packed[:-20], packed[:15] + b"\xff" + packed[16:])):
+        log = tmp_path / f"{number}.gz"
+        log.write_bytes(broken)
+        ran = await semaphore(server, "report", SITE, "--verify", str(log))
+        assert (ran.status, ran.out) == (2, "")
+        assert ran.err.startswith(f"scrapy semaphore: --verify {log}: ")
