@@ -145,9 +145,6 @@ def _plain(reply: object) -> object:
     if isinstance(reply, float):
         return f"{reply:g}".encode()
     if isinstance(reply, list):
-        return [_plain(part) for one in reply for part in (one if _is_pair(one) else [one])]
+        pairs = [one if isinstance(one, tuple | list) else [one] for one in reply]
+        return [_plain(part) for pair in pairs for part in pair]
     return int(reply) if isinstance(reply, bool) else reply
-
-
-def _is_pair(one: object) -> bool:
-    return isinstance(one, tuple | list)

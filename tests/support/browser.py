@@ -115,11 +115,6 @@ class Browser:
         elif event == "Log.entryAdded" and told["entry"]["level"] in ("error", "warning"):
             self.complaints.append(told["entry"]["text"])
 
-    def expect_complaint(self, text: str) -> None:
-        """Drop complaints with this text: the browser notes each answer that is a refusal."""
-        assert [one for one in self.complaints if text not in one] == []
-        self.complaints.clear()
-
     async def begin(self) -> None:
         self._context = (await self.do("Target.createBrowserContext"))["browserContextId"]
         made = await self.do(
@@ -137,10 +132,6 @@ class Browser:
         await asyncio.gather(self._reader, return_exceptions=True)
 
     # What a person does -------------------------------------------------------------------------
-
-    async def run_first(self, script: str) -> None:
-        """Run a script on each page that is opened from now on, before its own scripts."""
-        await self.do("Page.addScriptToEvaluateOnNewDocument", source=script)
 
     async def open(self, url: str) -> None:
         self._loaded.clear()
@@ -208,10 +199,6 @@ class Browser:
                     await asyncio.sleep(0.02)
         except TimeoutError:
             raise AssertionError(f"{expression} is {seen!r}, not {wanted!r}") from None
-
-    async def text(self, selector: str) -> str:
-        seen = await self.see(f"document.querySelector({json.dumps(selector)}).innerText")
-        return str(seen)
 
     async def tree(self) -> list[dict[str, Any]]:
         """What a screen reader is told: role, name and properties of each node."""

@@ -10,7 +10,7 @@ import pytest
 from semaphore_middleware import FairSemaphore, PermitLostError
 from semaphore_middleware.core.admin import SCOPES_PER_CALL, Admin
 from tests.support.cli import LONG_NAME, SITE, semaphore, terminal, three_nodes
-from tests.support.nodes import ENDLESS_S, TIMEOUT_S, Caller, Outside, eventually
+from tests.support.nodes import ENDLESS_S, TIMEOUT_S, Caller, Outside, until_waiting
 from tests.support.servers import RedisServer
 
 
@@ -166,12 +166,8 @@ async def test_a_living_node_loses_its_permits_at_once(server: RedisServer) -> N
         with pytest.raises(PermitLostError):
             async with living.permit(SITE, 1):
                 waiting = [asyncio.create_task(living.acquire(SITE, 1))]
+                await until_waiting(living, 1, SITE)
                 async with Admin(server.url) as operator:
-
-                    async def in_line() -> bool:
-                        return bool((await operator.inspect(SITE)).waiting)
-
-                    await eventually(in_line)
                     assert await operator.evict(living.node) == (1, 1)
                 await asyncio.sleep(TIMEOUT_S)
         # Who waited asks again by itself.

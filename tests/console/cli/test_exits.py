@@ -149,12 +149,8 @@ async def test_without_an_address_the_embedded_server_is_found_but_not_started()
         assert (found.status, found.lines[1].split()[:2]) == (0, [SITE, "1/2"])
         assert (await semaphore(None, "status", command="frontier")).status == 0
         assert embedded.find() == node.url
-
-    async def has_ended() -> bool:
-        return embedded.find() is None
-
     # The command has kept it from nothing: it ends with the last who uses it.
-    await eventually(has_ended)
+    await eventually(lambda: embedded.find() is None)
     assert await semaphore(None, "status") == (3, "", f"{SAYS}{none}")
     os.chmod(directory, 0o755)  # noqa: PTH101 - in a coroutine all are as good
     said = f"{directory} is not a private directory of this user's"

@@ -18,7 +18,7 @@ from semaphore_middleware.core.admin import Admin
 from semaphore_middleware.frontier.crawls import Crawls
 from semaphore_middleware.frontier.settings import CrawlSettings
 from tests.support.browser import Browser, Chromium, browsing
-from tests.support.nodes import eventually
+from tests.support.nodes import until_waiting
 from tests.support.servers import RedisServer
 
 TOKEN = "a-token-of-the-tests"
@@ -92,9 +92,5 @@ async def fill(semaphore: FairSemaphore, scope: str, held: int, waiting: int = 0
     for _ in range(waiting):
         line = asyncio.ensure_future(semaphore.acquire(scope, held))
         line.add_done_callback(lambda done: done.cancelled() or done.exception())
-
-    async def all_there() -> bool:
-        return (await semaphore.admin.inspect(scope)).waiting == waiting
-
-    await eventually(all_there)
+    await until_waiting(semaphore, waiting, scope)
     return permits
