@@ -93,7 +93,7 @@ async def node_interrupted(world: World) -> None:
     node = world.any_node()
     node.was_told_to_end = True
     node.send(signal.SIGINT)
-    await asyncio.gather(world.recovers(), world.in_time(node.ended.wait(), "the end of a node"))
+    await asyncio.gather(world.recovers(), world.in_time(node.ended(), "the end of a node"))
     world.prove(f"{node.name} ended with status 1, not {node.status}", node.status == 1)
     world.prove(f"{node.name} was told to end", "Received SIGINT, shutting down" in node.log)
 

@@ -5,11 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import re
 import signal
-import sys
 import time
-from asyncio.subprocess import DEVNULL, Process
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -23,6 +20,7 @@ from tests.chaos.site import Site, node_of
 from tests.support.haproxy import HAProxy
 from tests.support.nodes import eventually
 from tests.support.paths import REPOSITORY
+from tests.support.scrapy_process import ScrapyProcess
 from tests.support.servers import RedisServer, is_stopped
 
 T = TypeVar("T")
@@ -45,53 +43,37 @@ class Plan:
     asked_limit: int = 2  # what the nodes keep
 
 
-class Node:
+class Node(ScrapyProcess):
     """One node of a run: a process that crawls, with its proxy, its log and its notes."""
 
-    def __init__(self, name: str, directory: Path, proxy: Proxy) -> None:
+    def __init__(
+        self,
+        name: str,
+        directory: Path,
+        proxy: Proxy,
+        urls: Sequence[str],
+        settings: Mapping[str, Any],
+    ) -> None:
         self.name = name
         self.proxy = proxy
-        self.ended = asyncio.Event()
-        self.status = 0
         self.was_told_to_end = False
         self._notes = directory / f"{name}.notes"
-        self._log = directory / f"{name}.log"
-        self._process: Process
-
-    async def start(self, urls: Sequence[str], settings: Mapping[str, Any]) -> None:
         ours = {"CHAOS_NODE": self.name, "CHAOS_NOTES": self._notes, **settings}
-        with self._log.open("wb") as log:
-            self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "scrapy", "crawl", "pages"),
-                *(f"-aurls={' '.join(urls)}", *(f"-s{name}={ours[name]}" for name in ours)),
-                cwd=REPOSITORY,
-                env={
-                    **os.environ,
-                    "PYTHONPATH": str(REPOSITORY),
-                    "SCRAPY_SETTINGS_MODULE": "tests.chaos.settings",
-                },
-                stdin=DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,  # Ctrl-C is for the run, which ends its nodes
-            )
-        self._waiting = asyncio.create_task(self._wait())
-
-    async def _wait(self) -> None:
-        self.status = await self._process.wait()
-        self.ended.set()
-
-    @property
-    def runs(self) -> bool:
-        return not self.ended.is_set()
+        super().__init__(
+            *("crawl", "pages", f"-aurls={' '.join(urls)}"),
+            *(f"-s{name}={ours[name]}" for name in ours),
+            directory=REPOSITORY,
+            log_file=directory / f"{name}.log",
+            SCRAPY_SETTINGS_MODULE="tests.chaos.settings",
+        )
 
     @property
     def pid(self) -> int:
         return self._process.pid
 
     @property
-    def log(self) -> str:
-        return self._log.read_text(errors="replace")
+    def status(self) -> int | None:
+        return self._process.poll()
 
     def noted(self, what: str) -> Iterator[list[Any]]:
         """What it has written down so far of this kind; it may be about to write a line more."""
@@ -102,19 +84,6 @@ class Node:
     @property
     def stills(self) -> list[Span]:
         return [Span(self.name, start, end) for start, end in self.noted("still")]
-
-    @property
-    def lost_permits(self) -> int:
-        return sum(map(int, re.findall(r"'semaphore/lost': (\d+)", self.log)))
-
-    def send(self, number: signal.Signals) -> None:
-        if self.runs:
-            self._process.send_signal(number)
-
-    async def end(self) -> None:
-        """At once, whatever it is doing: the run is over."""
-        self.send(signal.SIGKILL)
-        await self._waiting
 
 
 class World:
@@ -141,7 +110,7 @@ class World:
             stack.callback(self.server.remove)
             await asyncio.to_thread(self.server.start)
             await stack.enter_async_context(self.site)
-            stack.push_async_callback(self._end_nodes)
+            stack.callback(self._end_nodes)
             self._stack = stack.pop_all()
             for _ in range(self.plan.nodes):
                 await self.start_node()
@@ -150,13 +119,12 @@ class World:
     async def __aexit__(self, *exit: Any) -> None:
         await self._stack.__aexit__(*exit)
 
-    async def _end_nodes(self) -> None:
+    def _end_nodes(self) -> None:
         for node in self.nodes:
-            await node.end()
+            node.kill()
 
     async def start_node(self) -> Node:
         proxy = await self.proxy_of(self.server)
-        node = Node(f"node-{len(self.nodes) + 1}", self.directory, proxy)
         settings = {
             "SEMAPHORE_REDIS_URL": proxy.url,
             "CRAWL": "chaos",
@@ -164,9 +132,9 @@ class World:
             "SEMAPHORE_LEASE": self.lease,
             "CONCURRENT_REQUESTS_PER_DOMAIN": self.plan.asked_limit,
         }
-        await node.start(self.site.start_urls, settings)
-        self.nodes.append(node)
-        return node
+        name, urls = f"node-{len(self.nodes) + 1}", self.site.start_urls
+        self.nodes.append(Node(name, self.directory, proxy, urls, settings))
+        return self.nodes[-1]
 
     # What runs wait for -------------------------------------------------------------------------
 
@@ -215,13 +183,12 @@ class World:
         """Let the nodes come to the end of the crawl, which leaves nothing behind."""
         await self.more(max(0, self.plan.requests - len(self.site.visits)))
         self.site.backlog = 0
-        ends = asyncio.gather(*(node.ended.wait() for node in self.nodes))
+        ends = asyncio.gather(*(node.ended() for node in self.nodes))
         await self.in_time(ends, "the end of the crawl")
         for node in self.nodes:
             if node.status != 0 and not node.was_told_to_end:
                 self.problems.append(f"{node.name} ended with exit status {node.status}")
-            errors = re.findall(r"^.*\] (?:ERROR|CRITICAL): .*$", node.log, re.MULTILINE)
-            self.problems += [f"{node.name} logged: {error}" for error in errors]
+            self.problems += [f"{node.name} logged: {error}" for error in node.errors]
         # At once: those of the dead have long been closed, and the living have given all back.
         with self.server.client() as client:
             left = [*client.keys("{semaphore}:scope:*"), *client.keys("{semaphore}:queue:*")]
@@ -236,7 +203,7 @@ class World:
             self.site.visits, self.site.known, arrived, stills, self.plan.limit, self.lease
         )
         verdict.problems += self.problems
-        verdict.lost_permits = sum(node.lost_permits for node in self.nodes)
+        verdict.lost_permits = sum(node.stat("semaphore/lost") for node in self.nodes)
         for node in self.nodes:
             long = any(span.end - span.start > self.lease for span in node.stills)
             if long and node.status == 0 and "This process stood still for" not in node.log:
@@ -254,7 +221,7 @@ class World:
 
     @property
     def living(self) -> list[Node]:
-        return [node for node in self.nodes if node.runs]
+        return [node for node in self.nodes if node.running]
 
     @property
     def _busy(self) -> list[Node]:
@@ -269,7 +236,7 @@ class World:
         node.was_told_to_end = True
         self.site.afflicted.add(node.name)
         node.send(signal.SIGKILL)
-        await node.ended.wait()
+        await node.ended()
         self.prove(f"{node.name} was killed", node.status == -signal.SIGKILL)
 
     @asynccontextmanager

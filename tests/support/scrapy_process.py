@@ -134,7 +134,7 @@ class ScrapyProcess:
 
     @property
     def log(self) -> str:
-        return self.log_file.read_text()
+        return self.log_file.read_text(errors="replace")
 
     @property
     def errors(self) -> list[str]:
