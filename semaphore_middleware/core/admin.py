@@ -210,8 +210,8 @@ class Admin:
         if name != EVERY:
             return await self._change(RuleChange.reset(name))
         async with self._connected() as connection:
-            (names,) = await connection.execute([("HKEYS", self._keys.rules)])
-            return await self._apply(connection, RuleChange.reset_all(map(decoded, names)))
+            (rules,) = await connection.execute([("HGETALL", self._keys.rules)])
+            return await self._apply(connection, RuleChange.reset_all(map(decoded, rules[::2])))
 
     async def share(self, job: str, weight: float | str | None) -> None:
         """Set the weight of a job, or of a group of jobs, for all nodes; None: what their settings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from scrapy import Request, Spider
 from scrapy.crawler import Crawler
@@ -31,17 +31,15 @@ JAR = "jar"
 class StartEncoder:
     """Encodes start requests from outside for a crawl whose spider does not run here.
 
-    `in_common`: what the crawl's nodes have in common, as far as it is known. `name`: that of the
-    spider where it is not. The site of a request is its host.
+    `spider` and `serializer` are names. The site of a request is its host.
     """
 
-    def __init__(self, settings: BaseSettings, in_common: Mapping[str, str], name: str) -> None:
+    def __init__(self, settings: BaseSettings, spider: str, serializer: str) -> None:
         loader = get_spider_loader(settings)
         try:
-            self._spider = loader.load(in_common.get("spider", name))
+            self._spider = loader.load(spider)
         except KeyError:  # another project's; it may have any methods
             self._spider = Spider
-        serializer = in_common.get("CRAWL_SERIALIZER") or settings.get("CRAWL_SERIALIZER") or "json"
         self._dumps = SERIALIZERS[serializer](()).dumps
         crawler = Crawler(self._spider, settings.copy_to_dict())
         of_class = load_object(crawler.settings["REQUEST_FINGERPRINTER_CLASS"])

@@ -68,8 +68,9 @@ class Crawls:
             await crawl.link.close()
 
     async def add(self, name: str, lines: Iterable[str], settings: BaseSettings) -> Counter[Queued]:
-        """Queue start requests; how many of them were. The first run of a crawl may begin with it.
-        Lines that are empty or begin with `#` are skipped. `settings` are those of the project.
+        """Queue start requests; how many of them were. The first run of a crawl may begin with it,
+        and a further one with `CRAWL_RUN = "new"`. Lines that are empty or begin with `#` are
+        skipped. `settings` are those of the project.
 
         Raises `CrawlEndedError`, and `ValueError` for a wrong line: those before it are queued.
         """
@@ -80,9 +81,10 @@ class Crawls:
         )
         found: Counter[Queued] = Counter()
         async with self.of(name) as crawl:
-            _, in_common = await crawl.join()
+            _, in_common = await crawl.join(new_run=self._settings.run == "new")
             try:
-                encode = StartEncoder(settings, in_common, name)
+                serializer = in_common.get("CRAWL_SERIALIZER", self._settings.serializer)
+                encode = StartEncoder(settings, in_common.get("spider", name), serializer)
                 while some := list(itertools.islice(written, ADDED_PER_CALL)):
                     new: list[NewRequest] = []
                     try:

@@ -96,6 +96,7 @@ def test_requests_are_added_from_wherever_they_are(
         (['{"url": "https://a/", "priority": "x"}'], "line 1: priority = 'x': allowed is int"),
         (["https://a.example/4", "-f", str(file)], "give URLs or -f FILE, not both"),
         (["-f", "none"], "none: No such file"),
+        (["a", "-s", "CRAWL_SERIALIZER=x"], "CRAWL_SERIALIZER = 'x': allowed is 'json' or "),
     ):
         told = ran(server, "add", "site", *words)
         assert (told.status, told.out) == (2, "")
@@ -103,7 +104,9 @@ def test_requests_are_added_from_wherever_they_are(
     assert ran(server, "end", "site", "--now").status == 0
     told = ran(server, "add", "site", "https://a.example/")
     assert told.status == 2
-    assert "has ended" in told.err
+    assert "has ended; begin it anew with -s CRAWL_RUN=new" in told.err
+    told = ran(server, "add", "site", "https://a.example/", "-s", "CRAWL_RUN=new")
+    assert told == (0, "site: 1 request queued.\n", "")
 
 
 def test_a_crawl_is_ended(server: RedisServer, client: Redis) -> None:

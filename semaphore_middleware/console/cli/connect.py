@@ -34,8 +34,8 @@ def admin_of(settings: BaseSettings) -> Admin:
 def crawls_of(settings: BaseSettings) -> Crawls:
     """The shared crawls on the server of these settings. Raises as `admin_of`."""
     url, url_from = _address_of(settings)
-    found = checked(settings, ("CRAWL_PREFIX", "CRAWL_RECRAWL_AFTER", "CRAWL_SERIALIZER"))
-    return Crawls(CrawlSettings(url, url_from=url_from, **found))
+    names = "CRAWL_PREFIX", "CRAWL_RECRAWL_AFTER", "CRAWL_RUN", "CRAWL_SERIALIZER"
+    return Crawls(CrawlSettings(url, url_from=url_from, **checked(settings, names)))
 
 
 def _address_of(settings: BaseSettings) -> tuple[str, str]:
