@@ -95,7 +95,7 @@ class Gate:
             authority = f"[{host}]" if host.count(":") > 1 else quote(host, safe=":")
             asked = Request(f"http://{authority}/")
         elif within := host_within(name):
-            raise SettingsError(f"{name!r}: a site goes by its host alone: write {within!r}")
+            raise SettingsError(f"{name!r}: give only the host: {within!r}")
         else:
             asked = Request("http://localhost/", meta={SCOPE_KEY: name})
         limits = dict(self._scopes.find(asked).limits)

@@ -23,4 +23,4 @@ async def check_name(admin: Admin, verb: str, name: object, every: str = "'*'") 
         return
     if host is None:
         raise SettingsError(f"no scope {name!r} is in use; {every} is for all sites")
-    raise SettingsError(f"{name!r}: a site goes by its host alone: write {host!r}")
+    raise SettingsError(f"{name!r}: give only the host: {host!r}")

@@ -60,7 +60,8 @@ def parse_name(name: Any, where: str) -> str:
     Raises `SettingsError`; `where` says in it where the name was set.
     """
     if not isinstance(name, str) or not normal_host(name):
-        raise SettingsError(f"{where}: the host is empty; allowed is a host or '*.host'")
+        what = "empty" if isinstance(name, str) else "no text"
+        raise SettingsError(f"{where}: the host is {what}; allowed is a host or '*.host'")
     if name.startswith("*."):
         suffix = normal_host(name[2:])
         if not suffix or "*" in suffix:

@@ -292,7 +292,7 @@ def parse_limits(
         where = f"{setting}[{key!r}]"
         name = parse_name(key, where)
         if host := host_within(name):
-            raise SettingsError(f"{where}: a site goes by its host alone: write {host!r}")
+            raise SettingsError(f"{where}: give only the host: {host!r}")
         is_open = kind_of(name) in (*PREFIXED_KINDS, ALL) and kind_of(name) != first_kind
         base = Limit(LIMITLESS, jitter=default.jitter) if is_open else default
         limit = parse_limit(value, where, base)

@@ -87,9 +87,10 @@ class RuleChange:
         parts = parse_parts(limit, f"the limit of {name!r}")
         if "concurrency" in parts:
             parts["concurrency"] = min(parts["concurrency"] or LIMITLESS, LIMITLESS)
-        if "rate" in parts:
-            parts["rate"] = parts["rate"] or NO_RATE
-        return cls(_names(name), {**parts, "by": by})
+        lifts_rate = "rate" in parts and parts["rate"] is None
+        if lifts_rate:
+            parts["rate"] = NO_RATE
+        return cls(_names(name), {**parts, "by": by}, unset=("burst",) if lifts_rate else ())
 
     @classmethod
     def pause(cls, name: str, by: str) -> Self:

@@ -247,7 +247,8 @@ def test_what_is_no_limit_is_refused_by_the_key_at_fault() -> None:
             assert refused({host: value}) == said
     empty: tuple[Any, ...] = ("", " ", ".", None, 1, b"example.com")
     for host in empty:
-        said = f"{SETTING}[{host!r}]: the host is empty; allowed is a host or '*.host'"
+        what = "empty" if isinstance(host, str) else "no text"
+        said = f"{SETTING}[{host!r}]: the host is {what}; allowed is a host or '*.host'"
         assert refused({host: 1}).startswith(said)
     for host in ("*", "*.", "*. ", "*.*.org", "a.*.org", "a*", "**.org"):
         assert refused({host: 1}).startswith(f"{SETTING}[{host!r}]: ")

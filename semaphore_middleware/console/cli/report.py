@@ -91,11 +91,16 @@ async def _ask(settings: BaseSettings, scope: str, period: float) -> History:
 def _read(source: str, scope: str) -> History | None:
     """The history in a file; None, with a word to the user, if the file was edited."""
     try:
-        history = read_json(json.loads(Path(source).read_text("utf-8")))
+        report = json.loads(Path(source).read_text("utf-8"))
+        history = read_json(report)
+        again = as_json(history)
     except OSError as error:
         raise CommandError(f"--from {source}: {error.strerror}", Status.WRONG) from None
-    except ValueError as error:
-        print(f"The report does not hold: {error}.")
+    except (ValueError, LookupError, TypeError, AttributeError):
+        text = f"--from {source}: it is no report that --json has written"
+        raise CommandError(text, Status.WRONG) from None
+    if any(report.get(part) != again[part] for part in ("sum", "hours")):
+        print("The report does not hold: its sums do not follow from its minutes: it was edited.")
         return None
     if history.scope != scope:
         raise CommandError(f"--from {source}: it is of {history.scope!r}", Status.WRONG)
@@ -158,28 +163,18 @@ def _file_of(one: ObeyedFile) -> dict[str, Any]:
 
 
 def read_json(report: Any) -> History:
-    """The history in a report for machines. Raises `ValueError` if it is none, or was edited: its
-    sums do not follow from its minutes.
-    """
-    try:
-        history = History(
-            scope=report["scope"],
-            since=report["since"],
-            until=report["until"],
-            minutes=tuple(Minute(**one) for one in report["minutes"]),
-            pauses=tuple(Pause(**one) for one in report["pauses"]),
-            changes=tuple(Change(**one) for one in report["changes"]),
-            robotstxt=(),
-            ended=tuple((one["node"], one["at"]) for one in report["ended"]),
-            jobs=report["jobs"],
-        )
-        again = as_json(history)
-        is_same = all(report[name] == again[name] for name in ("sum", "hours"))
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"it is no report ({type(error).__name__}: {error})") from None
-    if not is_same:
-        raise ValueError("its sums do not follow from its minutes: it was edited")
-    return history
+    """The history in a report for machines."""
+    return History(
+        scope=report["scope"],
+        since=report["since"],
+        until=report["until"],
+        minutes=tuple(Minute(**one) for one in report["minutes"]),
+        pauses=tuple(Pause(**one) for one in report["pauses"]),
+        changes=tuple(Change(**one) for one in report["changes"]),
+        robotstxt=(),
+        ended=tuple((one["node"], one["at"]) for one in report["ended"]),
+        jobs=report["jobs"],
+    )
 
 
 # Words ------------------------------------------------------------------------------------------

@@ -50,7 +50,7 @@ def add_choice(parser: argparse.ArgumentParser) -> None:
 
 def choice_of(options: argparse.Namespace, top: str | None = None) -> Choice:
     """What was chosen by these options. Raises `SettingsError`."""
-    order = check_choice(options.sort, "--sort", ORDERS, allowed=" or ".join(ORDERS))
+    order = check_choice(options.sort, "--sort", ORDERS, allowed="waiting, held, wait or host")
     most = None if top is None else check_integer(top, "--top", least=1, text=True)
     return Choice(options.filter, order, options.waiting, most)
 

@@ -39,7 +39,7 @@ async def test_each_verb_says_what_holds_from_now_on(server: RedisServer) -> Non
         (("resume", SITE), f"{SITE}: limit 1, delay 0 s, rate 90/m, burst 10; 2/1 held, 3 waiting"),
         (
             (*limit, "--delay", "0.25", "--rate", "None"),
-            f"{SITE}: limit 1, delay 0.25 s, rate none, burst 10; 2/1 held, 3 waiting",
+            f"{SITE}: limit 1, delay 0.25 s, rate none; 2/1 held, 3 waiting",
         ),
         (("reset", SITE), f"{SITE}: nothing is set; 2/2 held, 3 waiting"),
         (("limit", LONG_NAME, "none"), f"{LONG_NAME}: limit ∞; 3/∞ held, 0 waiting"),

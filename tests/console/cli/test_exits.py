@@ -76,9 +76,10 @@ async def test_it_lists_its_verbs_and_each_has_its_help() -> None:
         (("limit", SITE, "--burst", "3"), "--burst 3: it needs a rate; give --rate too"),
         (("limit", SITE, "--rate", "none", "--burst", "3"), "--burst 3: it needs a rate"),
         (("limit", SITE, "--jitter", "2"), "--jitter 2: allowed is a number >= 0 and <= 1"),
-        (("limit", f"{SITE}:80", "2"), f"'{SITE}:80': a site goes by its host alone: write"),
+        (("limit", f"{SITE}:80", "2"), f"'{SITE}:80': give only the host:"),
+        (("report", SITE, "--from", __file__), f"--from {__file__}: it is no report that --json"),
         (("status", "--top", "0"), "--top 0: allowed is an integer >= 1"),
-        (("status", "--sort", "name"), "--sort name: allowed is waiting or held or wait or host"),
+        (("status", "--sort", "name"), "--sort name: allowed is waiting, held, wait or host"),
         (("pause", "x", "y"), "unexpected 'y'; see scrapy semaphore pause -h"),
         (("watch",), "watch needs a terminal; see 'status'"),
         (("serve", "--port", "65536"), "--port 65536: allowed is an integer from 0 to 65535"),
@@ -88,7 +89,7 @@ async def test_it_lists_its_verbs_and_each_has_its_help() -> None:
         ),
         (("status", "-s", "SEMAPHORE_LEASE=0"), "SEMAPHORE_LEASE = '0': allowed is"),
         *(
-            (arguments, f"{URL!r}: a site goes by its host alone: write '::1'")
+            (arguments, f"{URL!r}: give only the host: '::1'")
             for arguments in (("limit", URL, "2"), ("pause", URL), ("reset", URL), ("status", URL))
         ),
     ],

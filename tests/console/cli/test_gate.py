@@ -138,7 +138,7 @@ async def test_a_lost_permit_cuts_the_connection(server: RedisServer) -> None:
     ("path", "headers", "status", "text"),
     [
         ("/permit/a.example?limit=0", {}, 400, "limit = '0': allowed is an integer >= 1"),
-        ("/permit/https:%2F%2Fa.example%2F", {}, 400, "by its host alone: write 'a.example'"),
+        ("/permit/https:%2F%2Fa.example%2F", {}, 400, "give only the host: 'a.example'"),
         (f"/permit/{1001 * 'x'}", {}, 400, "allowed is a text of 1 to 1000 characters"),
         ("/permit/a", {"Host": "evil.example"}, 403, "for its own machine, not for 'evil.exam"),
         ("/permit/a", {"Origin": "https://evil.example"}, 403, "this is not for web pages"),
