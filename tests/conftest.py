@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, settings
 from twisted.internet.defer import Deferred
 
 from tests.support.environment import clean_environment
-from tests.support.nodes import Outside, in_asyncio
+from tests.support.nodes import TIMEOUT_S, Outside, in_asyncio
 from tests.support.paths import REPOSITORY
 from tests.support.servers import RedisServer, SharedServer, kept_for_ever
 from tests.support.site import Site
@@ -45,13 +45,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Let tests be coroutines. Those that use the site share its loop, the reactor's; others, but
     those of some rooms, have a loop of their own.
     """
-    from tests.support.crawls import asyncio_test  # not earlier: Scrapy imports the reactor's parts
+    from tests.support.crawls import within  # not earlier: Scrapy imports the reactor's parts
+
+    on_reactor = within(2 * TIMEOUT_S)
 
     for item in items:
         if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.obj):
             room = item.path.relative_to(REPOSITORY / "tests").parts[0]
             is_on_reactor = room in ROOMS_ON_REACTOR or "site" in item.fixturenames
-            item.obj = (asyncio_test if is_on_reactor else in_asyncio)(item.obj)
+            item.obj = (on_reactor if is_on_reactor else in_asyncio)(item.obj)
 
 
 @pytest.fixture(autouse=True)

@@ -128,17 +128,14 @@ async def test_scrapy_redis_needs_no_more_than_the_server_in_the_environment(
     }
     with server.client() as client:
         client.rpush("urls", *(json.dumps({"url": site.url(f"/page/{n}")}) for n in range(4)))
-        crawl = ScrapyProcess(
+        with ScrapyProcess(
             *("runspider", "spider.py"),
             *(part for name, value in settings.items() for part in ("-s", f"{name}={value}")),
             directory=tmp_path,
             log_file=tmp_path / "log",
             REDIS_URL=server.url,
-        )
-        try:
+        ) as crawl:
             assert await crawl.ended() == 0, crawl.log
-        finally:
-            crawl.kill()
         assert client.llen("urls") == 0
     assert crawl.errors == []
     assert crawl.stat("scheduler/dequeued/redis") == 4

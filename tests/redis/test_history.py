@@ -8,7 +8,6 @@ import time
 from semaphore_middleware import FairSemaphore, Limit
 from semaphore_middleware.core.admin import Admin
 from semaphore_middleware.redis.protocol import Batch, Tally
-from semaphore_middleware.redis.store import Store
 from tests.support.nodes import ENDLESS_S, KEYS, Caller, eventually
 from tests.support.servers import RedisServer
 
@@ -56,26 +55,22 @@ async def test_a_request_that_begins_in_a_pause_is_in_the_history(server: RedisS
 
 
 async def test_what_is_said_twice_counts_once(server: RedisServer) -> None:
-    a = await Caller.join(server, "a")
-    store = Store(KEYS, "a", ENDLESS_S, a.recovery, history=DAY_S)
+    a = await Caller.join(server, "a", history=DAY_S)
     now = int(time.time() // 60)
     first, second = (Batch(n, now, [Tally(60 * now, n, scope="s")], n == 2) for n in (1, 2))
     for batch in (first, first, second, first, second):
-        await store.note(a.connection, batch)
-    async with Admin(server.url) as admin:
-        history = await admin.history("s", DAY_S)
+        await a.store.note(a.connection, batch)
+    history = await a.admin.history("s", DAY_S)
     assert [one.requests for one in history.minutes] == [3]
 
 
 async def test_a_node_that_was_killed_is_named(server: RedisServer) -> None:
-    a = await Caller.join(server, "a")
-    store = Store(KEYS, "a", ENDLESS_S, a.recovery, history=DAY_S)
-    await store.note(a.connection, Batch(1, 0, [], False))
+    a = await Caller.join(server, "a", history=DAY_S)
+    await a.store.note(a.connection, Batch(1, 0, [], False))
     with server.client() as client:
         (spoke_ms,) = (score for _, score in client.zrange(KEYS.nodes, 0, -1, withscores=True))
         client.zadd(KEYS.nodes, {"a": spoke_ms - 300_000})
-    async with Admin(server.url) as admin:
-        assert [name for name, _ in (await admin.history("s", DAY_S)).ended] == ["a"]
+    assert [name for name, _ in (await a.admin.history("s", DAY_S)).ended] == ["a"]
 
 
 async def test_without_a_history_nothing_is_kept(server: RedisServer) -> None:

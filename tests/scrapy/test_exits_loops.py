@@ -96,15 +96,9 @@ async def test_a_lost_permit_is_retried(server: RedisServer, site: Site, tmp_pat
 async def run(server: RedisServer, directory: Path, *command: str) -> None:
     settings = {"ADDONS": json.dumps(ADD_ON["ADDONS"]), "SEMAPHORE_REDIS_URL": server.url}
     typed = [part for name, value in settings.items() for part in ("-s", f"{name}={value}")]
-    process = ScrapyProcess(
-        *(*command, *typed),
-        directory=directory,
-        log_file=directory / "scrapy.log",
-    )
-    try:
+    log_file = directory / "scrapy.log"
+    with ScrapyProcess(*command, *typed, directory=directory, log_file=log_file) as process:
         assert await process.ended() == 0, process.log
-    finally:
-        process.kill()
 
 
 async def test_a_shell_gives_its_permits_back_before_its_process_ends(

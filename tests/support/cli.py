@@ -117,17 +117,11 @@ def listening(
     server: RedisServer, directory: Path, *arguments: str, **environment: str
 ) -> Iterator[tuple[ScrapyProcess, str]]:
     """`scrapy semaphore serve` or `gate` as a process, and the address that it has told."""
-    process = ScrapyProcess(
-        *("semaphore", *arguments, "-s", f"SEMAPHORE_REDIS_URL={server.url}"),
-        directory=directory,
-        log_file=directory / "output",
-        **environment,
-    )
-    try:
+    typed = ("semaphore", *arguments, "-s", f"SEMAPHORE_REDIS_URL={server.url}")
+    output = directory / "output"
+    with ScrapyProcess(*typed, directory=directory, log_file=output, **environment) as process:
         wait_until(lambda: process.log.endswith("\n") or not process.running)
         yield process, process.log.partition("/permit/<host> ")[0].partition(" (")[0]
-    finally:
-        process.kill()
 
 
 def _environment(server: RedisServer | str | None) -> dict[str, str]:

@@ -42,17 +42,16 @@ both = pytest.mark.parametrize("by", [ADD_ON, ALONE], ids=["add-on", "middleware
 
 numbers = itertools.count()  # of processes
 P = ParamSpec("P")
+Test = Callable[P, Coroutine[Any, Any, None]]
 By = Mapping[str, Any]  # the settings of the add-on, or of the middleware alone
 Log = pytest.LogCaptureFixture
 Patch = pytest.MonkeyPatch
 
 
-def within(
-    seconds: float,
-) -> Callable[[Callable[P, Coroutine[Any, Any, None]]], Callable[P, Deferred[None]]]:
+def within(seconds: float) -> Callable[[Test[P]], Callable[P, Deferred[None]]]:
     """Run the test as an asyncio task on the reactor's loop; after so long it has failed."""
 
-    def decorate(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, Deferred[None]]:
+    def decorate(test: Test[P]) -> Callable[P, Deferred[None]]:
         @functools.wraps(test)
         def run(*args: P.args, **kwargs: P.kwargs) -> Deferred[None]:
             task = asyncio.wait_for(test(*args, **kwargs), seconds)
@@ -61,10 +60,6 @@ def within(
         return run
 
     return decorate
-
-
-def asyncio_test(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, Deferred[None]]:
-    return within(2 * TIMEOUT_S)(test)
 
 
 def pages(site: Site, count: int, path: str = "/page/", host: str = "127.0.0.1") -> list[Request]:
@@ -170,12 +165,7 @@ async def scrapy(
         "from tests.support.visits import Visits\n\n\n"
         f"class Visiting(Visits):\n    custom_settings = { ({**QUIET, **settings})!r}\n"
     )
-    process = ScrapyProcess(
-        *("runspider", spider.name, "-a", f"requests={arguments}", *options),
-        directory=directory,
-        log_file=directory / f"{number}.log",
-    )
-    try:
+    typed = ("runspider", spider.name, "-a", f"requests={arguments}", *options)
+    log_file = directory / f"{number}.log"
+    with ScrapyProcess(*typed, directory=directory, log_file=log_file) as process:
         yield process
-    finally:
-        process.kill()

@@ -161,21 +161,16 @@ class Caller:
     """
 
     def __init__(
-        self,
-        url: str,
-        name: str,
-        lease: float = ENDLESS_S,
-        recovery_wait: float = ENDLESS_S,
-        job: str = "",
-        weight: float = 1.0,
+        self, url: str, name: str, lease: float = ENDLESS_S, wait: float = ENDLESS_S, **options: Any
     ) -> None:
+        """The recovery wait is `wait`; `options` are the store's."""
         self.name = name
         self.losses: list[float] = []  # for how many seconds no permit was granted after each
         self.books: dict[str, Book] = {}
         self._last_term = 0
         self._server = Server(url, 5.0)
-        self.recovery = Recovery(KEYS, lease, recovery_wait, self.losses.append)
-        self.store = Store(KEYS, name, lease, self.recovery, job=job, weight=weight)
+        self.recovery = Recovery(KEYS, lease, wait, self.losses.append)
+        self.store = Store(KEYS, name, lease, self.recovery, **options)
         self.admin = Admin(url, name="boss", lease=lease)
 
     @classmethod

@@ -15,9 +15,8 @@ import pytest
 
 from semaphore_middleware.core.admin import Admin
 from semaphore_middleware.redis.protocol import Batch, Tally
-from semaphore_middleware.redis.store import Store
 from tests.support.cli import SITE, semaphore
-from tests.support.nodes import ENDLESS_S, KEYS, Caller
+from tests.support.nodes import Caller
 from tests.support.servers import RedisServer
 
 HISTORY_S = 86400.0
@@ -29,13 +28,12 @@ AGENT = "crawler/1.0 (+https://crawler.example)"
 async def crawl(server: RedisServer) -> int:
     """A node's history of `MINUTES`, which ended some minutes ago. Returns its first minute."""
     first = int(time.time() // 60) - 60
-    a = await Caller.join(server, "a")
-    store = Store(KEYS, "a", ENDLESS_S, a.recovery, history=HISTORY_S)
+    a = await Caller.join(server, "a", history=HISTORY_S)
     for n in range(MINUTES):
         tally = Tally(60 * (first + n), PER_MINUTE, most=2, limit=2, gap=1.5, scope=SITE)
         tally.ok, tally.client_errors, tally.refused, tally.size = PER_MINUTE - 1, 1, 1, 12_345
         tally.seconds = [1, 0] * 30
-        await store.note(a.connection, Batch(n + 1, first + n, [tally], n + 1 == MINUTES))
+        await a.store.note(a.connection, Batch(n + 1, first + n, [tally], n + 1 == MINUTES))
     return first
 
 
