@@ -10,51 +10,40 @@ becomes of the protocol when messages and data are lost, tests/simulation shows.
 from __future__ import annotations
 
 import asyncio
+import shutil
 import signal
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 
 from semaphore_middleware.model.lease import GRACE
 from tests.chaos.proxy import Proxy
 from tests.chaos.world import Node, World
 from tests.docs.pages import block_of
-from tests.support.haproxy import PAGE, USER, HAProxy, why_no_haproxy
+from tests.support.haproxy import PAGE, USER, HAProxy
 from tests.support.servers import RedisServer
 
 Happens = Callable[[World], Awaitable[None]]
 
 
-@dataclass(frozen=True)
-class Fault:
-    """Something that goes wrong in a run, by its name."""
-
-    name: str
-    happens: Happens
-    needs_haproxy: bool
-
-    def why_not_here(self) -> str:
-        """Why this machine cannot have it; empty if it can."""
-        return why_no_haproxy() if self.needs_haproxy else ""
+FAULTS: dict[str, Happens] = {}
+"""By name: what goes wrong in a run."""
 
 
-FAULTS: dict[str, Fault] = {}
-
-
-def fault(needs_haproxy: bool = False) -> Callable[[Happens], Happens]:
+def fault(happens: Happens) -> Happens:
     """Enter a function into `FAULTS` under its own name."""
+    FAULTS[happens.__name__.replace("_", "-")] = happens
+    return happens
 
-    def enter(happens: Happens) -> Happens:
-        name = happens.__name__.replace("_", "-")
-        FAULTS[name] = Fault(name, happens, needs_haproxy)
-        return happens
 
-    return enter
+def why_not_here(name: str) -> str:
+    """Why this machine cannot have the fault; empty if it can."""
+    lacks = name.startswith("haproxy") and not shutil.which("haproxy")
+    return "haproxy is not installed" if lacks else ""
 
 
 # Nodes ------------------------------------------------------------------------------------------
 
 
-@fault()
+@fault
 async def node_killed_and_replaced(world: World) -> None:
     await world.kill(world.any_node())
     new = await world.start_node()
@@ -62,7 +51,7 @@ async def node_killed_and_replaced(world: World) -> None:
     await world.in_time(world.site.until(lambda: new.name in world.site.visitors), "the new node")
 
 
-@fault()
+@fault
 async def node_frozen_for_more_than_a_lease(world: World) -> None:
     node = world.any_node()
     async with world.afflicted(node), world.stopped(node.pid):
@@ -71,7 +60,7 @@ async def node_frozen_for_more_than_a_lease(world: World) -> None:
     await world.recovers()
 
 
-@fault()
+@fault
 async def node_blocked_by_a_callback(world: World) -> None:
     """It computes for longer than a lease."""
     world.site.compute = seconds = world.dice.uniform(1.3, 2.5) * world.lease
@@ -87,7 +76,7 @@ async def node_blocked_by_a_callback(world: World) -> None:
     await world.recovers()
 
 
-@fault()
+@fault
 async def node_interrupted(world: World) -> None:
     """It finishes what it has begun, while the crawl goes on, and says that work is left."""
     node = world.any_node()
@@ -107,7 +96,7 @@ async def drop_connections(world: World, *nodes: Node) -> None:
         await world.sees(lambda node=node: node.proxy.drop_connections() > 0, "a connection")  # type: ignore[misc]
 
 
-@fault()
+@fault
 async def node_cut_off_for_more_than_a_lease(world: World) -> None:
     """Nothing passes, and nobody tells. What was held back arrives in the end."""
     node = world.any_node()
@@ -138,7 +127,7 @@ async def prove_mark(world: World, text: str | None) -> None:
     world.prove(f"the server has {text or 'nothing'}", found == (text.encode() if text else None))
 
 
-@fault()
+@fault
 async def server_killed_and_back_empty(world: World) -> None:
     await mark(world, "data")
     await world.restart_server(world.dice.uniform(0, 1.5))
@@ -146,7 +135,7 @@ async def server_killed_and_back_empty(world: World) -> None:
     await world.recovers()
 
 
-@fault()
+@fault
 async def server_frozen_for_more_than_a_lease(world: World) -> None:
     async with world.stopped(world.server.pid):
         await world.some_time(1.1, 3)
@@ -186,7 +175,7 @@ async def lag(world: World, replica: RedisServer, stream: Proxy) -> None:
     await world.transfers_under_way()
 
 
-@fault(needs_haproxy=True)
+@fault
 async def haproxy_with_a_replica_that_lags(world: World) -> None:
     master, heir, other = world.server, await world.start_server(), await world.start_server()
     stream = await follow(world, heir, master)
@@ -211,7 +200,7 @@ async def haproxy_with_a_replica_that_lags(world: World) -> None:
     await world.recovers()
 
 
-@fault()
+@fault
 async def split_brain_with_min_replicas(world: World) -> None:
     """The master is cut off from its replicas and from all nodes but one. One of the replicas is
     promoted, as soon as the lease and the options of the docs allow it.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import shutil
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -17,11 +16,6 @@ from tests.support.servers import RedisServer
 
 PAGE = "docs/many-machines.md"
 USER = ("ACL", "SETUSER", "crawler", "on", ">long-and-random", "+info")  # that its checks use
-
-
-def why_no_haproxy() -> str:
-    """Why there is none here; empty if there is."""
-    return "" if shutil.which("haproxy") else "haproxy is not installed"
 
 
 class HAProxy:
@@ -37,11 +31,9 @@ class HAProxy:
         )
 
     async def __aenter__(self) -> Self:
-        program = shutil.which("haproxy")
-        assert program, "why_no_haproxy"
         with self.path.with_suffix(".log").open("wb") as log:
             self._process = await asyncio.create_subprocess_exec(
-                program, "-f", self._config, stdout=log, stderr=log
+                "haproxy", "-f", self._config, stdout=log, stderr=log
             )
         return self
 
