@@ -13,7 +13,7 @@ from scrapy.utils.defer import deferred_from_coro
 from scrapy.utils.misc import load_object
 
 from semaphore_middleware.addon import SemaphoreAddon
-from tests.support.crawls import ADD_ON, By, Crawl, Log, Patch, both, scrapy
+from tests.support.crawls import ADD_ON, By, Crawl, Log, Patch, both, pages, scrapy
 from tests.support.servers import RedisServer
 from tests.support.site import Site
 from tests.support.visits import Visits
@@ -36,19 +36,15 @@ class Modern(Polite):
     custom_settings = {"CONCURRENT_REQUESTS_PER_DOMAIN": 2, "DOWNLOAD_DELAY": 0}  # noqa: RUF012
 
 
+heeded = pytest.mark.filterwarnings("error:.*being ignored")
+
+
 @pytest.mark.filterwarnings("ignore::scrapy.exceptions.ScrapyDeprecationWarning")
-@pytest.mark.parametrize(
-    ("spider", "limit"),
-    [
-        pytest.param(Polite, 1, marks=pytest.mark.filterwarnings("error:.*being ignored")),
-        (Modern, 2),
-    ],
-)
+@pytest.mark.parametrize(("spider", "limit"), [pytest.param(Polite, 1, marks=heeded), (Modern, 2)])
 async def test_spider_attributes_hold_for_all_nodes_unless_its_settings_say_otherwise(
     server: RedisServer, site: Site, spider: type[Visits], limit: int
 ) -> None:
-    requests = [Request(site.url(f"/slow/{n}")) for n in range(4)]
-    crawl = Crawl(server, *requests, spider=spider, limit=4)
+    crawl = Crawl(server, *pages(site, 4, "/slow/"), spider=spider, limit=4)
     await site.until(lambda: site.now == limit)
     assert local_slots(crawl) == {"127.0.0.1": (16, 0.0)}, "the local slot is open"
     await crawl.gave_back(4, site)
@@ -94,8 +90,7 @@ async def test_one_connection_a_permit(server: RedisServer, site: Site, tmp_path
     # Scrapy's handler for aiohttp opens no more than CONCURRENT_REQUESTS_PER_DOMAIN.
     limit = {"CONCURRENT_REQUESTS_PER_DOMAIN": 1, "SEMAPHORE_LIMITS": {"127.0.0.1": 3}}
     settings = {**ADD_ON, **limit, "SEMAPHORE_REDIS_URL": server.url}
-    requests = [Request(site.url(f"/slow/{n}")) for n in range(4)]
-    options = ("-s", "TWISTED_REACTOR_ENABLED=False")
+    requests, options = pages(site, 4, "/slow/"), ("-s", "TWISTED_REACTOR_ENABLED=False")
     async with scrapy(tmp_path, *requests, options=options, **settings) as crawl:
         await site.until(lambda: site.now == 3)
         site.let_go()
@@ -120,14 +115,11 @@ def test_the_server_is_named_where_the_project_names_none(monkeypatch: Patch) ->
         assert settings.get("REDIS_URL") == named, given
 
 
-QUEUE = "scrapy.pqueues.ScrapyPriorityQueue"
-
-
 async def test_warnings_of_weaker_limits(server: RedisServer, site: Site, caplog: Log) -> None:
     weak: dict[str, Any] = {
         "AUTOTHROTTLE_ENABLED": True,
         "SEMAPHORE_OBEY_CRAWL_DELAY": True,
-        "SCHEDULER_PRIORITY_QUEUE": QUEUE,
+        "SCHEDULER_PRIORITY_QUEUE": "scrapy.pqueues.ScrapyPriorityQueue",
     }
     await Crawl(server, Request(site.url("/page/")), **weak).gave_back(1, site)
     assert "AUTOTHROTTLE_ENABLED: " in caplog.text
@@ -135,28 +127,22 @@ async def test_warnings_of_weaker_limits(server: RedisServer, site: Site, caplog
     assert "SCHEDULER_PRIORITY_QUEUE is" in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("path", "used", "is_warned_of"),
-    [
-        ("scrapy.core.downloader.Downloader", "SemaphoreDownloader", False),
-        (f"{__name__}.DerivedDownloader", "DerivedDownloader", False),
-        (f"{__name__}.OtherDownloader", "OtherDownloader", True),
-    ],
-)
+DOWNLOADERS = {  # that are set, and then used
+    "scrapy.core.downloader.Downloader": "SemaphoreDownloader",
+    f"{__name__}.DerivedDownloader": "DerivedDownloader",
+    f"{__name__}.OtherDownloader": "OtherDownloader",
+}
+
+
+@pytest.mark.parametrize(("path", "used"), DOWNLOADERS.items())
 @pytest.mark.parametrize("load", [str, load_object], ids=["path", "object"])
 async def test_a_class_that_is_derived_from_ours_is_kept_without_a_warning(
-    server: RedisServer,
-    site: Site,
-    caplog: Log,
-    path: str,
-    used: str,
-    is_warned_of: bool,
-    load: Any,
+    server: RedisServer, site: Site, caplog: Log, path: str, used: str, load: Any
 ) -> None:
     crawl = Crawl(server, Request(site.url("/page/")), DOWNLOADER=load(path))
     await crawl.gave_back(1, site)
     assert type(crawl.crawler.engine.downloader).__name__ == used
-    assert ("DOWNLOADER is" in caplog.text) == is_warned_of
+    assert ("DOWNLOADER is" in caplog.text) == (used == "OtherDownloader")
 
 
 @both

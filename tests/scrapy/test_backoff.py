@@ -160,7 +160,7 @@ AT_ONCE: dict[str, Any] = {
 async def test_a_full_queue_of_a_dead_host(server: RedisServer, site: Site, caplog: Log) -> None:
     nobody = f"http://127.0.0.1:{free_port()}/"
     dead = [Request(f"{nobody}{n}", priority=1) for n in range(QUEUED)]
-    alive = [Request(site.url(f"/page/{n}", "localhost")) for n in range(QUEUED)]
+    alive = pages(site, QUEUED, host="localhost")
     crawl = Crawl(server, *dead, *alive, limit=LIMIT, RETRY_TIMES=2, **AT_ONCE)
     of_same_node = Crawl(server, alive[0], limit=LIMIT, RETRY_TIMES=2, **AT_ONCE)
     await crawl.finished()

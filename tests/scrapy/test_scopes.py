@@ -13,7 +13,7 @@ from scrapy import Request
 from semaphore_middleware import Limit, SettingsError
 from semaphore_middleware.model.limits import LIMITLESS, parse_limits
 from semaphore_middleware.scrapy.scopes import NO_SCOPES, ScopeFinder
-from tests.support.crawls import By, Crawl, Log, both, waiting
+from tests.support.crawls import By, Crawl, Log, both, pages, waiting
 from tests.support.nodes import eventually
 from tests.support.servers import RedisServer
 from tests.support.site import Site
@@ -112,7 +112,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
 @both
 async def test_meta_not_allowed(server: RedisServer, site: Site, by: By, caplog: Log) -> None:
     bad = [Request(site.url(f"/page/bad/{n}"), meta=meta) for n, (meta, _) in enumerate(BAD)]
-    good = [Request(site.url(f"/page/{n}")) for n in range(2)]
+    good = pages(site, 2)
     crawl = Crawl(server, good[0], *bad, good[1], by=by)
     await crawl.gave_back(2, site)
     assert sorted(site.arrivals) == ["/page/0", "/page/1"]

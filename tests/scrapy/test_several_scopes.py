@@ -18,7 +18,7 @@ from twisted.internet.address import IPv4Address
 from semaphore_middleware import SettingsError
 from semaphore_middleware.scrapy import addresses
 from semaphore_middleware.scrapy.addresses import Addresses
-from tests.support.crawls import By, Crawl, Patch, both, taken, waiting
+from tests.support.crawls import By, Crawl, Patch, both, pages, taken, waiting
 from tests.support.names import FIRST, SECOND, LoopbackNames
 from tests.support.nodes import eventually
 from tests.support.servers import RedisServer
@@ -58,14 +58,11 @@ def address_of(visit: Visit) -> str:
     return address
 
 
-def pages(site: Site, path: str, hosts: list[str], count: int) -> list[Request]:
-    return [Request(site.url(f"{path}{n}", host)) for n in range(count) for host in hosts]
-
-
 @pytest.mark.usefixtures("names")
 async def test_a_full_domain_holds_up_no_other(server: RedisServer, site: Site) -> None:
     hosts = [f"w{n}.example.org" for n in range(20)]
-    requests = pages(site, "/page/", hosts, 1) + pages(site, "/page/", ["localhost"], 20)
+    requests = [Request(site.url("/page/", host)) for host in hosts]
+    requests += pages(site, 20, host="localhost")
     async with taken(server, DOMAIN, limit=2) as release:
         crawl = Crawl(
             server,
@@ -99,8 +96,8 @@ async def test_a_delay_holds_after_another_wait(server: RedisServer, site: Site)
     spaced = {"concurrency": 5, "delay": delay_s, "jitter": 0}
     limits = {FIRST: spaced, "all": 2}
     async with taken(server, "all", limit=2) as release:
-        requests = (Request(site.url(f"/page/{n}")) for n in range(4))
         scopes = ["host", "all"]
+        requests = pages(site, 4)
         crawl = Crawl(server, *requests, SEMAPHORE_SCOPES=scopes, SEMAPHORE_LIMITS=limits)
         await eventually(lambda: waits_of(server, "all") == 1)
         await asyncio.sleep(2 * delay_s)  # the host's next start would be due
@@ -115,7 +112,8 @@ async def test_a_delay_holds_after_another_wait(server: RedisServer, site: Site)
 async def test_names_of_one_address_share_a_limit(server: RedisServer, site: Site) -> None:
     await site.listen(SECOND, site.port)
     hosts = ["a.example.org", "b.example.net", "second.example.org"]
-    crawl = Crawl(server, *pages(site, "/slow/", hosts, 2), SEMAPHORE_SCOPES=["ip"])
+    requests = [page for host in hosts for page in pages(site, 2, "/slow/", host)]
+    crawl = Crawl(server, *requests, SEMAPHORE_SCOPES=["ip"])
     await site.until(lambda: site.now == 2)
     await eventually(lambda: waiting(server) == 4)
     assert server.members() == {f"ip:{FIRST}": (1, 3), f"ip:{SECOND}": (1, 1)}

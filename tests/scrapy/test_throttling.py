@@ -15,7 +15,7 @@ from semaphore_middleware import Limit
 from semaphore_middleware.scrapy.scopes import ScopeFinder
 from semaphore_middleware.scrapy.settings import SemaphoreSettings
 from semaphore_middleware.scrapy.throttling import delay_of
-from tests.support.crawls import Crawl, Log
+from tests.support.crawls import Crawl, Log, pages
 from tests.support.servers import RedisServer
 from tests.support.site import Site
 
@@ -100,9 +100,8 @@ def test_meta_names_scopes_or_takes_none(meta: Mapping[str, Any], scopes: set[st
 
 async def test_a_delayed_request_waits_once(server: RedisServer, site: Site) -> None:
     later = Request(site.url("/status-once/503"), meta={"delay": 0.5}, priority=1)
-    now = [Request(site.url(f"/page/{n}")) for n in range(3)]
     asked = asyncio.get_running_loop().time()
-    crawl = Crawl(server, later, *now)
+    crawl = Crawl(server, later, *pages(site, 3))
     await crawl.gave_back(5, site)
     assert site.arrivals[3:] == ["/status-once/503"] * 2
     assert site.times[3] >= asked + 0.5

@@ -11,13 +11,12 @@ from dataclasses import replace
 from typing import Any, Self
 
 import pytest
-from scrapy import Request
 
 from semaphore_middleware import FairSemaphore, Inspection, Limit, Member, Permit
 from semaphore_middleware.core.observer import Observer, PermitWaiting
 from semaphore_middleware.telemetry import long_waits
 from semaphore_middleware.telemetry.long_waits import LongWaits, StricterLimits, explanation
-from tests.support.crawls import ADD_ON, By, Crawl, Log, Patch, both, waiting
+from tests.support.crawls import ADD_ON, By, Crawl, Log, Patch, both, pages, waiting
 from tests.support.nodes import Caller, Recorder, eventually
 from tests.support.servers import RedisServer
 from tests.support.site import Site
@@ -66,8 +65,7 @@ class Looking(FairSemaphore):
 async def test_who_waits_for_long(server: RedisServer, site: Site, caplog: Log, by: By) -> None:
     async with FairSemaphore(server.url, node="other") as other:
         held = await other.acquire(HOST, 2)
-        requests = [Request(site.url(f"/slow/{n}")) for n in range(3)]
-        crawl = Crawl(server, *requests, by=by, limit=2)
+        crawl = Crawl(server, *pages(site, 3, "/slow/"), by=by, limit=2)
         await eventually(lambda: waiting(server) == 2)
         await eventually(lambda: explained(caplog))
         node = crawl.crawler.settings["SEMAPHORE_NODE"] if by is ADD_ON else ""

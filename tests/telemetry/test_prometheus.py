@@ -16,7 +16,7 @@ from semaphore_middleware import FairSemaphore, SettingsError
 from semaphore_middleware.core.observer import RoundTrip, StatementRefused
 from semaphore_middleware.scrapy.crawl import crawl_of
 from semaphore_middleware.telemetry import prometheus as metrics
-from tests.support.crawls import ADD_ON, By, Crawl, Log, Patch, both, scrapy, waiting
+from tests.support.crawls import ADD_ON, By, Crawl, Log, Patch, both, pages, scrapy, waiting
 from tests.support.nodes import TIMEOUT_S, Recorder, eventually
 from tests.support.servers import RedisServer, free_port
 from tests.support.site import Site
@@ -41,9 +41,8 @@ def lines(caplog: Log) -> None:
 
 @both
 async def test_what_they_say(server: RedisServer, site: Site, caplog: Log, by: By) -> None:
-    requests = [Request(site.url(f"/slow/{n}")) for n in range(4)]
     ours: dict[str, Any] = {"SEMAPHORE_METRICS_PORT": 0, "SEMAPHORE_NODE": "here"}
-    crawl = Crawl(server, *requests, by=by, limit=2, **ours)
+    crawl = Crawl(server, *pages(site, 4, "/slow/"), by=by, limit=2, **ours)
     url = await address(caplog)
     await site.until(lambda: site.now == 2)
     await eventually(lambda: waiting(server) == 2)
@@ -72,9 +71,8 @@ async def test_what_they_say(server: RedisServer, site: Site, caplog: Log, by: B
 
 
 async def test_they_agree_with_the_stats(server: RedisServer, site: Site, caplog: Log) -> None:
-    pages = [Request(site.url(f"/page/{n}")) for n in range(30)]
     last = Request(site.url("/slow/last"), priority=-1)
-    crawl = Crawl(server, *pages, last, limit=2, SEMAPHORE_METRICS_PORT=0)
+    crawl = Crawl(server, *pages(site, 30), last, limit=2, SEMAPHORE_METRICS_PORT=0)
     await eventually(lambda: site.now == 1 and len(crawl.spider.responses) == 30)
     seen = await scrape(await address(caplog))
     assert seen.of(HOST) == (1, 0, 31)

@@ -11,7 +11,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from scrapy import Request
 
 from semaphore_middleware.scrapy.crawl import crawl_of
-from tests.support.crawls import Crawl, waiting
+from tests.support.crawls import Crawl, pages, waiting
 from tests.support.nodes import eventually
 from tests.support.servers import RedisServer
 from tests.support.site import Site
@@ -21,14 +21,14 @@ async def test_each_wait_has_a_span(server: RedisServer, site: Site) -> None:
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     trace.set_tracer_provider(provider)
-    requests = [Request(site.url(f"/slow/{n}")) for n in range(2)]
+    first, second = pages(site, 2, "/slow/")
     late = Request(site.url("/slow/late"), meta={"max_retry_times": 0})
     brief: dict[str, Any] = {"limit": 1, "SEMAPHORE_ACQUIRE_TIMEOUT": 0.3}
-    crawl = Crawl(server, requests[0], late, **brief)
+    crawl = Crawl(server, first, late, **brief)
     await site.until(lambda: site.now == 1)
     node = crawl_of(crawl.crawler).node
     await eventually(lambda: len(crawl.spider.failures) == 1)
-    crawl.crawler.engine.crawl(requests[1])
+    crawl.crawler.engine.crawl(second)
     await eventually(lambda: waiting(server) == 1)
     await crawl.gave_back(2, site)
     gave_up, granted = exporter.get_finished_spans()
