@@ -16,13 +16,14 @@ from semaphore_middleware.model.history import History
 from semaphore_middleware.model.hosts import EVERY, decoded, encoded, parse_name, patterns_for
 from semaphore_middleware.model.inspection import Inspection, ServerState
 from semaphore_middleware.model.jobs import check_job, check_weight, share_name
+from semaphore_middleware.model.lease import call_timeout
 from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.model.rules import Rule, RuleChange, patterns_above
-from semaphore_middleware.model.validation import check_number
+from semaphore_middleware.model.validation import check_number, check_prefix
 from semaphore_middleware.redis import embedded
 from semaphore_middleware.redis.connection import Connection
 from semaphore_middleware.redis.environment import URL_NAMES, url_from_environment
-from semaphore_middleware.redis.keys import Keys, check_prefix
+from semaphore_middleware.redis.keys import Keys
 from semaphore_middleware.redis.link import Link
 from semaphore_middleware.redis.location import Server
 from semaphore_middleware.redis.protocol import (
@@ -85,7 +86,7 @@ class Admin:
         """Seconds for which a node's permits are its own without a renewal."""
         self._keys = Keys(check_prefix(prefix, "prefix"))
         self._notice = ("PUBLISH", self._keys.changes, "changed")  # to all nodes
-        self._link = Link(Server(url, min(5.0, self.lease / 6), url_from, prefix))
+        self._link = Link(Server(url, call_timeout(self.lease), url_from, prefix))
         self._running: set[asyncio.Timeout] = set()
         self._closed = False
 

@@ -22,13 +22,12 @@ from semaphore_middleware.core.session import Session
 from semaphore_middleware.errors import AcquireTimeoutError, ClosedError, PermitLostError
 from semaphore_middleware.model import chance
 from semaphore_middleware.model.feedback import Backoff
-from semaphore_middleware.model.jobs import check_job, check_weight
-from semaphore_middleware.model.lease import LONGEST_LEASE_S
+from semaphore_middleware.model.lease import call_timeout
 from semaphore_middleware.model.limits import LIMITLESS, Limit, parse_parts
-from semaphore_middleware.model.validation import check_number
+from semaphore_middleware.model.options import NodeOptions
 from semaphore_middleware.redis import embedded
 from semaphore_middleware.redis.environment import default_node, url_from_environment
-from semaphore_middleware.redis.keys import Keys, check_prefix
+from semaphore_middleware.redis.keys import Keys
 from semaphore_middleware.redis.location import Server
 from semaphore_middleware.redis.recovery import Recovery
 from semaphore_middleware.redis.store import Store
@@ -95,9 +94,16 @@ class FairSemaphore:
         url_from: str = "the server's URL",
         observers: Sequence[Observer] = (),
     ) -> None:
-        lease = check_number(lease, "lease", least=0.001, most=LONGEST_LEASE_S)
-        if recovery_wait is not None:
-            recovery_wait = check_number(recovery_wait, "recovery_wait")
+        self._options = NodeOptions(
+            lease=lease,
+            recovery_wait=lease if recovery_wait is None else recovery_wait,
+            turn=turn,
+            prefix=prefix,
+            job=job,
+            weight=weight,
+            backoff=backoff,
+            history=history,
+        )
         if url is None:
             url, url_from = url_from_environment()
         self.url = url
@@ -108,14 +114,6 @@ class FairSemaphore:
         """This node's name. No two openings have the same."""
         self._is_name_new = True
         self._url_from = url_from
-        self._lease = lease
-        self._turn = check_number(turn, "turn")
-        self._recovery_wait = lease if recovery_wait is None else recovery_wait
-        self._prefix = check_prefix(prefix, "prefix")
-        self._job = check_job(job, "job")
-        self._weight = check_weight(weight, "weight")
-        self._backoff = backoff
-        self._history = check_number(history, "history")
         if url is not None:
             self._server(url)  # a bad address is an error now, not when the semaphore is opened
         self._observers = Observers(observers)
@@ -140,6 +138,7 @@ class FairSemaphore:
         Raises `ServerRefusedError` if it is useless to wait, or no embedded server can be started;
         with `wait` False also `ServerUnreachableError`, after one attempt.
         """
+        options = self._options
         self._forget_parent()
         if not self._is_name_new:
             self.node = self._draw_name()
@@ -147,23 +146,12 @@ class FairSemaphore:
         try:
             await self._observers.open(self)
             if self.url is None:
-                self._embedded = await asyncio.to_thread(embedded.start_or_join, self._prefix)
+                self._embedded = await asyncio.to_thread(embedded.start_or_join, options.prefix)
                 self.url = self._embedded.url
             server = self._server(self.url)
-            keys = Keys(self._prefix)
-            recovery = Recovery(keys, self._lease, self._recovery_wait, self._note_loss)
-            store = Store(
-                keys,
-                self.node,
-                self._lease,
-                recovery,
-                self._backoff,
-                self._job,
-                self._weight,
-                self._history,
-            )
-            emit, has_history = self._observers.emit, self._history > 0
-            session = Session(server, store, self._lease, self._turn, emit, has_history)
+            keys = Keys(options.prefix)
+            store = Store(keys, self.node, options, Recovery(keys, options, self._note_loss))
+            session = Session(server, store, options, self._observers.emit)
             await session.start(wait)
         except BaseException:
             self._leave_embedded()
@@ -216,8 +204,8 @@ class FairSemaphore:
             self.emit(StoreLost(seconds))
 
     def _server(self, url: str) -> Server:
-        # A sixth of the lease, so that a call that hangs leaves time for another.
-        return Server(url, min(5.0, self._lease / 6), self._url_from, self._prefix)
+        options = self._options
+        return Server(url, call_timeout(options.lease), self._url_from, options.prefix)
 
     def _leave_embedded(self) -> None:
         if self._embedded is not None:
@@ -337,8 +325,8 @@ class FairSemaphore:
             self._admin = Admin(
                 self.url,
                 name=self.node,
-                lease=self._lease,
-                prefix=self._prefix,
+                lease=self._options.lease,
+                prefix=self._options.prefix,
                 url_from=self._url_from,
             )
         return self._admin

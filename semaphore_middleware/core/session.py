@@ -30,6 +30,7 @@ from semaphore_middleware.errors import ClosedError, ServerRefusedError, ServerU
 from semaphore_middleware.model import chance
 from semaphore_middleware.model.lease import GRACE, RENEWAL
 from semaphore_middleware.model.limits import Limit
+from semaphore_middleware.model.options import NodeOptions
 from semaphore_middleware.redis.connection import CallTimeoutError, Connection
 from semaphore_middleware.redis.link import Link, Subscription
 from semaphore_middleware.redis.location import Server
@@ -51,30 +52,24 @@ class Session:
     """This node's accounts, and the tasks that tell the server of them and hear its grants.
 
     It has two connections: one for calls, one for the subscription. It opens new ones as long as it
-    runs, and then everything is said again. `turn` is in seconds (see `Account`).
+    runs, and then everything is said again.
     """
 
     def __init__(
-        self,
-        server: Server,
-        store: Store,
-        lease: float,
-        turn: float,
-        emit: Callable[[Event], None],
-        has_history: bool = False,
+        self, server: Server, store: Store, options: NodeOptions, emit: Callable[[Event], None]
     ) -> None:
         self._link = Link(server, self._state_while_away)
         self._store = store
         self._recovery = store.recovery
-        self._lease = lease
+        self._lease = lease = options.lease
         self.loop = asyncio.get_running_loop()
         """To which all of it belongs."""
         self.grace = GRACE * lease
         """Seconds from sending a statement to the deadline that its answer sets."""
-        self.turn = turn
+        self.turn = options.turn
         self.emit = emit
         self.now = self.loop.time
-        self.diary = Diary(self.now) if has_history else None
+        self.diary = Diary(self.now) if options.history else None
         """What goes into the server's history; None: nothing does."""
         self.accounts: dict[str, Account] = {}
         """By scope: those in which there is anything."""

@@ -28,7 +28,10 @@ class Options(TypedDict, total=False):
     recovery_wait: float | None
     turn: float
     prefix: str
+    job: str
+    weight: float
     backoff: Backoff
+    history: float
     url_from: str
     observers: Sequence[Observer]
 

@@ -17,11 +17,11 @@ from semaphore_middleware.model.validation import (
     check_integer,
     check_number,
     check_period,
+    check_prefix,
     check_truth,
     did_you_mean,
 )
 from semaphore_middleware.redis.environment import default_node, server_of
-from semaphore_middleware.redis.keys import check_prefix
 from semaphore_middleware.scrapy.engine import spider_name
 
 if TYPE_CHECKING:

@@ -11,3 +11,8 @@ TURN = 0.3  # a permit may pass from request to request of one node for at most 
 # TURN <= RENEWAL: no turn outlasts the time between two renewals.
 
 LONGEST_LEASE_S = 86400.0  # the server keeps what nobody renews for half a day at least
+
+
+def call_timeout(lease: float) -> float:
+    """Seconds that a round trip may take: of a call that hangs, enough is left for another."""
+    return min(5.0, lease / 6)

@@ -91,6 +91,13 @@ def check_choice(value: Any, where: str, choices: Collection[str], *, allowed: s
     return value
 
 
+def check_prefix(prefix: Any, where: str) -> str:
+    """The first part of every key: braces would move a scope's keys to different slots."""
+    if not isinstance(prefix, str) or not prefix or "{" in prefix or "}" in prefix:
+        raise not_allowed(prefix, where, "a text, not empty, without '{' and '}'")
+    return prefix
+
+
 def not_allowed(value: Any, where: str, allowed: str) -> SettingsError:
     """The error for a value that is not allowed. A command's option is shown as it was typed."""
     what = f"{where} {value}" if where.startswith("--") else f"{where} = {value!r}"

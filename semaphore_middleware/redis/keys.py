@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from semaphore_middleware.model.hosts import decoded, encoded
-from semaphore_middleware.model.validation import not_allowed
 
 
 class Keys:
@@ -74,13 +72,3 @@ class Keys:
     def scope_of(self, key: bytes) -> str:
         """The scope that has this key."""
         return decoded(key.removeprefix(self.scopes))
-
-
-def check_prefix(prefix: Any, where: str) -> str:
-    """Check the first part of every key: braces would move a scope's keys to different slots.
-
-    Raises `SettingsError`.
-    """
-    if not isinstance(prefix, str) or not prefix or "{" in prefix or "}" in prefix:
-        raise not_allowed(prefix, where, "a text, not empty, without '{' and '}'")
-    return prefix

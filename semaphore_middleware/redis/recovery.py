@@ -15,6 +15,7 @@ from typing import Any, Self
 
 from semaphore_middleware.errors import ServerRefusedError
 from semaphore_middleware.model import chance
+from semaphore_middleware.model.options import NodeOptions
 from semaphore_middleware.redis.connection import Connection
 from semaphore_middleware.redis.keys import Keys
 from semaphore_middleware.redis.protocol import VERSION, milliseconds, pack_head
@@ -29,16 +30,13 @@ TIMER_EARLY_S = 0.001  # a timer may fire this much too early: event loops count
 class Recovery:
     """Begins epochs for one node, or joins the present one, and counts the recovery wait down.
 
-    `wait` is how many seconds nothing is granted after a loss; `on_loss` is called with the seconds
-    that are left of it, once for each epoch.
+    `on_loss` is called with the seconds that are left of it, once for each epoch.
     """
 
-    def __init__(
-        self, keys: Keys, lease: float, wait: float, on_loss: Callable[[float], None]
-    ) -> None:
+    def __init__(self, keys: Keys, options: NodeOptions, on_loss: Callable[[float], None]) -> None:
         self._keys = keys
-        self._lease = lease
-        self._wait = wait
+        self._lease = options.lease
+        self._wait = options.recovery_wait
         self._on_loss = on_loss
         self._connection: Connection | None = None
         self._over_at: float | None = None  # when a wait that was logged ends, on the loop's clock

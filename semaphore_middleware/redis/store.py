@@ -10,8 +10,8 @@ from typing import Any
 
 from semaphore_middleware.errors import ServerRefusedError, ServerUnreachableError
 from semaphore_middleware.model import chance
-from semaphore_middleware.model.feedback import Backoff
 from semaphore_middleware.model.hosts import encoded
+from semaphore_middleware.model.options import NodeOptions
 from semaphore_middleware.redis.connection import Connection, is_full
 from semaphore_middleware.redis.keys import Keys
 from semaphore_middleware.redis.protocol import (
@@ -35,25 +35,13 @@ STATEMENTS_PER_CALL = 100
 class Store:
     """One node's calls to the scripts."""
 
-    def __init__(
-        self,
-        keys: Keys,
-        node: str,
-        lease: float,
-        recovery: Recovery,
-        backoff: Backoff = Backoff(),  # noqa: B008 - it is frozen
-        job: str = "",
-        weight: float = 1.0,
-        history: float = 0.0,
-    ) -> None:
+    def __init__(self, keys: Keys, node: str, options: NodeOptions, recovery: Recovery) -> None:
         self._keys = keys
         self._node = encoded(node)
-        self._lease = lease
+        self._options = options
         self.recovery = recovery
         """Joins the server's epochs; statements name the one that it knows."""
-        self._backoff = backoff
-        self._job = encoded(job), f"{weight:g}".encode()
-        self._history = history
+        self._job = encoded(options.job), f"{options.weight:g}".encode()
         self.wall = 0.0
         """The server's wall clock in its last reply, in seconds."""
         self._heard_at = -math.inf  # when the last call was sent that was answered
@@ -117,7 +105,7 @@ class Store:
 
         Raises `ServerUnreachableError`, and `ServerRefusedError` if it has no memory for that.
         """
-        arguments: list[Any] = [milliseconds(self._history), self._node, batch.number]
+        arguments: list[Any] = [milliseconds(self._options.history), self._node, batch.number]
         arguments += [batch.minute, int(batch.is_last), self._job[0]]
         for tally in batch.tallies:
             arguments += [encoded(tally.scope), tally.pack()]
@@ -145,9 +133,10 @@ class Store:
 
     def _pack(self, call: Sequence[Statement], silent: float) -> tuple[Any, ...]:
         keys: list[bytes] = [self._keys.epoch, self._keys.rules]
-        head = pack_head(self._lease, chance.fraction(), silent, self._history)
+        options = self._options
+        head = pack_head(options.lease, chance.fraction(), silent, options.history)
         arguments = [head, self._node, self.recovery.epoch, *self._job]
         for statement in call:
             keys += self._keys.of(statement.scope)
-            arguments.append(pack_statement(statement, self._backoff))
+            arguments.append(pack_statement(statement, options.backoff))
         return ("sync", len(keys), *keys, *arguments)

@@ -19,16 +19,17 @@ from semaphore_middleware.model.hosts import ALL, PREFIXED_KINDS
 from semaphore_middleware.model.jobs import check_job, check_weight
 from semaphore_middleware.model.lease import LONGEST_LEASE_S, TURN
 from semaphore_middleware.model.limits import Limit, LimitTable, parse_limits
+from semaphore_middleware.model.options import NodeOptions
 from semaphore_middleware.model.validation import (
     check_choice,
     check_integer,
     check_number,
+    check_prefix,
     check_truth,
     did_you_mean,
     not_allowed,
 )
 from semaphore_middleware.redis.environment import server_of
-from semaphore_middleware.redis.keys import check_prefix
 from semaphore_middleware.scrapy.engine import end_crawl
 from semaphore_middleware.scrapy.scopes import KINDS, Namer
 from semaphore_middleware.scrapy.throttling import concurrency_setting, log_both
@@ -236,8 +237,10 @@ SETTINGS: Mapping[str, Setting] = {row.name: row for row in _ROWS}
 
 
 @dataclass(frozen=True, slots=True)
-class SemaphoreSettings:
-    """All settings of a crawl, checked. Times are in seconds; docs/settings.md has the meanings."""
+class SemaphoreSettings(NodeOptions):
+    """All settings of a crawl, checked; `job` is empty where the spider's name counts. Times are in
+    seconds; docs/settings.md has the meanings.
+    """
 
     url: str | None
     """The server; None: the embedded one."""
@@ -247,26 +250,17 @@ class SemaphoreSettings:
     """From `SEMAPHORE_LIMITS` and Scrapy's own settings."""
     scopes: tuple[str | Namer, ...]
     """Kinds, and the user's own functions."""
-    lease: float
-    turn: float
     acquire_timeout: float | None
     start_timeout: float | None
-    recovery_wait: float
-    prefix: str
     node: str
     """Empty: named after the first spider of the process, and its job."""
-    job: str
-    """In whose share of a site the requests count; empty: the spider's."""
-    weight: float
     obey_crawl_delay: bool
     max_crawl_delay: float
     robotstxt_shared: bool
     robotstxt_unreachable: str
-    backoff: Backoff
     backoff_codes: frozenset[int]
     backoff_times: int
     backoff_when: Callable[[Response], object] | None
-    history: float
     metrics_port: int | None
     metrics_host: str
     concurrent_requests: int
@@ -276,8 +270,8 @@ class SemaphoreSettings:
         """The options of `FairSemaphore`, but for its server and its name. `job` counts where
         SEMAPHORE_JOB is not set.
         """
-        own = ("lease", "turn", "recovery_wait", "prefix", "weight", "backoff", "history")
-        return {**{name: getattr(self, name) for name in own}, "job": self.job or job}
+        options = {field.name: getattr(self, field.name) for field in fields(NodeOptions)}
+        return {**options, "job": self.job or job}
 
     @classmethod
     def read(cls, settings: BaseSettings) -> SemaphoreSettings:

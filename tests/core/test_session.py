@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, ParamSpec
 
@@ -24,8 +24,10 @@ from semaphore_middleware.redis.connection import CallTimeoutError
 from semaphore_middleware.redis.protocol import Reply, Statement
 from tests.core.lone_node import FULL, GRACE_S, LEASE_S, REPLY, TURN_S
 from tests.simulation.world import BEGIN_S, Host, World
+from tests.support import nodes
 
 LIMIT = Limit(9)
+OPTIONS = replace(nodes.OPTIONS, lease=LEASE_S, turn=TURN_S)
 RENEWAL_S = RENEWAL * LEASE_S
 CALL_TIMEOUT_S = LEASE_S / 6
 
@@ -128,7 +130,7 @@ class Setup:
         self.server = FakeServer()
         self.events: list[Event] = []
         fake: Any = self.server
-        self.session = Session(fake, fake, LEASE_S, TURN_S, self.events.append)
+        self.session = Session(fake, fake, OPTIONS, self.events.append)
         self.loop: Any = asyncio.get_running_loop()
 
     @property

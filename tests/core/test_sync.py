@@ -13,22 +13,30 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
+from typing import get_type_hints
 
 import pytest
 
 from semaphore_middleware import (
     AcquireTimeoutError,
     ClosedError,
+    FairSemaphore,
     PermitLostError,
     ServerRefusedError,
     SettingsError,
     SyncSemaphore,
 )
+from semaphore_middleware.core.sync import Options
 from tests.core.test_forks import forked
 from tests.support.nodes import TIMEOUT_S
 from tests.support.servers import RedisServer, wait_until
 
 THREADS = 200
+
+
+def test_it_takes_what_a_fair_semaphore_takes() -> None:
+    theirs = get_type_hints(FairSemaphore.__init__)
+    assert get_type_hints(Options) | {"url": str | None, "return": type(None)} == theirs
 
 
 def test_200_threads_never_hold_more_than_the_limit_and_all_get_theirs(server: RedisServer) -> None:

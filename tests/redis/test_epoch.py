@@ -148,7 +148,7 @@ async def test_no_newcomer_shortens_the_wait(server: RedisServer, newborn: Redis
     a.move_to(server)
     await a.connect()
     assert a.losses == [ENDLESS_S, ENDLESS_S]
-    b = await Caller.join(server, "b", wait=0)
+    b = await Caller.join(server, "b", recovery_wait=0)
     assert (await b.take("s")).granted == 0
     assert (await a.renew("s")).status == "ok"
 
@@ -165,7 +165,7 @@ async def test_a_master_that_turns_replica_is_left(server: RedisServer, outside:
 
 async def test_a_look_finds_another_life(server: RedisServer, outside: Outside) -> None:
     """As behind a proxy that moves a connection to a replica, which has the epoch of its master."""
-    a = await Caller.join(server, "a", wait=0)
+    a = await Caller.join(server, "a", recovery_wait=0)
     assert await a.store.sync(a.connection, [], look=True) == []
     assert await a.store.sync(a.connection, [a.statement("s", asked=1)], look=True) is not None
     for statements in ([], [a.statement("t", asked=1)]):

@@ -311,7 +311,7 @@ async def test_every_call_returns_and_in_the_end_somebody_is_served(
     await a.take("s")
     statement = a.statement("s", term=1, seq=1, asked=1, believed=0, started=0)
     for i in range(CROWD):
-        await Store(KEYS, f"n{i}", ENDLESS_S, a.recovery).sync(a.connection, [statement])
+        await Store(KEYS, f"n{i}", a.options, a.recovery).sync(a.connection, [statement])
     assert outside.client.zcard(QUEUE) == CROWD
     for name in names:
         MISFORTUNES[name](outside)

@@ -15,9 +15,10 @@ from semaphore_middleware.core.admin import Admin
 from semaphore_middleware.core.observer import Event, Observer
 from semaphore_middleware.core.semaphore import FairSemaphore
 from semaphore_middleware.errors import ServerRefusedError
-from semaphore_middleware.model.feedback import FeedbackSummary
+from semaphore_middleware.model.feedback import Backoff, FeedbackSummary
 from semaphore_middleware.model.inspection import Inspection
 from semaphore_middleware.model.limits import Limit
+from semaphore_middleware.model.options import NodeOptions
 from semaphore_middleware.redis.connection import Connection
 from semaphore_middleware.redis.location import Server
 from semaphore_middleware.redis.protocol import Reply, Statement
@@ -31,6 +32,16 @@ TIMEOUT_S = 30.0  # seconds: after that a test has failed, it never shows that o
 ENDLESS_S = 600.0  # seconds: a lease, or a wait, that no test lives to see the end of
 
 KEYS = scopes.KEYS
+OPTIONS = NodeOptions(
+    lease=ENDLESS_S,
+    recovery_wait=ENDLESS_S,
+    turn=0.0,
+    prefix=KEYS.prefix,
+    job="",
+    weight=1.0,
+    backoff=Backoff(),
+    history=0.0,
+)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -160,18 +171,16 @@ class Caller:
     at a deadline.
     """
 
-    def __init__(
-        self, url: str, name: str, lease: float = ENDLESS_S, wait: float = ENDLESS_S, **options: Any
-    ) -> None:
-        """The recovery wait is `wait`; `options` are the store's."""
+    def __init__(self, url: str, name: str, **options: Any) -> None:
         self.name = name
+        self.options = replace(OPTIONS, **options)
         self.losses: list[float] = []  # for how many seconds no permit was granted after each
         self.books: dict[str, Book] = {}
         self._last_term = 0
         self._server = Server(url, 5.0)
-        self.recovery = Recovery(KEYS, lease, wait, self.losses.append)
-        self.store = Store(KEYS, name, lease, self.recovery, **options)
-        self.admin = Admin(url, name="boss", lease=lease)
+        self.recovery = Recovery(KEYS, self.options, self.losses.append)
+        self.store = Store(KEYS, name, self.options, self.recovery)
+        self.admin = Admin(url, name="boss", lease=self.options.lease)
 
     @classmethod
     async def join(cls, server: RedisServer, name: str, **options: Any) -> Self:
