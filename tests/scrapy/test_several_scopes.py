@@ -1,4 +1,4 @@
-"""Several limits on one request, as sites see them."""
+"""Limits as sites see them: several on one request, and rates."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from scrapy.exceptions import CannotResolveHostError
 from scrapy.settings import Settings
 from twisted.internet.address import IPv4Address
 
-from semaphore_middleware import SettingsError
-from semaphore_middleware.scrapy import addresses
+from semaphore_middleware import FairSemaphore, Limit, SettingsError
+from semaphore_middleware.scrapy import addresses, downloads
 from semaphore_middleware.scrapy.addresses import Addresses
 from tests.support.crawls import By, Crawl, Patch, both, pages, taken, waiting
 from tests.support.names import FIRST, SECOND, LoopbackNames
@@ -227,8 +227,53 @@ async def test_what_a_holder_waits_for(server: RedisServer, site: Site, by: By) 
         CONCURRENT_REQUESTS=1,
     )
     await crawl.finished()
-    pages = {f"/page/{name}" for n in range(3) for name in (n, f"first-{n}")}
-    assert sorted(site.arrivals) == sorted(pages)
+    expected = {f"/page/{name}" for n in range(3) for name in (n, f"first-{n}")}
+    assert sorted(site.arrivals) == sorted(expected)
     assert site.most == 1
     assert crawl.stat("semaphore/acquired") == crawl.stat("semaphore/released")
     assert server.members() == {}
+
+
+# Rates and bursts ---------------------------------------------------------------------------------
+
+
+async def test_a_burst_until_an_operator_lifts_the_rate(server: RedisServer, site: Site) -> None:
+    limits = {FIRST: {"concurrency": 8, "rate": "1/d", "burst": 3}}
+    crawl = Crawl(server, *pages(site, 5, "/slow/"), limit=8, SEMAPHORE_LIMITS=limits)
+    async with FairSemaphore(server.url) as operator:
+        await site.until(lambda: site.now == 3)
+        await eventually(lambda: server.members()[FIRST] == (3, 2))
+        assert site.now == 3
+        await operator.admin.configure(FIRST, {"rate": None})
+        await site.until(lambda: site.now == 5)
+        await operator.admin.reset(FIRST)
+    await crawl.gave_back(5, site)
+
+
+@pytest.mark.parametrize(
+    "limit",
+    [
+        {"concurrency": 1, "delay": 0.3, "jitter": 0},
+        {"concurrency": 1, "rate": "3/s"},
+        {"concurrency": 1, "adaptive": True},
+    ],
+)
+async def test_a_start_that_counts_waits_for_no_place(
+    server: RedisServer, site: Site, monkeypatch: Patch, limit: dict[str, Any]
+) -> None:
+    """Begun later, it would be too close to the next one."""
+    monkeypatch.setattr(downloads, "PERMIT_IDLE_TIMEOUT_S", 600.0)
+    async with FairSemaphore(server.url) as other:
+        held = await other.acquire(FIRST, Limit(**limit))
+        limits = {FIRST: limit}
+        crawl = Crawl(server, *pages(site, 1), CONCURRENT_REQUESTS=1, SEMAPHORE_LIMITS=limits)
+        await eventually(lambda: server.members().get(FIRST) == (1, 1))
+        crawl.crawler.engine.crawl(Request(site.url("/slow/", "localhost")))
+        await site.until(lambda: site.hosts["localhost"].now == 1)
+        held.release()
+        await eventually(lambda: FIRST not in server.members())  # it was granted and returned
+        (await other.acquire(FIRST, Limit(**limit))).release()
+        assert [visit.host for visit in site.visits] == ["localhost"]
+        site.let_go()
+        await crawl.finished()
+    assert [visit.host for visit in site.visits] == ["localhost", FIRST]
