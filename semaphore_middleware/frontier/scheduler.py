@@ -16,12 +16,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Self, cast
+from collections.abc import AsyncIterator
+from typing import Any, Self, cast
 
 from scrapy import Request, Spider, signals
 from scrapy.core.scheduler import BaseScheduler
 from scrapy.core.scheduler import Scheduler as ScrapyScheduler
 from scrapy.crawler import Crawler
+from scrapy.exceptions import CloseSpider
 from scrapy.utils.defer import deferred_from_coro
 from scrapy.utils.misc import build_from_crawler
 from twisted.internet.defer import Deferred
@@ -59,6 +61,7 @@ class Scheduler(BaseScheduler):
         for line in misspelt(sorted(crawler.settings)):
             logger.warning(line)
         self.failed = False
+        self.lacks_starts = False  # the spider's `start` has raised an error
         self.is_idle = False  # until it is known whether the server is to be asked
         self.restart: asyncio.Task[None] | None = None
 
@@ -118,10 +121,21 @@ class Scheduler(BaseScheduler):
             self.engine.close_when_opened("server_error")
         else:
             if joined:
-                self.engine.pace_start(self.session.outbox.paced)
+                self.engine.pace_start(self._starts)
                 self.crawler.signals.connect(self._spider_idle, signals.spider_idle)
             else:
                 self.engine.close_when_opened("shutdown")
+
+    async def _starts(self, start: AsyncIterator[Any]) -> AsyncIterator[Any]:
+        """The spider's start requests, paced. After an error in them some may be missing."""
+        try:
+            async for one in self.session.outbox.paced(start):
+                yield one
+        except CloseSpider:
+            raise
+        except Exception:
+            self.failed = self.lacks_starts = True
+            raise
 
     def close(self, _reason: str) -> Deferred[None]:
         """Leave the crawl; unfinished requests go back to the server."""
@@ -175,10 +189,17 @@ class Scheduler(BaseScheduler):
 
     def has_pending_requests(self) -> bool:
         """False if the spider may count as idle. The engine asks again after `spider_idle`, unless
-        another receiver keeps the spider open. Then the server is asked what is to come.
+        another receiver keeps the spider open. Then the server is asked what is to come, which may
+        end the crawl: so a node without all its start requests closes instead.
         """
         was_idle, self.is_idle = self.is_idle, False
-        if was_idle and not self.session.ended:
+        if was_idle and self.lacks_starts and not self.session.ended:
+            logger.error(
+                "start() has failed, so the crawl %r may lack start requests: this node ends, the "
+                "crawl does not. The next node that is started makes them again",
+                self.settings.name,
+            )
+        elif was_idle and not self.session.ended:
             self.session.on_idle()
             return True
         return self.session.has_pending or self.restart is not None
@@ -234,9 +255,8 @@ class Scheduler(BaseScheduler):
 
     async def _enqueue_start_requests(self) -> None:
         try:
-            await self.engine.crawl_start_requests(self.session.outbox.paced)
+            await self.engine.crawl_start_requests(self._starts)
         except Exception:
-            self.failed = True  # requests may be missing
             logger.exception("Error while reading the start requests once more")
         finally:
             if self.restart is asyncio.current_task():

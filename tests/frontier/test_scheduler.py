@@ -325,6 +325,24 @@ async def test_a_node_without_a_start_fails(client: Redis, caplog: Logged) -> No
         assert node.closes("finished")
 
 
+async def test_a_node_whose_start_has_failed_does_not_end_the_crawl(client: Redis) -> None:
+    async def start() -> AsyncIterator[Request]:
+        yield Request("http://a/first")
+        raise ValueError("the list of start URLs is gone")
+
+    async with joined(client, start()) as node:
+        with pytest.raises(ValueError, match="is gone"):
+            async for request in node.engine._start:
+                await node.visits(request.url)
+        await node.idles()
+        assert node.closes("start_error")
+    async with joined(client) as other:
+        assert not other.session.ended
+        await other.visits("http://a/second")
+        await other.idles()
+        assert other.session.ended
+
+
 # Leaving ----------------------------------------------------------------------------------------
 
 
