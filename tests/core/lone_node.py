@@ -23,16 +23,10 @@ REPLY = {
     "status": "ok",
     "available": 5,
     "limit": 9,
-    "is_counted": False,
-    "is_paced": False,
-    "wants_feedback": False,
-    "is_stricter": False,
-    "retry_in": None,
-    "backoff": None,
-    "down_for": None,
-    "answered_ago": None,
     "held": 0,
     "paused_at": 0,
+    **dict.fromkeys(("is_counted", "is_paced", "wants_feedback", "is_stricter"), False),
+    **dict.fromkeys(("retry_in", "backoff", "down_for", "answered_ago")),
 }
 """What the server says if a test does not care."""
 

@@ -23,10 +23,6 @@ def newborn() -> Iterator[RedisServer]:
         yield server
 
 
-async def pair(server: RedisServer) -> tuple[Caller, Caller]:
-    return await Caller.join(server, "a"), await Caller.join(server, "b")
-
-
 async def test_a_server_that_was_started_empty_grants_at_once_and_no_other(
     server: RedisServer, outside: Outside, newborn: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -78,7 +74,7 @@ async def test_each_loss_of_data_costs_one_wait_in_which_the_living_keep_what_th
 ) -> None:
     outside.client.config_set("maxmemory-policy", "volatile-ttl")
     outside.client.config_set("maxmemory", 10**9)
-    a, b = await pair(server)
+    a, b = [await Caller.join(server, name) for name in "ab"]
     await a.admin.configure("ruled", 3)
     await a.take("s", 2, limit=2)
     assert not await a.recovery.join_epoch(a.connection)
@@ -204,7 +200,7 @@ def test_beginning_an_epoch_again_never_lengthens_the_wait(outside: Outside) -> 
 
 
 async def test_trust_ends_the_wait_for_all(server: RedisServer, outside: Outside) -> None:
-    a, b = await pair(server)
+    a, b = [await Caller.join(server, name) for name in "ab"]
     await a.take("s")
     outside.client.flushall()
     await a.renew("s")

@@ -90,13 +90,8 @@ async def test_a_refusal_without_retries(server: RedisServer, site: Site, how: s
 
 
 async def test_backoff_codes_can_be_chosen(server: RedisServer, site: Site) -> None:
-    crawl = Crawl(
-        server,
-        Request(site.url("/status/503")),
-        Request(site.url("/status-once/418")),
-        spider=Tolerant,
-        SEMAPHORE_BACKOFF_CODES=[418],
-    )
+    visited = [Request(site.url(path)) for path in ("/status/503", "/status-once/418")]
+    crawl = Crawl(server, *visited, spider=Tolerant, SEMAPHORE_BACKOFF_CODES=[418])
     await crawl.finished()
     assert crawl.stat("semaphore/refused") == 1
     of = "retry/reason_count"

@@ -110,13 +110,11 @@ async def test_no_place_by_priority(server: RedisServer, site: Site, monkeypatch
     """Otherwise a node that always has other work would never use them."""
     monkeypatch.setattr(downloads, "PERMIT_IDLE_TIMEOUT_S", 600.0)
     monkeypatch.setattr(stats, "WRITE_INTERVAL_S", 0.01)
-    priorities = [3, 0, 1, 2]
     async with FairSemaphore(server.url) as other:
         held = [await other.acquire(f"site{number}", 1) for number in range(4)]
-        requests = [
-            request.replace(priority=priority)
-            for request, priority in zip(of_sites(site, "/slow/", 4, 1), priorities, strict=True)
-        ]
+        requests = of_sites(site, "/slow/", sites=4, each=1)
+        for request, priority in zip(requests, (3, 0, 1, 2), strict=True):
+            request.priority = priority
         rest = of_sites(site, "/slow/more", sites=4, each=3)
         crawl = Crawl(server, *requests, *rest, CONCURRENT_REQUESTS=1)
         await eventually(lambda: waiting(server) == 4)

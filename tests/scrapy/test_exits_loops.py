@@ -61,15 +61,8 @@ async def test_permits_go_back_however_requests_end(
         robots = 1
         metas[unreachable] = {"dont_obey_robotstxt": True}
     requests = [Request(url, meta=metas.get(url)) for url in permits_of]
-    async with scrapy(
-        tmp_path,
-        *requests,
-        **by,
-        options=loop,
-        SEMAPHORE_REDIS_URL=server.url,
-        CONCURRENT_REQUESTS_PER_DOMAIN=2,
-        ROBOTSTXT_OBEY=True,
-    ) as crawl:
+    ours = {**by, "SEMAPHORE_REDIS_URL": server.url, "CONCURRENT_REQUESTS_PER_DOMAIN": 2}
+    async with scrapy(tmp_path, *requests, options=loop, ROBOTSTXT_OBEY=True, **ours) as crawl:
         assert await crawl.ended() == 0
     assert_gave_back(crawl, server, sum(permits_of.values()) + robots)
     assert site.most <= 2

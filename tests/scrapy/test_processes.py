@@ -97,17 +97,11 @@ async def test_two_crawls_of_a_process_are_one_node(server: RedisServer, site: S
 
 
 @pytest.mark.parametrize(
-    "settings",
-    [
-        {"SEMAPHORE_NODE": "other"},
-        {"SEMAPHORE_LEASE": 14.0},
-        {"SEMAPHORE_TURN": 0.05},
-        {"SEMAPHORE_JOB": "other"},
-    ],
+    ("name", "value"), [("NODE", "other"), ("LEASE", 14.0), ("TURN", 0.05), ("JOB", "other")]
 )
-async def test_other_settings(server: RedisServer, site: Site, settings: dict[str, Any]) -> None:
+async def test_other_settings(server: RedisServer, site: Site, name: str, value: Any) -> None:
     first = Crawl(server, *pages(site, 3, "/slow/a"))
-    crawls = [first, Crawl(server, *pages(site, 3, "/slow/b"), **settings)]
+    crawls = [first, Crawl(server, *pages(site, 3, "/slow/b"), **{f"SEMAPHORE_{name}": value})]
     await site.until(lambda: site.now == 1)
     await eventually(lambda: nodes(server) == 2)
     site.let_go()

@@ -21,14 +21,8 @@ from tests.support.site import Site
 FIRST, OTHER = "127.0.0.1", "localhost"
 
 SPELLINGS = [
-    "127.0.0.1",
-    "127.1",
-    "0x7f000001",
-    "2130706433",
-    "0177.0.0.1",
-    "127.0.0x1",
-    "\uff11\uff12\uff17.0.0.1",
-    "[::ffff:127.0.0.1]",
+    *("127.0.0.1", "127.1", "0x7f000001", "2130706433", "0177.0.0.1", "127.0.0x1"),
+    *("\uff11\uff12\uff17.0.0.1", "[::ffff:127.0.0.1]"),
 ]
 
 
@@ -45,12 +39,10 @@ async def test_spellings_of_an_address_are_one(server: RedisServer, site: Site) 
     assert crawl.stat("semaphore/acquired") == len(SPELLINGS)
 
 
-MARKS: list[dict[str, Any]] = [{"semaphore_skip": True}, {"semaphore_scope": "another"}]
-
-
 @both
 async def test_a_redirect_to_another_host(server: RedisServer, site: Site, by: By) -> None:
-    ways = [(way, mark) for way in ("redirect", "refresh") for mark in MARKS]
+    marks: list[dict[str, Any]] = [{"semaphore_skip": True}, {"semaphore_scope": "another"}]
+    ways = [(way, mark) for way in ("redirect", "refresh") for mark in marks]
     requests = [
         Request(site.url(f"/{way}//{OTHER}:{site.port}/slow/{n}", FIRST), meta=mark)
         for n, (way, mark) in enumerate(ways)

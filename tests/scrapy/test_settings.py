@@ -83,11 +83,7 @@ def test_places_of_the_server_s_url(monkeypatch: Patch) -> None:
     places: list[tuple[dict[str, Any], str, str]] = [
         ({}, "redis://environment", "REDIS_URL in the environment"),
         ({"REDIS_URL": "redis://b"}, "redis://b", "REDIS_URL"),
-        (
-            {"REDIS_URL": "b", "SEMAPHORE_REDIS_URL": "redis://a"},
-            "redis://a",
-            "SEMAPHORE_REDIS_URL",
-        ),
+        ({"REDIS_URL": "b", "SEMAPHORE_REDIS_URL": "a"}, "a", "SEMAPHORE_REDIS_URL"),
     ]
     for given, url, place in places:
         assert (read(**given).url, read(**given).url_from) == (url, place)

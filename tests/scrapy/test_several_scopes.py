@@ -63,15 +63,9 @@ async def test_a_full_domain_holds_up_no_other(server: RedisServer, site: Site) 
     hosts = [f"w{n}.example.org" for n in range(20)]
     requests = [Request(site.url("/page/", host)) for host in hosts]
     requests += pages(site, 20, host="localhost")
+    ours: dict[str, Any] = {"SEMAPHORE_SCOPES": ["host", "domain"], "SEMAPHORE_LIMITS": {DOMAIN: 2}}
     async with taken(server, DOMAIN, limit=2) as release:
-        crawl = Crawl(
-            server,
-            *requests,
-            limit=8,
-            SEMAPHORE_SCOPES=["host", "domain"],
-            SEMAPHORE_LIMITS={DOMAIN: 2},
-            CONCURRENT_REQUESTS=4,
-        )
+        crawl = Crawl(server, *requests, limit=8, CONCURRENT_REQUESTS=4, **ours)
         await site.until(lambda: len(site.visits) == 20)
         await eventually(lambda: waits_of(server, DOMAIN) >= 2)
         assert {visit.host for visit in site.visits} == {"localhost"}
@@ -217,15 +211,9 @@ async def test_what_a_holder_waits_for(server: RedisServer, site: Site, by: By) 
         Request(site.url(f"/page/{n}"), meta={"first": site.url(f"/page/first-{n}")})
         for n in range(3)
     ]
-    crawl = Crawl(
-        server,
-        *requests,
-        by=by,
-        middlewares={FetchesFirst: 960},  # after the permit was granted
-        SEMAPHORE_SCOPES=["all", "host"],
-        SEMAPHORE_LIMITS={FIRST: 1},
-        CONCURRENT_REQUESTS=1,
-    )
+    after: dict[type, int] = {FetchesFirst: 960}  # the permit was granted
+    ours: dict[str, Any] = {"SEMAPHORE_SCOPES": ["all", "host"], "SEMAPHORE_LIMITS": {FIRST: 1}}
+    crawl = Crawl(server, *requests, by=by, middlewares=after, CONCURRENT_REQUESTS=1, **ours)
     await crawl.finished()
     expected = {f"/page/{name}" for n in range(3) for name in (n, f"first-{n}")}
     assert sorted(site.arrivals) == sorted(expected)
@@ -251,17 +239,13 @@ async def test_a_burst_until_an_operator_lifts_the_rate(server: RedisServer, sit
 
 
 @pytest.mark.parametrize(
-    "limit",
-    [
-        {"concurrency": 1, "delay": 0.3, "jitter": 0},
-        {"concurrency": 1, "rate": "3/s"},
-        {"concurrency": 1, "adaptive": True},
-    ],
+    "counts", [{"delay": 0.3, "jitter": 0}, {"rate": "3/s"}, {"adaptive": True}]
 )
 async def test_a_start_that_counts_waits_for_no_place(
-    server: RedisServer, site: Site, monkeypatch: Patch, limit: dict[str, Any]
+    server: RedisServer, site: Site, monkeypatch: Patch, counts: dict[str, Any]
 ) -> None:
     """Begun later, it would be too close to the next one."""
+    limit = {"concurrency": 1, **counts}
     monkeypatch.setattr(downloads, "PERMIT_IDLE_TIMEOUT_S", 600.0)
     async with FairSemaphore(server.url) as other:
         held = await other.acquire(FIRST, Limit(**limit))
