@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from semaphore_middleware.core.account import LINE_SLACK, REFUSED_RETRY_S
+from semaphore_middleware.core.diary import Diary
 from semaphore_middleware.core.observer import (
     BackoffStarted,
     FailedAtOnce,
@@ -20,7 +21,7 @@ from semaphore_middleware.core.observer import (
 from semaphore_middleware.core.permit import Permit, Stage
 from semaphore_middleware.errors import HostDownError, PermitLostError
 from semaphore_middleware.model.limits import Limit
-from tests.core.lone_node import FULL, GRACE_S, LEASE_S, TURN_S, LoneNode
+from tests.core.lone_node import FULL, GRACE_S, LEASE_S, START_S, TURN_S, LoneNode
 
 
 def stages(*permits: Permit) -> list[str]:
@@ -362,6 +363,16 @@ def test_a_backoff_withdraws_grants_and_is_an_event(caplog: pytest.LogCaptureFix
     assert not held._withdrawn, "other nodes are told, and so is this one"
     node.account.on_backoff(0)
     assert (held._withdrawn, waiting._withdrawn) == (True, False)
+
+
+def test_a_start_that_crossed_the_news_of_a_pause_is_noted_for_the_history() -> None:
+    node = LoneNode()
+    node.diary = Diary(node.now)
+    node.hold()
+    for ago_ms in (-250, 250):
+        node.account.on_backoff(int(1000 * START_S) - ago_ms)
+    (tally,) = node.diary.next_batch(is_closing=True).tallies
+    assert tally.late == {1000 * START_S - 250: 250}
 
 
 def test_of_all_nodes_requests_the_youngest_that_was_answered_well_is_known() -> None:
