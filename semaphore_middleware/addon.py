@@ -138,7 +138,8 @@ def _replace_robotstxt_middleware(settings: BaseSettings) -> None:
     own = "DOWNLOADER_MIDDLEWARES"
     chosen = {load_object(component) for component in settings.getdict(own)}
     with suppress(KeyError):  # switched off, or taken out
-        for name in [own] * (ScrapyRobotsTxtMiddleware in chosen) + [f"{own}_BASE"]:
+        names = [own, f"{own}_BASE"] if ScrapyRobotsTxtMiddleware in chosen else [f"{own}_BASE"]
+        for name in names:
             settings.replace_in_component_priority_dict(
                 name, ScrapyRobotsTxtMiddleware, RobotsTxtMiddleware
             )

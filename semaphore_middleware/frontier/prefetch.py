@@ -183,7 +183,9 @@ class Prefetch:
         skipped = frozenset(site for site in sites if self.is_skipped(site))
         most = max(0, min(most, PREFETCH_TARGET - self._startable(), MAX_READY - self.ready))
         return Demand(
-            *(most, SITE_BATCH, skipped),
+            most,
+            SITE_BATCH,
+            skipped,
             suspect=not self.has_suspect,
             alone=self.has_only(finished),
         )

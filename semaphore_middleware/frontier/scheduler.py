@@ -103,7 +103,8 @@ class Scheduler(BaseScheduler):
                 logger.error(
                     "The crawl %r has ended, and was another one: %s. Choose another name in "
                     "CRAWL; or begin it anew, with -s CRAWL_RUN=new",
-                    *(self.settings.name, other),
+                    self.settings.name,
+                    other,
                 )
                 self.engine.close_when_opened("another_crawl")
                 return
@@ -175,7 +176,8 @@ class Scheduler(BaseScheduler):
             self.crawler.stats.inc_value("scheduler/unserializable")
             self.spider_logger.error(
                 "%s cannot be stored, and is dropped: %s",
-                *(request, error),
+                request,
+                error,
             )
             return False
         return True
@@ -238,7 +240,8 @@ class Scheduler(BaseScheduler):
             logger.error(
                 "CRAWL_START_KEY = %r: allowed is the name of a list, a set, a sorted set or a "
                 "stream; this is of the type %s",
-                *(self.settings.start_key, error),
+                self.settings.start_key,
+                error,
             )
         else:
             logger.error(

@@ -361,7 +361,12 @@ class FrontierSession:
         counted = self._counted() if now >= self._count_at else NO_STATS
         try:
             reply = await self._client.sync(
-                *(new, finished, demand, self._working, unreadable, counted)
+                new,
+                finished,
+                demand,
+                self._working,
+                unreadable,
+                counted,
             )
         except CallTimeoutError:
             self._most_requests = max(1, max(len(new), demand.requests) // 2)
@@ -485,7 +490,8 @@ class FrontierSession:
         logger.log(
             logging.ERROR if is_error else logging.INFO,
             "The crawl %r has ended: %s is dropped. CRAWL_WAIT = True lets a crawl wait for more",
-            *(self._settings.name, request),
+            self._settings.name,
+            request,
         )
         self.has_failed |= is_error
 
@@ -514,13 +520,17 @@ class FrontierSession:
             logger.error(
                 "The crawl %r ends without the requests that three nodes have failed with: %d. "
                 "scrapy frontier retry %s puts them back, and the next node goes on with them",
-                *(name, reply.all_set_aside, name),
+                name,
+                reply.all_set_aside,
+                name,
             )
         if reply.all_failed:
             logger.warning(
                 "The crawl %r ends; requests that have brought no page: %d. scrapy frontier retry "
                 "%s puts them back, and the next node goes on with them",
-                *(name, reply.all_failed, name),
+                name,
+                reply.all_failed,
+                name,
             )
 
     def _end_without_pages(self) -> None:

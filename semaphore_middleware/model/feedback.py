@@ -23,7 +23,7 @@ class Feedback:
     """Whether it did not respond at all. Without all three it responded with an error: it is there,
     and more is not known."""
     retry_after: float = 0.0
-    """For how long it asks for no further request, whatever its answer was; 0: it did not say."""
+    """Seconds of pause that the site asked for, whatever its answer was; 0: none."""
     what: str = "refused a request"
     """What it did if it refused the request, for the log of this node."""
 

@@ -147,13 +147,16 @@ class Limit:
 
     def __str__(self) -> str:
         """As in: limit 4, adaptive, delay 0.5 s, jitter 0.5, rate 60/m, burst 3."""
-        words = ["no limit" if self.concurrency >= LIMITLESS else f"limit {self.concurrency}"]
-        words += ["adaptive"] * self.adaptive
-        words += [f"delay {self.delay:g} s"] * (self.delay > 0)
-        words += [f"jitter {self.jitter:g}"] * (self.delay > 0 and self.jitter > 0)
-        words += [f"rate {self.rate}"] * (self.rate is not None)
-        words += [f"burst {self.burst}"] * (self.burst > 1)
-        return ", ".join(words)
+        parts = (
+            (self.concurrency < LIMITLESS, f"limit {self.concurrency}"),
+            (self.concurrency >= LIMITLESS, "no limit"),
+            (self.adaptive, "adaptive"),
+            (self.delay > 0, f"delay {self.delay:g} s"),
+            (self.delay > 0 and self.jitter > 0, f"jitter {self.jitter:g}"),
+            (self.rate is not None, f"rate {self.rate}"),
+            (self.burst > 1, f"burst {self.burst}"),
+        )
+        return ", ".join(text for applies, text in parts if applies)
 
     @property
     def interval(self) -> float:

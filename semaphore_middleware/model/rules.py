@@ -47,8 +47,8 @@ class Rule:
     burst: int | None = None
     """How many may start at once after idle time, at that rate."""
     paused: bool | None = None
-    """True: nothing starts. False: something may, although a pattern that fits is paused; a later
-    pause of the pattern takes that back."""
+    """True pauses. False exempts from a paused pattern, until the pattern is paused again. None
+    inherits."""
 
     @property
     def is_pattern(self) -> bool:

@@ -141,7 +141,8 @@ class Connection:
         """
         # A sentinel does not know SELECT: it is to be known as one first.
         database = self._target.database
-        text, *selected = await self.call([("INFO",), *[("SELECT", database)] * bool(database)])
+        select = [("SELECT", database)] if database else []
+        text, *selected = await self.call([("INFO",), *select])
         if isinstance(text, Exception):
             raise self._explain(text)
         lines = text.decode("utf-8", "replace").splitlines()

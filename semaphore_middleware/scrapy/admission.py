@@ -49,7 +49,7 @@ class State(Enum):
     WAITING = "waiting"
     """It has not got all its permits, and the server has none free for it."""
     READY = "ready"
-    """It has its permits, and begins as soon as it has a slot of CONCURRENT_REQUESTS."""
+    """It has its permits, and begins as soon as it has a place in CONCURRENT_REQUESTS."""
     ON_THE_WIRE = "on the wire"
     OVER = "over"
     """It has no permit and wants none."""
@@ -107,7 +107,7 @@ class Admission:
     permits: PermitSet | None = None
     """While it is ready or on the wire."""
     place: asyncio.Future[None] | None = None
-    """Its position in the line for a slot of CONCURRENT_REQUESTS; done when it gets one."""
+    """Its position in the line for a place in CONCURRENT_REQUESTS; done when it gets one."""
     needs: frozenset[Admission] = frozenset()
     """Requests that it waits for, such as its robots.txt."""
     needed_by: frozenset[Admission] = frozenset()
@@ -152,12 +152,12 @@ class Admission:
 class Admissions(Observer):
     """All requests in a crawl's downloader, and their line for CONCURRENT_REQUESTS.
 
-    A request with its permits needs a slot of CONCURRENT_REQUESTS (`concurrency`; 0: no limit).
-    Requests waiting for permits use no slot, so more permits may be granted at once than there are
-    slots. Requests without a slot form one line, by priority, then first come first served. A free
-    slot is reserved for the first request in line, until the request uses the slot or is told to
-    wait. So the request may give its permits to other nodes meanwhile, and ask for new ones with
-    the slot reserved.
+    A request with its permits needs a place in CONCURRENT_REQUESTS (`concurrency`; 0: no limit).
+    Requests waiting for permits use no place, so more permits may be granted at once than there
+    are places. Requests without a place form one line, by priority, then first come first served.
+    A free place is reserved for the first request in line, until the request uses the place or is
+    told to wait. So the request may give its permits to other nodes meanwhile, and ask for new ones
+    with the place reserved.
 
     `on_room` is called when the scheduler may have more to do.
     """
@@ -176,8 +176,8 @@ class Admissions(Observer):
         wait for a blocked request.
         """
         self._only_waiting: set[Admission] = set()  # they could have stayed in the scheduler
-        self._placed: set[Admission] = set()  # with a slot of CONCURRENT_REQUESTS, or one reserved
-        self._line: dict[Admission, asyncio.Future[None]] = {}  # without such a slot
+        self._placed: set[Admission] = set()  # with a place in CONCURRENT_REQUESTS, or one reserved
+        self._line: dict[Admission, asyncio.Future[None]] = {}  # without such a place
 
     def __iter__(self) -> Iterator[Admission]:
         return iter([*self._by_request.values()])
@@ -188,8 +188,8 @@ class Admissions(Observer):
 
     def needs_backout(self, in_fetch: int) -> bool:
         """True if no further request of any scope should be taken from the scheduler: too many
-        requests wait for permits, one waits only for a slot of CONCURRENT_REQUESTS, or those
-        `in_fetch` will use all slots.
+        requests wait for permits, one waits only for a place in CONCURRENT_REQUESTS, or those
+        `in_fetch` will use all places.
         """
         return (
             in_fetch - len(self._exempt) >= self._concurrency
@@ -207,7 +207,7 @@ class Admissions(Observer):
         needed_by: Admission | None = None,
     ) -> Admission:
         """Record a request's entry into `fetch`. `needed_by` waits there for its response, and if
-        ready gives back its permits and its slot: the new request may need them.
+        ready gives back its permits and its place: the new request may need them.
         """
         admission = self._by_request.get(request)
         if admission is not None:  # a middleware fetches its own request
@@ -231,7 +231,7 @@ class Admissions(Observer):
 
     def move(self, admission: Admission, state: State, permits: PermitSet | None = None) -> None:
         """Change a request's state. Its permits go back unless it is ready or on the wire, and its
-        slot goes to others if it waits or is over.
+        place goes to others if it waits or is over.
         """
         before, admission.state = admission.permits, state
         if state is ON_THE_WIRE:
@@ -266,7 +266,7 @@ class Admissions(Observer):
             self.assign()
 
     def assign(self) -> None:
-        """Give free slots of CONCURRENT_REQUESTS to the first requests in line."""
+        """Give free places in CONCURRENT_REQUESTS to the first requests in line."""
         while self._line and len(self._placed) < self._concurrency:
             admission = max(self._line, key=lambda one: one.priority)
             place = self._line.pop(admission)
@@ -277,7 +277,7 @@ class Admissions(Observer):
                 self._on_room()
 
     def has_place(self, admission: Admission) -> bool:
-        """True if a request has a slot of CONCURRENT_REQUESTS, or one is reserved for it."""
+        """True if a request has a place in CONCURRENT_REQUESTS, or one is reserved for it."""
         return admission in self._placed
 
     def update(self, admission: Admission, scopes: Scopes) -> None:

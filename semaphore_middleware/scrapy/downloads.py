@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 PERMIT_IDLE_TIMEOUT_S = 0.5
-"""How long a permit may wait for a slot of CONCURRENT_REQUESTS: busy nodes free one sooner."""
+"""How long a permit may wait for a place in CONCURRENT_REQUESTS: busy nodes free one sooner."""
 NO_PERMITS = PermitSet(())
 
 _fetching: ContextVar[ReferenceType[Admission] | None] = ContextVar("_fetching", default=None)
@@ -128,7 +128,7 @@ class Downloads:
         return result
 
     async def acquire(self, request: Request) -> Request | None:
-        """Wait for a request's permits, if it needs any, and for a slot of this node's
+        """Wait for a request's permits, if it needs any, and for a place in this node's
         CONCURRENT_REQUESTS. Runs in the task of the request's `fetch`.
 
         Returns a copy of the request for the scheduler if the spider is closing. Raises
@@ -190,8 +190,8 @@ class Downloads:
                 await admission.place
 
     async def _may_begin(self, admission: Admission, permits: PermitSet) -> bool:
-        """Wait for a slot of CONCURRENT_REQUESTS, but not if the permits' starts count. False if
-        the permits must go back: no slot is free, or the site has refused a request meanwhile.
+        """Wait for a place in CONCURRENT_REQUESTS, but not if the permits' starts count. False if
+        the permits must go back: no place is free, or the site has refused a request meanwhile.
         """
         if not self.admissions.has_place(admission):
             assert admission.place is not None, "who is ready and has no place stands in line"

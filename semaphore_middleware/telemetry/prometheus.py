@@ -248,7 +248,9 @@ class Metrics(Observer):
         reading = asyncio.run_coroutine_threadsafe(self._gauges(), self._loop)
         yield from reading.result(VISIT_TIMEOUT_S)
         for metric in (
-            *(self._granted, self._handed_on, self._waits),
+            self._granted,
+            self._handed_on,
+            self._waits,
             *self._counters.values(),
             self._round_trips,
             self._node_info,

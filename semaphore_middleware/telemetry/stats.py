@@ -45,8 +45,8 @@ class ScopeCount:
 class SemaphoreStats(Observer):
     """Counts events, and writes the counts into the stats of a crawl.
 
-    A permit counts as acquired when it is granted, even if it is then given back unused (no slot of
-    `CONCURRENT_REQUESTS` was free, or the site had refused a request meanwhile). `find_stats`
+    A permit counts as acquired when it is granted, even if it is then given back unused (no place
+    in `CONCURRENT_REQUESTS` was free, or the site had refused a request meanwhile). `find_stats`
     returns the crawl's stats; it is called when the semaphore is opened.
     """
 

@@ -77,16 +77,19 @@ def _rate(text: str, where: str) -> str | None:
 
 OPTIONS: Mapping[str, tuple[str, str, Callable[[str, str], Any]]] = {
     "delay": (
-        *("S", "seconds from one start to the next"),
+        "S",
+        "seconds from one start to the next",
         partial(check_number, allowed="a number of seconds >= 0", text=True),
     ),
     "jitter": (
-        *("J", "share of the delay by which it varies either way: 0 to 1"),
+        "J",
+        "share of the delay by which it varies either way: 0 to 1",
         partial(check_number, most=1, text=True),
     ),
     "rate": ("R", "starts per s, m, h or d, like 60/m; 'none' for no rate", _rate),
     "burst": (
-        *("B", "starts at once after a pause, where there is a rate"),
+        "B",
+        "starts at once after a pause, where there is a rate",
         partial(check_integer, least=1, most=BURST_MAX, text=True),
     ),
 }
@@ -109,7 +112,7 @@ def add_options(parser: argparse.ArgumentParser, verb: str) -> None:
     elif verb == "share":
         parser.add_argument("job", metavar="JOB", help="a job's name, or a group's")
         parser.add_argument("weight", metavar="W", nargs="?", help="a number, like 3 or 0.5")
-        parser.add_argument("--reset", action="store_true", help="what nodes say holds again")
+        parser.add_argument("--reset", action="store_true", help="use the nodes' settings again")
     elif verb == "evict":
         text = "its name, as 'status --nodes' shows it, or how that begins"
         parser.add_argument("node", metavar="NODE", help=text)

@@ -27,7 +27,7 @@ VERBS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "serve": ("serve", "show live, in a browser, who holds permits and who waits"),
         "gate": (
             "serve",
-            "grant permits to other programs, such as curl: while a connection lasts",
+            "grant permits to other programs, such as curl, each held while its connection lasts",
         ),
         "report": ("report", "show what was done to a site, or compare it with the site's own log"),
         "limit": ("changes", "set a site's limit, for all nodes, at once"),
