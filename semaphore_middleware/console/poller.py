@@ -23,9 +23,9 @@ LATE_FACTOR = 3.0  # nor before it has taken this many times as long as the last
 T = TypeVar("T")
 
 
-def snapshots(admin: Admin, history: History | None = None) -> Callable[[], Awaitable[Snapshot]]:
+def snapshots(admin: Admin, last_hour: LastHour | None = None) -> Callable[[], Awaitable[Snapshot]]:
     """Surveys of the semaphores, each with the starts a second over the last few surveys, and
-    noted in the history.
+    noted in the last hour.
     """
     meter = StartsMeter()
 
@@ -33,8 +33,8 @@ def snapshots(admin: Admin, history: History | None = None) -> Callable[[], Awai
         seen = await admin.survey()
         starts = meter.note(seen, time.monotonic())
         snapshot = Snapshot.of(seen, await admin.rules(), starts, await admin.server_state())
-        if history is not None:
-            history.note(snapshot.scopes, *meter.newest, time.time())
+        if last_hour is not None:
+            last_hour.note(snapshot.scopes, *meter.newest, time.time())
         return snapshot
 
     return survey
@@ -181,12 +181,12 @@ class StartsMeter:
         return {scope: round(count / seconds, 2) for scope, count in sums.items()}
 
 
-HISTORY_MINUTES = 60
-MAX_HISTORY_SCOPES = 1000  # in a minute: the first of the table; so the history takes some 15 MB
+LAST_HOUR_MINUTES = 60
+LAST_HOUR_SCOPES_MAX = 1000  # in a minute: the first of the table: it takes some 15 MB
 
 
 @dataclass(slots=True)
-class Minute:
+class SeenMinute:
     """What surveys have seen in one minute."""
 
     number: int
@@ -202,11 +202,11 @@ class Minute:
         return (round(starts / self.seconds, 2) if self.seconds else None, wait, backoff)
 
 
-class History:
+class LastHour:
     """The last hour of the scopes, minute by minute, as surveys have seen it."""
 
     def __init__(self) -> None:
-        self._minutes: deque[Minute] = deque(maxlen=HISTORY_MINUTES)
+        self._minutes: deque[SeenMinute] = deque(maxlen=LAST_HOUR_MINUTES)
 
     def note(
         self, rows: Iterable[Inspection], seconds: float, starts: Mapping[str, int], now: float
@@ -214,7 +214,7 @@ class History:
         """Add a survey at the Unix time `now`, with the starts of the `seconds` before it."""
         number = int(now // 60)
         if not self._minutes or self._minutes[-1].number != number:
-            self._minutes.append(Minute(number))
+            self._minutes.append(SeenMinute(number))
         minute = self._minutes[-1]
         minute.seconds += seconds
         for row in rows:
@@ -222,7 +222,7 @@ class History:
             started += starts.get(row.scope, 0)
             wait = max(wait, row.longest_wait)
             backoff = max(backoff, row.backoff_left, row.backoff_last)
-            is_known = row.scope in minute.scopes or len(minute.scopes) < MAX_HISTORY_SCOPES
+            is_known = row.scope in minute.scopes or len(minute.scopes) < LAST_HOUR_SCOPES_MAX
             if is_known and (started or wait or backoff):
                 minute.scopes[row.scope] = started, wait, backoff
 
@@ -230,7 +230,7 @@ class History:
         """The scope's figures, a minute each, the oldest first; None: no survey tells."""
         minutes = {minute.number: minute for minute in self._minutes}
         last = max(minutes, default=0)
-        first = max(min(minutes, default=1), last - HISTORY_MINUTES + 1)
+        first = max(min(minutes, default=1), last - LAST_HOUR_MINUTES + 1)
         figures = [
             minutes[number].figures(scope) if number in minutes else (None, None, None)
             for number in range(first, last + 1)

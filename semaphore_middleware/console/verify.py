@@ -37,7 +37,7 @@ Network = IPv4Network | IPv6Network
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class LogLine:
     """A request, as the site has logged it."""
 
     at: int
@@ -59,7 +59,7 @@ def opened(name: str) -> Iterator[TextIOWrapper]:
         yield TextIOWrapper(unpacked, encoding="utf-8", errors="replace")
 
 
-def lines_of(log: Iterable[str]) -> Iterator[Line]:
+def lines_of(log: Iterable[str]) -> Iterator[LogLine]:
     """The requests in a log; what is not in one of the formats is passed over."""
     for text in log:
         if (found := LINE.search(text)) and (at := _time(found[2])) is not None:
@@ -68,7 +68,7 @@ def lines_of(log: Iterable[str]) -> Iterator[Line]:
             if last:
                 duration = float(last) if "." in last else int(last) / 1e6
             kind = CLASS_OF.get(int(status[0]), "ok")
-            yield Line(at, address, agent or "", kind, duration)
+            yield LogLine(at, address, agent or "", kind, duration)
 
 
 @lru_cache(maxsize=1024)
@@ -79,7 +79,7 @@ def _time(text: str) -> int | None:
         return None
 
 
-def is_ours(line: Line, agent: str, networks: Sequence[Network]) -> bool:
+def is_ours(line: LogLine, agent: str, networks: Sequence[Network]) -> bool:
     """True for a request with this in its user agent, from one of these addresses; empty: any."""
     if agent.lower() not in line.agent.lower():
         return False
@@ -96,7 +96,7 @@ class Verdict:
     the time of its beginning or of its end.
     """
 
-    def __init__(self, history: History, lines: Iterable[Line]) -> None:
+    def __init__(self, history: History, lines: Iterable[LogLine]) -> None:
         begin = -int(-history.since // MINUTE_S)
         end = int(history.until - LATE_S) // MINUTE_S  # the first minute that may lack something
         self._history = history

@@ -15,7 +15,7 @@ from aiohttp.http import HttpProcessingError
 from aiohttp.typedefs import Handler
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from semaphore_middleware.console.poller import History, Poller, snapshots
+from semaphore_middleware.console.poller import LastHour, Poller, snapshots
 from semaphore_middleware.console.snapshot import EMPTY, Snapshot
 from semaphore_middleware.console.web.actions import act
 from semaphore_middleware.console.web.auth import Auth
@@ -29,7 +29,7 @@ from semaphore_middleware.frontier.state import Counts
 logger = logging.getLogger(__name__)
 
 INTERVAL_S = 1.0  # from one survey of the server to the next
-UNSEEN_INTERVAL_S = 10.0  # while no browser is open: for the history alone
+UNSEEN_INTERVAL_S = 10.0  # while no browser is open: for the last hour alone
 MAX_BODY = 10_000  # bytes of a request
 SHUTDOWN_TIMEOUT_S = 0.5  # for requests under way when the command ends
 STATIC = resources.files("semaphore_middleware.console.web").joinpath("static")
@@ -84,9 +84,9 @@ class Page:
         self._admin = admin
         self._crawls = crawls
         self._auth = auth
-        self._history = History()
+        self._last_hour = LastHour()
         self._metrics = ClusterMetrics()
-        self._poller = Poller(snapshots(admin, self._history), INTERVAL_S)
+        self._poller = Poller(snapshots(admin, self._last_hour), INTERVAL_S)
         # With one Redis server for both, the log need not report its absence twice.
         has_own_server = crawls.server != admin.server
         self._crawls_poller = Poller(crawls.survey, INTERVAL_S, logs=has_own_server)
@@ -94,7 +94,7 @@ class Page:
         """What browsers load, by name."""
 
     async def start(self, _: web.Application) -> None:
-        """Survey for the history, also while no browser is open."""
+        """Survey for the last hour, also while no browser is open."""
         self._surveys = asyncio.create_task(self._survey())
 
     async def _survey(self) -> None:
@@ -144,7 +144,7 @@ class Page:
         snapshot, crawls = await asyncio.gather(self._poller.look(), self._crawls_poller.look())
         shown = show(snapshot or EMPTY, request.query)
         if opened := shown["opened"]:
-            opened["history"] = self._history.of(opened["scope"])
+            opened["history"] = self._last_hour.of(opened["scope"])
         body = {
             "server": self._admin.server,
             "problem": _problem(self._poller),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from semaphore_middleware.console import poller
-from semaphore_middleware.console.poller import HISTORY_MINUTES, History
+from semaphore_middleware.console.poller import LAST_HOUR_MINUTES, LastHour
 from semaphore_middleware.console.web import server as web
 from semaphore_middleware.model.inspection import Inspection, Member
 from semaphore_middleware.model.limits import Limit
@@ -20,7 +20,7 @@ def row(scope: str, wait: float = 0.0, left: float = 0.0, last: float = 0.0) -> 
 
 
 def test_a_minute_has_its_starts_a_second_its_longest_wait_and_its_longest_backoff() -> None:
-    history = History()
+    history = LastHour()
     assert set(map(tuple, history.of("x").values())) == {()}
     history.note([row("a")], 0.0, {}, now=60.0)
     history.note([row("a", wait=3.0, left=8.0)], 10.0, {"a": 30}, now=125.0)
@@ -35,13 +35,13 @@ def test_a_minute_has_its_starts_a_second_its_longest_wait_and_its_longest_backo
 
 
 def test_an_hour_is_kept_of_no_more_than_so_many_scopes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(poller, "MAX_HISTORY_SCOPES", 2)
-    history = History()
+    monkeypatch.setattr(poller, "LAST_HOUR_SCOPES_MAX", 2)
+    history = LastHour()
     rows = [row(name, wait=1.0) for name in "abc"]
     for minute in range(100):
         history.note(rows, 60.0, {}, now=60.0 * minute)
     told = [history.of(name)["longest_wait"] for name in "abc"]
-    assert told == [[1.0] * HISTORY_MINUTES, [1.0] * HISTORY_MINUTES, [0.0] * HISTORY_MINUTES]
+    assert told == [[1.0] * LAST_HOUR_MINUTES, [1.0] * LAST_HOUR_MINUTES, [0.0] * LAST_HOUR_MINUTES]
     history.note(rows, 60.0, {}, now=60.0 * 130)
     assert history.of("a")["longest_wait"] == [1.0] * 29 + [None] * 30 + [1.0]
 
@@ -52,7 +52,7 @@ async def test_the_history_goes_on_while_no_browser_is_open(
     monkeypatch.setattr(web, "INTERVAL_S", 0.0)
     monkeypatch.setattr(web, "UNSEEN_INTERVAL_S", 0.01)
     monkeypatch.setattr(poller, "MAX_SHARE", 1.0)
-    notes = calls_of(monkeypatch, History, "note")
+    notes = calls_of(monkeypatch, LastHour, "note")
     async with serving(server) as page:
         caller = await Caller.join(server, "n")
         await caller.take("www.example.org", 2, limit=1)
