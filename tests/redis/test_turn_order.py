@@ -7,11 +7,10 @@ from collections import defaultdict
 
 import pytest
 
-from semaphore_middleware.core.admin import Admin
 from semaphore_middleware.errors import SettingsError
 from semaphore_middleware.model.limits import Limit
 from semaphore_middleware.redis.protocol import Reply
-from tests.support.nodes import ENDLESS_S, KEYS, Caller, Outside
+from tests.support.nodes import ENDLESS_S, Caller, Outside, key
 from tests.support.servers import RedisServer
 
 
@@ -144,20 +143,20 @@ async def test_jobs_share_by_weight_whatever_nodes_they_have(
 async def test_an_operator_s_weight_holds_for_all(server: RedisServer, outside: Outside) -> None:
     jobs = {"a": "news", "b": "shop"}
     callers = await join(server, **jobs)
-    async with Admin(server.url) as admin:
-        await admin.share("news", 3)
-        for caller in callers.values():
-            await caller.take("s", 2 * LIMIT, LIMIT)
-        await go_round(callers)
-        seen = (await admin.inspect("s")).jobs
-        assert [(one.job, one.weight, one.held) for one in seen] == [("news", 3, 3), ("shop", 1, 1)]
-        assert await admin.weights() == {"news": 3.0}
-        await admin.share("news", None)
-        await go_round(callers)
-        assert by_job(outside, jobs) == {"news": 2, "shop": 2}
-        for job, weight in (("/news", 1), ("news", 0), ("x" * 101, 1)):
-            with pytest.raises(SettingsError, match="allowed is"):
-                await admin.share(job, weight)
+    admin = callers["a"].admin
+    await admin.share("news", 3)
+    for caller in callers.values():
+        await caller.take("s", 2 * LIMIT, LIMIT)
+    await go_round(callers)
+    seen = (await admin.inspect("s")).jobs
+    assert [(one.job, one.weight, one.held) for one in seen] == [("news", 3, 3), ("shop", 1, 1)]
+    assert await admin.weights() == {"news": 3.0}
+    await admin.share("news", None)
+    await go_round(callers)
+    assert by_job(outside, jobs) == {"news": 2, "shop": 2}
+    for job, weight in (("/news", 1), ("news", 0), ("x" * 101, 1)):
+        with pytest.raises(SettingsError, match="allowed is"):
+            await admin.share(job, weight)
 
 
 async def test_what_a_job_does_not_use_others_have(server: RedisServer, outside: Outside) -> None:
@@ -171,15 +170,14 @@ async def test_what_a_job_does_not_use_others_have(server: RedisServer, outside:
 
 async def test_nodes_of_the_only_job_share_as_before(server: RedisServer, outside: Outside) -> None:
     callers = await join(server, a1="a", a2="a", b="b")
-    key = KEYS.of("s")[0]
     for caller in callers.values():
         await caller.take("s", 2 * LIMIT, LIMIT)
-    assert outside.client.hexists(key, "jobs")
+    assert outside.client.hexists(key("s"), "jobs")
     await callers["b"].give_up("s", callers["b"].book("s").waiting, LIMIT)
     await callers["b"].renew("s", LIMIT)
     await callers["b"].give_back("s", callers["b"].held("s"), LIMIT)
     outside.edit("s", "state", due=1)
     await callers["a1"].renew("s", LIMIT)
-    assert not outside.client.hexists(key, "jobs")
+    assert not outside.client.hexists(key("s"), "jobs")
     await go_round(callers)
     assert outside.held() == {"a1": 2, "a2": 2}

@@ -247,9 +247,6 @@ async def test_what_is_made_of_a_request_that_was_served_or_given_up_starts_afre
     assert retried(seen, Request("http://a/")) is None, "its response came from a cache"
 
 
-CAPTCHA = "<title>Are you a robot?</title>"
-
-
 def is_captcha(response: Response) -> bool:
     """As a user would write it."""
     return "robot" in response.text
@@ -305,11 +302,9 @@ def test_a_judge_that_fails_changes_nothing(verdict: Any, said: str, caplog: Log
 
 @pytest.mark.parametrize(("is_on", "seconds"), [(True, 0), (False, None)])
 def test_it_sees_the_response_as_spiders_do(is_on: bool, seconds: float | None) -> None:
-    response = HtmlResponse(
-        "http://a/",
-        headers={"Content-Encoding": "gzip", "Content-Type": "text/html"},
-        body=gzip.compress(CAPTCHA.encode()),
-    )
+    headers = {"Content-Encoding": "gzip", "Content-Type": "text/html"}
+    body = gzip.compress(b"<title>Are you a robot?</title>")
+    response = HtmlResponse("http://a/", headers=headers, body=body)
     seen = judge(is_captcha, COMPRESSION_ENABLED=is_on)
     assert seen.refusal(Request("http://a/"), response) == seconds
     assert response.headers["Content-Encoding"] == b"gzip", "it is left to Scrapy's middleware"

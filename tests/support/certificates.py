@@ -28,9 +28,8 @@ class Certificate:
         self.name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
 
     def write(self, signed: x509.Certificate, password: bytes | None = None) -> None:
-        encryption: serialization.KeySerializationEncryption = serialization.NoEncryption()
-        if password:
-            encryption = serialization.BestAvailableEncryption(password)
+        none, best = serialization.NoEncryption(), serialization.BestAvailableEncryption
+        encryption = best(password) if password else none
         pem, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
         self.certificate.write_bytes(signed.public_bytes(pem))
         self.key.write_bytes(self.private.private_bytes(pem, form, encryption))
