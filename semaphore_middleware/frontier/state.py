@@ -169,10 +169,10 @@ def script(name: str) -> str:
 
 
 def source_of(file: str) -> str:
-    """The source of one file below `frontier/lua/`, named without its ending. `try_rights` includes
-    one of the semaphore's.
+    """The source of one file below `frontier/lua/`, named without its ending; two are the
+    semaphore's, too.
     """
-    if file == "shared/try_rights":
+    if file in ("shared/try_rights", "shared/wall"):
         return scripts.source_of(file)
     return (resources.files("semaphore_middleware.frontier") / "lua" / f"{file}.lua").read_text(
         "utf-8"

@@ -6,21 +6,19 @@
 
 @include(shared/common)
 
-local LAST_CALLS_MS = 3600 * 1000
-
 local how = next_argument()
 if not run_id or (ended and how ~= 'forget') then
   return { 'none' }
 end
 if how == 'forget' then
   -- The crawl's clock stands still while nobody calls: of this silence the wall clock tells, as in state.py.
-  local silent_ms = math.max(0, wall_now - (wall or 0))
+  local silent_ms = math.max(0, WALL - (wall or 0))
   redis.call('ZREMRANGEBYSCORE', nodes, '-inf', (clock or 0) + silent_ms)
   local has_nodes = redis.call('EXISTS', nodes) == 1
   redis.call('HDEL', run, 'timed')
   redis.call('UNLINK', aside, failed, budgets, stats)
   end_run()
-  redis.call('PEXPIRE', run, has_nodes and LAST_CALLS_MS or 0)
+  redis.call('PEXPIRE', run, has_nodes and HOUR or 0)
   return { 'now' }
 end
 write_clock()

@@ -15,7 +15,7 @@ local of_run = redis.call('HGET', run, 'identity')
 -- A run that has fetched nothing has not done what it was for: the next node begins it anew.
 may_begin_again = may_begin_again or (ended and redis.call('HGET', run, 'empty') == run_id)
 if ended and not may_begin_again then
-  return { 'ended', wall_now - ended, run_id, of_run or '' }
+  return { 'ended', WALL - ended, run_id, of_run or '' }
 elseif run_id and not ended and of_run and identity ~= '' and of_run ~= identity then
   return { 'other', of_run }
 end

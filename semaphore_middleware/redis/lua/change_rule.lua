@@ -3,7 +3,9 @@
 -- ARGV: the name; a JSON object of the parts to set; the parts to unset.
 -- Reply: nothing.
 
-local RULES_KEPT, MOST_CHANGES = 31 * 86400000, 1000
+@include(shared/wall)
+
+local RULES_KEPT, MOST_CHANGES = 31 * DAY, 1000
 
 local is_read, rule = pcall(cjson.decode, redis.call('HGET', KEYS[2], ARGV[1]) or '{}')
 if not is_read or type(rule) ~= 'table' or rule[1] then rule = {} end
@@ -20,8 +22,6 @@ else
 end
 redis.call('HSET', KEYS[1], 'rules', redis.call('HLEN', KEYS[2]))
 
-local time = redis.call('TIME')
-local WALL = time[1] * 1000 + math.floor(time[2] / 1000)
 local text = next(rule) and cjson.encode(rule) or ''
 redis.call('ZADD', KEYS[3], WALL, string.format('%.0f %s\n%s', WALL, ARGV[1], text))
 for _, change in ipairs(redis.call('ZRANGE', KEYS[3], 0, -1 - MOST_CHANGES)) do

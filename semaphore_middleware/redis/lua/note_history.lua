@@ -10,24 +10,22 @@
 --       what follows it.
 -- Reply: the server's wall clock (ms).
 
+@include(shared/wall)
+
 local HISTORY, NODE, BATCH, MINUTE = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local IS_LAST = ARGV[5] == '1'
 local SITES, NODES, SAID, SECONDS = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local JOB = ARGV[6]
 local FIRST_KEY, FIRST_ARG = 5, 7
-local HOUR, DAY, SECONDS_KEPT = 3600000, 86400000, 600000
+local SECONDS_KEPT = 600000 -- ms
 local MOST_SITES = 100000
-local HIGHEST = { starts = true, most = true, limit = true, gap = true, interval = true } -- not the sums
+local HIGHEST = { @zero(highest) } -- a set: of these numbers the highest counts, not the sum
 local IN_SECONDS = '>' .. string.rep('H', 60)
 local FIELD = tostring(MINUTE % 60)
 local MINUTE_BYTES = @bytes(minute)
 local PREFIX = string.sub(SITES, 1, -1 - #':history')
-local time = redis.call('TIME')
-local WALL = time[1] * 1000 + math.floor(time[2] / 1000)
 
-local function key_of(hour, scope)
-  return string.format('%s:history:%d:%s', PREFIX, hour, scope)
-end
+@include(shared/hours)
 
 -- Adds a node's starts in each second to those of other nodes. Returns all, and the most in a second.
 local function add_seconds(known, said)
@@ -60,7 +58,7 @@ end
 
 -- A request has begun `late` ms after a pause did. Its node may have heard of the pause only after its end.
 local function note_late(scope, paused_at, late)
-  local key, field = key_of(paused_at / HOUR, scope), 'pause:' .. string.format('%.0f', paused_at)
+  local key, field = pause_place(paused_at, scope)
   local known = redis.call('HGET', key, field)
   if not known then return end
   local pause = {}
@@ -83,8 +81,8 @@ end
 local function drop_sites()
   drop_old(SITES)
   for _, scope in ipairs(redis.call('ZRANGE', SITES, 0, -1 - MOST_SITES)) do
-    for hour = math.floor((WALL - HISTORY) / HOUR), math.floor(WALL / HOUR) do
-      redis.call('DEL', key_of(hour, scope))
+    for at = WALL - HISTORY, WALL + HOUR, HOUR do
+      redis.call('DEL', hour_key(at, scope))
     end
     redis.call('ZREM', SITES, scope)
   end

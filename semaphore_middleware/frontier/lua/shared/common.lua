@@ -6,6 +6,8 @@
 -- after how many seconds a fingerprint counts as new again, 0 for never; then the script's own.
 -- A place is a site, a zero byte, and 18 bytes that order the site's requests; no site has a zero byte.
 
+@include(shared/wall)
+
 local run, nodes, working, seen, requests = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local queue, sites, taken = KEYS[6], KEYS[7], KEYS[8]
 local suspects, aside, failed = KEYS[9], KEYS[10], KEYS[11]
@@ -16,7 +18,7 @@ local most_pages, most_of_site = tonumber(ARGV[5]), tonumber(ARGV[6])
 local recrawl_after_s = tonumber(ARGV[7])
 local last_argument_read = 7
 
-local END_KEPT_MS = 30 * 24 * 3600 * 1000
+local END_KEPT_MS = 30 * DAY
 local LONGEST_STEP = 0.32 -- of a lease, as STEP in model/lease.py
 local TRIES_BEFORE_ALONE, MOST_TRIES = 2, 3 -- of a request
 local WOKEN_AT_ONCE = 2 -- nodes
@@ -28,15 +30,10 @@ local run_id, ended, previous_run, wall, clock =
 
 -- Leases are timed by the crawl's own clock. It follows the server's wall clock, by a part of a lease at
 -- most in one call, and does not go back: so a wall clock that is set ends no lease of a living node.
-local time = redis.call('TIME')
-local wall_now = time[1] * 1000 + math.floor(time[2] / 1000)
-local now = wall_now
-if clock then
-  now = clock + math.max(0, math.min(wall_now - wall, LONGEST_STEP * lease_ms))
-end
+local now = clock and clock + math.max(0, math.min(WALL - wall, LONGEST_STEP * lease_ms)) or WALL
 
 local function write_clock()
-  redis.call('HSET', run, 'wall', wall_now, 'clock', now)
+  redis.call('HSET', run, 'wall', WALL, 'clock', now)
 end
 
 local function has_arguments()
@@ -329,7 +326,7 @@ local function end_run()
       redis.call('UNLINK', seen)
     end
   end
-  redis.call('HSET', run, 'ended', wall_now)
+  redis.call('HSET', run, 'ended', WALL)
   redis.call('HDEL', run, 'ending')
   for _, key in ipairs(kept_after_end) do
     redis.call('PEXPIRE', key, math.max(END_KEPT_MS, 1000 * recrawl_after_s))

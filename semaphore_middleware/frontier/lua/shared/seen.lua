@@ -41,7 +41,7 @@ local function position_of(fingerprint, fingerprints)
 end
 
 local function entry_of(fingerprint)
-  return has_times and fingerprint .. struct.pack('>I4', math.floor(wall_now / 1000)) or fingerprint
+  return has_times and fingerprint .. struct.pack('>I4', math.floor(WALL / 1000)) or fingerprint
 end
 
 local function is_long_ago(fingerprints, at)
@@ -49,7 +49,7 @@ local function is_long_ago(fingerprints, at)
     return false
   end
   local seen_at = struct.unpack('>I4', fingerprints, at + LENGTH)
-  return wall_now / 1000 - seen_at > recrawl_after_s
+  return WALL / 1000 - seen_at > recrawl_after_s
 end
 
 local function add_bucket(new)

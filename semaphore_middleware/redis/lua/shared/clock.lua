@@ -8,15 +8,13 @@
 -- Leases and starts are timed by the epoch's clock. It follows the server's wall clock by at most a step
 -- in one call, and does not go back (except by less than an eighth of a step, which is not written
 -- down). Nodes renew more often than that, so a wall clock that is set an hour ahead ends no lease of a
--- living node. What an idle site waits for goes on while nobody calls, and QUIET adds these times up: as
--- long as the wall clock says, but no longer than the caller has been silent, who knows of a clock that
--- was set ahead. Every time is in milliseconds.
--- A call makes anew each function that it comes by, and this costs more than to run most of them. So
--- what few calls need is made inside a function of its own.
+-- living node. QUIET accumulates time without calls, so pauses of idle sites still run down: as much as the
+-- wall clock says, but no more than the caller's own silence, in case that clock was set ahead.
+-- Every time is in milliseconds.
+
+@include(shared/wall)
 
 local LEASE, STEP, RANDOM, SILENT, HISTORY = struct.unpack('@format(head)', ARGV[1])
-local time = redis.call('TIME')
-local WALL = time[1] * 1000 + math.floor(time[2] / 1000)
 
 local EPOCH, from, wall, clock, quiet, rules, evicted =
   unpack(redis.call('HMGET', KEYS[1], 'id', 'from', 'wall', 'clock', 'quiet', 'rules', 'evicted'))

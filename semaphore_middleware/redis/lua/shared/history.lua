@@ -1,7 +1,9 @@
 -- Shared by `sync` and `forget`: what the history keeps of a site besides the counts of nodes.
 
+@include(shared/hours)
+
 local function limit_key(scope)
-  return PREFIX .. ':history:limit:' .. name_of(scope)
+  return HISTORY_KEY .. ':limit:' .. name_of(scope)
 end
 
 -- Keeps a working limit of a site that a whole round of answers has borne out.
@@ -20,8 +22,7 @@ end
 local function note_pause(scope, paused_at, left, report)
   local MOST_PAUSES = 300 -- of an hour
   if HISTORY == 0 then return end
-  local key = string.format('%s:history:%d:%s', PREFIX, paused_at / HOUR, name_of(scope))
-  local field = 'pause:' .. string.format('%.0f', paused_at)
+  local key, field = pause_place(paused_at, name_of(scope))
   local @(pause) = 0, 0, 0, -1
   local known = redis.call('HGET', key, field)
   if known then
@@ -33,6 +34,6 @@ local function note_pause(scope, paused_at, left, report)
   asked, refused = math.max(asked, report.retry_after), math.max(refused, math.min(1, report.refused))
   redis.call('HSET', key, field, cmsgpack.pack(@(pause)))
   redis.call('PEXPIRE', key, HOUR + HISTORY)
-  redis.call('ZADD', PREFIX .. ':history', WALL, name_of(scope))
-  redis.call('PEXPIRE', PREFIX .. ':history', HOUR + HISTORY)
+  redis.call('ZADD', HISTORY_KEY, WALL, name_of(scope))
+  redis.call('PEXPIRE', HISTORY_KEY, HOUR + HISTORY)
 end

@@ -6,10 +6,8 @@
 
 local FILE, ORIGINS = KEYS[1], KEYS[2]
 local NODE, ASKER, LEASE, ORIGIN = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
-local DAY = 86400000
 local MOST = 50000 -- files that are kept
-local time = redis.call('TIME')
-local WALL = time[1] * 1000 + math.floor(time[2] / 1000)
+@include(shared/wall)
 
 -- What was fetched last, and until when it is valid; who fetches it now, and until when others leave it to
 -- that one; the nodes that wait for it.

@@ -5,7 +5,6 @@ local function name_of(scope)
 end
 
 local MEMORY = 600000 -- how long is kept what an idle site has taught (ms)
-local HOUR = 3600000 -- as far may the wall clock be set ahead before an idle site's pause is forgotten (ms)
 
 local function wake(scope)
   local start = scope.idle_since - QUIET
@@ -47,7 +46,8 @@ local function pack_state(scope)
 end
 
 -- An idle scope keeps its last starts for as long as the next one depends on them, and for a while what the
--- site has taught. Keys expire by the wall clock, which may be set ahead: all is kept for longer than that.
+-- site has taught. All is kept for up to an hour longer: keys expire by the wall clock, which may be set
+-- ahead.
 local function write_idle(scope)
   if not scope.is_new then redis.call('DEL', scope.key) end
   local learned = scope.learned

@@ -7,7 +7,7 @@
 
 local NODE = ARGV[2]
 local OWN = 'node:' .. NODE
-local KEPT = 86400000 -- how long keys that no call names are kept: a day (ms)
+local KEPT = DAY -- how long keys that no call names are kept
 -- How long the limit of an account that is closed may still hold. Those that are left speak once more within
 -- a third of a lease, so it ends within a lease. To look sooner would cost more.
 local LOOSENING = LEASE / 2
