@@ -17,7 +17,7 @@ from struct import Struct
 from typing import Any, Self, TypeVar
 
 from semaphore_middleware.model.feedback import Backoff, FeedbackSummary
-from semaphore_middleware.model.history import Change, History, Minute, ObeyedFile, Pause
+from semaphore_middleware.model.history import HIGHEST, Change, History, Minute, ObeyedFile, Pause
 from semaphore_middleware.model.hosts import decoded
 from semaphore_middleware.model.inspection import Inspection, Member, ServerState
 from semaphore_middleware.model.jobs import JobShare
@@ -141,6 +141,7 @@ RECORDS: Mapping[str, Record] = {
     "feedback": FEEDBACK,
     "reply": REPLY,
     "minute": MINUTE,
+    "highest": Record(HIGHEST),
     "inspection": INSPECTION,
     "member": MEMBER,
 }
@@ -223,7 +224,7 @@ def pack_limit(limit: Limit) -> tuple[float, ...]:
 
 
 def pack_feedback(feedback: FeedbackSummary, backoff: Backoff) -> bytes:
-    """Feedback as the script takes it (see `feedback.lua`)."""
+    """Feedback as the script takes it (see `read_feedback`)."""
     said = asdict(feedback) | asdict(backoff)
     said["retry_after"] = min(feedback.retry_after, backoff.most)
     return FEEDBACK.pack(*(said[name] for name in FEEDBACK.names))

@@ -5,6 +5,7 @@ in their source, and `scripts.assembled` puts the names there:
 
     @scope.(state)      scope.concurrency, scope.delay, scope.jitter, ...
     @zero(state)        concurrency = 0, delay = 0, jitter = 0, ...
+    @zeros(reply)       0, 0, 0, ... (-1 for what may be None)
     @format(reply)      >ddddddddddddd
     @bytes(reply)       104
     @status(lost)       1
@@ -45,6 +46,7 @@ class Record:
     def __init__(self, numbers: Iterable[str] | Mapping[str, str]) -> None:
         types = numbers if isinstance(numbers, Mapping) else dict.fromkeys(numbers, "float")
         self.names = tuple(types)
+        self._zeros = ["-1" if kind == "float | None" else "0" for kind in types.values()]
         self._readers = [READERS[kind] for kind in types.values()]
         self._struct = Struct(f">{len(self.names)}d")
         self.pack = self._struct.pack
@@ -64,7 +66,9 @@ class Record:
     def written_out(self, prefix: str) -> str:
         """What a script says where it names the record with this prefix."""
         if prefix == "zero":
-            return ", ".join(f"{name} = 0" for name in self.names)
+            return ", ".join(map("{} = {}".format, self.names, self._zeros))
+        if prefix == "zeros":
+            return ", ".join(self._zeros)
         if prefix == "format":
             return f">{'d' * len(self.names)}"
         if prefix == "bytes":

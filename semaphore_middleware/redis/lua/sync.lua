@@ -6,8 +6,8 @@
 -- Reply: "epoch" if the id is not the present one, and nothing was done; else for each scope the record
 --        `reply`, and after it, as text, what is wrong with what the server knows of it, if anything is; and
 --        last the server's wall clock (ms).
--- A call makes anew each function that it comes by, which costs more than to run most of them. So what few
--- calls need is made in `prepare`.
+-- Redis re-creates every function per call, which costs more than to run most of them; rarely used ones are
+-- nested in `prepare`.
 
 @include(shared/scopes)
 
@@ -30,7 +30,9 @@ local function makes_sense(@(statement))
 end
 
 local function pack_refusal(status, problem)
-  return struct.pack('@format(reply)', status, 0, 0, 0, 0, 0, 0, 0, 0, -1, -1, -1, -1, 0, 0) .. problem
+  local @reply_(reply) = @zeros(reply)
+  reply_status = status
+  return struct.pack('@format(reply)', @reply_(reply)) .. problem
 end
 
 local function has_evicted()

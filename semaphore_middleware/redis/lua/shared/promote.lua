@@ -44,14 +44,20 @@ local function line_up(scope, node, account)
   end
 end
 
+-- Adds an account to the scope's totals (`sign` 1), or takes it out of them (-1).
+local function count(scope, account, sign)
+  local held, waiting = sign * held_by(account), sign * waiting_at(account)
+  scope.held, scope.waiting = scope.held + held, scope.waiting + waiting
+  scope.pending = scope.pending + sign * account.pending
+  note_job(scope, account, held, waiting)
+end
+
 -- Takes an account out of the scope's totals and the queue.
 local function close_account(scope, node, account)
-  scope.held = scope.held - held_by(account)
-  scope.waiting = scope.waiting - waiting_at(account)
+  count(scope, account, -1)
   -- A node that is gone may have begun them without having said so.
-  scope.pending, scope.begun = scope.pending - account.pending, scope.begun + account.pending
+  scope.begun = scope.begun + account.pending
   if account.is_queued then redis.call('ZREM', scope.queue, member_of(node, account)) end
-  note_job(scope, account, -held_by(account), -waiting_at(account))
   scope.due = math.min(scope.due, NOW + LOOSENING) -- the limit may have been this one's
   if node == NODE then
     scope.own = nil
@@ -98,8 +104,8 @@ local function earliest_by_rate(scope)
   return arrival - (force.burst - 1) * force.interval
 end
 
--- Granted starts that have not begun count as if they began now: whenever they do, the pace is kept.
--- Returns how many may start now; or 0, and how long until one may, unless that is when others begin.
+-- Starts allowed now; if zero, milliseconds until the next (nil: depends on pending starts). Granted starts
+-- that have not begun count as if they began now: whenever they do, the pace is kept.
 local function starts_at_pace(scope)
   local function starts_at(earliest, interval, burst)
     if interval == 0 then return math.huge, 0 end

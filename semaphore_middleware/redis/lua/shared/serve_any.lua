@@ -12,15 +12,14 @@ local function read_statement(text)
 end
 
 local function open_account(scope, said)
-  return {
-    term = said.term, seq = said.seq, asked = said.asked, granted = said.believed,
-    -- A node may go on under a term whose account was closed when it was empty: these are counted.
-    returned = said.returned, started = said.started, pending = 0,
-    lease_end = 0, held_since = 0, waiting_since = 0, concurrency = 0, delay = 0, jitter = 0,
-    adaptive = 0, interval = 0, burst = 1, job = JOB, weight = WEIGHT,
-    -- A newcomer counts as served now. Else nodes that come and go would starve those that wait.
-    served = next_tick(scope), is_queued = false,
-  }
+  local own = { @zero(account), is_queued = false }
+  own.term, own.seq, own.asked, own.granted = said.term, said.seq, said.asked, said.believed
+  -- A node may go on under a term whose account was closed when it was empty: these are counted.
+  own.returned, own.started = said.returned, said.started
+  own.job, own.weight = JOB, WEIGHT
+  -- A newcomer counts as served now. Else nodes that come and go would starve those that wait.
+  own.served = next_tick(scope)
+  return own
 end
 
 -- Brings the caller's account up to what it says. Returns the status of the reply.
@@ -41,12 +40,10 @@ local function hear(scope, said)
     own = open_account(scope, said)
     scope.own = own
   elseif said.seq >= own.seq then
-    scope.held, scope.waiting = scope.held - held_by(own), scope.waiting - waiting_at(own)
-    scope.pending = scope.pending - own.pending
     local begun = math.max(0, said.started - own.started)
     scope.begun, scope.started, own.started = scope.begun + begun, scope.started + begun, own.started + begun
     if scope.jobs and begun > 0 then charge(scope, own, begun) end
-    note_job(scope, own, -held_by(own), -waiting_at(own))
+    count(scope, own, -1)
     local waited = waiting_at(own) > 0
     own.seq, own.asked = said.seq, said.asked
     own.granted = math.max(own.granted, said.believed)
@@ -58,9 +55,7 @@ local function hear(scope, said)
   end
   -- What it was granted since is pending, too.
   own.pending = math.min(held_by(own), said.pending + math.max(0, own.granted - said.believed))
-  scope.held, scope.waiting = scope.held + held_by(own), scope.waiting + waiting_at(own)
-  scope.pending = scope.pending + own.pending
-  note_job(scope, own, held_by(own), waiting_at(own))
+  count(scope, own, 1)
   own.lease_end = NOW + LEASE
   scope.due = math.min(scope.due, own.lease_end)
   own.held_since, own.waiting_since = NOW - 1000 * said.held_age, NOW - 1000 * said.wait_age
@@ -70,21 +65,30 @@ end
 
 local function pack_reply(scope, status, own)
   local force, learned = scope.force, scope.learned
-  -- After a backoff also until it is known that the site answers again.
-  local wants_feedback = force.adaptive or (learned and (learned.backoff + learned.failures > 0
-    or learned.answered < learned.backoff_end))
-  local is_counted = wants_feedback or is_paced(scope) or force.paused
-    or (learned and NOW < learned.backoff_end)
-  -- Other nodes ask for less than this one, and no operator has decided.
-  local is_stricter = own and not force.by and (own.concurrency > scope.concurrency or own.delay < scope.delay
-    or own.interval < scope.interval)
-  local down_for = learned and learned.is_down == 1 and math.max(0, NOW - learned.failing_since) or -1
-  local answered_ago = learned and learned.answered > 0 and math.max(0, NOW - learned.answered) or -1
-  local reply = struct.pack('@format(reply)', status, own and own.term or 0, own and own.granted or 0,
-    force.limit - scope.held - scope.waiting, force.limit, is_counted and 1 or 0,
-    is_paced(scope) and 1 or 0, wants_feedback and 1 or 0, is_stricter and 1 or 0,
-    scope.retry_in or -1, scope.backoff_begun or -1, down_for, answered_ago, scope.held,
-    learned and learned.paused_at or 0)
+  local @reply_(reply) = @zeros(reply)
+  reply_status, reply_limit, reply_held = status, force.limit, scope.held
+  reply_available = force.limit - scope.held - scope.waiting
+  reply_retry_in, reply_backoff = scope.retry_in or -1, scope.backoff_begun or -1
+  local wants_feedback, is_backing_off = force.adaptive, false
+  if learned then
+    -- After a backoff also until it is known that the site answers again.
+    wants_feedback = wants_feedback or learned.backoff + learned.failures > 0
+      or learned.answered < learned.backoff_end
+    is_backing_off, reply_paused_at = NOW < learned.backoff_end, learned.paused_at
+    if learned.is_down == 1 then reply_down_for = math.max(0, NOW - learned.failing_since) end
+    if learned.answered > 0 then reply_answered_ago = math.max(0, NOW - learned.answered) end
+  end
+  if is_paced(scope) then reply_is_paced = 1 end
+  if wants_feedback then reply_wants_feedback = 1 end
+  if wants_feedback or is_paced(scope) or force.paused or is_backing_off then reply_is_counted = 1 end
+  if own then
+    reply_term, reply_granted = own.term, own.granted
+    -- Other nodes ask for less than this one, and no operator has decided.
+    local is_stricter = not force.by and (own.concurrency > scope.concurrency or own.delay < scope.delay
+      or own.interval < scope.interval)
+    if is_stricter then reply_is_stricter = 1 end
+  end
+  local reply = struct.pack('@format(reply)', @reply_(reply))
   return scope.problem and reply .. scope.problem or reply
 end
 

@@ -12,11 +12,9 @@ local function serve_plain(key, state, own, @said_(statement))
     if waiting > 0 or told ~= '' or NOW >= due then return nil end
     if said_concurrency < concurrency or delay > 0 or interval > 0 or adaptive then return nil end
   else
-    concurrency, delay, jitter = said_concurrency, 0, said_jitter
-    adaptive, interval, burst = false, 0, said_burst
-    held, waiting, pending, tick, due, started = 0, 0, 0, 0, math.huge, 0
-    last_start, chance, next_at_rate, job = -math.huge, 0, -math.huge, JOB
-    told, expires, idle_since = '', 0, 0
+    @(state) = @zeros(state)
+    concurrency, jitter, burst = said_concurrency, said_jitter, said_burst
+    adaptive, told, job, due, last_start, next_at_rate = false, '', JOB, math.huge, -math.huge, -math.huge
   end
 
   local @own_(account)
@@ -67,6 +65,9 @@ local function serve_plain(key, state, own, @said_(statement))
     redis.call('HSET', key, 'state', cmsgpack.pack(@(state)), OWN, cmsgpack.pack(@own_(account)))
   end
   if is_ending then redis.call('PEXPIREAT', key, expires) end
-  return struct.pack('@format(reply)', @status(ok), said_term, own_granted, concurrency - held, concurrency,
-    0, 0, 0, said_concurrency > concurrency and 1 or 0, -1, -1, -1, -1, held, 0)
+
+  local @reply_(reply) = @zeros(reply)
+  reply_term, reply_granted, reply_limit, reply_held = said_term, own_granted, concurrency, held
+  reply_available, reply_is_stricter = concurrency - held, said_concurrency > concurrency and 1 or 0
+  return struct.pack('@format(reply)', @reply_(reply))
 end

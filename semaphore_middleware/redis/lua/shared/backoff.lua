@@ -1,0 +1,42 @@
+-- Part of `hear_feedback`: the pauses of a site. An incident counts once, however many requests it affects:
+-- all that began before the backoff belong to it.
+
+-- Notifies all nodes that hold permits: a request that has not started yet should not.
+local function warn_holders()
+  for_each_account(scope, function(node, account)
+    if held_by(account) > 0 then notify(node, 'backoff', WALL, name_of(scope)) end
+  end)
+end
+
+local function hold_back(pause, is_new)
+  if is_new then
+    scope.backoff_begun, learned.paused_at = pause, WALL
+    warn_holders()
+  end
+  learned.backoff_end = math.max(learned.backoff_end, NOW + pause)
+  note_pause(scope, learned.paused_at, learned.backoff_end - NOW, report)
+end
+
+-- `pause`: as the site asks for it; 0: it names no time.
+local function begin_backoff(pause)
+  -- NOW is rounded down: a request that begins as the last pause ends is of a new incident.
+  local is_new = NOW + 1 - report.bad_age >= learned.backoff_end
+  if is_new then
+    if pause == 0 then
+      pause = math.min(report.most, math.max(report.start, 2 * learned.backoff))
+      learned.backoff = pause
+    end
+    shrink(AFTER_REFUSAL)
+  end
+  hold_back(pause, is_new)
+end
+
+-- As many answers as a quarter of the limit halve the pause that the next incident begins with: a site that
+-- answers most requests and refuses the rest must not end up with the longest pause. If the limit is far from
+-- reached, the permits in use and waited for count in its place.
+local function recover()
+  learned.answered = math.max(learned.answered, NOW - report.good_age)
+  local most = math.min(scope.force.limit, scope.wanted)
+  local backoff = learned.backoff * 0.5 ^ (report.good / math.max(1, most / 4))
+  learned.backoff = backoff >= report.start / 2 and backoff or 0
+end
