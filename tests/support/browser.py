@@ -140,13 +140,8 @@ class Browser:
             await self._loaded.wait()
 
     async def size(self, width: int, height: int, phone: bool = False) -> None:
-        await self.do(
-            "Emulation.setDeviceMetricsOverride",
-            width=width,
-            height=height,
-            deviceScaleFactor=2 if phone else 1,
-            mobile=phone,
-        )
+        screen = {"width": width, "height": height, "deviceScaleFactor": 2 if phone else 1}
+        await self.do("Emulation.setDeviceMetricsOverride", mobile=phone, **screen)
 
     async def cut_off(self, offline: bool) -> None:
         """Cut the page off from every server, or connect it again."""
@@ -165,20 +160,15 @@ class Browser:
         await self.do("Input.insertText", text=text)
 
     async def click(self, selector: str) -> None:
-        place = await self.see(
+        x, y = await self.see(
             f"(e => {{ e.scrollIntoView({{block: 'center'}}); const b = e.getBoundingClientRect();"
             f" return [b.x + b.width / 2, b.y + b.height / 2] }})"
             f"(document.querySelector({json.dumps(selector)}))"
         )
-        for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
-            await self.do(
-                "Input.dispatchMouseEvent",
-                type=kind,
-                x=place[0],
-                y=place[1],
-                button="none" if kind == "mouseMoved" else "left",
-                clickCount=0 if kind == "mouseMoved" else 1,
-            )
+        await self.do("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+        left = {"button": "left", "clickCount": 1}
+        for kind in ("mousePressed", "mouseReleased"):
+            await self.do("Input.dispatchMouseEvent", type=kind, x=x, y=y, **left)
 
     # What a person sees -------------------------------------------------------------------------
 
