@@ -2,112 +2,82 @@
 
 from __future__ import annotations
 
-import re
-import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+
+from aiohttp import web
+
+from tests.support.frontier import result_of
 
 PAGES = 12
 
 
-class Site(ThreadingHTTPServer):
+class Site:
     """Counts what it is asked for, by method and path."""
 
-    daemon_threads = True
-    request_queue_size = 128
+    url: str
 
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
         self.asked: Counter[str] = Counter()
-        self._lock = threading.Lock()
 
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}"
+    async def start(self) -> web.ServerRunner:
+        runner = web.ServerRunner(web.Server(self.respond))
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        self.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        return runner
 
-    def note(self, request: str) -> int:
-        with self._lock:
-            self.asked[request] += 1
-            return self.asked[request]
-
-
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    server: Site
-
-    def do_GET(self) -> None:
-        times = self.server.note(f"{self.command} {self.path}")
-        match self.path.strip("/").split("/"):
+    async def respond(self, request: web.BaseRequest) -> web.Response:
+        if request.method == "POST":
+            return await self._log_in(request)
+        self.asked[asked := f"GET {request.path}"] += 1
+        match request.path.strip("/").split("/"):
             case ["page", number] if int(number) < PAGES:
-                self._page(int(number))
-            case ["unstable"] if times == 1:
-                self._reply("try again", status=503)
+                return self._page(request, int(number))
+            case ["unstable"] if self.asked[asked] == 1:
+                return page("try again", status=503)
             case ["unstable"]:
-                self._reply("<p>stable</p>")
+                return page("<p>stable</p>")
             case ["moved"]:
-                self._reply("", status=302, to="/page/1")
+                return page("", status=302, Location="/page/1")
             case ["private", number]:
-                cookie = re.search(r"user=(\w+)", self.headers.get("Cookie", ""))
-                self._reply(f"<h1>{cookie[1] if cookie else 'nobody'} reads {number}</h1>")
+                return page(f"<h1>{request.cookies.get('user', 'nobody')} reads {number}</h1>")
             case ["file", number]:
-                self._reply(f"file {number}", kind="application/octet-stream")
+                return web.Response(body=f"file {number}".encode())
             case ["sitemap.xml"]:
-                urls = "".join(
-                    f"<url><loc>{self.server.url}/page/{n}</loc></url>" for n in range(PAGES)
-                )
+                urls = "".join(f"<url><loc>{self.url}/page/{n}</loc></url>" for n in range(PAGES))
                 space = "http://www.sitemaps.org/schemas/sitemap/0.9"
-                self._reply(f'<urlset xmlns="{space}">{urls}</urlset>', kind="text/xml")
-            case _:
-                self._reply("no such page", status=404)
+                text = f'<urlset xmlns="{space}">{urls}</urlset>'
+                return web.Response(text=text, content_type="text/xml")
+        return page("no such page", status=404)
 
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"])).decode()
-        self.server.note(f"POST {self.path} {body}")
+    async def _log_in(self, request: web.BaseRequest) -> web.Response:
+        body = await request.text()
+        self.asked[f"POST {request.path} {body}"] += 1
         user = body.partition("user=")[2]
-        cookie = f"user={user}; Path=/"
-        self._reply(f"<p>welcome {user}</p>", cookie=cookie)
+        response = page(f"<p>welcome {user}</p>")
+        response.set_cookie("user", user)
+        return response
 
-    def _page(self, number: int) -> None:
-        if self.headers.get("If-None-Match") == f'"{number}"':
-            self.server.note(f"304 {self.path}")
-            self._reply("", status=304)
-            return
+    def _page(self, request: web.BaseRequest, number: int) -> web.Response:
+        if request.headers.get("If-None-Match") == f'"{number}"':
+            self.asked[f"304 {request.path}"] += 1
+            return page("", status=304)
         links = "".join(f'<a href="/page/{n}">{n}</a>' for n in (2 * number + 1, 2 * number + 2, 0))
-        self._reply(f"<html><h1>Page {number}</h1>{links}</html>", etag=f'"{number}"')
+        return page(f"<html><h1>Page {number}</h1>{links}</html>", ETag=f'"{number}"')
 
-    def _reply(
-        self,
-        text: str,
-        status: int = 200,
-        kind: str = "text/html",
-        cookie: str = "",
-        to: str = "",
-        etag: str = "",
-    ) -> None:
-        body = text.encode()
-        self.send_response(status)
-        headers = {"Content-Type": kind, "Set-Cookie": cookie, "Location": to, "ETag": etag}
-        for name, value in headers.items():
-            if value:
-                self.send_header(name, value)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
 
-    def log_message(self, *_: Any) -> None:
-        """Nothing is printed."""
+def page(text: str, status: int = 200, **headers: str) -> web.Response:
+    return web.Response(text=text, status=status, content_type="text/html", headers=headers)
 
 
 @contextmanager
 def serving() -> Iterator[Site]:
-    with Site() as site:
-        thread = threading.Thread(target=site.serve_forever, args=(0.05,))
-        thread.start()
-        try:
-            yield site
-        finally:
-            site.shutdown()
-            thread.join()
+    """A site in a thread of its own."""
+    site = Site()
+    runner = result_of(site.start())
+    try:
+        yield site
+    finally:
+        result_of(runner.cleanup())
