@@ -16,7 +16,7 @@ from semaphore_middleware.scrapy.engine import (
 )
 
 if TYPE_CHECKING:
-    from scrapy import Request
+    from scrapy import Request, Spider
     from scrapy.crawler import Crawler
     from scrapy.http import Response
     from twisted.internet.defer import Deferred
@@ -43,8 +43,10 @@ class SemaphoreDownloader(Downloader):
         open_local_slots(self, largest)
         wrap_downloads(self, self._downloads.transfer)
 
-    def fetch(  # type: ignore[override]  # Scrapy's has an argument that it no longer passes
-        self, request: Request
+    def fetch(
+        self,
+        request: Request,
+        spider: Spider | None = None,  # noqa: ARG002 - older classes derived from Scrapy's give it
     ) -> Deferred[Response | Request]:
         """Take a request through the downloader middlewares and download it."""
         return self._downloads.fetch(super().fetch, request)

@@ -158,10 +158,11 @@ async def test_a_downloader_without_scrapys_handlers_ends_the_crawl(
 
 @both
 @pytest.mark.filterwarnings("ignore::scrapy.exceptions.ScrapyDeprecationWarning")
+@pytest.mark.parametrize("name", ["OldDownloader", "OldDerivedDownloader"])
 async def test_a_downloader_that_asks_for_the_spider_gets_it(
-    server: RedisServer, site: Site, by: By
+    server: RedisServer, site: Site, by: By, name: str
 ) -> None:
-    path = f"{__name__}.OldDownloader"
+    path = f"{__name__}.{name}"
     crawl = Crawl(server, Request(site.url("/page/")), by=by, DOWNLOADER=path)
     await crawl.gave_back(1, site)
     assert site.arrivals == ["/page/"]
@@ -193,14 +194,16 @@ class OwnDownloader:
 
 def __getattr__(name: str) -> Any:
     # Not at the top: Scrapy's downloader imports the reactor's parts.
-    if name == "OldDownloader":
+    if name.startswith("Old"):
         from scrapy.core.downloader import Downloader
+
+        base = Downloader if name == "OldDownloader" else __getattr__("DerivedDownloader")
 
         def fetch(self: Any, request: Request, spider: Visits) -> Any:
             assert spider.name == Visits.name
-            return Downloader.fetch(self, request)
+            return base.fetch(self, request, spider)
 
-        return type(name, (Downloader,), {"fetch": fetch, "__module__": __name__})
+        return type(name, (base,), {"fetch": fetch, "__module__": __name__})
     if name == "OtherDownloader":
         from scrapy.core.downloader import Downloader
 
