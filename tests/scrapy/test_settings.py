@@ -89,26 +89,6 @@ def test_places_of_the_server_s_url(monkeypatch: Patch) -> None:
         assert (read(**given).url, read(**given).url_from) == (url, place)
 
 
-def test_limits_from_the_command_line() -> None:
-    settings = read(
-        CONCURRENT_REQUESTS_PER_DOMAIN="2",
-        DOWNLOAD_DELAY="0.5",
-        DOWNLOAD_DELAY_JITTER="0",
-        DOWNLOAD_SLOTS='{"slot.example": {"concurrency": 1}}',
-        SEMAPHORE_LIMITS='{"example.com": 4, "*.example.org": {"delay": 1}, "free.example": null,'
-        ' "rate.example": {"rate": "10/m", "burst": 3}}',
-    )
-    expected = {
-        "example.net": Limit(2, 0.5, 0),
-        "slot.example": Limit(1, 0.5, 0),
-        "example.com": Limit(4, 0.5, 0),
-        "www.example.org": Limit(2, 1, 0),
-        "free.example": None,
-        "rate.example": Limit(2, 0.5, 0, rate="10/m", burst=3),
-    }
-    assert {host: settings.limits.of(host) for host in expected} == expected
-
-
 @pytest.mark.parametrize(
     ("name", "values", "allowed"),
     [
@@ -146,7 +126,7 @@ def test_errors_name_what_is_allowed(name: str, values: list[Any], allowed: str)
         ("SEMAPHORE_LIMITS", '{"a": "2"}', "['a'] = '2': allowed is "),
         ("SEMAPHORE_LIMITS", {"a\nb": 0}, "['a\\nb'] = 0: allowed is "),
         ("SEMAPHORE_LEASE", "1\n2", " = '1\\n2': allowed is "),
-        ("DOWNLOAD_SLOTS", {"a": {"concurrency": 0}}, "['a']['concurrency'] = 0: allowed is "),
+        ("DOWNLOAD_SLOTS", '{"a": {"concurrency": 0}}', "['a']['concurrency'] = 0: allowed is "),
         ("THROTTLING_SCOPES", {"a": {"delay": -1}}, "['a']['delay'] = -1: allowed is "),
         ("THROTTLING_SCOPES", {"a": 2}, "['a'] = 2: allowed is "),
         ("SEMAPHORE_SCOPES", "host,nowhere.at", ": 'nowhere.at' cannot be loaded: ModuleNotFound"),
