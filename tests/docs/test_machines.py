@@ -6,7 +6,6 @@ import configparser
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -32,10 +31,6 @@ def user_and_password(name: str) -> str:
     (words,) = [words for words in server_options() if words[:2] == ["user", name]]
     (password,) = [word[1:] for word in words if word.startswith(">")]
     return f"{name}:{password}@"
-
-
-def manifests() -> dict[str, Any]:
-    return {document["kind"]: document for document in yaml.safe_load_all(block("yaml"))}
 
 
 @pytest.fixture
@@ -70,7 +65,8 @@ def command_of_systemd() -> list[str]:
 
 
 def command_of_kubernetes() -> list[str]:
-    (node,) = manifests()["Job"]["spec"]["template"]["spec"]["containers"]
+    (job,) = (one for one in yaml.safe_load_all(block("yaml")) if one["kind"] == "Job")
+    (node,) = job["spec"]["template"]["spec"]["containers"]
     return list(node["args"])
 
 

@@ -94,6 +94,7 @@ def test_nodes_that_wait_are_told_of_requests_a_few_at_a_time(client: Redis, one
         one.fill(a=10)  # the first of the site: some are told
         told = [hears(), hears()]
         one.fill(a=10)  # nobody else
+        assert listener.get_message(timeout=0.1) is None
         taken = told[0].pop()  # who takes one tells the others, as there are more
         assert sorted({*told, hears(), hears()}, key=waiting.index) == waiting
         told[0].leaves(taken)

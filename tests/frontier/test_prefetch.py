@@ -20,9 +20,10 @@ async def test_many_are_taken_in_one_call(client: Redis, monkeypatch: Patch) -> 
     calls = watch_calls(monkeypatch)
     async with joined(client) as node:
         for site in "abcdefgh":
-            node.enqueue(*urls(site, 4))
+            node.enqueue(*urls(site, 8))
         for _ in range(PREFETCH_TARGET // 2):
             await node.start()
+            await asyncio.sleep(0)
         assert len(calls) == 1
 
 
