@@ -250,7 +250,8 @@ class CrawlClient:
         keys = self.keys
         names = (*keys.trials, *keys.all)
         async with self.link.use() as connection:
-            await try_rights(connection, names, self.channel, keys.tag, state.script)
+            sources = map(state.script, state.NODES_SCRIPTS)
+            await try_rights(connection, names, self.channel, keys.tag, sources)
         await self.link.check_subscription([self.channel])
 
     # Calls --------------------------------------------------------------------------------------

@@ -159,7 +159,7 @@ def _living(nodes: Sequence[bytes], time: Sequence[bytes], wall: float, clock: f
 
 
 NODES_SCRIPTS = ("join", "sync", "idle", "leave")
-SCRIPTS = (*NODES_SCRIPTS, "take_starts", "end", "retry", "try_rights")
+SCRIPTS = (*NODES_SCRIPTS, "take_starts", "end", "retry")
 
 
 @cache
@@ -169,10 +169,10 @@ def script(name: str) -> str:
 
 
 def source_of(file: str) -> str:
-    """The source of one file below `frontier/lua/`, named without its ending; two are the
-    semaphore's, too.
+    """The source of one file below `frontier/lua/`, named without its ending; the wall
+    clock is the semaphore's.
     """
-    if file in ("shared/try_rights", "shared/wall"):
+    if file == "shared/wall":
         return scripts.source_of(file)
     return (resources.files("semaphore_middleware.frontier") / "lua" / f"{file}.lua").read_text(
         "utf-8"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Iterable
 
 from semaphore_middleware.errors import ServerRefusedError
 from semaphore_middleware.redis.connection import Connection
@@ -14,17 +15,17 @@ async def try_rights(
     names: tuple[bytes, ...],
     channel: bytes,
     tag: str,
-    source_for: Callable[[str], str] | None = None,
+    sources: Iterable[str],
 ) -> None:
-    """Run the script `try_rights` with these keys and this channel, of which all names begin with
-    `tag`. `source_for`: as `evaluate` takes it.
+    """Try each command in the sources of scripts, on these keys and this channel, of which all
+    names begin with `tag`.
 
     Raises `ServerRefusedError`, which names what is missing, and `ServerUnreachableError`.
     """
     needed = f"all keys and channels begin with {tag!r}"
     try:
-        call = ("try_rights", len(names), *names, channel)
-        (denied,) = await evaluate(connection, [call], source_for, though_full=True)
+        call = ("try_rights", len(names), *names, channel, *commands_in(sources))
+        (denied,) = await evaluate(connection, [call], though_full=True)
     except ServerRefusedError as error:
         raise ServerRefusedError(f"{error}; {needed}") from None
     await connection.execute([("PING",)])  # a subscription asks so whether the server is there
@@ -34,3 +35,8 @@ async def try_rights(
             f"{connection.server_name} does not permit this user what is needed: {commands} in "
             f"scripts; {needed}"
         )
+
+
+def commands_in(sources: Iterable[str]) -> set[str]:
+    """The commands that scripts use, from their sources."""
+    return {name for source in sources for name in re.findall(r"redis\.call\('([A-Z]+)'", source)}

@@ -25,11 +25,12 @@ from semaphore_middleware.redis.protocol import (
 )
 from semaphore_middleware.redis.recovery import Recovery
 from semaphore_middleware.redis.rights import try_rights
-from semaphore_middleware.redis.scripts import evaluate
+from semaphore_middleware.redis.scripts import evaluate, script
 
 logger = logging.getLogger(__name__)
 
 STATEMENTS_PER_CALL = 100
+SCRIPTS = ("begin_epoch", "sync")  # without which a node does nothing
 
 
 class Store:
@@ -58,7 +59,7 @@ class Store:
         """
         keys = self._keys
         names = (*keys.trials, keys.epoch, keys.rules, *keys.of_robotstxt(""), *keys.of(""))
-        await try_rights(connection, names, keys.channel(""), keys.tag)
+        await try_rights(connection, names, keys.channel(""), keys.tag, map(script, SCRIPTS))
         # A node looks at a scope where a request waits for long.
         look = ("inspect", 2, keys.epoch, keys.rules, pack_head(0.0), "")
         await evaluate(connection, [look], read_only=True)

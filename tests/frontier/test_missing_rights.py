@@ -50,7 +50,3 @@ async def test_the_documented_rights_are_enough(client: Redis) -> None:
     await crawl.link.close()
     with pytest.raises(ServerRefusedError, match="zcard"):
         await Crawls(CrawlSettings(user(client, "+scan", "-zcard"))).survey()
-
-
-def test_each_command_of_a_script_is_tried() -> None:
-    assert {name.lower() for name in re.findall(r"{ '([A-Z]+)'", script("try_rights"))} == ALL
