@@ -7,9 +7,7 @@
 @include(shared/common)
 
 local how = next_argument()
-if not run_id or (ended and how ~= 'forget') then
-  return { 'none' }
-end
+if not run_id or (ended and how ~= 'forget') then return { 'none' } end
 if how == 'forget' then
   -- The crawl's clock stands still while nobody calls: of this silence the wall clock tells, as in state.py.
   local silent_ms = math.max(0, WALL - (wall or 0))

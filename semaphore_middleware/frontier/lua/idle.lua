@@ -16,9 +16,7 @@ local waits = next_number() == 1
 local had_no_lease = stop_working(node, put_back) and 0 or 1
 stop_dead_nodes()
 offer_requests(false)
-if has_requests() and pages_left() > 0 then
-  return { 'more', 0, set_aside, had_no_lease }
-end
+if has_requests() and pages_left() > 0 then return { 'more', 0, set_aside, had_no_lease } end
 local first_lease_end = redis.call('ZRANGE', working, 0, 0, 'WITHSCORES')[2]
 if first_lease_end then
   wait_hungry()
@@ -32,8 +30,6 @@ end
 local is_empty = tonumber(redis.call('HGET', run, 'pages') or 0) == 0
   and redis.call('HEXISTS', run, 'ending') == 0
 end_run()
-if is_empty then
-  redis.call('HSET', run, 'empty', run_id)
-end
+if is_empty then redis.call('HSET', run, 'empty', run_id) end
 return { is_empty and 'empty' or 'done', 0, set_aside, had_no_lease, redis.call('HLEN', aside),
   redis.call('HLEN', failed) }

@@ -20,9 +20,7 @@ elseif run_id and not ended and of_run and identity ~= '' and of_run ~= identity
   return { 'other', of_run }
 end
 write_clock() -- first of all writes: a full server refuses it, and so the rest
-if ended then
-  redis.call('HSET', run, 'previous', run_id)
-end
+if ended then redis.call('HSET', run, 'previous', run_id) end
 if ended or not run_id then
   if ended and recrawl_after_s > 0 and is_timed() then
     redis.call('PERSIST', seen)

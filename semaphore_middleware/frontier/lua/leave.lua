@@ -8,9 +8,7 @@
 
 if run_id == joined_run then
   write_stats()
-  if ended then
-    redis.call('PEXPIRE', stats, END_KEPT_MS)
-  end
+  if ended then redis.call('PEXPIRE', stats, END_KEPT_MS) end
 end
 
 @include(shared/joined)

@@ -29,9 +29,7 @@ local function add(place, data, fingerprint, claim)
   if most_of_site > 0 and tonumber(redis.call('HGET', budgets, site_of(place)) or 0) >= most_of_site then
     return 2
   end
-  if fingerprint ~= '' and not see(fingerprint) then
-    return 0
-  end
+  if fingerprint ~= '' and not see(fingerprint) then return 0 end
   redis.call('HSET', requests, place, data)
   enqueue(place)
   return 1
@@ -41,9 +39,7 @@ end
 local function next_sites(most, skip, skipped)
   local found = {}
   for _, site in ipairs(redis.call('ZRANGE', sites, 0, most + skipped - 1)) do
-    if not skip[site] and #found < most then
-      table.insert(found, site)
-    end
+    if not skip[site] and #found < most then table.insert(found, site) end
   end
   return found
 end
@@ -51,9 +47,7 @@ end
 local function take_place(from, place, failures, taken_now)
   redis.call('ZREM', from, place)
   redis.call('ZADD', taken, 0, node .. '\0' .. place .. failures)
-  if most_of_site > 0 then
-    redis.call('HINCRBY', budgets, site_of(place) .. '\0', 1)
-  end
+  if most_of_site > 0 then redis.call('HINCRBY', budgets, site_of(place) .. '\0', 1) end
   table.insert(taken_now, place)
   table.insert(taken_now, redis.call('HGET', requests, place))
   table.insert(taken_now, failures)
@@ -79,9 +73,7 @@ local function take(most, most_per_site, may_suspect, may_be_alone, skip, skippe
     give_turn(site, true)
   end
   local alone = may_be_alone and #taken_now == 0 and first_suspect(TRIES_BEFORE_ALONE, skip)
-  if alone then
-    take_place(suspects, alone, TRIES_BEFORE_ALONE, taken_now)
-  end
+  if alone then take_place(suspects, alone, TRIES_BEFORE_ALONE, taken_now) end
   return taken_now
 end
 
@@ -95,16 +87,12 @@ finish_all()
 for _ = 1, next_number() do
   local place = next_argument()
   local failures = untake(node, place)
-  if failures then
-    suspect(place, failures, true)
-  end
+  if failures then suspect(place, failures, true) end
 end
 
 local lease_expired = 0
 if works then
-  if not redis.call('ZSCORE', working, node) then
-    lease_expired = 1
-  end
+  if not redis.call('ZSCORE', working, node) then lease_expired = 1 end
   renew_lease()
 end
 
@@ -122,14 +110,8 @@ end
 if most > 0 then
   taken_now = take(most, most_per_site, may_suspect, may_be_alone, skip, skipped)
 end
-if #taken_now > 0 then
-  renew_lease()
-end
-if asks then
-  redis.call('ZREM', hungry, node)
-end
+if #taken_now > 0 then renew_lease() end
+if asks then redis.call('ZREM', hungry, node) end
 offer_requests(asks)
-if asks and #taken_now == 0 then
-  wait_hungry()
-end
+if asks and #taken_now == 0 then wait_hungry() end
 return { queued, taken_now, lease_expired, set_aside }

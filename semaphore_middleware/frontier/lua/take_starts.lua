@@ -21,9 +21,7 @@ end
 
 local function pop_of_stream()
   local entry = redis.call('XRANGE', key, '-', '+', 'COUNT', 1)[1]
-  if not entry then
-    return nil
-  end
+  if not entry then return nil end
   local fields = {}
   for i = 1, #entry[2], 2 do
     fields[entry[2][i]] = entry[2][i + 1]
@@ -47,9 +45,7 @@ local POP = {
 }
 
 local pop = POP[redis.call('TYPE', key).ok]
-if not pop then
-  return { found, redis.call('TYPE', key).ok }
-end
+if not pop then return { found, redis.call('TYPE', key).ok } end
 stop_dead_nodes()
 local claimed = redis.call('HGETALL', claims)
 for i = 1, #claimed, 2 do
@@ -61,12 +57,8 @@ for i = 1, #claimed, 2 do
 end
 while #found < 2 * most do
   local text = pop()
-  if not text then
-    break
-  end
+  if not text then break end
   claim(tostring(redis.call('HINCRBY', run, 'claims', 1)), text)
 end
-if #found > 0 then
-  renew_lease()
-end
+if #found > 0 then renew_lease() end
 return { found, '' }

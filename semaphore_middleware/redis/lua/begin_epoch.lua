@@ -32,9 +32,7 @@ end
 
 local known_life, version, empty_run_id =
   unpack(redis.call('HMGET', KEYS[1], 'life', 'version', 'started_empty'))
-if version and version ~= VERSION and math.abs(WALL - wall) < UNUSED then
-  return { '', version, 0, 0 }
-end
+if version and version ~= VERSION and math.abs(WALL - wall) < UNUSED then return { '', version, 0, 0 } end
 -- The clock goes on: leases of an earlier life, if any were saved, count by it.
 write_clock()
 if known_life ~= life or version ~= VERSION then

@@ -1,5 +1,4 @@
--- Sent in front of every script of the frontier but `try_rights`: names for keys and arguments, and shared
--- functions.
+-- Sent in front of every script of the frontier: names for keys and arguments, and shared functions.
 -- KEYS: a crawl's, see `CrawlClient`.
 -- ARGV: what the names of the nodes' channels begin with; the calling node; the run that it has joined; the
 -- length of its lease (ms); how many pages the crawl may have, and how many of one site, 0 for no limit;
@@ -74,9 +73,7 @@ end
 -- How many more requests of a site may be taken: each of these may become a page. `budgets` has its pages,
 -- and behind a zero byte how many of its requests are taken.
 local function budget_left(site)
-  if most_of_site == 0 then
-    return math.huge
-  end
+  if most_of_site == 0 then return math.huge end
   local pages, taken_now = unpack(redis.call('HMGET', budgets, site, site .. '\0'))
   return most_of_site - (pages or 0) - (taken_now or 0)
 end
@@ -95,9 +92,7 @@ end
 local function enqueue(place)
   redis.call('ZADD', queue, 0, place)
   local site = site_of(place)
-  if not redis.call('ZSCORE', sites, site) then
-    give_turn(site)
-  end
+  if not redis.call('ZSCORE', sites, site) then give_turn(site) end
 end
 
 -- Puts back what a node has taken, and so many have failed with.
@@ -138,9 +133,7 @@ local function first_suspect(failures, skip)
   local found = redis.call('ZRANGE', suspects, failures, failures, 'BYSCORE', 'LIMIT', 0, most)
   for _, place in ipairs(found) do
     local site = site_of(place)
-    if not skip[site] and budget_left(site) > 0 then
-      return place
-    end
+    if not skip[site] and budget_left(site) > 0 then return place end
   end
   return nil
 end
@@ -172,12 +165,8 @@ local function wake_hungry_nodes()
   local left, seen_all = WOKEN_AT_ONCE, '(' .. last_offer()
   while left > 0 do
     local name = redis.call('ZRANGE', hungry, '-inf', seen_all, 'BYSCORE', 'LIMIT', 0, 1)[1]
-    if not name then
-      return
-    end
-    if tonumber(redis.call('ZSCORE', nodes, name) or 0) > now then
-      left = left - 1
-    end
+    if not name then return end
+    if tonumber(redis.call('ZSCORE', nodes, name) or 0) > now then left = left - 1 end
     tell(name)
   end
 end
@@ -213,9 +202,7 @@ end
 
 -- How many requests may be taken: each of those that are may become a page.
 local function pages_left()
-  if most_pages == 0 then
-    return math.huge
-  end
+  if most_pages == 0 then return math.huge end
   return most_pages - (redis.call('HGET', run, 'pages') or 0) - redis.call('ZCARD', taken)
 end
 
@@ -225,9 +212,7 @@ local function untake(name, place)
   local failures = 0
   while redis.call('ZREM', taken, name .. '\0' .. place .. failures) == 0 do
     failures = failures + 1
-    if failures > TRIES_BEFORE_ALONE then
-      return nil
-    end
+    if failures > TRIES_BEFORE_ALONE then return nil end
   end
   if most_of_site > 0 then
     redis.call('HINCRBY', budgets, site_of(place) .. '\0', -1)
@@ -238,9 +223,7 @@ end
 
 -- The node was silent for longer than its lease. If nobody has finished its request meanwhile, this counts.
 local function untake_from_others(place)
-  if redis.call('HEXISTS', requests, place) == 0 then
-    return false
-  end
+  if redis.call('HEXISTS', requests, place) == 0 then return false end
   redis.call('ZREM', queue, place)
   redis.call('ZREM', suspects, place)
   for _, name in ipairs(redis.call('ZRANGE', working, 0, -1)) do
@@ -250,9 +233,7 @@ local function untake_from_others(place)
 end
 
 local function finish(place, outcome)
-  if not (untake(node, place) or untake_from_others(place)) then
-    return
-  end
+  if not (untake(node, place) or untake_from_others(place)) then return end
   local site = site_of(place)
   if outcome == FAILED then
     move_data(place, failed)
@@ -261,15 +242,11 @@ local function finish(place, outcome)
   end
   if outcome == PAGE then
     redis.call('HINCRBY', run, 'pages', 1)
-    if most_of_site > 0 then
-      redis.call('HINCRBY', budgets, site, 1)
-    end
+    if most_of_site > 0 then redis.call('HINCRBY', budgets, site, 1) end
   elseif most_pages > 0 then
     has_new_requests = true -- another request may become the page
   end
-  if most_of_site > 0 then
-    give_turn(site)
-  end
+  if most_of_site > 0 then give_turn(site) end
 end
 
 -- Arguments: how many requests are finished, and of each its place and what has become of it.
@@ -295,9 +272,7 @@ end
 
 local function stop_dead_nodes()
   for _, name in ipairs(redis.call('ZRANGE', working, '-inf', now, 'BYSCORE')) do
-    if name ~= node then
-      stop_working(name, suspect)
-    end
+    if name ~= node then stop_working(name, suspect) end
   end
   redis.call('ZREMRANGEBYSCORE', nodes, '-inf', now)
 end
@@ -322,9 +297,7 @@ local function end_run()
   redis.call('UNLINK', nodes, working, requests, queue, sites, taken, suspects, claims)
   if redis.call('EXISTS', aside, failed) == 0 then
     redis.call('UNLINK', budgets)
-    if not is_timed() then
-      redis.call('UNLINK', seen)
-    end
+    if not is_timed() then redis.call('UNLINK', seen) end
   end
   redis.call('HSET', run, 'ended', WALL)
   redis.call('HDEL', run, 'ending')

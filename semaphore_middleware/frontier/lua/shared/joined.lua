@@ -3,9 +3,7 @@
 -- Reply: if that run is over, "ended", "empty" or "lost"; then nothing is changed.
 
 if run_id ~= joined_run or ended then
-  if joined_run ~= run_id and joined_run ~= previous_run then
-    return { 'lost' }
-  end
+  if joined_run ~= run_id and joined_run ~= previous_run then return { 'lost' } end
   return { redis.call('HGET', run, 'empty') == joined_run and 'empty' or 'ended' }
 end
 write_clock()

@@ -21,9 +21,7 @@ end
 local function bucket_of(fingerprint, buckets)
   local power = power_below(buckets)
   local bucket = struct.unpack('>I4', fingerprint) % (2 * power)
-  if bucket < buckets then
-    return bucket
-  end
+  if bucket < buckets then return bucket end
   return bucket - power
 end
 
@@ -45,9 +43,7 @@ local function entry_of(fingerprint)
 end
 
 local function is_long_ago(fingerprints, at)
-  if not has_times or recrawl_after_s == 0 then
-    return false
-  end
+  if not has_times or recrawl_after_s == 0 then return false end
   local seen_at = struct.unpack('>I4', fingerprints, at + LENGTH)
   return WALL / 1000 - seen_at > recrawl_after_s
 end
@@ -81,8 +77,6 @@ local function see(fingerprint)
   end
   seen_count = seen_count + 1
   redis.call('HSET', seen, bucket, fingerprints .. entry_of(fingerprint), 'count', seen_count)
-  if seen_count % PER_BUCKET == 0 then
-    add_bucket(buckets)
-  end
+  if seen_count % PER_BUCKET == 0 then add_bucket(buckets) end
   return true
 end
