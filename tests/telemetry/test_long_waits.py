@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 from dataclasses import replace
 from typing import Any, Self
 
@@ -70,12 +69,11 @@ async def test_who_waits_for_long(server: RedisServer, site: Site, caplog: Log, 
         await eventually(lambda: explained(caplog))
         node = crawl.crawler.settings["SEMAPHORE_NODE"] if by is ADD_ON else ""
         [line] = explained(caplog)
-        assert re.match(rf"{HOST}: a request has waited \d+ s for a permit\.", line)
-        assert "On all nodes 2 wait for one, on this node 2." in line
-        assert "The limit is 2." in line
+        assert line.startswith(f"{HOST}: a request has waited ")
+        assert "On all nodes 2 wait for one, on this node 2. The limit is 2." in line
         assert f"{other.node} (1)" in line
         assert f"{node} (1)" in line or not node
-        assert re.search(rf"; the oldest for \d+ s by {other.node}\.$", line)
+        assert line.endswith(f" s by {other.node}.")
         held.release()
         site.let_go()
         await crawl.finished()
