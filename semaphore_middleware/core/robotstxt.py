@@ -21,7 +21,6 @@ from semaphore_middleware.errors import ClosedError
 from semaphore_middleware.model import chance
 from semaphore_middleware.model.hosts import encoded, host_within, normal_host
 from semaphore_middleware.model.lease import RENEWAL
-from semaphore_middleware.redis.connection import Connection
 from semaphore_middleware.redis.keys import Keys
 from semaphore_middleware.redis.link import Link
 from semaphore_middleware.redis.location import Server
@@ -212,11 +211,12 @@ class SharedRobotsTxt(Observer):
         host = normal_host(host_within(origin) or origin)
         keys = (*self._keys.of_robotstxt(origin), self._keys.of_obeyed(host))
 
-        async def attempt(connection: Connection) -> Any:
-            who = (encoded(self._semaphore.node), self._asker, milliseconds(self._lease))
-            call = (script, len(keys), *keys, *who, encoded(origin), *more())
-            (reply,) = await evaluate(connection, [call])
-            return reply
+        async def attempt() -> Any:
+            async with self._link.use() as connection:
+                who = (encoded(self._semaphore.node), self._asker, milliseconds(self._lease))
+                call = (script, len(keys), *keys, *who, encoded(origin), *more())
+                (reply,) = await evaluate(connection, [call])
+                return reply
 
         return await self._link.insist(attempt)
 

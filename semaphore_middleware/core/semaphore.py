@@ -28,6 +28,7 @@ from semaphore_middleware.model.options import NodeOptions
 from semaphore_middleware.redis import embedded
 from semaphore_middleware.redis.environment import default_node, url_from_environment
 from semaphore_middleware.redis.keys import Keys
+from semaphore_middleware.redis.link import Link
 from semaphore_middleware.redis.location import Server
 from semaphore_middleware.redis.recovery import Recovery
 from semaphore_middleware.redis.store import Store
@@ -118,6 +119,7 @@ class FairSemaphore:
             self._server(url)  # a bad address is an error now, not when the semaphore is opened
         self._observers = Observers(observers)
         self._embedded: embedded.EmbeddedServer | None = None
+        self._link: Link | None = None
         self._session: Session | None = None
         self._admin: Admin | None = None
 
@@ -152,6 +154,7 @@ class FairSemaphore:
             keys = Keys(options.prefix)
             store = Store(keys, self.node, options, Recovery(keys, options, self._note_loss))
             session = Session(server, store, options, self._observers.emit)
+            self._link = session.link
             await session.start(wait)
         except BaseException:
             self._leave_embedded()
@@ -330,6 +333,13 @@ class FairSemaphore:
                 url_from=self._url_from,
             )
         return self._admin
+
+    @property
+    def problem(self) -> Exception | None:
+        """Why the server could not be used when that was last tried, also by an `open` that waits
+        for it; None: it could be used.
+        """
+        return self._link.problem if self._link is not None else None
 
     def permits(self) -> Collection[Permit]:
         """This node's permits: those that it holds, and those that it waits for."""

@@ -58,7 +58,8 @@ class Session:
     def __init__(
         self, server: Server, store: Store, options: NodeOptions, emit: Callable[[Event], None]
     ) -> None:
-        self._link = Link(server, self._state_while_away)
+        self.link = Link(server, self._state_while_away)
+        """For calls; the subscription has its own."""
         self._store = store
         self._recovery = store.recovery
         self._lease = lease = options.lease
@@ -92,7 +93,7 @@ class Session:
         self._retry_timers: dict[Account, asyncio.TimerHandle] = {}
         self._epoch = b""  # in which the accounts are
         self._subscription = Subscription(
-            self._link,
+            self.link,
             store.channels,
             RENEWAL * lease,
             self._on_message,
@@ -123,9 +124,9 @@ class Session:
         """
         give_up = (ServerRefusedError, *(() if wait else (ServerUnreachableError,)))
         try:
-            await self._link.insist(self._join, give_up)
+            await self.link.insist(self._join, give_up)
         except BaseException:
-            await self._link.close()
+            await self.link.close()
             raise
         self._epoch = self._recovery.epoch
         self._note()  # first that this node is there
@@ -313,27 +314,23 @@ class Session:
             while True:
                 await self._work.wait()
                 self._work.clear()
-                try:
-                    await self._sync(await self._connect())
-                except Exception as error:
-                    # Any error: without this task, requests would wait for ever.
-                    if not isinstance(error, ServerUnreachableError | ServerRefusedError):
-                        logger.exception(
-                            "Unexpected error (a bug); continuing with a new connection."
-                        )
-                    await self._link.close()
-                    await self._link.failed(error)
+                if not await self.link.attempt(self._speak_once):
                     self._work.set()
-                else:
-                    self._link.succeeded()
         finally:
-            await self._link.close()
+            await self.link.close()
+
+    async def _speak_once(self) -> None:
+        try:
+            await self._sync(await self._connect())
+        except Exception:
+            await self.link.close()  # over a new connection everything is said again
+            raise
 
     async def _connect(self) -> Connection:
         """The connection to the server, in whose epoch this is."""
-        if self._link.is_open:
-            return await self._link.open()
-        connection = await self._link.open()
+        if self.link.is_open:
+            return await self.link.open()
+        connection = await self.link.open()
         await self._recovery.join_epoch(connection)
         self._say_all()
         # Not whether this joined another one: an earlier call may have, whose reply was lost.
@@ -449,10 +446,11 @@ class Session:
             case "down", (down_for,):
                 account.on_down(down_for / 1000)
 
-    async def _join(self, connection: Connection) -> None:
+    async def _join(self) -> None:
         """At the start: see that nothing is missing, and join the epoch."""
+        connection = await self.link.open()
         await self._store.check_rights(connection)
-        await self._link.check_subscription(self._store.channels)
+        await self.link.check_subscription(self._store.channels)
         await self._recovery.join_epoch(connection)
 
     def _state_while_away(self) -> str:

@@ -95,7 +95,7 @@ class Scheduler(BaseScheduler):
     async def _join(self) -> None:
         self.crawler.signals.connect(self._exit, signals.spider_closed)
         try:
-            joined = await self.session.join(self.identity)
+            await self.session.join(self.identity)
         except CrawlEndedError as error:
             self.session.ended = True
             if other := other_work(self.identity, error.identity):
@@ -120,12 +120,11 @@ class Scheduler(BaseScheduler):
         except (ServerRefusedError, ServerUnreachableError) as error:
             logger.error("The shared crawl: %s", error)
             self.engine.close_when_opened("server_error")
+        except CloseSpider as stop:
+            self.engine.close_when_opened(stop.reason)
         else:
-            if joined:
-                self.engine.pace_start(self._starts)
-                self.crawler.signals.connect(self._spider_idle, signals.spider_idle)
-            else:
-                self.engine.close_when_opened("shutdown")
+            self.engine.pace_start(self._starts)
+            self.crawler.signals.connect(self._spider_idle, signals.spider_idle)
 
     async def _starts(self, start: AsyncIterator[Any]) -> AsyncIterator[Any]:
         """The spider's start requests, paced. After an error in them some may be missing."""

@@ -122,7 +122,6 @@ class FrontierSession:
         self._empty_except: frozenset[str] | None = None
         self._notified = False  # since the last call began
         # The loop.
-        self._unavailable = False  # the server
         self._leaving = False
         self._has_work = asyncio.Event()
         self._check_at = math.inf  # while the node waits: when it asks the server again
@@ -180,9 +179,8 @@ class FrontierSession:
         if self.ended:
             return False
         # While the server is unavailable nobody knows: the spider must not count as idle.
-        return bool(
-            self.outbox or self.prefetch.ready or self._unavailable or self._may_have_more()
-        )
+        is_away = self._client.link.problem is not None
+        return bool(self.outbox or self.prefetch.ready or is_away or self._may_have_more())
 
     def _may_have_more(self) -> bool:
         skipped = self._empty_except
@@ -190,30 +188,24 @@ class FrontierSession:
 
     # The background task ------------------------------------------------------------------------
 
-    async def join(self, identity: dict[str, str]) -> bool:
-        """Join the crawl and begin to send; False if the spider is to close by now. `identity` is
-        what all nodes have in common. The server is waited for as long as it takes, or for
-        `SEMAPHORE_START_TIMEOUT`.
+    async def join(self, identity: dict[str, str]) -> None:
+        """Join the crawl and begin to send. `identity` is what all nodes have in common.
 
-        Raises `ServerUnreachableError` after that time, `ServerRefusedError` where waiting would
-        not help, `CrawlEndedError` and `OtherCrawlError`.
+        Raises what `Engine.reach` does, `ServerRefusedError` where waiting would not help,
+        `CrawlEndedError` and `OtherCrawlError`.
         """
         self._identity = identity
-        timeout, began = self._settings.start_timeout, _now()
-        while self._crawler.crawling:
-            try:
-                await self._client.check_rights()
-                unfinished, _ = await self._client.join(identity, self._settings.run == "new")
-                self._client.link.succeeded()
-                break
-            except ServerUnreachableError as error:
-                if timeout is not None and _now() - began > timeout:
-                    raise ServerUnreachableError(
-                        f"{error} (for longer than SEMAPHORE_START_TIMEOUT, {timeout:g} s)"
-                    ) from None
-                await self._client.link.failed(error)
-        else:
-            return False
+        link = self._client.link
+
+        async def join() -> int:
+            await self._client.check_rights()
+            unfinished, _ = await self._client.join(identity, self._settings.run == "new")
+            return unfinished
+
+        joining = link.insist(join, (ServerRefusedError,))
+        unfinished = await self._engine.reach(
+            link.server, joining, self._settings.start_timeout, lambda: link.problem
+        )
         logger.info(
             "Node %s joins the crawl; unfinished requests: %d", self._client.node, unfinished
         )
@@ -222,7 +214,6 @@ class FrontierSession:
         self._life = self._client.link.life
         self._subscription.start()
         self._task = asyncio.create_task(self._run())
-        return True
 
     async def stop(self) -> None:
         """Send what is left and leave the crawl, within `LONGEST_STOP_S`."""
@@ -236,7 +227,7 @@ class FrontierSession:
             await asyncio.gather(self._task, return_exceptions=True)
             try:
                 async with asyncio.timeout(LONGEST_STOP_S - CALL_TIMEOUT_S):
-                    await self._leave()
+                    await self._client.link.insist(self._leave, (ServerRefusedError,))
             except (ServerRefusedError, TimeoutError) as error:
                 logger.warning(
                     "Cannot leave the crawl (%s): other nodes get this node's requests in %g s, "
@@ -248,15 +239,11 @@ class FrontierSession:
 
     async def _leave(self) -> None:
         """Send what is left, with half as much where a call is not answered, and leave."""
-        while True:
-            try:
-                with suppress(RunOverError):
-                    await self._send_rest()
-                # What has led to requests that the server refuses is not finished: others do it.
-                finished = [] if self.outbox else self._finished()
-                return await self._client.leave(finished, self._counted())
-            except ServerUnreachableError as error:
-                await self._client.link.failed(error)
+        with suppress(RunOverError):
+            await self._send_rest()
+        # What has led to requests that the server refuses is not finished: others do it.
+        finished = [] if self.outbox else self._finished()
+        await self._client.leave(finished, self._counted())
 
     async def _send_rest(self) -> None:
         self._wants_more = False
@@ -278,20 +265,11 @@ class FrontierSession:
             if _now() >= self._check_at:
                 self._check_at = math.inf
                 self.check_again()
-            try:
-                await self._send()
-            except Exception as error:
-                # Whatever it is: if this task ended, the crawl would hang.
-                if not isinstance(error, ServerUnreachableError | ServerRefusedError):
-                    logger.exception("Unexpected error (a bug); the call is made again.")
-                self._unavailable = True
-                await self._client.link.failed(error)
+            was_away = self._client.link.problem is not None
+            if not await self._client.link.attempt(self._send):
                 self._has_work.set()
-            else:
-                self._client.link.succeeded()
-                if self._unavailable:
-                    self._unavailable = False
-                    self._engine.wake()  # what it reported last is lost, such as that it is idle
+            elif was_away:
+                self._engine.wake()  # what it reported last is lost, such as that it is idle
 
     async def _send(self) -> None:
         await self._look_if_due()
@@ -332,7 +310,7 @@ class FrontierSession:
             self.outbox.send_again()
             self._has_work.set()
             await self._subscription.renew()
-        elif is_due and not self._unavailable:
+        elif is_due and link.problem is None:
             # While it refuses calls, what was queued last stays: what led to it is not finished.
             self.outbox.on_same_server()
 

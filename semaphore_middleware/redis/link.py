@@ -38,6 +38,8 @@ class Link:
         """The server's life in which the last call was made: another one may have forgotten some of
         the last calls.
         """
+        self.problem: Exception | None = None
+        """Why the last attempt has failed; None: it has not, or there was none."""
         self._while_away = while_away
         self._beside = beside
         self._lock = asyncio.Lock()  # one call at a time
@@ -74,15 +76,12 @@ class Link:
             yield await self.open()
 
     async def insist(
-        self,
-        call: Callable[[Connection], Awaitable[T]],
-        give_up: tuple[type[Exception], ...] = (),
+        self, call: Callable[[], Awaitable[T]], give_up: tuple[type[Exception], ...] = ()
     ) -> T:
         """The result of a call, with as many attempts as it takes. Raises errors in `give_up`."""
         while True:
             try:
-                async with self.use() as connection:
-                    result = await call(connection)
+                result = await call()
             except give_up:
                 raise
             except (ServerUnreachableError, ServerRefusedError) as error:
@@ -90,6 +89,20 @@ class Link:
             else:
                 self.succeeded()
                 return result
+
+    async def attempt(self, call: Callable[[], Awaitable[None]]) -> bool:
+        """One attempt of a task that goes on for ever; False after one that has failed, and the
+        pause that follows. Any error is caught: without the task, others would wait for ever.
+        """
+        try:
+            await call()
+        except Exception as error:
+            if not isinstance(error, ServerUnreachableError | ServerRefusedError):
+                logger.exception("Unexpected error (a bug); the call is made again.")
+            await self.failed(error)
+            return False
+        self.succeeded()
+        return True
 
     async def look(self) -> None:
         """Make sure that the server still is the master, and in which life."""
@@ -100,6 +113,7 @@ class Link:
 
     async def failed(self, error: Exception) -> None:
         """An attempt has failed: say so in the log, now and then, and wait before the next one."""
+        self.problem = error
         self._failures += 1
         now = asyncio.get_running_loop().time()
         if self._beside is not None and self._failures == 1:
@@ -121,7 +135,7 @@ class Link:
             logger.warning("Reached %s, after %.0f s.", self.server, away_s)
             self._away_since = math.inf
             self._log_at = min(self._log_at, now + FIRST_LOG_INTERVAL_S)
-        self._failures = 0
+        self._failures, self.problem = 0, None
 
     async def check_subscription(self, channels: Sequence[bytes]) -> None:
         """Subscribe over a second connection, and leave. Raises `ServerRefusedError` where a right

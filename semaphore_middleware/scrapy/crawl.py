@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import atexit
 import logging
-import time
 from collections.abc import Collection
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -16,7 +15,7 @@ from scrapy.exceptions import CloseSpider
 from semaphore_middleware.core.observer import Observer, Observers
 from semaphore_middleware.core.permit import Permit
 from semaphore_middleware.core.robotstxt import SharedRobotsTxt
-from semaphore_middleware.errors import SemaphoreError, ServerUnreachableError, SettingsError
+from semaphore_middleware.errors import SemaphoreError, SettingsError
 from semaphore_middleware.redis import embedded
 from semaphore_middleware.redis.keys import Keys
 from semaphore_middleware.redis.location import Server
@@ -35,8 +34,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-STOP_CHECK_INTERVAL_S = 0.5
-"""Between two checks for a stop, while a crawl waits for its server."""
 EXIT_TIMEOUT_S = 3.0
 """How long an ending process may take to give its permits back."""
 ROBOTSTXT_CALL_TIMEOUT_S = 5.0
@@ -67,7 +64,6 @@ class Crawl:
         check_reactor(crawler)
         self.settings = settings = SemaphoreSettings.read(crawler.settings)
         self._crawler = crawler
-        self._made_at = time.monotonic()
         self._engine = Engine(crawler)
         self.downloads = Downloads(self, crawler, self._engine)
         observers = self._make_observers()  # first: it may find invalid settings
@@ -151,9 +147,15 @@ class Crawl:
             atexit.register(self._close_at_exit, asyncio.get_running_loop())
         limits = self.settings.limits
         warn_of_mistakes(self._crawler.settings, limits, self.settings.scopes)
+        if self._engine.closes_when_opened:  # a shared frontier has said why
+            self._opened.set()
+            return
         try:
             self.downloads.wrap_downloader()
-            await self._open_unless_stopped()
+            timeout = self.settings.start_timeout
+            await self._engine.reach(
+                self._server, self._join_node(), timeout, lambda: self.semaphore.problem
+            )
             log_start(self.node, self._server, self._embedded is not None, limits)
         except SemaphoreError as error:
             logger.error("%s", error)
@@ -161,29 +163,6 @@ class Crawl:
             raise CloseSpider("semaphore_error") from None
         finally:
             self._opened.set()
-
-    async def _open_unless_stopped(self) -> None:
-        """Wait for the server. A stop of the crawl sends no signal now, so check regularly.
-
-        Raises `ServerUnreachableError` after `SEMAPHORE_START_TIMEOUT`, counted from the beginning
-        of the crawl: a shared frontier has waited before.
-        """
-        crawling = self._crawler.crawling  # not in `scrapy shell`
-        timeout = self.settings.start_timeout
-        opening = asyncio.ensure_future(self._join_node())
-        while not opening.done():
-            if crawling and not self._crawler.crawling:
-                opening.cancel()
-                raise CloseSpider("shutdown")
-            await asyncio.wait({opening}, timeout=STOP_CHECK_INTERVAL_S)
-            is_late = timeout is not None and time.monotonic() - self._made_at > timeout
-            if is_late and not opening.done():
-                opening.cancel()
-                raise ServerUnreachableError(
-                    f"cannot use {self._server} (for longer than SEMAPHORE_START_TIMEOUT, "
-                    f"{timeout:g} s): a warning before says why"
-                )
-        await opening
 
     def _find_node(self) -> Node:
         arguments = self._engine.spider_arguments() or {}

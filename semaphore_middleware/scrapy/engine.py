@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import (
     AsyncIterator,
+    Awaitable,
     Callable,
     Iterable,
     Iterator,
@@ -15,7 +17,7 @@ from collections.abc import (
 from contextlib import contextmanager
 from functools import partial
 from http.cookiejar import Cookie
-from typing import IO, TYPE_CHECKING, Any, NoReturn, TypeAlias
+from typing import IO, TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
 
 from scrapy import Request, Spider, signals
@@ -27,7 +29,7 @@ from scrapy.utils.python import global_object_name
 from scrapy.utils.reactor import is_reactor_installed
 from twisted.internet.defer import Deferred
 
-from semaphore_middleware.errors import SettingsError
+from semaphore_middleware.errors import ServerUnreachableError, SettingsError
 from semaphore_middleware.model.validation import not_allowed
 
 if TYPE_CHECKING:
@@ -40,6 +42,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 ASYNCIO_REACTOR = "twisted.internet.asyncioreactor.AsyncioSelectorReactor"
+
+CLOSES = "_semaphore_closes_when_opened"
+"""An attribute of a crawler, as its components have an `Engine` each."""
+STOP_CHECK_INTERVAL_S = 0.5
+"""Between two checks for a stop, while a crawl waits for its server."""
+
+T = TypeVar("T")
 
 Paced: TypeAlias = Callable[[AsyncIterator[Any]], AsyncIterator[Any]]
 """Passes a spider's start requests on, each when it is time."""
@@ -59,6 +68,8 @@ class Engine:
     def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler
         self._is_waking = False
+        self._made_at = time.monotonic()
+        self._can_be_stopped = crawler.crawling  # not so `scrapy shell`
 
     def wake(self) -> None:
         """Make the engine ask its scheduler for requests now. Otherwise the engine asks after
@@ -206,15 +217,51 @@ class Engine:
         events: Any = reactor
         events.addSystemEventTrigger("before", "shutdown", cut_short)
 
+    async def reach(
+        self,
+        server: object,
+        attempts: Awaitable[T],
+        timeout: float | None,
+        why: Callable[[], Exception | None],
+    ) -> T:
+        """What comes of attempts to reach a server while the crawl is being opened. A stop of the
+        crawl sends no signal then, so it is checked regularly.
+
+        Raises `CloseSpider` after a stop, and `ServerUnreachableError` after `timeout`, which is in
+        seconds from the beginning of the crawl; `why()` is the error of the last attempt.
+        """
+        task = asyncio.ensure_future(attempts)
+        try:
+            while not task.done():
+                if self._can_be_stopped and not self._crawler.crawling:
+                    raise CloseSpider("shutdown")
+                await asyncio.wait({task}, timeout=STOP_CHECK_INTERVAL_S)
+                is_late = timeout is not None and time.monotonic() - self._made_at > timeout
+                if is_late and not task.done():
+                    raise ServerUnreachableError(
+                        f"gave up on {server} after SEMAPHORE_START_TIMEOUT ({timeout:g} s): "
+                        f"{why() or 'no answer'}"
+                    )
+            return await task
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
     def close_when_opened(self, reason: str) -> None:
         """Close the spider as soon as it is open. A `CloseSpider` raised earlier, in a scheduler's
         `open`, leaves a traceback in the log.
         """
+        vars(self._crawler)[CLOSES] = True
 
         def close_spider() -> None:
             raise CloseSpider(reason)
 
         self._crawler.signals.connect(close_spider, signals.spider_opened, weak=False)
+
+    @property
+    def closes_when_opened(self) -> bool:
+        """True if the spider is to close as soon as it is open."""
+        return CLOSES in vars(self._crawler)
 
     def close_soon(self, reason: str) -> None:
         """Begin to close the spider."""

@@ -158,8 +158,8 @@ async def test_a_node_that_is_idle_while_its_server_is_away_says_so_once(
             node.scheduler._spider_idle()
             assert node.scheduler.has_pending_requests()
             await eventually(lambda: failures)
-            await eventually(lambda: failures > 5 or not node.session._unavailable)
-            assert node.session._unavailable
+            await eventually(lambda: failures > 5 or not node.scheduler.client.link.problem)
+            assert node.scheduler.client.link.problem
             assert caplog.text.count("away. The crawl's requests wait until") == 1
         await node.idles()
 

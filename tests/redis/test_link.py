@@ -55,8 +55,10 @@ async def test_a_server_that_is_away_is_said_less_and_less_often(clock: Clock, c
     assert said[0] == 0.0
     assert gaps[:7] == sorted(gaps[:7]), "each as long as it has lasted"
     assert all(300 <= gap < 303 for gap in gaps[7:])
+    assert calls.problem is AWAY
     for one in (calls, messages):
         one.succeeded()
+    assert calls.problem is None
     *_, last = caplog.messages
     assert len(caplog.messages) == len(said) + 1
     assert last.startswith("Reached redis://localhost:6379/0, after 3")

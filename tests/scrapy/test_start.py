@@ -161,7 +161,14 @@ Why = Callable[[RedisServer, Site], tuple[str, str]]  # an address, and what is 
 
 
 def not_there(*_: Any) -> tuple[str, str]:
-    return NOWHERE, f"cannot use {NOWHERE} (for longer than SEMAPHORE_START_TIMEOUT, 0.1 s)"
+    gave_up = f"gave up on {NOWHERE} after SEMAPHORE_START_TIMEOUT (0.1 s)"
+    return NOWHERE, f"{gave_up}: cannot reach {NOWHERE}"
+
+
+def silent(server: RedisServer, _: Any) -> tuple[str, str]:
+    server.freeze()
+    url = f"unix://{server.path}"
+    return url, f"gave up on {url} after SEMAPHORE_START_TIMEOUT (0.1 s): no answer"
 
 
 def no_redis(_: Any, site: Site) -> tuple[str, str]:
@@ -182,13 +189,13 @@ def wrong_password(server: RedisServer, _: Any) -> tuple[str, str]:
 
 
 @both
-@pytest.mark.parametrize("why", [not_there, no_redis, not_permitted, wrong_password])
+@pytest.mark.parametrize("why", [not_there, silent, no_redis, not_permitted, wrong_password])
 async def test_a_server_that_cannot_be_used_ends_a_crawl_with_one_line(
     server: RedisServer, site: Site, caplog: Log, by: By, why: Why
 ) -> None:
     caplog.set_level("DEBUG")
     url, said = why(server, site)
-    timeout = {"SEMAPHORE_START_TIMEOUT": 0.1} if why is not_there else {}
+    timeout = {"SEMAPHORE_START_TIMEOUT": 0.1} if why in (not_there, silent) else {}
     crawl = crawl_of(server, site, by=by, SEMAPHORE_REDIS_URL=url, **timeout)
     await crawl.finished()
     [error] = errors(caplog)
