@@ -326,6 +326,27 @@ async def test_every_call_returns_and_in_the_end_somebody_is_served(
     assert sum(outside.held().values()) == 1
 
 
+async def test_a_queue_that_was_lost_is_made_again(server: RedisServer, outside: Outside) -> None:
+    a, b = [await Caller.join(server, name) for name in "ab"]
+    await a.take("s")
+    await b.take("s")
+    outside.client.delete(QUEUE)
+    await a.give_back("s")
+    assert outside.told() == [("b", f"granted {b.book('s').term} 1 s")]
+
+
+async def test_who_is_first_is_told_to_come_for_the_rest(
+    server: RedisServer, outside: Outside
+) -> None:
+    a, b, c = [await Caller.join(server, name) for name in "abc"]
+    most = 2 * CROWD
+    for node in (a, b, c):
+        await node.take("s", most, limit=most)
+    await a.give_back("s", most, limit=most)
+    assert sum(outside.held().values()) == CROWD
+    assert outside.told()[-1] == ("b", "retry 0 s")
+
+
 async def test_a_call_does_so_much_the_next_goes_on(server: RedisServer, outside: Outside) -> None:
     a, b, c = [await Caller.join(server, name) for name in "abc"]
     for node in (a, b, c):
