@@ -127,16 +127,6 @@ OF_KEYS = {
             "job",  # of all accounts; false: they are of several
         )
     ),
-    # A job's, or a group's, part in a scope that several share: see `jobs.lua`.
-    "share": Record(
-        (
-            *("name", "group"),  # a group ends with a slash, and is in none: ""
-            "weight",  # as its nodes say; 0: they say none, which is as 1
-            *("held", "waiting"),
-            "used",  # place-milliseconds, or starts by their pace, by weight, while others waited
-            "served",  # the scope's tick when it was last granted a permit
-        )
-    ),
     # What a site's answers have taught, which most scopes do not have: the field "learned".
     "learned": Record(
         (

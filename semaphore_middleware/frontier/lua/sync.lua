@@ -90,28 +90,21 @@ for _ = 1, next_number() do
   if failures then suspect(place, failures, true) end
 end
 
-local lease_expired = 0
-if works then
-  if not redis.call('ZSCORE', working, node) then lease_expired = 1 end
-  renew_lease()
-end
-
+local lease_expired = works and renew_lease() or 0
 write_stats()
 local taken_now, most, most_per_site = {}, next_number(), next_number()
 local may_suspect, may_be_alone, skip, skipped = next_number() == 1, next_number() == 1, {}, 0
-while has_arguments() do
-  skip[next_argument()], skipped = true, skipped + 1
+for i = last_argument_read + 1, #ARGV do
+  skip[ARGV[i]], skipped = true, skipped + 1
 end
 local asks = most > 0
 if asks then
+  redis.call('ZREM', hungry, node)
   stop_dead_nodes()
   most = math.min(most, pages_left())
+  if most > 0 then taken_now = take(most, most_per_site, may_suspect, may_be_alone, skip, skipped) end
+  if #taken_now > 0 then renew_lease() end
 end
-if most > 0 then
-  taken_now = take(most, most_per_site, may_suspect, may_be_alone, skip, skipped)
-end
-if #taken_now > 0 then renew_lease() end
-if asks then redis.call('ZREM', hungry, node) end
 offer_requests(asks)
 if asks and #taken_now == 0 then wait_hungry() end
 return { queued, taken_now, lease_expired, set_aside }

@@ -15,9 +15,8 @@ if fetcher == ASKER or lease_left == 0 then
   keep('fetcher', ASKER, 'lease_end', WALL + LEASE)
   return { 'fetch', data, 0 }
 end
-for _, node in ipairs(waiters) do
-  if node == NODE then return { 'wait', '', lease_left } end
+if not waiters[NODE] then
+  waiters[NODE] = true
+  keep('waiters', cmsgpack.pack(waiters))
 end
-table.insert(waiters, NODE)
-keep('waiters', cmsgpack.pack(waiters))
 return { 'wait', '', lease_left }

@@ -6,14 +6,8 @@
 @include(shared/promote)
 @include(shared/history)
 
-local function forget_backoff()
-  local learned = read_learned(redis.call('HGET', KEYS[3], 'learned'))
-  learned.backoff_end, learned.backoff = 0, 0
-  learned.failures, learned.failing_since, learned.is_down = 0, 0, 0
-  redis.call('HSET', KEYS[3], 'learned', pack_learned(learned))
-end
-
 local scope = read_scope(KEYS[3], KEYS[4], read_fields(KEYS[3]))
+local learned = scope.learned
 if ARGV[3] == 'all' then
   redis.call('HDEL', KEYS[3], 'learned')
   redis.call('DEL', limit_key(scope))
@@ -21,6 +15,8 @@ if ARGV[3] == 'all' then
     scope.due = 0
     redis.call('HSET', KEYS[3], 'state', pack_state(scope))
   end
-elseif scope.learned then
-  forget_backoff()
+elseif learned then
+  learned.backoff_end, learned.backoff = 0, 0
+  learned.failures, learned.failing_since, learned.is_down = 0, 0, 0
+  redis.call('HSET', KEYS[3], 'learned', pack_learned(learned))
 end

@@ -71,10 +71,8 @@ end
 -- Forgets the members of a sorted set that were last noted so long ago that nothing is kept of them.
 local function drop_old(key)
   local MOST = 100 -- in one call
-  local before = WALL - HISTORY - HOUR
-  for _, member in ipairs(redis.call('ZRANGE', key, '-inf', before, 'BYSCORE', 'LIMIT', 0, MOST)) do
-    redis.call('ZREM', key, member)
-  end
+  local old = redis.call('ZRANGE', key, '-inf', WALL - HISTORY - HOUR, 'BYSCORE', 'LIMIT', 0, MOST)
+  if old[1] then redis.call('ZREM', key, unpack(old)) end
 end
 
 -- Of too many sites the one that was noted first is forgotten.
@@ -100,11 +98,10 @@ else
 end
 local noted, seconds = {}, {}
 for i = FIRST_KEY, #KEYS do
-  local at = FIRST_ARG + 2 * (i - FIRST_KEY)
-  local scope, text = ARGV[at], ARGV[at + 1]
-  local of_scope = 2 * (i - FIRST_KEY)
-  noted[of_scope + 1], noted[of_scope + 2] = WALL, scope
-  seconds[of_scope + 1], seconds[of_scope + 2] = scope, add_minute(KEYS[i], scope, text)
+  local at = 2 * (i - FIRST_KEY)
+  local scope, text = ARGV[FIRST_ARG + at], ARGV[FIRST_ARG + at + 1]
+  noted[at + 1], noted[at + 2] = WALL, scope
+  seconds[at + 1], seconds[at + 2] = scope, add_minute(KEYS[i], scope, text)
   for late = MINUTE_BYTES + 121, #text, 16 do
     note_late(scope, struct.unpack('>dd', string.sub(text, late)))
   end

@@ -17,7 +17,7 @@ if ARGV[5] ~= '' and HISTORY > 0 and redis.call('HLEN', KEYS[3]) < MOST_FILES th
   redis.call('HSET', KEYS[3], 'last ' .. ORIGIN, WALL)
   redis.call('PEXPIRE', KEYS[3], HISTORY + DAY)
 end
-for _, node in ipairs(waiters) do
+for node in pairs(waiters) do
   redis.call('PUBLISH', string.sub(ORIGINS, 1, -1 - #'robotstxt') .. 'node:' .. node, 'robotstxt ' .. ORIGIN)
 end
 return 1

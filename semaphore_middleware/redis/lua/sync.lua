@@ -3,21 +3,19 @@
 -- KEYS: epoch, rules; then for each scope: scope, queue.
 -- ARGV: see `clock`; the node; the epoch's id; the node's job, and its weight; then for each scope the record
 --       `statement`, and after it `feedback`, if there is any.
--- Reply: "epoch" if the id is not the present one, and nothing was done; else for each scope the record
---        `reply`, and after it, as text, what is wrong with what the server knows of it, if anything is; and
---        last the server's wall clock (ms).
+-- Reply: "epoch" if the id is not the present one: nothing was done. Else for each scope the record `reply`
+--        and, as text, what is wrong with the scope's keys, if anything; last the server's wall clock (ms).
 -- Redis re-creates every function per call, which costs more than to run most of them; rarely used ones are
 -- nested in `prepare`.
 
 @include(shared/scopes)
 
 local STATEMENT_BYTES = @bytes(statement)
-local MOST = 10 ^ 12 -- of any number that is said: as milliseconds 31 years
+local MOST = 10 ^ 12 -- the largest number in a statement; as milliseconds 31 years
 local JOB, WEIGHT = ARGV[4], ARGV[5]
 local HAS_RULES = rules and rules ~= '0'
 
--- Whether a node that follows the rules may say this. Else a number is not whole or too large, or two
--- contradict each other.
+-- Whether a statement is possible: no number is broken or too large, and no two contradict each other.
 local function makes_sense(@(statement))
   local fractions = term % 1 + seq % 1 + asked % 1 + returned % 1 + believed % 1 + started % 1 + pending % 1
     + concurrency % 1 + burst % 1 -- not a number if one is none

@@ -7,15 +7,22 @@
 
 @include(shared/wall)
 
-local run, nodes, working, seen, requests = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local queue, sites, taken = KEYS[6], KEYS[7], KEYS[8]
-local suspects, aside, failed = KEYS[9], KEYS[10], KEYS[11]
-local hungry, claims, budgets, stats = KEYS[12], KEYS[13], KEYS[14], KEYS[15]
+local last_argument_read = 0
+local function next_argument()
+  last_argument_read = last_argument_read + 1
+  return ARGV[last_argument_read]
+end
+
+local function next_number()
+  return tonumber(next_argument())
+end
+
+local run, nodes, working, seen, requests, queue, sites, taken, suspects, aside, failed, hungry, claims,
+  budgets, stats = unpack(KEYS)
 local kept_after_end = { run, seen, aside, failed, budgets, stats }
-local channel_head, node, joined_run, lease_ms = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
-local most_pages, most_of_site = tonumber(ARGV[5]), tonumber(ARGV[6])
-local recrawl_after_s = tonumber(ARGV[7])
-local last_argument_read = 7
+local channel_head, node, joined_run = next_argument(), next_argument(), next_argument()
+local lease_ms, most_pages, most_of_site, recrawl_after_s =
+  next_number(), next_number(), next_number(), next_number()
 
 local END_KEPT_MS = 30 * DAY
 local LONGEST_STEP = 0.32 -- of a lease, as STEP in model/lease.py
@@ -33,19 +40,6 @@ local now = clock and clock + math.max(0, math.min(WALL - wall, LONGEST_STEP * l
 
 local function write_clock()
   redis.call('HSET', run, 'wall', WALL, 'clock', now)
-end
-
-local function has_arguments()
-  return last_argument_read < #ARGV
-end
-
-local function next_argument()
-  last_argument_read = last_argument_read + 1
-  return ARGV[last_argument_read]
-end
-
-local function next_number()
-  return tonumber(next_argument())
 end
 
 local function site_of(place)
@@ -78,8 +72,8 @@ local function budget_left(site)
   return most_of_site - (pages or 0) - (taken_now or 0)
 end
 
--- Gives a site the last turn if it has none, or has had one, and requests are queued, and it may have more
--- pages.
+-- Gives a site the last turn, if it has none or has just had one; it loses its turn if no requests are
+-- queued, or it may have no more pages.
 local function give_turn(site, has_had_one)
   if budget_left(site) <= 0 or #first_places(site, 1) == 0 then
     redis.call('ZREM', sites, site)
@@ -95,7 +89,7 @@ local function enqueue(place)
   if not redis.call('ZSCORE', sites, site) then give_turn(site) end
 end
 
--- Puts back what a node has taken, and so many have failed with.
+-- Puts back a request that was taken; so many nodes have failed with it.
 local function put_back(place, failures)
   if failures == 0 then
     enqueue(place)
@@ -115,9 +109,9 @@ local function move_data(place, to)
   return data
 end
 
--- A node died that had this request, or could not read it, and another one may fare as badly. So it becomes
--- a suspect, of which a node takes one at a time; after two failures when it has nothing else. `is_proven`:
--- it alone has done it. After some failures nobody gets it any more.
+-- The node that had this request died, or could not read it, and so may others. So it becomes a suspect: a
+-- node takes one of these at a time; after two failures only if it has nothing else. After a third one it is
+-- set aside, if `is_proven`: that node had no other request.
 local function suspect(place, failures, is_proven)
   if failures + 1 >= MOST_TRIES and is_proven then
     table.insert(set_aside, move_data(place, aside))
@@ -159,8 +153,8 @@ local function wait_hungry()
   redis.call('ZADD', hungry, last_offer(), node)
 end
 
--- Tells a few nodes that wait, and have not seen the last offer. When they ask, the next ones are told: so
--- all hear of it soon while there is something left, and few if there is little.
+-- Tells a few nodes that wait and have not seen the last offer. When these ask, the next ones are told: all
+-- hear of it soon if much is left, and few if there is little.
 local function wake_hungry_nodes()
   local left, seen_all = WOKEN_AT_ONCE, '(' .. last_offer()
   while left > 0 do
@@ -196,18 +190,19 @@ local function renew_presence()
   redis.call('ZADD', nodes, now + lease_ms, node)
 end
 
+-- Returns 1 if the node had no lease, else 0.
 local function renew_lease()
-  redis.call('ZADD', working, now + lease_ms, node)
+  return redis.call('ZADD', working, now + lease_ms, node)
 end
 
--- How many requests may be taken: each of those that are may become a page.
+-- How many more requests may be taken: each that is taken may become a page.
 local function pages_left()
   if most_pages == 0 then return math.huge end
   return most_pages - (redis.call('HGET', run, 'pages') or 0) - redis.call('ZCARD', taken)
 end
 
--- How many nodes had failed with a request that this node had taken; nil if it had not. The number is a part
--- of the member: all scores must be equal, or the members of one node could not be found by name.
+-- Takes a request from a node. Returns how many nodes have failed with it; nil: the node did not have it. The
+-- number is a part of the member, because members are found by name only if all scores are equal.
 local function untake(name, place)
   local failures = 0
   while redis.call('ZREM', taken, name .. '\0' .. place .. failures) == 0 do
@@ -221,7 +216,7 @@ local function untake(name, place)
   return failures
 end
 
--- The node was silent for longer than its lease. If nobody has finished its request meanwhile, this counts.
+-- A node whose lease is over has finished a request. It counts, unless another has finished it before.
 local function untake_from_others(place)
   if redis.call('HEXISTS', requests, place) == 0 then return false end
   redis.call('ZREM', queue, place)

@@ -13,12 +13,12 @@ local function remember_limit(scope, working)
   redis.call('PEXPIRE', limit_key(scope), HISTORY)
 end
 
--- The last of these; 0: none is known.
+-- The last working limit that was kept; 0: none.
 local function remembered_limit(scope)
   return HISTORY > 0 and tonumber(redis.call('HGET', limit_key(scope), 'working') or 0) or 0
 end
 
--- Notes a pause that began at this time, and has `left` to go. One that is asked for again only gets longer.
+-- Notes a pause that ends in `left` ms. If it is known already, it only gets longer.
 local function note_pause(scope, paused_at, left, report)
   local MOST_PAUSES = 300 -- of an hour
   if HISTORY == 0 then return end

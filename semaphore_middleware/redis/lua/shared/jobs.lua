@@ -1,11 +1,12 @@
--- Shared by `sync`, `evict`, `inspect` and `forget`: how jobs share a scope.
--- Only while accounts of several are open there is the field "jobs", with the record `share` of each job, and
--- of each group, "news/" of "news/fr" and "news": the part of a name before the slash is shared first.
--- The share of a job is in proportion to its weight among those that wait, its quota the share rounded down.
--- The next permit goes to a job below its quota, else to one below its share, and among these to the one that
--- has used the least by weight: weighted max-min fairness of the places, each for the time that it is held
--- (Demers, Keshav and Shenker, 1989, say why not of requests). Where starts are spaced, these are used.
--- Use is counted while others wait, and who wants less than its share saves nothing up.
+-- Shared by `sync`, `evict`, `inspect` and `forget`: how jobs share a scope. While several jobs have open
+-- accounts, the field "jobs" has an entry of each job and each group; `at` is when their use was last
+-- counted, and `pace` the interval between starts (ms). Groups share the scope first: that of "news/fr" and
+-- "news" is "news/". A job's share of the places is its weight's part among the jobs that wait; its quota is
+-- that rounded down. The next permit goes to a job below its quota, else to one below its share, and among
+-- these to the one that has used the least by weight: weighted max-min fairness. A place is used for the time
+-- that it is held (not by requests: Demers, Keshav and Shenker, 1989, say why). Where starts are spaced,
+-- starts are used. Use is counted only while others wait: a job that wants less than its share saves nothing
+-- up.
 -- KEYS[1] also has, in the field "share:" and a name, the weight that an operator has set.
 
 local function read_weights(jobs)
@@ -18,7 +19,7 @@ local function read_weights(jobs)
   end
 end
 
--- Its entry, which is new if the job has just come: then it has used as much as the others have at least.
+-- The entry of a job or a group. A new one begins with the least use of the others.
 local function entry_of(scope, name, group)
   local jobs, used = scope.jobs, math.huge
   for _, entry in ipairs(jobs) do
@@ -26,8 +27,12 @@ local function entry_of(scope, name, group)
     if entry.group == group and entry.held + entry.waiting > 0 then used = math.min(used, entry.used) end
   end
   local entry = {
-    name = name, group = group, weight = 0, force = 1, held = 0, waiting = 0,
-    used = used < math.huge and used or 0, served = scope.tick,
+    name = name, group = group, -- a group ends with a slash, and is in none: ''
+    weight = 0, force = 1, -- as its nodes say (0: they say none, which is as 1); and as it counts
+    held = 0, waiting = 0,
+    -- Place-milliseconds, or starts by their pace, by weight, while others waited.
+    used = used < math.huge and used or 0,
+    served = scope.tick, -- when it was last granted a permit
   }
   table.insert(jobs, entry)
   return entry
@@ -39,7 +44,7 @@ local function entries_of(scope, account)
   return { entry_of(scope, group, ''), entry_of(scope, account.job, group) }
 end
 
--- An account holds and waits for so many more.
+-- Adds to what an account's job and its group hold and wait for.
 local function note_job(scope, account, held, waiting)
   if not scope.jobs then return end
   local entries = entries_of(scope, account)
@@ -47,7 +52,7 @@ local function note_job(scope, account, held, waiting)
     entry.held, entry.waiting = entry.held + held, entry.waiting + waiting
     if waiting < 0 and held > 0 then entry.served = scope.tick end
   end
-  -- Within a group, the job that has its name counts as 1. Where nodes differ, the largest weight counts.
+  -- The job that has its group's name gives the group its weight. Where nodes differ, the largest counts.
   local own = entries[string.find(account.job, '/', 1, true) and 2 or 1]
   own.weight = math.max(own.weight, tonumber(account.weight))
 end
@@ -80,8 +85,8 @@ local function charge(scope, account, starts)
   end
 end
 
--- Counts anew what each job holds and waits for. `job`: one that is there in any case. If it is the only one,
--- or there is no other, nodes share the scope.
+-- Counts anew what each job holds and waits for. `job`: one that has come. If there are not several, nodes
+-- share the scope.
 local function count_jobs(scope, job)
   local jobs = scope.jobs or { at = NOW, pace = 0 }
   scope.job, scope.jobs = false, jobs
@@ -108,26 +113,12 @@ end
 local function read_jobs(scope)
   local text = redis.call('HGET', scope.key, 'jobs')
   if not text then return count_jobs(scope) end
-  local jobs = cmsgpack.unpack(text)
-  for i, row in ipairs(jobs.rows) do
-    local entry = {}
-    @entry.(share) = unpack(row)
-    jobs[i] = entry
-  end
-  scope.jobs = jobs
-  read_weights(jobs)
+  scope.jobs = cmsgpack.unpack(text)
+  read_weights(scope.jobs)
   charge(scope, nil, 0)
 end
 
-local function pack_jobs(scope)
-  local jobs, rows = scope.jobs, {}
-  for i, entry in ipairs(jobs) do
-    rows[i] = { @entry.(share) }
-  end
-  return cmsgpack.pack({ at = jobs.at, pace = jobs.pace, rows = rows })
-end
-
--- Whose turn it is of those in a group that share so many places.
+-- The job of a group (or the group of all: '') whose turn it is, if they share so many places.
 local function next_in(scope, group, places)
   local weights, waiting = 0, {}
   for _, entry in ipairs(scope.jobs) do
@@ -150,7 +141,7 @@ local function next_in(scope, group, places)
   return waiting[1]
 end
 
--- The member of the queue that is first of the job whose turn it is; nil: the queue is not what was counted.
+-- The first node in the queue of the job whose turn it is; nil: the queue is not what was counted.
 local function first_of_jobs(scope, free)
   local group = next_in(scope, '', scope.held + free)
   local job = group and next_in(scope, group.name, group.held + 1)

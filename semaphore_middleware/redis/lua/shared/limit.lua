@@ -25,7 +25,7 @@ end
 
 -- What operators have set overrides what nodes ask for. KEYS[2]: rules, a hash: name -> JSON object of the
 -- parts that are set. A name is a scope; "*." and a host for each host below it; a kind and ":*" for all
--- scopes of that kind; or "*" for every scope. Each part is that of the most exact name which sets it.
+-- scopes of that kind; or "*" for every scope. Of each part, the most exact name that sets it counts.
 local function apply_rules(scope)
   local LONGEST_HOST = 253 -- bytes; a longer name is no host, and no pattern fits it
   local MOST_LABELS = 10 -- of the host in a pattern, as LABELS_MAX in model/rules.py: more cost nothing

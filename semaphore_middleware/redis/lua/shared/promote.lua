@@ -9,8 +9,8 @@
 @include(shared/scope)
 @include(shared/limit)
 
--- Permits held (13 bits) and the tick of the last one (40: more than 30 years of 1,000 a second) share a
--- double. Nodes that hold more are served in turn.
+-- A place in the queue is a double: permits held (13 bits), then the tick of the last one (40 bits: 30 years
+-- of 1,000 a second). Nodes that hold 8,191 or more are served in turn.
 local TICKS = 2 ^ 40
 
 local function notify(node, ...)
@@ -97,7 +97,7 @@ local function earliest_by_delay(scope)
 end
 
 -- When the next start may be, by the rate that is in force now: the generic cell rate algorithm (ITU-T
--- I.371). What a slower rate has set further ahead than this one's burst is no longer due.
+-- I.371). An arrival time that a slower rate has set is at most this rate's burst ahead.
 local function earliest_by_rate(scope)
   local force = scope.force
   local arrival = math.min(scope.next_at_rate, NOW + force.burst * force.interval)
@@ -127,7 +127,7 @@ local function count_begun(scope)
   scope.next_at_rate = math.max(scope.next_at_rate, NOW) + scope.begun * scope.force.interval
 end
 
--- How many permits may be granted now; if only time prevents it, also how long that takes (ms).
+-- Permits that may be granted now; if zero, milliseconds until one may (nil: not only time prevents it).
 local function grantable(scope)
   local force, learned = scope.force, scope.learned
   local free = (is_failing(learned) and 1 or force.limit) - scope.held
@@ -153,7 +153,6 @@ end
 -- as keep it first.
 local function grant_to_queue(scope)
   local MOST_GRANTS = 1000 -- one at a time, in one call
-  local notified = {}
   scope.others = scope.others or {}
 
   local function account_of(node)
@@ -184,7 +183,6 @@ local function grant_to_queue(scope)
       grant(scope, account, math.min(most, waiting_at(account), math.max(1, ahead)))
       line_up(scope, node, account)
       account.has_changed = true
-      notified[node] = account
     else
       redis.call('ZREM', scope.queue, member)
     end
@@ -196,8 +194,10 @@ local function grant_to_queue(scope)
     grants = grants + 1
     free, wait = grantable(scope)
   end
-  for node, account in pairs(notified) do
-    if node ~= NODE then notify(node, 'granted', account.term, account.granted, name_of(scope)) end
+  for node, account in pairs(scope.others) do
+    if account and account.has_changed then
+      notify(node, 'granted', account.term, account.granted, name_of(scope))
+    end
   end
   return free > 0 and 0 or wait -- 0: the rest is handed out in the next call
 end

@@ -4,10 +4,11 @@
 -- ARGV: the node; who asks, as several crawls may be one node; the lease (ms); the origin.
 -- Every time is in milliseconds, by the server's wall clock.
 
+@include(shared/wall)
+
 local FILE, ORIGINS = KEYS[1], KEYS[2]
 local NODE, ASKER, LEASE, ORIGIN = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
 local MOST = 50000 -- files that are kept
-@include(shared/wall)
 
 -- What was fetched last, and until when it is valid; who fetches it now, and until when others leave it to
 -- that one; the nodes that wait for it.

@@ -78,7 +78,7 @@ local function write_scope(scope)
   if scope.held == 0 and scope.waiting == 0 then return write_idle(scope) end
   local is_ending = scope.expires < WALL + KEPT / 2
   if is_ending then scope.expires = WALL + KEPT end
-  if scope.jobs then redis.call('HSET', scope.key, 'jobs', pack_jobs(scope)) end
+  if scope.jobs then redis.call('HSET', scope.key, 'jobs', cmsgpack.pack(scope.jobs)) end
   if scope.own then
     redis.call('HSET', scope.key, 'state', pack_state(scope), OWN, pack_account(scope.own))
   else

@@ -8,13 +8,13 @@
 local NODE = ARGV[2]
 local OWN = 'node:' .. NODE
 local KEPT = DAY -- how long keys that no call names are kept
--- How long the limit of an account that is closed may still hold. Those that are left speak once more within
--- a third of a lease, so it ends within a lease. To look sooner would cost more.
+-- How long a closed account's limit may still hold. Nodes speak every third of a lease, so it ends within a
+-- lease; looking at all accounts sooner would cost more.
 local LOOSENING = LEASE / 2
 local PREFIX = string.sub(KEYS[1], 1, -1 - #':epoch')
 
--- What is wrong with a scope that could not be served: somebody has overwritten its keys. What is wrong
--- with the server goes on as the error that it was.
+-- The text of an error at a scope whose keys somebody has overwritten. The server's own errors are raised
+-- again.
 local function problem_of(raised)
   local OF_SERVER = {
     'OOM', 'READONLY', 'MISCONF', 'NOREPLICAS', 'NOPERM', 'ACL failure', 'The user executing',

@@ -1,6 +1,6 @@
 -- Part of `sync`: answers any statement.
 
--- A statement whose numbers make sense; nil: its feedback makes none.
+-- The statement; nil: its feedback makes no sense.
 local function read_statement(text)
   local said = { @zero(statement), feedback = false }
   @said.(statement) = struct.unpack('@format(statement)', text)
@@ -48,7 +48,7 @@ local function hear(scope, said)
     own.seq, own.asked = said.seq, said.asked
     own.granted = math.max(own.granted, said.believed)
     own.returned = math.max(own.returned, said.returned)
-    -- Else a node that asks again while it gives back would pass those that came meanwhile.
+    -- Else a node that gives back and asks again would overtake those that came meanwhile.
     if not waited and waiting_at(own) > 0 then own.served = next_tick(scope) end
   else
     return @status(ok)

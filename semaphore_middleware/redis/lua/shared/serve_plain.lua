@@ -1,6 +1,6 @@
--- Part of `sync`: answers most statements, and makes no table: a node takes permits that are free, or gives
--- some back, where nobody waits and nothing but their number is limited. `serve_any` would write and reply
--- the same. Returns nothing, and has done nothing, if it is another statement.
+-- Part of `sync`: answers most statements without making a table: a node takes permits that are free, or
+-- gives some back, where nobody waits and only their number is limited. `serve_any` would write and reply the
+-- same. Returns nil, and has done nothing, for all other statements.
 
 local function serve_plain(key, state, own, @said_(statement))
   if said_delay > 0 or said_interval > 0 or said_adaptive > 0 then return nil end
