@@ -45,7 +45,7 @@ def in_buckets(crawl: Node) -> list[bytes]:
 def chosen(client: Redis, monkeypatch: pytest.MonkeyPatch) -> Node:
     """A node whose fingerprints the server keeps as they are, in buckets of two."""
     monkeypatch.setattr(module, "short_fingerprint", lambda fingerprint, _run: fingerprint)
-    script, of_32 = state.script, "LENGTH, PER_BUCKET = 8, 32"
+    script, of_32 = state.script, "PER_BUCKET = 8, 4, 32"
     assert of_32 in script("sync")
     of_two = of_32.replace("32", "2")
     monkeypatch.setattr(state, "script", lambda name: script(name).replace(of_32, of_two))

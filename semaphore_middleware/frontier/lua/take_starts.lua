@@ -30,22 +30,17 @@ local function pop_of_stream()
   return cjson.encode(fields)
 end
 
-local POP = {
-  list = function()
-    return redis.call('LPOP', key) or nil
-  end,
-  set = function()
-    return redis.call('SPOP', key) or nil
-  end,
-  zset = function()
-    return redis.call('ZPOPMAX', key)[1]
-  end,
-  stream = pop_of_stream,
-  none = function() end,
-}
+local POP = { list = 'LPOP', set = 'SPOP', zset = 'ZPOPMAX', stream = 'XRANGE', none = '' }
+local kind = redis.call('TYPE', key).ok
+if not POP[kind] then return { found, kind } end
 
-local pop = POP[redis.call('TYPE', key).ok]
-if not pop then return { found, redis.call('TYPE', key).ok } end
+local function pop()
+  if kind == 'stream' then return pop_of_stream() end
+  local popped = redis.call(POP[kind], key)
+  if kind == 'zset' then return popped[1] end -- the other one is its score
+  return popped
+end
+
 stop_dead_nodes()
 local claimed = redis.call('HGETALL', claims)
 for i = 1, #claimed, 2 do
@@ -55,7 +50,7 @@ for i = 1, #claimed, 2 do
     claim(claimed[i], text)
   end
 end
-while #found < 2 * most do
+while kind ~= 'none' and #found < 2 * most do
   local text = pop()
   if not text then break end
   claim(tostring(redis.call('HINCRBY', run, 'claims', 1)), text)

@@ -5,12 +5,8 @@
 -- fingerprint belongs follows from the number of buckets. A further one takes about half of an earlier one's
 -- (linear hashing: Litwin, 1980), so that no call ever moves many.
 
-local LENGTH, PER_BUCKET = 8, 32
-local TIME_LENGTH = 4
-
-local seen_count
-local entry_length = LENGTH
-local has_times = false
+local LENGTH, TIME_LENGTH, PER_BUCKET = 8, 4, 32
+local seen_count, has_times, entry_length -- `see` reads them when it is first called
 
 -- The largest power of two that is not above this number.
 local function power_below(number)
@@ -21,8 +17,7 @@ end
 local function bucket_of(fingerprint, buckets)
   local power = power_below(buckets)
   local bucket = struct.unpack('>I4', fingerprint) % (2 * power)
-  if bucket < buckets then return bucket end
-  return bucket - power
+  return bucket < buckets and bucket or bucket - power
 end
 
 local function fingerprints_in(bucket)

@@ -2,9 +2,7 @@
 -- KEYS[1]: epoch, a hash: id, life, version, from, wall, clock, quiet, rules (how many there are), evicted
 --          (how many keys the server had evicted when the epoch was begun; -1: it never evicts), and
 --          before its first epoch started_empty (a run id).
--- ARGV[1]: five numbers, packed: lease, the clock's longest step (ms); a random number in [0, 1); for how
---          long the caller has been silent (ms; infinite: it calls for the first time); for how long the
---          history is kept (ms).
+-- ARGV[1]: the record `head`.
 -- Leases and starts are timed by the epoch's clock. It follows the server's wall clock by at most a step
 -- in one call, and does not go back (except by less than an eighth of a step, which is not written
 -- down). Nodes renew more often than that, so a wall clock that is set an hour ahead ends no lease of a

@@ -52,20 +52,13 @@ local function apply_rules(scope)
       if rule[part] == nil then rule[part] = value end
     end
   end
-  local force = {
-    concurrency = rule.concurrency or scope.concurrency,
-    delay = rule.delay and rule.delay * 1000 or scope.delay,
-    jitter = rule.jitter or scope.jitter,
-    adaptive = scope.adaptive, interval = scope.interval, burst = rule.burst or scope.burst,
-    paused = rule.paused == true, by = rule.by,
-  }
-  if rule.adaptive ~= nil then force.adaptive = rule.adaptive end
+  if rule.delay then rule.delay = 1000 * rule.delay end
   if rule.rate then
     local number, unit = string.match(rule.rate, '^(.+)/(%a)$')
-    force.interval = number and UNIT_MS[unit] / number or 0 -- 0: "none"
+    rule.interval = number and UNIT_MS[unit] / number or 0 -- 0: "none"
   end
-  force.limit = force.concurrency
-  scope.force = force
+  rule.paused, rule.limit = rule.paused == true, rule.concurrency or scope.concurrency
+  scope.force = setmetatable(rule, { __index = scope })
 end
 
 -- An adaptive limit starts low, to measure the site's usual latency.
