@@ -66,7 +66,7 @@ local function take(most, most_per_site, may_suspect, may_be_alone, skip, skippe
   local per_site = math.min(most_per_site, math.ceil(most / #in_turn))
   for _, site in ipairs(in_turn) do
     local share = math.ceil(redis.call('ZLEXCOUNT', queue, bounds_of(site)) / node_count)
-    for _, place in ipairs(first_places(site, math.min(per_site, share, most, budget_left(site)))) do
+    for _, place in ipairs(first_of(queue, site, math.min(per_site, share, most, budget_left(site)))) do
       take_place(queue, place, 0, taken_now)
       most = most - 1
     end

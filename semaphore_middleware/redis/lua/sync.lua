@@ -33,10 +33,6 @@ local function pack_refusal(status, problem)
   return struct.pack('@format(reply)', @reply_(reply)) .. problem
 end
 
-local function has_evicted()
-  return evicted ~= '-1' and string.match(redis.call('INFO', 'stats'), 'evicted_keys:(%d+)') ~= evicted
-end
-
 @include(shared/serve_plain)
 
 local serve_any -- made by `prepare`, when it is first needed
@@ -61,7 +57,9 @@ local function serve(key, queue, text)
   return serve_any(key, queue, text, state, own, learned)
 end
 
-if EPOCH ~= ARGV[3] or has_evicted() then return { 'epoch' } end
+local has_evicted = evicted ~= '-1'
+  and string.match(redis.call('INFO', 'stats'), 'evicted_keys:(%d+)') ~= evicted
+if EPOCH ~= ARGV[3] or has_evicted then return { 'epoch' } end
 if IS_CLOCK_LATE then write_clock() end
 local replies = {}
 for i = 3, #KEYS, 2 do

@@ -28,7 +28,7 @@ local END_KEPT_MS = 30 * DAY
 local LONGEST_STEP = 0.32 -- of a lease, as STEP in model/lease.py
 local TRIES_BEFORE_ALONE, MOST_TRIES = 2, 3 -- of a request
 local WOKEN_AT_ONCE = 2 -- nodes
-local NOTHING, PAGE, FAILED = '0', '1', '2' -- what has become of a request
+local PAGE, FAILED = '1', '2' -- what has become of a request; '0': neither
 local SUSPECTS_LOOKED_AT = 100 -- for one whose site is not skipped
 
 local run_id, ended, previous_run, wall, clock =
@@ -46,9 +46,15 @@ local function site_of(place)
   return string.sub(place, 1, -20)
 end
 
--- The bounds of all members of a sorted set that begin with this name and a zero byte.
+-- The bounds of all members of a sorted set that begin with this name and a zero byte; and the first of
+-- these.
 local function bounds_of(name)
   return '[' .. name .. '\0', '(' .. name .. '\1'
+end
+
+local function first_of(key, name, most)
+  local first, last = bounds_of(name)
+  return redis.call('ZRANGE', key, first, last, 'BYLEX', 'LIMIT', 0, most)
 end
 
 -- A turn after all other sites'.
@@ -58,11 +64,6 @@ local function last_turn()
 end
 
 local has_new_requests = false -- for nodes that wait
-
-local function first_places(site, most)
-  local first, last = bounds_of(site)
-  return redis.call('ZRANGE', queue, first, last, 'BYLEX', 'LIMIT', 0, most)
-end
 
 -- How many more requests of a site may be taken: each of these may become a page. `budgets` has its pages,
 -- and behind a zero byte how many of its requests are taken.
@@ -75,7 +76,7 @@ end
 -- Gives a site the last turn, if it has none or has just had one; it loses its turn if no requests are
 -- queued, or it may have no more pages.
 local function give_turn(site, has_had_one)
-  if budget_left(site) <= 0 or #first_places(site, 1) == 0 then
+  if budget_left(site) <= 0 or #first_of(queue, site, 1) == 0 then
     redis.call('ZREM', sites, site)
   elseif has_had_one or not redis.call('ZSCORE', sites, site) then
     redis.call('ZADD', sites, last_turn(), site)
@@ -256,8 +257,7 @@ end
 -- place, how many nodes have failed with it, and whether it is the only one. Together, so that a node that
 -- has taken requests always has a lease. True if it had one.
 local function stop_working(name, give_back)
-  local first, last = bounds_of(name)
-  local members = redis.call('ZRANGE', taken, first, last, 'BYLEX')
+  local members = first_of(taken, name, -1)
   for _, member in ipairs(members) do
     local place = string.sub(member, #name + 2, -2)
     give_back(place, untake(name, place), #members == 1)
