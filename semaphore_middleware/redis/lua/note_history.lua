@@ -2,8 +2,7 @@
 -- batch of a node counts once.
 -- KEYS: history, a sorted set of sites, by when they were last noted; history:nodes, a sorted set of the
 --       nodes that have not said the last of what they did, by when they last spoke; history:said:<node>, a
---       hash;
---       history:seconds:<minute>, a hash of the starts in each second; then for each scope
+--       hash; history:seconds:<minute>, a hash of the starts in each second; then for each scope
 --       history:<hour>:<scope>, a hash.
 -- ARGV: for how long the history is kept (ms); the node; the batch's number; the minute, as minutes of Unix
 --       time; 1 if the node says no more; its job; then for each scope its name, and its record `minute` with

@@ -1,12 +1,12 @@
--- Shared by `sync`, `evict`, `inspect` and `forget`: how jobs share a scope. While several jobs have open
--- accounts, the field "jobs" has an entry of each job and each group; `at` is when their use was last
--- counted, and `pace` the interval between starts (ms). Groups share the scope first: that of "news/fr" and
--- "news" is "news/". A job's share of the places is its weight's part among the jobs that wait; its quota is
--- that rounded down. The next permit goes to a job below its quota, else to one below its share, and among
--- these to the one that has used the least by weight: weighted max-min fairness. A place is used for the time
--- that it is held (not by requests: Demers, Keshav and Shenker, 1989, say why). Where starts are spaced,
--- starts are used. Use is counted only while others wait: a job that wants less than its share saves nothing
--- up.
+-- Shared by `sync`, `evict`, `inspect` and `forget`: how jobs share a scope.
+-- While several jobs have open accounts, the field "jobs" has an entry of each job and each group; `at` is
+-- when their use was last counted, and `pace` the time between two starts (ms), 0 if they are not spaced.
+-- Groups share the scope first: that of "news/fr" and "news" is "news/".
+-- A job's share of the places is its weight's part among the jobs that wait; its quota is that rounded down.
+-- The next permit goes to a job below its quota, else to one below its share, and among these to the one that
+-- has used the least by weight: weighted max-min fairness. A place is used for the time that it is held (not
+-- by requests: Demers, Keshav and Shenker, 1989, say why). Where starts are spaced, starts are used.
+-- Use is counted only while others wait: a job that wants less than its share saves nothing up.
 -- KEYS[1] also has, in the field "share:" and a name, the weight that an operator has set.
 
 local function read_weights(jobs)
@@ -52,7 +52,8 @@ local function note_job(scope, account, held, waiting)
     entry.held, entry.waiting = entry.held + held, entry.waiting + waiting
     if waiting < 0 and held > 0 then entry.served = scope.tick end
   end
-  -- The job that has its group's name gives the group its weight. Where nodes differ, the largest counts.
+  -- A job without a slash gives its weight to its group, and counts as 1 in it. Where nodes differ, the
+  -- largest weight counts.
   local own = entries[string.find(account.job, '/', 1, true) and 2 or 1]
   own.weight = math.max(own.weight, tonumber(account.weight))
 end
