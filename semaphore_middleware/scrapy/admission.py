@@ -138,11 +138,6 @@ class Admission:
         return self.request.priority + (0.0 if self.is_scheduled else PREREQUISITES_FIRST)
 
     @property
-    def asks(self) -> bool:
-        """True while it asks for permits, or waits for them."""
-        return self.state is ASKING or self.state is WAITING
-
-    @property
     def is_alone(self) -> bool:
         """True if no other request of its site is in the downloader."""
         site = self.scopes.site
@@ -284,7 +279,7 @@ class Admissions(Observer):
         """Set the scopes of a request again, before it asks for permits: since it entered `fetch`,
         middlewares may have changed them, and its address may have become known.
         """
-        if scopes is not admission.scopes and scopes != admission.scopes:
+        if scopes != admission.scopes:
             self._leave_loads(admission)
             self._set_scopes(admission, scopes)
 

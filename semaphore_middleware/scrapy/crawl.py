@@ -68,12 +68,13 @@ class Crawl:
         self.downloads = Downloads(self, crawler, self._engine)
         observers = self._make_observers()  # first: it may find invalid settings
         self._embedded = None
-        if settings.url is None:
+        if (url := settings.url) is None:
             self._embedded = embedded.start_or_join(settings.prefix)
-        self.url = self._embedded.url if self._embedded else settings.url
+            url = self._embedded.url
+        self.url = url
         self.robotstxt: SharedRobotsTxt | None = None
         """The robots.txt files shared by all nodes; None: each node reads its own."""
-        if settings.robotstxt_shared and self.url is not None:
+        if settings.robotstxt_shared:
             server = Server(self.url, ROBOTSTXT_CALL_TIMEOUT_S, settings.url_from, settings.prefix)
             self.robotstxt = SharedRobotsTxt(
                 server, Keys(settings.prefix), settings.lease, settings.history
@@ -135,7 +136,7 @@ class Crawl:
     @property
     def _server(self) -> str:
         """The server's address, without a password."""
-        return str(Server(self.url or "", 1))
+        return str(Server(self.url, 1))
 
     async def opened(self) -> None:
         """Wait until the crawl has reached its server, or has given up."""

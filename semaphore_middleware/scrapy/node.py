@@ -78,7 +78,7 @@ _nodes: WeakValueDictionary[tuple[Any, ...], Node] = WeakValueDictionary()
 """By options and thread: a semaphore belongs to one event loop."""
 
 
-def node_for(settings: SemaphoreSettings, url: str | None, spider: str, job: str) -> Node:
+def node_for(settings: SemaphoreSettings, url: str, spider: str, job: str) -> Node:
     """The node of crawls with these settings: the existing one, or a new one. Where no name is set,
     it has those of the spider and the job that come first.
     """

@@ -129,7 +129,7 @@ class ResponseClassifier:
         crawler: Crawler,
         backoff_codes: frozenset[int],
         backoff_times: int,
-        judge: Judge | None = None,
+        judge: Judge | None,
     ) -> None:
         self._crawler = crawler
         self._backoff_codes = backoff_codes

@@ -29,11 +29,7 @@ from semaphore_middleware.model.validation import not_allowed
 from semaphore_middleware.scrapy import throttling
 
 if TYPE_CHECKING:
-    from typing import TypeVar
-
     from semaphore_middleware.scrapy.addresses import Addresses
-
-    T = TypeVar("T")
 
 SKIP_KEY = "semaphore_skip"
 SCOPE_KEY = "semaphore_scope"
@@ -73,9 +69,6 @@ class Scopes:
     slot: str = ""
     """The queue slot of such requests: all slot names but addresses, as far as there is room."""
 
-    def __bool__(self) -> bool:
-        return bool(self.limits)
-
     @property
     def site(self) -> int | None:
         """The index of the site's scope, for which its robots.txt and its answers speak."""
@@ -107,8 +100,6 @@ class ScopeFinder:
         self._with_limits = lru_cache(HOSTS_REMEMBERED)(self._add_limits)
         self._needs_only_host = all(kind in ("host", "domain", ALL) for kind in kinds)
         self._limits_addresses = "ip" in kinds and limits.names_kind("ip")
-        self.looks_up = addresses is not None
-        """True if scopes of some requests are known only after `resolve`."""
 
     def scopes_of(self, request: Request) -> Scopes:
         """The scopes of a request; none if `find` raises. This is also called where an error would
@@ -323,15 +314,14 @@ def origin_of(request: Request) -> str:
     return f"{url.scheme}://{authority.removesuffix(DEFAULT_PORTS.get(url.scheme, ''))}"
 
 
-def drop_scope_of_other_host(result: T, request: Request) -> T:
-    """The result of a request's `fetch`. A request to another host loses the keys copied from the
-    first request's meta: redirects copy meta, but the keys were meant for one host.
+def drop_scope_of_other_host(new: Request, request: Request) -> None:
+    """Remove our keys from a request to another host that the `fetch` of `request` has returned:
+    redirects copy meta, but the keys were meant for one host.
     """
-    if isinstance(result, Request) and _host_of(result) != _host_of(request):
+    if _host_of(new) != _host_of(request):
         for key in (SKIP_KEY, SCOPE_KEY):
-            if key in result.meta and result.meta[key] == request.meta.get(key):
-                del result.meta[key]
-    return result
+            if key in new.meta and new.meta[key] == request.meta.get(key):
+                del new.meta[key]
 
 
 def _host_of(request: Request) -> str:

@@ -197,21 +197,23 @@ class Downloader(RuleBasedStateMachine):
             assert (one.permits is not None) == (one.state in (READY, ON_THE_WIRE))
             if one.permits is not None:
                 assert not self.permits[one].released
+        asking = {one for one in requests if one.state in (ASKING, WAITING)}
         for load in self.all._loads.values():
             members = {one for one in requests if load in one.loads}
             assert load.members == members
-            at_hand = {one for one in members if one.asks and one.loads[one.at_hand] is load}
+            at_hand = {one for one in members & asking if one.loads[one.at_hand] is load}
             assert load.waiting == at_hand
             assert load.told_to_wait == {one for one in at_hand if one.state is WAITING}
             assert load.held == {one for one in members if load in one.loads[: one.at_hand]}
-        asking = [one for one in requests if one.asks]
         exempt = {one for one in asking if one.is_blocked or is_full(one.loads[one.at_hand])}
         assert self.all._exempt == exempt
         exempt_before, told_before = self.seen
         assert len(exempt) <= exempt_before or self.told > told_before, "the engine has room"
         self.seen = (len(exempt), self.told)
         scheduled = {one for one in asking if one.is_scheduled}
-        assert self.all._only_waiting == {one for one in scheduled if one.scopes or one.is_blocked}
+        assert self.all._only_waiting == {
+            one for one in scheduled if one.scopes.limits or one.is_blocked
+        }
 
     @invariant()
     def places_are_used_and_never_too_many(self) -> None:
