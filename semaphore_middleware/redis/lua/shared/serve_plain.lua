@@ -66,7 +66,7 @@ local function serve_plain(key, state, own, @said_(statement))
   end
   if is_ending then redis.call('PEXPIREAT', key, expires) end
 
-  local @reply_(reply) = @zeros(reply)
+  local @reply_(reply) = @zeros(reply) -- 0 is the status ok
   reply_term, reply_granted, reply_limit, reply_held = said_term, own_granted, concurrency, held
   reply_available, reply_is_stricter = concurrency - held, said_concurrency > concurrency and 1 or 0
   return struct.pack('@format(reply)', @reply_(reply))
