@@ -53,8 +53,9 @@ class Gate:
     @web.middleware
     async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Say what hinders a permit in one line of text."""
-        if self._names is not None and not self._names.includes(request.headers.get("Host")):
-            return _error(403, f"this is for its own machine, not for {request.headers['Host']!r}")
+        host = request.headers.get("Host")
+        if self._names is not None and not self._names.includes(host):
+            return _error(403, f"this is for its own machine, not for {host!r}")
         if any(header in request.headers for header in OF_BROWSERS):
             return _error(403, "this is not for web pages")
         try:

@@ -122,6 +122,12 @@ async def test_what_a_client_sends_behind_its_request_does_not_hide_its_end(
         await eventually(lambda: of_scope(server, 0, 0))
 
 
+async def test_a_request_without_a_host_header_is_refused(server: RedisServer) -> None:
+    async with gate(server) as clients:
+        reader, _ = await clients.connect(b"GET /permit/a.example HTTP/1.0\r\n\r\n")
+        assert b" 403 " in await reader.readline()
+
+
 async def test_a_lost_permit_cuts_the_connection(server: RedisServer) -> None:
     async with (
         gate(server, lease=0.5) as clients,
