@@ -7,15 +7,13 @@ from semaphore_middleware.errors import SettingsError
 from semaphore_middleware.model.hosts import ALL, host_within
 
 
-async def check_name(admin: Admin, verb: str, name: object, every: str = "'*'") -> None:
+async def check_name(admin: Admin, verb: str, name: str, every: str = "'*'") -> None:
     """Raise `SettingsError` for a URL or a host with a port, and for 'all' where a verb is meant to
     be for all sites; unless it is the name of a scope in use, or of a rule. `every` is how all
     sites are written.
 
     Raises `ServerUnreachableError` and `ServerRefusedError`.
     """
-    if not isinstance(name, str):
-        return
     host = host_within(name)
     if host is None and (name != ALL or verb == "limit"):
         return

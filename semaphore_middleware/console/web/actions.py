@@ -34,20 +34,15 @@ async def act(admin: Admin, crawls: Crawls, body: bytes) -> dict[str, int] | Non
         raise SettingsError(f"action = {action!r}: allowed is one of {', '.join(ACTIONS)}")
     if (action == "limit") != ("limit" in request):
         raise SettingsError("a 'limit' belongs to the action 'limit', and to no other")
-    if isinstance(name, str):
-        try:
-            name.encode()
-        except UnicodeEncodeError:
-            raise SettingsError(f"the limit of {name!r}: not a text that can be sent") from None
+    if not isinstance(name, str):
+        raise SettingsError(f"name = {name!r}: allowed is a text")
     if action in OF_SCOPES:
         await _change_rule(admin, action, name, request.get("limit"))
         return None
-    if not isinstance(name, str) or not name:
-        raise SettingsError(f"name = {name!r}: allowed is the name of a node or a crawl")
     return await (_evict(admin, name) if action == "evict" else _of_crawl(crawls, action, name))
 
 
-async def _change_rule(admin: Admin, action: str, name: Any, limit: Any) -> None:
+async def _change_rule(admin: Admin, action: str, name: str, limit: Any) -> None:
     await check_name(admin, action, name)
     if action == "limit":
         await admin.configure(name, limit)
