@@ -84,12 +84,12 @@ class Poller(Generic[T]):
         if self._survey is not None:
             left = self._began + LATE_AFTER_S - time.monotonic()
             # Not cancelled with this caller: others wait for the survey, too.
-            await asyncio.wait({self._survey}, timeout=max(0.0, left))
+            await asyncio.wait({self._survey}, timeout=left)
         return self.snapshot
 
     async def next(self) -> None:
         """Wait until the next survey is due, and for its end, however long it takes."""
-        await asyncio.sleep(max(0.0, self._next - time.monotonic()))
+        await asyncio.sleep(self._next - time.monotonic())
         await asyncio.wait({self._begin()})
 
     async def stop(self) -> None:
@@ -138,6 +138,17 @@ class Poller(Generic[T]):
         self.error = error
 
 
+def new_starts(before: Mapping[str, int], now: Mapping[str, int]) -> Mapping[str, int]:
+    """Requests started between two surveys. If a scope is new, or its count fell, it was idle
+    before, so all its starts are new.
+    """
+    new: dict[str, int] = {}
+    for scope, started in now.items():
+        known = before.get(scope, 0)
+        new[scope] = started - known if started >= known else started
+    return new
+
+
 WINDOW = 6  # surveys in the mean of a scope's starts a second
 
 
@@ -157,25 +168,18 @@ class StartsMeter:
     def note(self, seen: Iterable[Inspection], now: float) -> Mapping[str, float] | None:
         """The starts a second after a survey; `now` is in seconds of one clock.
 
-        None after the first survey: the times of its starts are unknown. All starts of a new scope
-        are new, as it was idle before. If a scope's count fell, it has begun anew after an idle
-        moment, so all its starts are new, too.
+        None after the first survey: the times of its starts are unknown.
         """
         before, self._started = self._started, {one.scope: one.started for one in seen}
         last, self._time = self._time, now
-        if last is None or now <= last:
+        if last is None:
             return None
-        new: dict[str, int] = {}
-        for scope, started in self._started.items():
-            known = before.get(scope, 0)
-            if count := started - known if started >= known else started:
-                new[scope] = count
-        self._new.append((now - last, new))
+        self._new.append((now - last, new_starts(before, self._started)))
         return self._means()
 
     def _means(self) -> Mapping[str, float]:
         seconds = sum(passed for passed, _ in self._new)
-        sums: Counter[str] = Counter(dict.fromkeys(self._started, 0))
+        sums: Counter[str] = Counter()
         for _, new in self._new:
             sums.update(new)
         return {scope: round(count / seconds, 2) for scope, count in sums.items()}

@@ -9,6 +9,7 @@ from operator import attrgetter
 from prometheus_client import CollectorRegistry, Metric, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
+from semaphore_middleware.console.poller import new_starts
 from semaphore_middleware.console.snapshot import Snapshot
 from semaphore_middleware.frontier.state import Counts
 from semaphore_middleware.model.inspection import Inspection
@@ -48,23 +49,18 @@ class ClusterMetrics:
         self._started: dict[str, int] = {}  # by scope, as in the snapshot noted last
         self._labels = ScopeLabels(lambda scope: self._started.get(scope, 0))
         self._granted: Tally[str] = Tally()  # by label
-        self._noted: Snapshot | None = None
         self._seen: tuple[Snapshot | None, Mapping[str, Counts]] = None, {}
         self._registry = CollectorRegistry()
         self._registry.register(self)
 
-    def note(self, snapshot: Snapshot | None) -> None:
+    def note(self, snapshot: Snapshot) -> None:
         """Count the requests begun since the last snapshot. The server forgets those of an idle
         scope.
         """
-        if snapshot is None or snapshot is self._noted:
-            return
-        self._noted = snapshot
-        for row in snapshot.scopes:
-            before = self._started.get(row.scope, 0)
-            more = row.started - before if row.started >= before else row.started
-            self._granted[self._labels.of(row.scope)] += more
+        before = self._started
         self._started = {row.scope: row.started for row in snapshot.scopes}
+        for scope, count in new_starts(before, self._started).items():
+            self._granted[self._labels.of(scope)] += count
 
     def text(self, snapshot: Snapshot | None, crawls: Mapping[str, Counts]) -> bytes:
         """The metrics of a snapshot, in Prometheus' format; None: the server cannot be reached."""

@@ -100,7 +100,7 @@ class Page:
     async def _survey(self) -> None:
         while True:
             await asyncio.sleep(UNSEEN_INTERVAL_S)
-            self._metrics.note(await self._poller.look())
+            self._metrics.note(await self._poller.look() or EMPTY)
 
     async def stop(self, _: web.Application) -> None:
         """End the surveys under way."""
